@@ -1,0 +1,54 @@
+"""In process: clients are objects here, side by side in threads. Still only bytes pass."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from fedlib.protocol import Client, serve
+
+__all__ = ["InProcess"]
+
+
+class InProcess:
+    """A transport to clients that live in this process.
+
+    Parameters
+    ----------
+    clients : mapping of str to Client
+        The clients by name, in the order in which their replies are read.
+    n_jobs : int, optional
+        How many clients work at a time; by default as many as there are processors.
+
+    Attributes
+    ----------
+    errors : dict of str to Exception
+        What a client that failed last raised.
+
+    Examples
+    --------
+    >>> from fedlib.horizontal_dbscan import CountCells, HorizontalDBSCANClient
+    >>> from fedlib.messages import decode, encode
+    >>> transport = InProcess({"A": HorizontalDBSCANClient([[0.1], [0.2], [5.0]])})
+    >>> decode(transport.exchange({"A": encode(CountCells(cell_size=1.0))})["A"])
+    CellCounts(cells=array([[0],
+           [5]]), counts=array([2, 1]))
+    """
+
+    def __init__(self, clients: Mapping[str, Client], n_jobs: int | None = None):
+        self._clients = dict(clients)
+        self.clients: Sequence[str] = list(self._clients)
+        self._errors: dict[str, BaseException] = {}
+        self.errors: Mapping[str, BaseException] = self._errors
+        workers = min(n_jobs or os.cpu_count() or 1, max(1, len(self._clients)))
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="client")
+
+    def exchange(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Deliver the requests and return every client's reply or `Failure`."""
+        replies = self._pool.map(self._serve, requests.keys(), requests.values())
+        return dict(zip(requests, replies, strict=True))
+
+    def _serve(self, name: str, request: bytes) -> bytes:
+        return serve(self._clients[name], request, partial(self._errors.__setitem__, name))
