@@ -101,9 +101,9 @@ class Ledger:
         Time runs downwards. Every message is an arrow with its class and size. Of more than
         ``max_clients`` clients the first are drawn, and one column stands for the rest.
         """
-        from fedlib import plots
+        from fedlib.plots import sequence_diagram
 
-        return plots.sequence_diagram(self, ax=ax, max_clients=max_clients)
+        return sequence_diagram(self, ax=ax, max_clients=max_clients)
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().to_html(index=False, max_rows=12))

@@ -1,0 +1,122 @@
+"""What the notebooks share: data with their provenance, the published numbers, tidy results."""
+
+import os
+import platform
+import warnings
+from importlib.metadata import version
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+from fedlib import datasets
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(os.environ.get("FEDLIB_RESULTS", ROOT / "_build/results/interactive"))
+KEPT = ROOT / "book/results"
+KEY = ["source", "table", "dataset", "method", "condition", "run", "metric"]
+VERSIONS = ", ".join(
+    [f"python {platform.python_version()}"]
+    + [f"{name} {version(name)}" for name in ("fedlib", "numpy", "scikit-learn", "numba")]
+)
+
+plt.rcParams.update(
+    {
+        "figure.figsize": (8, 4),
+        "figure.dpi": 100,
+        "savefig.bbox": "tight",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.titlesize": "medium",
+        "legend.frameon": False,
+    }
+)
+pd.options.display.precision = 4
+
+
+def load(name):
+    """Load a data set and print where it comes from; a stand-in is said to be one."""
+    with warnings.catch_warnings(action="ignore", category=datasets.StandInWarning):
+        data = datasets.load(name)
+    size = f"{name}: {data.X.shape[0]:,} rows, {data.X.shape[1]} features"
+    if data.source == "real":
+        print(f"{size}. Real data{f', sha256 {data.sha256[:12]}…' if data.sha256 else ''}.")
+    else:
+        print(
+            f"{size}. STAND-IN DATA: the file is not here, so a generated set of the same size takes "
+            "its place.\nNo figure on this page is comparable with the published ones."
+        )
+    return data
+
+
+def published(**where):
+    """Return the published numbers, as strings, that have these values in their columns."""
+    table = pd.read_csv(ROOT / "datasets/published.csv", dtype=str, keep_default_na=False)
+    table = table.rename(columns={"value": "published"})
+    for column, value in where.items():
+        table = table[table[column] == value]
+    return table.reset_index(drop=True)
+
+
+def judge(published, measured, low=np.nan, high=np.nan):
+    """Return how a published number, as printed, compares with what was measured.
+
+    ``exact``: the measured value rounds to the printed digits. ``within``: the printed value lies
+    in low..high, widened by half a unit of its last digit. Otherwise ``differs``.
+    """
+    decimals = len(published.partition(".")[2])
+    if f"{measured:.{decimals}f}" == published:
+        return "exact"
+    half = 0.5 * 10.0**-decimals
+    if low - half <= float(published) <= high + half:
+        return "within"
+    return "differs"
+
+
+def fidelity(rows, data, measured, spread=None, notes=None):
+    """Return rows of `published` with what was measured beside them.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        From `published`.
+    data : Dataset
+        What it was measured on.
+    measured : mapping of metric to float
+    spread : mapping of metric to (low, high), optional
+    notes : mapping of status to str, optional
+    """
+    rows = rows.copy()
+    rows["measured"] = rows["metric"].map(measured).astype(float)
+    limits = [(spread or {}).get(metric, (np.nan, np.nan)) for metric in rows["metric"]]
+    rows[["low", "high"]] = np.reshape(limits, (-1, 2))
+    cells = zip(rows["published"], rows["measured"], rows["low"], rows["high"], strict=True)
+    rows["status"] = pd.Series([judge(*cell) for cell in cells], rows.index, dtype=object)
+    rows["note"] = rows["status"].map(notes or {}).fillna("")
+    rows["sha256"] = data.sha256 or ""
+    rows["versions"] = VERSIONS
+    return rows
+
+
+def save(frame, name):
+    """Write a tidy result where the build looks for it."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(RESULTS / name, index=False, lineterminator="\n")
+
+
+def mark(status):
+    """Colour a table's status column so that it can be read at a glance, and without colour."""
+    shades = {"exact": "#1a7f37", "within": "#0550ae", "misprint": "#9a6700", "differs": "#b3202c"}
+    return f"font-weight: bold; color: {shades.get(status, 'inherit')}"
+
+
+def scores_table(columns):
+    """Return scores side by side: a mapping of titles to score dicts as a table of four digits."""
+    return pd.DataFrame(columns).map("{:.4f}".format)
+
+
+def panels(n, width=4.0, height=3.6, **options):
+    """Return a figure and a flat array of ``n`` axes in a row."""
+    figure, axes = plt.subplots(1, n, figsize=(width * n, height), layout="constrained", **options)
+    return figure, np.atleast_1d(axes)
