@@ -22,6 +22,7 @@ class Federated(BaseEstimator):
     """
 
     client_class: ClassVar[type[Any]]
+    labels_: Any
 
     def protocol(self) -> Flow[Any]:
         """Return a new server flow with this estimator's parameters.
@@ -66,31 +67,44 @@ class Federated(BaseEstimator):
         TooFewClients
             When clients failed and fewer than ``min_clients`` are left.
         """
+        return self._fit(parts, passive, min_clients)
+
+    def _fit(
+        self,
+        parts: Sequence[Any] | Transport,
+        passive: Collection[int] = (),
+        min_clients: int | None = None,
+        options: Sequence[dict[str, Any]] | None = None,
+    ) -> Self:
+        """Do what `fit` does; ``options`` are each part's further arguments for its client."""
         self._validate_params()
+        passive = set(passive)
         clients: dict[str, Client] | None = None
         if isinstance(parts, Transport):
             transport = parts
             if passive:
                 raise ValueError("passive is for parts; over a transport a client joins as passive")
         else:
-            clients = self._make_clients(parts, passive)
+            clients = self._make_clients(parts, options or [{}] * len(parts), passive)
             transport = InProcess(clients)
         self.ledger_ = Ledger()
+        self.__dict__.pop("labels_", None)
         model = run(self.protocol(), transport, min_clients=min_clients, ledger=self.ledger_)
         self._set_model(model)
-        self.__dict__.pop("labels_", None)
         if clients is not None:
             self._set_labels(clients)
         return self
 
-    def _make_clients(self, parts: Sequence[Any], passive: Collection[int]) -> dict[str, Client]:
-        strangers = set(passive) - set(range(len(parts)))
+    def _make_clients(
+        self, parts: Sequence[Any], options: Sequence[dict[str, Any]], passive: Collection[int]
+    ) -> dict[str, Client]:
+        strangers = set(passive).difference(range(len(parts)))
         if strangers:
             raise ValueError(f"passive must be in 0..{len(parts) - 1}, the parts; got {strangers}")
         clients = {}
-        for i, part in enumerate(parts):
+        for i, (part, own) in enumerate(zip(parts, options, strict=True)):
             try:
-                clients[str(i)] = client = self.client_class(part)
+                clients[str(i)] = client = self.client_class(part, **own)
             except ValueError as error:
                 raise ValueError(f"parts[{i}]: {error}") from error
             client.passive = i in passive

@@ -177,7 +177,7 @@ class HorizontalDBSCAN(Federated):
     cell_counts_ : array (n_cells,) of int64
         The number of points in each.
     cell_labels_ : array (n_cells,) of int64
-        The cluster of each; -1 where it has none. Clusters are numbered by their first cell.
+        The cluster of each; -1 where it has none. Clusters are numbered by their first dense cell.
     labels_ : list of array of int64
         The cluster of each client's points, -1 for noise. Only if the parts were given to `fit`.
     ledger_ : Ledger
@@ -256,11 +256,11 @@ class HorizontalDBSCAN(Federated):
         ValueError
             When the points are not finite or have other features than those of `fit`.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "cell_labels_")
         given = self.cell_labels_ >= 0
         return place_points(
             check_points(X),
-            self.cell_size,
+            float(self.cell_size),
             self.cells_[given],
             self.cell_labels_[given],
             self.assign,
@@ -332,7 +332,7 @@ def label_cells(
     adjacency: str = "faces",
     random_state: Any = None,
 ) -> NDArray[np.int64]:
-    """Return the cluster of each cell, numbered by their first cell; -1 for a cell without one.
+    """Return the cluster of each cell, numbered by first dense cell; -1 for a cell without one.
 
     Parameters
     ----------

@@ -11,7 +11,8 @@ The rules of the wire:
 - A message is one MessagePack map with its class's name. An array is its dtype, its shape and its
   raw little-endian bytes.
 - Decoding checks everything: the class, each field's type and range, each array's dtype, number of
-  axes and lengths. Nothing is unpickled or evaluated. What does not pass is a `MessageError`.
+  axes and lengths; floating point numbers are finite. Nothing is unpickled or evaluated. What does
+  not pass is a `MessageError`.
 - Two messages are equal when their bytes are.
 """
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from math import isfinite
 from typing import Annotated, Any, ClassVar, dataclass_transform, get_type_hints
 
 import msgspec
@@ -102,7 +104,7 @@ class Message(msgspec.Struct, frozen=True, eq=False, tag=True, forbid_unknown_fi
     Raises
     ------
     MessageError
-        When an array breaks the `Array` in its annotation.
+        When an array breaks the `Array` in its annotation, or a float is not finite.
 
     Examples
     --------
@@ -127,6 +129,10 @@ class Message(msgspec.Struct, frozen=True, eq=False, tag=True, forbid_unknown_fi
         registry[cls.__name__] = cls
 
     def __post_init__(self) -> None:
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if isinstance(value, float) and not isfinite(value):
+                raise MessageError(f"{type(self).__name__}.{field} must be finite")
         lengths: dict[str, tuple[str, int]] = {}
         for field, array in arrays(type(self)).items():
             value = getattr(self, field)
@@ -237,7 +243,7 @@ def encode(message: Message) -> bytes:
     """
     try:
         return _encoder.encode(message)
-    except (NotImplementedError, OverflowError, TypeError) as error:
+    except (NotImplementedError, OverflowError, TypeError, ValueError) as error:
         raise MessageError(f"{type(message).__name__} cannot be sent: {error}") from error
 
 

@@ -126,7 +126,8 @@ def cells(
     squares = (corners + np.array([[0, 0], [1, 0], [1, 1], [0, 1]])) * cell_size
     if labels is not None:
         none = np.asarray(labels)[:, np.newaxis] < 0
-        style.setdefault("facecolors", np.where(none, mpl.colors.to_rgba(NO_CLUSTER), colours(labels)))
+        faces = np.where(none, mpl.colors.to_rgba(NO_CLUSTER), colours(labels))
+        style.setdefault("facecolors", faces)
     elif counts is not None:
         style.update(array=np.asarray(counts), cmap="Blues", norm=mpl.colors.PowerNorm(0.5, 0))
     style.setdefault("edgecolors", "white")

@@ -5,7 +5,7 @@ The rules:
 - The server is a generator, the flow. It yields one request to everybody or a mapping of clients to
   requests, is resumed with the `Replies`, and returns the model. It knows no network.
 - A client is an object with one handler a request. What it must remember between two requests is
-  its ``state``, a message itself, so that a client can be rebuilt elsewhere from its data and state.
+  its ``state``, a message, so that a client can be rebuilt elsewhere from its data and state.
 - `run` is the only place that deals with bytes, disclosure and failures. A client that fails, or
   whose answer is not what the request asks for, leaves for the rest of the run. With fewer than
   ``min_clients`` left, `TooFewClients` is raised at the flow's ``yield``.
@@ -49,11 +49,12 @@ class Transport(Protocol):
 class Replies(Mapping[str, Any]):
     """The replies of one step by client, in the transport's order whatever order they came in.
 
-    A client that failed or declined is not among them.
+    A client that failed or declined is not among them; ``declined`` names the latter.
     """
 
-    def __init__(self, replies: Mapping[str, Message]):
+    def __init__(self, replies: Mapping[str, Message], declined: Sequence[str] = ()):
         self._replies = dict(replies)
+        self.declined = list(declined)
 
     def __getitem__(self, client: str) -> Any:
         return self._replies[client]
@@ -199,21 +200,26 @@ def run(
             ledger.record(step, SERVER, name, request, len(sent[name]))
         received = transport.exchange(sent)
         replies: dict[str, Message] = {}
+        declined = []
         for name, request in requests.items():
             data = received.get(name, b"")
             reply = _read(data, request)
             ledger.record(step, name, SERVER, reply, len(data))
             if isinstance(reply, Failure):
                 lost[name] = f"{reply.error} at {type(request).__name__}, step {step}"
-            elif not isinstance(reply, Declined):
+            elif isinstance(reply, Declined):
+                declined.append(name)
+            else:
                 replies[name] = reply
-        if len(names) - len(lost) < needed:
-            action, news = flow.throw, _too_few(names, needed, lost, transport.errors)
-        elif not replies and requests.keys() - lost.keys():
-            news = ValueError("every client is passive: nobody shares anything")
-            action = flow.throw
+        left = len(names) - len(lost)
+        if left < needed:
+            text = f"{left} of {len(names)} clients left, {needed} needed"
+            action, news = flow.throw, _end(TooFewClients, text, lost, transport.errors)
+        elif len(declined) == left:
+            text = f"every client{' left' if lost else ''} is passive: nobody shares anything"
+            action, news = flow.throw, _end(ValueError, text, lost, transport.errors)
         else:
-            action, news = flow.send, Replies(replies)
+            action, news = flow.send, Replies(replies, declined)
     raise AssertionError("count() ended")
 
 
@@ -240,11 +246,11 @@ def _read(data: bytes, request: Message) -> Message:
         return Failure(type(error).__name__)
 
 
-def _too_few(
-    names: list[str], needed: int, lost: Mapping[str, str], errors: Mapping[str, BaseException]
-) -> TooFewClients:
-    left = len(names) - len(lost)
+def _end(
+    kind: type[Exception], text: str, lost: Mapping[str, str], errors: Mapping[str, BaseException]
+) -> Exception:
+    """Return the error that ends a run; it names who was lost, and their last error is its cause."""
     who = "; ".join(f"{name!r}: {why}" for name, why in lost.items())
-    error = TooFewClients(f"{left} of {len(names)} clients left, {needed} needed. Lost: {who}")
+    error = kind(f"{text}. Lost: {who}" if lost else text)
     error.__cause__ = next((errors[name] for name in reversed(list(lost)) if name in errors), None)
     return error

@@ -25,6 +25,22 @@ def union(parent, i, j):
 
 
 @kernel
+def number_components(parent, member):
+    """Label the sets of the ``member`` (n, bool) nodes by their first member; -1 for all others."""
+    labels = np.full(parent.size, -1, np.int64)
+    n_labels = 0
+    for i in range(parent.size):
+        if member[i]:
+            root = find(parent, i)
+            if root == i:
+                labels[i] = n_labels
+                n_labels += 1
+            else:
+                labels[i] = labels[root]
+    return labels
+
+
+@kernel
 def connected_components(n, pairs, member):
     """Label the components of the ``member`` (n, bool) nodes under ``pairs`` (p, 2).
 
@@ -34,14 +50,4 @@ def connected_components(n, pairs, member):
     for p in range(pairs.shape[0]):
         if member[pairs[p, 0]] and member[pairs[p, 1]]:
             union(parent, pairs[p, 0], pairs[p, 1])
-    labels = np.full(n, -1, np.int64)
-    n_labels = 0
-    for i in range(n):
-        if member[i]:
-            root = find(parent, i)
-            if root == i:
-                labels[i] = n_labels
-                n_labels += 1
-            else:
-                labels[i] = labels[root]
-    return labels
+    return number_components(parent, member)

@@ -12,10 +12,10 @@ from fedlib.kernels import kernel
 MAX_CELL = 2**62
 
 
-# The table of occupied cells is one flat array of entries: a cell's d coordinates, its count (0 if
+# The table of occupied cells is a flat array of entries: a cell's d coordinates, its count (0 if
 # free) and its number. So a point costs one look into memory. Two more rules make it fast: a block's
-# cells are all hashed before any is looked up, so that the looks overlap, and no array is sliced or
-# grown in an inner loop.
+# cells are hashed before any is looked up, so that the looks overlap; no inner loop slices or grows
+# an array.
 BLOCK = 512
 
 
@@ -30,7 +30,7 @@ def _hash(cells, at, d):
 
 @kernel
 def _locate(X, cell_size, first, cells, hashes):
-    """Write the cells and hashes of a block of points; return the row of one out of range, or -1."""
+    """Write a block of points' cells and hashes; return the row of one out of range, or -1."""
     d = X.shape[1]
     for i in range(hashes.size):
         for k in range(d):
@@ -156,7 +156,7 @@ def _merge(cells, offsets, pairs):
 @kernel
 def _touching(a, b):
     for k in range(a.size):
-        if abs(a[k] - b[k]) > 1:
+        if a[k] > b[k] + 1 or b[k] > a[k] + 1:  # a difference may exceed 64 bits
             return False
     return True
 
@@ -168,7 +168,7 @@ def _sweep(cells, pairs):
     found = 0
     for i in range(n):
         for j in range(i + 1, n):
-            if cells[j, 0] - cells[i, 0] > 1:
+            if cells[j, 0] > cells[i, 0] + 1:
                 break
             if _touching(cells[i], cells[j]):
                 if pairs.size:
@@ -189,7 +189,7 @@ def adjacent_pairs(cells, offsets):
 
 @kernel
 def touching_pairs(cells):
-    """Return the pairs that `adjacent_pairs` finds by all offsets, in dimensions too many for it."""
+    """Return what `adjacent_pairs` finds by all offsets, in dimensions too many for that."""
     pairs = np.empty((0, 2), np.int64)
     pairs = np.empty((_sweep(cells, pairs), 2), np.int64)
     _sweep(cells, pairs)
@@ -238,7 +238,7 @@ def _candidates(cell, cells, offsets, room):
 
 @kernel
 def find_candidates(own, cells, offsets):
-    """Return, as CSR (start, index), the sorted ``cells`` that may take each ``own`` cell's points."""
+    """Return, as CSR (start, index), the sorted ``cells`` that may take an ``own`` cell's points."""
     room = np.empty(max(1, offsets.shape[0], cells.shape[0] * (offsets.shape[0] == 0)), np.int64)
     start = np.zeros(own.shape[0] + 1, np.int64)
     for i in range(own.shape[0]):
@@ -260,7 +260,7 @@ def nearest_candidate(X, inverse, cells, cell_size, start, index):
             distance = 0.0
             for k in range(X.shape[1]):
                 distance += (X[i, k] - (cells[at, k] * cell_size + cell_size / 2)) ** 2
-            if distance < best:
+            if out[i] < 0 or distance < best:  # even where the distance is infinite
                 best = distance
                 out[i] = at
     return out

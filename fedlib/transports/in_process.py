@@ -25,7 +25,7 @@ class InProcess:
     Attributes
     ----------
     errors : dict of str to Exception
-        What a client that failed last raised.
+        What each client raised whose last answer was a failure.
 
     Examples
     --------
@@ -51,4 +51,5 @@ class InProcess:
         return dict(zip(requests, replies, strict=True))
 
     def _serve(self, name: str, request: bytes) -> bytes:
+        self._errors.pop(name, None)
         return serve(self._clients[name], request, partial(self._errors.__setitem__, name))
