@@ -105,7 +105,7 @@ class Federated(BaseEstimator):
         for i, (part, own) in enumerate(zip(parts, options, strict=True)):
             try:
                 clients[str(i)] = client = self.client_class(part, **own)
-            except ValueError as error:
+            except (TypeError, ValueError) as error:
                 raise ValueError(f"parts[{i}]: {error}") from error
             client.passive = i in passive
         if clients:

@@ -150,6 +150,9 @@ class Message(msgspec.Struct, frozen=True, eq=False, tag=True, forbid_unknown_fi
             return NotImplemented
         return encode(self) == encode(other)
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other  # msgspec has a __ne__ of its own
+
     __hash__ = None  # type: ignore[assignment]
 
 

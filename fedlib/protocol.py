@@ -249,7 +249,7 @@ def _read(data: bytes, request: Message) -> Message:
 def _end(
     kind: type[Exception], text: str, lost: Mapping[str, str], errors: Mapping[str, BaseException]
 ) -> Exception:
-    """Return the error that ends a run; it names who was lost, and their last error is its cause."""
+    """Return the error that ends a run: it names who was lost and is caused by their last error."""
     who = "; ".join(f"{name!r}: {why}" for name, why in lost.items())
     error = kind(f"{text}. Lost: {who}" if lost else text)
     error.__cause__ = next((errors[name] for name in reversed(list(lost)) if name in errors), None)

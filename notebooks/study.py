@@ -44,8 +44,9 @@ def load(name):
         print(f"{size}. Real data{f', sha256 {data.sha256[:12]}…' if data.sha256 else ''}.")
     else:
         print(
-            f"{size}. STAND-IN DATA: the file is not here, so a generated set of the same size takes "
-            "its place.\nNo figure on this page is comparable with the published ones."
+            f"{size}. STAND-IN DATA: the file is not here;\n"
+            "a generated set of the same size takes its place.\n"
+            "No figure on this page is comparable with the published ones."
         )
     return data
 

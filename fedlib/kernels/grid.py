@@ -13,9 +13,9 @@ MAX_CELL = 2**62
 
 
 # The table of occupied cells is a flat array of entries: a cell's d coordinates, its count (0 if
-# free) and its number. So a point costs one look into memory. Two more rules make it fast: a block's
-# cells are hashed before any is looked up, so that the looks overlap; no inner loop slices or grows
-# an array.
+# free) and its number. So a point costs one look into memory. Two more rules make it fast: a block
+# of cells is hashed before any is looked up, so that the looks overlap; no inner loop slices or
+# grows an array.
 BLOCK = 512
 
 
@@ -156,7 +156,9 @@ def _merge(cells, offsets, pairs):
 @kernel
 def _touching(a, b):
     for k in range(a.size):
-        if a[k] > b[k] + 1 or b[k] > a[k] + 1:  # a difference may exceed 64 bits
+        if a[k] > b[k] + 1:  # a[k] - b[k] may be no 64-bit number
+            return False
+        if b[k] > a[k] + 1:
             return False
     return True
 
@@ -238,7 +240,7 @@ def _candidates(cell, cells, offsets, room):
 
 @kernel
 def find_candidates(own, cells, offsets):
-    """Return, as CSR (start, index), the sorted ``cells`` that may take an ``own`` cell's points."""
+    """Return as CSR (start, index) the sorted ``cells`` that may take an ``own`` cell's points."""
     room = np.empty(max(1, offsets.shape[0], cells.shape[0] * (offsets.shape[0] == 0)), np.int64)
     start = np.zeros(own.shape[0] + 1, np.int64)
     for i in range(own.shape[0]):

@@ -1,0 +1,83 @@
+# Everything here works from a clean clone with python3 >= 3.11 and make; `make help` lists it.
+PYTHON  ?= python3
+PROFILE ?= quick
+JOBS    ?= 2
+
+VENV      := .venv
+BIN       := $(VENV)/bin
+INSTALLED := $(VENV)/installed.stamp
+NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+DOIT      := $(BIN)/python -m doit run --parallel-type thread --process $(JOBS) --continue
+EXPORT    := $(BIN)/uv export --quiet --frozen --all-extras --no-emit-project
+
+ifeq ($(filter quick full,$(PROFILE)),)
+$(error PROFILE is quick or full, not $(PROFILE))
+endif
+
+# A kernel called python3 in the user's home must not stand in for the one of the environment.
+export JUPYTER_PREFER_ENV_PATH := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help install book test coverage lab format check lock build clean
+
+help: ## list the targets
+	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r target text; \
+	  do printf '  %-10s %s\n' "$$target" "$$text"; done
+
+install: $(INSTALLED) ## create .venv and install the locked packages and the project into it
+
+$(INSTALLED): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on the PATH: install Python 3.11 or later, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fedlib needs Python 3.11 or later, but $(PYTHON) is $$($(PYTHON) -V 2>&1); name another one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments: install its venv module (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@$(BIN)/python -c 'import pip' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
+	@echo "installing the locked packages into $(VENV); the first time takes minutes"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -c 'import matplotlib.font_manager' # builds the font cache here, not in a notebook's output
+	@touch $@
+
+book: $(INSTALLED) ## run the notebooks that changed and build the book (PROFILE=full runs everything)
+	@$(DOIT) book:$(PROFILE)
+	@echo "the book is ready; open this page in a browser:"
+	@echo "$(CURDIR)/_build/$(PROFILE)/html/index.html"
+
+test: $(INSTALLED) ## run the tests and the doctests; tests of the pages need a built book and Chromium
+	@$(BIN)/python -m pytest
+
+# Plain Python warns where a kernel's 64-bit hash wraps around, as it is meant to.
+coverage: $(INSTALLED) ## run the tests with the kernels as plain Python and report the lines not reached
+	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m "not jit and not book" \
+	  -W "ignore:overflow encountered in scalar:RuntimeWarning" --cov --cov-report=term-missing:skip-covered
+
+lab: $(INSTALLED) ## open the notebooks in JupyterLab
+	@$(BIN)/python -m jupyterlab --notebook-dir=notebooks
+
+format: $(INSTALLED) ## format the code, mend what ruff can mend, strip the notebooks' outputs
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+	@$(if $(NOTEBOOKS),$(BIN)/nbstripout $(NOTEBOOKS))
+
+check: $(INSTALLED) ## check style, types, stripped notebooks and the lock
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(if $(NOTEBOOKS),$(BIN)/nbstripout --verify $(NOTEBOOKS))
+	@$(BIN)/uv lock --check
+	@mkdir -p _build
+	@$(EXPORT) --no-header --output-file _build/requirements.lock >/dev/null
+	@grep -v '^#' requirements.lock | diff - _build/requirements.lock >/dev/null || { echo "requirements.lock is not what uv.lock exports: run make lock" >&2; exit 1; }
+
+lock: $(INSTALLED) ## resolve pyproject.toml anew into uv.lock and requirements.lock
+	@$(BIN)/uv lock
+	@$(BIN)/uv export --quiet --all-extras --no-emit-project --output-file requirements.lock
+
+build: $(INSTALLED) ## build the wheel and the source distribution into dist/
+	@$(BIN)/python -m build --no-isolation
+
+clean: ## remove what was built; keeps .venv (remove that by hand to start from nothing)
+	rm -rf _build dist .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find fedlib tests book notebooks -name __pycache__ -prune -exec rm -rf {} +

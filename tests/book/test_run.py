@@ -1,0 +1,93 @@
+"""Running one notebook: what comes out, and what a reader is told when it fails."""
+
+import json
+
+import nbformat
+import pytest
+
+
+def cells(path):
+    return nbformat.read(path, as_version=4).cells
+
+
+def test_parameters_reach_the_notebook(run_notebook):
+    done, executed = run_notebook("print(n_rows, name)", parameters='{"n_rows": 7}')
+    assert done.returncode == 0, done.stdout
+    assert cells(executed)[-1].outputs[0].text == "7 a\n"
+
+
+def test_a_second_run_gives_the_same_bytes(run_notebook):
+    figure = """
+    %config InlineBackend.figure_formats = ["svg", "png"]
+    import matplotlib.pyplot as plt
+    figure, axes = plt.subplots()
+    axes.fill_between([0, 1], [1, 2], hatch="/");
+    """
+    warning = "import warnings; warnings.warn('names the file it comes from')"
+    bar = "from tqdm import tqdm\nfor _ in tqdm(range(3)): pass"
+    table = "import pandas as pd; pd.DataFrame({'a': [1]}).style.hide(axis='index')"
+    runs = [
+        run_notebook(figure, warning, bar, table, parameters='{"n_rows": 7}', target=target)
+        for target in ("first.ipynb", "second.ipynb")
+    ]
+    for done, _ in runs:
+        assert done.returncode == 0, done.stdout
+    first, second = (executed.read_bytes() for _, executed in runs)
+    assert first == second
+    assert b"image/svg+xml" in first
+    assert b"names the file" in first
+    assert b"T_00000" in first
+
+
+def test_an_executed_notebook_keeps_no_trace_of_the_run(run_notebook, tmp_path):
+    _, executed = run_notebook("import warnings; warnings.warn('x')", parameters='{"n_rows": 7}')
+    text = executed.read_text(encoding="utf-8")
+    assert "papermill" not in text
+    assert str(tmp_path) not in text
+    assert "ipykernel_" not in text
+    assert not any("execution" in cell.metadata for cell in cells(executed))
+
+
+def test_an_unknown_parameter_is_refused(run_notebook):
+    done, executed = run_notebook(parameters='{"rows": 7}')
+    assert done.returncode == 1
+    assert done.stdout == "small: unknown parameter 'rows'; its parameters cell has n_rows, name\n"
+    assert not executed.exists()
+
+
+def test_a_failing_cell_is_named(run_notebook):
+    failing = "x = 1\nraise ValueError(f'rows: {n_rows}')"
+    done, executed = run_notebook("x = 0", failing, parameters='{"n_rows": 7, "name": "b"}')
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[0] == "small n_rows=7 name=b: cell 4 of 4 failed"
+    assert lines[1:3] == ["    x = 1", "    raise ValueError(f'rows: {n_rows}')"]
+    assert lines[-1] == "ValueError: rows: 7"
+    assert not executed.exists()
+
+
+def test_a_dead_kernel_is_told_with_its_cell(run_notebook):
+    done, _ = run_notebook("x = 0", "import os; os._exit(1)", "x = 2")
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[0] == "small: cell 4 of 5 failed"
+    assert lines[-1].startswith("The kernel died")
+
+
+@pytest.mark.parametrize(("written", "status"), [("table.csv", 0), ("other.csv", 1)])
+def test_promised_results_are_asked_for(run_notebook, tmp_path, written, status):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/table.csv").write_text("of an earlier run")
+    code = f"import os; open(os.environ['FEDLIB_RESULTS'] + '/{written}', 'w').write('n')"
+    done, _ = run_notebook(code, results=["table.csv"])
+    assert done.returncode == status
+    assert ("did not write table.csv" in done.stdout) == bool(status)
+
+
+def test_parameters_travel_as_they_are(run_notebook):
+    values = {"n_rows": [1, 2.5, None, True], "name": "it's “quoted”"}
+    done, executed = run_notebook(
+        "import json; print(json.dumps([n_rows, name]))", parameters=json.dumps(values)
+    )
+    assert done.returncode == 0, done.stdout
+    assert json.loads(cells(executed)[-1].outputs[0].text) == list(values.values())

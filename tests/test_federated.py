@@ -1,0 +1,234 @@
+import gc
+import re
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.utils._param_validation import Interval, Real
+
+from fedlib.federated import Federated
+from fedlib.messages import Declined, Done, Labels, Message, decode
+from fedlib.protocol import Client, TooFewClients
+from fedlib.transports.in_process import InProcess
+
+# A small estimator: which side of the common mean is a row on? ------------------------------------
+
+
+class ToyMean(Message):
+    discloses = "a client's number of rows and their sum"
+    n: int
+    total: float
+
+
+class ToyAskMean(Message):
+    discloses = "nothing"
+    reply = ToyMean
+
+
+class ToySplit(Message):
+    discloses = "the mean of all clients' rows"
+    mean: float
+
+
+class SideClient(Client):
+    def __init__(self, X):
+        self.X = np.asarray(X, float)
+        if self.X.ndim != 2:
+            raise ValueError(f"X must be a table, got {self.X.ndim} dimensions")
+
+    def handle(self, request):
+        if isinstance(request, ToyAskMean):
+            return ToyMean(len(self.X), float(self.X[:, 0].sum()))
+        if (self.X == 666).any():
+            raise ArithmeticError("my secret is 666")
+        self.state = Labels((self.X[:, 0] > request.mean).astype(np.int64))
+        return Done()
+
+
+class Sides(Federated):
+    client_class = SideClient
+    _parameter_constraints: ClassVar = {"shift": [Interval(Real, 0, 1, closed="both")]}
+
+    def __init__(self, shift=0.0):
+        self.shift = shift
+
+    def protocol(self):
+        replies = yield ToyAskMean()
+        mean = sum(r.total for r in replies.values()) / sum(r.n for r in replies.values())
+        yield ToySplit(mean + self.shift)
+        return mean
+
+    def _set_model(self, model):
+        self.mean_ = model
+
+
+PARTS = [[[0.0], [1.0]], [[2.0]], [[9.0], [3.0]]]
+
+
+def as_lists(labels):
+    return [None if part is None else part.tolist() for part in labels]
+
+
+def test_fit_returns_the_estimator():
+    model = Sides()
+    assert model.fit(PARTS) is model
+    assert model.mean_ == 3.0
+    assert as_lists(model.labels_) == [[0, 0], [0], [1, 0]]
+    assert model.ledger_.conversation() == ["ToyAskMean", "ToyMean", "ToySplit", "Done"]
+
+
+def test_it_is_an_estimator_of_scikit_learn():
+    model = Sides(shift=0.5)
+    assert model.get_params() == {"shift": 0.5}
+    assert repr(model) == "Sides(shift=0.5)"
+    again = clone(model.fit(PARTS))
+    assert not hasattr(again, "mean_")
+    assert again.set_params(shift=0.25).shift == 0.25
+
+
+def test_the_protocol_can_be_driven_by_hand():
+    assert next(Sides().protocol()) == ToyAskMean()
+
+
+def test_parameters_are_checked_first():
+    """A bad parameter is told before the data are looked at."""
+    with pytest.raises(ValueError, match=r"'shift' parameter of Sides must be a float in .* Got 2"):
+        Sides(shift=2).fit("no data at all")
+
+
+@pytest.mark.parametrize("parts", [[], (), np.empty((0, 2, 1))])
+def test_no_parts(parts):
+    with pytest.raises(ValueError, match="there are no clients"):
+        Sides().fit(parts)
+
+
+@pytest.mark.parametrize("parts", [tuple(PARTS), np.arange(6.0).reshape(3, 2, 1)])
+def test_any_sequence_of_parts(parts):
+    assert len(Sides().fit(parts).labels_) == 3
+
+
+def test_a_bad_part_is_named():
+    with pytest.raises(ValueError, match=r"^parts\[1\]: X must be a table, got 1 dimensions"):
+        Sides().fit([[[0.0]], [1.0], [[2.0]]])
+
+
+def test_a_table_instead_of_parts():
+    """Who forgets to wrap a single client's data in a list is told about parts[0]."""
+    with pytest.raises(ValueError, match=r"parts\[0\]"):
+        Sides().fit(np.zeros((5, 2)))
+
+
+def test_parts_that_do_not_fit_together():
+    text = "clients disagree on the number of features: 1 at '0', '2'; 2 at '1'"
+    with pytest.raises(ValueError, match=re.escape(text)):
+        Sides().fit([[[0.0]], [[1.0, 2.0]], [[2.0]]])
+
+
+def test_passive_parts():
+    """They get labels by the others' model; their rows count for nothing."""
+    model = Sides().fit(PARTS, passive=[2])
+    assert model.mean_ == 1.0
+    assert as_lists(model.labels_) == [[0, 0], [1], [1, 1]]
+    frame = model.ledger_.to_frame()
+    assert frame[frame.sender == "2"].message.tolist() == ["Declined", "Done"]
+
+
+@pytest.mark.parametrize(
+    "passive",
+    [[2], (2,), {2}, np.array([2]), range(2, 3), iter([2]), {2: "yes"}, (i for i in [2])],
+)
+def test_any_collection_of_passive_parts(passive):
+    """However it is given, a part that is to be passive is passive."""
+    assert Sides().fit(PARTS, passive=passive).mean_ == 1.0
+
+
+@pytest.mark.parametrize("passive", [[3], [-1], [0, 7], ["0"], [0.5]])
+def test_passive_out_of_range(passive):
+    with pytest.raises(ValueError, match=r"passive must be in 0\.\.2, the parts; got"):
+        Sides().fit(PARTS, passive=passive)
+
+
+def test_all_passive():
+    with pytest.raises(ValueError, match="every client is passive"):
+        Sides().fit(PARTS, passive=[0, 1, 2])
+
+
+def test_a_lost_client_has_no_labels():
+    """With fewer ``min_clients`` the others go on; the lost one's entry is None."""
+    parts = [*PARTS, [[666.0]]]
+    model = Sides().fit(parts, min_clients=3)
+    assert as_lists(model.labels_) == [[0, 0], [0], [0, 0], None]
+    assert model.ledger_.lost == {"3": "ArithmeticError at ToySplit, step 2"}
+
+
+def test_too_few_clients():
+    """By default all must stay; in process the error is chained to the original exception."""
+    with pytest.raises(TooFewClients, match="'1': ArithmeticError at ToySplit, step 2") as caught:
+        Sides().fit([[[1.0]], [[666.0]]])
+    assert isinstance(caught.value.__cause__, ArithmeticError)
+    assert "666" not in str(caught.value)
+
+
+@pytest.mark.parametrize("min_clients", [0, 4])
+def test_min_clients_out_of_range(min_clients):
+    with pytest.raises(ValueError, match=rf"min_clients must be in 1\.\.3.*got {min_clients}"):
+        Sides().fit(PARTS, min_clients=min_clients)
+
+
+def test_a_transport_instead_of_parts(relay):
+    """Labels then stay with the clients, also where the estimator had some before."""
+    clients = {name: SideClient(part) for name, part in zip("xyz", PARTS, strict=True)}
+    model = Sides().fit([[[0.0]]])
+    assert hasattr(model, "labels_")
+    assert model.fit(InProcess(clients)) is model
+    assert model.mean_ == 3.0
+    assert not hasattr(model, "labels_")
+    assert [client.state.labels.tolist() for client in clients.values()] == [[0, 0], [0], [1, 0]]
+    assert {e.receiver for e in model.ledger_} == {"server", "x", "y", "z"}
+
+
+def test_passive_is_for_parts():
+    transport = InProcess({"x": SideClient(PARTS[0])})
+    with pytest.raises(ValueError, match="a client joins as passive"):
+        Sides().fit(transport, passive=[0])
+
+
+def test_a_client_may_join_as_passive(relay):
+    clients = {name: SideClient(part) for name, part in zip("xyz", PARTS, strict=True)}
+    clients["z"].passive = True
+    transport = relay(clients)
+    assert Sides().fit(transport).mean_ == 1.0
+    assert decode(transport.replies[0]["z"]) == Declined()
+    assert clients["z"].state.labels.tolist() == [1, 1]
+
+
+def test_each_fit_has_its_own_ledger():
+    model = Sides().fit(PARTS)
+    first = model.ledger_
+    assert model.fit(PARTS[:2]).ledger_ is not first
+    assert len(first) == 12
+    assert len(model.ledger_) == 8
+
+
+def test_a_failed_fit_leaves_no_old_labels():
+    model = Sides().fit(PARTS)
+    with pytest.raises(TooFewClients):
+        model.fit([[[666.0]]])
+    assert not hasattr(model, "labels_")
+    assert model.ledger_.lost == {"0": "ArithmeticError at ToySplit, step 2"}
+
+
+def test_a_fitted_estimator_holds_no_data():
+    """After ``fit`` nothing keeps the clients, and their data, alive."""
+    model = Sides().fit(PARTS)
+    gc.collect()
+    assert not [thing for thing in gc.get_objects() if type(thing) is SideClient]
+    assert "labels_" in vars(model)
+
+
+def test_the_base_has_no_protocol():
+    with pytest.raises(NotImplementedError):
+        Federated().protocol()
+    with pytest.raises(NotImplementedError):
+        Federated()._set_model(None)

@@ -1,0 +1,156 @@
+import dataclasses
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from fedlib import HorizontalDBSCAN
+from fedlib.horizontal_dbscan import HorizontalDBSCANClient
+from fedlib.ledger import SERVER, Entry, Ledger
+from fedlib.messages import Declined, Done, Failure
+from fedlib.protocol import run
+
+COLUMNS = ["step", "sender", "receiver", "message", "bytes", "discloses"]
+PARTS = {"A": [[0.1], [0.2]], "B": [[5.0]], "C": [[0.3]]}
+
+
+@pytest.fixture
+def ledger():
+    """Return the ledger of two steps with three clients: one is passive, one fails."""
+    ledger = Ledger()
+    for step, answers in ((1, [Done(), Declined(), Failure("OSError")]), (2, [Done(), Done()])):
+        names = "ABC"[: len(answers)]
+        for name in names:
+            ledger.record(step, SERVER, name, Done(), 10)
+        for name, answer in zip(names, answers, strict=True):
+            ledger.record(step, name, SERVER, answer, 7)
+    ledger.lost["C"] = "OSError at Done, step 1"
+    return ledger
+
+
+@pytest.fixture
+def axes():
+    figure = plt.figure()
+    yield figure.add_subplot()
+    plt.close("all")
+
+
+def texts(ax):
+    return "\n".join(text.get_text() for text in ax.texts)
+
+
+def test_it_records_what_travelled(relay):
+    """The ledger has one entry a message, in order, with the number of bytes that travelled."""
+    clients = {name: HorizontalDBSCANClient(X) for name, X in PARTS.items()}
+    transport, ledger = relay(clients), Ledger()
+    run(HorizontalDBSCAN(1.0, 2).protocol(), transport, ledger=ledger)
+    wanted = []
+    for step, exchange in enumerate(zip(transport.requests, transport.replies, strict=True), 1):
+        wanted += [(step, SERVER, name, len(data)) for name, data in exchange[0].items()]
+        wanted += [(step, name, SERVER, len(data)) for name, data in exchange[1].items()]
+    assert [(e.step, e.sender, e.receiver, e.bytes) for e in ledger] == wanted
+    assert len(ledger) == len(wanted) == 12
+    assert ledger.bytes == sum(size for *_, size in wanted)
+
+
+def test_what_is_disclosed():
+    """Each entry repeats what its message's class declares."""
+    model = HorizontalDBSCAN(1.0, 2).fit(list(PARTS.values()))
+    frame = model.ledger_.to_frame().drop_duplicates("message").set_index("message")
+    assert frame.discloses["CountCells"] == "the cell size"
+    assert frame.discloses["CellCounts"].startswith("the occupied cells")
+    assert frame.discloses["Done"] == "nothing"
+
+
+def test_a_failure_shows_its_type(ledger):
+    assert [e.discloses for e in ledger if e.message == "Failure"] == [
+        "the type of an error (OSError)"
+    ]
+
+
+def test_no_contents_are_kept(ledger):
+    assert [field.name for field in dataclasses.fields(Entry)] == COLUMNS
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ledger.entries[0].bytes = 0
+
+
+def test_conversation(ledger):
+    """Requests come before replies, and a step names each kind of message once."""
+    assert ledger.conversation() == ["Done", "Done", "Declined", "Failure", "Done", "Done"]
+
+
+def test_to_frame(ledger):
+    frame = ledger.to_frame()
+    assert list(frame.columns) == COLUMNS
+    assert len(frame) == len(ledger) == 10
+    assert frame.iloc[0].tolist() == [1, SERVER, "A", "Done", 10, "nothing"]
+    assert frame["bytes"].sum() == ledger.bytes == 5 * 10 + 5 * 7
+    assert frame["step"].dtype == frame["bytes"].dtype == np.int64
+
+
+def test_summary(ledger):
+    summary = ledger.summary()
+    assert list(summary.columns) == [
+        "step", "direction", "message", "discloses", "messages", "bytes"
+    ]  # fmt: skip
+    rows = summary.drop(columns="discloses").to_numpy().tolist()
+    assert rows == [
+        [1, "to clients", "Done", 3, 30],
+        [1, "to server", "Done", 1, 7],
+        [1, "to server", "Declined", 1, 7],
+        [1, "to server", "Failure", 1, 7],
+        [2, "to clients", "Done", 2, 20],
+        [2, "to server", "Done", 2, 14],
+    ]
+
+
+def test_an_empty_ledger(axes):
+    """A ledger of a run that has not begun can be looked at in every way."""
+    empty = Ledger()
+    assert (len(empty), empty.bytes, empty.conversation(), list(empty)) == (0, 0, [], [])
+    assert empty.to_frame().columns.tolist() == COLUMNS
+    assert empty.summary().empty
+    assert "<table" in empty._repr_html_()
+    assert empty.plot(ax=axes) is axes
+
+
+def test_a_ledger_in_a_notebook(ledger):
+    html = ledger._repr_html_()
+    assert "OSError" in html
+    assert html.count("<tr") == 1 + 10
+
+
+def test_ledgers_share_nothing():
+    first, second = Ledger(), Ledger()
+    first.record(1, SERVER, "A", Done(), 10)
+    first.lost["A"] = "why"
+    assert (len(second), second.lost) == (0, {})
+
+
+def test_plot(ledger, axes):
+    """The picture has a column for each party, and an arrow with name and bytes for each row."""
+    assert ledger.plot(ax=axes) is axes
+    shown = texts(axes)
+    for party in (SERVER, "client A", "client B", "client C"):
+        assert party in shown
+    assert "3 × Done, 30 bytes" in shown
+    assert "2 × Done, 20 bytes" in shown
+    assert "Declined, 7 bytes" in shown
+    assert "Failure, 7 bytes" in shown
+    assert "the type of an error (OSError)" in shown
+    shafts = [line for line in axes.lines if line.get_linestyle() == "-" and len(line.get_xdata())]
+    horizontal = [line for line in shafts if len(set(line.get_ydata())) == 1]
+    assert len(horizontal) == 6  # the rows of test_summary
+
+
+def test_plot_of_many_clients():
+    """Of many clients the first are drawn; one column stands for the rest."""
+    model = HorizontalDBSCAN(1.0, 2).fit([[[0.1]]] * 9)
+    try:
+        shown = texts(model.ledger_.plot(max_clients=4))
+        assert "client 2" in shown
+        assert "client 3" not in shown
+        assert "6 more clients" in shown
+        assert "9 × CountCells" in shown
+    finally:
+        plt.close("all")

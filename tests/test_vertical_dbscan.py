@@ -1,0 +1,252 @@
+"""Vertical DBSCAN: a toy by hand, its conversation, failures, and agreement with DBSCAN."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from sklearn.base import clone
+from sklearn.cluster import DBSCAN
+
+from fedlib import VerticalDBSCAN, vertical_dbscan
+from fedlib.messages import Failure, encode
+from fedlib.protocol import TooFewClients, run
+from fedlib.transports.in_process import InProcess
+from fedlib.vertical_dbscan import (
+    AssignLabels,
+    FindNeighbours,
+    NeighbourBlock,
+    VerticalDBSCANClient,
+)
+
+CONVERSATION = [
+    "DescribeRows",
+    "RowDescription",
+    "FindNeighbours",
+    "NeighbourBlock",
+    "AssignLabels",
+    "Done",
+]
+
+
+def test_toy_by_hand():
+    """Seven rows, one feature at each of two clients, eps 1.5, three neighbours make a core."""
+    first = [0.0, 1.0, 2.0, 3.0, 9.0, 1.0, 20.0]
+    second = [0.0, 1.0, 2.0, 3.0, 9.0, 9.0, 2.0]
+    expected = [
+        0,  # near row 1 only, so no core, but row 1 is one: border
+        0,  # rows 0, 1, 2: core
+        0,  # rows 1, 2, 3: core
+        0,  # near row 2: border
+        -1,  # near nobody
+        -1,  # near rows 0, 1 and 2 by the first feature, and near row 4 by the second: never both
+        -1,  # near rows 1, 2 and 3 by the second feature only
+    ]
+    parts = [np.reshape(first, (-1, 1)), np.reshape(second, (-1, 1))]
+    model = VerticalDBSCAN(eps=1.5, min_samples=3).fit(parts)
+    assert model.labels_.tolist() == expected
+    assert model.ledger_.conversation() == CONVERSATION
+
+
+def test_neighbours_are_strictly_nearer_than_eps():
+    """A distance of exactly eps does not count (M1 and M2, §3.2), a little less does."""
+    parts = [np.array([[0.0], [1.0]])]
+    assert VerticalDBSCAN(1.0, 2).fit(parts).labels_.tolist() == [-1, -1]
+    assert VerticalDBSCAN(np.nextafter(1.0, 2), 2).fit(parts).labels_.tolist() == [0, 0]
+
+
+def greatest_distance(parts):
+    """Return the greatest over the parts of the Euclidean distance, in the kernels' arithmetic."""
+    n = len(parts[0])
+    greatest = np.zeros((n, n))
+    for part in parts:
+        total = np.zeros((n, n))
+        for column in part.T:
+            total += (column[:, None] - column[None]) ** 2
+        greatest = np.maximum(greatest, np.sqrt(total))
+    return greatest
+
+
+@st.composite
+def problems(draw):
+    """Draw rows on a coarse lattice, so that ties and repeated rows abound, split in any way."""
+    n, d = draw(st.integers(1, 50)), draw(st.integers(1, 6))
+    step = draw(st.sampled_from([1.0, 0.1, 1e-3, 1e6]))
+    X = step * draw(hnp.arrays(np.float64, (n, d), elements=st.integers(-9, 9).map(float)))
+    client = draw(st.lists(st.integers(0, 3), min_size=d, max_size=d))
+    parts = [X[:, np.array(client) == c] for c in sorted(set(client))]
+    return parts, step * draw(st.sampled_from([0.5, 1.0, 1.5, 2.0, 4.0])), draw(st.integers(1, 6))
+
+
+@given(problems())
+def test_labels_are_those_of_dbscan_with_the_greatest_distance(problem):
+    """For any data and split of columns: the same labels, numbering and borders included."""
+    parts, eps, min_samples = problem
+    central = DBSCAN(eps=np.nextafter(eps, 0), min_samples=min_samples, metric="precomputed")
+    expected = central.fit_predict(greatest_distance(parts))
+    np.testing.assert_array_equal(VerticalDBSCAN(eps, min_samples).fit(parts).labels_, expected)
+
+
+@pytest.mark.parametrize("n_features", [1, 2, 3, 4])
+@pytest.mark.parametrize("scale", [1.0, 1e9, 1e-9])
+def test_every_search_finds_the_same(n_features, scale):
+    """Sweep, grid and comparison of all pairs, in small blocks, against all distances."""
+    X = scale * (np.random.default_rng(n_features).random((300, n_features)) + 5)
+    eps = 0.2 * scale
+    client = VerticalDBSCANClient(X, n_jobs=3)
+    near = np.triu(greatest_distance([X]) < eps, 1)
+    for first, stop in ((0, 1), (0, 300), (37, 201), (299, 300)):
+        bits = client.handle(FindNeighbours(eps, first, stop)).read(300, first, stop)
+        found = np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little")[:, :300]
+        np.testing.assert_array_equal(found.astype(bool), near[first:stop])
+
+
+def test_rows_far_beyond_eps_do_not_mislead_the_grid():
+    """Cells whose numbers would lose digits: all pairs are compared instead."""
+    X = np.array([[0.0, 0.0], [1e-9, 0.0], [1e9, 1e9]])
+    assert VerticalDBSCAN(1e-8, 2).fit([X]).labels_.tolist() == [0, 0, -1]
+
+
+def test_many_blocks_give_what_one_gives(monkeypatch):
+    """Labels do not depend on how many rows a block has; each block is one exchange."""
+    X = np.random.default_rng(0).random((200, 2))
+    one = VerticalDBSCAN(0.1, 4).fit([X[:, :1], X[:, 1:]])
+    monkeypatch.setattr(vertical_dbscan, "BLOCK_BYTES", 200)
+    many = VerticalDBSCAN(0.1, 4).fit([X[:, :1], X[:, 1:]])
+    np.testing.assert_array_equal(one.labels_, many.labels_)
+    assert many.ledger_.conversation().count("FindNeighbours") == 25
+    assert one.ledger_.conversation() == CONVERSATION
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_hardly_any_rows(n):
+    model = VerticalDBSCAN(1.0, 1).fit([np.zeros((n, 1)), np.zeros((n, 2))])
+    assert model.labels_.tolist() == [0] * n
+
+
+def test_labels_reach_the_clients():
+    X = np.array([[0.0], [0.5], [9.0]])
+    clients = {"left": VerticalDBSCANClient(X), "right": VerticalDBSCANClient(X)}
+    model = VerticalDBSCAN(1.0, 2).fit(InProcess(clients))
+    for client in clients.values():
+        np.testing.assert_array_equal(client.state.labels, model.labels_)
+
+
+def test_identifiers_in_another_order_are_refused():
+    X = np.zeros((3, 1))
+    VerticalDBSCAN(1.0, 2).fit([X, X], ids=[["a", "b", "c"], ["a", "b", "c"]])
+    with pytest.raises(ValueError, match="identifiers or order: .* at '0', '2'; .* at '1'"):
+        VerticalDBSCAN(1.0, 2).fit([X] * 3, ids=[["a", "b", "c"], ["a", "c", "b"], ["a", "b", "c"]])
+
+
+def test_identifiers_cannot_be_guessed_without_the_key():
+    """The digest depends on the key, and on where one identifier ends and the next begins."""
+    X = np.zeros((2, 1))
+    digests = {
+        VerticalDBSCANClient(X, ids, key).digest
+        for ids in (["ab", "c"], ["a", "bc"])
+        for key in (b"one secret", b"another secret")
+    }
+    assert len(digests) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"ids": ["a"], "key": b"k"}, "ids must be as many as rows, 2; got 1"),
+        ({"ids": ["a", "b"]}, "key must be given with ids"),
+        ({"X": [[np.nan]]}, "NaN"),
+        ({"X": [1.0, 2.0]}, "2D array"),
+    ],
+)
+def test_bad_own_data(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        VerticalDBSCANClient(**({"X": [[0.0], [1.0]]} | arguments))
+
+
+@pytest.mark.parametrize(
+    ("eps", "min_samples", "name"),
+    [
+        (0, 3, "eps"),
+        (np.nan, 3, "eps"),
+        (np.inf, 3, "eps"),
+        ("1", 3, "eps"),
+        (1.0, 0, "min_samples"),
+    ],
+)
+def test_bad_parameters_name_themselves(eps, min_samples, name):
+    with pytest.raises(ValueError, match=f"'{name}' parameter"):
+        VerticalDBSCAN(eps, min_samples).fit([[[0.0]]])
+
+
+def test_clients_with_other_numbers_of_rows_are_named():
+    parts = [np.zeros((3, 1)), np.zeros((4, 1)), np.zeros((3, 2))]
+    with pytest.raises(ValueError, match="number of rows: 3 at '0', '2'; 4 at '1'"):
+        VerticalDBSCAN(1.0, 2).fit(parts)
+    clients = {name: VerticalDBSCANClient(X) for name, X in zip("ABC", parts, strict=True)}
+    with pytest.raises(ValueError, match="number of rows: 3 at 'A', 'C'; 4 at 'B'"):
+        VerticalDBSCAN(1.0, 2).fit(InProcess(clients))
+
+
+def test_ids_belong_to_parts():
+    X = np.zeros((2, 1))
+    with pytest.raises(ValueError, match="one sequence a part, 2; got 1"):
+        VerticalDBSCAN(1.0, 2).fit([X, X], ids=[["a", "b"]])
+    with pytest.raises(ValueError, match="ids is for parts"):
+        VerticalDBSCAN(1.0, 2).fit(InProcess({"A": VerticalDBSCANClient(X)}), ids=[["a", "b"]])
+
+
+class Stubborn(VerticalDBSCANClient):
+    """A client that fails at one kind of request, or answers it with what it was given."""
+
+    def __init__(self, X, request, reply=None):
+        super().__init__(X)
+        self.trap, self.reply = request, reply
+
+    def answer(self, request):
+        if not isinstance(request, self.trap):
+            return super().answer(request)
+        if self.reply is None:
+            raise OSError("disc full of patients")
+        return self.reply
+
+
+@pytest.mark.parametrize("min_clients", [None, 1])
+@pytest.mark.parametrize("request_class", [FindNeighbours, AssignLabels])
+def test_no_client_can_be_done_without(request_class, min_clients):
+    """Even where the run would go on, a result from fewer features is never given."""
+    X = np.array([[0.0], [0.5]])
+    clients = {"A": VerticalDBSCANClient(X), "B": Stubborn(X, request_class)}
+    with pytest.raises(TooFewClients, match="'B'"):
+        run(vertical_dbscan.vertical_dbscan(1.0, 2), InProcess(clients), min_clients=min_clients)
+
+
+def test_a_passive_client_is_refused():
+    X = np.array([[0.0], [0.5]])
+    clients = {"A": VerticalDBSCANClient(X), "B": VerticalDBSCANClient(X)}
+    clients["B"].passive = True
+    with pytest.raises(ValueError, match=r"passive: \['B'\]"):
+        VerticalDBSCAN(1.0, 2).fit(InProcess(clients))
+
+
+def test_a_block_of_other_rows_names_the_client():
+    X = np.array([[0.0], [0.5], [1.0]])
+    lie = NeighbourBlock("gaps", np.array([3, 0, 0, 0], np.uint8))
+    clients = {"A": VerticalDBSCANClient(X), "B": Stubborn(X, FindNeighbours, lie)}
+    with pytest.raises(ValueError, match="client 'B': .* no block of the rows 0..3"):
+        VerticalDBSCAN(1.0, 2).fit(InProcess(clients))
+
+
+@pytest.mark.parametrize(("first", "stop"), [(0, 4), (2, 2), (3, 1)])
+def test_a_client_refuses_rows_it_does_not_have(first, stop):
+    client = VerticalDBSCANClient(np.zeros((3, 1)))
+    transport = InProcess({"A": client})
+    reply = transport.exchange({"A": encode(FindNeighbours(1.0, first, stop))})["A"]
+    assert reply == encode(Failure("ValueError"))
+    assert "rows" in str(transport.errors["A"])
+
+
+def test_estimator_conventions():
+    model = VerticalDBSCAN(eps=0.5, min_samples=3)
+    assert repr(clone(model)) == "VerticalDBSCAN(eps=0.5, min_samples=3)"
+    assert next(model.protocol()) == vertical_dbscan.DescribeRows()

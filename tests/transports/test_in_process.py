@@ -1,0 +1,108 @@
+import gc
+import threading
+import time
+
+import pytest
+
+from fedlib.messages import Done, Failure, decode, encode
+from fedlib.protocol import Client, Transport
+from fedlib.transports.in_process import InProcess
+
+REQUEST = encode(Done())
+
+
+class Scripted(Client):
+    """A client that does what a function says."""
+
+    def __init__(self, act):
+        self.act = act
+        self.asked = 0
+
+    def answer(self, request):
+        self.asked += 1
+        self.act()
+        return Done()
+
+
+def fail():
+    raise KeyError("the secret")
+
+
+def nothing():
+    pass
+
+
+def test_it_is_a_transport():
+    transport = InProcess({})
+    assert isinstance(transport, Transport)
+    assert transport.clients == []
+    assert transport.exchange({}) == {}
+
+
+def test_the_clients_keep_their_order():
+    """Clients and replies come in the order given, whichever client answers first."""
+
+    def wait(seconds):
+        return Scripted(lambda: time.sleep(seconds))
+
+    transport = InProcess({"b": wait(0.03), "a": wait(0.0), "c": wait(0.01)}, n_jobs=3)
+    assert transport.clients == ["b", "a", "c"]
+    replies = transport.exchange(dict.fromkeys(transport.clients, REQUEST))
+    assert list(replies) == ["b", "a", "c"]
+    assert set(map(type, replies.values())) == {bytes}
+
+
+def test_only_who_is_asked_answers():
+    clients = {name: Scripted(nothing) for name in "abc"}
+    transport = InProcess(clients)
+    assert list(transport.exchange({"c": REQUEST, "a": REQUEST})) == ["c", "a"]
+    assert [client.asked for client in clients.values()] == [1, 0, 1]
+
+
+def test_a_client_that_raises():
+    """The others' replies arrive; its own is a `Failure`, and the exception stays at hand."""
+    transport = InProcess({"good": Scripted(nothing), "bad": Scripted(fail)})
+    replies = transport.exchange(dict.fromkeys(transport.clients, REQUEST))
+    assert decode(replies["good"]) == Done()
+    assert decode(replies["bad"]) == Failure("KeyError")
+    assert b"secret" not in replies["bad"]
+    assert list(transport.errors) == ["bad"]
+    assert isinstance(transport.errors["bad"], KeyError)
+
+
+def test_bytes_that_are_no_message():
+    """The request is checked at the client's side too."""
+    transport = InProcess({"a": Scripted(nothing)})
+    assert decode(transport.exchange({"a": b"\xc1"})["a"]) == Failure("MessageError")
+
+
+def test_an_error_is_forgotten_when_the_client_answers_again():
+    """A later run over the same transport must not be blamed on an earlier error."""
+    client = Scripted(fail)
+    transport = InProcess({"a": client})
+    transport.exchange({"a": REQUEST})
+    assert list(transport.errors) == ["a"]
+    client.act = nothing
+    transport.exchange({"a": REQUEST})
+    assert list(transport.errors) == []
+
+
+@pytest.mark.parametrize(("n_jobs", "reply"), [(2, Done()), (1, Failure("BrokenBarrierError"))])
+def test_clients_work_side_by_side(n_jobs, reply):
+    """Two clients that wait for each other meet if two work at a time, and only then."""
+    barrier = threading.Barrier(2, timeout=5 if n_jobs == 2 else 0.05)
+    transport = InProcess({name: Scripted(barrier.wait) for name in "ab"}, n_jobs=n_jobs)
+    replies = transport.exchange({"a": REQUEST, "b": REQUEST})
+    assert decode(replies["a"]) == reply
+
+
+def test_threads_end_with_their_transport():
+    """A hundred fits must not leave their threads behind."""
+    before = threading.active_count()
+    for _ in range(100):
+        InProcess({name: Scripted(nothing) for name in "ab"}).exchange({"a": REQUEST, "b": REQUEST})
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
