@@ -106,10 +106,26 @@ def save(frame, name):
     frame.to_csv(RESULTS / name, index=False, lineterminator="\n")
 
 
-def mark(status):
-    """Colour a table's status column so that it can be read at a glance, and without colour."""
-    shades = {"exact": "#1a7f37", "within": "#0550ae", "misprint": "#9a6700", "differs": "#b3202c"}
-    return f"font-weight: bold; color: {shades.get(status, 'inherit')}"
+def table(frame, formats=None, precision=4):
+    """Return a table that the book styles, its numbers formatted and any status marked.
+
+    An index of mere row numbers is left out.
+    """
+    styler = frame.style.format(formats, precision=precision, na_rep="")
+    styler.set_table_attributes('class="dataframe"')
+    if frame.index.name is None and pd.api.types.is_integer_dtype(frame.index.dtype):
+        styler.hide(axis="index")
+    if "status" in frame:
+        styler.map(_mark, subset=["status"])
+    if "note" in frame:
+        styler.set_properties(subset=["note"], **{"white-space": "normal", "min-width": "18rem"})
+    return styler
+
+
+def _mark(status):
+    """Colour a status so that it can be read at a glance; the word itself says the same."""
+    shades = {"exact": "#1a7f37", "within": "#0550ae", "misprint": "#7d4e00", "differs": "#b3202c"}
+    return f"font-weight: bold; color: white; background-color: {shades.get(status, '#555555')}"
 
 
 def scores_table(columns):
