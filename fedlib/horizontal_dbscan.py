@@ -314,7 +314,9 @@ def sum_cells(
     ValueError
         When the clients disagree on the number of features.
     """
-    agree("the number of features", {name: r.cells.shape[1] for name, r in replies.items()})
+    sizes = {name: reply.cells.shape[1] for name, reply in replies.items()}
+    if agree("the number of features", sizes) == 0:
+        raise ValueError("the clients' cells have no features")
     cells = np.concatenate([reply.cells for reply in replies.values()])
     counts = np.concatenate([reply.counts for reply in replies.values()])
     order = _sorted(cells)

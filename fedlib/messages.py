@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 MAX_BYTES = 2**30
+MAX_AXES = 32
 MAX_EMPTY_AXIS = 2**16  # an array without elements costs no bytes, so its lengths need a bound
 DTYPES = frozenset(
     ("bool", "uint8", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64")
@@ -209,10 +210,8 @@ def _to_wire(value: object) -> object:
     return little.dtype.name, value.shape, little.data if little.size else b""
 
 
-def _from_wire(kind: type, value: Any) -> np.ndarray:
-    if kind is not np.ndarray:
-        raise TypeError(f"no field may be a {kind.__name__}")
-    dtype, shape, data = msgspec.convert(value, tuple[str, tuple[int, ...], bytes])
+def _from_wire(raw: msgspec.Raw) -> np.ndarray:
+    dtype, shape, data = _array_decoder.decode(raw)
     if dtype not in DTYPES:
         raise ValueError("an array of an unknown dtype")
     if min(shape, default=0) < 0 or max(shape, default=0) > max(len(data), MAX_EMPTY_AXIS):
@@ -231,9 +230,29 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=_to_wire)
 _tag_decoder = msgspec.msgpack.Decoder(_Tag)
 
 
+_array_decoder = msgspec.msgpack.Decoder(
+    tuple[str, Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_AXES)], bytes]
+)
+
+
+def _is_array(hint: Any) -> bool:
+    return getattr(hint, "__origin__", hint) is np.ndarray
+
+
 @cache
 def _decoder(message_class: type[Message]) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(message_class, dec_hook=_from_wire)
+    """Return a decoder of the message's fields that leaves its arrays as they are on the wire.
+
+    Arrays are read by their own decoder, so that no bytes become more than a few times their size
+    in memory before they have been checked.
+    """
+    hints = get_type_hints(message_class, include_extras=True)
+    fields = message_class.__struct_fields__
+    kinds = [(f, msgspec.Raw if _is_array(hints[f]) else hints[f]) for f in fields]
+    name = message_class.__name__
+    return msgspec.msgpack.Decoder(
+        msgspec.defstruct(name, kinds, tag=name, forbid_unknown_fields=True)
+    )
 
 
 def encode(message: Message) -> bytes:
@@ -290,9 +309,13 @@ def decode(data: bytes, *expected: type[Message], max_bytes: int = MAX_BYTES) ->
         if expected and message_class not in expected:
             wanted = " or ".join(c.__name__ for c in expected)
             raise MessageError(f"a {name} where {wanted} was expected")
-        message: Message = _decoder(message_class).decode(data)
+        wire = _decoder(message_class).decode(data)
+        values = {field: getattr(wire, field) for field in wire.__struct_fields__}
+        for field, value in values.items():
+            if isinstance(value, msgspec.Raw):
+                values[field] = _from_wire(value)
+        return message_class(**values)
     except MessageError:
         raise
     except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
         raise MessageError(f"not a message: {error}") from error
-    return message

@@ -3,6 +3,7 @@ import importlib
 import math
 import pkgutil
 import sys
+import tracemalloc
 from functools import partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -706,3 +707,18 @@ def test_any_is_not_used():
     for message_class in message_classes():
         hints = get_type_hints(message_class)
         assert Any not in [hints[f] for f in message_class.__struct_fields__]
+
+
+def test_many_empty_objects_in_an_array_field_cost_no_memory():
+    """An empty map is one byte, and many in memory; the array's own decoder stops at the first."""
+    n = 1_000_000
+    empty = b"\xdd" + n.to_bytes(4, "big") + b"\x80" * n
+    start = encode(READINGS)
+    name = b"\xa5times"
+    bomb = start[: start.index(name) + len(name)] + empty
+    tracemalloc.start()
+    with pytest.raises(MessageError):
+        decode(bomb)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * len(bomb)
