@@ -258,7 +258,9 @@ def slider(frames: Mapping[Any, Figure], name: str, start: int = 0, dpi: int = 9
         source = base64.b64encode(buffer.getvalue()).decode()
         hidden = "" if i == start else " hidden"
         alt = html.escape(f"{name} = {value}")
-        images.append(f'<img alt="{alt}" src="data:image/png;base64,{source}"{hidden}>')
+        images.append(
+            f'<img style="max-width:100%" alt="{alt}" src="data:image/png;base64,{source}"{hidden}>'
+        )
     key = "slider-" + hashlib.sha256("".join(images).encode()).hexdigest()[:12]
     values = html.escape("|".join(map(str, frames)))
     first = html.escape(str(list(frames)[start]))
@@ -270,7 +272,7 @@ def slider(frames: Mapping[Any, Figure], name: str, start: int = 0, dpi: int = 9
     )
     return Slider(
         f'<figure class="fedlib-slider" id="{key}" data-values="{values}">'
-        f'<label>{html.escape(name)} = <output>{first}</output> <input type="range" min="0" '
-        f'max="{len(images) - 1}" value="{start}" aria-valuetext="{first}" oninput="{script}">'
+        f'<label style="display:block">{html.escape(name)} = <output>{first}</output> '
+        f'<input type="range" min="0" max="{len(images) - 1}" value="{start}" aria-valuetext="{first}" oninput="{script}">'
         f"</label>{''.join(images)}</figure>"
     )

@@ -118,7 +118,8 @@ def table(frame, formats=None, precision=4):
     if "status" in frame:
         styler.map(_mark, subset=["status"])
     if "note" in frame:
-        styler.set_properties(subset=["note"], **{"white-space": "normal", "min-width": "18rem"})
+        wrapped = {"white-space": "normal", "min-width": "11rem"}
+        styler.set_properties(subset=frame.columns.intersection(["number", "note"]), **wrapped)
     return styler
 
 
