@@ -88,6 +88,8 @@ class Federated(BaseEstimator):
             clients = self._make_clients(parts, options or [{}] * len(parts), passive)
             transport = InProcess(clients)
         self.ledger_ = Ledger()
+        if hasattr(transport, "ledger"):  # one that shows it while the run goes on
+            transport.ledger = self.ledger_
         self.__dict__.pop("labels_", None)
         model = run(self.protocol(), transport, min_clients=min_clients, ledger=self.ledger_)
         self._set_model(model)

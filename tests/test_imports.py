@@ -43,7 +43,8 @@ FRAMEWORKS = {
     "flwr": "fedlib.transports.flower",
     "ray": "fedlib.transports.flower",
     "flask": "fedlib.transports.http",
-    "waitress": "fedlib.transports.http",
+    "cheroot": "fedlib.transports.http",
+    "werkzeug": "fedlib.transports.http",
     "httpx": "fedlib.transports.http",
 }
 
