@@ -4,7 +4,8 @@ A message is a frozen class of typed fields. Requests are imperatives (``CountCe
 nouns (``CellCounts``). Two class attributes complete it:
 
 - ``discloses``: in a few words, what its receiver learns. The ledger shows it beside the bytes.
-- ``reply``: of a request, the class of its answer; `Done` unless it says otherwise.
+- ``reply``: of a request, the class of its answer; `Done` unless it says otherwise. Where an answer
+  has to fit its request in more than its class, the request's ``check`` says how.
 
 The rules of the wire:
 
@@ -145,6 +146,9 @@ class Message(msgspec.Struct, frozen=True, eq=False, tag=True, forbid_unknown_fi
                 first, wanted = lengths.setdefault(axis, (name, length))
                 if length != wanted:
                     raise MessageError(f"{name} has {length} {axis}, {first} {wanted}")
+
+    def check(self, reply: Message) -> None:
+        """Raise MessageError where a reply of the right class does not fit this request."""
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):

@@ -49,12 +49,19 @@ class Transport(Protocol):
 class Replies(Mapping[str, Any]):
     """The replies of one step by client, in the transport's order whatever order they came in.
 
-    A client that failed or declined is not among them; ``declined`` names the latter.
+    A client that declined or is lost is not among them; ``declined`` names those that declined in
+    this step, ``lost`` those that have left the run so far.
     """
 
-    def __init__(self, replies: Mapping[str, Message], declined: Sequence[str] = ()):
+    def __init__(
+        self,
+        replies: Mapping[str, Message],
+        declined: Sequence[str] = (),
+        lost: Sequence[str] = (),
+    ):
         self._replies = dict(replies)
         self.declined = list(declined)
+        self.lost = list(lost)
 
     def __getitem__(self, client: str) -> Any:
         return self._replies[client]
@@ -117,8 +124,8 @@ def serve(
         return encode(Failure(type(error).__name__))
 
 
-def agree(what: str, values: Mapping[str, Any]) -> Any:
-    """Return what all clients say.
+def agree(what: str, values: Mapping[str, Any], show: Callable[[Any], str] = str) -> Any:
+    """Return what all clients say; ``show`` puts it into words.
 
     Raises
     ------
@@ -136,7 +143,7 @@ def agree(what: str, values: Mapping[str, Any]) -> Any:
     for client, value in values.items():
         said.setdefault(value, []).append(repr(client))
     if len(said) > 1:
-        sides = "; ".join(f"{value} at {', '.join(names)}" for value, names in said.items())
+        sides = "; ".join(f"{show(value)} at {', '.join(names)}" for value, names in said.items())
         raise ValueError(f"clients disagree on {what}: {sides}")
     return next(iter(said))
 
@@ -219,7 +226,7 @@ def run(
             text = f"every client{' left' if lost else ''} is passive: nobody shares anything"
             action, news = flow.throw, _end(ValueError, text, lost, transport.errors)
         else:
-            action, news = flow.send, Replies(replies, declined)
+            action, news = flow.send, Replies(replies, declined, list(lost))
     raise AssertionError("count() ended")
 
 
@@ -241,7 +248,10 @@ def _read(data: bytes, request: Message) -> Message:
     if not data:
         return Failure("Lost")
     try:
-        return decode(data, request.reply, Declined, Failure)
+        reply = decode(data, request.reply, Declined, Failure)
+        if isinstance(reply, request.reply):
+            request.check(reply)
+        return reply
     except MessageError as error:
         return Failure(type(error).__name__)
 

@@ -14,9 +14,9 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial, singledispatchmethod
+from functools import partial, singledispatchmethod
 from itertools import pairwise, product
 from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -49,7 +49,13 @@ BLOCK_BYTES = 2**25  # a block in memory, one bit a pair
 MAX_GRID_FEATURES = 3
 MAX_GRID_CELLS = 2.0**40  # an edge 1/1000 above eps then outweighs all rounding
 
-Row = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+MIN_GRID_EPS = 1e-150  # below it squares of distances above eps may vanish
+KEY_BYTES = range(16, 65)
+
+Row = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
+Find = Callable[[int, NDArray[np.uint64]], None]
 
 
 class RowDescription(Message):
@@ -90,13 +96,19 @@ class NeighbourBlock(Message):
 
 
 class FindNeighbours(Message):
-    """Find the later neighbours of the rows first..stop."""
+    """Find the later neighbours of the rows first..stop among n_rows."""
 
     discloses = "eps"
     reply = NeighbourBlock
     eps: Annotated[float, msgspec.Meta(gt=0)]
+    n_rows: Row
     first: Row
     stop: Row
+
+    def check(self, reply: Message) -> None:
+        """Raise MessageError where a block is not one of exactly these rows."""
+        assert isinstance(reply, NeighbourBlock)
+        reply.read(self.n_rows, self.first, self.stop)
 
 
 class AssignLabels(Message):
@@ -107,35 +119,55 @@ class AssignLabels(Message):
 
 
 def vertical_dbscan(eps: float, min_samples: int) -> Flow[NDArray[np.int64]]:
-    """Return the server flow; for the parameters see `VerticalDBSCAN`."""
-    replies = yield DescribeRows()
-    if replies.declined:
-        raise ValueError(f"every client is needed, but these are passive: {replies.declined}")
-    clients = list(replies)
+    """Return the server flow; for the parameters see `VerticalDBSCAN`.
+
+    Raises
+    ------
+    ValueError
+        When the clients disagree on their rows, or one of them is passive.
+    TooFewClients
+        When a client is lost.
+
+    Examples
+    --------
+    >>> flow = vertical_dbscan(eps=1.5, min_samples=3)
+    >>> next(flow)
+    DescribeRows()
+    >>> from fedlib.protocol import Replies
+    >>> flow.send(Replies({"A": RowDescription(4, ""), "B": RowDescription(4, "")}))
+    FindNeighbours(eps=1.5, n_rows=4, first=0, stop=4)
+    """
+    replies = _all((yield DescribeRows()))
     n_rows = agree("the number of rows", {name: r.n_rows for name, r in replies.items()})
-    agree("the rows' identifiers or order", {name: r.digest[:8] for name, r in replies.items()})
+    digests = {name: reply.digest for name, reply in replies.items()}
+    agree("the rows' identifiers, their order or the key", digests, lambda d: d[:8] or "none")
     counts, columns = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
-    block = max(1, 8 * BLOCK_BYTES // max(1, n_rows))
+    block = _block_rows(n_rows)
     for first in range(0, n_rows, block):
         stop = min(first + block, n_rows)
-        replies = yield FindNeighbours(float(eps), first, stop)
-        _require(clients, replies)
+        replies = _all((yield FindNeighbours(float(eps), n_rows, first, stop)))
         common = _intersect(replies, n_rows, first, stop)
         counts.append(kernels.count_pairs(common))
         columns.append(np.empty(counts[-1].sum(), np.int32))
         kernels.write_pairs(common, columns[-1])
     start = np.append(0, np.cumsum(np.concatenate(counts)))
     labels = kernels.label_rows(start, np.concatenate(columns), min_samples)
-    replies = yield AssignLabels(labels)
-    _require(clients, replies)
+    _all((yield AssignLabels(labels)))
     return labels
 
 
-def _require(clients: list[str], replies: Replies) -> None:
-    """Refuse to go on without a client: its features would silently stop to count."""
-    lost = [name for name in clients if name not in replies]
-    if lost:
-        raise TooFewClients(f"every client is needed, but these are lost: {lost}")
+def _all(replies: Replies) -> Replies:
+    """Return the replies of all clients: without one, its features would silently not count."""
+    if replies.declined:
+        raise ValueError(f"every client is needed, but these are passive: {replies.declined}")
+    if replies.lost:
+        raise TooFewClients(f"every client is needed, but these are lost: {replies.lost}")
+    return replies
+
+
+def _block_rows(n_rows: int) -> int:
+    """Return how many rows' neighbours fit into a block."""
+    return max(1, 8 * BLOCK_BYTES // max(1, n_rows))
 
 
 def _intersect(
@@ -143,11 +175,8 @@ def _intersect(
 ) -> NDArray[np.uint64]:
     """Return the block, as a bitset, of the pairs that all clients name."""
     common: NDArray[np.uint64] | None = None
-    for name, reply in replies.items():
-        try:
-            bits = reply.read(n_rows, first, stop)
-        except MessageError as error:
-            raise MessageError(f"client {name!r}: {error}") from error
+    for reply in replies.values():
+        bits = reply.read(n_rows, first, stop)
         common = bits if common is None else np.bitwise_and(common, bits, out=common)
     assert common is not None
     return common
@@ -165,18 +194,28 @@ class VerticalDBSCANClient(Client):
     X : array-like (n_rows, n_features)
         Finite numbers; rows in the same order at every client.
     ids : sequence, optional
-        The rows' identifiers, n_rows of them, compared as text. Clients whose identifiers are not
-        the same in the same order are refused.
+        The rows' identifiers, n_rows of them, compared as text (whole numbers without a decimal
+        point). Clients whose identifiers are not the same in the same order are refused.
     key : bytes, optional
-        A secret of up to 64 bytes that all clients share and the server does not have; needed with
-        ``ids``. The server only sees digests under this key, and so cannot try identifiers.
+        A random secret of 16 to 64 bytes that all clients share and the server does not have;
+        needed with ``ids``. The server only sees a digest under this key, so it cannot try
+        identifiers.
     n_jobs : int, optional
-        Threads that look for neighbours; by default as many as there are processors.
+        Threads that look for neighbours, at least 1; by default as many as there are processors.
 
     Raises
     ------
     ValueError
-        When the data are not a table of finite numbers, or ids and key do not fit.
+        When the data are not a table of finite numbers, or ids, key or n_jobs do not fit.
+
+    Examples
+    --------
+    Of the rows 0, 1 and 2, the first two are neighbours: the gap from row 0 to row 1, and an end
+    for each row.
+
+    >>> client = VerticalDBSCANClient([[0.0], [0.5], [9.0]])
+    >>> client.handle(FindNeighbours(eps=1.0, n_rows=3, first=0, stop=3))
+    NeighbourBlock(form='bits', data=array([1, 0], dtype=uint8))
     """
 
     def __init__(
@@ -188,9 +227,10 @@ class VerticalDBSCANClient(Client):
     ):
         self.X = check_array(X, dtype=np.float64, order="C", ensure_min_samples=0)
         self.digest = "" if ids is None else _digest(ids, key, len(self.X))
-        self._n_jobs = n_jobs or os.cpu_count() or 1
-        self._pool = ThreadPoolExecutor(self._n_jobs)
-        self._finder = lru_cache(maxsize=1)(partial(_finder, self.X))
+        if n_jobs is not None and not (isinstance(n_jobs, Integral) and n_jobs >= 1):
+            raise ValueError(f"n_jobs must be a whole number, at least 1; got {n_jobs}")
+        self._n_jobs = int(n_jobs or os.cpu_count() or 1)
+        self._found: tuple[float, Find] | None = None
 
     @singledispatchmethod
     def handle(self, request: Message) -> Message:
@@ -202,15 +242,18 @@ class VerticalDBSCANClient(Client):
 
     @handle.register
     def find_neighbours(self, request: FindNeighbours) -> NeighbourBlock:
-        eps, first, stop = request.eps, request.first, request.stop
-        if not first < stop <= len(self.X):
-            raise ValueError(f"rows {first}..{stop} of {len(self.X)}")
-        find = self._finder(eps)
-        bits = _bitset(len(self.X), stop - first)
+        n_rows, first, stop = len(self.X), request.first, request.stop
+        if request.n_rows != n_rows or not first < stop <= min(n_rows, first + _block_rows(n_rows)):
+            raise ValueError(f"rows {first}..{stop} of {request.n_rows}, for a client of {n_rows}")
+        if self._found is None or self._found[0] != request.eps:
+            self._found = request.eps, _finder(self.X, request.eps)
+        find = self._found[1]
+        bits = _bitset(n_rows, stop - first)
         cuts = np.linspace(first, stop, self._n_jobs + 1).astype(int)
         shares = [(low, bits[low - first : high - first]) for low, high in pairwise(cuts)]
-        list(self._pool.map(lambda share: find(*share), shares))
-        return _pack(bits, len(self.X), first, stop)
+        with ThreadPoolExecutor(self._n_jobs) as pool:
+            list(pool.map(lambda share: find(*share), shares))
+        return _pack(bits, n_rows, first, stop)
 
     @handle.register
     def assign_labels(self, request: AssignLabels) -> Done:
@@ -222,21 +265,25 @@ class VerticalDBSCANClient(Client):
 
 def _digest(ids: Sequence[Any], key: bytes | None, n_rows: int) -> str:
     """Return the digest of identifiers under a key."""
-    if not key:
-        raise ValueError("key must be given with ids, a secret that the clients share; got none")
+    if not isinstance(key, bytes) or len(key) not in KEY_BYTES:
+        given = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
+        raise ValueError(f"key must be 16 to 64 secret bytes where ids are given; got {given}")
+    ids = list(ids)
     if len(ids) != n_rows:
         raise ValueError(f"ids must be as many as rows, {n_rows}; got {len(ids)}")
-    texts = [str(identifier).encode() for identifier in ids]
+    whole = [int(i) if isinstance(i, float) and i.is_integer() else i for i in ids]
+    texts = [str(identifier).encode() for identifier in whole]
     told = b"".join(len(text).to_bytes(8, "little") + text for text in texts)
     return hmac.new(key, told, hashlib.sha256).hexdigest()
 
 
-def _finder(X: NDArray[np.float64], eps: float) -> Callable[[int, NDArray[np.uint64]], None]:
+def _finder(X: NDArray[np.float64], eps: float) -> Find:
     """Return what fills a block of neighbours from its first row on, by the cheapest search."""
     if X.shape[1] == 1:
         return partial(kernels.sweep_neighbours, X[:, 0].copy(), np.argsort(X[:, 0]), eps)
-    extent = np.ptp(X, axis=0).max(initial=0.0) if len(X) else 0.0
-    if X.shape[1] > MAX_GRID_FEATURES or not extent / eps < MAX_GRID_CELLS:
+    with np.errstate(over="ignore"):
+        extent = np.ptp(X, axis=0).max() / eps if len(X) else 0.0
+    if X.shape[1] > MAX_GRID_FEATURES or eps < MIN_GRID_EPS or not extent < MAX_GRID_CELLS:
         return partial(kernels.all_neighbours, X, eps)
     cell = np.empty(len(X), np.int64)
     cells, counts, _ = group_points(X - X.min(axis=0, initial=np.inf), 1.001 * eps, cell)
@@ -282,7 +329,8 @@ class VerticalDBSCAN(Federated):
     ----------
     eps : float
         Two rows are neighbours when their Euclidean distance in every client's features is
-        *below* eps, which is above 0.
+        *below* eps, which is above 0. Distances are computed in float64: squares of differences
+        below about 1e-162 vanish, those above 1e154 are infinite.
     min_samples : int
         How many neighbours, itself included, make a row a core point, at least 1.
 
@@ -334,10 +382,12 @@ class VerticalDBSCAN(Federated):
     def protocol(self) -> Flow[NDArray[np.int64]]:
         return vertical_dbscan(self.eps, self.min_samples)
 
-    def fit(  # type: ignore[override]  # no client can be passive or lost
+    def fit(
         self,
-        parts: Sequence[ArrayLike] | Transport,
+        parts: Sequence[Any] | Transport,
         *,
+        passive: Collection[int] = (),
+        min_clients: int | None = None,
         ids: Sequence[Sequence[Any]] | None = None,
     ) -> Self:
         """Run the protocol where the data live.
@@ -347,6 +397,10 @@ class VerticalDBSCAN(Federated):
         parts : list of array-like (n_rows, n_features), or Transport
             One block of columns a client, which are then run in this process, or a transport to
             clients that have their data.
+        passive : ()
+            No client can be passive here.
+        min_clients : int, optional
+            No client can be done without, so nothing but their number.
         ids : list of sequences, optional
             Each part's row identifiers, compared through digests.
 
@@ -359,8 +413,13 @@ class VerticalDBSCAN(Federated):
         ValueError
             When a parameter or a part is not valid, or the clients disagree on their rows.
         TooFewClients
-            When a client failed.
+            When a client failed, or sent no block of the rows it was asked for.
         """
+        n_clients = len(parts.clients if isinstance(parts, Transport) else parts)
+        if passive:
+            raise ValueError(f"passive must be empty, every client is needed; got {passive}")
+        if min_clients not in (None, n_clients):
+            raise ValueError(f"min_clients must be {n_clients}, all of them; got {min_clients}")
         if ids is None:
             return super().fit(parts)
         if isinstance(parts, Transport):

@@ -1,5 +1,7 @@
 """Vertical DBSCAN: a toy by hand, its conversation, failures, and agreement with DBSCAN."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,6 +16,7 @@ from fedlib.protocol import TooFewClients, run
 from fedlib.transports.in_process import InProcess
 from fedlib.vertical_dbscan import (
     AssignLabels,
+    DescribeRows,
     FindNeighbours,
     NeighbourBlock,
     VerticalDBSCANClient,
@@ -62,16 +65,17 @@ def greatest_distance(parts):
     for part in parts:
         total = np.zeros((n, n))
         for column in part.T:
-            total += (column[:, None] - column[None]) ** 2
+            with np.errstate(over="ignore"):
+                total += (column[:, None] - column[None]) ** 2
         greatest = np.maximum(greatest, np.sqrt(total))
-    return greatest
+    return np.minimum(greatest, np.finfo(float).max)  # scikit-learn takes no infinity
 
 
 @st.composite
 def problems(draw):
     """Draw rows on a coarse lattice, so that ties and repeated rows abound, split in any way."""
     n, d = draw(st.integers(1, 50)), draw(st.integers(1, 6))
-    step = draw(st.sampled_from([1.0, 0.1, 1e-3, 1e6]))
+    step = draw(st.sampled_from([1.0, 0.1, 1e-3, 1e6, 1e-153, 1e-163, 1e-200, 1e153, 1e155, 1e200]))
     X = step * draw(hnp.arrays(np.float64, (n, d), elements=st.integers(-9, 9).map(float)))
     client = draw(st.lists(st.integers(0, 3), min_size=d, max_size=d))
     parts = [X[:, np.array(client) == c] for c in sorted(set(client))]
@@ -96,7 +100,7 @@ def test_every_search_finds_the_same(n_features, scale):
     client = VerticalDBSCANClient(X, n_jobs=3)
     near = np.triu(greatest_distance([X]) < eps, 1)
     for first, stop in ((0, 1), (0, 300), (37, 201), (299, 300)):
-        bits = client.handle(FindNeighbours(eps, first, stop)).read(300, first, stop)
+        bits = client.handle(FindNeighbours(eps, 300, first, stop)).read(300, first, stop)
         found = np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little")[:, :300]
         np.testing.assert_array_equal(found.astype(bool), near[first:stop])
 
@@ -135,7 +139,7 @@ def test_labels_reach_the_clients():
 def test_identifiers_in_another_order_are_refused():
     X = np.zeros((3, 1))
     VerticalDBSCAN(1.0, 2).fit([X, X], ids=[["a", "b", "c"], ["a", "b", "c"]])
-    with pytest.raises(ValueError, match="identifiers or order: .* at '0', '2'; .* at '1'"):
+    with pytest.raises(ValueError, match="identifiers, their order or the key: .*'0', '2'; .*'1'"):
         VerticalDBSCAN(1.0, 2).fit([X] * 3, ids=[["a", "b", "c"], ["a", "c", "b"], ["a", "b", "c"]])
 
 
@@ -145,7 +149,7 @@ def test_identifiers_cannot_be_guessed_without_the_key():
     digests = {
         VerticalDBSCANClient(X, ids, key).digest
         for ids in (["ab", "c"], ["a", "bc"])
-        for key in (b"one secret", b"another secret")
+        for key in (b"one secret of 24 bytes..", b"another of 24 bytes.....")
     }
     assert len(digests) == 4
 
@@ -153,8 +157,12 @@ def test_identifiers_cannot_be_guessed_without_the_key():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"ids": ["a"], "key": b"k"}, "ids must be as many as rows, 2; got 1"),
-        ({"ids": ["a", "b"]}, "key must be given with ids"),
+        ({"ids": ["a"], "key": bytes(16)}, "ids must be as many as rows, 2; got 1"),
+        ({"ids": ["a", "b"]}, "key must be 16 to 64 secret bytes .* got NoneType"),
+        ({"ids": ["a", "b"], "key": b"short"}, "key must be 16 to 64 secret bytes .* got 5 bytes"),
+        ({"ids": ["a", "b"], "key": "text, not bytes!"}, "key must be .* got str"),
+        ({"n_jobs": 0}, "n_jobs must be a whole number, at least 1; got 0"),
+        ({"n_jobs": 1.5}, "n_jobs must be a whole number, at least 1; got 1.5"),
         ({"X": [[np.nan]]}, "NaN"),
         ({"X": [1.0, 2.0]}, "2D array"),
     ],
@@ -212,7 +220,7 @@ class Stubborn(VerticalDBSCANClient):
 
 
 @pytest.mark.parametrize("min_clients", [None, 1])
-@pytest.mark.parametrize("request_class", [FindNeighbours, AssignLabels])
+@pytest.mark.parametrize("request_class", [DescribeRows, FindNeighbours, AssignLabels])
 def test_no_client_can_be_done_without(request_class, min_clients):
     """Even where the run would go on, a result from fewer features is never given."""
     X = np.array([[0.0], [0.5]])
@@ -229,19 +237,72 @@ def test_a_passive_client_is_refused():
         VerticalDBSCAN(1.0, 2).fit(InProcess(clients))
 
 
-def test_a_block_of_other_rows_names_the_client():
+@pytest.mark.parametrize(
+    "lie",
+    [
+        [3, 0, 0, 0],  # a row beyond the last
+        [0, 0],  # too few rows
+        [1, *[255] * 8, 127, 0, 0, 0],  # a gap that would overflow
+        [*[255] * 8, 127, 0, 0, 0],
+    ],
+)
+def test_a_block_of_other_rows_is_a_failure_of_that_client(lie):
     X = np.array([[0.0], [0.5], [1.0]])
-    lie = NeighbourBlock("gaps", np.array([3, 0, 0, 0], np.uint8))
-    clients = {"A": VerticalDBSCANClient(X), "B": Stubborn(X, FindNeighbours, lie)}
-    with pytest.raises(ValueError, match="client 'B': .* no block of the rows 0..3"):
+    block = NeighbourBlock("gaps", np.array(lie, np.uint8))
+    clients = {"A": VerticalDBSCANClient(X), "B": Stubborn(X, FindNeighbours, block)}
+    with pytest.raises(TooFewClients, match="'B': MessageError at FindNeighbours, step 2"):
         VerticalDBSCAN(1.0, 2).fit(InProcess(clients))
 
 
-@pytest.mark.parametrize(("first", "stop"), [(0, 4), (2, 2), (3, 1)])
-def test_a_client_refuses_rows_it_does_not_have(first, stop):
+def test_a_client_does_not_allocate_more_than_a_block():
+    """A short request may not cost the client the square of its rows in memory."""
+    client = VerticalDBSCANClient(np.zeros((50_000, 1)))
+    with pytest.raises(ValueError, match="rows 0..50000 of 50000"):
+        client.handle(FindNeighbours(1.0, 50_000, 0, 50_000))
+
+
+def test_every_client_is_needed_from_the_start():
+    X = np.zeros((2, 1))
+    with pytest.raises(ValueError, match="passive must be empty"):
+        VerticalDBSCAN(1.0, 2).fit([X, X], passive=[1])
+    with pytest.raises(ValueError, match="min_clients must be 2, all of them; got 1"):
+        VerticalDBSCAN(1.0, 2).fit([X, X], min_clients=1)
+
+
+def test_whole_numbers_identify_rows_in_any_type():
+    """A column of integers may have become one of floats on its way."""
+    X = np.zeros((3, 1))
+    ids = [[1, 2, 3], np.array([1.0, 2.0, 3.0]), ["1", "2", "3"]]
+    assert VerticalDBSCAN(1.0, 2).fit([X] * 3, ids=ids).labels_.tolist() == [0, 0, 0]
+
+
+def test_half_without_identifiers_is_refused():
+    X = np.zeros((1, 1))
+    clients = {"A": VerticalDBSCANClient(X, ["a"], bytes(16)), "B": VerticalDBSCANClient(X)}
+    with pytest.raises(ValueError, match="none at 'B'"):
+        VerticalDBSCAN(1.0, 2).fit(InProcess(clients))
+
+
+@pytest.mark.jit
+def test_a_hundred_thousand_rows_do_not_need_a_matrix():
+    """The matrix would have 10 billion entries; traced memory stays near the blocks' 32 MiB."""
+    n = 100_000
+    X = np.random.default_rng(0).random((n, 2))
+    eps = (50 / n) ** 0.5 / 2
+    tracemalloc.start()
+    model = VerticalDBSCAN(eps, 50).fit([X[:, :1], X[:, 1:]])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**30
+    central = DBSCAN(eps=np.nextafter(eps, 0), min_samples=50, metric="chebyshev")
+    np.testing.assert_array_equal(model.labels_, central.fit_predict(X))
+
+
+@pytest.mark.parametrize(("n_rows", "first", "stop"), [(3, 0, 4), (3, 2, 2), (3, 3, 1), (4, 0, 3)])
+def test_a_client_refuses_rows_it_does_not_have(n_rows, first, stop):
     client = VerticalDBSCANClient(np.zeros((3, 1)))
     transport = InProcess({"A": client})
-    reply = transport.exchange({"A": encode(FindNeighbours(1.0, first, stop))})["A"]
+    reply = transport.exchange({"A": encode(FindNeighbours(1.0, n_rows, first, stop))})["A"]
     assert reply == encode(Failure("ValueError"))
     assert "rows" in str(transport.errors["A"])
 

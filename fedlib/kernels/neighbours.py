@@ -9,7 +9,8 @@ bytes in one of two forms:
 - *bits*: for each row one bit for every later row, filled up to whole bytes.
 
 Two rows are neighbours when their Euclidean distance is below ``eps``: the square root of the sum
-of squares taken in the order of the features.
+of squares taken in the order of the features, in float64. Every search computes it alike, down to
+squares that overflow or vanish.
 """
 
 import numpy as np
@@ -42,9 +43,9 @@ def sweep_neighbours(x, order, eps, first, bits):
     high = 0
     for rank in range(n):
         i = order[rank]
-        while x[i] - x[order[low]] >= eps:
+        while not np.sqrt((x[i] - x[order[low]]) ** 2) < eps:
             low += 1
-        while high < n and x[order[high]] - x[i] < eps:
+        while high < n and np.sqrt((x[order[high]] - x[i]) ** 2) < eps:
             high += 1
         if first <= i < stop:
             for at in range(low, high):
@@ -54,7 +55,7 @@ def sweep_neighbours(x, order, eps, first, bits):
 
 @kernel
 def grid_neighbours(X, eps, cell, start, members, near_start, near, first, bits):
-    """Fill a block for points sorted into cells no smaller than ``eps``.
+    """Fill a block for points sorted into cells that are larger than ``eps``.
 
     ``cell`` (n,) is each point's cell; ``members[start[c]:start[c + 1]]`` are a cell's points and
     ``near[near_start[c]:near_start[c + 1]]`` the cells that touch it, itself among them.
@@ -151,9 +152,9 @@ def read_gaps(data, n, first, bits):
                     break
             if gap == 0:
                 break
-            j += gap
-            if j >= n:
+            if gap > n - 1 - j:
                 return False
+            j += gap
             _set(bits, row, j)
     return at == data.size
 
