@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from numbers import Integral
 from typing import Any, ClassVar, Self
 
+import numpy as np
 from sklearn.base import BaseEstimator
 
 from fedlib.ledger import Ledger
-from fedlib.protocol import Client, Flow, Transport, agree, run
+from fedlib.protocol import Client, Flow, Transport, agree, agree_on_names, run
 from fedlib.transports.in_process import InProcess
 
 __all__ = ["Federated"]
@@ -23,12 +25,22 @@ class Federated(BaseEstimator):
 
     client_class: ClassVar[type[Any]]
     labels_: Any
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
 
     def protocol(self) -> Flow[Any]:
         """Return a new server flow with this estimator's parameters.
 
         It can be driven by hand: ``next(flow)`` is the message that would leave.
+
+        Raises
+        ------
+        ValueError
+            When a parameter is out of range.
         """
+        self._validate_params()
+        return self._flow()
+
+    def _flow(self) -> Flow[Any]:
         raise NotImplementedError
 
     def _set_model(self, model: Any) -> None:
@@ -49,8 +61,8 @@ class Federated(BaseEstimator):
             One part of the data a client, which are then run in this process, or a transport to
             clients that have their data.
         passive : collection of int, default=()
-            The parts whose clients receive the result and share nothing. Over a transport a client
-            decides that itself.
+            The numbers of the parts whose clients receive the result and share nothing. Over a
+            transport a client decides that itself.
         min_clients : int, optional
             How many clients must stay; by default all.
 
@@ -77,21 +89,24 @@ class Federated(BaseEstimator):
         options: Sequence[dict[str, Any]] | None = None,
     ) -> Self:
         """Do what `fit` does; ``options`` are each part's further arguments for its client."""
-        self._validate_params()
-        passive = set(passive)
+        flow = self.protocol()
+        for fitted in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, fitted)
         clients: dict[str, Client] | None = None
         if isinstance(parts, Transport):
             transport = parts
             if passive:
                 raise ValueError("passive is for parts; over a transport a client joins as passive")
         else:
+            if not isinstance(parts, Sequence | np.ndarray):
+                given = type(parts).__name__
+                raise ValueError(f"parts must be a list, one part a client; got a {given}")
             clients = self._make_clients(parts, options or [{}] * len(parts), passive)
             transport = InProcess(clients)
         self.ledger_ = Ledger()
         if hasattr(transport, "ledger"):  # one that shows it while the run goes on
             transport.ledger = self.ledger_
-        self.__dict__.pop("labels_", None)
-        model = run(self.protocol(), transport, min_clients=min_clients, ledger=self.ledger_)
+        model = run(flow, transport, min_clients=min_clients, ledger=self.ledger_)
         self._set_model(model)
         if clients is not None:
             self._set_labels(clients)
@@ -100,7 +115,8 @@ class Federated(BaseEstimator):
     def _make_clients(
         self, parts: Sequence[Any], options: Sequence[dict[str, Any]], passive: Collection[int]
     ) -> dict[str, Client]:
-        strangers = set(passive).difference(range(len(parts)))
+        passive = set(_numbers(passive))
+        strangers = passive.difference(range(len(parts)))
         if strangers:
             raise ValueError(f"passive must be in 0..{len(parts) - 1}, the parts; got {strangers}")
         clients = {}
@@ -117,7 +133,16 @@ class Federated(BaseEstimator):
     def _check_clients(self, clients: dict[str, Client]) -> None:
         """Raise ValueError where clients in this process do not fit together."""
         agree("the number of features", {name: c.X.shape[1] for name, c in clients.items()})
+        agree_on_names({name: c.features for name, c in clients.items()})
 
     def _set_labels(self, clients: dict[str, Client]) -> None:
         lost = self.ledger_.lost
         self.labels_ = [None if name in lost else c.state.labels for name, c in clients.items()]
+
+
+def _numbers(passive: Collection[int]) -> list[int]:
+    """Return the numbers of the passive parts; a mask would make the wrong clients share."""
+    numbers = list(passive) if isinstance(passive, Iterable) else [True]
+    if any(isinstance(i, bool | np.bool_) or not isinstance(i, Integral) for i in numbers):
+        raise ValueError(f"passive must be a collection of the parts' numbers; got {passive!r}")
+    return numbers

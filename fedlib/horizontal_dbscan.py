@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _get_feature_names, check_is_fitted
 
 from fedlib.federated import Federated
 from fedlib.kernels.disjoint_set import connected_components
@@ -35,7 +35,7 @@ from fedlib.kernels.grid import (
     touching_pairs,
 )
 from fedlib.messages import Array, Done, Labels, Message
-from fedlib.protocol import Client, Flow, agree
+from fedlib.protocol import Client, Flow, agree, agree_on_names
 
 __all__ = [
     "AssignCells",
@@ -58,11 +58,12 @@ CellSize = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class CellCounts(Message):
-    """How many of a client's points lie in each cell that holds any."""
+    """How many of a client's points lie in each cell that holds any, and any features' names."""
 
     discloses = "the occupied cells of a client and its number of points in each"
     cells: Cells
     counts: Annotated[np.ndarray, Array("int64", ("cells",), ge=1, le=2**40)]
+    features: Annotated[tuple[str, ...], msgspec.Meta(max_length=2**16)] = ()
 
 
 class CountCells(Message):
@@ -113,6 +114,8 @@ def horizontal_dbscan(
 class HorizontalDBSCANClient(Client):
     """A client and its points, an array-like (n_points, n_features) of finite numbers.
 
+    Where the columns of a DataFrame have names, all clients' must be the same in the same order.
+
     Raises
     ------
     ValueError
@@ -121,6 +124,8 @@ class HorizontalDBSCANClient(Client):
     """
 
     def __init__(self, X: ArrayLike):
+        names = _get_feature_names(X)
+        self.features: tuple[str, ...] = () if names is None else tuple(map(str, names))
         self.X = check_points(X, ensure_min_samples=0)
 
     @singledispatchmethod
@@ -129,7 +134,7 @@ class HorizontalDBSCANClient(Client):
 
     @handle.register
     def count_cells(self, request: CountCells) -> CellCounts:
-        return CellCounts(*count_cells(self.X, request.cell_size))
+        return CellCounts(*count_cells(self.X, request.cell_size), self.features)
 
     @handle.register
     def assign_cells(self, request: AssignCells) -> Done:
@@ -191,8 +196,10 @@ class HorizontalDBSCAN(Federated):
     Notes
     -----
     Labels depend neither on how the rows are dealt to the clients nor on the clients' order. The
-    cost is O(points) at the clients and O(occupied cells) at the server. A cell's coordinates must
-    lie within ±2**62.
+    cost is O(points) at the clients and O(occupied cells) at the server, but for the sorting of the
+    cells. Only ``adjacency="full"`` in many features costs more: a cell has 3**n_features - 1
+    neighbours to look at, and from where that is more than there are cells, all cells are compared.
+    A cell's coordinates must lie within ±2**62.
 
     Sources: M1, §3.1 and §4.2; M2, §3.1 and §4.2.
 
@@ -239,7 +246,7 @@ class HorizontalDBSCAN(Federated):
         self.adjacency = adjacency
         self.random_state = random_state
 
-    def protocol(self) -> Flow[GridModel]:
+    def _flow(self) -> Flow[GridModel]:
         return horizontal_dbscan(**self.get_params())
 
     def _set_model(self, model: GridModel) -> None:
@@ -247,6 +254,7 @@ class HorizontalDBSCAN(Federated):
         self.cell_counts_ = model.counts
         self.cell_labels_ = model.labels
         self.n_features_in_ = model.cells.shape[1]
+        self._rule = float(self.cell_size), self.assign, self.adjacency
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
         """Return the cluster of new points (n_points, n_features) by the clients' rule; -1: none.
@@ -258,14 +266,9 @@ class HorizontalDBSCAN(Federated):
         """
         check_is_fitted(self, "cell_labels_")
         given = self.cell_labels_ >= 0
-        return place_points(
-            check_points(X),
-            float(self.cell_size),
-            self.cells_[given],
-            self.cell_labels_[given],
-            self.assign,
-            self.adjacency,
-        )
+        cell_size, assign, adjacency = self._rule
+        cells, labels = self.cells_[given], self.cell_labels_[given]
+        return place_points(check_points(X), cell_size, cells, labels, assign, adjacency)
 
 
 def check_points(X: ArrayLike, **checks: Any) -> NDArray[np.float64]:
@@ -312,11 +315,12 @@ def sum_cells(
     Raises
     ------
     ValueError
-        When the clients disagree on the number of features.
+        When the clients disagree on the number of features or on their names.
     """
     sizes = {name: reply.cells.shape[1] for name, reply in replies.items()}
     if agree("the number of features", sizes) == 0:
         raise ValueError("the clients' cells have no features")
+    agree_on_names({name: reply.features for name, reply in replies.items()})
     cells = np.concatenate([reply.cells for reply in replies.values()])
     counts = np.concatenate([reply.counts for reply in replies.values()])
     order = _sorted(cells)
@@ -350,6 +354,7 @@ def label_cells(
     >>> label_cells(cells, np.array([9, 9, 1, 9]), min_samples=5)
     array([ 0,  0, -1,  1])
     """
+    _one_of("border", border, ("nearest", "absorb"))
     dense = counts >= min_samples
     offsets = _offsets(cells.shape[1], adjacency, len(cells))
     half = offsets[len(offsets) // 2 :]
@@ -414,6 +419,7 @@ def place_points(
     >>> place_points(np.array([[0.5], [1.4], [1.6], [7.0]]), 1.0, cells, labels)
     array([ 0,  0,  1, -1])
     """
+    _one_of("assign", assign, ("point", "cell"))
     if X.shape[1] != cells.shape[1]:
         raise ValueError(f"the points have {X.shape[1]} features, the cells {cells.shape[1]}")
     inverse = np.empty(len(X), np.int64)
@@ -452,6 +458,7 @@ def _offsets(n_features: int, adjacency: str, n_cells: int) -> NDArray[np.int64]
 
     Empty where it is cheaper to look through all cells than at all 3**n_features - 1 offsets.
     """
+    _one_of("adjacency", adjacency, ("faces", "full"))
     if adjacency == "faces":
         forward = np.eye(n_features, dtype=np.int64)[::-1]
         return np.concatenate([-forward[::-1], forward])
@@ -459,3 +466,8 @@ def _offsets(n_features: int, adjacency: str, n_cells: int) -> NDArray[np.int64]
         return np.empty((0, n_features), np.int64)
     offsets = np.array(list(product((-1, 0, 1), repeat=n_features)), np.int64)
     return offsets[offsets.any(axis=1)]
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {allowed}; got {value!r}")

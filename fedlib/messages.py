@@ -100,7 +100,15 @@ class Array:
 
 
 @dataclass_transform(frozen_default=True)
-class Message(msgspec.Struct, frozen=True, eq=False, tag=True, forbid_unknown_fields=True):
+class Message(
+    msgspec.Struct,
+    frozen=True,
+    eq=False,
+    tag=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    repr_omit_defaults=True,
+):
     """Base class of all messages; a subclass is entered in ``registry`` under its name.
 
     Raises
@@ -251,11 +259,14 @@ def _decoder(message_class: type[Message]) -> msgspec.msgpack.Decoder[Any]:
     in memory before they have been checked.
     """
     hints = get_type_hints(message_class, include_extras=True)
-    fields = message_class.__struct_fields__
-    kinds = [(f, msgspec.Raw if _is_array(hints[f]) else hints[f]) for f in fields]
+    fields: list[Any] = [
+        (field.name, msgspec.Raw if _is_array(hints[field.name]) else hints[field.name])
+        + (() if field.required else (field.default,))
+        for field in msgspec.structs.fields(message_class)
+    ]
     name = message_class.__name__
     return msgspec.msgpack.Decoder(
-        msgspec.defstruct(name, kinds, tag=name, forbid_unknown_fields=True)
+        msgspec.defstruct(name, fields, tag=name, forbid_unknown_fields=True)
     )
 
 

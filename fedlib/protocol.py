@@ -18,12 +18,23 @@ import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import singledispatchmethod
 from itertools import count
+from numbers import Integral
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from fedlib.ledger import SERVER, Ledger
 from fedlib.messages import Declined, Done, Failure, Message, MessageError, decode, encode
 
-__all__ = ["Client", "Flow", "Replies", "TooFewClients", "Transport", "agree", "run", "serve"]
+__all__ = [
+    "Client",
+    "Flow",
+    "Replies",
+    "TooFewClients",
+    "Transport",
+    "agree",
+    "agree_on_names",
+    "run",
+    "serve",
+]
 
 Model = TypeVar("Model")
 Flow = Generator[Message | Mapping[str, Message], "Replies", Model]
@@ -87,6 +98,8 @@ class Client:
     ----------
     X : array
         Its data, which it validates when it is made.
+    features : tuple of str
+        The names of its features, where they have any.
     passive : bool
         A passive client does what it is told and declines whatever asks for its data.
     state : Message or None
@@ -94,6 +107,7 @@ class Client:
     """
 
     X: Any
+    features: tuple[str, ...] = ()
     passive = False
     state: Any = None
 
@@ -148,6 +162,13 @@ def agree(what: str, values: Mapping[str, Any], show: Callable[[Any], str] = str
     return next(iter(said))
 
 
+def agree_on_names(features: Mapping[str, Sequence[str]]) -> None:
+    """Raise ValueError where clients that name their features do not name the same, in order."""
+    named = {client: tuple(names) for client, names in features.items() if names}
+    if named:
+        agree("the features", named, ", ".join)
+
+
 def run(
     flow: Flow[Model],
     transport: Transport,
@@ -189,8 +210,10 @@ def run(
     names = list(transport.clients)
     if not names:
         raise ValueError("there are no clients")
+    if SERVER in names:
+        raise ValueError(f"no client may be called {SERVER!r}")
     needed = len(names) if min_clients is None else min_clients
-    if not 1 <= needed <= len(names):
+    if not isinstance(needed, Integral) or not 1 <= needed <= len(names):
         raise ValueError(f"min_clients must be in 1..{len(names)}, the clients; got {min_clients}")
     ledger = Ledger() if ledger is None else ledger
     lost = ledger.lost
@@ -200,7 +223,7 @@ def run(
         try:
             asked = action(news)
         except StopIteration as finished:
-            return finished.value  # type: ignore[no-any-return]
+            return finished.value
         requests = _address(asked, [name for name in names if name not in lost], lost)
         sent = {name: encode(request) for name, request in requests.items()}
         for name, request in requests.items():

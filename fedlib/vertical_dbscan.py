@@ -379,7 +379,7 @@ class VerticalDBSCAN(Federated):
         self.eps = eps
         self.min_samples = min_samples
 
-    def protocol(self) -> Flow[NDArray[np.int64]]:
+    def _flow(self) -> Flow[NDArray[np.int64]]:
         return vertical_dbscan(self.eps, self.min_samples)
 
     def fit(

@@ -53,7 +53,7 @@ class Sides(Federated):
     def __init__(self, shift=0.0):
         self.shift = shift
 
-    def protocol(self):
+    def _flow(self):
         replies = yield ToyAskMean()
         mean = sum(r.total for r in replies.values()) / sum(r.n for r in replies.values())
         yield ToySplit(mean + self.shift)
@@ -145,7 +145,7 @@ def test_any_collection_of_passive_parts(passive):
 
 @pytest.mark.parametrize("passive", [[3], [-1], [0, 7], ["0"], [0.5]])
 def test_passive_out_of_range(passive):
-    with pytest.raises(ValueError, match=r"passive must be in 0\.\.2, the parts; got"):
+    with pytest.raises(ValueError, match="passive must be"):
         Sides().fit(PARTS, passive=passive)
 
 
@@ -232,3 +232,16 @@ def test_the_base_has_no_protocol():
         Federated().protocol()
     with pytest.raises(NotImplementedError):
         Federated()._set_model(None)
+
+
+@pytest.mark.parametrize("passive", [[False, True, True], [False] * 3, np.array([True]), True, 1])
+def test_a_mask_does_not_say_who_is_passive(passive):
+    """As numbers its entries would be 0 and 1, and a client meant to be passive would share."""
+    with pytest.raises(ValueError, match="passive must be a collection of the parts' numbers"):
+        Sides().fit(PARTS, passive=passive)
+
+
+@pytest.mark.parametrize("parts", [None, {"a": PARTS[0]}, (part for part in PARTS)])
+def test_parts_are_a_list(parts):
+    with pytest.raises(ValueError, match="parts must be a list, one part a client; got a"):
+        Sides().fit(parts)

@@ -993,3 +993,48 @@ def test_s_set1_lies_within_the_spread_over_orders(real_data, published):
     for name, value in published_scores(published, "M1", "s-set1").items():
         assert spread[name].min() <= float(value) <= spread[name].max()
         assert spread[name].nunique() > 10  # the order matters, or this test would say little
+
+
+def test_features_of_other_names_are_refused():
+    """Columns in another order are other features: refused in process and over a transport."""
+    left = pd.DataFrame({"age": [1.0, 2.0], "pressure": [80.0, 90.0]})
+    swapped = left[["pressure", "age"]]
+    wanted = "clients disagree on the features: age, pressure at '0'; pressure, age at '1'"
+    with pytest.raises(ValueError, match=wanted):
+        HorizontalDBSCAN(1.0, 2).fit([left, swapped])
+    clients = {"0": HorizontalDBSCANClient(left), "1": HorizontalDBSCANClient(swapped)}
+    with pytest.raises(ValueError, match=wanted):
+        HorizontalDBSCAN(1.0, 2).fit(InProcess(clients))
+    HorizontalDBSCAN(1.0, 2).fit([left, left.to_numpy()])  # who names nothing is believed
+
+
+def test_predict_keeps_the_rule_of_the_fit():
+    X = np.random.default_rng(0).random((200, 2))
+    model = HorizontalDBSCAN(0.1, 3).fit([X])
+    model.set_params(cell_size=0.3, assign="cell", adjacency="full")
+    np.testing.assert_array_equal(model.predict(X), model.labels_[0])
+
+
+def test_nothing_is_left_of_a_fit_after_one_that_failed():
+    model = HorizontalDBSCAN(0.1, 3).fit([[[0.0]]])
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit([[[np.nan]]])
+    assert not [name for name in vars(model) if name.endswith("_")]
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("border", lambda cells, counts: label_cells(cells, counts, 2, border="absorbed")),
+        ("adjacency", lambda cells, counts: label_cells(cells, counts, 2, adjacency="edges")),
+        ("assign", lambda cells, labels: place_points(cells + 0.5, 1.0, cells, labels, "cel")),
+    ],
+)
+def test_functions_check_what_they_are_told(name, function):
+    with pytest.raises(ValueError, match=f"{name} must be one of"):
+        function(np.array([[0], [1]]), np.array([3, 3]))
+
+
+def test_a_protocol_driven_by_hand_is_checked_too():
+    with pytest.raises(ValueError, match="'cell_size' parameter"):
+        HorizontalDBSCAN(-1.0, 2).protocol()

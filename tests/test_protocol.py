@@ -545,3 +545,15 @@ def test_a_client_s_state_can_travel(three, reborn):
 def test_the_toys_are_registered_once():
     names = [name for name in registry if re.fullmatch("Toy(Sum|Add|Tell)", name)]
     assert sorted(names) == ["ToyAdd", "ToySum", "ToyTell"]
+
+
+def test_no_client_is_called_server():
+    """The ledger could not tell its replies from requests."""
+    with pytest.raises(ValueError, match="no client may be called 'server'"):
+        run(iter(()), InProcess({"server": Client()}))
+
+
+@pytest.mark.parametrize("min_clients", [1.5, "1"])
+def test_min_clients_is_a_whole_number(min_clients):
+    with pytest.raises(ValueError, match="min_clients must be in 1..1"):
+        run(iter(()), InProcess({"A": Client()}), min_clients=min_clients)

@@ -1,7 +1,7 @@
 """Cells of a regular grid: counting points, finding adjacent cells, placing points.
 
-A cell is a row of int64 coordinates, ``floor(x / cell_size)``. Only occupied cells exist: nothing
-here costs more than the points and the occupied cells, however far apart they lie. Coordinates
+A cell is a row of int64 coordinates, ``floor(x / cell_size)``. Only occupied cells exist, and the
+cost depends on how many there are, not on how far apart they lie. Coordinates
 stay within ``±MAX_CELL``, so a neighbour's coordinates are 64-bit numbers too.
 """
 

@@ -42,6 +42,8 @@ class InProcess:
         self.clients: Sequence[str] = list(self._clients)
         self._errors: dict[str, BaseException] = {}
         self.errors: Mapping[str, BaseException] = self._errors
+        if n_jobs is not None and n_jobs < 1:
+            raise ValueError(f"n_jobs must be at least 1; got {n_jobs}")
         workers = min(n_jobs or os.cpu_count() or 1, max(1, len(self._clients)))
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="client")
 
