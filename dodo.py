@@ -147,7 +147,8 @@ def keep_results(profile, data):
     elif profile == "full":
         RESULTS.mkdir(exist_ok=True)
         for path in results_of(profile):
-            shutil.copy(path, RESULTS)
+            if not path.name.startswith("fidelity-"):  # fidelity.csv holds these rows
+                shutil.copy(path, RESULTS)
     tracked = sorted(path for path in RESULTS.glob("*") if path.is_file())
     return {"tracked": {path.name: sha256(path.read_bytes()).hexdigest() for path in tracked}}
 

@@ -100,9 +100,22 @@ def fidelity(rows, data, measured, spread=None, notes=None):
     return rows
 
 
-def save(frame, name):
-    """Write a tidy result where the build looks for it."""
+def read(pattern):
+    """Return the results that match a pattern, of this run or else of the last complete one."""
+    paths = sorted(RESULTS.glob(pattern)) or sorted(KEPT.glob(pattern))
+    text = dict.fromkeys(("published", "sha256", "versions", "passive", *KEY), str)
+    numbers = {column: [""] for column in ("measured", "low", "high")}
+    tables = [
+        pd.read_csv(path, dtype=text, keep_default_na=False, na_values=numbers) for path in paths
+    ]
+    return pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
+
+
+def save(frame, name, data=None):
+    """Write a tidy result where the build looks for it, with the data's checksum and versions."""
     RESULTS.mkdir(parents=True, exist_ok=True)
+    if data is not None:
+        frame = frame.assign(sha256=data.sha256 or "", versions=VERSIONS)
     frame.to_csv(RESULTS / name, index=False, lineterminator="\n")
 
 
