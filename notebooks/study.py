@@ -130,9 +130,8 @@ def table(frame, formats=None, precision=4):
         styler.hide(axis="index")
     if "status" in frame:
         styler.map(_mark, subset=["status"])
-    if "note" in frame:
-        wrapped = {"white-space": "normal", "min-width": "11rem"}
-        styler.set_properties(subset=frame.columns.intersection(["number", "note"]), **wrapped)
+    wrapped = frame.columns.intersection(["number", "discloses", "note"])
+    styler.set_properties(subset=wrapped, **{"white-space": "normal", "min-width": "11rem"})
     return styler
 
 
