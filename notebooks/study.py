@@ -100,9 +100,9 @@ def fidelity(rows, data, measured, spread=None, notes=None):
     return rows
 
 
-def read(pattern):
+def read(pattern, folders=(RESULTS, KEPT)):
     """Return the results that match a pattern, of this run or else of the last complete one."""
-    paths = sorted(RESULTS.glob(pattern)) or sorted(KEPT.glob(pattern))
+    paths = next(filter(None, (sorted(folder.glob(pattern)) for folder in folders)))
     text = dict.fromkeys(("published", "sha256", "versions", "passive", *KEY), str)
     numbers = {column: [""] for column in ("measured", "low", "high")}
     tables = [
