@@ -142,7 +142,9 @@ class Federated(BaseEstimator):
 
 def _numbers(passive: Collection[int]) -> list[int]:
     """Return the numbers of the passive parts; a mask would make the wrong clients share."""
-    numbers = list(passive) if isinstance(passive, Iterable) else [True]
-    if any(isinstance(i, bool | np.bool_) or not isinstance(i, Integral) for i in numbers):
+    listed = isinstance(passive, Iterable)
+    numbers = list(passive) if listed else []
+    mask = any(isinstance(i, bool | np.bool_) for i in numbers)
+    if not listed or mask or not all(isinstance(i, Integral) for i in numbers):
         raise ValueError(f"passive must be a collection of the parts' numbers; got {passive!r}")
     return numbers

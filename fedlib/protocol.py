@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import singledispatchmethod
-from itertools import count
 from numbers import Integral
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -219,7 +218,9 @@ def run(
     lost = ledger.lost
     action: Callable[[Any], Message | Mapping[str, Message]] = flow.send
     news: Any = None
-    for step in count(1):
+    step = 0
+    while True:
+        step += 1
         try:
             asked = action(news)
         except StopIteration as finished:
@@ -250,7 +251,6 @@ def run(
             action, news = flow.throw, _end(ValueError, text, lost, transport.errors)
         else:
             action, news = flow.send, Replies(replies, declined, list(lost))
-    raise AssertionError("count() ended")
 
 
 def _address(

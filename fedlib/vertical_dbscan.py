@@ -48,13 +48,10 @@ __all__ = [
 BLOCK_BYTES = 2**25  # a block in memory, one bit a pair
 MAX_GRID_FEATURES = 3
 MAX_GRID_CELLS = 2.0**40  # an edge 1/1000 above eps then outweighs all rounding
-
 MIN_GRID_EPS = 1e-150  # below it squares of distances above eps may vanish
 KEY_BYTES = range(16, 65)
 
 Row = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-
-
 Find = Callable[[int, NDArray[np.uint64]], None]
 
 
