@@ -20,12 +20,12 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book test coverage lab format check lock build clean
+.PHONY: help install book test test-flower coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r target text; \
-	  do printf '  %-10s %s\n' "$$target" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | while IFS="$$(printf '\t')" read -r target text; \
+	  do printf '  %-12s %s\n' "$$target" "$$text"; done
 
 install: $(INSTALLED) ## create .venv and install the locked packages and the project into it
 
@@ -46,11 +46,14 @@ book: $(INSTALLED) ## run the notebooks that changed and build the book (PROFILE
 	@echo "$(CURDIR)/_build/$(PROFILE)/html/index.html"
 
 test: $(INSTALLED) ## run the tests and the doctests; tests of the pages need a built book and Chromium
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -m "not flower"
+
+test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and a deployment; takes minutes
+	@$(BIN)/python -m pytest -m flower tests/transports
 
 # Plain Python warns where a kernel's 64-bit hash wraps around, as it is meant to.
 coverage: $(INSTALLED) ## run the tests with the kernels as plain Python and report the lines not reached
-	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m "not jit and not book" \
+	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m "not jit and not book and not flower" \
 	  -W "ignore:overflow encountered in scalar:RuntimeWarning" --cov --cov-report=term-missing:skip-covered
 
 lab: $(INSTALLED) ## open the notebooks in JupyterLab

@@ -1,4 +1,7 @@
-"""The base of all estimators: ``fit`` is ``run(self.protocol(), transport)``."""
+"""The base of all estimators, and of clients that hold points.
+
+``fit`` is ``run(self.protocol(), transport)``.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,26 @@ from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils import check_array
+from sklearn.utils.validation import _get_feature_names
 
 from fedlib.ledger import Ledger
 from fedlib.protocol import Client, Flow, Transport, agree, agree_on_names, run
 from fedlib.transports.in_process import InProcess
 
-__all__ = ["Federated"]
+__all__ = ["Federated", "PointsClient", "check_points", "feature_names", "protocols"]
 
 
 class Federated(BaseEstimator):
     """Base class of the estimators.
 
-    A subclass names its ``client_class``, gives the server flow by ``protocol`` and takes the
-    flow's model in ``_set_model``.
+    A subclass gives its protocol's ``name``, names its ``client_class``, gives the server flow by
+    ``_flow`` and takes the flow's model in ``_set_model``.
     """
 
+    name: ClassVar[str]
     client_class: ClassVar[type[Any]]
     labels_: Any
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
@@ -138,6 +145,54 @@ class Federated(BaseEstimator):
     def _set_labels(self, clients: dict[str, Client]) -> None:
         lost = self.ledger_.lost
         self.labels_ = [None if name in lost else c.state.labels for name, c in clients.items()]
+
+
+class PointsClient(Client):
+    """A client and its points, an array-like (n_points, n_features) of finite numbers.
+
+    Where the columns of a DataFrame have names, all clients' must be the same in the same order.
+
+    Raises
+    ------
+    ValueError
+        When the points are not a table of finite numbers. A client may have no points at all, but
+        its table must have columns.
+    """
+
+    def __init__(self, X: ArrayLike):
+        self.features = feature_names(X)
+        self.X = check_points(X, ensure_min_samples=0)
+
+
+def check_points(X: ArrayLike, **checks: Any) -> NDArray[np.float64]:
+    """Return points as a C-ordered float64 array, or raise ValueError."""
+    return check_array(X, dtype=np.float64, order="C", **checks)
+
+
+def feature_names(X: ArrayLike) -> tuple[str, ...]:
+    """Return the names of a DataFrame's columns; none where there are none."""
+    names = _get_feature_names(X)
+    return () if names is None else tuple(map(str, names))
+
+
+def protocols() -> dict[str, type[Federated]]:
+    """Return the estimator of every protocol there is, by the protocol's name.
+
+    A class of one's own is among them as soon as it is defined: it derives from `Federated` and
+    has a ``name``. Of two with one name the later counts.
+
+    Examples
+    --------
+    >>> protocols()["horizontal-dbscan"].__name__
+    'HorizontalDBSCAN'
+    """
+    found: dict[str, type[Federated]] = {}
+    classes: list[type[Federated]] = [Federated]
+    for estimator in classes:  # grows
+        if "name" in vars(estimator):
+            found[estimator.name] = estimator
+        classes += estimator.__subclasses__()
+    return dict(sorted(found.items()))
 
 
 def _numbers(passive: Collection[int]) -> list[int]:

@@ -20,11 +20,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _get_feature_names, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
-from fedlib.federated import Federated
+from fedlib.federated import Federated, PointsClient, check_points
 from fedlib.kernels.disjoint_set import connected_components
 from fedlib.kernels.grid import (
     MAX_CELL,
@@ -35,7 +35,7 @@ from fedlib.kernels.grid import (
     touching_pairs,
 )
 from fedlib.messages import Array, Done, Labels, Message
-from fedlib.protocol import Client, Flow, agree, agree_on_names
+from fedlib.protocol import Flow, agree, agree_on_names
 
 __all__ = [
     "AssignCells",
@@ -111,22 +111,8 @@ def horizontal_dbscan(
     return GridModel(cells, counts, labels)
 
 
-class HorizontalDBSCANClient(Client):
-    """A client and its points, an array-like (n_points, n_features) of finite numbers.
-
-    Where the columns of a DataFrame have names, all clients' must be the same in the same order.
-
-    Raises
-    ------
-    ValueError
-        When the points are not a table of finite numbers. A client may have no points at all, but
-        its table must have columns.
-    """
-
-    def __init__(self, X: ArrayLike):
-        names = _get_feature_names(X)
-        self.features: tuple[str, ...] = () if names is None else tuple(map(str, names))
-        self.X = check_points(X, ensure_min_samples=0)
+class HorizontalDBSCANClient(PointsClient):
+    """A client and its points, as in `PointsClient`."""
 
     @singledispatchmethod
     def handle(self, request: Message) -> Message:
@@ -219,6 +205,7 @@ class HorizontalDBSCAN(Federated):
     array([ 0,  0, -1])
     """
 
+    name = "horizontal-dbscan"
     client_class = HorizontalDBSCANClient
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "cell_size": [Interval(Real, 0, np.inf, closed="neither")],
@@ -269,11 +256,6 @@ class HorizontalDBSCAN(Federated):
         cell_size, assign, adjacency = self._rule
         cells, labels = self.cells_[given], self.cell_labels_[given]
         return place_points(check_points(X), cell_size, cells, labels, assign, adjacency)
-
-
-def check_points(X: ArrayLike, **checks: Any) -> NDArray[np.float64]:
-    """Return points as a C-ordered float64 array, or raise ValueError."""
-    return check_array(X, dtype=np.float64, order="C", **checks)
 
 
 def count_cells(

@@ -213,13 +213,20 @@ class Failure(Message):
     error: Annotated[str, msgspec.Meta(pattern=r"^\w{1,100}\Z")]
 
 
+@cache
+def _little(dtype: np.dtype[Any]) -> tuple[str, np.dtype[Any]]:
+    """Return a dtype's name, which numpy is slow to find, and the dtype in little-endian order."""
+    return dtype.name, dtype.newbyteorder("<")
+
+
 def _to_wire(value: object) -> object:
     if not isinstance(value, np.ndarray):
         raise NotImplementedError(f"a message cannot hold a {type(value).__name__}")
-    if value.dtype.name not in DTYPES:
+    name, dtype = _little(value.dtype)
+    if name not in DTYPES:
         raise NotImplementedError(f"a message cannot hold an array of {value.dtype}")
-    little = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
-    return little.dtype.name, value.shape, little.data if little.size else b""
+    little = np.ascontiguousarray(value, dtype)
+    return name, value.shape, little.data if little.size else b""
 
 
 def _from_wire(raw: msgspec.Raw) -> np.ndarray:
@@ -228,7 +235,7 @@ def _from_wire(raw: msgspec.Raw) -> np.ndarray:
         raise ValueError("an array of an unknown dtype")
     if min(shape, default=0) < 0 or max(shape, default=0) > max(len(data), MAX_EMPTY_AXIS):
         raise ValueError("an array with an axis of an impossible length")
-    array = np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).reshape(shape)
+    array = np.frombuffer(data, _little(np.dtype(dtype))[1]).reshape(shape)
     if dtype == "bool" and (array.view("uint8") > 1).any():
         raise ValueError("a bool that is neither 0 nor 1")
     return array

@@ -10,15 +10,21 @@ The rules:
   whose answer is not what the request asks for, leaves for the rest of the run. With fewer than
   ``min_clients`` left, `TooFewClients` is raised at the flow's ``yield``.
 - `serve` is its other end: one request's bytes in, one reply's bytes out, never an exception.
+- Both leave one thread to BLAS and OpenMP, so that no sum depends on how many cores there are.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
+import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from functools import singledispatchmethod
+from contextlib import contextmanager
+from functools import lru_cache, singledispatchmethod
 from numbers import Integral
 from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from fedlib.ledger import SERVER, Ledger
 from fedlib.messages import Declined, Done, Failure, Message, MessageError, decode, encode
@@ -26,6 +32,7 @@ from fedlib.messages import Declined, Done, Failure, Message, MessageError, deco
 __all__ = [
     "Client",
     "Flow",
+    "LostState",
     "Replies",
     "TooFewClients",
     "Transport",
@@ -36,6 +43,7 @@ __all__ = [
 ]
 
 Model = TypeVar("Model")
+State = TypeVar("State", bound=Message)
 Flow = Generator[Message | Mapping[str, Message], "Replies", Model]
 
 logger = logging.getLogger(__name__)
@@ -90,6 +98,10 @@ class TooFewClients(RuntimeError):
     """Fewer clients are left than the run needs. The text names who left, when and why."""
 
 
+class LostState(RuntimeError):
+    """A client was rebuilt without the state that its next answer needs."""
+
+
 class Client:
     """Base class of a protocol's clients.
 
@@ -109,6 +121,12 @@ class Client:
     features: tuple[str, ...] = ()
     passive = False
     state: Any = None
+
+    def recall(self, kind: type[State]) -> State:
+        """Return the state, or raise `LostState` where it is not what an earlier request left."""
+        if not isinstance(self.state, kind):
+            raise LostState(f"{type(self).__name__} has no {kind.__name__}")
+        return self.state
 
     @singledispatchmethod
     def handle(self, request: Message) -> Message:
@@ -131,10 +149,59 @@ def serve(
     error itself goes to ``on_error``, by default to this side's log.
     """
     try:
-        return encode(client.answer(decode(request)))
+        with one_thread():
+            return encode(client.answer(decode(request)))
     except Exception as error:
         on_error(error)
         return encode(Failure(type(error).__name__))
+
+
+@lru_cache(maxsize=2)
+def _libraries(kind: str, n_modules: int) -> list[Any]:
+    """Return the libraries that are loaded: looked for again only when modules were imported."""
+    return list(ThreadpoolController().select(user_api=kind).lib_controllers)
+
+
+def _limit(kind: str) -> list[tuple[Any, int]]:
+    """Leave one thread to these libraries; return what each had."""
+    libraries = _libraries(kind, len(sys.modules))
+    had = [(library, library.get_num_threads()) for library in libraries]
+    _set([(library, 1) for library in libraries])
+    return had
+
+
+def _set(numbers: list[tuple[Any, int]]) -> None:
+    # OpenBLAS heeds only the thread that spoke first, until that thread lets go.
+    OpenBLASController.clear_controlling_thread(force=True)
+    for library, number in numbers:
+        library.set_num_threads(number)
+    OpenBLASController.clear_controlling_thread(force=True)
+
+
+_lock = threading.Lock()
+_blas: dict[str, Any] = {"inside": 0, "had": []}
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Leave one thread to BLAS and OpenMP, for this thread's work.
+
+    OpenMP's limit is the thread's own. That of BLAS is the process's: it is lifted when the last
+    of several threads is done.
+    """
+    openmp = _limit("openmp")
+    with _lock:
+        _blas["inside"] += 1
+        if _blas["inside"] == 1:
+            _blas["had"] = _limit("blas")
+    try:
+        yield
+    finally:
+        with _lock:
+            _blas["inside"] -= 1
+            if _blas["inside"] == 0:
+                _set(_blas["had"])
+        _set(openmp)
 
 
 def agree(what: str, values: Mapping[str, Any], show: Callable[[Any], str] = str) -> Any:
@@ -222,7 +289,8 @@ def run(
     while True:
         step += 1
         try:
-            asked = action(news)
+            with one_thread():
+                asked = action(news)
         except StopIteration as finished:
             return finished.value
         requests = _address(asked, [name for name in names if name not in lost], lost)

@@ -366,6 +366,7 @@ class VerticalDBSCAN(Federated):
     array([ 0,  0,  0, -1])
     """
 
+    name = "vertical-dbscan"
     client_class = VerticalDBSCANClient
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "eps": [Interval(Real, 0, np.inf, closed="neither")],

@@ -1,6 +1,7 @@
 """What several test modules share."""
 
 import os
+import signal
 from pathlib import Path
 
 import numba
@@ -14,6 +15,9 @@ from fedlib.protocol import serve
 from fedlib.transports.in_process import InProcess
 
 ROOT = Path(__file__).parents[1]
+
+# A shell starts its background jobs with SIGINT ignored, and so would be all that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Kernels compile at the first example, so no example has a deadline.
 settings.register_profile("compiled", deadline=None, max_examples=50)

@@ -27,6 +27,7 @@ FILES = {
     "diabetes": (768, 8, {0: 500, 1: 268}),
     "smoking": (55692, 25, {0: 35237, 1: 20455}),
 }
+SHAPES = {"shapes_13147": 6, "shapes_38754": 12, "places_56417": 8}
 TOYS = {"circles": 2, "moons": 2, "blobs": 3, "varied": 3, "aniso": 3, "no_structure": 1}
 
 
@@ -155,12 +156,12 @@ def check_shape(dataset, name):
 
 
 def test_names():
-    assert set(NAMES) == {*FILES, *TOYS, "breast_cancer"}
+    assert set(NAMES) == {*FILES, *TOYS, *SHAPES, "breast_cancer"}
     assert set(datasets._FILES) == set(datasets._sources()) == set(stand_ins._STAND_INS)
 
 
 def test_unknown_name():
-    with pytest.raises(ValueError, match=r"name must be one of banana, .*no_structure; got 'iris'"):
+    with pytest.raises(ValueError, match=r"name must be one of banana, .*places_56417; got 'iris'"):
         load("iris")
 
 
@@ -496,6 +497,15 @@ def test_shapes_of_the_toys():
     no_structure = load("no_structure")
     # A uniform variable with standard deviation 1 has this range.
     assert np.ptp(no_structure.X, axis=0) == pytest.approx(np.sqrt(12), rel=0.03)
+
+
+@pytest.mark.parametrize(("name", "n_shapes"), SHAPES.items())
+def test_shapes_in_place_of_a_set_that_nobody_has(name, n_shapes):
+    dataset = load(name)
+    assert dataset.X.shape == (int(name.partition("_")[2]), 2)
+    assert set(dataset.y.tolist()) == set(dataset.target_names) == set(range(-1, n_shapes))
+    assert (dataset.source, dataset.sha256, dataset.groups) == ("generated", None, None)
+    assert np.array_equal(dataset.X, load(name).X)
 
 
 def test_breast_cancer():

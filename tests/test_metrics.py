@@ -1,3 +1,4 @@
+import itertools
 import math
 import tracemalloc
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 from sklearn.metrics.cluster import contingency_matrix
 
-from fedlib.metrics import clustering_scores
+from fedlib.metrics import clustering_scores, matched_accuracy
 
 KEYS = ["AMI", "ARI", "Purity", "BCubed precision", "BCubed recall"]
 
@@ -107,6 +108,30 @@ def test_pairs_beyond_64_bits():
         ([0, 1], None, r"predicted must be .* shape \(\)"),
     ],
 )
-def test_bad_input(true, predicted, message):
+@pytest.mark.parametrize("score", [clustering_scores, matched_accuracy])
+def test_bad_input(true, predicted, message, score):
     with pytest.raises(ValueError, match=message):
-        clustering_scores(true, predicted)
+        score(true, predicted)
+
+
+def test_matched_by_hand():
+    true = [0, 0, 0, 0, 1, 1, -1, -1]
+    # Were 9 cluster 0, nothing were left for 8: 2 rows. 9 as 1 and 8 as 0 makes 4. Noise adds 2.
+    assert matched_accuracy(true, [9, 9, 8, 8, 9, 9, -1, -1]) == 6 / 8
+    # Noise never counts as a cluster, however many rows it would match.
+    assert matched_accuracy(true, [-1] * 8) == 2 / 8
+    assert matched_accuracy([-1, -1], [0, 0]) == 0
+    assert matched_accuracy([0, 0], [-1, 0]) == 1 / 2
+
+
+@given(labellings)
+def test_matching_is_the_best_of_all(labels):
+    true, predicted = labels
+    true, predicted = np.where(true > 3, -1, true), np.where(predicted > 3, -1, predicted)
+    names = range(4)
+    best = max(
+        np.mean(np.where(predicted < 0, -1, np.array(order)[predicted]) == true)
+        for order in itertools.permutations(names)
+    )
+    assert matched_accuracy(true, predicted) == pytest.approx(best)
+    assert matched_accuracy(predicted, true) == pytest.approx(best)  # symmetric

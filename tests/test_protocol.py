@@ -3,6 +3,7 @@ import re
 from functools import singledispatchmethod
 
 import pytest
+from threadpoolctl import ThreadpoolController
 
 from fedlib.ledger import Ledger
 from fedlib.messages import (
@@ -15,7 +16,16 @@ from fedlib.messages import (
     encode,
     registry,
 )
-from fedlib.protocol import Client, Replies, TooFewClients, Transport, agree, run, serve
+from fedlib.protocol import (
+    Client,
+    LostState,
+    Replies,
+    TooFewClients,
+    Transport,
+    agree,
+    run,
+    serve,
+)
 from fedlib.transports.in_process import InProcess
 
 # A small protocol: every client adds the numbers it is told to its own ---------------------------
@@ -557,3 +567,36 @@ def test_no_client_is_called_server():
 def test_min_clients_is_a_whole_number(min_clients):
     with pytest.raises(ValueError, match="min_clients must be in 1..1"):
         run(iter(()), InProcess({"A": Client()}), min_clients=min_clients)
+
+
+def test_a_client_without_its_state_says_so():
+    """A client rebuilt from its data alone must not answer as if nothing were lost."""
+    client = Adder(1)
+    assert client.recall(ToySum) is client.state
+    client.state = None
+    with pytest.raises(LostState, match="Adder has no ToySum"):
+        client.recall(ToySum)
+
+
+def test_sums_do_not_depend_on_the_number_of_cores(three):
+    """BLAS and OpenMP have one thread while anybody works, and their own again afterwards."""
+    before = threads_now()
+    seen = {"client": [], "flow": []}
+
+    class Watching(Adder):
+        def answer(self, request):
+            seen["client"].append(threads_now())
+            return super().answer(request)
+
+    def flow():
+        for _ in range(3):
+            yield ToyAdd(1)
+            seen["flow"].append(threads_now())
+
+    run(flow(), InProcess({name: Watching(1) for name in "abcd"}, n_jobs=4))
+    assert seen == {"client": [{1}] * 12, "flow": [{1}] * 3}
+    assert threads_now() == before
+
+
+def threads_now():
+    return {library["num_threads"] for library in ThreadpoolController().info()}
