@@ -1,0 +1,84 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fedlib.kernels.centres import move_centres, nearest_centres, sum_by_label
+
+
+@st.composite
+def problems(draw):
+    """Draw points and centres on a coarse lattice, so that ties and repeated points abound."""
+    n, k, d = draw(st.integers(0, 30)), draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    step = draw(st.sampled_from([1.0, 0.1, 1e-3, 1e6]))
+    numbers = st.integers(-5, 5).map(float)
+    X = step * draw(arrays(np.float64, (n, d), elements=numbers))
+    return X, step * draw(arrays(np.float64, (k, d), elements=numbers))
+
+
+def squared(X, centres):
+    """Return all squared distances (n, k), summed in the order of the features."""
+    total = np.zeros((len(X), len(centres)))
+    for x, c in zip(X.T, centres.T, strict=True):
+        total += (x[:, None] - c) ** 2
+    return total
+
+
+@given(problems())
+def test_the_nearest_centre_and_of_equals_the_first(problem):
+    X, centres = problem
+    labels = np.empty(len(X), np.int64)
+    inertia = nearest_centres(X, centres, labels)
+    distances = squared(X, centres)
+    assert labels.tolist() == distances.argmin(axis=1).tolist()
+    np.testing.assert_allclose(inertia, distances.min(axis=1).sum(), rtol=1e-14)
+
+
+@given(problems(), st.randoms(use_true_random=False))
+def test_sums_and_counts(problem, random):
+    X, centres = problem
+    labels = np.array([random.randrange(len(centres)) for _ in X], np.int64)
+    sums, counts = np.zeros(centres.shape), np.zeros(len(centres), np.int64)
+    sum_by_label(X, labels, sums, counts)
+    assert counts.tolist() == np.bincount(labels, minlength=len(centres)).tolist()
+    for c in range(len(centres)):
+        np.testing.assert_allclose(sums[c], X[labels == c].sum(axis=0), rtol=1e-13, atol=1e-8)
+
+
+def test_a_small_number_is_not_lost_between_great_ones():
+    """The plain sum is 0, the compensated one is 2: the rows' order does not matter here."""
+    X = np.array([[1.0], [1e100], [1.0], [-1e100]])
+    for order in ([0, 1, 2, 3], [1, 0, 3, 2], [3, 2, 1, 0]):
+        sums, counts = np.zeros((1, 1)), np.zeros(1, np.int64)
+        sum_by_label(X[order], np.zeros(4, np.int64), sums, counts)
+        assert sums == 2
+
+
+def test_centres_move_row_by_row():
+    """The first point moves a centre, and the second is nearer to it for that."""
+    centres, counts = np.array([[0.0], [10.0]]), np.array([1, 3])
+    X = np.array(
+        [
+            [4.0],  # nearer to 0, which stands for one point: to (0 * 1 + 4) / 2 = 2
+            [5.8],  # now nearer to 2 than to 10; before it was not: to (2 * 2 + 5.8) / 3
+            [14.0],  # to (10 * 3 + 14) / 4 = 11
+        ]
+    )
+    move_centres(X, centres, counts)
+    assert centres.ravel().tolist() == [(2.0 * 2 + 5.8) / 3, 11.0]
+    assert counts.tolist() == [3, 4]
+
+
+@given(problems())
+def test_moved_centres_are_those_of_the_formula(problem):
+    """K's formula, in numpy's arithmetic, to the last bit; a point midway takes the first."""
+    X, centres = problem
+    counts = np.arange(1, len(centres) + 1)
+    moved, stand_for = centres.copy(), counts.copy()
+    move_centres(X, moved, stand_for)
+    for x in X:
+        nearest = squared(x[None], centres)[0].argmin()
+        centres[nearest] = (centres[nearest] * counts[nearest] + x) / (counts[nearest] + 1)
+        counts[nearest] += 1
+    assert moved.tolist() == centres.tolist()
+    assert stand_for.tolist() == counts.tolist()
