@@ -12,6 +12,11 @@ The rules:
 - A client writes its state and its reply down before it sends the reply, so that a restarted one
   goes on where it was.
 - Plain HTTP is for the loopback interface, unless one insists.
+- A page at ``/`` shows how the run goes: names, steps, sizes, what is disclosed; nobody's data.
+- A caller that says nothing takes no thread. One that dribbles a call out holds one of them for as
+  long as it likes, so on an open network let the sites' addresses in alone.
+
+This is the server's half; `fedlib.transports.http_client` is the sites'.
 
 The idea of server and clients as Flask programs is that of M1 and M2, chapter 4; their clients had
 to listen, and any caller could start a run or read a client's data.
@@ -21,69 +26,52 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import logging
-import os
 import re
 import secrets
-import ssl
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
-import httpx
-import msgspec
 from cheroot.ssl.builtin import BuiltinSSLAdapter
 from cheroot.wsgi import Server
-from flask import Flask, Response, abort, request
+from flask import Flask, Response, abort, render_template, request
 from werkzeug.exceptions import HTTPException
 
-from fedlib.ledger import SERVER, Ledger
+from fedlib.ledger import SERVER, Entry, Ledger
 from fedlib.messages import MAX_BYTES, Failure, MessageError, decode, encode
-from fedlib.protocol import Client, serve
+from fedlib.transports.http_client import (
+    HOLD,
+    SEQUENCE,
+    SESSION,
+    JoinError,
+    digest,
+    join,
+    new_token,
+    refuse_plain,
+)
 
-__all__ = ["HTTP", "JoinError", "digest", "join", "new_token"]
+__all__ = ["HTTP", "JoinError", "Status", "digest", "join", "new_token"]
 
-HOLD = 10.0  # seconds for which the server holds an unanswered question for work
-RETRY = 0.2  # seconds after which a client calls again
 BEATS = 5  # heartbeats within the time after which a client is gone
+SHOWN = 20  # steps of the conversation on the status page
+REFRESH = 2  # seconds after which the status page is loaded again
 MAX_CALLS = 4  # calls that a client may have under way
 PIECE = 2**18  # bytes that are handed to or taken from a connection at a time
-SEQUENCE, SESSION = "Fedlib-Sequence", "Fedlib-Session"
 BINARY = "application/octet-stream"
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:;"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+}
 
 logger = logging.getLogger(__name__)
-
-
-class JoinError(RuntimeError):
-    """The server refuses a client, or cannot be reached; the text says why."""
-
-
-def new_token() -> str:
-    """Return a new secret for one client.
-
-    Examples
-    --------
-    >>> len(new_token())
-    43
-    """
-    return secrets.token_urlsafe(32)
-
-
-def digest(token: str) -> str:
-    """Return what the server keeps of a token: its SHA-256 in hexadecimal digits.
-
-    Examples
-    --------
-    >>> digest("secret")[:16]
-    '2bb80d537b1da3e3'
-    """
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 @dataclass
@@ -98,7 +86,9 @@ class _Seat:
     reply: bytes | None = None
     accepted: tuple[int, bytes] = (0, b"")  # the last reply's number and digest
     left: str = ""  # why the client is lost
+    away: float | None = None  # when it said that it leaves; it may come back
     told: bool = False  # whether this session knows that its stay is over
+    since: datetime | None = None  # when it joined, was lost or left, for people
 
 
 class HTTP:
@@ -133,6 +123,10 @@ class HTTP:
         Allow plain HTTP beyond the loopback interface.
     protocol : str, default=""
         The protocol's name, which a client is told when it joins.
+    parameters : mapping of str, optional
+        The protocol's parameters, for the status page.
+    status_page : bool, default=True
+        Show the status page at ``/`` to whoever asks: no data, but names and sizes.
 
     Attributes
     ----------
@@ -181,6 +175,8 @@ class HTTP:
         key: str | None = None,
         insecure: bool = False,
         protocol: str = "",
+        parameters: Mapping[str, Any] | None = None,
+        status_page: bool = True,
     ):
         for name, value in {
             "join_timeout": join_timeout,
@@ -197,12 +193,15 @@ class HTTP:
             raise ValueError("cert and key must be given together")
         _check_tokens(tokens)
         host, port = _split(bind)
-        _refuse_plain("bind", host, secure=cert is not None, insecure=insecure)
+        refuse_plain("bind", host, secure=cert is not None, insecure=insecure)
         self.clients: Sequence[str] = list(tokens)
         self.errors: Mapping[str, BaseException] = {}
         self.ledger: Ledger | None = None
         self.run = secrets.token_hex(8)
         self.protocol = protocol
+        self.parameters = dict(parameters or {})
+        self.status_page = status_page
+        self.outcome = ""  # how the run ended, once it has
         self.join_timeout, self.request_timeout = join_timeout, request_timeout
         self.gone_after, self.rejoin_timeout = gone_after, rejoin_timeout
         self.max_bytes = max_bytes
@@ -223,15 +222,24 @@ class HTTP:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.close("stopped" if kind else "finished")
 
-    def close(self) -> None:
+    def finish(self, outcome: str = "finished") -> None:
+        """Tell whoever asks for work from now on that the run is over, and how it ended.
+
+        The first outcome counts. The server listens until it is closed.
+        """
+        with self._changed:
+            if not self._finished:
+                self._finished, self.outcome = True, outcome
+            self._changed.notify_all()
+
+    def close(self, outcome: str = "finished") -> None:
         """Tell the clients that are there that the run is over, and stop."""
         try:
+            self.finish(outcome)
             with self._changed:
-                self._finished = True
-                self._changed.notify_all()
                 until = time.monotonic() + self.gone_after
                 while any(self._alive(s) and not s.told for s in self._seats.values()):
                     if not self._wait(until):
@@ -255,7 +263,51 @@ class HTTP:
                 self._wait(min(deadline, *(self._gone(seat, start) for seat in waiting)))
             return {name: self._take(name) for name in requests}
 
+    def status(self) -> Status:
+        """Return how the run goes, in names, numbers and sizes."""
+        entries = list(self.ledger.entries) if self.ledger else []
+        lost = dict(self.ledger.lost) if self.ledger else {}
+        asked = next((e for e in reversed(entries) if e.sender == SERVER), None)
+        with self._changed:
+            now = time.monotonic()
+            clients = []
+            for name, seat in self._seats.items():
+                seen = now - seat.seen if seat.session else None
+                state, why = self._describe(seat, lost.get(name, ""))
+                unknown = state == "lost" and not seat.left and self._sits(seat)
+                since = None if unknown else seat.since
+                clients.append(ClientStatus(name, state, why, since, seen))
+            under_way = [seat for seat in self._seats.values() if seat.asked is not None]
+            return Status(
+                protocol=self.protocol,
+                parameters=self.parameters,
+                outcome=self.outcome,
+                clients=clients,
+                joined=sum(self._sits(seat) for seat in self._seats.values()),
+                opened=self._opened,
+                step=asked.step if asked else 0,
+                request=asked.message if asked else "",
+                asked=len(under_way),
+                answered=sum(seat.reply is not None for seat in under_way),
+                bytes=sum(entry.bytes for entry in entries),
+                conversation=_conversation(entries),
+            )
+
     # What follows is called in the condition `_changed`.
+
+    def _describe(self, seat: _Seat, lost: str) -> tuple[str, str]:
+        """Return what a client does, in a word, and why it is lost."""
+        if lost or seat.left:
+            return "lost", lost or seat.left
+        if not seat.session:
+            return "expected", ""
+        if self._finished:
+            return "done", ""
+        if seat.away is not None:
+            return "away", ""
+        if seat.asked is not None:
+            return ("working" if seat.reply is None else "answered"), ""
+        return "waiting", ""
 
     def _wait(self, until: float) -> bool:
         """Wait for a change, but not past a time; tell whether there is time left."""
@@ -266,7 +318,7 @@ class HTTP:
         """Wait, once, until all clients have joined."""
         deadline = min(time.monotonic() + self.join_timeout, self._end)
         while not self._opened:
-            joined = all(seat.session for seat in self._seats.values())
+            joined = all(self._sits(seat) for seat in self._seats.values())
             self._opened = joined or self._finished or not self._wait(deadline)
 
     def _works(self, seat: _Seat, start: float, deadline: float) -> bool:
@@ -279,9 +331,11 @@ class HTTP:
         elif now >= deadline:
             seat.left = "TimedOut"
         elif now >= self._gone(seat, start):
-            seat.left = "Gone"
+            seat.left = "Gone" if seat.away is None else "Left"
         elif self._finished:
             seat.left = "Closed"
+        if seat.left:
+            seat.since = datetime.now()
         return not seat.left
 
     def _gone(self, seat: _Seat, start: float) -> float:
@@ -289,6 +343,8 @@ class HTTP:
 
         Time before the exchange does not count: the server may have been too busy to listen.
         """
+        if seat.away is not None:
+            return max(seat.away, start) + self.rejoin_timeout
         return max(seat.seen, start) + self.gone_after + self.rejoin_timeout
 
     def _take(self, name: str) -> bytes:
@@ -297,19 +353,28 @@ class HTTP:
         return encode(Failure(seat.left)) if reply is None else reply
 
     def _alive(self, seat: _Seat) -> bool:
-        return bool(seat.session) and time.monotonic() - seat.seen < self.gone_after
+        return self._sits(seat) and time.monotonic() - seat.seen < self.gone_after
 
-    def _over(self, seat: _Seat) -> bool:
-        return self._finished or bool(seat.left)
+    def _sits(self, seat: _Seat) -> bool:
+        return bool(seat.session) and seat.away is None
 
-    def _check(self, seat: _Seat, session: str) -> None:
+    def _over(self, name: str) -> str:
+        """Return why a client's stay is over; nothing while it goes on.
+
+        The run, not the transport, finds out that a reply is not what was asked for.
+        """
+        lost = self.ledger.lost if self.ledger else {}
+        return self._seats[name].left or lost.get(name, "") or self.outcome
+
+    def _check(self, name: str, session: str) -> None:
         """Refuse a session that does not sit here, or whose stay is over."""
+        seat = self._seats[name]
         if seat.session != session:
             abort(409, "another client has joined with this token, or none yet")
-        if self._over(seat):
+        if why := self._over(name):
             seat.told = True
             self._changed.notify_all()
-            abort(410, seat.left or "finished")
+            abort(410, why)
 
     # What follows is called by the application, one call a thread.
 
@@ -350,9 +415,11 @@ class HTTP:
         seat = self._seats[name]
         with self._changed:
             if seat.session != session:
-                if self._alive(seat) and not self._over(seat):
+                if self._alive(seat) and not self._over(name):
                     abort(409, "a client with this token is here already")
-                seat.session, seat.told = session, False
+                seat.session, seat.told, seat.away = session, False, None
+                if not seat.left:
+                    seat.since = datetime.now()
             seat.seen = time.monotonic()
             self._changed.notify_all()
         heartbeat = self.gone_after / BEATS
@@ -360,14 +427,22 @@ class HTTP:
 
     def _stay(self, name: str, session: str) -> None:
         with self._changed:
-            self._check(self._seats[name], session)
+            self._check(name, session)
+
+    def _leave(self, name: str, session: str) -> None:
+        """Note that a client does not wait for more; it may come back if there is time for it."""
+        seat = self._seats[name]
+        with self._changed:
+            self._check(name, session)
+            seat.away, seat.since = time.monotonic(), datetime.now()
+            self._changed.notify_all()
 
     def _next(self, name: str, session: str) -> tuple[int, bytes] | None:
         """Return the request that follows, with its number; None if none comes for a while."""
         seat, until = self._seats[name], time.monotonic() + HOLD
         with self._changed:
             while True:
-                self._check(seat, session)
+                self._check(name, session)
                 if seat.asked is not None and seat.reply is None:
                     return seat.sequence, seat.asked
                 if not self._wait(until):
@@ -377,7 +452,7 @@ class HTTP:
         """Take a reply, unless nobody asked for it or another one was given."""
         seat, told = self._seats[name], (sequence, hashlib.sha256(body).digest())
         with self._changed:
-            self._check(seat, session)
+            self._check(name, session)
             if seat.accepted == told:
                 return
             if seat.asked is None or seat.reply is not None or sequence != seat.sequence:
@@ -406,15 +481,92 @@ def _split(bind: str) -> tuple[str, int]:
     raise ValueError(f"bind must be host:port, with a port in 0..65535; got {bind!r}")
 
 
-def _refuse_plain(what: str, host: str, *, secure: bool, insecure: bool) -> None:
-    """Raise ValueError where plain HTTP would leave the machine unasked."""
-    loopback = host == "localhost"
-    with suppress(ValueError):
-        loopback = loopback or ipaddress.ip_address(host).is_loopback
-    if not (secure or loopback or insecure):
-        raise ValueError(
-            f"{what} is {host!r}, beyond the loopback interface: use TLS, or say insecure"
-        )
+@dataclass(frozen=True)
+class ClientStatus:
+    """How one client fares: what it does, or why and when it was lost, and its last sign of life.
+
+    ``state`` is expected, waiting, working, answered, away, lost or done; ``seen`` is in seconds.
+    """
+
+    name: str
+    state: str
+    why: str
+    since: datetime | None
+    seen: float | None
+
+
+@dataclass(frozen=True)
+class Said:
+    """A step's equal messages in one line: their class, number, bytes and what they disclose."""
+
+    step: int
+    to_clients: bool
+    message: str
+    messages: int
+    bytes: int
+    discloses: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a run goes, in names, numbers and sizes: what the status page shows.
+
+    ``outcome`` is empty while it goes on. ``conversation`` holds the last `SHOWN` steps.
+    """
+
+    protocol: str
+    parameters: Mapping[str, Any]
+    outcome: str
+    clients: Sequence[ClientStatus]
+    joined: int
+    opened: bool
+    step: int
+    request: str
+    asked: int
+    answered: int
+    bytes: int
+    conversation: Sequence[Said] = field(default_factory=list)
+
+    @property
+    def headline(self) -> str:
+        """The state of the run in a line."""
+        if self.outcome:
+            return f"{self.outcome} after {_count(self.step, 'step')}, {size(self.bytes)}"
+        if not self.step or not self.opened:
+            return f"{self.joined} of {_count(len(self.clients), 'client')} joined"
+        how = f"{self.answered} of {self.asked} answered" if self.asked else "the server computes"
+        return f"step {self.step}: {self.request}, {how}, {size(self.bytes)}"
+
+
+def size(n_bytes: int) -> str:
+    """Return a number of bytes in the unit that suits it.
+
+    Examples
+    --------
+    >>> size(999), size(1234567)
+    ('999 B', '1.2 MB')
+    """
+    number, units = float(n_bytes), ["B", "kB", "MB", "GB"]
+    while number >= 1000 and len(units) > 1:
+        number, units = number / 1000, units[1:]
+    return f"{number:.0f} B" if units[0] == "B" else f"{number:.1f} {units[0]}"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
+def _conversation(entries: Sequence[Entry]) -> list[Said]:
+    """Return the last steps of a ledger, equal messages of a step in one line."""
+    last = entries[-1].step if entries else 0
+    groups: dict[tuple[int, bool, str, str], list[int]] = {}
+    for entry in reversed(entries):
+        if entry.step <= last - SHOWN:
+            break
+        key = entry.step, entry.sender == SERVER, entry.message, entry.discloses
+        groups.setdefault(key, []).append(entry.bytes)
+    said = [Said(*key[:3], len(sizes), sum(sizes), key[3]) for key, sizes in groups.items()]
+    return sorted(said, key=lambda line: (line.step, not line.to_clients))
 
 
 class _TLS(BuiltinSSLAdapter):
@@ -438,6 +590,14 @@ class _Server(Server):
         threads = 2 * MAX_CALLS * max(1, n_clients)
         super().__init__(address, app, threads, request_queue_size=threads, shutdown_timeout=1)
         self.keep_alive_conn_limit = threads
+        self.server_name = "fedlib"
+
+    def process_conn(self, conn: Any) -> None:
+        """Take a thread for a connection when something has come on it, not before."""
+        if conn.last_used is None:
+            self.put_conn(conn)
+        else:
+            super().process_conn(conn)
 
     def error_log(self, msg: str = "", level: int = 20, traceback: bool = False) -> None:
         """Log what goes wrong with a connection, which is no news for standard error."""
@@ -446,7 +606,9 @@ class _Server(Server):
 
 def _application(transport: HTTP) -> Flask:
     """Return the WSGI application in front of a transport."""
-    app = Flask("fedlib", static_folder=None)
+    folder = str(Path(__file__).parent)
+    app = Flask("fedlib", static_folder=None, template_folder=folder)
+    app.jinja_env.filters["size"] = size
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
 
     @contextmanager
@@ -462,6 +624,12 @@ def _application(transport: HTTP) -> Flask:
             abort(400, "Content-Length is no number")
         if int(length) > transport.max_bytes or "Transfer-Encoding" in request.headers:
             abort(413, f"a body must give its length, of {transport.max_bytes} bytes at most")
+
+    @app.after_request
+    def secure(response: Response) -> Response:
+        response.headers["Cache-Control"] = "no-store"
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
 
     @app.after_request
     def drain(response: Response) -> Response:
@@ -485,6 +653,23 @@ def _application(transport: HTTP) -> Flask:
         with call() as (name, session):
             transport._stay(name, session)
             return {}
+
+    @app.post("/leave")
+    def leave() -> Any:
+        with call() as (name, session):
+            transport._leave(name, session)
+            return {}
+
+    @app.get("/")
+    def status_page() -> Any:
+        if not transport.status_page:
+            abort(404, "the status page is turned off")
+        status, still = transport.status(), "still" in request.args
+        page = render_template("status.html", status=status, still=still, now=datetime.now())
+        response = Response(page, headers=PAGE_HEADERS)
+        if not (status.outcome or still):
+            response.headers["Refresh"] = str(REFRESH)
+        return response
 
     @app.get("/request")
     def next_request() -> Any:
@@ -513,221 +698,3 @@ def _application(transport: HTTP) -> Flask:
             return {}
 
     return app
-
-
-class _Welcome(msgspec.Struct):
-    """What a client is told when it joins."""
-
-    client: str
-    run: str
-    protocol: str
-    heartbeat: Annotated[float, msgspec.Meta(gt=0)]
-
-
-class _Memory(msgspec.Struct):
-    """What a restarted client needs: its last reply, to which request, and its state after it."""
-
-    run: str
-    client: str
-    sequence: int = 0
-    reply: bytes = b""
-    state: bytes = b""
-
-    def save(self, folder: Path) -> None:
-        """Write it so that a crash leaves either the old or the new one."""
-        folder.mkdir(parents=True, exist_ok=True)
-        part = folder / "client.part"
-        part.unlink(missing_ok=True)
-        part.touch(mode=0o600)  # the state holds what the site may keep to itself
-        with part.open("wb") as file:
-            file.write(msgspec.msgpack.encode(self))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(folder / "client.state")
-
-    @classmethod
-    def load(cls, folder: Path | None, run: str, client: str) -> _Memory:
-        """Read it, if there is one and it is this client's in this run."""
-        path = folder / "client.state" if folder else None
-        if path and path.exists():
-            try:
-                memory = msgspec.msgpack.decode(path.read_bytes(), type=cls)
-            except msgspec.DecodeError as error:
-                raise ValueError(f"state_dir holds a damaged file: {path}") from error
-            if (memory.run, memory.client) == (run, client):
-                return memory
-        return cls(run, client)
-
-
-def join(
-    url: str,
-    client: Client | Callable[[str], Client],
-    token: str,
-    *,
-    state_dir: str | Path | None = None,
-    ca: str | None = None,
-    insecure: bool = False,
-    patience: float = 30,
-) -> str:
-    """Take part in a run as one client, until it is over.
-
-    Parameters
-    ----------
-    url : str
-        Where the server is.
-    client : Client, or function of str
-        The protocol's client with this site's data, or what makes it from the protocol's name.
-    token : str
-        This client's secret.
-    state_dir : path, optional
-        A folder for the client's state. A process that is started again with it goes on where the
-        last one was, without it from no state.
-    ca : str, optional
-        A file with the certificate authority that vouches for the server, if not a public one.
-    insecure : bool, default=False
-        Allow plain HTTP beyond the loopback interface.
-    patience : float, default=30
-        Seconds, at least 0, for which to call again while the server does not answer or another
-        client, maybe this one's last process, has the seat.
-
-    Returns
-    -------
-    str
-        ``"finished"``, or why the server went on without this client: ``"TimedOut"``, ``"Gone"``,
-        ``"NeverJoined"`` or ``"Closed"``.
-
-    Raises
-    ------
-    JoinError
-        When the server refuses this client, cannot be trusted, or does not answer.
-    ValueError
-        When a parameter is out of range, plain HTTP would leave the machine, or the state cannot be
-        read.
-    OSError
-        When the state cannot be written, or a file cannot be read.
-
-    Examples
-    --------
-    >>> from fedlib.horizontal_dbscan import HorizontalDBSCANClient
-    >>> client = HorizontalDBSCANClient([[0.1], [0.2]])
-    >>> join("http://example.org", client, new_token())
-    Traceback (most recent call last):
-    ...
-    ValueError: url is 'example.org', beyond the loopback interface: use TLS, or say insecure
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError(f"url must begin with http:// or https:// and a host; got {url!r}")
-    _refuse_plain("url", parts.hostname, secure=parts.scheme == "https", insecure=insecure)
-    if not re.fullmatch(r"[!-~]+", token):
-        raise ValueError("token must consist of visible ASCII characters")
-    if not patience >= 0:
-        raise ValueError(f"patience must be at least 0; got {patience}")
-    headers = {"Authorization": f"Bearer {token}", SESSION: secrets.token_hex(16)}
-    verify = ssl.create_default_context(cafile=ca)
-    with httpx.Client(
-        base_url=url, headers=headers, verify=verify, timeout=2 * HOLD, trust_env=False
-    ) as link:
-        return _Stay(link, client, Path(state_dir) if state_dir else None, patience).run()
-
-
-class _Over(Exception):
-    """The server said that the stay is over, and why."""
-
-
-class _Stay:
-    """A client's stay in a run."""
-
-    def __init__(
-        self,
-        link: httpx.Client,
-        client: Client | Callable[[str], Client],
-        folder: Path | None,
-        patience: float,
-    ):
-        self.link, self.client, self.folder, self.patience = link, client, folder, patience
-        self.ended = ""  # what the server said, by then, on a heartbeat
-
-    def run(self) -> str:
-        try:
-            joined = self.call("POST", "/join", retry={409})
-            try:
-                welcome = msgspec.json.decode(joined.content, type=_Welcome)
-            except msgspec.DecodeError as error:
-                raise JoinError(f"{self.link.base_url} is no server of this package") from error
-            client = (
-                self.client if isinstance(self.client, Client) else self.client(welcome.protocol)
-            )
-            memory = _Memory.load(self.folder, welcome.run, welcome.client)
-            if memory.state:
-                client.state = decode(memory.state)
-            with self.heartbeats(welcome.heartbeat):
-                while True:
-                    asked = self.call("GET", "/request")
-                    if asked.status_code == 200:
-                        memory = self.answer(client, asked, memory)
-        except _Over as over:
-            return str(over)
-
-    def answer(self, client: Client, asked: httpx.Response, memory: _Memory) -> _Memory:
-        """Answer a request, or send the answer again that was given to it before."""
-        sequence = int(asked.headers[SEQUENCE])
-        if sequence != memory.sequence:
-            reply = serve(client, asked.content)
-            state = b"" if client.state is None else encode(client.state)
-            memory = _Memory(memory.run, memory.client, sequence, reply, state)
-            if self.folder:
-                memory.save(self.folder)
-        self.call("POST", "/reply", content=memory.reply, headers={SEQUENCE: str(sequence)})
-        return memory
-
-    @contextmanager
-    def heartbeats(self, interval: float) -> Iterator[None]:
-        """Give signs of life, every so many seconds, beside what is done meanwhile."""
-        done = threading.Event()
-
-        def beat() -> None:
-            while not self.ended and not done.wait(interval):
-                with suppress(httpx.TransportError):  # the work's own calls have the patience
-                    told = self.link.post("/heartbeat", timeout=2 * interval)
-                    if told.status_code == 410:
-                        self.ended = _reason(told)
-
-        thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
-
-    def call(
-        self, method: str, path: str, retry: Collection[int] = (), **content: Any
-    ) -> httpx.Response:
-        """Call the server, and again while it does not answer or says so; `_Over` when it is."""
-        until = float("inf")
-        while not self.ended:
-            try:
-                response = self.link.request(method, path, **content)
-            except httpx.TransportError as error:
-                why = f"no answer ({type(error).__name__}: {error})"
-                again = "CERTIFICATE_VERIFY_FAILED" not in why
-            else:
-                if response.is_success:
-                    return response
-                why, code = _reason(response), response.status_code
-                if code == 410:
-                    raise _Over(why)
-                again = code in {429, *retry} or code >= 500
-            until = min(until, time.monotonic() + self.patience)
-            if not again or time.monotonic() >= until:
-                raise JoinError(f"{str(self.link.base_url).rstrip('/')}{path}: {why}")
-            time.sleep(RETRY)
-        raise _Over(self.ended)
-
-
-def _reason(response: httpx.Response) -> str:
-    """Return why the server refused a call."""
-    with suppress(ValueError, LookupError, TypeError):
-        return str(response.json()["error"])
-    return f"status {response.status_code}"
