@@ -1,0 +1,1 @@
+"""A protocol of fedlib on Flower."""
