@@ -42,6 +42,8 @@ def load(name):
     size = f"{name}: {data.X.shape[0]:,} rows, {data.X.shape[1]} features"
     if data.source == "real":
         print(f"{size}. Real data{f', sha256 {data.sha256[:12]}…' if data.sha256 else ''}.")
+    elif data.source == "generated":
+        print(f"{size}. Generated:\nthe source's own set was never published.")
     else:
         print(
             f"{size}. STAND-IN DATA: the file is not here;\n"
@@ -60,22 +62,26 @@ def published(**where):
     return table.reset_index(drop=True)
 
 
-def judge(published, measured, low=np.nan, high=np.nan):
+def judge(published, measured, low=np.nan, high=np.nan, truncated=False):
     """Return how a published number, as printed, compares with what was measured.
 
     ``exact``: the measured value rounds to the printed digits. ``within``: the printed value lies
-    in low..high, widened by half a unit of its last digit. Otherwise ``differs``.
+    in low..high, widened by half a unit of its last digit. Otherwise ``differs``. Of a number that
+    is ``truncated`` the source cut off further digits: it stands for all from the printed one up
+    to the next, and so it is compared. Both are numbers of at least 0.
     """
     decimals = len(published.partition(".")[2])
-    if f"{measured:.{decimals}f}" == published:
+    unit = 10.0**-decimals
+    shown = np.floor(measured / unit + 1e-9) * unit if truncated else measured
+    if f"{shown:.{decimals}f}" == published:
         return "exact"
-    half = 0.5 * 10.0**-decimals
-    if low - half <= float(published) <= high + half:
+    below, above = (unit * (1 - 1e-9), 0.0) if truncated else (0.5 * unit, 0.5 * unit)
+    if low - below <= float(published) <= high + above:
         return "within"
     return "differs"
 
 
-def fidelity(rows, data, measured, spread=None, notes=None):
+def fidelity(rows, data, measured, spread=None, notes=None, truncated=False):
     """Return rows of `published` with what was measured beside them.
 
     Parameters
@@ -87,17 +93,57 @@ def fidelity(rows, data, measured, spread=None, notes=None):
     measured : mapping of metric to float
     spread : mapping of metric to (low, high), optional
     notes : mapping of status to str, optional
+    truncated : bool, default=False
+        As in `judge`.
     """
     rows = rows.copy()
     rows["measured"] = rows["metric"].map(measured).astype(float)
     limits = [(spread or {}).get(metric, (np.nan, np.nan)) for metric in rows["metric"]]
     rows[["low", "high"]] = np.reshape(limits, (-1, 2))
     cells = zip(rows["published"], rows["measured"], rows["low"], rows["high"], strict=True)
-    rows["status"] = pd.Series([judge(*cell) for cell in cells], rows.index, dtype=object)
+    statuses = [judge(*cell, truncated) for cell in cells]
+    rows["status"] = pd.Series(statuses, rows.index, dtype=object)
     rows["note"] = rows["status"].map(notes or {}).fillna("")
     rows["sha256"] = data.sha256 or ""
     rows["versions"] = VERSIONS
     return rows
+
+
+def claim(values, published, table, metric, dataset="", method="", condition="", note=""):
+    """Return a claim that P makes in words as a row like those of `fidelity`.
+
+    Parameters
+    ----------
+    values : array-like
+        What was measured, once a run.
+    published : str
+        The side of which number the claim puts it on, such as ``"above 0.9"`` or ``"below 0"``; or
+        the number itself, judged as in `judge`.
+    table : str
+        Section and figure.
+    metric : str
+        The claim in a few words.
+
+    Returns
+    -------
+    dict
+        ``measured`` is the median, ``low`` and ``high`` the least and the greatest value.
+        ``status`` is ``exact`` where all values bear the claim out, ``within`` where some do, else
+        ``differs``.
+    """
+    values = np.asarray(values, float)
+    middle, low, high = np.median(values), values.min(), values.max()
+    side, _, limit = published.rpartition(" ")
+    if side:
+        borne_out = values > float(limit) if side == "above" else values < float(limit)
+        status = "exact" if borne_out.all() else "within" if borne_out.any() else "differs"
+        note = f"{note}; {borne_out.sum()} of {len(values)} runs bear it out".lstrip("; ")
+    else:
+        status = judge(published, middle, low, high)
+    what = ["P", table, dataset, method, condition, "", metric, published]
+    found = [middle, low, high, status, note]
+    columns = [*KEY, "published", "measured", "low", "high", "status", "note"]
+    return dict(zip(columns, what + found, strict=True)) | {"sha256": "", "versions": VERSIONS}
 
 
 def read(pattern, folders=(RESULTS, KEPT)):

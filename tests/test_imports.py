@@ -23,20 +23,34 @@ ALGORITHMS = {
     f"fedlib.{name}"
     for name in (
         "boosting",
+        "cuts",
         "dbdc",
         "dbscan",
         "gmm",
         "gmm_dbscan",
+        "growth",
         "horizontal_dbscan",
         "kmeans",
         "ppdbdc",
         "sdbdc",
+        "trees",
         "vertical_dbscan",
     )
 }
 # Data, figures, commands: no protocol needs them; the ledger asks `plots` for its picture.
 AROUND = {
-    f"fedlib.{name}" for name in ("cli", "datasets", "metrics", "partition", "plots", "stand_ins")
+    f"fedlib.{name}"
+    for name in (
+        "cli",
+        "datasets",
+        "flower_app",
+        "metrics",
+        "partition",
+        "plots",
+        "shapes",
+        "stand_ins",
+        "tables",
+    )
 }
 # Each framework has one module that knows it.
 FRAMEWORKS = {
@@ -45,7 +59,8 @@ FRAMEWORKS = {
     "flask": "fedlib.transports.http",
     "cheroot": "fedlib.transports.http",
     "werkzeug": "fedlib.transports.http",
-    "httpx": "fedlib.transports.http",
+    "httpx": "fedlib.transports.http_client",
+    "click": "fedlib.cli",
 }
 
 each_module = pytest.mark.parametrize("module", MODULES)

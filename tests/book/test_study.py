@@ -1,8 +1,10 @@
 """The notebooks as they are kept, the study that runs them and the contents that show them."""
 
+import importlib
 import re
 from pathlib import Path
 
+import matplotlib as mpl
 import nbformat
 import papermill
 import pytest
@@ -71,6 +73,45 @@ def test_tracked_results_are_promised_by_the_study():
     ]
     for path in ROOT.glob("book/results/*.[cj]s*"):
         assert any(path.match(pattern) for pattern in promised), path.name
+
+
+@pytest.fixture(scope="module")
+def study():
+    """Return the module that the notebooks share, as they import it."""
+    with pytest.MonkeyPatch.context() as patch, mpl.rc_context():
+        patch.syspath_prepend(ROOT / "notebooks")
+        yield importlib.import_module("study")
+
+
+@pytest.mark.parametrize(
+    ("printed", "measured", "low", "high", "truncated", "status"),
+    [
+        ("0.911", 0.9114, 0.0, 0.0, False, "exact"),
+        ("0.911", 0.9116, 0.0, 0.0, False, "differs"),
+        ("0.911", 0.95, 0.9, 0.9106, False, "within"),
+        ("0.911", 0.95, 0.9, 0.9104, False, "differs"),
+        ("0.911", 41 / 45, 0.0, 0.0, True, "exact"),
+        ("0.29", 0.29, 0.0, 0.0, True, "exact"),
+        ("0.911", 0.912, 0.0, 0.0, True, "differs"),
+        ("0.911", 0.95, 0.9119, 0.99, True, "within"),
+        ("0.911", 0.95, 0.912, 0.99, True, "differs"),
+        ("0.911", 0.8, 0.7, 0.9109, True, "differs"),
+    ],
+)
+def test_a_printed_number_stands_for_all_that_print_so(
+    study, printed, measured, low, high, truncated, status
+):
+    assert study.judge(printed, measured, low, high, truncated) == status
+
+
+def test_a_printed_row_tells_which_measure_its_column_holds(study):
+    """TP 68, FN 4, TN 41, FP 1: the specificity is 41/42, the predictive value 41/45."""
+    boosting_study = importlib.import_module("boosting_study")
+    row = {"accuracy": "0.956", "sensitivity": "0.944"}
+    for third, reading in (("0.976", "as specificity"), ("0.911", "as NPV")):
+        found = boosting_study.explanations({**row, "specificity": third}, 72, 42)
+        counts = {key: found[key] for key in ("matrices", "as specificity", "as NPV")}
+        assert counts == {"matrices": 1, "as specificity": 0, "as NPV": 0, reading: 1}
 
 
 @pytest.mark.book
