@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -26,6 +27,8 @@ NOISE = "#8c8c8c"
 NO_CLUSTER = "#dcdcdc"
 FAILURE = "#b3202c"
 MARKERS = "osD^v"
+LETTERS = 26  # of small print between two columns of a sequence diagram
+LINE = 0.22  # the height of one more line of it, where a row has 1
 
 
 def colours(labels: ArrayLike) -> np.ndarray:
@@ -159,24 +162,27 @@ def sequence_diagram(
     column = {name: i + 1 for i, name in enumerate(shown)}
     rest = len(shown) + 1
     rows = _rows(ledger, max_steps)
-    if ax is None:
-        size = (1.5 * (len(shown) + 2) + 1.5, 0.62 * len(rows) + 0.8)
-        ax = plt.subplots(figsize=size, layout="constrained")[1]
     heads = {0: SERVER} | {i: f"client {name}" for name, i in column.items()}
     if len(names) > len(shown):
         heads[rest] = f"{len(names) - len(shown)} more clients"
+    width = LETTERS * max(2, *heads)
+    notes = [textwrap.wrap(row[0].discloses, width) if row else [] for row in rows]
+    heights = [1 + LINE * max(len(note) - 1, 0) for note in notes]
+    if ax is None:
+        size = (1.5 * (len(shown) + 2) + 1.5, 0.62 * sum(heights) + 0.8)
+        ax = plt.subplots(figsize=size, layout="constrained")[1]
     for i, head in heads.items():
         ax.axvline(i, color="#c8c8c8", lw=1, zorder=0)
         ax.text(i, 0, head, ha="center", va="center", weight="bold", bbox=_box())
-    for y, row in enumerate(rows, 1):
+    for y, row, note in zip(1 + np.cumsum([0, *heights]), rows, notes, strict=False):
         if not row:
             text = f"… {_number(_steps(ledger) - max_steps, 'step')} left out …"
             ax.text(max(heads) / 2, y, text, ha="center", va="center", bbox=_box())
             continue
         ends = [e.receiver if e.sender == SERVER else e.sender for e in row]
-        _arrow(ax, y, row, sorted({column.get(name, rest) for name in ends}))
+        _arrow(ax, y, row, sorted({column.get(name, rest) for name in ends}), "\n".join(note))
     ax.set_xlim(-0.5, max(heads) + 0.5)
-    ax.set_ylim(len(rows) + 0.7, -0.5)
+    ax.set_ylim(sum(heights) + 0.7, -0.5)
     ax.axis("off")
     return ax
 
@@ -203,7 +209,7 @@ def _rows(ledger: Ledger, max_steps: int) -> list[list[Entry]]:
     return rows
 
 
-def _arrow(ax: Axes, y: int, row: Sequence[Entry], ends: list[int]) -> None:
+def _arrow(ax: Axes, y: float, row: Sequence[Entry], ends: list[int], note: str) -> None:
     """Draw one row between the server's column and the columns of the clients in it."""
     entry, size = row[0], sum(e.bytes for e in row)
     colour = FAILURE if entry.message == "Failure" else "#204a87"
@@ -216,7 +222,7 @@ def _arrow(ax: Axes, y: int, row: Sequence[Entry], ends: list[int]) -> None:
     text = f"{many}{entry.message}, {size:,} bytes"
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     ax.text(0.12, y - 0.1, text, va="bottom", color=colour, bbox=box)
-    ax.text(0.12, y + 0.08, entry.discloses, va="top", fontsize="x-small", color="#555", bbox=box)
+    ax.text(0.12, y + 0.08, note, va="top", fontsize="x-small", color="#555", bbox=box)
 
 
 def _box() -> dict[str, object]:

@@ -143,6 +143,28 @@ def test_plot(ledger, axes):
     assert len(horizontal) == 6  # the rows of test_summary
 
 
+@pytest.mark.parametrize("clients", ["A", "ABC"])
+def test_plot_of_long_disclosures(clients, monkeypatch):
+    """They are broken into lines that end before the picture does and above the next row's."""
+    monkeypatch.setattr(Done, "discloses", "many words of one client " * 9)
+    ledger = Ledger()
+    for name in clients:
+        ledger.record(1, SERVER, name, Done(), 10)
+        ledger.record(1, name, SERVER, Done(), 7)
+    ax = ledger.plot()
+    try:
+        ax.figure.draw_without_rendering()
+        small = [text for text in ax.texts if text.get_text().startswith("many words")]
+        assert len(small) == 2
+        for note in small:
+            box = note.get_window_extent()
+            assert box.x1 < ax.bbox.x1
+            heads = [text.get_window_extent() for text in ax.texts if text not in small]
+            assert not any(box.overlaps(head) for head in heads)
+    finally:
+        plt.close("all")
+
+
 def test_plot_of_many_clients():
     """Of many clients the first are drawn; one column stands for the rest."""
     model = HorizontalDBSCAN(1.0, 2).fit([[[0.1]]] * 9)

@@ -1,10 +1,12 @@
 """The built pages as a reader's browser shows them, straight from the disk.
 
-They make no request to another host, log no error, have no serious accessibility violation in light
-and dark, and fit a phone. `make book` builds them; without a book or a Chromium these tests skip.
+They make no request to another host, log no error, have no serious accessibility violation
+and fit the window, on a desktop in light and on a phone in dark. `make book` builds them; without a
+book or a Chromium these tests skip.
 """
 
 import shutil
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -19,18 +21,14 @@ PAGES = [
 ]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-PHONE, DESKTOP = 390, 1280
+VIEWS = ("light", 1280), ("dark", 390)  # a desktop and a phone
 
 pytestmark = [
     pytest.mark.book,
     pytest.mark.skipif(not PAGES, reason="no book is built: make book"),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"),
 ]
-each_page = pytest.mark.parametrize(
-    "address",
-    [page.as_uri() for page in PAGES],
-    ids=[str(page.relative_to(BOOK)) for page in PAGES],
-)
+FAST = {"resultTypes": ["violations"]}  # no list of all that is well
 
 # Boxes in the article that stick out to the right and do not scroll inside another box.
 STICKING_OUT = """width => [...document.querySelectorAll('article *:not(mjx-assistive-mml *)')]
@@ -52,24 +50,34 @@ def browser():
         browser.close()
 
 
-@pytest.fixture
-def open_page(browser):
-    """Return a function that opens a page and waits until its formulas are drawn."""
-    contexts = []
+@pytest.fixture(scope="module")
+def contexts(browser):
+    return {
+        (scheme, width): browser.new_context(
+            color_scheme=scheme, viewport={"width": width, "height": 900}
+        )
+        for scheme, width in VIEWS
+    }
 
-    def open_page(address, *, width=DESKTOP, scheme="light", watch=lambda page: None):
-        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
-        contexts.append(context)
-        page = context.new_page()
-        watch(page)
-        page.goto(address, wait_until="load")
-        page.evaluate("async () => { await window.MathJax?.startup?.promise }")
-        page.add_style_tag(content="* { transition: none !important }")  # colours at rest
-        return page
 
-    yield open_page
-    for context in contexts:
-        context.close()
+@pytest.fixture(
+    scope="module",
+    params=product(PAGES, VIEWS),
+    ids=lambda visit: f"{visit[0].relative_to(BOOK)}-{visit[1][0]}",
+)
+def visit(contexts, request):
+    """Open a page once for all its tests: the page, its requests and the errors that it logged."""
+    address, view = request.param
+    page, requests, errors = contexts[view].new_page(), [], []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("requestfailed", lambda request: errors.append(f"failed: {request.url}"))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(f"{message.type}: {message.text}"))
+    page.goto(address.as_uri(), wait_until="networkidle")
+    page.evaluate("async () => { await window.MathJax?.startup?.promise }")  # formulas are drawn
+    page.add_style_tag(content="* { transition: none !important }")  # colours at rest
+    yield page, requests, errors
+    page.close()
 
 
 def test_index_leads_to_the_first_page(browser):
@@ -78,39 +86,26 @@ def test_index_leads_to_the_first_page(browser):
     page.wait_for_url("**/book/intro.html", timeout=5000)
 
 
-@each_page
-def test_asks_no_other_host_and_logs_no_error(open_page, address):
-    requests, errors = [], []
-
-    def watch(page):
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("requestfailed", lambda request: errors.append(f"failed: {request.url}"))
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda message: errors.append(f"{message.type}: {message.text}"))
-
-    page = open_page(address, watch=watch)
-    page.wait_for_load_state("networkidle")
+def test_asks_no_other_host_and_logs_no_error(visit):
+    _, requests, errors = visit
     assert len(requests) > 5  # the page itself, styles, scripts
     assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
     assert [text for text in errors if not text.startswith(("log:", "info:", "debug:"))] == []
 
 
-@each_page
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [PHONE, DESKTOP])
-def test_axe_finds_nothing_serious(open_page, address, scheme, width):
-    page = open_page(address, scheme=scheme, width=width)
+def test_axe_finds_nothing_serious(visit):
+    page, *_ = visit
     found = [
         f"{violation['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
-        for violation in Axe().run(page).response["violations"]
+        for violation in Axe().run(page, options=FAST).response["violations"]
         if violation["impact"] in ("serious", "critical")
         for node in violation["nodes"]
     ]
     assert found == []
 
 
-@each_page
-def test_fits_a_phone(open_page, address):
-    page = open_page(address, width=PHONE)
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
-    assert page.evaluate(STICKING_OUT, PHONE) == []
+def test_fits_the_window(visit):
+    page, *_ = visit
+    width = page.viewport_size["width"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(STICKING_OUT, width) == []
