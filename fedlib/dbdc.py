@@ -27,7 +27,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.dbscan import cluster, dbscan, nearest_within
 from fedlib.federated import Federated, PointsClient, check_points
 from fedlib.kernels import representatives as kernels
-from fedlib.messages import Array, Done, Labels, Message, MessageError
+from fedlib.messages import Array, Done, FeatureNames, Labels, Message, MessageError
 from fedlib.protocol import Flow, agree, agree_on_names
 
 __all__ = [
@@ -53,7 +53,6 @@ ROUNDING = 2.0**-40  # radii grow by this share, lest rounding leave out the poi
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Points = Annotated[np.ndarray, Array("float64", ("representatives", "features"))]
 Radii = Annotated[np.ndarray, Array("float64", ("representatives",), ge=0)]
-Features = Annotated[tuple[str, ...], msgspec.Meta(max_length=2**16)]
 
 
 class LocalModel(Message):
@@ -65,7 +64,7 @@ class LocalModel(Message):
     )
     representatives: Points
     radii: Radii
-    features: Features = ()
+    features: FeatureNames = ()
 
 
 class BuildLocalModel(Message):

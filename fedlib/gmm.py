@@ -30,7 +30,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.federated import Federated, PointsClient, check_points
-from fedlib.messages import Array, Done, Labels, Message, MessageError
+from fedlib.messages import Array, Done, FeatureNames, Labels, Message, MessageError
 from fedlib.protocol import Flow, agree, agree_on_names
 
 __all__ = [
@@ -112,7 +112,7 @@ class PointsIntroduction(Message):
     discloses = "the number and names of the features, whether there are enough distinct points"
     n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
     can_start: bool
-    features: Annotated[tuple[str, ...], msgspec.Meta(max_length=2**16)] = ()
+    features: FeatureNames = ()
 
 
 class IntroducePoints(Message):

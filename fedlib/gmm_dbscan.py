@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.dbscan import cluster, nearest_within
 from fedlib.federated import Federated, PointsClient, check_points
 from fedlib.gmm import LARGEST, Mixture, assign_components, fit_mixture, positive_definite
-from fedlib.messages import Array, Done, Labels, Message, MessageError
+from fedlib.messages import Array, Done, FeatureNames, Labels, Message, MessageError
 from fedlib.protocol import Flow, agree, agree_on_names
 
 __all__ = [
@@ -66,7 +66,7 @@ class ClusterMixtures(Message):
         np.ndarray,
         Array("float64", ("components", "features", "features"), ge=-(LARGEST**2), le=LARGEST**2),
     ]
-    features: Annotated[tuple[str, ...], msgspec.Meta(max_length=2**16)] = ()
+    features: FeatureNames = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()

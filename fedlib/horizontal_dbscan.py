@@ -34,7 +34,7 @@ from fedlib.kernels.grid import (
     nearest_candidate,
     touching_pairs,
 )
-from fedlib.messages import Array, Done, Labels, Message
+from fedlib.messages import Array, Done, FeatureNames, Labels, Message
 from fedlib.protocol import Flow, agree, agree_on_names
 
 __all__ = [
@@ -63,7 +63,7 @@ class CellCounts(Message):
     discloses = "the occupied cells of a client and its number of points in each"
     cells: Cells
     counts: Annotated[np.ndarray, Array("int64", ("cells",), ge=1, le=2**40)]
-    features: Annotated[tuple[str, ...], msgspec.Meta(max_length=2**16)] = ()
+    features: FeatureNames = ()
 
 
 class CountCells(Message):

@@ -35,7 +35,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedlib.federated import Federated, PointsClient, check_points
 from fedlib.kernels.centres import move_centres, nearest_centres, sum_by_label
-from fedlib.messages import Array, Done, Labels, Message, MessageError
+from fedlib.messages import Array, Done, FeatureNames, Labels, Message, MessageError
 from fedlib.protocol import Flow, agree, agree_on_names
 
 __all__ = [
@@ -66,7 +66,6 @@ GROUPS = 8  # means that a client gives for each cluster sought, at most
 
 Positive = Annotated[int, msgspec.Meta(gt=0, le=2**40)]
 Squares = Annotated[float, msgspec.Meta(ge=0, le=1e240)]
-Names = Annotated[tuple[str, ...], msgspec.Meta(max_length=2**16)]
 Centres = Annotated[np.ndarray, Array("float64", ("clusters", "features"), -2 * BOUND, 2 * BOUND)]
 Points = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -78,7 +77,7 @@ class LocalCentres(Message):
     discloses = "a client's centres and counts; the centre of a cluster of one point is the point"
     centres: Annotated[np.ndarray, Array("float64", ("clusters", "features"), -BOUND, BOUND)]
     counts: Annotated[np.ndarray, Array("int64", ("clusters",), ge=1, le=2**40)]
-    features: Names = ()
+    features: FeatureNames = ()
 
 
 class FindCentres(Message):
@@ -111,7 +110,7 @@ class GroupMeans(Message):
     squares: Annotated[np.ndarray, Array("float64", ("features",), ge=0, le=1e240)]
     means: Annotated[np.ndarray, Array("float64", ("groups", "features"), -BOUND, BOUND)]
     counts: Annotated[np.ndarray, Array("int64", ("groups",), ge=GROUP_SIZE, le=2**40)]
-    features: Names = ()
+    features: FeatureNames = ()
 
 
 class SummariseGroups(Message):

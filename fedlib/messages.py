@@ -32,6 +32,7 @@ __all__ = [
     "Declined",
     "Done",
     "Failure",
+    "FeatureNames",
     "Labels",
     "Message",
     "MessageError",
@@ -194,6 +195,10 @@ class Declined(Message):
     """The answer of a passive client to any request for its data."""
 
     discloses = "nothing"
+
+
+# No name at all where the features have none.
+FeatureNames = Annotated[tuple[str, ...], msgspec.Meta(max_length=2**16)]
 
 
 class Labels(Message):

@@ -23,7 +23,6 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from fedlib.dbdc import (
     Coverage,
-    Features,
     Points,
     Positive,
     RepresentativeClient,
@@ -34,7 +33,7 @@ from fedlib.dbdc import (
 )
 from fedlib.dbscan import nearest_within
 from fedlib.kernels.representatives import cover_in_order
-from fedlib.messages import Message
+from fedlib.messages import FeatureNames, Message
 from fedlib.protocol import Flow, Transport
 from fedlib.sdbdc import (
     Number,
@@ -65,7 +64,7 @@ class BlurredRepresentatives(Message):
     discloses = "how densely a client's points lie where, and no point of its own"
     representatives: Points
     weights: Weights
-    features: Features = ()
+    features: FeatureNames = ()
 
 
 class DrawRepresentatives(Message):

@@ -23,7 +23,6 @@ from sklearn.utils._param_validation import Interval
 
 from fedlib.dbdc import (
     Coverage,
-    Features,
     Points,
     Positive,
     Radii,
@@ -36,7 +35,7 @@ from fedlib.dbdc import (
 )
 from fedlib.dbscan import dbscan
 from fedlib.kernels.representatives import cover_greedily
-from fedlib.messages import Array, Message, MessageError
+from fedlib.messages import Array, FeatureNames, Message, MessageError
 from fedlib.protocol import Flow, Replies
 
 __all__ = [
@@ -60,7 +59,7 @@ class WeightedRepresentatives(Message):
     representatives: Points
     weights: Weights
     radii: Radii
-    features: Features = ()
+    features: FeatureNames = ()
 
 
 class ChooseRepresentatives(Message):
