@@ -6,7 +6,7 @@ its split, learn the choice and divide their rows by it. What they tell is the `
 - ``"top_splits"`` (F): the splits that are best for their own rows. The server takes the split with
   the greatest sum of gains, each weighted by its client's rows in the node (3.3).
 - ``"union"``: these, and in a second question the sums left of every split that any client named.
-- ``"histogram"``: sums for bins that all agreed on beforehand, so that nothing is lost.
+- ``"histogram"``: sums for bins that all agreed on beforehand, so that nothing is lost by dealing.
 
 F visits the nodes of a tree one by one, the lexicographically first path of any client next; a
 client without rows on a path stays out. No choice depends on another path, so asking for a whole
@@ -18,6 +18,7 @@ out, and its γ is half of XGBoost's.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatchmethod
@@ -33,10 +34,19 @@ from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from fedlib.cuts import LARGEST, CountBuckets, Cuts, RowsPerBucket, agree_on_cuts, bucket_counts
+from fedlib.cuts import (
+    LARGEST,
+    CountBuckets,
+    Cuts,
+    RowsPerBucket,
+    agree_on_cuts,
+    bucket_counts,
+    crowded,
+)
 from fedlib.federated import Federated, feature_names
 from fedlib.growth import (
     MAX_NODES,
+    MAX_WEIGHT,
     NO_BOOL,
     NO_FEATURE,
     NO_FLOAT,
@@ -56,7 +66,7 @@ from fedlib.growth import (
     growers,
 )
 from fedlib.kernels import splits as kernels
-from fedlib.messages import Array, Done, Message, MessageError
+from fedlib.messages import Array, Done, FeatureNames, Message, MessageError
 from fedlib.protocol import Client, Flow, Replies, agree, agree_on_names
 from fedlib.trees import Tree, children, level_starts, predict_margins, to_booster
 
@@ -86,14 +96,16 @@ class TrainingDescription(Message):
     discloses = "the number of a client's rows in each class, its features and learning rate"
     n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
     classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
-    weights: Annotated[np.ndarray, Array("float64", ("classes",), ge=0, le=2.0**140)]
-    learning_rate: Annotated[float, msgspec.Meta(gt=0)]
-    features: Annotated[tuple[str, ...], msgspec.Meta(max_length=2**16)] = ()
+    weights: Annotated[np.ndarray, Array("float64", ("classes",), ge=0, le=MAX_WEIGHT)]
+    learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1)]
+    features: FeatureNames = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.classes) != len(self.weights):
             raise MessageError(f"{len(self.weights)} weights for {len(self.classes)} classes")
+        if len(self.features) not in (0, self.n_features):
+            raise MessageError(f"{len(self.features)} names for {self.n_features} features")
         if len({isinstance(label, str) for label in self.classes}) > 1:
             raise MessageError("some classes are text and some are numbers")
         if not all(isfinite(label) for label in self.classes if isinstance(label, float)):
@@ -121,7 +133,9 @@ class BeginBoosting(Message):
     all features, where histograms will be asked for.
     """
 
-    discloses = "the classes and the share of each among all rows, and the cuts between bins"
+    discloses = (
+        "the classes, their shares, roughly the number of all rows, and the cuts between bins"
+    )
     reply = Ready
     classes: tuple[Class, Class]
     base_margin: float
@@ -276,10 +290,17 @@ def _float32(value: float) -> float:
 def _set_up(settings: dict[str, Any], learning_rate: float, max_bin: int) -> Step:
     """Agree on features, classes, initial log-odds, learning rate and, for ``max_bin``, on cuts."""
     replies = yield DescribeTraining(learning_rate)
+    names = {name: reply.features for name, reply in replies.items()}
+    agree_on_names(names)
     sizes = {name: reply.n_features for name, reply in replies.items()}
     n_features = agree("the number of features", sizes)
-    agree_on_names({name: reply.features for name, reply in replies.items()})
-    features = next((r.features for r in replies.values() if r.features), ())
+    features = next(filter(None, names.values()), ())
+    nameless = ", ".join(repr(name) for name, own in names.items() if not own)
+    if features and nameless:
+        warnings.warn(
+            f"no names of features at {nameless}: taken to be {', '.join(features)}, as elsewhere",
+            stacklevel=2,
+        )
     classes, totals = _agree_on_classes(replies)
     weights = {name: float(reply.weights.sum()) for name, reply in replies.items()}
     total = sum(weights.values())
@@ -300,16 +321,17 @@ def _set_up(settings: dict[str, Any], learning_rate: float, max_bin: int) -> Ste
         SUM_BITS - ceil(log2(total)),
         n_features,
         features,
-        weights,
+        weights | dict.fromkeys(replies.declined, 0.0),
         cuts,
     )
-    yield BeginBoosting(
+    begun = yield BeginBoosting(
         (classes[0], classes[1]),
         training.base_margin,
         training.bits,
         cuts.offsets,
         cuts.thresholds,
     )
+    training.forget(begun.lost)
     return training
 
 
@@ -354,9 +376,10 @@ class BoostingClient(Client):
     part : tuple (X, y) or (X, y, sample_weight)
         ``X`` (n_rows, n_features), NaN where a value is missing, within ±2**127; ``y`` (n_rows,)
         the classes, or None for a client that stays passive; ``sample_weight`` (n_rows,) at least
-        0.
+        0, in sum at most 2**40.
     learning_rate : float, optional
-        This client's choice, above 0; the clients' weighted mean counts. By default the server's.
+        This client's choice, above 0 and at most 1; the clients' weighted mean counts. By default
+        the server's.
 
     Raises
     ------
@@ -379,8 +402,8 @@ class BoostingClient(Client):
         self.X = check_rows(part[0], ensure_min_samples=0)
         self.y = None if part[1] is None else check_classes(part[1], len(self.X))
         self.weight = check_weights(part[2] if len(part) == 3 else None, len(self.X))
-        if learning_rate is not None and not 0 < learning_rate < np.inf:
-            raise ValueError(f"learning_rate must be above 0; got {learning_rate}")
+        if learning_rate is not None and not 0 < learning_rate <= 1:
+            raise ValueError(f"learning_rate must be above 0 and at most 1; got {learning_rate}")
         self.learning_rate = learning_rate
         self._sorted: tuple[NDArray[Any], ...] | None = None
         self._known: dict[str, tuple[Any, Any]] = {}
@@ -405,6 +428,8 @@ class BoostingClient(Client):
 
     @handle.register
     def begin_boosting(self, request: BeginBoosting) -> Ready:
+        if len(request.thresholds):
+            self._warn_of_crowds(request.offsets)
         n = len(self.X)
         margins = np.full(n, request.base_margin, np.float32)
         self.state = Growing(
@@ -526,6 +551,16 @@ class BoostingClient(Client):
         self.state = msgspec.structs.replace(state, margins=margins, node=node, ended=ended)
         return self.state
 
+    def _warn_of_crowds(self, offsets: NDArray[np.int64]) -> None:
+        if len(offsets) == self.X.shape[1] + 1 and (found := crowded(self.X, offsets)):
+            names = self.features or range(self.X.shape[1])
+            shown = ", ".join(repr(names[f]) for f in found)
+            warnings.warn(
+                f"features {shown}: many values fall into one bin, because they differ by less than"
+                " one part in 2**11; let all clients subtract the same number from them",
+                stacklevel=2,
+            )
+
     def _check_features(self, feature: NDArray[np.int32]) -> None:
         if feature.max(initial=-1) >= self.X.shape[1]:
             raise ValueError(f"feature {feature.max()} of a client with {self.X.shape[1]}")
@@ -593,20 +628,21 @@ class FederatedXGBClassifier(Federated):
         What clients tell of each node. ``"top_splits"``: their own best splits (F). ``"union"``:
         these, then sums for every split that any of them named, so that the server knows each one's
         gain over all rows. ``"histogram"``: sums in bins agreed on beforehand, which give the trees
-        of XGBoost's ``hist`` on the pooled rows, however these are dealt.
+        of XGBoost's ``hist`` on the pooled rows and the same bins, however the rows are dealt.
     max_depth : int, default=6
         The number of splits on the way to a leaf, in 1..30.
     learning_rate : float, default=0.3
-        What a leaf's weight is multiplied by, above 0. A client may prefer another; the mean
-        weighted by rows counts.
+        What a leaf's weight is multiplied by, above 0 and at most 1. A client may prefer another;
+        the mean weighted by rows counts.
     reg_lambda : float, default=1.0
-        λ of (3.1), at least 0.
+        λ of (3.1), in 0..1e30.
     gamma : float, default=0.0
-        The least gain of a split as XGBoost has it, twice the γ of (3.1), at least 0.
+        The least gain of a split as XGBoost has it, twice the γ of (3.1), in 0..1e30.
     min_child_weight : float, default=1.0
-        The least sum of hessians on either side of a split, at least 0: of all rows, but for
-        ``"top_splits"`` of each proposer's own. (Clients propose for ``"union"`` what leaves them
-        the n-th part of it, n being the number of clients with rows.)
+        The least sum of hessians on either side of a split, in 0..1e30: of all rows, but for
+        ``"top_splits"`` of each proposer's own, so that it bars more splits the more clients share
+        the rows. (Clients propose for ``"union"`` what leaves them the n-th part of it, n being the
+        number of clients with rows.)
     max_bin : int, default=256
         The greatest number of bins of a feature for ``"histogram"``, in 2..32768.
     tol : float or None, default=0.004
@@ -618,8 +654,9 @@ class FederatedXGBClassifier(Federated):
         ended at its parent because they found no split, their rows there (F, Algorithms 1 and 2 as
         written); rows that ended further up count nowhere. ``"parent"``: all rows in it and all
         rows of its parent besides (Algorithm 2 alone). The last two are for ``"top_splits"`` only.
-        The default is XGBoost's step, which lowers the loss of the rows in the leaf most; no other
-        did better throughout.
+        On F's three small sets ``"parent"``, which shrinks leaves, has the better mean AUC, and in
+        log-loss neither is better throughout. The default is XGBoost's own step all the same: with
+        it one client's trees are XGBoost's, and the three methods differ in their splits alone.
 
     Attributes
     ----------
@@ -655,6 +692,15 @@ class FederatedXGBClassifier(Federated):
     Of equal gains the lower feature wins, then the lower threshold. That a value is missing does
     not split a node for ``"top_splits"`` and ``"union"``; it decides the side of rows that lack it.
 
+    The bins of ``"histogram"`` tell values apart that differ by one part in 2**11 of themselves.
+    What varies little about a large number (days since 1900, identifiers) falls into few of them; a
+    client that has such a feature warns, and all should subtract the same number from it. The other
+    methods divide between any two values of a client.
+
+    No method hides classes or rare values from the server, though F says that classes do not leak:
+    sums of few rows tell how many of each class there are, thresholds and counts in bins tell
+    values. Of a client that does not name its features those of the others are taken to be meant.
+
     Source: F, chapter 3.
 
     Examples
@@ -676,10 +722,10 @@ class FederatedXGBClassifier(Federated):
         "n_candidates": [Interval(Integral, 1, 2**16, closed="both")],
         "method": [StrOptions({"top_splits", "union", "histogram"})],
         "max_depth": [Interval(Integral, 1, 30, closed="both")],
-        "learning_rate": [Interval(Real, 0, None, closed="neither")],
-        "reg_lambda": [Interval(Real, 0, None, closed="left")],
-        "gamma": [Interval(Real, 0, None, closed="left")],
-        "min_child_weight": [Interval(Real, 0, None, closed="left")],
+        "learning_rate": [Interval(Real, 0, 1, closed="right")],
+        "reg_lambda": [Interval(Real, 0, 1e30, closed="both")],
+        "gamma": [Interval(Real, 0, 1e30, closed="both")],
+        "min_child_weight": [Interval(Real, 0, 1e30, closed="both")],
         "max_bin": [Interval(Integral, 2, 2**15, closed="both")],
         "tol": [Interval(Real, None, None, closed="neither"), None],
         "leaf": [StrOptions({"all", "ended", "parent"})],
@@ -766,7 +812,8 @@ class FederatedXGBClassifier(Federated):
         """Return an `xgboost.Booster` with the same predictions: the second class's probabilities.
 
         So saving, plotting and explaining the model work as with any other of XGBoost's. Gains and
-        covers are those over all clients' rows.
+        covers are those over all clients' rows. In features' names ``[``, ``]`` and ``<``, which
+        XGBoost refuses, become ``(``, ``)`` and ``_``: ``feature_names`` tells.
 
         Raises
         ------
@@ -808,4 +855,7 @@ def check_weights(weights: Any, n_rows: int) -> NDArray[np.float32]:
     check_consistent_length(weights, np.empty(n_rows))
     if not (np.isfinite(weights) & (weights >= 0)).all():
         raise ValueError("sample_weight must be finite and at least 0")
+    if weights.sum(dtype=np.float64) > MAX_WEIGHT:
+        total = weights.sum(dtype=np.float64)
+        raise ValueError(f"sample_weight must add up to at most 2**40; got {total:g}")
     return weights

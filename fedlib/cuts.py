@@ -3,11 +3,18 @@
 Clients count their values in buckets of a grid that is given beforehand: a bucket is what float32
 numbers have in common that agree in their sign, exponent and first digits. Counts are added up, and
 only buckets that matter are looked at more closely. So the cuts depend on the pooled data alone,
-never on how rows are dealt, and no message holds a value.
+never on how rows are dealt.
+
+What a client's counts tell: its values to one part in 2**11 at best, and nothing finer. Of values
+that lie further apart, such as whole numbers up to 4096, that is everything: how many rows have
+each. A row whose value is rare can be seen. No coarser grid could hide that and still tell such
+values apart; where it matters, round the column before.
 
 Their error: values that differ by less than one part in 2**11 may share a bucket, and so a bin. A
 feature with at most ``max_bin`` occupied buckets has one bin for each; of others, a bin's share of
 the rows is off by at most an eighth of a bin on either side, or by the rows of one finest bucket.
+The part is one of the value itself: what varies little about a large number, as dates in days or
+identifiers do, falls into few buckets. `crowded` finds such features.
 """
 
 from __future__ import annotations
@@ -23,10 +30,11 @@ from numpy.typing import NDArray
 from fedlib.messages import Array, Message, MessageError
 from fedlib.protocol import Flow
 
-__all__ = ["CountBuckets", "Cuts", "RowsPerBucket", "agree_on_cuts", "bucket_counts"]
+__all__ = ["CountBuckets", "Cuts", "RowsPerBucket", "agree_on_cuts", "bucket_counts", "crowded"]
 
 DEPTHS = (12, 16, 20)  # the leading bits of a float32 that make a bucket, round by round
 LARGEST = 2.0**127  # values beyond have no upper edge
+CROWD = 4  # how many values a bucket may hold on average before a client should hear of it
 Keys = Annotated[np.ndarray, Array("uint32", ("buckets",))]
 Sizes = Annotated[np.ndarray, Array("int64", ("features",), ge=0, le=2**32)]
 
@@ -34,7 +42,10 @@ Sizes = Annotated[np.ndarray, Array("int64", ("features",), ge=0, le=2**32)]
 class RowsPerBucket(Message):
     """How many values of each feature lie in each bucket that holds any."""
 
-    discloses = "how many of a client's values lie in each bucket, to one part in 2**11 at most"
+    discloses = (
+        "how many of a client's values lie in each bucket; of whole numbers up to 4096, "
+        "the count of each"
+    )
     sizes: Sizes
     keys: Keys
     counts: Annotated[np.ndarray, Array("int64", ("buckets",), ge=1, le=2**40)]
@@ -43,7 +54,9 @@ class RowsPerBucket(Message):
 class CountBuckets(Message):
     """Count your values in the buckets of ``depth`` bits inside these, of ``depth_before`` bits."""
 
-    discloses = "which buckets hold many rows of all clients"
+    discloses = (
+        "which buckets hold many rows of all clients; of features with few buckets, which hold any"
+    )
     reply = RowsPerBucket
     depth: Annotated[int, msgspec.Meta(ge=1, le=24)]
     depth_before: Annotated[int, msgspec.Meta(ge=0, le=23)]
@@ -143,6 +156,27 @@ def bucket_counts(X: NDArray[np.float32], request: CountBuckets) -> RowsPerBucke
         np.concatenate([keys for keys, _ in found]).astype(np.uint32),
         np.concatenate([counts for _, counts in found]).astype(np.int64),
     )
+
+
+def crowded(X: NDArray[np.float32], offsets: NDArray[np.int64]) -> list[int]:
+    """Return the features of rows (n_rows, n_features) that the grid cuts too coarsely.
+
+    These have bins enough for all finest buckets of the rows, but many values in each.
+
+    Examples
+    --------
+    >>> X = np.arange(100, dtype=np.float32)
+    >>> crowded(np.column_stack([X, X + 2**20]), np.array([0, 257, 259]))
+    [1]
+    """
+    found = []
+    for f, column in enumerate(X.T):
+        values = np.unique(_keys(column[~np.isnan(column)]))
+        n_buckets = len(np.unique(_prefix(values, DEPTHS[-1])))
+        n_bins = offsets[f + 1] - offsets[f] - 1
+        if n_buckets <= n_bins and len(values) > CROWD * n_buckets:
+            found.append(f)
+    return found
 
 
 @dataclass(frozen=True)

@@ -401,10 +401,10 @@ def gather(replies: Mapping[str, Any], *fields: str) -> list[NDArray[Any]]:
     ValueError
         When the clients disagree on the number of features or on their names.
     """
+    agree_on_names({name: reply.features for name, reply in replies.items()})
     sizes = {name: reply.representatives.shape[1] for name, reply in replies.items()}
     if agree("the number of features", sizes) == 0:
         raise ValueError("the clients' representatives have no features")
-    agree_on_names({name: reply.features for name, reply in replies.items()})
     return [np.concatenate([getattr(r, field) for r in replies.values()]) for field in fields]
 
 

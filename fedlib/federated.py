@@ -139,8 +139,8 @@ class Federated(BaseEstimator):
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         """Raise ValueError where clients in this process do not fit together."""
-        agree("the number of features", {name: c.X.shape[1] for name, c in clients.items()})
         agree_on_names({name: c.features for name, c in clients.items()})
+        agree("the number of features", {name: c.X.shape[1] for name, c in clients.items()})
 
     def _set_labels(self, clients: dict[str, Client]) -> None:
         lost = self.ledger_.lost

@@ -284,10 +284,10 @@ def _start(
     Where that client is lost, the next one drawn takes its place.
     """
     replies = yield IntroducePoints(n_components)
+    agree_on_names({name: reply.features for name, reply in replies.items()})
     n_features = agree(
         "the number of features", {name: reply.n_features for name, reply in replies.items()}
     )
-    agree_on_names({name: reply.features for name, reply in replies.items()})
     given = {"means_init": start.means}
     if covariance_type != "spherical":
         given["precisions_init"] = start.covariances

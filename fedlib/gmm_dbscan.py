@@ -129,9 +129,9 @@ def gaussian_mixture_dbscan(
     seed = int(rng.randint(2**31))
     local = int(local_min_samples or min_samples)
     replies = yield DescribeClusters(float(eps), local, int(n_components), seed)
+    agree_on_names({name: reply.features for name, reply in replies.items()})
     sizes = {name: reply.means.shape[1] for name, reply in replies.items()}
     agree("the number of features", sizes)
-    agree_on_names({name: reply.features for name, reply in replies.items()})
     samples = np.concatenate([draw_points(reply, rng) for reply in replies.values()])
     labels, core = cluster(samples, eps, min_samples)
     yield AssignPoints(float(eps), samples[core], labels[core])

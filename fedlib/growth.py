@@ -7,7 +7,7 @@ of all splits that any client named, and by histograms.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -38,11 +38,14 @@ __all__ = [
 
 LIMIT = 2**53  # what one client may report; the sums of a thousand clients still fit
 MAX_NODES = 2**31 - 2
+MAX_WEIGHT = 2.0**40  # of a client's rows; squares of a thousand clients' sums fit a float32
 
 Class = bool | int | float | str
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_NODES)]
 Node = Array("int32", ("nodes",), ge=-1)
-Weight = Annotated[float, msgspec.Meta(ge=0)]
+Setting = Annotated[float, msgspec.Meta(ge=0)]
+Weight = Annotated[float, msgspec.Meta(ge=0, le=LIMIT)]
+Loss = Annotated[float, msgspec.Meta(ge=0, le=2.0**200)]
 NO_FEATURE, NO_FLOAT, NO_BOOL = np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, bool)
 
 
@@ -52,7 +55,8 @@ class Growth(Message):
     The nodes ``decided``, decided + 1, … are split by these features and thresholds, or are leaves
     where the feature is -1. Where there are ``values``, they are those of the finished tree's
     nodes, and a new tree begins. The nodes ``first``, … , first + n_open - 1 are then the open
-    ones.
+    ones. ``weight`` is what the client said that its rows weigh, in the unit of its reply: no reply
+    may exceed it.
     """
 
     discloses = "nothing by itself"
@@ -63,25 +67,28 @@ class Growth(Message):
     values: Annotated[np.ndarray, Array("float32", ("tree",))]
     first: Count
     n_open: Count
+    weight: Weight
 
 
 class SplitProposals(Message):
     """A client's best splits of each open node, the best first, and what its rows there weigh.
 
-    ``direction`` is 0 where missing values go right, 1 left, 2 where it has none.
+    ``direction`` is 0 where missing values go right, 1 left, 2 where it has none. A threshold lies
+    halfway between two values: where these are whole numbers, it tells them. ``gain`` depends on
+    the classes on either side, and so tells something of them.
     """
 
     discloses = (
-        "which splits are best for a client's rows, at thresholds halfway between two of its "
-        "values, by how much, and its number of rows in each node; how well the model fits them"
+        "the best splits for a client's rows, halfway between two of its values; its rows in each "
+        "node; its log-loss"
     )
-    weight: Annotated[np.ndarray, Array("float64", ("nodes",), ge=0, le=2.0**140)]
+    weight: Annotated[np.ndarray, Array("float64", ("nodes",), ge=0, le=MAX_WEIGHT)]
     count: Annotated[np.ndarray, Array("int64", ("nodes",), ge=0)]
     feature: Annotated[np.ndarray, Array("int32", ("splits",), ge=0)]
     threshold: Annotated[np.ndarray, Array("float32", ("splits",))]
     direction: Annotated[np.ndarray, Array("uint8", ("splits",), le=2)]
     gain: Annotated[np.ndarray, Array("float32", ("splits",), ge=0)]
-    loss: Weight
+    loss: Loss
 
 
 class ProposeSplits(Growth):
@@ -94,9 +101,9 @@ class ProposeSplits(Growth):
     reply = SplitProposals
     n_features: Count
     n_candidates: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
-    reg_lambda: Weight
-    gamma: Weight
-    min_child_weight: Weight
+    reg_lambda: Setting
+    gamma: Setting
+    min_child_weight: Setting
     may_end: bool
 
     def check(self, reply: Message) -> None:
@@ -108,12 +115,21 @@ class ProposeSplits(Growth):
             raise MessageError(f"more than {self.n_candidates} splits of a node")
         if reply.feature.max(initial=0) >= self.n_features:
             raise MessageError(f"a feature that is not among the {self.n_features}")
+        if reply.weight.sum() > self.weight * (1 + 1e-6):  # sums in another order
+            raise MessageError("rows of more weight than the client has")
 
 
 class CandidateSums(Message):
-    """The sums of gradients and hessians left of each split, of its missing values, and in all."""
+    """The sums of gradients and hessians left of each split, of its missing values, and in all.
 
-    discloses = "a client's sums of gradients and hessians on either side of every proposed split"
+    While all predictions are alike, that is in the first tree, G and H are n·p − n₁ and n·p(1 − p)
+    for n rows, n₁ of them positive: they tell both numbers. That holds for all such sums.
+    """
+
+    discloses = (
+        "sums that tell a client's rows of each class on either side of every proposed split "
+        "(tree 1: exactly)"
+    )
     left: Annotated[np.ndarray, Array("int64", ("splits", "pair"), ge=-LIMIT, le=LIMIT)]
     missing: Annotated[np.ndarray, Array("int64", ("splits", "pair"), ge=-LIMIT, le=LIMIT)]
     totals: Annotated[np.ndarray, Array("int64", ("nodes", "pair"), ge=-LIMIT, le=LIMIT)]
@@ -128,21 +144,21 @@ class EvaluateSplits(Message):
     count: Annotated[np.ndarray, Array("int64", ("nodes",), ge=0)]
     feature: Annotated[np.ndarray, Array("int32", ("splits",), ge=0)]
     threshold: Annotated[np.ndarray, Array("float32", ("splits",))]
+    weight: Weight
 
     def check(self, reply: Message) -> None:
         """Raise MessageError where there are other sums than one for each split and node."""
         assert isinstance(reply, CandidateSums)
         _fits("splits", len(reply.left), len(self.feature))
         _fits("nodes", len(reply.totals), len(self.count))
-        _pairs(reply.totals)
-        if min(reply.left[:, 1].min(initial=0), reply.missing[:, 1].min(initial=0)) < 0:
-            raise MessageError("a negative sum of hessians")
+        for sums in (reply.left, reply.missing, reply.totals):
+            _possible(sums, self.weight)
 
 
 class LeafSums(Message):
     """The sums of gradients and hessians of a client's rows at each node."""
 
-    discloses = "a client's sums of gradients and hessians in every leaf"
+    discloses = "sums that tell a client's rows of each class in every leaf (tree 1: exactly)"
     sums: Annotated[np.ndarray, Array("int64", ("tree", "pair"), ge=-LIMIT, le=LIMIT)]
 
 
@@ -157,18 +173,18 @@ class SumLeaves(Growth):
         """Raise MessageError where there are other sums than one for each node."""
         assert isinstance(reply, LeafSums)
         _fits("nodes", len(reply.sums), self.n_nodes)
-        _pairs(reply.sums)
+        _possible(reply.sums, self.weight)
 
 
 class Histograms(Message):
     """The sums of gradients and hessians in each bin of each feature, for the nodes asked for."""
 
     discloses = (
-        "a client's sums of gradients and hessians in every bin of every node; "
-        "how well the model fits its rows"
+        "sums that tell a client's rows of each class in every bin of every node "
+        "(tree 1: exactly); its log-loss"
     )
     sums: Annotated[np.ndarray, Array("int64", ("nodes", "bins", "pair"))]
-    loss: Weight
+    loss: Loss
 
 
 class BuildHistograms(Growth):
@@ -184,9 +200,7 @@ class BuildHistograms(Growth):
         assert isinstance(reply, Histograms)
         _fits("nodes", len(reply.sums), int(self.wanted.sum()))
         _fits("bins", reply.sums.shape[1], self.n_bins)
-        _pairs(reply.sums)
-        if reply.sums.min(initial=0) < -LIMIT or reply.sums.max(initial=0) > LIMIT:
-            raise MessageError(f"sums beyond ±{LIMIT}")
+        _possible(reply.sums, self.weight)
 
 
 def _fits(what: str, given: int, wanted: int) -> None:
@@ -194,15 +208,26 @@ def _fits(what: str, given: int, wanted: int) -> None:
         raise MessageError(f"{given} {what} where {wanted} were asked for")
 
 
-def _pairs(sums: NDArray[np.int64]) -> None:
+def _possible(sums: NDArray[np.int64], weight: float) -> None:
+    """Raise MessageError where a pair of sums (…, 2) is of no rows of at most this weight.
+
+    A row's gradient is at most its weight and its hessian a quarter of that; making either a whole
+    number at most doubles it.
+    """
     _fits("sums", sums.shape[-1], 2)
-    if sums[..., 1].min(initial=0) < 0:
+    g, h = sums[..., 0], sums[..., 1]
+    if h.min(initial=0) < 0:
         raise MessageError("a negative sum of hessians")
+    if max(g.max(initial=0), -int(g.min(initial=0))) > 2 * weight or h.max(initial=0) > weight / 2:
+        raise MessageError("sums of more weight than the client has")
 
 
 @dataclass
 class Training:
-    """What the server learns from the clients before the first tree, and its settings."""
+    """What the server learns from the clients before the first tree, and its settings.
+
+    ``weights`` are those of each client's rows by its own word, 0 of passive ones.
+    """
 
     settings: dict[str, Any]
     classes: list[Class]
@@ -220,6 +245,11 @@ class Training:
     @property
     def unit(self) -> float:
         return 2.0**-self.bits
+
+    def forget(self, lost: Sequence[str]) -> None:
+        """Ask nothing more of the clients that are lost."""
+        for name in lost:
+            self.weights.pop(name, None)
 
     def goes_on(self, losses: Mapping[str, float]) -> bool:
         """Return whether the last tree made the log-loss of the rows at hand small enough."""
@@ -287,6 +317,13 @@ class Grower:
         sums = yield from self.sum_leaves(len(decisions[0]))
         return _finish(decisions, sums, self.training)
 
+    def put(self, question: type[Message], unit: float, **fields: Any) -> Step:
+        """Ask every client the same; each is held to its own weight, in the unit of its reply."""
+        weights = self.training.weights
+        replies = yield {name: question(**fields, weight=w / unit) for name, w in weights.items()}
+        self.training.forget(replies.lost)
+        return replies
+
     def ask(self, first: int, n_open: int) -> Step:
         """Ask for what the choice of the open nodes' splits needs."""
         raise NotImplementedError
@@ -297,7 +334,10 @@ class Grower:
 
     def sum_leaves(self, n_nodes: int) -> Step:
         """Return all clients' sums at each node, beside what they hold below it."""
-        replies = yield SumLeaves(**self.told, first=0, n_open=0, n_nodes=n_nodes)
+        unit = self.training.unit
+        replies = yield from self.put(
+            SumLeaves, unit, **self.told, first=0, n_open=0, n_nodes=n_nodes
+        )
         self.tell()
         return sum(reply.sums for reply in replies.values())
 
@@ -308,7 +348,9 @@ class TopSplits(Grower):
     def ask(self, first: int, n_open: int) -> Step:
         settings = self.training.settings
         gamma, min_child_weight = self.own_limits()
-        request = ProposeSplits(
+        return self.put(
+            ProposeSplits,
+            1.0,
             **self.told,
             first=first,
             n_open=n_open,
@@ -319,7 +361,6 @@ class TopSplits(Grower):
             min_child_weight=min_child_weight,
             may_end=settings["leaf"] == "ended",
         )
-        return (yield request)
 
     def own_limits(self) -> tuple[float, float]:
         """Return the γ and the least weight of a side that a client minds for its own rows."""
@@ -361,7 +402,14 @@ class UnionSplits(TopSplits):
         count = np.bincount(node, minlength=n_open)
         if not len(node):
             return _undecided(n_open)
-        replies = yield EvaluateSplits(first, count, feature, threshold)
+        replies = yield from self.put(
+            EvaluateSplits,
+            self.training.unit,
+            first=first,
+            count=count,
+            feature=feature,
+            threshold=threshold,
+        )
         names = ("left", "missing", "totals")
         left, missing, totals = (sum(getattr(r, n) for r in replies.values()) for n in names)
         total_gain, direction = np.empty(len(node), np.float32), np.empty(len(node), np.uint8)
@@ -403,11 +451,11 @@ class Binned(Grower):
         if first:
             light = self.sides[0::2, 1] <= self.sides[1::2, 1]
             wanted[0::2], wanted[1::2] = light, ~light
-        replies = yield self._request(first, n_open, wanted)
+        replies = yield from self._ask(first, n_open, wanted)
         self.tell()
         while first and replies.lost != self.lost:
             self.lost, wanted = replies.lost, np.ones(n_open, bool)
-            replies = yield self._request(first, n_open, wanted)
+            replies = yield from self._ask(first, n_open, wanted)
         self.lost = replies.lost
         asked = sum(reply.sums for reply in replies.values())
         if wanted.all():
@@ -418,11 +466,10 @@ class Binned(Grower):
             self.sums[~wanted] = parents - asked
         return replies
 
-    def _request(self, first: int, n_open: int, wanted: NDArray[np.bool_]) -> BuildHistograms:
+    def _ask(self, first: int, n_open: int, wanted: NDArray[np.bool_]) -> Step:
         n_bins = len(self.training.cuts.thresholds)
-        return BuildHistograms(
-            **self.told, first=first, n_open=n_open, wanted=wanted, n_bins=n_bins
-        )
+        place = {"first": first, "n_open": n_open, "wanted": wanted, "n_bins": n_bins}
+        return self.put(BuildHistograms, self.training.unit, **self.told, **place)
 
     def choose(self, replies: Replies, first: int, n_open: int) -> Step:
         settings, cuts = self.training.settings, self.training.cuts

@@ -299,10 +299,10 @@ def sum_cells(
     ValueError
         When the clients disagree on the number of features or on their names.
     """
+    agree_on_names({name: reply.features for name, reply in replies.items()})
     sizes = {name: reply.cells.shape[1] for name, reply in replies.items()}
     if agree("the number of features", sizes) == 0:
         raise ValueError("the clients' cells have no features")
-    agree_on_names({name: reply.features for name, reply in replies.items()})
     cells = np.concatenate([reply.cells for reply in replies.values()])
     counts = np.concatenate([reply.counts for reply in replies.values()])
     order = _sorted(cells)

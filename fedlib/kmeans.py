@@ -642,10 +642,10 @@ def _exact_sum(arrays: Iterable[NDArray]) -> NDArray:
 
 def _agree(arrays: Mapping[str, NDArray], replies: Mapping[str, Any]) -> int:
     """Return the clients' number of features, or raise ValueError where they disagree on them."""
+    agree_on_names({name: reply.features for name, reply in replies.items()})
     n_features = agree("the number of features", {n: a.shape[1] for n, a in arrays.items()})
     if n_features == 0:
         raise ValueError("the clients' points have no features")
-    agree_on_names({name: reply.features for name, reply in replies.items()})
     return int(n_features)
 
 

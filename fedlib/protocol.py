@@ -229,7 +229,11 @@ def agree(what: str, values: Mapping[str, Any], show: Callable[[Any], str] = str
 
 
 def agree_on_names(features: Mapping[str, Sequence[str]]) -> None:
-    """Raise ValueError where clients that name their features do not name the same, in order."""
+    """Raise ValueError where clients that name their features do not name the same, in order.
+
+    To be asked before `agree` on their number, which does not say whose column is missing. A client
+    that names none is believed to have the others'.
+    """
     named = {client: tuple(names) for client, names in features.items() if names}
     if named:
         agree("the features", named, ", ".join)

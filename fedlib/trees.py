@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Tree", "children", "level_starts", "node_totals", "predict_margins", "to_booster"]
 
+FOR_XGBOOST = str.maketrans("[]<", "()_")
+
 
 @dataclass(frozen=True)
 class Tree:
@@ -156,7 +158,8 @@ def to_booster(
         The share of positive rows that the log-odds start from, above 0 and below 1.
     n_features : int
     features : sequence of str, optional
-        The features' names.
+        The features' names. XGBoost takes no ``[``, ``]`` or ``<`` in a name, and no name twice: it
+        gets ``(``, ``)`` and ``_`` for these, and the feature's number after names that are alike.
 
     Raises
     ------
@@ -173,7 +176,7 @@ def to_booster(
     given = learner["learner_model_param"]["base_score"]
     written = repr(float(share))
     learner["learner_model_param"]["base_score"] = f"[{written}]" if "[" in given else written
-    learner["feature_names"] = list(features)
+    learner["feature_names"] = _names(features)
     learner["feature_types"] = ["float"] * len(features)
     forest = learner["gradient_booster"]["model"]
     forest["gbtree_model_param"]["num_trees"] = str(len(trees))
@@ -183,6 +186,14 @@ def to_booster(
     booster = xgboost.Booster()
     booster.load_model(bytearray(json.dumps(model), "utf-8"))
     return booster
+
+
+def _names(features: Sequence[str]) -> list[str]:
+    """Return names that XGBoost accepts, distinct."""
+    names = [name.translate(FOR_XGBOOST) for name in features]
+    while len(set(names)) < len(names):
+        names = [f"{name}_{f}" if names.count(name) > 1 else name for f, name in enumerate(names)]
+    return names
 
 
 def _tree_model(tree: Tree, number: int, n_features: int) -> dict[str, Any]:

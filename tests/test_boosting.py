@@ -52,6 +52,12 @@ def rows(n=120, d=4, seed=0, missing=0.0):
     return X, y
 
 
+def answers(clients, asked):
+    """Return what clients answer to a request to all, or to each its own."""
+    own = asked if isinstance(asked, dict) else dict.fromkeys(clients, asked)
+    return Replies({name: clients[name].answer(request) for name, request in own.items()})
+
+
 def same_trees(one, other):
     assert len(one) == len(other)
     for a, b in zip(one, other, strict=True):
@@ -83,18 +89,15 @@ def test_votes_count_gain_times_rows():
     flow = boosting(1, 1, max_depth=1, min_child_weight=0.0)
     clients = {"A": BoostingClient(four), "B": BoostingClient(two), "C": BoostingClient(two)}
 
-    def answers(request):
-        return Replies({name: client.answer(request) for name, client in clients.items()})
-
-    begin = flow.send(answers(next(flow)))
+    begin = flow.send(answers(clients, next(flow)))
     assert begin.base_margin == 0 == np.log(p / (1 - p))
-    replies = answers(flow.send(answers(begin)))
+    replies = answers(clients, flow.send(answers(clients, begin)))
     votes = {name: float(reply.weight[0] * reply.gain[0] / 2) for name, reply in replies.items()}
     left, right = 0.25 / 1.25, 0.25 / 1.75
     assert votes["A"] == pytest.approx(4 * (left + right) / 2)
     assert votes["B"] == votes["C"] == pytest.approx(2 * (left + left) / 2)
     # A's split at 3 has fewer votes than the split at 5 of B and C together
-    assert flow.send(replies).threshold[0] == 5
+    assert flow.send(replies)["A"].threshold[0] == 5
 
 
 def test_union_and_histogram_see_what_no_client_sees():
@@ -152,16 +155,13 @@ def test_it_can_be_driven_by_hand():
     flow = boosting(n_trees=1, max_depth=1)
     assert next(flow) == DescribeTraining(0.3)
     clients = {name: BoostingClient(part) for name, part in zip("AB", TOY, strict=True)}
-
-    def answers(request):
-        return Replies({name: client.answer(request) for name, client in clients.items()})
-
-    begin = flow.send(answers(DescribeTraining(0.3)))
+    begin = flow.send(answers(clients, DescribeTraining(0.3)))
     assert begin.classes == (0, 1)
     assert begin.base_margin == 0
-    request = flow.send(answers(begin))
-    assert isinstance(request, ProposeSplits)
-    assert request.n_candidates == 10
+    requests = flow.send(answers(clients, begin))
+    assert [type(request) for request in requests.values()] == [ProposeSplits] * 2
+    assert requests["A"].n_candidates == 10
+    assert requests["A"].weight == 2
 
 
 @each_method
@@ -356,11 +356,24 @@ def binary(data):
     return data.X, (data.y == data.y.min()).astype(int)
 
 
+REAL = [
+    "heart",
+    "diabetes",
+    "breast_cancer",
+    "smoking",
+    "dim_reduced_2d",
+    "dim_reduced_3d",
+    "banana",
+    "aggregation",
+    "s-set1",
+    "3MC",
+    "moons",
+]
+
+
 @pytest.mark.jit
 @pytest.mark.parametrize("missing", [0.0, 0.15])
-@pytest.mark.parametrize(
-    "name", ["heart", "diabetes", "smoking", "dim_reduced_2d", "dim_reduced_3d", "banana", "moons"]
-)
+@pytest.mark.parametrize("name", REAL)
 def test_histogram_is_xgboost_on_the_same_bins(name, missing, real_data):
     """The same structure for any dealing to 1–10 clients, and leaves to 1e-6.
 
@@ -368,16 +381,26 @@ def test_histogram_is_xgboost_on_the_same_bins(name, missing, real_data):
     the other there. (On these data that has not been seen.)
     """
     X, y = binary(real_data(name))
-    X, y = X[:6000], y[:6000]
     rng = np.random.default_rng(7)
     X = np.where(rng.random(X.shape) < missing, np.nan, X)
     options = {"gamma": 0.2, "min_child_weight": 0.5, "reg_lambda": 2.0} if missing else {}
-    model = FederatedXGBClassifier(20, method="histogram", tol=None, **options)
+    n_trees = 2 if len(y) > 10_000 else 8
+    model = FederatedXGBClassifier(n_trees, method="histogram", tol=None, **options)
     trees = model.fit(deal(X, y, 1)).trees_
-    for n_clients in (3, 10):
-        same_trees(model.fit(deal(X, y, n_clients, n_clients)).trees_, trees)
+    case = 2 * REAL.index(name) + bool(missing)
+    n_clients = 2 + case % 9  # over all cases each of 2–10 clients, and on each set two of them
+    same_trees(model.fit(deal(X, y, n_clients, case)).trees_, trees)
     ours, theirs = first_other_choice(model, X, y, max_depth=6, **options)
     np.testing.assert_array_max_ulp(ours, theirs, 1, np.float32)
+
+
+@pytest.mark.jit
+def test_histogram_is_the_same_for_every_number_of_clients(real_data):
+    X, y = binary(real_data("heart"))
+    model = FederatedXGBClassifier(3, method="histogram", tol=None)
+    trees = model.fit([(X, y)]).trees_
+    for n_clients in range(2, 11):
+        same_trees(model.fit(deal(X, y, n_clients, n_clients)).trees_, trees)
 
 
 @pytest.mark.jit
@@ -426,7 +449,7 @@ def test_no_order_counts(parts, seed, method):
 
 
 @each_method
-@pytest.mark.parametrize("names", [None, ["age", "height", "weight", "sugar"]])
+@pytest.mark.parametrize("names", [None, ["age", "BMI [kg/m2]", "BMI (kg/m2)", "sugar <fast>"]])
 def test_to_xgboost(method, names, tmp_path):
     X, y = rows(missing=0.1)
     model = FederatedXGBClassifier(8, method=method, tol=None, max_depth=4)
@@ -435,7 +458,7 @@ def test_to_xgboost(method, names, tmp_path):
         parts = [(pd.DataFrame(X, columns=names), y) for X, y in parts]
     booster = model.fit(parts).to_xgboost()
     new = rows(seed=5, missing=0.2)[0]
-    data = xgboost.DMatrix(new, feature_names=names)
+    data = xgboost.DMatrix(new, feature_names=booster.feature_names)
     margins = booster.predict(data, output_margin=True)
     np.testing.assert_array_equal(
         margins, model.decision_function(new if names is None else pd.DataFrame(new, columns=names))
@@ -610,6 +633,17 @@ def test_a_lost_client(method, request_class, times):
         model.fit(InProcess(clients()))
 
 
+@each_method
+def test_a_passive_client_cannot_go_on_alone(method):
+    X, y = rows()
+    passive = BoostingClient((X, None))
+    passive.passive = True
+    clients = {"A": Unreliable((X, y), (ProposeSplits, BuildHistograms), 1), "B": passive}
+    model = FederatedXGBClassifier(3, method=method, tol=None)
+    with pytest.raises(ValueError, match="every client left is passive"):
+        model.fit(InProcess(clients), min_clients=1)
+
+
 def test_histograms_after_a_loss_are_those_of_the_others():
     """The sibling of a lighter node cannot be had from a parent that held the lost rows."""
     X, y = rows(400)
@@ -631,8 +665,14 @@ def test_histograms_after_a_loss_are_those_of_the_others():
         assert tree.cover[leaf] == pytest.approx(cover, rel=1e-5)
 
 
+def rows_of(g=0, h=0):
+    """Return a pair of sums in units, whose unit is that of 65 to 128 rows in all."""
+    return np.array([g, h]) * 2 ** (52 - 7)
+
+
 LIES = {
     "more rows than a number can hold": ("SplitProposals", "weight", lambda a: a + 2.0**141),
+    "more rows than it has": ("SplitProposals", "weight", lambda a: a + 41),
     "too many nodes": ("SplitProposals", "count", lambda a: np.append(a, 0)),
     "more splits than it lists": ("SplitProposals", "count", lambda a: a + 1),
     "a feature nobody has": ("SplitProposals", "feature", lambda a: a + 4),
@@ -640,16 +680,27 @@ LIES = {
     "another direction": ("SplitProposals", "direction", lambda a: a + np.uint8(3)),
     "sums of other splits": ("CandidateSums", "left", lambda a: a[1:]),
     "negative hessians": ("CandidateSums", "totals", lambda a: -a - 1),
+    "negative hessians left of a split": ("CandidateSums", "left", lambda a: -a - 1),
+    "gradients of more rows than it has": ("CandidateSums", "left", lambda a: a + rows_of(g=90)),
+    "hessians of more rows than it has": ("CandidateSums", "missing", lambda a: a + rows_of(h=90)),
     "sums beyond all rows": ("LeafSums", "sums", lambda a: a + 2**60),
+    "leaves of more rows than it has": ("LeafSums", "sums", lambda a: a + rows_of(h=21)),
+    "leaves against more rows": ("LeafSums", "sums", lambda a: a - rows_of(g=121)),
     "sums of other leaves": ("LeafSums", "sums", lambda a: a[:1]),
     "three sums": ("LeafSums", "sums", lambda a: a[:, [0, 1, 1]]),
     "fewer bins": ("Histograms", "sums", lambda a: a[:, 1:]),
     "more nodes": ("Histograms", "sums", lambda a: np.repeat(a, 2, axis=0)),
     "histograms beyond all rows": ("Histograms", "sums", lambda a: a + 2**60),
+    "the least of all sums": ("Histograms", "sums", lambda a: a * 0 + [-(2**63), 0]),
+    "bins of more rows than it has": ("Histograms", "sums", lambda a: a + rows_of(h=21)),
+    "a loss beyond all": ("Histograms", "loss", lambda loss: 1e300),
     "buckets twice": ("RowsPerBucket", "keys", lambda a: a * np.uint32(0)),
     "buckets of other features": ("RowsPerBucket", "sizes", lambda a: np.append(a, 0)),
     "buckets nobody asked for": ("RowsPerBucket", "keys", lambda a: a + np.uint32(2**31)),
     "classes without weights": ("TrainingDescription", "weights", lambda a: a[1:]),
+    "rows that outweigh all": ("TrainingDescription", "weights", lambda a: a * 2.0**100),
+    "a learning rate beyond all": ("TrainingDescription", "learning_rate", lambda rate: 1e300),
+    "too many names": ("TrainingDescription", "features", lambda names: ("a", "b", "c", "d", "e")),
     "text and numbers": ("TrainingDescription", "classes", lambda a: (0, "one")),
     "a class that is no number": ("TrainingDescription", "classes", lambda a: (0.0, np.nan)),
 }
@@ -685,6 +736,21 @@ def test_a_lying_client_is_a_lost_one(lie, relay):
     assert len(model.trees_) == 2
 
 
+@settings(max_examples=20)
+@given(dealings(), st.data(), st.sampled_from(METHODS))
+def test_no_honest_client_seems_to_lie(parts, data, method):
+    """Whatever its rows weigh: rounding to whole units leaves its sums within its weight."""
+    powers = st.integers(-70, 36).map(lambda power: 2.0**power) | st.just(0.0)
+    weighted = [
+        (X, y, data.draw(hnp.arrays(np.float64, len(y), elements=powers))) for X, y in parts
+    ]
+    weighted.append((np.zeros((2, parts[0][0].shape[1])), [0, 1], [1.0, 1.0]))  # both classes
+    model = FederatedXGBClassifier(
+        3, method=method, min_child_weight=0, reg_lambda=0, learning_rate=1.0, tol=None
+    )
+    assert not model.fit(weighted).ledger_.lost
+
+
 @pytest.mark.parametrize(
     "request_message",
     [
@@ -713,6 +779,27 @@ def test_clients_that_disagree_on_columns():
     clients = {"A": BoostingClient((X, y)), "B": BoostingClient((X[:, :3], y))}
     with pytest.raises(ValueError, match="number of features: 4 at 'A'; 3 at 'B'"):
         FederatedXGBClassifier().fit(InProcess(clients))
+
+
+@pytest.mark.parametrize("over_a_transport", [False, True])
+def test_a_missing_column_is_named(over_a_transport):
+    X, y = rows()
+    table = pd.DataFrame(X, columns=list("abcd"))
+    parts = [(table, y), (table[list("abd")], y)]
+    if over_a_transport:
+        parts = InProcess({str(i): BoostingClient(part) for i, part in enumerate(parts)})
+    with pytest.raises(ValueError, match="the features: a, b, c, d at '0'; a, b, d at '1'"):
+        FederatedXGBClassifier().fit(parts)
+
+
+def test_who_names_no_columns_is_believed_but_not_silently():
+    X, y = rows()
+    table = pd.DataFrame(X, columns=list("abcd"))
+    with pytest.warns(
+        UserWarning, match="no names of features at '1', '2': taken to be a, b, c, d"
+    ):
+        model = FederatedXGBClassifier(1).fit([(table, y), (X, y), (X, y)])
+    assert model.feature_names_in_.tolist() == list("abcd")
 
 
 @pytest.mark.parametrize(
@@ -746,6 +833,7 @@ def test_only_rows_without_weight():
         (([[1.0]], np.array(["2001-01-01"], "M8[D]")), "y must be text or numbers"),
         (([[1.0]], [0], [-1.0]), "sample_weight must be finite and at least 0"),
         (([[1.0]], [0], [1.0, 1.0]), "inconsistent"),
+        (([[1.0]], [0], [2.0**41]), r"add up to at most 2\*\*40; got 2.19902e\+12"),
         ((np.empty((3, 0)), [0, 1, 0]), "0 feature"),
     ],
 )
@@ -762,9 +850,13 @@ def test_bad_own_data(part, message):
         {"method": "exact"},
         {"max_depth": 31},
         {"learning_rate": 0.0},
+        {"learning_rate": 1e39},
         {"reg_lambda": -1.0},
+        {"reg_lambda": 1e300},
         {"gamma": -1.0},
+        {"gamma": 1e300},
         {"min_child_weight": -1.0},
+        {"min_child_weight": 1e300},
         {"max_bin": 1},
         {"tol": "small"},
         {"leaf": "best"},
@@ -786,8 +878,9 @@ def test_learning_rates_are_averaged_by_rows():
     clients["B"] = BoostingClient((X[80:], y[80:]))
     model = FederatedXGBClassifier(1, learning_rate=0.4).fit(InProcess(clients))
     assert model.learning_rate_ == pytest.approx(0.1 * 80 / 120 + 0.4 * 40 / 120)
-    with pytest.raises(ValueError, match="learning_rate must be above 0"):
-        BoostingClient((X, y), learning_rate=0.0)
+    for rate in (0.0, 1.5, np.nan):
+        with pytest.raises(ValueError, match=f"above 0 and at most 1; got {rate}"):
+            BoostingClient((X, y), learning_rate=rate)
 
 
 def test_it_stops_when_the_loss_hardly_falls():
@@ -804,17 +897,78 @@ def test_it_stops_when_the_loss_hardly_falls():
     assert model.losses_[-1] == pytest.approx(expected, rel=1e-4)
 
 
-def test_cuts_say_nothing_of_single_values(relay):
-    """No value of a client travels, and thresholds are none of its values."""
+# What the server learns -------------------------------------------------------------------------
+
+
+def first_of(transport, kind, client):
+    """Return a client's first message of a kind."""
+    replies = (decode(step[client]) for step in transport.replies if client in step)
+    return next(reply for reply in replies if type(reply).__name__ == kind)
+
+
+def classes_by(sums, model, total):
+    """Return the rows and the positive rows behind sums (…, 2) of gradients in the first tree."""
+    p = np.float64(np.float32(model.base_share_))
+    g, h = np.moveaxis(sums * 2.0 ** (np.ceil(np.log2(total)) - 52), -1, 0)
+    n = h / (p * (1 - p))
+    return np.stack([n, n * p - g], axis=-1)
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.2])
+def test_histograms_tell_the_classes_in_every_bin(missing, relay):
+    """As they disclose: of each bin its rows and positive rows, whoever has them."""
+    X, y = rows(200, missing=missing)
+    parts = deal(X, y, 2)
+    transport = relay({name: BoostingClient(part) for name, part in zip("AB", parts, strict=True)})
+    model = FederatedXGBClassifier(1, method="histogram", tol=None).fit(transport)
+    cuts = cuts_of(X.astype(np.float32))
+    own, classes = cuts.bins(parts[0][0].astype(np.float32)), parts[0][1]
+    truth = np.zeros((len(cuts.thresholds), 2))
+    for f, bins in enumerate(own.T):
+        np.add.at(truth, cuts.offsets[f] + bins, np.column_stack([np.ones(len(bins)), classes]))
+    told = classes_by(first_of(transport, "Histograms", "A").sums[0], model, len(y))
+    np.testing.assert_allclose(told, truth, atol=1e-3)
+    assert (truth[:, 0] == 1).any()  # a row alone in its bin, and its class
+
+
+def test_leaves_and_candidates_tell_classes(relay):
+    """As they disclose: on the way of every split, and in every leaf."""
     X, y = rows(200)
-    X = X + np.random.default_rng(1).random(X.shape) / 3
-    clients = {"A": BoostingClient((X[:90], y[:90])), "B": BoostingClient((X[90:], y[90:]))}
-    model = FederatedXGBClassifier(3, method="histogram").fit(transport := relay(clients))
-    thresholds = np.concatenate([tree.threshold for tree in model.trees_])
-    assert not np.isin(thresholds, X.astype(np.float32)).any()
-    early = b"|".join(b for step in transport.replies[:4] for b in step.values())
-    assert not any(x.tobytes() in early for x in X.astype(np.float32).ravel())
-    assert not any(x.tobytes() in early for x in X.ravel())
+    parts = deal(X, y, 2)
+    transport = relay({name: BoostingClient(part) for name, part in zip("AB", parts, strict=True)})
+    model = FederatedXGBClassifier(1, method="union", max_depth=1).fit(transport)
+    own, classes = parts[0]
+    asked = (decode(step["A"]) for step in transport.requests)
+    asked = next(request for request in asked if isinstance(request, EvaluateSplits))
+    told = first_of(transport, "CandidateSums", "A")
+    goes_left = own[:, asked.feature].astype(np.float32) < asked.threshold
+    truth = np.stack([goes_left.sum(axis=0), goes_left[classes == 1].sum(axis=0)], axis=-1)
+    np.testing.assert_allclose(classes_by(told.left, model, len(y)), truth, atol=1e-3)
+    tree = model.trees_[0]
+    left = own[:, tree.feature[0]].astype(np.float32) < tree.threshold[0]
+    truth = [[0, 0], *([side.sum(), classes[side].sum()] for side in (left, ~left))]
+    told = first_of(transport, "LeafSums", "A").sums
+    np.testing.assert_allclose(classes_by(told, model, len(y)), truth, atol=1e-3)
+
+
+def test_a_large_offset_hides_a_feature_from_histograms_and_the_client_says_so():
+    """The grid is relative to the values; the other methods divide between any two."""
+    rng = np.random.default_rng(0)
+    signal = rng.integers(0, 100, 400).astype(float)
+    y = (signal > 50).astype(int)
+    table = pd.DataFrame({"day": signal + 2**20, "sex": rng.integers(0, 2, 400)})
+    parts = [(table[i::2], y[i::2]) for i in range(2)]
+    model = FederatedXGBClassifier(5, method="histogram", tol=None)
+    with pytest.warns(UserWarning, match=r"features 'day': .* subtract the same number"):
+        blind = model.fit(parts)
+    assert (blind.predict(table) == y).mean() < 0.8
+    near = [(part - [2**20, 0], y) for part, y in parts]
+    assert (model.fit(near).predict(table - [2**20, 0]) == y).all()
+    votes = clone(model).set_params(method="top_splits").fit(parts)
+    assert (votes.predict(table) == y).mean() > 0.98
+
+
+# Prediction and conventions ---------------------------------------------------------------------
 
 
 def test_prediction_checks_its_rows():

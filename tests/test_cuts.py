@@ -1,4 +1,4 @@
-"""Cuts: they depend on the pooled rows alone, separate what they promise, and hold no value."""
+"""Cuts: they depend on the pooled rows alone, separate what they promise, tell what they say."""
 
 import numpy as np
 import pytest
@@ -6,13 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedlib.cuts import CountBuckets, RowsPerBucket, agree_on_cuts, bucket_counts
+from fedlib.cuts import CountBuckets, RowsPerBucket, agree_on_cuts, bucket_counts, crowded
 from fedlib.messages import MessageError
 from fedlib.protocol import Replies
 
 
-def agree(parts, max_bin=256, lose=None):
-    """Return the cuts of clients with these rows; the last is lost at the request ``lose``."""
+def agree(parts, max_bin=256, lose=None, told=None):
+    """Return the cuts of clients with these rows; the last is lost at the request ``lose``.
+
+    The first one's replies are appended to ``told``.
+    """
     flow = agree_on_cuts(parts[0].shape[1], max_bin)
     request = next(flow)
     asked = 0
@@ -21,6 +24,8 @@ def agree(parts, max_bin=256, lose=None):
         replies = {str(i): bucket_counts(X, request) for i, X in enumerate(parts)}
         for reply in replies.values():
             request.check(reply)
+        if told is not None:
+            told.append(replies["0"])
         lost = [name for name in list(replies)[-1:] if gone]
         kept = {name: reply for name, reply in replies.items() if name not in lost}
         asked += 1
@@ -83,6 +88,53 @@ def test_cuts_depend_on_the_pooled_rows_alone(X, max_bin, n_clients, seed):
         assert (column[present] < at[bins[present, f]]).all()
         above = present & (bins[:, f] > 0)
         assert (column[above] >= at[bins[above, f] - 1]).all()
+
+
+@pytest.mark.parametrize("data", ["heart", "whole numbers"])
+def test_whole_numbers_are_told_with_their_counts(data, request):
+    """As `RowsPerBucket` discloses: the lower edge of a bucket of 20 bits is the number itself."""
+    if data == "heart":
+        X = request.getfixturevalue("real_data")("heart").X
+        X = X[:, (np.round(X) == X).all(axis=0)].astype(np.float32)
+        assert X.shape[1] >= 10
+    else:
+        X = np.random.default_rng(0).integers(-4096, 4097, (300, 2)).astype(np.float32)
+    own = X[:40]
+    told = []
+    agree([own, X[40:]], told=told)
+    bits = told[-1].keys.astype(np.int64) << 12
+    edges = np.where(bits >> 31, bits & (2**31 - 1), ~bits).astype(np.uint32).view(np.float32)
+    edges = np.where(edges < 0, -np.ceil(-edges - 1), edges)  # below 0 it is the upper edge
+    stops = np.cumsum(told[-1].sizes)
+    for f, column in enumerate(own.T):
+        here = slice(stops[f] - told[-1].sizes[f], stops[f])
+        values, counts = np.unique(column, return_counts=True)
+        np.testing.assert_array_equal(edges[here], values)
+        np.testing.assert_array_equal(told[-1].counts[here], counts)
+
+
+@given(
+    hnp.arrays(np.float32, (12, 2), elements=st.floats(-(2.0**99), 2.0**99, width=32)),
+    st.integers(0, 2**12 - 1),
+)
+def test_nothing_finer_than_a_bucket_is_told(X, low_bits):
+    """Values that agree in 20 bits, to one part in 2**11, give the same messages."""
+    same = ((X.view(np.uint32) & np.uint32(2**32 - 2**12)) | np.uint32(low_bits)).view(np.float32)
+    told, other = [], []
+    agree([X + np.float32(0)], told=told)
+    agree([same], told=other)
+    assert told == other or (X == 0).any()
+
+
+def test_what_varies_little_about_a_large_number_is_crowded():
+    """Not so what has few values, nor what ``max_bin`` alone divides coarsely."""
+    x = np.random.default_rng(0).uniform(0, 100, 500)
+    X = np.column_stack([x, x + 1e6, x > 50, x.round(), np.full(500, np.nan)]).astype(np.float32)
+    assert crowded(X, agree([X]).offsets) == [1]
+    assert crowded(X, agree([X], 4).offsets) == [1]
+    assert crowded(X[:0], agree([X]).offsets) == []
+    spread = 1.001 ** np.arange(-2000, 2000, dtype=np.float32)
+    assert crowded(column(spread), agree([column(spread)]).offsets) == []
 
 
 def test_bins_have_about_as_many_rows():

@@ -67,6 +67,23 @@ def test_xgboost_predicts_the_same():
     assert booster.feature_names == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("names", "given"),
+    [
+        (["BMI [kg/m2]", "sugar < 5"], ["BMI (kg/m2)", "sugar _ 5"]),
+        (["a", "a"], ["a_0", "a_1"]),
+        (["x[", "x(", "x(_0"], ["x(_0_0", "x(_1", "x(_0_2"]),
+    ],
+)
+def test_xgboost_gets_names_that_it_takes(names, given):
+    """Of no two alike, and without brackets and less-than signs."""
+    booster = to_booster([SMALL], 0.5, len(names), names)
+    assert booster.feature_names == given
+    data = xgboost.DMatrix(np.zeros((1, len(names))), feature_names=given)
+    assert booster.predict(data, output_margin=True) == [10]
+    assert len(booster.trees_to_dataframe()) == 5
+
+
 def test_xgboost_takes_trees_of_one_leaf_and_none_at_all():
     leaf = tree([-1], [0], [2])
     data = xgboost.DMatrix(np.zeros((1, 3)))

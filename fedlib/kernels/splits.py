@@ -4,6 +4,10 @@ Gradients and hessians are float32. They are summed as whole numbers, multiples 
 a sum depends on no order; the caller sees to it that no sum reaches 2**53, so each is a float64
 exactly. Gains are float32. A row is in a ``slot``, the number of its node among the open ones; -1
 where it has none.
+
+Features are gone through one after the other: clients call these kernels side by side in threads,
+and several threads inside parallel kernels abort the process on numba's workqueue layer. The
+cores are shared by the clients instead.
 """
 
 import math
