@@ -9,6 +9,7 @@ import pandas as pd
 import study
 import xgboost
 from joblib import Parallel, delayed
+from scipy import stats
 from sklearn.metrics import confusion_matrix, roc_auc_score
 from sklearn.model_selection import StratifiedKFold, train_test_split
 
@@ -27,8 +28,9 @@ SETTINGS = {
     "gamma": 0.0,
     "min_child_weight": 1.0,
 }
-N_TREES = 10  # as xgboost.train; the rule of stopping in F grows 8 to 23 on its three small sets
+N_TREES = 10  # as xgboost.train unless told; xgboost.ipynb sets it beside what F's rule grows
 N_CANDIDATES = 10  # F's example
+LEAF = "all"  # XGBoost's; the other readings of F are compared in xgboost.ipynb
 VERSIONS = f"{study.VERSIONS}, xgboost {xgboost.__version__}"
 
 # F's column "specificity" is the negative predictive value: proved for the test rows of Tables
@@ -68,7 +70,7 @@ def deal(X, y, rows, n_clients, seed):
 
 def federated(method, n_trees=N_TREES, **other):
     """Return the estimator that all pages use: no early stop, so that all grow as many trees."""
-    own = SETTINGS | {"n_candidates": N_CANDIDATES, "tol": None} | other
+    own = SETTINGS | {"n_candidates": N_CANDIDATES, "leaf": LEAF, "tol": None} | other
     return FederatedXGBClassifier(n_trees, method=method, **own)
 
 
@@ -152,8 +154,8 @@ def volume_split(data, sizes, n_clients, seed):
     return _named(found, "condition").assign(dataset=data.name, split=seed)
 
 
-def balance_split(data, shares, n_clients, size, seed):
-    """Return the scores of one split for training sets with these shares of negative rows.
+def balance_sets(data, shares, size, seed):
+    """Yield, for each of these shares of negative rows, its name, training rows and test rows.
 
     All are tested on the same rows, half of them positive, a fifth of the balanced set, and trained
     on ``size`` others.
@@ -162,7 +164,6 @@ def balance_split(data, shares, n_clients, size, seed):
     classes = [rng.permutation(np.flatnonzero(data.y == label)) for label in (0, 1)]
     n_test = min(map(len, classes)) // 5
     test = np.concatenate([rows[:n_test] for rows in classes])
-    found = {}
     for share in shares:
         n_negative = round(size * share / 100)
         train = np.concatenate(
@@ -171,8 +172,15 @@ def balance_split(data, shares, n_clients, size, seed):
                 for rows, n in zip(classes, (n_negative, size - n_negative), strict=True)
             ]
         )
-        name = f"{share}-{100 - share} negative-positive"
-        found[name] = scored(data, train, test, n_clients, seed)
+        yield f"{share}-{100 - share} negative-positive", train, test
+
+
+def balance_split(data, shares, n_clients, size, seed):
+    """Return the scores of one split of `balance_sets`."""
+    found = {
+        name: scored(data, train, test, n_clients, seed)
+        for name, train, test in balance_sets(data, shares, size, seed)
+    }
     return _named(found, "condition").assign(dataset=data.name, split=seed)
 
 
@@ -182,7 +190,8 @@ def _named(frames, column):
 
 def each_split(one_split, n_splits, *arguments):
     """Return the results of all splits as one table; two splits run at a time."""
-    runs = Parallel(n_jobs=2)(delayed(one_split)(*arguments, seed) for seed in range(n_splits))
+    two = Parallel(n_jobs=min(2, n_splits))
+    runs = two(delayed(one_split)(*arguments, seed) for seed in range(n_splits))
     return pd.concat(runs, ignore_index=True)
 
 
@@ -199,8 +208,8 @@ def intervals(runs, by, metrics=SCORES):
     return pd.DataFrame(long).reset_index()
 
 
-def changes(runs, by, pairs):
-    """Return intervals of what changes from one method to another on the same split.
+def paired(runs, by, pairs, metrics=SCORES):
+    """Return what changes from one method to another on the same split.
 
     Parameters
     ----------
@@ -213,16 +222,39 @@ def changes(runs, by, pairs):
     Returns
     -------
     DataFrame
-        As `intervals`, by ``change``, the pair's name, and with the share of splits that ``fall``.
+        One line a split, ``change`` (the pair's name) and value of the columns ``by``.
     """
     keys = ["method", "n_clients"]
-    each = runs.set_index([*keys, *by, "split"])[SCORES].sort_index()
+    each = runs.set_index([*keys, *by, "split"])[metrics].sort_index()
     found = {name: each.loc[after] - each.loc[before] for name, (before, after) in pairs.items()}
-    frame = _named({name: change.reset_index() for name, change in found.items()}, "change")
-    groups = ["change", *by]
-    falls = frame.assign(**{score: frame[score] < 0 for score in SCORES}).groupby(groups)[SCORES]
-    long = falls.mean().rename_axis(columns="metric").stack().rename("fall").reset_index()
-    return intervals(frame, groups).merge(long, on=[*groups, "metric"])
+    return _named({name: change.reset_index() for name, change in found.items()}, "change")
+
+
+def changes(frame, by, metrics=SCORES):
+    """Return intervals of what `paired` found, by ``change`` and the columns ``by``.
+
+    Besides those of `intervals`, ``mean_low`` and ``mean_high`` bound the mean over all splits of
+    these rows: the 95 % of Student's t. ``fall`` is the share of splits in which a score falls.
+    """
+    by = ["change", *by]
+    groups = frame.groupby(by)[metrics]
+    margin = stats.t.ppf(0.975, groups.count() - 1) * groups.sem()
+    falls = frame.assign(**{score: frame[score] < 0 for score in metrics}).groupby(by)[metrics]
+    more = {
+        "mean_low": groups.mean() - margin,
+        "mean_high": groups.mean() + margin,
+        "fall": falls.mean(),
+    }
+    long = {name: found.rename_axis(columns="metric").stack() for name, found in more.items()}
+    beside = pd.DataFrame(long).reset_index()
+    return intervals(frame, by, metrics).merge(beside, on=[*by, "metric"])
+
+
+def tendency(row):
+    """Say in words what a mean change does; its interval decides whether it is one."""
+    if row["mean_high"] < 0:
+        return "falls"
+    return "rises" if row["mean_low"] > 0 else "shows no change"
 
 
 def stamped(frame, data):
@@ -230,15 +262,15 @@ def stamped(frame, data):
     return frame.assign(source=data.source, sha256=data.sha256 or "", versions=VERSIONS)
 
 
-def most_splits(measured, name):
+def most(measured, name, of="splits"):
     """Save a result, and return it, or the kept one if that is of more splits; say which."""
     study.save(measured, name)
     kept = study.read(name, [study.KEPT]) if (study.KEPT / name).exists() else measured[:0]
     shown = measured
     where = "measured in this run"
-    if len(kept) and kept["splits"].max() > measured["splits"].max():
+    if len(kept) and kept[of].max() > measured[of].max():
         shown, where = kept, f"of the last complete run on real data\n({kept['versions'].iloc[0]})"
-    print(f"{name}: {shown['splits'].max()} splits, {where}.")
+    print(f"{name}: {shown[of].max():,} {of}, {where}.")
     return shown
 
 
@@ -256,7 +288,8 @@ def verdict(published, found, data):
     -------
     DataFrame
         Rows as of `study.fidelity`, of status ``within`` or ``differs``. The thesis's method is
-        compared with ``"top_splits"``; the note says whether the other two have the number inside.
+        compared with ``"top_splits"``; the note names its leaf, and says whether the other two
+        methods have the number inside.
     """
     if data.source != "real":
         published = published[:0]
@@ -287,10 +320,14 @@ def _notes(judged, methods):
     """Return where a number lies, and whether the other methods have it inside."""
     notes = []
     for place, row in judged[0].iterrows():
-        value, note = float(row["published"]), []
+        value = float(row["published"])
+        note = [f"top_splits with leaf={LEAF!r}"] if methods[0] != ORIGINAL else []
         if row["status"] == "differs":
             side = "below" if value < row["low"] else "above"
-            note.append(f"{side} the central 95 % of splits; parameters and splits are unknown")
+            note.append(
+                f"{side} the central 95 % of splits with {N_TREES} trees; F's number of trees, "
+                "other parameters and splits are unknown"
+            )
         for method, other in zip(methods[1:], judged[1:], strict=True):
             inside = "inside" if other.loc[place, "status"] == "within" else "outside"
             note.append(f"{inside} for {method}")
@@ -299,6 +336,33 @@ def _notes(judged, methods):
             note.append(f"the column {how} the negative predictive value")
         notes.append("; ".join(note))
     return notes
+
+
+def note_trees(judged, by_trees):
+    """Say in the note of every number that differs which numbers of trees have it inside.
+
+    Parameters
+    ----------
+    judged : DataFrame
+        From `verdict`.
+    by_trees : DataFrame
+        Intervals of XGBoost alone, by condition, trees and metric.
+    """
+    places = by_trees.set_index(["condition", "metric"]).sort_index()
+    notes = []
+    for _, row in judged.iterrows():
+        if row["status"] != "differs":
+            notes.append(row["note"])
+            continue
+        of_number = places.loc[[(row["condition"], PRINTED[row["metric"]])]]
+        inside = [
+            study.judge(row["published"], np.nan, low, high, truncated=True) == "within"
+            for low, high in of_number[["low", "high"]].to_numpy()
+        ]
+        trees = of_number.loc[inside, "trees"] if any(inside) else of_number["trees"]
+        where = f"{'inside' if any(inside) else 'outside'} for XGBoost alone with"
+        notes.append(f"{row['note']}; {where} {', '.join(map(str, trees))} trees")
+    return judged.assign(note=notes)
 
 
 def explanations(row, n_positive, n_negative):

@@ -103,7 +103,7 @@ def fidelity(rows, data, measured, spread=None, notes=None, truncated=False):
     cells = zip(rows["published"], rows["measured"], rows["low"], rows["high"], strict=True)
     statuses = [judge(*cell, truncated) for cell in cells]
     rows["status"] = pd.Series(statuses, rows.index, dtype=object)
-    rows["note"] = rows["status"].map(notes or {}).fillna("")
+    rows["note"] = [(notes or {}).get(status, "") for status in statuses]
     rows["sha256"] = data.sha256 or ""
     rows["versions"] = VERSIONS
     return rows

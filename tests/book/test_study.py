@@ -3,12 +3,16 @@
 import importlib
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib as mpl
 import nbformat
+import numpy as np
+import pandas as pd
 import papermill
 import pytest
 import yaml
+from scipy.stats import ttest_1samp
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -112,6 +116,70 @@ def test_a_printed_row_tells_which_measure_its_column_holds(study):
         found = boosting_study.explanations({**row, "specificity": third}, 72, 42)
         counts = {key: found[key] for key in ("matrices", "as specificity", "as NPV")}
         assert counts == {"matrices": 1, "as specificity": 0, "as NPV": 0, reading: 1}
+
+
+def scores_of(boosting_study, **methods):
+    """Return what methods score, split by split, all measures alike."""
+    return pd.concat(
+        [
+            pd.DataFrame(dict.fromkeys(boosting_study.SCORES, values)).assign(
+                method=method, n_clients=1, dataset="d", split=range(len(values))
+            )
+            for method, values in methods.items()
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("differences", "tendency"),
+    [
+        ([0.01, 0.02, 0.03], "shows no change"),
+        ([0.019, 0.020, 0.021], "rises"),
+        ([-0.019, -0.020, -0.021], "falls"),
+        ([0.0, 0.0, 0.0], "shows no change"),
+    ],
+)
+def test_the_interval_of_its_mean_decides_on_a_change(study, differences, tendency):
+    """The splits scatter more than the methods differ, but both follow the split."""
+    boosting_study = importlib.import_module("boosting_study")
+    before = np.array([0.7, 0.9, 0.8])
+    runs = scores_of(boosting_study, before=before, after=before + differences)
+    pairs = {"there": (("before", 1), ("after", 1)), "back": (("after", 1), ("before", 1))}
+    each = boosting_study.paired(runs, ["dataset"], pairs)
+    found = boosting_study.changes(each, ["dataset"]).set_index(["change", "metric"])
+    there, back = found.loc[("there", "AUC")], found.loc[("back", "AUC")]
+    limits = ttest_1samp(each.loc[each["change"] == "there", "AUC"], 0).confidence_interval()
+    np.testing.assert_allclose([there["mean_low"], there["mean_high"]], limits, atol=1e-12)
+    assert boosting_study.tendency(there) == tendency
+    np.testing.assert_allclose(back["mean"], -there["mean"])
+    again = boosting_study.paired(
+        each.assign(method=each["change"], n_clients=1),
+        ["dataset"],
+        {"more": (("back", 1), ("there", 1))},
+    )
+    np.testing.assert_allclose(again["AUC"], 2 * np.array(differences), atol=1e-12)
+
+
+def test_a_note_tells_the_leaf_and_the_trees_that_fit(study):
+    boosting_study = importlib.import_module("boosting_study")
+    columns = ["source", "table", "dataset", "method", "condition", "run", "metric"]
+    row = ["F", "3.7", "d", "federated_xgboost", "80-20", "2 clients", "AUC"]
+    published = pd.DataFrame([row], columns=columns).assign(published="0.800")
+    found = pd.DataFrame(
+        {"method": method, "metric": metric, "mean": 0.9, "low": 0.89, "high": 0.91}
+        for method in boosting_study.METHODS
+        for metric in boosting_study.PRINTED.values()
+    ).assign(dataset="d", condition="80-20", n_clients=2)
+    data = SimpleNamespace(source="real", sha256="")
+    judged = boosting_study.verdict(published, found, data)
+    by_trees = pd.DataFrame(
+        [(10, 0.89, 0.91), (50, 0.79, 0.81)], columns=["trees", "low", "high"]
+    ).assign(condition="80-20", metric="AUC")
+    [note] = boosting_study.note_trees(judged, by_trees)["note"]
+    assert note.startswith("top_splits with leaf='all'; below the central 95 %")
+    assert note.endswith("inside for XGBoost alone with 50 trees")
+    [note] = boosting_study.note_trees(judged, by_trees[:1])["note"]
+    assert note.endswith("outside for XGBoost alone with 10 trees")
 
 
 @pytest.mark.book
