@@ -48,8 +48,8 @@ book: $(INSTALLED) ## run the notebooks that changed and build the book (PROFILE
 test: $(INSTALLED) ## run the tests and the doctests; tests of the pages need a built book and Chromium
 	@$(BIN)/python -m pytest -m "not flower"
 
-test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and a deployment; takes minutes
-	@$(BIN)/python -m pytest -m flower tests/transports
+test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and a deployment; 20 minutes at most
+	@timeout --foreground --signal=INT --kill-after=60 1200 $(BIN)/python -m pytest -m flower tests/transports
 
 # Plain Python warns where a kernel's 64-bit hash wraps around, as it is meant to.
 coverage: $(INSTALLED) ## run the tests with the kernels as plain Python and report the lines not reached

@@ -805,4 +805,6 @@ def new_flower_app(folder: Path) -> None:
         new(folder)
     except FileExistsError as error:
         raise click.UsageError(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"{folder}: cannot be written: {error}") from error
     click.echo(f"{folder}: README.md says how to run it")

@@ -11,7 +11,10 @@ import tempfile
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
+import pandas as pd
 import psutil
 
 from fedlib.flower_app import new
@@ -19,20 +22,32 @@ from fedlib.flower_app import new
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.02",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
 }
 BIN = Path(sys.executable).parent
 PATIENCE = 1800  # seconds, for a run of many exchanges
 
 
+class Run(NamedTuple):
+    """What a run took, and what it left in its output folder."""
+
+    seconds: float
+    ledger: pd.DataFrame
+    arrays: dict[str, np.ndarray]
+
+
 @contextmanager
-def deployment(n_nodes):
-    """Start one with the app's template; what it gives runs a protocol and returns its seconds."""
+def deployment(node_configs, **warm_up):
+    """Start one with the app's template and a node for each configuration.
+
+    What it gives runs a protocol and returns a `Run`. A first run, with the settings ``warm_up``,
+    is behind it, so that all nodes have joined and have the app.
+    """
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         environment = os.environ | QUIET | {"FLWR_HOME": str(folder), "HOME": str(folder)}
         environment["PATH"] = f"{BIN}{os.pathsep}{environment['PATH']}"
-        app, link, *nodes = new(folder / "app"), *free_ports(1 + n_nodes)
+        app, link, *ports = new(folder / "app"), *free_ports(1 + len(node_configs))
         address = f"127.0.0.1:{link}"
         (folder / "config.toml").write_text(
             f'[superlink.here]\naddress = "{address}"\ninsecure = true\n'
@@ -46,16 +61,23 @@ def deployment(n_nodes):
                 )
 
         def run(**config):
-            text = " ".join(f"{key.replace('_', '-')}={json.dumps(v)}" for key, v in config.items())
+            output = Path(tempfile.mkdtemp(dir=folder))
+            config |= {"output": str(output), "n_clients": len(node_configs)}
             done = subprocess.run(
-                ["flwr", "run", app, "here", "--stream", "--run-config", text],
+                ["flwr", "run", app, "here", "--stream", "--run-config", as_text(config)],
                 env=environment,
                 capture_output=True,
                 text=True,
                 timeout=PATIENCE,
-                check=True,
+                check=False,
             )
-            return float(re.search(r"exchanges in ([\d.]+) s", done.stdout)[1])
+            if not (output / "ledger.csv").exists():  # flwr run has status 0 all the same
+                log = (folder / "log").read_text(errors="replace")[-4000:]
+                raise RuntimeError(f"the run failed\n{done.stdout}\n{done.stderr}\n{log}")
+            seconds = float(re.search(r"exchanges in ([\d.]+) s", done.stdout)[1])
+            ledger = pd.read_csv(output / "ledger.csv", dtype={"sender": str, "receiver": str})
+            with np.load(output / "model.npz") as model:
+                return Run(seconds, ledger, dict(model))
 
         try:
             start(
@@ -63,14 +85,21 @@ def deployment(n_nodes):
                 "--disable-runtime-dependency-installation",
             )
             wait_for(link)
-            for partition, port in enumerate(nodes):
+            for partition, (port, config) in enumerate(zip(ports, node_configs, strict=True)):
+                own = as_text({"partition-id": partition, "demo": True} | config)
                 start(
                     *("flower-supernode", "--insecure", f"--superlink={address}"),
-                    *(f"--port={port}", f"--node-config=partition-id={partition}"),
+                    *(f"--port={port}", f"--node-config={own}"),
                 )
+            run(**warm_up)
             yield run
         finally:
             stop(folder)
+
+
+def as_text(config):
+    """Return settings as Flower's command line takes them."""
+    return " ".join(f"{key.replace('_', '-')}={json.dumps(v)}" for key, v in config.items())
 
 
 def free_ports(n):

@@ -22,6 +22,8 @@ def new(directory: str | Path) -> Path:
     ------
     FileExistsError
         When there is something in the folder already.
+    OSError
+        When the folder cannot be written.
 
     Examples
     --------

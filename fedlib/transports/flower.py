@@ -13,8 +13,8 @@ The rules:
   that was restarted. The same request again gets the same reply.
 - Only bytes of messages travel. An error is named by its type; the text that Flower adds to it is
   not read.
-- Flower's telemetry, its update check and Ray's usage statistics are off, unless the environment
-  says otherwise before this module is imported.
+- Flower's telemetry, its update check and Ray's usage statistics are off as soon as this module is
+  imported, unless the environment says otherwise; whether Flower was imported before is all one.
 
 The idea of a strategy under which any algorithm of a server and clients runs, with as many
 exchanges as it needs, is F's FIN (chapter 4).
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import inspect
 import logging
 import os
 import secrets
@@ -42,6 +43,7 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result, Strategy
+from flwr.supercore import telemetry
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -62,6 +64,8 @@ __all__ = [
     "client_app",
 ]
 
+telemetry.FLWR_TELEMETRY_ENABLED = os.environ["FLWR_TELEMETRY_ENABLED"]  # if read before
+
 RECORD = "fedlib"
 PARTITION, REQUEST = "query", "train"  # Flower's types of our two messages
 FIRST_POLL, LAST_POLL = 0.01, 1.0  # seconds between two looks for replies
@@ -76,7 +80,7 @@ logger = logging.getLogger(__name__)
 
 
 class PartitionError(ValueError):
-    """The nodes are not numbered 0, 1, 2 … by their partitions; the text names them."""
+    """Two nodes have the same partition; the text names them."""
 
 
 class Flower:
@@ -87,10 +91,12 @@ class Flower:
     grid : flwr.serverapp.Grid
         What a ServerApp's main function is given.
     n_clients : int
-        How many nodes take part, at least 1. Their ``partition-id`` must be 0..n_clients - 1.
+        How many nodes take part, at least 1: those whose ``partition-id`` is in 0..n_clients - 1.
+        Any other is left out, with a warning.
     join_timeout : float, default=600
         Seconds, above 0, to wait for the nodes. The clients of those that are not there then are
-        lost (NeverJoined).
+        lost: NeverJoined, and the last error of a node that could not be seated, as in
+        NeverJoined_InvalidFab.
     request_timeout : float, default=3600
         Seconds, above 0, that a node may take to answer; then its client is lost (TimedOut).
 
@@ -104,7 +110,7 @@ class Flower:
     ValueError
         When a parameter is out of range.
     PartitionError
-        From the first exchange, when two nodes have the same partition, or one has none of these.
+        From an exchange, when two nodes turn out to have the same partition.
 
     Examples
     --------
@@ -142,6 +148,8 @@ class Flower:
         self._session = secrets.token_hex(8)
         self._sequence = dict.fromkeys(self.clients, 0)
         self._nodes: dict[str, int] = {}
+        self._asked: dict[str, Any] = {}  # nodes that have not told their partition yet
+        self._absent = "NeverJoined"
         self._joined = False
 
     def exchange(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -149,7 +157,8 @@ class Flower:
         if not self._joined:
             self._wait_for_nodes()
             self._joined = True
-        replies = {name: _failure("NeverJoined") for name in requests if name not in self._nodes}
+        self._seat_nodes()  # one that tells its partition late may be a second one with it
+        replies = {name: _failure(self._absent) for name in requests if name not in self._nodes}
         messages = {}
         for name in [name for name in requests if name in self._nodes]:
             self._sequence[name] += 1
@@ -169,36 +178,45 @@ class Flower:
         return replies | {name: _failure("TimedOut") for name in waiting.values()}
 
     def _wait_for_nodes(self) -> None:
-        """Ask every node for its partition until all clients are there and no node is silent."""
+        """Ask every node for its partition until all clients are there."""
         start = time.monotonic()
-        waiting: dict[str, int] = {}
+        told: set[int] = set()
         while time.monotonic() - start < self.join_timeout:
-            known = {*waiting.values(), *self._nodes.values()}
-            new = sorted(set(self._grid.get_node_ids()) - known)
-            waiting |= self._push(
+            new = sorted(set(self._grid.get_node_ids()) - told - set(self._asked.values()))
+            self._asked |= self._push(
                 {node: _message(node, PARTITION, {}, self.join_timeout) for node in new}
             )
-            for node, reply in self._pull(waiting):
-                self._seat(node, reply)
-            if not waiting and len(self._nodes) == len(self.clients):
+            told |= self._seat_nodes()
+            if len(self._nodes) == len(self.clients):
                 return
             _pause(True, start)
         missing = [name for name in self.clients if name not in self._nodes]
-        logger.warning("nodes of the partitions %s did not join", ", ".join(missing))
+        logger.warning("%s: nodes of the partitions %s", self._absent, ", ".join(missing))
 
-    def _seat(self, node: int, reply: Message) -> None:
-        """Note which client a node is; one that failed to say so is asked again."""
-        if reply.has_error():
-            logger.warning("node %d did not tell its partition: %s", node, _error(reply))
-            return
-        partition = _fields(reply).get("partition")
-        name = str(partition)
-        if name not in self.clients:
-            wanted = f"0..{len(self.clients) - 1}"
-            raise PartitionError(f"partition-id must be in {wanted}; node {node} has {partition}")
-        if name in self._nodes:
-            raise PartitionError(f"nodes {self._nodes[name]} and {node} both have partition {name}")
-        self._nodes[name] = node
+    def _seat_nodes(self) -> set[int]:
+        """Note which clients nodes are; return those that told, for others are asked again."""
+        told = set()
+        for node, reply in self._pull(self._asked):
+            if reply.has_error():
+                self._absent = f"NeverJoined_{_error(reply)}"
+                logger.warning("node %d did not tell its partition: %s", node, _error(reply))
+                continue
+            told.add(node)
+            partition = _fields(reply).get("partition")
+            name = str(partition)
+            if name in self._nodes:
+                both = f"nodes {self._nodes[name]} and {node}"
+                raise PartitionError(f"{both} both have partition {name}")
+            if name in self.clients:
+                self._nodes[name] = node
+            else:
+                self._absent = f"NeverJoined_{PartitionError.__name__}"
+                wanted = f"0..{len(self.clients) - 1}"
+                logger.warning(
+                    "node %d has no part in this run: its partition-id must be in %s; got %s",
+                    *(node, wanted, partition),
+                )
+        return told
 
     def _push(self, messages: Mapping[Any, Message]) -> dict[str, Any]:
         """Send messages and return who is to answer which; a message may not be accepted."""
@@ -225,7 +243,7 @@ def client_app(
         Makes the site's client from Flower's context, whose ``node_config`` is the site's own
         (its ``partition-id``, say, or where its data lie) and whose ``run_config`` is the run's. It
         is called for every request. Where ``node_config`` says ``passive=true``, the client is
-        passive.
+        passive; anything else than true or false is an error.
     after : callable, optional
         Called with the client and the context after each request that was answered: to keep the
         site's own labels, say.
@@ -269,8 +287,11 @@ def _answer(
         return cast(bytes, memory["reply"])
     if sequence != memory["sequence"] + 1:
         raise LostState(f"request {sequence}, but the state is that of {memory['sequence']}")
+    passive = context.node_config.get("passive", False)
+    if not isinstance(passive, bool):
+        raise ValueError(f"passive must be true or false, without quotes; got {passive!r}")
     client = make_client(context)
-    client.passive = client.passive or bool(context.node_config.get("passive", False))
+    client.passive = client.passive or passive
     if memory["state"]:
         client.state = decode(memory["state"])
     reply = serve(client, asked["request"])
@@ -311,7 +332,8 @@ class FIN(Strategy):
     Parameters
     ----------
     protocol : estimator or flow
-        An estimator of this package, which is fitted, or a flow (a generator), which is run.
+        An estimator of this package, which is fitted at every start, or a flow (a generator), which
+        can be run once.
     n_clients, join_timeout
         As in `Flower`.
     min_clients : int, optional
@@ -357,9 +379,14 @@ class FIN(Strategy):
 
         Raises
         ------
-        TooFewClients, ValueError
-            As `fedlib.protocol.run` and `Flower` do.
+        ValueError
+            When the flow has been started before, or as `fedlib.protocol.run` and `Flower` do.
+        TooFewClients
+            As `fedlib.protocol.run` does.
         """
+        flow: Flow[Any] = self.protocol
+        if inspect.isgenerator(flow) and inspect.getgeneratorstate(flow) != inspect.GEN_CREATED:
+            raise ValueError("the flow has been started before: each start needs a new one")
         self.summary()
         transport = Flower(
             grid, self.n_clients, join_timeout=self.join_timeout, request_timeout=timeout
@@ -368,7 +395,6 @@ class FIN(Strategy):
             model = self.protocol.fit(transport, min_clients=self.min_clients)
             ledger: Ledger = model.ledger_
         else:
-            flow: Flow[Any] = self.protocol
             ledger = Ledger()
             model = run(flow, transport, min_clients=self.min_clients, ledger=ledger)
         metrics: dict[int, MetricRecord] = {}

@@ -169,12 +169,50 @@ def test_two_nodes_with_one_partition_are_refused(grid):
 
 
 @pytest.mark.parametrize("partition", [3, -1, None, "1.0"])
-def test_a_node_without_one_of_the_partitions_is_refused(grid, partition):
-    grid.node_configs[1002]["partition-id"] = partition
+def test_a_node_without_one_of_the_partitions_is_left_out(partition, caplog):
+    grid = GridInProcess(client_app(make_client), 4)
+    grid.node_configs[1003]["partition-id"] = partition
+    grid.node_configs = dict(reversed(grid.node_configs.items()))
     if partition is None:
-        del grid.node_configs[1002]["partition-id"]
-    with pytest.raises(PartitionError, match="must be in 0..2; node 1002 has"):
-        model().fit(Flower(grid, 3))
+        del grid.node_configs[1003]["partition-id"]
+    there = model().fit(Flower(grid, 3))
+    assert there.ledger_.entries == model().fit(SITES).ledger_.entries
+    got = "none" if partition is None else partition
+    wanted = f"node 1003 has no part in this run: its partition-id must be in 0..2; got {got}"
+    assert [record.getMessage() for record in caplog.records] == [wanted]
+
+
+def test_fewer_clients_than_nodes(grid):
+    there = model().fit(Flower(grid, 2))
+    assert there.ledger_.entries == model().fit(SITES[:2]).ledger_.entries
+
+
+class Silent(GridInProcess):
+    """A grid in which one more node is silent until it has been asked for a while."""
+
+    def __init__(self, n_looks):
+        super().__init__(client_app(make_client), len(SITES) + 1)
+        self.node_configs[1003]["partition-id"] = 1
+        self.n_looks = n_looks
+
+    def pull_messages(self, numbers):
+        self.n_looks -= 1
+        silent = 1003 if self.n_looks > 0 else None
+        return super().pull_messages(
+            number for number in numbers if self._replies[number].metadata.src_node_id != silent
+        )
+
+
+def test_nobody_waits_for_a_silent_node_when_all_clients_are_there():
+    grid = Silent(n_looks=10**9)
+    there = model().fit(Flower(grid, 3, join_timeout=1))
+    assert there.ledger_.entries == model().fit(SITES).ledger_.entries
+    assert 10**9 - grid.n_looks == 5  # one for the nodes to join, two a step
+
+
+def test_a_second_node_with_a_partition_is_refused_even_if_it_tells_late():
+    with pytest.raises(PartitionError, match="nodes 1001 and 1003 both have partition 1"):
+        model().fit(Flower(Silent(n_looks=3), 3))
 
 
 def test_nodes_may_come_late(grid):
@@ -197,6 +235,21 @@ def test_a_node_that_never_comes_is_lost(grid):
     transport = Flower(grid, 3, join_timeout=0.05)
     lost = model().fit(transport, min_clients=2).ledger_.lost
     assert lost == {"1": "NeverJoined at CountCells, step 1"}
+
+
+@pytest.mark.parametrize("why", ["InvalidFab", "PartitionError"])
+def test_a_node_that_cannot_be_seated_leaves_its_reason(grid, why):
+    deliver = grid.deliver
+    grid.node_configs[1001]["partition-id"] = 7 if why == "PartitionError" else 1
+
+    def fail(message):
+        if message.metadata.dst_node_id == 1001 and why == "InvalidFab":
+            return Message(Error(ErrorCode.INVALID_FAB, "/home/clinic"), reply_to=message)
+        return deliver(message)
+
+    grid.deliver = fail
+    lost = model().fit(Flower(grid, 3, join_timeout=0.05), min_clients=2).ledger_.lost
+    assert lost == {"1": f"NeverJoined_{why} at CountCells, step 1"}
 
 
 def test_a_node_that_fails_to_say_its_partition_is_asked_again(grid):
@@ -334,6 +387,14 @@ def test_a_passive_node_shares_nothing(grid):
     assert frozen([state.labels for state in states(grid)]) == frozen(here.labels_)
 
 
+@pytest.mark.parametrize("passive", ["false", "true", 1])
+def test_passive_is_true_or_false(grid, passive, caplog):
+    grid.node_configs[1001]["passive"] = passive
+    there = model().fit(Flower(grid, 3), min_clients=2)
+    assert there.ledger_.lost == {"1": "ValueError at CountCells, step 1"}
+    assert f"passive must be true or false, without quotes; got {passive!r}" in caplog.text
+
+
 def test_a_site_may_keep_its_labels():
     kept = {}
 
@@ -459,6 +520,19 @@ def test_fin_runs_a_flow_until_it_stops(grid):
     assert FIN(coarsen(0.125, most=9), n_clients=3).start(grid).model == 0.125
 
 
+def test_fin_refuses_a_flow_that_has_been_started(grid):
+    fin = FIN(horizontal_dbscan(1.0, 2), n_clients=3)
+    fin.start(grid)
+    with pytest.raises(ValueError, match="started before: each start needs a new one"):
+        fin.start(grid)
+    flow = horizontal_dbscan(1.0, 2)
+    next(flow)
+    with pytest.raises(ValueError, match="started before"):
+        FIN(flow, n_clients=3).start(grid)
+    again = FIN(model(), n_clients=3)  # an estimator is fitted anew
+    assert again.start(grid).ledger.entries == again.start(grid).ledger.entries
+
+
 def test_fin_survives_dropouts_down_to_min_clients():
     grid = Faulty(_error(ErrorCode.NODE_UNAVAILABLE))
     result = FIN(horizontal_dbscan(1.0, 2), n_clients=3, min_clients=2).start(grid)
@@ -484,6 +558,19 @@ def test_fin_has_no_rounds(grid):
 # Nothing reaches out.
 
 
+def isolated(program, home, **environment):
+    """Return what a program says in a process of its own, with nothing in its environment."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        env={"PATH": "", "HOME": str(home), **environment},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_nothing_reaches_out(tmp_path):
     """In a process where every connection is an error; the switches are off before flwr loads."""
     program = """
@@ -503,14 +590,21 @@ def test_nothing_reaches_out(tmp_path):
         FIN(HorizontalDBSCAN(cell_size=1.0, min_samples=1), n_clients=1).start(grid)
         print("done")
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        env={"PATH": "", "HOME": str(tmp_path)},
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert isolated(program, tmp_path) == "done\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "flag"), [({}, "0"), ({"FLWR_TELEMETRY_ENABLED": "1"}, "1")], ids=["unsaid", "on"]
+)
+def test_telemetry_is_off_unless_the_environment_says_on(said, flag, tmp_path):
+    """Although Flower was imported first, and has read the environment."""
+    program = """
+        from flwr.supercore import telemetry
+        assert telemetry.FLWR_TELEMETRY_ENABLED == "1"
+        import fedlib.transports.flower
+        print(telemetry.FLWR_TELEMETRY_ENABLED)
+    """
+    assert isolated(program, tmp_path, **said) == f"{flag}\n"
 
 
 # The app.
@@ -528,6 +622,20 @@ def test_the_command_writes_the_app_once(tmp_path):
     assert "is not empty" in again.output
 
 
+def test_the_command_says_when_the_app_cannot_be_written(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    done = CliRunner().invoke(cli, ["flower", "new", str(file / "app")])
+    assert done.exit_code == 1
+    assert done.output.startswith(f"Error: {file / 'app'}: cannot be written")
+
+
+def test_the_app_asks_no_index_for_fedlib():
+    """On PyPI the name is another project's."""
+    project = tomllib.loads((TEMPLATE / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == []
+
+
 @pytest.fixture
 def app(tmp_path, monkeypatch):
     """Return the app's two modules and its run's configuration."""
@@ -541,8 +649,12 @@ def app(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
+def serve(app, grid):
+    """Run the app's server on a grid."""
+    app[1](grid, Context(1, 0, {}, RecordDict(), grid.run_config))
+
+
 def test_the_app_runs_the_protocol_that_its_configuration_names(app, tmp_path, capsys):
-    client, server, config = app
     changes = {
         "protocol": "vertical-dbscan",
         "parameters": "eps = 0.3, min_samples = 5",
@@ -550,10 +662,10 @@ def test_the_app_runs_the_protocol_that_its_configuration_names(app, tmp_path, c
         "n-clients": 2,
         "output": str(tmp_path / "output"),
     }
-    grid = GridInProcess(client, 2, config | changes)
+    grid = GridInProcess(app[0], 2, app[2] | changes)
     for node, own in grid.node_configs.items():
-        own["labels"] = str(tmp_path / f"{node}.csv")
-    server(grid, Context(1, 0, {}, RecordDict(), grid.run_config))
+        own |= {"labels": str(tmp_path / f"{node}.csv"), "demo": True}
+    serve(app, grid)
     X = fedlib.datasets.load("moons").X
     here = fedlib.VerticalDBSCAN(eps=0.3, min_samples=5).fit([X[:, :1], X[:, 1:]])
     with np.load(tmp_path / "output" / "model.npz") as model:
@@ -564,15 +676,71 @@ def test_the_app_runs_the_protocol_that_its_configuration_names(app, tmp_path, c
     assert "3 exchanges in" in capsys.readouterr().out
 
 
-def test_a_site_of_the_app_has_its_file_and_its_say(app, tmp_path, capsys):
-    client, server, config = app
+def test_the_app_refuses_a_protocol_that_is_not_there(app):
+    grid = GridInProcess(app[0], 3, app[2] | {"protocol": "kmean"})
+    with pytest.raises(ValueError, match="protocol must be one of .*kmeans.*; got 'kmean'"):
+        serve(app, grid)
+
+
+@pytest.fixture
+def sites(app, tmp_path):
+    """Return a grid whose nodes have their rows in files."""
     changes = {"parameters": "cell_size = 1.0, min_samples = 2", "min-clients": 2}
-    grid = GridInProcess(client, 3, config | changes)
+    grid = GridInProcess(app[0], 3, app[2] | changes)
     for own, rows in zip(grid.node_configs.values(), SITES, strict=True):
         own["data"] = str(tmp_path / f"{own['partition-id']}.csv")
         pd.DataFrame(rows, columns=["x"]).to_csv(own["data"], index=False)
-    server(grid, Context(1, 0, {}, RecordDict(), grid.run_config))
-    assert frozen([state.labels for state in states(grid)]) == frozen(model().fit(SITES).labels_)
-    grid.node_configs[1001]["protocol"] = "kmeans"  # the only one that this site agrees to
-    server(grid, Context(1, 0, {}, RecordDict(), grid.run_config))
+    return grid
+
+
+def test_a_site_of_the_app_has_its_file_and_its_say(app, sites, capsys):
+    serve(app, sites)
+    assert frozen([state.labels for state in states(sites)]) == frozen(model().fit(SITES).labels_)
+    sites.node_configs[1001]["protocol"] = "kmeans"  # the only one that this site agrees to
+    serve(app, sites)
     assert "client 1 was lost: ValueError at CountCells, step 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("slip", "text"),
+    [
+        ({"dta": "1.csv"}, "node-config has dta; it may have"),
+        ({"Passive": True}, "node-config has Passive; it may have"),
+        ({"data": None}, "got data=None, demo=False"),
+        ({"data": None, "dta": "1.csv"}, "node-config has dta; it may have"),
+        ({"demo": True}, "demo=true, and not both; got data='"),
+        ({"data": None, "demo": "true"}, "got data=None, demo='true'"),
+    ],
+)
+def test_a_slip_in_a_sites_configuration_brings_no_toy_data(app, sites, slip, text, capsys, caplog):
+    own = sites.node_configs[1001]
+    changed = {name: value for name, value in (own | slip).items() if value is not None}
+    own.clear()
+    own |= changed
+    serve(app, sites)
+    assert "client 1 was lost: ValueError at CountCells, step 1" in capsys.readouterr().out
+    assert text in caplog.text
+
+
+def test_a_sites_secret_is_read_from_its_file(app, tmp_path):
+    """Vertical DBSCAN with identifiers, which the sites hash with a key that they share."""
+    X, ids = np.array([[0.1, 0.2], [0.3, 0.1], [9.0, 5.0]]), ["a", "b", "c"]
+    changes = {"protocol": "vertical-dbscan", "parameters": "eps = 1.0, min_samples = 2"}
+    changes |= {"n-clients": 2, "output": str(tmp_path / "output")}
+    grid = GridInProcess(app[0], 2, app[2] | changes)
+    key = tmp_path / "rows.key"
+    key.write_bytes(bytes(range(32)))
+    for column, own in enumerate(grid.node_configs.values()):
+        frame = pd.DataFrame({"patient": ids, "x": X[:, column]})
+        frame.to_csv(tmp_path / f"{column}.csv", index=False)
+        own |= {"data": str(tmp_path / f"{column}.csv"), "ids": "patient", "client-n-jobs": 1}
+        own["client-key"] = str(key)
+    serve(app, grid)
+    here = fedlib.VerticalDBSCAN(eps=1.0, min_samples=2).fit([X[:, :1], X[:, 1:]], ids=[ids, ids])
+    with np.load(tmp_path / "output" / "model.npz") as model:
+        assert frozen(model["labels_"]) == frozen(here.labels_)
+    other = tmp_path / "other.key"
+    other.write_bytes(bytes(32))
+    grid.node_configs[1001]["client-key"] = str(other)
+    with pytest.raises(ValueError, match="clients disagree on the rows' identifiers"):
+        serve(app, grid)

@@ -21,7 +21,8 @@ import pandas as pd
 import psutil
 import pytest
 
-from fedlib import HorizontalDBSCAN, datasets
+from fedlib import FederatedXGBClassifier, HorizontalDBSCAN, datasets
+from fedlib.cli import save_model
 from fedlib.flower_app import new
 from fedlib.partition import split_rows
 from fedlib.transports.flower import LAST_POLL
@@ -95,7 +96,7 @@ class Deployment:
             f"--root-certificates={self.folder / 'ca.pem'}",
             f"--auth-supernode-private-key={self.folder / f'node{node}'}",
             f"--port={self.node_ports[node]}",
-            f'--node-config=partition-id={partition} labels="{labels}"',
+            f'--node-config=partition-id={partition} demo=true labels="{labels}"',
         )
 
     def send(self, name, number):
@@ -244,12 +245,19 @@ def certify(folder):
         )
 
 
+def fit_in_process(estimator):
+    """Return a protocol fitted in process on the same parts."""
+    data = datasets.load("moons")
+    shares = split_rows(data.X, N_NODES, data.y, random_state=0)
+    supervised = getattr(estimator.client_class, "supervised", False)
+    return estimator.fit(
+        [(data.X[rows], data.y[rows]) if supervised else data.X[rows] for rows in shares]
+    )
+
+
 @pytest.fixture(scope="module")
 def here():
-    """Return the same protocol, fitted in process on the same parts."""
-    data = datasets.load("moons")
-    parts = [data.X[rows] for rows in split_rows(data.X, N_NODES, data.y, random_state=0)]
-    return HorizontalDBSCAN(cell_size=0.25, min_samples=5).fit(parts)
+    return fit_in_process(HorizontalDBSCAN(cell_size=0.25, min_samples=5))
 
 
 @pytest.fixture(scope="module")
@@ -265,19 +273,28 @@ def deployment(tmp_path_factory):
         deployment.close()
 
 
-def assert_same(model, here):
-    for name in ("cells_", "cell_counts_", "cell_labels_"):
-        assert model[name].tobytes() == getattr(here, name).tobytes()
-        assert model[name].dtype == getattr(here, name).dtype
+def assert_same(model, here, folder):
+    """Compare all that is kept of two models, but for the labels, which stay with the clients."""
+    save_model(here, folder / "here.npz")
+    expected = np.load(folder / "here.npz")
+    told, wanted = (json.loads(str(file["model.json"]))["attributes"] for file in (model, expected))
+    wanted.pop("labels_", None)
+    assert told == wanted
+    names = [name for name in expected if not name.startswith(("labels_", "model.json"))]
+    assert names == [name for name in model if name != "model.json"]
+    for name in names:
+        assert model[name].dtype == expected[name].dtype
+        assert model[name].shape == expected[name].shape
+        assert model[name].tobytes() == expected[name].tobytes()
 
 
-def test_a_run_gives_the_same_as_in_process(deployment, here):
+def test_a_run_gives_the_same_as_in_process(deployment, here, tmp_path):
     """An unregistered node, which asks for a partition of another, has no part in it."""
     deployment.supernode(N_NODES, partition=0)
     deployment.run("first")
     model, ledger, _ = deployment.result("first")
     deployment.kill(f"node{N_NODES}")
-    assert_same(model, here)
+    assert_same(model, here, tmp_path)
     pd.testing.assert_frame_equal(ledger, here.ledger_.to_frame(), check_dtype=False)
     for node, labels in enumerate(here.labels_):
         kept = pd.read_csv(deployment.folder / f"labels{node}.csv")["label"]
@@ -288,7 +305,16 @@ def test_a_run_gives_the_same_as_in_process(deployment, here):
     assert not (deployment.folder / f"labels{N_NODES}.csv").exists()
 
 
-def test_a_restarted_node_has_lost_its_state_and_the_run_goes_on(deployment, here):
+def test_a_protocol_of_many_exchanges_with_classes(deployment, tmp_path):
+    deployment.run("boosting", protocol="xgboost", parameters="n_trees = 1, max_depth = 2")
+    model, ledger, _ = deployment.result("boosting")
+    here = fit_in_process(FederatedXGBClassifier(n_trees=1, max_depth=2))
+    assert_same(model, here, tmp_path)
+    pd.testing.assert_frame_equal(ledger, here.ledger_.to_frame(), check_dtype=False)
+    assert ledger["step"].max() > 2
+
+
+def test_a_restarted_node_has_lost_its_state_and_the_run_goes_on(deployment, here, tmp_path):
     """Node 2 is held up meanwhile, so that the next request comes when node 1 is there again."""
     asked, answered = (
         deployment.wait_for_one_more(2, ASKED),
@@ -305,16 +331,16 @@ def test_a_restarted_node_has_lost_its_state_and_the_run_goes_on(deployment, her
     joined()
     deployment.send("node2", signal.SIGCONT)
     model, _, log = deployment.result("restart")
-    assert_same(model, here)  # it had told its counts before it went
+    assert_same(model, here, tmp_path)  # it had told its counts before it went
     assert "client 1 was lost: LostState at AssignCells, step 2" in log
 
 
-def test_a_killed_node_is_lost_and_the_run_goes_on(deployment, here):
+def test_a_killed_node_is_lost_and_the_run_goes_on(deployment, here, tmp_path):
     answered = deployment.wait_for_one_more(1, ANSWERED)
     deployment.run("kill", min_clients=2)
     answered()
     time.sleep(TAKEN)
     deployment.kill("node1")
     model, _, log = deployment.result("kill")
-    assert_same(model, here)
+    assert_same(model, here, tmp_path)
     assert "client 1 was lost: NodeUnavailable at AssignCells, step 2" in log

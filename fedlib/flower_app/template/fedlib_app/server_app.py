@@ -16,8 +16,14 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     run: dict[str, Any] = dict(context.run_config)
+    if run["protocol"] not in protocols():
+        known = ", ".join(protocols())
+        raise ValueError(f"protocol must be one of {known}; got {run['protocol']!r}")
     parameters = tomllib.loads(f"given = {{{run['parameters']}}}")["given"]
     estimator = protocols()[run["protocol"]](**parameters)
+    folder = Path(run["output"]) if run["output"] else None
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
     fin = FIN(
         estimator,
         n_clients=run["n-clients"],
@@ -31,8 +37,6 @@ def main(grid: Grid, context: Context) -> None:
     print(result.ledger.summary().to_string(index=False))
     for client, why in result.ledger.lost.items():
         print(f"client {client} was lost: {why}")
-    if run["output"]:
-        folder = Path(run["output"])
-        folder.mkdir(parents=True, exist_ok=True)
+    if folder:
         save_model(estimator, folder / "model.npz")
         result.ledger.to_frame().to_csv(folder / "ledger.csv", index=False)
