@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(os.environ.get("FEDLIB_RESULTS", ROOT / "_build/results/interactive"))
 KEPT = ROOT / "book/results"
 KEY = ["source", "table", "dataset", "method", "condition", "run", "metric"]
+WRAPPED = {"number": "11rem", "discloses": "11rem", "note": "20rem"}  # columns of text in a table
 VERSIONS = ", ".join(
     [f"python {platform.python_version()}"]
     + [f"{name} {version(name)}" for name in ("fedlib", "numpy", "scikit-learn", "numba")]
@@ -176,8 +177,9 @@ def table(frame, formats=None, precision=4):
         styler.hide(axis="index")
     if "status" in frame:
         styler.map(_mark, subset=["status"])
-    wrapped = frame.columns.intersection(["number", "discloses", "note"])
-    styler.set_properties(subset=wrapped, **{"white-space": "normal", "min-width": "11rem"})
+    for column in frame.columns.intersection(list(WRAPPED)):
+        wrap = {"white-space": "normal", "min-width": WRAPPED[column]}
+        styler.set_properties(subset=[column], **wrap)
     return styler
 
 
