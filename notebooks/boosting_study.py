@@ -365,6 +365,18 @@ def note_trees(judged, by_trees):
     return judged.assign(note=notes)
 
 
+def that_differ(judged):
+    """Return the rows of `verdict` that differ, their notes cut to what is not said of all."""
+    of_all = ("top_splits with", "below ", "above ", "F's number", "the column is")
+    rows = judged[judged["status"] == "differs"]
+    notes = [
+        "; ".join(part for part in note.split("; ") if not part.startswith(of_all))
+        for note in rows["note"]
+    ]
+    columns = ["dataset", "method", "condition", "run", "metric", "published", "measured"]
+    return rows.assign(note=notes)[[*columns, "low", "high", "note"]].reset_index(drop=True)
+
+
 def explanations(row, n_positive, n_negative):
     """Count the confusion matrices that give a printed test row, under both readings of its column.
 

@@ -189,3 +189,14 @@ def test_outputs_name_no_address_in_memory_and_no_folder(path):
     text = path.read_text(encoding="utf-8")
     assert re.findall(r"<.{1,200}? at 0x[0-9a-f]{6,}", text) == []
     assert str(ROOT) not in text
+
+
+def test_rows_that_differ_say_what_is_not_said_of_all():
+    note = "top_splits with leaf='all'; below the central 95 % of splits; outside for union"
+    numbers = dict.fromkeys(["dataset", "method", "condition", "run", "metric", "published"], "x")
+    rows = [numbers | {"status": status, "note": note} for status in ("within", "differs")]
+    judged = pd.DataFrame(rows).assign(measured=1.0, low=0.0, high=2.0)
+    boosting_study = importlib.import_module("boosting_study")
+    shown = boosting_study.that_differ(judged)
+    assert shown["note"].tolist() == ["outside for union"]
+    assert boosting_study.that_differ(judged[:0]).empty
