@@ -191,7 +191,7 @@ def test_outputs_name_no_address_in_memory_and_no_folder(path):
     assert str(ROOT) not in text
 
 
-def test_rows_that_differ_say_what_is_not_said_of_all():
+def test_rows_that_differ_say_what_is_not_said_of_all(study):
     note = "top_splits with leaf='all'; below the central 95 % of splits; outside for union"
     numbers = dict.fromkeys(["dataset", "method", "condition", "run", "metric", "published"], "x")
     rows = [numbers | {"status": status, "note": note} for status in ("within", "differs")]
