@@ -1,24 +1,10 @@
-"""Federated clustering and boosting: protocols written once, run over any transport."""
+"""Federated clustering and boosting: protocols written once, run over any transport.
 
-from fedlib.boosting import FederatedXGBClassifier
-from fedlib.dbdc import DBDC
-from fedlib.gmm import FederatedGaussianMixture
-from fedlib.gmm_dbscan import GaussianMixtureDBSCAN
-from fedlib.horizontal_dbscan import HorizontalDBSCAN
-from fedlib.kmeans import FederatedKMeans
-from fedlib.ppdbdc import PPDBDC
-from fedlib.sdbdc import SDBDC
-from fedlib.vertical_dbscan import VerticalDBSCAN
+Estimators are imported when they are first used, so that ``import fedlib`` is quick (SPEC 1).
+``__init__.pyi`` lists them.
+"""
 
-__all__ = [
-    "DBDC",
-    "PPDBDC",
-    "SDBDC",
-    "FederatedGaussianMixture",
-    "FederatedKMeans",
-    "FederatedXGBClassifier",
-    "GaussianMixtureDBSCAN",
-    "HorizontalDBSCAN",
-    "VerticalDBSCAN",
-]
+import lazy_loader
+
 __version__ = "0.1.0"
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

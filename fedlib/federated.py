@@ -1,4 +1,4 @@
-"""The base of all estimators, and of clients that hold points.
+"""The base class of the estimators, and of clients that hold points.
 
 ``fit`` is ``run(self.protocol(), transport)``.
 """
@@ -6,27 +6,34 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from importlib import import_module
 from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_array
-from sklearn.utils.validation import _get_feature_names
 
 from fedlib.ledger import Ledger
-from fedlib.protocol import Client, Flow, Transport, agree, agree_on_names, run
+from fedlib.protocol import Client, Flow, Transport, agree_on_features, run
 from fedlib.transports.in_process import InProcess
+from fedlib.validation import check_points, feature_names
 
-__all__ = ["Federated", "PointsClient", "check_points", "feature_names", "protocols"]
+__all__ = ["Federated", "PointsClient", "protocols"]
 
 
 class Federated(BaseEstimator):
     """Base class of the estimators.
 
-    A subclass gives its protocol's ``name``, names its ``client_class``, gives the server flow by
-    ``_flow`` and takes the flow's model in ``_set_model``.
+    A subclass sets the protocol's ``name`` and ``client_class``, returns the server flow from
+    ``_flow``, and derives its fitted attributes from the flow's model in ``_set_model``.
+
+    Attributes
+    ----------
+    name : str
+        The protocol's name on the command line.
+    client_class : type of Client
+        The class of the protocol's clients, called with one part of the data.
     """
 
     name: ClassVar[str]
@@ -37,7 +44,7 @@ class Federated(BaseEstimator):
     def protocol(self) -> Flow[Any]:
         """Return a new server flow with this estimator's parameters.
 
-        It can be driven by hand: ``next(flow)`` is the message that would leave.
+        You can drive it by hand: ``next(flow)`` is the first request.
 
         Raises
         ------
@@ -51,7 +58,12 @@ class Federated(BaseEstimator):
         raise NotImplementedError
 
     def _set_model(self, model: Any) -> None:
-        raise NotImplementedError
+        """Set the fitted attributes; subclasses add theirs.
+
+        A loaded estimator gets its attributes here too, so they must depend on nothing but the
+        model.
+        """
+        self.model_ = model
 
     def fit(
         self,
@@ -60,31 +72,31 @@ class Federated(BaseEstimator):
         passive: Collection[int] = (),
         min_clients: int | None = None,
     ) -> Self:
-        """Run the protocol where the data live.
+        """Run the protocol where the data are.
 
         Parameters
         ----------
         parts : list or Transport
-            One part of the data a client, which are then run in this process, or a transport to
-            clients that have their data.
+            A list with one part of the data per client, to run all clients in this process, or a
+            transport to clients that hold their data.
         passive : collection of int, default=()
-            The numbers of the parts whose clients receive the result and share nothing. Over a
-            transport a client decides that itself.
+            The numbers of the parts whose clients receive the result but share nothing. Over a
+            transport, each client decides this itself.
         min_clients : int, optional
-            How many clients must stay; by default all.
+            The number of clients that must remain to the end; by default all.
 
         Returns
         -------
         self
-            With ``ledger_``; with ``labels_`` too if the parts were given: a list of one array a
+            With ``ledger_``. If a list was given, also with ``labels_``: a list with one array per
             client, None for a client that was lost.
 
         Raises
         ------
         ValueError
-            When a parameter or a part is not valid, or the parts do not fit together.
+            When a parameter or a part is invalid, or the parts do not fit together.
         TooFewClients
-            When clients failed and fewer than ``min_clients`` are left.
+            When clients failed and fewer than ``min_clients`` remain.
         """
         return self._fit(parts, passive, min_clients)
 
@@ -95,26 +107,29 @@ class Federated(BaseEstimator):
         min_clients: int | None = None,
         options: Sequence[dict[str, Any]] | None = None,
     ) -> Self:
-        """Do what `fit` does; ``options`` are each part's further arguments for its client."""
+        """Do the work of `fit`; ``options`` holds further arguments of each part's client."""
         flow = self.protocol()
         for fitted in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, fitted)
         clients: dict[str, Client] | None = None
+        transport: Transport
         if isinstance(parts, Transport):
             transport = parts
             if passive:
-                raise ValueError("passive is for parts; over a transport a client joins as passive")
+                raise ValueError(
+                    "passive applies to a list of parts; over a transport, a client joins as"
+                    f" passive; got {passive!r}"
+                )
         else:
             if not isinstance(parts, Sequence | np.ndarray):
-                given = type(parts).__name__
-                raise ValueError(f"parts must be a list, one part a client; got a {given}")
+                raise ValueError(
+                    "parts must be a list with one part per client, or a transport; got a"
+                    f" {type(parts).__name__}"
+                )
             clients = self._make_clients(parts, options or [{}] * len(parts), passive)
             transport = InProcess(clients)
         self.ledger_ = Ledger()
-        if hasattr(transport, "ledger"):  # one that shows it while the run goes on
-            transport.ledger = self.ledger_
-        model = run(flow, transport, min_clients=min_clients, ledger=self.ledger_)
-        self._set_model(model)
+        self._set_model(run(flow, transport, min_clients=min_clients, ledger=self.ledger_))
         if clients is not None:
             self._set_labels(clients)
         return self
@@ -122,25 +137,25 @@ class Federated(BaseEstimator):
     def _make_clients(
         self, parts: Sequence[Any], options: Sequence[dict[str, Any]], passive: Collection[int]
     ) -> dict[str, Client]:
-        passive = set(_numbers(passive))
-        strangers = passive.difference(range(len(parts)))
-        if strangers:
-            raise ValueError(f"passive must be in 0..{len(parts) - 1}, the parts; got {strangers}")
-        clients = {}
-        for i, (part, own) in enumerate(zip(parts, options, strict=True)):
+        numbers = _part_numbers(passive)
+        if unknown := sorted(numbers - set(range(len(parts)))):
+            raise ValueError(
+                f"passive must contain numbers of parts, 0..{len(parts) - 1}; got {unknown}"
+            )
+        clients: dict[str, Client] = {}
+        for i, (part, arguments) in enumerate(zip(parts, options, strict=True)):
             try:
-                clients[str(i)] = client = self.client_class(part, **own)
+                clients[str(i)] = client = self.client_class(part, **arguments)
             except (TypeError, ValueError) as error:
                 raise ValueError(f"parts[{i}]: {error}") from error
-            client.passive = i in passive
+            client.passive = i in numbers
         if clients:
             self._check_clients(clients)
         return clients
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
-        """Raise ValueError where clients in this process do not fit together."""
-        agree_on_names({name: c.features for name, c in clients.items()})
-        agree("the number of features", {name: c.X.shape[1] for name, c in clients.items()})
+        """Raise ValueError when clients in this process do not fit together."""
+        agree_on_features(clients)
 
     def _set_labels(self, clients: dict[str, Client]) -> None:
         lost = self.ledger_.lost
@@ -148,15 +163,18 @@ class Federated(BaseEstimator):
 
 
 class PointsClient(Client):
-    """A client and its points, an array-like (n_points, n_features) of finite numbers.
+    """A client that holds points.
 
-    Where the columns of a DataFrame have names, all clients' must be the same in the same order.
+    Parameters
+    ----------
+    X : array-like (n_points, n_features)
+        Finite numbers. There may be no rows, but there must be columns. If one client's columns
+        have names (a DataFrame's), all clients with names must have the same in the same order.
 
     Raises
     ------
     ValueError
-        When the points are not a table of finite numbers. A client may have no points at all, but
-        its table must have columns.
+        When the points are not a table of finite numbers.
     """
 
     def __init__(self, X: ArrayLike):
@@ -164,42 +182,32 @@ class PointsClient(Client):
         self.X = check_points(X, ensure_min_samples=0)
 
 
-def check_points(X: ArrayLike, **checks: Any) -> NDArray[np.float64]:
-    """Return points as a C-ordered float64 array, or raise ValueError."""
-    return check_array(X, dtype=np.float64, order="C", **checks)
-
-
-def feature_names(X: ArrayLike) -> tuple[str, ...]:
-    """Return the names of a DataFrame's columns; none where there are none."""
-    names = _get_feature_names(X)
-    return () if names is None else tuple(map(str, names))
-
-
 def protocols() -> dict[str, type[Federated]]:
-    """Return the estimator of every protocol there is, by the protocol's name.
+    """Return the estimator of each protocol, by the protocol's name.
 
-    A class of one's own is among them as soon as it is defined: it derives from `Federated` and
-    has a ``name``. Of two with one name the later counts.
+    They are the estimators of this package and every other subclass of `Federated` that has a
+    ``name`` and has been imported. If two have the same name, the later definition counts.
 
     Examples
     --------
     >>> protocols()["horizontal-dbscan"].__name__
     'HorizontalDBSCAN'
     """
-    found: dict[str, type[Federated]] = {}
+    package = import_module("fedlib")
+    for attribute in package.__all__:  # loads the modules of all estimators
+        getattr(package, attribute)
+    by_name: dict[str, type[Federated]] = {}
     classes: list[type[Federated]] = [Federated]
-    for estimator in classes:  # grows
+    for estimator in classes:  # grows while it is read
         if "name" in vars(estimator):
-            found[estimator.name] = estimator
+            by_name[estimator.name] = estimator
         classes += estimator.__subclasses__()
-    return dict(sorted(found.items()))
+    return dict(sorted(by_name.items()))
 
 
-def _numbers(passive: Collection[int]) -> list[int]:
-    """Return the numbers of the passive parts; a mask would make the wrong clients share."""
-    listed = isinstance(passive, Iterable)
-    numbers = list(passive) if listed else []
-    mask = any(isinstance(i, bool | np.bool_) for i in numbers)
-    if not listed or mask or not all(isinstance(i, Integral) for i in numbers):
-        raise ValueError(f"passive must be a collection of the parts' numbers; got {passive!r}")
-    return numbers
+def _part_numbers(passive: Collection[int]) -> set[int]:
+    """Return the numbers of the passive parts; refuse a mask, which would name other parts."""
+    numbers = list(passive) if isinstance(passive, Iterable) else [None]
+    if not all(isinstance(i, Integral) and not isinstance(i, bool | np.bool_) for i in numbers):
+        raise ValueError(f"passive must be a collection of numbers of parts; got {passive!r}")
+    return set(map(int, numbers))

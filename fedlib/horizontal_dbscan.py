@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import singledispatchmethod
 from itertools import product
 from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, Literal
@@ -21,10 +20,9 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from fedlib.federated import Federated, PointsClient, check_points
+from fedlib.federated import Federated, PointsClient
 from fedlib.kernels.disjoint_set import connected_components
 from fedlib.kernels.grid import (
     MAX_CELL,
@@ -35,7 +33,8 @@ from fedlib.kernels.grid import (
     touching_pairs,
 )
 from fedlib.messages import Array, Done, FeatureNames, Labels, Message
-from fedlib.protocol import Flow, agree, agree_on_names
+from fedlib.protocol import Flow, agree_on_features, handles
+from fedlib.validation import Interval, StrOptions, check_points
 
 __all__ = [
     "AssignCells",
@@ -65,6 +64,11 @@ class CellCounts(Message):
     counts: Annotated[np.ndarray, Array("int64", ("cells",), ge=1, le=2**40)]
     features: FeatureNames = ()
 
+    @property
+    def n_features(self) -> int:
+        """The number of columns of ``cells``."""
+        return int(self.cells.shape[1])
+
 
 class CountCells(Message):
     """Count your points in each cell of the grid."""
@@ -78,6 +82,7 @@ class AssignCells(Message):
     """Place your points by these cells and their clusters."""
 
     discloses = "the cells of all clients' clusters"
+    asks_for_data = False
     cell_size: CellSize
     cells: Cells
     labels: Annotated[np.ndarray, Array("int64", ("cells",), ge=0)]
@@ -114,15 +119,11 @@ def horizontal_dbscan(
 class HorizontalDBSCANClient(PointsClient):
     """A client and its points, as in `PointsClient`."""
 
-    @singledispatchmethod
-    def handle(self, request: Message) -> Message:
-        return super().handle(request)
-
-    @handle.register
+    @handles(CountCells)
     def count_cells(self, request: CountCells) -> CellCounts:
         return CellCounts(*count_cells(self.X, request.cell_size), self.features)
 
-    @handle.register
+    @handles(AssignCells)
     def assign_cells(self, request: AssignCells) -> Done:
         labels = place_points(
             self.X,
@@ -299,10 +300,7 @@ def sum_cells(
     ValueError
         When the clients disagree on the number of features or on their names.
     """
-    agree_on_names({name: reply.features for name, reply in replies.items()})
-    sizes = {name: reply.cells.shape[1] for name, reply in replies.items()}
-    if agree("the number of features", sizes) == 0:
-        raise ValueError("the clients' cells have no features")
+    agree_on_features(replies)
     cells = np.concatenate([reply.cells for reply in replies.values()])
     counts = np.concatenate([reply.counts for reply in replies.values()])
     order = _sorted(cells)

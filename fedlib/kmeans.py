@@ -19,7 +19,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import singledispatchmethod
 from math import fsum
 from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar
@@ -30,13 +29,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.neighbors import KDTree
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from fedlib.federated import Federated, PointsClient, check_points
+from fedlib.federated import Federated, PointsClient
 from fedlib.kernels.centres import move_centres, nearest_centres, sum_by_label
 from fedlib.messages import Array, Done, FeatureNames, Labels, Message, MessageError
-from fedlib.protocol import Flow, agree, agree_on_names
+from fedlib.protocol import Flow, agree_on_features, handles
+from fedlib.validation import Interval, StrOptions, check_points
 
 __all__ = [
     "AssignCentres",
@@ -79,6 +78,11 @@ class LocalCentres(Message):
     counts: Annotated[np.ndarray, Array("int64", ("clusters",), ge=1, le=2**40)]
     features: FeatureNames = ()
 
+    @property
+    def n_features(self) -> int:
+        """The number of columns of ``centres``."""
+        return int(self.centres.shape[1])
+
 
 class FindCentres(Message):
     """Cluster the last of your points, and move the centres by the others."""
@@ -92,10 +96,11 @@ class FindCentres(Message):
     tol: Annotated[float, msgspec.Meta(ge=0)]
     seed: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
-    def check(self, reply: Message) -> None:
+    def accept(self, reply: Message) -> LocalCentres:
         assert isinstance(reply, LocalCentres)
         if len(reply.counts) > self.n_clusters:
             raise MessageError(f"{len(reply.counts)} centres where {self.n_clusters} were sought")
+        return reply
 
 
 class GroupMeans(Message):
@@ -112,6 +117,11 @@ class GroupMeans(Message):
     counts: Annotated[np.ndarray, Array("int64", ("groups",), ge=GROUP_SIZE, le=2**40)]
     features: FeatureNames = ()
 
+    @property
+    def n_features(self) -> int:
+        """The number of columns of ``means``."""
+        return int(self.means.shape[1])
+
 
 class SummariseGroups(Message):
     """Say how many points you have and how they spread, and give the means of groups of them."""
@@ -120,10 +130,11 @@ class SummariseGroups(Message):
     reply = GroupMeans
     n_groups: Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 
-    def check(self, reply: Message) -> None:
+    def accept(self, reply: Message) -> GroupMeans:
         assert isinstance(reply, GroupMeans)
         if len(reply.counts) > self.n_groups or reply.counts.sum() > reply.n_points:
             raise MessageError("more groups than asked for, or more points in them than there are")
+        return reply
 
 
 class ClusterSums(Message):
@@ -146,7 +157,7 @@ class SumClusters(Message):
         np.ndarray, Array("float64", ("starts", "clusters", "features"), -2 * BOUND, 2 * BOUND)
     ]
 
-    def check(self, reply: Message) -> None:
+    def accept(self, reply: Message) -> ClusterSums:
         assert isinstance(reply, ClusterSums)
         if reply.sums.shape != self.centres.shape:
             raise MessageError(f"sums {reply.sums.shape} of centres {self.centres.shape}")
@@ -154,6 +165,7 @@ class SumClusters(Message):
             raise MessageError("the points are not as many from every start")
         if (abs(reply.sums) > BOUND * reply.counts[..., np.newaxis]).any():
             raise MessageError("a sum that its count of points cannot have")
+        return reply
 
 
 class Inertia(Message):
@@ -175,6 +187,7 @@ class AssignCentres(Message):
     """Assign each of your points to its nearest centre."""
 
     discloses = "the final centres"
+    asks_for_data = False
     centres: Centres
 
 
@@ -200,7 +213,7 @@ def one_shot(
 ) -> Flow[KMeansModel]:
     """Return the flow of child and parent; for the parameters see `FederatedKMeans`."""
     replies = yield FindCentres(n_clusters, update_fraction, n_init, max_iter, tol, seed)
-    _agree({name: reply.centres for name, reply in replies.items()}, replies)
+    agree_on_features(replies)
     centres = np.concatenate([reply.centres for reply in replies.values()])
     counts = np.concatenate([reply.counts for reply in replies.values()])
     _check_distinct(centres, n_clusters, "centres that the clients have")
@@ -228,7 +241,7 @@ def lloyd(
     measures the inertia of its last centres.
     """
     replies = yield SummariseGroups(0 if init is not None else GROUPS * n_clusters)
-    n_features = _agree({name: reply.means for name, reply in replies.items()}, replies)
+    n_features = agree_on_features(replies)
     least_shift = tol * _mean_variance(replies)
     if init is None:
         centres = _draw_starts(replies, n_clusters, n_init, seed)
@@ -270,11 +283,7 @@ class FederatedKMeansClient(PointsClient):
         super().__init__(X)
         _check_coordinates("a coordinate", self.X)
 
-    @singledispatchmethod
-    def handle(self, request: Message) -> Message:
-        return super().handle(request)
-
-    @handle.register
+    @handles(FindCentres)
     def find_centres(self, request: FindCentres) -> LocalCentres:
         _, centres, counts = child_centres(
             self.X,
@@ -287,7 +296,7 @@ class FederatedKMeansClient(PointsClient):
         )
         return LocalCentres(centres, counts, self.features)
 
-    @handle.register
+    @handles(SummariseGroups)
     def summarise_groups(self, request: SummariseGroups) -> GroupMeans:
         mean = np.zeros(self.X.shape[1])
         if len(self.X):
@@ -296,18 +305,18 @@ class FederatedKMeansClient(PointsClient):
         means, counts = group_means(self.X, request.n_groups)
         return GroupMeans(len(self.X), mean, squares, means, counts, self.features)
 
-    @handle.register
+    @handles(SumClusters)
     def sum_clusters(self, request: SumClusters) -> ClusterSums:
         sums, counts, inertias = zip(
             *[sum_clusters(self.X, centres) for centres in request.centres], strict=True
         )
         return ClusterSums(np.array(sums), np.array(counts), np.array(inertias))
 
-    @handle.register
+    @handles(MeasureInertia)
     def measure_inertia(self, request: MeasureInertia) -> Inertia:
         return Inertia(_assign(self.X, request.centres)[1])
 
-    @handle.register
+    @handles(AssignCentres)
     def assign_centres(self, request: AssignCentres) -> Done:
         self.state = Labels(_assign(self.X, request.centres)[0])
         return Done()
@@ -638,15 +647,6 @@ def _exact_sum(arrays: Iterable[NDArray]) -> NDArray:
     stacked = np.array(list(arrays))
     columns = stacked.reshape(len(stacked), -1).T.tolist()
     return np.array([fsum(column) for column in columns]).reshape(stacked.shape[1:])
-
-
-def _agree(arrays: Mapping[str, NDArray], replies: Mapping[str, Any]) -> int:
-    """Return the clients' number of features, or raise ValueError where they disagree on them."""
-    agree_on_names({name: reply.features for name, reply in replies.items()})
-    n_features = agree("the number of features", {n: a.shape[1] for n, a in arrays.items()})
-    if n_features == 0:
-        raise ValueError("the clients' points have no features")
-    return int(n_features)
 
 
 def _check_distinct(points: Points, n_clusters: int, what: str) -> None:

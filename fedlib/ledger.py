@@ -1,4 +1,4 @@
-"""The ledger of a run: who told whom what, in how many bytes, disclosing what."""
+"""The ledger of a run: sender, receiver, size and disclosure of every message."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from fedlib.messages import Failure, Message
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
 __all__ = ["SERVER", "Entry", "Ledger"]
@@ -20,7 +19,7 @@ SERVER = "server"
 
 @dataclass(frozen=True)
 class Entry:
-    """One message that travelled: its step, ends, class, size in bytes, and what it discloses."""
+    """One message: its step, sender, receiver, class, size in bytes, and what it discloses."""
 
     step: int
     sender: str
@@ -32,16 +31,16 @@ class Entry:
 
 @dataclass
 class Ledger:
-    """A record of every message of one run, in the order of the clients within each step.
+    """The record of all messages of one run, within each step in the order of the clients.
 
-    A step is one exchange: requests to some or all clients, and their replies. Contents are not
-    kept, only each message's class, size and what it discloses by its own declaration.
+    A step is one exchange: requests to some or all clients, and their replies. The ledger keeps the
+    class and size of a message and what its class declares to disclose, but not its contents.
 
     Attributes
     ----------
     entries : list of Entry
     lost : dict of str to str
-        Each client that left, with its error's type and the request and step at which it happened.
+        For each client that left the run, the type of the error, the request and the step.
 
     Examples
     --------
@@ -57,7 +56,7 @@ class Ledger:
     lost: dict[str, str] = field(default_factory=dict)
 
     def record(self, step: int, sender: str, receiver: str, message: Message, size: int) -> None:
-        """Enter a message of ``size`` bytes."""
+        """Record one message of ``size`` bytes."""
         discloses = message.discloses
         if isinstance(message, Failure):
             discloses += f" ({message.error})"
@@ -72,21 +71,23 @@ class Ledger:
 
     @property
     def bytes(self) -> int:
-        """The size of all messages together."""
+        """The total size of all messages, in bytes."""
         return sum(entry.bytes for entry in self.entries)
 
     def conversation(self) -> list[str]:
-        """Return the classes of the messages, step by step, each named once in its step."""
+        """Return the names of the message classes in order, each once per step."""
         seen = dict.fromkeys((e.step, e.sender == SERVER, e.message) for e in self.entries)
         return [message for _, _, message in sorted(seen, key=lambda s: (s[0], not s[1]))]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the ledger as a table: step, sender, receiver, message, bytes, discloses."""
+        """Return one row per message: step, sender, receiver, message, bytes, discloses."""
+        import pandas as pd
+
         columns = list(Entry.__dataclass_fields__)
         return pd.DataFrame([asdict(entry) for entry in self.entries], columns=columns)
 
     def summary(self) -> pd.DataFrame:
-        """Return the table with a step's equal messages summed: their number and bytes."""
+        """Return one row per step and message class, with the number of messages and bytes."""
         frame = self.to_frame()
         frame["direction"] = (
             frame["sender"].eq(SERVER).map({True: "to clients", False: "to server"})
@@ -96,10 +97,20 @@ class Ledger:
         return groups.agg(messages="size", bytes="sum").reset_index()
 
     def plot(self, ax: Axes | None = None, max_clients: int = 4) -> Axes:
-        """Draw the conversation as a sequence diagram and return the axes.
+        """Draw the conversation as a sequence diagram.
 
-        Time runs downwards. Every message is an arrow with its class and size. Of more than
-        ``max_clients`` clients the first are drawn, and one column stands for the rest.
+        Time runs downwards. Every message is an arrow with its class and size.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            Where to draw; by default a new figure.
+        max_clients : int, default=4
+            The number of clients drawn separately; one more column stands for the rest.
+
+        Returns
+        -------
+        Axes
         """
         from fedlib.plots import sequence_diagram
 

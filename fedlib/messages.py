@@ -1,20 +1,23 @@
-"""Messages: what server and clients say to each other, and how it becomes bytes.
+"""Messages: what server and clients send each other, and how a message becomes bytes.
 
 A message is a frozen class of typed fields. Requests are imperatives (``CountCells``), replies are
-nouns (``CellCounts``). Two class attributes complete it:
+nouns (``CellCounts``). Class attributes complete it:
 
-- ``discloses``: in a few words, what its receiver learns. The ledger shows it beside the bytes.
-- ``reply``: of a request, the class of its answer; `Done` unless it says otherwise. Where an answer
-  has to fit its request in more than its class, the request's ``check`` says how.
+- ``discloses``: what the receiver learns, in a few words. The ledger shows it next to the size.
+- ``reply``: for a request, the class of its reply; by default `Done`.
+- ``asks_for_data``: for a request, whether a passive client declines it; by default True. Set it to
+  False for a request that only delivers a result.
 
-The rules of the wire:
+When a reply must fit its request in more than its class, the request overrides `Message.accept`.
 
-- A message is one MessagePack map with its class's name. An array is its dtype, its shape and its
-  raw little-endian bytes.
-- Decoding checks everything: the class, each field's type and range, each array's dtype, number of
-  axes and lengths; floating point numbers are finite. Nothing is unpickled or evaluated. What does
-  not pass is a `MessageError`.
-- Two messages are equal when their bytes are.
+The wire format:
+
+- A message is one MessagePack map that contains the name of its class. An array is its dtype, its
+  shape and its raw little-endian bytes.
+- Decoding checks everything: the class, the type and range of each field, the dtype, number of axes
+  and lengths of each array. Floating point numbers must be finite. Nothing is unpickled or
+  evaluated. Whatever fails a check raises `MessageError`.
+- Two messages are equal when their bytes are equal.
 """
 
 from __future__ import annotations
@@ -51,21 +54,21 @@ registry: dict[str, type[Message]] = {}
 
 
 class MessageError(ValueError):
-    """Bytes that are no valid message, or a message that breaks its own rules."""
+    """Bytes that are not a valid message, or a message that breaks its own rules."""
 
 
 @dataclass(frozen=True)
 class Array:
-    """What an array field must be, written in its annotation.
+    """The dtype, axes and range of an array field, written in its annotation.
 
     Parameters
     ----------
     dtype : str
-        Its dtype, one of bool, uint8, uint16, int32, uint32, int64, uint64, float32 and float64.
+        One of bool, uint8, uint16, int32, uint32, int64, uint64, float32 and float64.
     axes : tuple of str
-        A name for each axis. Axes of one message that share a name have the same length.
+        One name per axis. Axes of one message that share a name must have the same length.
     ge, le : number, optional
-        The least and the greatest value allowed. Floating point values are always finite.
+        The smallest and the largest value allowed. Floating point values must always be finite.
 
     Examples
     --------
@@ -85,7 +88,7 @@ class Array:
     le: float | None = None
 
     def problem(self, value: object) -> str | None:
-        """Say what is wrong with a value, or None."""
+        """Return what is wrong with a value, or None."""
         wanted = f"an array of {self.dtype} with axes ({', '.join(self.axes)})"
         if not isinstance(value, np.ndarray):
             return f"must be {wanted}, not {type(value).__name__}"
@@ -110,12 +113,23 @@ class Message(
     omit_defaults=True,
     repr_omit_defaults=True,
 ):
-    """Base class of all messages; a subclass is entered in ``registry`` under its name.
+    """Base class of all messages. A subclass is added to ``registry`` under its name.
+
+    Attributes
+    ----------
+    discloses : str
+        What the receiver learns. Every subclass must set it.
+    reply : message class, default=Done
+        For a request, the class of its reply.
+    asks_for_data : bool, default=True
+        For a request, whether a passive client declines it.
 
     Raises
     ------
     MessageError
         When an array breaks the `Array` in its annotation, or a float is not finite.
+    TypeError
+        When a subclass does not set ``discloses``, or its name is already in use.
 
     Examples
     --------
@@ -129,14 +143,15 @@ class Message(
 
     discloses: ClassVar[str]
     reply: ClassVar[type[Message]]
+    asks_for_data: ClassVar[bool] = True
 
     def __init_subclass__(cls, **config: Any) -> None:
         super().__init_subclass__(**config)
         if not getattr(cls, "discloses", None):
-            raise TypeError(f"{cls.__name__} must say what it discloses")
+            raise TypeError(f"{cls.__name__} must set discloses: what its receiver learns")
         other = registry.get(cls.__name__, cls)
         if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise TypeError(f"there is a message {cls.__name__} already, in {other.__module__}")
+            raise TypeError(f"a message {cls.__name__} already exists, in {other.__module__}")
         registry[cls.__name__] = cls
 
     def __post_init__(self) -> None:
@@ -156,8 +171,17 @@ class Message(
                 if length != wanted:
                     raise MessageError(f"{name} has {length} {axis}, {first} {wanted}")
 
-    def check(self, reply: Message) -> None:
-        """Raise MessageError where a reply of the right class does not fit this request."""
+    def accept(self, reply: Message) -> Any:
+        """Return what the flow receives for a reply of the class ``reply``: by default the reply.
+
+        Override it to check that the reply fits this request, or to decode it further.
+
+        Raises
+        ------
+        MessageError
+            When the reply does not fit this request.
+        """
+        return reply
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -183,7 +207,7 @@ def arrays(message_class: type[Message]) -> dict[str, Array]:
 
 
 class Done(Message):
-    """The answer to a request that only tells."""
+    """The reply to a request that only delivers something."""
 
     discloses = "nothing"
 
@@ -192,12 +216,12 @@ Message.reply = Done
 
 
 class Declined(Message):
-    """The answer of a passive client to any request for its data."""
+    """The reply of a passive client to any request for its data."""
 
     discloses = "nothing"
 
 
-# No name at all where the features have none.
+# Empty when the features have no names.
 FeatureNames = Annotated[tuple[str, ...], msgspec.Meta(max_length=2**16)]
 
 
@@ -209,9 +233,9 @@ class Labels(Message):
 
 
 class Failure(Message):
-    """What stands in the place of a reply that could not be given.
+    """Sent instead of a reply when a client fails.
 
-    It carries the error's type and never its text, which may hold data.
+    It carries the type of the error and never its text, which may contain data.
     """
 
     discloses = "the type of an error"
@@ -220,7 +244,7 @@ class Failure(Message):
 
 @cache
 def _little(dtype: np.dtype[Any]) -> tuple[str, np.dtype[Any]]:
-    """Return a dtype's name, which numpy is slow to find, and the dtype in little-endian order."""
+    """Return a dtype's name and the dtype in little-endian order; cached, as numpy is slow here."""
     return dtype.name, dtype.newbyteorder("<")
 
 
@@ -239,10 +263,10 @@ def _from_wire(raw: msgspec.Raw) -> np.ndarray:
     if dtype not in DTYPES:
         raise ValueError("an array of an unknown dtype")
     if min(shape, default=0) < 0 or max(shape, default=0) > max(len(data), MAX_EMPTY_AXIS):
-        raise ValueError("an array with an axis of an impossible length")
+        raise ValueError("an array with an axis of an invalid length")
     array = np.frombuffer(data, _little(np.dtype(dtype))[1]).reshape(shape)
     if dtype == "bool" and (array.view("uint8") > 1).any():
-        raise ValueError("a bool that is neither 0 nor 1")
+        raise ValueError("an array of bool with a byte other than 0 and 1")
     return array
 
 
@@ -265,10 +289,10 @@ def _is_array(hint: Any) -> bool:
 
 @cache
 def _decoder(message_class: type[Message]) -> msgspec.msgpack.Decoder[Any]:
-    """Return a decoder of the message's fields that leaves its arrays as they are on the wire.
+    """Return a decoder of a message's fields that leaves its arrays encoded.
 
-    Arrays are read by their own decoder, so that no bytes become more than a few times their size
-    in memory before they have been checked.
+    Arrays have their own decoder, so that unchecked bytes never occupy more than a few times their
+    size in memory.
     """
     hints = get_type_hints(message_class, include_extras=True)
     fields: list[Any] = [
@@ -283,12 +307,12 @@ def _decoder(message_class: type[Message]) -> msgspec.msgpack.Decoder[Any]:
 
 
 def encode(message: Message) -> bytes:
-    """Return a message's bytes; the same message always gives the same bytes.
+    """Return the bytes of a message. Equal messages give equal bytes.
 
     Raises
     ------
     MessageError
-        When it holds what a message cannot hold.
+        When a field holds a value of a type that cannot be sent.
     """
     try:
         return _encoder.encode(message)
@@ -297,21 +321,21 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes, *expected: type[Message], max_bytes: int = MAX_BYTES) -> Message:
-    """Return the message that the bytes hold. Its arrays are read-only.
+    """Return the message in the bytes. Its arrays are read-only views of the bytes.
 
     Parameters
     ----------
     data : bytes
     *expected : message classes
-        The classes that are acceptable here; by default all.
-    max_bytes : int
-        The greatest size accepted, in bytes.
+        The classes that are accepted; by default all.
+    max_bytes : int, default=2**30
+        The largest size accepted, in bytes.
 
     Raises
     ------
     MessageError
-        When the bytes are truncated, too many, no message, a message of an unknown or unexpected
-        class, or one whose fields break their rules.
+        When the bytes are truncated, larger than ``max_bytes`` or not a message; when the class is
+        unknown or unexpected; when a field breaks its rules.
 
     Examples
     --------

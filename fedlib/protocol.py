@@ -1,33 +1,31 @@
-"""Protocols: a server flow and clients, and `run`, which lets them talk over any transport.
+"""Protocols: a server flow, its clients, and `run`, which connects them over any transport.
 
 The rules:
 
-- The server is a generator, the flow. It yields one request to everybody or a mapping of clients to
-  requests, is resumed with the `Replies`, and returns the model. It knows no network.
-- A client is an object with one handler a request. What it must remember between two requests is
-  its ``state``, a message, so that a client can be rebuilt elsewhere from its data and state.
-- `run` is the only place that deals with bytes, disclosure and failures. A client that fails, or
-  whose answer is not what the request asks for, leaves for the rest of the run. With fewer than
-  ``min_clients`` left, `TooFewClients` is raised at the flow's ``yield``.
-- `serve` is its other end: one request's bytes in, one reply's bytes out, never an exception.
-- Both leave one thread to BLAS and OpenMP, so that no sum depends on how many cores there are.
+- The server is a generator, the flow. It yields one request for all clients, or a mapping of
+  clients to requests. It is resumed with the `Replies` and returns the model. It knows no network.
+- A client is an object with one handler per request. What it must remember between two requests is
+  its ``state``, a message, so a transport can rebuild the client from its data and its state.
+- `run` is the only place that handles bytes, disclosure and failures. A client that fails, or whose
+  reply does not fit the request, leaves the run. When fewer than ``min_clients`` remain,
+  `TooFewClients` is raised at the flow's ``yield``.
+- `serve` is the client's side of `run`: it takes the bytes of one request and returns the bytes of
+  one reply. It never raises an exception.
+- Both sides limit BLAS and OpenMP to one thread, so that no sum depends on the number of cores.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
-import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import lru_cache, singledispatchmethod
+from functools import partial
+from itertools import count
 from numbers import Integral
-from typing import Any, Protocol, TypeVar, runtime_checkable
-
-from threadpoolctl import OpenBLASController, ThreadpoolController
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from fedlib.ledger import SERVER, Ledger
-from fedlib.messages import Declined, Done, Failure, Message, MessageError, decode, encode
+from fedlib.messages import Declined, Failure, Message, MessageError, decode, encode
+from fedlib.threads import one_thread
 
 __all__ = [
     "Client",
@@ -37,13 +35,15 @@ __all__ = [
     "TooFewClients",
     "Transport",
     "agree",
-    "agree_on_names",
+    "agree_on_features",
+    "handles",
     "run",
     "serve",
 ]
 
 Model = TypeVar("Model")
 State = TypeVar("State", bound=Message)
+Handler = TypeVar("Handler", bound=Callable[..., Message])
 Flow = Generator[Message | Mapping[str, Message], "Replies", Model]
 
 logger = logging.getLogger(__name__)
@@ -51,29 +51,47 @@ logger = logging.getLogger(__name__)
 
 @runtime_checkable
 class Transport(Protocol):
-    """What carries bytes between the server and its clients.
+    """Carries bytes between the server and its clients.
 
-    ``clients`` are their names, in the order in which replies are read. ``exchange`` delivers each
-    request and returns the replies, a `Failure` or nothing for a client that gave none. ``errors``
-    holds the exceptions of clients that live in this process.
+    Attributes
+    ----------
+    clients : sequence of str
+        The clients' names, in the order in which replies are read.
+    errors : mapping of str to exception
+        The last exception of each client that runs in this process.
+    ledger : Ledger or None
+        The ledger of the current run. `run` sets it before the first exchange, so that a transport
+        can show the progress and tell a client why it left the run.
     """
 
     clients: Sequence[str]
     errors: Mapping[str, BaseException]
+    ledger: Ledger | None
 
-    def exchange(self, requests: Mapping[str, bytes]) -> Mapping[str, bytes]: ...
+    def exchange(self, requests: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """Deliver each request and return the replies.
+
+        For a client that sent no reply, return an encoded `Failure` or leave the client out.
+        """
+        ...
 
 
 class Replies(Mapping[str, Any]):
-    """The replies of one step by client, in the transport's order whatever order they came in.
+    """The replies of one step, by client, in the transport's order.
 
-    A client that declined or is lost is not among them; ``declined`` names those that declined in
-    this step, ``lost`` those that have left the run so far.
+    Parameters
+    ----------
+    replies : mapping of str to Message
+        What each client sent, as accepted by `Message.accept`.
+    declined : sequence of str
+        The clients that declined in this step.
+    lost : sequence of str
+        The clients that have left the run so far.
     """
 
     def __init__(
         self,
-        replies: Mapping[str, Message],
+        replies: Mapping[str, Any],
         declined: Sequence[str] = (),
         lost: Sequence[str] = (),
     ):
@@ -95,47 +113,101 @@ class Replies(Mapping[str, Any]):
 
 
 class TooFewClients(RuntimeError):
-    """Fewer clients are left than the run needs. The text names who left, when and why."""
+    """Fewer clients remain than the run needs. The text names each lost client and the reason."""
 
 
 class LostState(RuntimeError):
-    """A client was rebuilt without the state that its next answer needs."""
+    """A client was rebuilt without the state that its next reply needs."""
+
+
+def handles(request: type[Message]) -> Callable[[Handler], Handler]:
+    """Return a decorator that makes a method of a `Client` the handler of a request class.
+
+    Examples
+    --------
+    >>> from fedlib.horizontal_dbscan import CellCounts, CountCells
+    >>> class EmptyClient(Client):
+    ...     @handles(CountCells)
+    ...     def count_cells(self, request):
+    ...         return CellCounts(np.empty((0, 2), np.int64), np.empty(0, np.int64))
+    >>> import numpy as np
+    >>> EmptyClient().handle(CountCells(cell_size=1.0)).counts
+    array([], dtype=int64)
+    """
+
+    def mark(method: Handler) -> Handler:
+        method.request_class = request  # type: ignore[attr-defined]
+        return method
+
+    return mark
 
 
 class Client:
-    """Base class of a protocol's clients.
+    """Base class of a protocol's clients. A subclass marks one handler per request (`handles`).
 
     Attributes
     ----------
     X : array
-        Its data, which it validates when it is made.
+        The client's data, validated when the client is made.
     features : tuple of str
-        The names of its features, where they have any.
+        The names of the features; empty where they have none.
     passive : bool
-        A passive client does what it is told and declines whatever asks for its data.
+        Whether the client receives the result but declines every request that asks for its data.
     state : Message or None
-        All that it must remember between two requests beside its data.
+        All that the client must remember between two requests besides its data.
+    handlers : dict of message class to str
+        The requests that the class can answer and the names of the methods that do it.
     """
 
     X: Any
     features: tuple[str, ...] = ()
     passive = False
     state: Any = None
+    handlers: ClassVar[dict[type[Message], str]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        marked = {
+            method.request_class: name
+            for name, method in vars(cls).items()
+            if hasattr(method, "request_class")
+        }
+        cls.handlers = marked | cls.handlers
+
+    @property
+    def n_features(self) -> int:
+        """The number of columns of ``X``."""
+        return int(self.X.shape[1])
 
     def recall(self, kind: type[State]) -> State:
-        """Return the state, or raise `LostState` where it is not what an earlier request left."""
+        """Return the state.
+
+        Raises
+        ------
+        LostState
+            When the state is not of this class, as after a restart without the saved state.
+        """
         if not isinstance(self.state, kind):
             raise LostState(f"{type(self).__name__} has no {kind.__name__}")
         return self.state
 
-    @singledispatchmethod
     def handle(self, request: Message) -> Message:
-        """Answer a request; subclasses register one handler for each."""
-        raise TypeError(f"{type(self).__name__} has no answer to {type(request).__name__}")
+        """Return the reply of the request's handler.
+
+        Raises
+        ------
+        TypeError
+            When no handler is marked for the request's class.
+        """
+        name = self.handlers.get(type(request))
+        if name is None:
+            raise TypeError(f"{type(self).__name__} has no handler for {type(request).__name__}")
+        reply: Message = getattr(self, name)(request)
+        return reply
 
     def answer(self, request: Message) -> Message:
-        """Answer a request, or decline where a passive client must."""
-        if self.passive and request.reply is not Done:
+        """Return the reply to a request, or `Declined` where a passive client must not share."""
+        if self.passive and request.asks_for_data:
             return Declined()
         return self.handle(request)
 
@@ -143,10 +215,10 @@ class Client:
 def serve(
     client: Client, request: bytes, on_error: Callable[[Exception], object] = logger.exception
 ) -> bytes:
-    """Return the bytes of a client's reply to a request's bytes.
+    """Return the bytes of a client's reply to the bytes of a request.
 
-    An error, of the client or in the bytes, becomes a `Failure` that carries its type alone; the
-    error itself goes to ``on_error``, by default to this side's log.
+    An error in the bytes or in the client becomes a `Failure`, which carries only the error's type.
+    The exception itself goes to ``on_error``, by default the log of this process.
     """
     try:
         with one_thread():
@@ -156,61 +228,22 @@ def serve(
         return encode(Failure(type(error).__name__))
 
 
-@lru_cache(maxsize=2)
-def _libraries(kind: str, n_modules: int) -> list[Any]:
-    """Return the libraries that are loaded: looked for again only when modules were imported."""
-    return list(ThreadpoolController().select(user_api=kind).lib_controllers)
-
-
-def _limit(kind: str) -> list[tuple[Any, int]]:
-    """Leave one thread to these libraries; return what each had."""
-    libraries = _libraries(kind, len(sys.modules))
-    had = [(library, library.get_num_threads()) for library in libraries]
-    _set([(library, 1) for library in libraries])
-    return had
-
-
-def _set(numbers: list[tuple[Any, int]]) -> None:
-    # OpenBLAS heeds only the thread that spoke first, until that thread lets go.
-    OpenBLASController.clear_controlling_thread(force=True)
-    for library, number in numbers:
-        library.set_num_threads(number)
-    OpenBLASController.clear_controlling_thread(force=True)
-
-
-_lock = threading.Lock()
-_blas: dict[str, Any] = {"inside": 0, "had": []}
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Leave one thread to BLAS and OpenMP, for this thread's work.
-
-    OpenMP's limit is the thread's own. That of BLAS is the process's: it is lifted when the last
-    of several threads is done.
-    """
-    openmp = _limit("openmp")
-    with _lock:
-        _blas["inside"] += 1
-        if _blas["inside"] == 1:
-            _blas["had"] = _limit("blas")
-    try:
-        yield
-    finally:
-        with _lock:
-            _blas["inside"] -= 1
-            if _blas["inside"] == 0:
-                _set(_blas["had"])
-        _set(openmp)
-
-
 def agree(what: str, values: Mapping[str, Any], show: Callable[[Any], str] = str) -> Any:
-    """Return what all clients say; ``show`` puts it into words.
+    """Return the value on which all clients agree.
+
+    Parameters
+    ----------
+    what : str
+        What is compared, for the error's text.
+    values : mapping of str to object
+        One value per client; at least one.
+    show : callable, default=str
+        Turns a value into text for the error.
 
     Raises
     ------
     ValueError
-        When they do not all say the same; it names the clients.
+        When the values differ; the text names the clients.
 
     Examples
     --------
@@ -219,24 +252,50 @@ def agree(what: str, values: Mapping[str, Any], show: Callable[[Any], str] = str
     ...
     ValueError: clients disagree on the number of features: 2 at 'A', 'B'; 3 at 'C'
     """
-    said: dict[Any, list[str]] = {}
+    clients: dict[Any, list[str]] = {}
     for client, value in values.items():
-        said.setdefault(value, []).append(repr(client))
-    if len(said) > 1:
-        sides = "; ".join(f"{show(value)} at {', '.join(names)}" for value, names in said.items())
+        clients.setdefault(value, []).append(repr(client))
+    if len(clients) > 1:
+        sides = "; ".join(f"{show(value)} at {', '.join(at)}" for value, at in clients.items())
         raise ValueError(f"clients disagree on {what}: {sides}")
-    return next(iter(said))
+    return next(iter(clients))
 
 
-def agree_on_names(features: Mapping[str, Sequence[str]]) -> None:
-    """Raise ValueError where clients that name their features do not name the same, in order.
+def agree_on_features(described: Mapping[str, Any]) -> int:
+    """Return the number of features on which all clients agree.
 
-    To be asked before `agree` on their number, which does not say whose column is missing. A client
-    that names none is believed to have the others'.
+    Names are compared before numbers, so that the error names the missing column. A client without
+    names is assumed to have the features of the others.
+
+    Parameters
+    ----------
+    described : mapping of str to object
+        One object per client with ``n_features`` and ``features``, the names or an empty tuple:
+        replies of one class, or clients.
+
+    Raises
+    ------
+    ValueError
+        When the clients disagree, or have no features.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace as Reply
+    >>> agree_on_features({"A": Reply(n_features=1, features=("age",)),
+    ...                    "B": Reply(n_features=1, features=("weight",))})
+    Traceback (most recent call last):
+    ...
+    ValueError: clients disagree on the features: age at 'A'; weight at 'B'
     """
-    named = {client: tuple(names) for client, names in features.items() if names}
-    if named:
-        agree("the features", named, ", ".join)
+    names = {client: tuple(own.features) for client, own in described.items() if own.features}
+    if names:
+        agree("the features", names, ", ".join)
+    n_features = agree(
+        "the number of features", {client: own.n_features for client, own in described.items()}
+    )
+    if n_features == 0:
+        raise ValueError("the clients' points have no features")
+    return int(n_features)
 
 
 def run(
@@ -254,75 +313,69 @@ def run(
         The server's side of a protocol.
     transport : Transport
     min_clients : int, optional
-        The number of clients, in 1..n, without which the run cannot go on; by default all.
+        The number of clients that must remain, in 1..n; by default all n.
     ledger : Ledger, optional
-        Where to record the messages.
+        Where to record the messages; by default a new one. It becomes ``transport.ledger``.
 
     Raises
     ------
     TooFewClients
-        When clients failed and fewer than ``min_clients`` are left. In process it is chained to the
-        error of the last client that failed.
+        When fewer than ``min_clients`` remain. In process it is chained to the error of the client
+        that failed last.
     ValueError
         When there is no client, ``min_clients`` is out of range, every client is passive, or the
         clients disagree.
 
     Examples
     --------
-    >>> from fedlib.horizontal_dbscan import HorizontalDBSCANClient, horizontal_dbscan
+    >>> from fedlib import HorizontalDBSCAN
+    >>> from fedlib.horizontal_dbscan import HorizontalDBSCANClient
     >>> from fedlib.transports.in_process import InProcess
     >>> parts = {"A": [[0.1], [0.2]], "B": [[5.0]]}
     >>> clients = {name: HorizontalDBSCANClient(X) for name, X in parts.items()}
-    >>> model = run(horizontal_dbscan(cell_size=1.0, min_samples=2), InProcess(clients))
+    >>> flow = HorizontalDBSCAN(cell_size=1.0, min_samples=2).protocol()
+    >>> model = run(flow, InProcess(clients))
     >>> model.cells.tolist(), model.labels.tolist()
     ([[0], [5]], [0, -1])
     """
-    names = list(transport.clients)
+    names = _check_names(transport.clients)
+    needed = _check_min_clients(min_clients, len(names))
+    ledger = Ledger() if ledger is None else ledger
+    transport.ledger = ledger
+    resume: Callable[[], Message | Mapping[str, Message]] = partial(next, flow)
+    for step in count(1):
+        try:
+            with one_thread():
+                asked = resume()
+        except StopIteration as finished:
+            model: Model = finished.value
+            return model
+        present = [name for name in names if name not in ledger.lost]
+        replies = _exchange(step, _address(asked, present, ledger.lost), transport, ledger)
+        error = _reason_to_stop(replies, len(names), needed)
+        if error is None:
+            resume = partial(flow.send, replies)
+        else:
+            resume = partial(flow.throw, _describe(error, ledger.lost, transport.errors))
+    raise AssertionError("count never ends")
+
+
+def _check_names(clients: Sequence[str]) -> list[str]:
+    names = list(clients)
     if not names:
         raise ValueError("there are no clients")
     if SERVER in names:
-        raise ValueError(f"no client may be called {SERVER!r}")
-    needed = len(names) if min_clients is None else min_clients
-    if not isinstance(needed, Integral) or not 1 <= needed <= len(names):
-        raise ValueError(f"min_clients must be in 1..{len(names)}, the clients; got {min_clients}")
-    ledger = Ledger() if ledger is None else ledger
-    lost = ledger.lost
-    action: Callable[[Any], Message | Mapping[str, Message]] = flow.send
-    news: Any = None
-    step = 0
-    while True:
-        step += 1
-        try:
-            with one_thread():
-                asked = action(news)
-        except StopIteration as finished:
-            return finished.value
-        requests = _address(asked, [name for name in names if name not in lost], lost)
-        sent = {name: encode(request) for name, request in requests.items()}
-        for name, request in requests.items():
-            ledger.record(step, SERVER, name, request, len(sent[name]))
-        received = transport.exchange(sent)
-        replies: dict[str, Message] = {}
-        declined = []
-        for name, request in requests.items():
-            data = received.get(name, b"")
-            reply = _read(data, request)
-            ledger.record(step, name, SERVER, reply, len(data))
-            if isinstance(reply, Failure):
-                lost[name] = f"{reply.error} at {type(request).__name__}, step {step}"
-            elif isinstance(reply, Declined):
-                declined.append(name)
-            else:
-                replies[name] = reply
-        left = len(names) - len(lost)
-        if left < needed:
-            text = f"{left} of {len(names)} clients left, {needed} needed"
-            action, news = flow.throw, _end(TooFewClients, text, lost, transport.errors)
-        elif len(declined) == left:
-            text = f"every client{' left' if lost else ''} is passive: nobody shares anything"
-            action, news = flow.throw, _end(ValueError, text, lost, transport.errors)
-        else:
-            action, news = flow.send, Replies(replies, declined, list(lost))
+        raise ValueError(f"a client must not be called {SERVER!r}")
+    return names
+
+
+def _check_min_clients(min_clients: int | None, n_clients: int) -> int:
+    needed = n_clients if min_clients is None else min_clients
+    if not isinstance(needed, Integral) or not 1 <= needed <= n_clients:
+        raise ValueError(
+            f"min_clients must be in 1..{n_clients}, the number of clients; got {min_clients}"
+        )
+    return int(needed)
 
 
 def _address(
@@ -331,31 +384,74 @@ def _address(
     """Return the request for each client, in the transport's order."""
     if isinstance(asked, Message):
         return dict.fromkeys(present, asked)
-    strangers = [name for name in asked if name not in present]
-    if strangers:
-        gone = {name: lost.get(name, "unknown") for name in strangers}
-        raise ValueError(f"the flow asked clients that are not there: {gone}")
+    absent = {name: lost.get(name, "unknown") for name in asked if name not in present}
+    if absent:
+        raise ValueError(f"the flow addressed clients that are not in the run: {absent}")
     return {name: asked[name] for name in present if name in asked}
 
 
-def _read(data: bytes, request: Message) -> Message:
-    """Decode a client's reply; whatever else it sent becomes a `Failure`."""
+def _exchange(
+    step: int, requests: Mapping[str, Message], transport: Transport, ledger: Ledger
+) -> Replies:
+    """Send the requests of one step, read the replies and record both."""
+    sent = {name: encode(request) for name, request in requests.items()}
+    for name, request in requests.items():
+        ledger.record(step, SERVER, name, request, len(sent[name]))
+    received = transport.exchange(sent)
+    replies: dict[str, Any] = {}
+    declined: list[str] = []
+    for name, request in requests.items():
+        data = received.get(name, b"")
+        reply, accepted = _read(name, data, request)
+        ledger.record(step, name, SERVER, reply, len(data))
+        if isinstance(reply, Failure):
+            ledger.lost[name] = f"{reply.error} at {type(request).__name__}, step {step}"
+        elif isinstance(reply, Declined):
+            declined.append(name)
+        else:
+            replies[name] = accepted
+    return Replies(replies, declined, list(ledger.lost))
+
+
+def _read(name: str, data: bytes, request: Message) -> tuple[Message, Any]:
+    """Return a client's reply, and what the flow receives for it.
+
+    A reply that does not fit its request becomes ``Failure("InvalidReply")``; the reason stays in
+    the server's log.
+    """
     if not data:
-        return Failure("Lost")
+        return Failure("Lost"), None
     try:
         reply = decode(data, request.reply, Declined, Failure)
-        if isinstance(reply, request.reply):
-            request.check(reply)
-        return reply
+        accepted = request.accept(reply) if isinstance(reply, request.reply) else None
     except MessageError as error:
-        return Failure(type(error).__name__)
+        logger.warning(
+            "the reply of client %r to %s was rejected: %s", name, type(request).__name__, error
+        )
+        return Failure("InvalidReply"), None
+    return reply, accepted
 
 
-def _end(
-    kind: type[Exception], text: str, lost: Mapping[str, str], errors: Mapping[str, BaseException]
+def _reason_to_stop(replies: Replies, n_clients: int, needed: int) -> Exception | None:
+    """Return the error that ends the run, if any."""
+    remaining = n_clients - len(replies.lost)
+    if remaining < needed:
+        return TooFewClients(f"{remaining} of {n_clients} clients remain, {needed} are needed")
+    if len(replies.declined) == remaining:
+        which = "every remaining client" if replies.lost else "every client"
+        return ValueError(f"{which} is passive, so nobody shares any data")
+    return None
+
+
+def _describe(
+    error: Exception, lost: Mapping[str, str], errors: Mapping[str, BaseException]
 ) -> Exception:
-    """Return the error that ends a run: it names who was lost and is caused by their last error."""
-    who = "; ".join(f"{name!r}: {why}" for name, why in lost.items())
-    error = kind(f"{text}. Lost: {who}" if lost else text)
-    error.__cause__ = next((errors[name] for name in reversed(list(lost)) if name in errors), None)
-    return error
+    """Return the error with the lost clients in its text and their last exception as its cause."""
+    if not lost:
+        return error
+    reasons = "; ".join(f"{name!r}: {why}" for name, why in lost.items())
+    described = type(error)(f"{error}. Lost: {reasons}")
+    described.__cause__ = next(
+        (errors[name] for name in reversed(list(lost)) if name in errors), None
+    )
+    return described

@@ -14,9 +14,9 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial, singledispatchmethod
+from functools import partial, reduce
 from itertools import pairwise, product
 from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -26,13 +26,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from sklearn.utils import check_array
-from sklearn.utils._param_validation import Interval
 
 from fedlib.federated import Federated
 from fedlib.kernels import neighbours as kernels
 from fedlib.kernels.grid import adjacent_pairs, group_points
 from fedlib.messages import Array, Done, Labels, Message, MessageError
-from fedlib.protocol import Client, Flow, Replies, TooFewClients, Transport, agree
+from fedlib.protocol import Client, Flow, Replies, TooFewClients, Transport, agree, handles
+from fedlib.validation import Interval
 
 __all__ = [
     "AssignLabels",
@@ -102,16 +102,17 @@ class FindNeighbours(Message):
     first: Row
     stop: Row
 
-    def check(self, reply: Message) -> None:
-        """Raise MessageError where a block is not one of exactly these rows."""
+    def accept(self, reply: Message) -> NDArray[np.uint64]:
+        """Return the block as a bitset; raise MessageError unless it covers exactly these rows."""
         assert isinstance(reply, NeighbourBlock)
-        reply.read(self.n_rows, self.first, self.stop)
+        return reply.read(self.n_rows, self.first, self.stop)
 
 
 class AssignLabels(Message):
     """These are the clusters of the rows."""
 
     discloses = "the cluster of every row"
+    asks_for_data = False
     labels: Annotated[np.ndarray, Array("int64", ("rows",), ge=-1)]
 
 
@@ -143,7 +144,7 @@ def vertical_dbscan(eps: float, min_samples: int) -> Flow[NDArray[np.int64]]:
     for first in range(0, n_rows, block):
         stop = min(first + block, n_rows)
         replies = _all((yield FindNeighbours(float(eps), n_rows, first, stop)))
-        common = _intersect(replies, n_rows, first, stop)
+        common = reduce(lambda a, b: np.bitwise_and(a, b, out=a), replies.values())
         counts.append(kernels.count_pairs(common))
         columns.append(np.empty(counts[-1].sum(), np.int32))
         kernels.write_pairs(common, columns[-1])
@@ -165,18 +166,6 @@ def _all(replies: Replies) -> Replies:
 def _block_rows(n_rows: int) -> int:
     """Return how many rows' neighbours fit into a block."""
     return max(1, 8 * BLOCK_BYTES // max(1, n_rows))
-
-
-def _intersect(
-    replies: Mapping[str, NeighbourBlock], n_rows: int, first: int, stop: int
-) -> NDArray[np.uint64]:
-    """Return the block, as a bitset, of the pairs that all clients name."""
-    common: NDArray[np.uint64] | None = None
-    for reply in replies.values():
-        bits = reply.read(n_rows, first, stop)
-        common = bits if common is None else np.bitwise_and(common, bits, out=common)
-    assert common is not None
-    return common
 
 
 def _bitset(n_rows: int, n_block: int) -> NDArray[np.uint64]:
@@ -229,15 +218,11 @@ class VerticalDBSCANClient(Client):
         self._n_jobs = int(n_jobs or os.cpu_count() or 1)
         self._found: tuple[float, Find] | None = None
 
-    @singledispatchmethod
-    def handle(self, request: Message) -> Message:
-        return super().handle(request)
-
-    @handle.register
+    @handles(DescribeRows)
     def describe_rows(self, request: DescribeRows) -> RowDescription:
         return RowDescription(len(self.X), self.digest)
 
-    @handle.register
+    @handles(FindNeighbours)
     def find_neighbours(self, request: FindNeighbours) -> NeighbourBlock:
         n_rows, first, stop = len(self.X), request.first, request.stop
         if request.n_rows != n_rows or not first < stop <= min(n_rows, first + _block_rows(n_rows)):
@@ -252,7 +237,7 @@ class VerticalDBSCANClient(Client):
             list(pool.map(lambda share: find(*share), shares))
         return _pack(bits, n_rows, first, stop)
 
-    @handle.register
+    @handles(AssignLabels)
     def assign_labels(self, request: AssignLabels) -> Done:
         if len(request.labels) != len(self.X):
             raise ValueError(f"{len(request.labels)} labels for {len(self.X)} rows")

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from fedlib import datasets
+from fedlib import __version__, datasets
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(os.environ.get("FEDLIB_RESULTS", ROOT / "_build/results/interactive"))
@@ -19,7 +19,8 @@ KEY = ["source", "table", "dataset", "method", "condition", "run", "metric"]
 WRAPPED = {"number": "11rem", "discloses": "11rem", "note": "20rem"}  # columns of text in a table
 VERSIONS = ", ".join(
     [f"python {platform.python_version()}"]
-    + [f"{name} {version(name)}" for name in ("fedlib", "numpy", "scikit-learn", "numba")]
+    + [f"fedlib {__version__}"]
+    + [f"{name} {version(name)}" for name in ("numpy", "scikit-learn", "numba")]
 )
 
 plt.rcParams.update(

@@ -92,6 +92,7 @@ class Reborn:
         self.parts = parts
         self.clients = list(parts)
         self.errors = {}
+        self.ledger = None
         self.states = {}
 
     def exchange(self, requests):

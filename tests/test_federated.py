@@ -28,6 +28,7 @@ class ToyAskMean(Message):
 
 class ToySplit(Message):
     discloses = "the mean of all clients' rows"
+    asks_for_data = False
     mean: float
 
 

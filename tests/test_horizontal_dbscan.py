@@ -806,7 +806,7 @@ def test_a_lying_client(relay, lie):
 
     clients = clients_with(HorizontalDBSCANClient([[0.5, 0.5], [0.5, 1.5]]))
     model = HorizontalDBSCAN(1.0, 4).fit(relay(clients, {"C": tell}), min_clients=2)
-    assert model.ledger_.lost == {"C": "MessageError at CountCells, step 1"}
+    assert model.ledger_.lost == {"C": "InvalidReply at CountCells, step 1"}
     assert model.cell_counts_.tolist() == [1, 4, 3, 1, 4]
     assert clients["B"].state.labels.tolist() == TOY["nearest", "point", "faces"][1]
 

@@ -460,7 +460,7 @@ def test_a_lie_is_that_clients_failure(lie):
     method = "one_shot" if request_class is FindCentres else "lloyd"
     model = FederatedKMeans(3, method=method, random_state=0)
     model.fit(InProcess(clients), min_clients=1)
-    assert model.ledger_.lost["B"].startswith(f"MessageError at {request_class.__name__}")
+    assert model.ledger_.lost["B"].startswith(f"InvalidReply at {request_class.__name__}")
     np.testing.assert_allclose(model.inertia_, -model.to_sklearn().score(X))
 
 

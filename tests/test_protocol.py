@@ -1,6 +1,5 @@
 import logging
 import re
-from functools import singledispatchmethod
 
 import pytest
 from threadpoolctl import ThreadpoolController
@@ -23,6 +22,7 @@ from fedlib.protocol import (
     TooFewClients,
     Transport,
     agree,
+    handles,
     run,
     serve,
 )
@@ -44,6 +44,7 @@ class ToyAdd(Message):
 
 class ToyTell(Message):
     discloses = "the sum of all sums"
+    asks_for_data = False
     total: int
 
 
@@ -66,16 +67,12 @@ class Adder(Client):
         self.state = ToySum(X)
         self.told = []
 
-    @singledispatchmethod
-    def handle(self, request):
-        return super().handle(request)
-
-    @handle.register
+    @handles(ToyAdd)
     def add(self, request: ToyAdd) -> ToySum:
         self.state = ToySum(self.state.total + request.number)
         return self.state
 
-    @handle.register
+    @handles(ToyTell)
     def tell(self, request: ToyTell) -> Done:
         self.told.append(request.total)
         return Done()
@@ -306,14 +303,14 @@ def test_min_clients_out_of_range(three, relay, min_clients):
     [
         (lambda request, reply: None, "Lost"),
         (lambda request, reply: b"", "Lost"),
-        (lambda request, reply: b"garbage", "MessageError"),
-        (lambda request, reply: reply[:-1], "MessageError"),
-        (lambda request, reply: reply + b"\0", "MessageError"),
-        (lambda request, reply: encode(Done()), "MessageError"),  # no answer to ToyAdd
-        (lambda request, reply: request, "MessageError"),  # an echo
+        (lambda request, reply: b"garbage", "InvalidReply"),
+        (lambda request, reply: reply[:-1], "InvalidReply"),
+        (lambda request, reply: reply + b"\0", "InvalidReply"),
+        (lambda request, reply: encode(Done()), "InvalidReply"),  # no answer to ToyAdd
+        (lambda request, reply: request, "InvalidReply"),  # an echo
         (lambda request, reply: encode(Failure("OSError")), "OSError"),
-        (lambda request, reply: reply.replace(b"total", b"tital"), "MessageError"),
-        (lambda request, reply: encode(Failure("a lie: 1, 2, 3")), "MessageError"),
+        (lambda request, reply: reply.replace(b"total", b"tital"), "InvalidReply"),
+        (lambda request, reply: encode(Failure("a lie: 1, 2, 3")), "InvalidReply"),
     ],
 )
 def test_a_bad_reply_loses_the_client(three, relay, reply, reason):
@@ -340,7 +337,7 @@ def test_what_a_bad_reply_is_chained_to(three, relay):
     with pytest.raises(TooFewClients):
         run(add_up(1), transport)
     transport.tamper = {"a": lambda request, reply: b"garbage"}
-    with pytest.raises(TooFewClients, match="'a': MessageError") as caught:
+    with pytest.raises(TooFewClients, match="'a': InvalidReply") as caught:
         run(add_up(1), transport)
     assert caught.value.__cause__ is None
 
@@ -369,7 +366,7 @@ def test_an_error_with_an_odd_name(three):
         three["a"] = Breaking(10, error=type(name, (Exception,), {})())
         ledger = Ledger()
         run(add_up(1), InProcess(three), min_clients=2, ledger=ledger)
-        assert ledger.lost == {"a": "MessageError at ToyAdd, step 1"}
+        assert ledger.lost == {"a": "InvalidReply at ToyAdd, step 1"}
 
 
 # Passive clients --------------------------------------------------------------------------------
@@ -527,7 +524,7 @@ def test_a_client_that_forgets_to_answer(three):
             return None
 
     three["a"] = Silent(1)
-    with pytest.raises(TooFewClients, match="'a': MessageError at ToyAdd, step 1"):
+    with pytest.raises(TooFewClients, match="'a': InvalidReply at ToyAdd, step 1"):
         run(add_up(1), InProcess(three))
 
 

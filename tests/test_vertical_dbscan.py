@@ -250,7 +250,7 @@ def test_a_block_of_other_rows_is_a_failure_of_that_client(lie):
     X = np.array([[0.0], [0.5], [1.0]])
     block = NeighbourBlock("gaps", np.array(lie, np.uint8))
     clients = {"A": VerticalDBSCANClient(X), "B": Stubborn(X, FindNeighbours, block)}
-    with pytest.raises(TooFewClients, match="'B': MessageError at FindNeighbours, step 2"):
+    with pytest.raises(TooFewClients, match="'B': InvalidReply at FindNeighbours, step 2"):
         VerticalDBSCAN(1.0, 2).fit(InProcess(clients))
 
 

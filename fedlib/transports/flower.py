@@ -48,7 +48,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedlib.ledger import Ledger
-from fedlib.messages import Failure, MessageError, decode, encode
+from fedlib.messages import Failure, decode, encode
 from fedlib.protocol import Client, Flow, LostState, run, serve
 
 __all__ = [
@@ -143,6 +143,7 @@ class Flower:
                 raise ValueError(f"{name} must be above 0; got {seconds}")
         self.clients: Sequence[str] = [str(partition) for partition in range(n_clients)]
         self.errors: Mapping[str, BaseException] = {}
+        self.ledger: Ledger | None = None
         self.join_timeout, self.request_timeout = join_timeout, request_timeout
         self._grid = grid
         self._session = secrets.token_hex(8)
@@ -533,7 +534,7 @@ def _read_reply(reply: Message) -> bytes:
     if reply.has_error():
         return _failure(_error(reply))
     data = _fields(reply).get("reply")
-    return data if isinstance(data, bytes) else _failure(MessageError.__name__)
+    return data if isinstance(data, bytes) else _failure("InvalidReply")
 
 
 def _error(reply: Message) -> str:

@@ -1,4 +1,7 @@
-"""In process: clients are objects here, side by side in threads. Still only bytes pass."""
+"""In process: the clients are objects in this process and work side by side in threads.
+
+As on any other transport, only bytes pass between server and clients.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from fedlib.ledger import Ledger
 from fedlib.protocol import Client, serve
 
 __all__ = ["InProcess"]
@@ -20,12 +24,20 @@ class InProcess:
     clients : mapping of str to Client
         The clients by name, in the order in which their replies are read.
     n_jobs : int, optional
-        How many clients work at a time; by default as many as there are processors.
+        The number of clients that work at the same time, at least 1; by default the number of
+        processors.
 
     Attributes
     ----------
     errors : dict of str to Exception
-        What each client raised whose last answer was a failure.
+        The exception of each client whose last reply was a failure.
+    ledger : Ledger or None
+        The ledger of the current run.
+
+    Raises
+    ------
+    ValueError
+        When ``n_jobs`` is below 1.
 
     Examples
     --------
@@ -42,13 +54,14 @@ class InProcess:
         self.clients: Sequence[str] = list(self._clients)
         self._errors: dict[str, BaseException] = {}
         self.errors: Mapping[str, BaseException] = self._errors
+        self.ledger: Ledger | None = None
         if n_jobs is not None and n_jobs < 1:
             raise ValueError(f"n_jobs must be at least 1; got {n_jobs}")
         workers = min(n_jobs or os.cpu_count() or 1, max(1, len(self._clients)))
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="client")
 
     def exchange(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Deliver the requests and return every client's reply or `Failure`."""
+        """Deliver the requests and return each client's reply or `Failure`."""
         replies = self._pool.map(self._serve, requests.keys(), requests.values())
         return dict(zip(requests, replies, strict=True))
 

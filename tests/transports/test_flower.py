@@ -22,7 +22,7 @@ from flwr.common.constant import ErrorCode
 
 import fedlib
 from fedlib import HorizontalDBSCAN
-from fedlib.cli import cli
+from fedlib.cli.main import cli
 from fedlib.federated import Federated, protocols
 from fedlib.flower_app import TEMPLATE, new
 from fedlib.horizontal_dbscan import CountCells, HorizontalDBSCANClient, horizontal_dbscan
@@ -309,9 +309,9 @@ def _content(record):
         (_error(ErrorCode.NODE_UNAVAILABLE), "NodeUnavailable"),
         (_error(ErrorCode.CLIENT_APP_CRASHED), "ClientAppCrashed"),
         (_error(99), "Unknown"),
-        (_content({}), "MessageError"),
-        (_content({RECORD: ConfigRecord({"reply": "text"})}), "MessageError"),
-        (_content({RECORD: ConfigRecord({"reply": b"\x00lies"})}), "MessageError"),
+        (_content({}), "InvalidReply"),
+        (_content({RECORD: ConfigRecord({"reply": "text"})}), "InvalidReply"),
+        (_content({RECORD: ConfigRecord({"reply": b"\x00lies"})}), "InvalidReply"),
     ],
 )
 def test_a_node_that_gives_no_valid_reply_is_lost(change, why):

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from fedlib import FederatedXGBClassifier, HorizontalDBSCAN, datasets
-from fedlib.cli import save_model
+from fedlib.cli.main import save_model
 from fedlib.flower_app import new
 from fedlib.partition import split_rows
 from fedlib.transports.flower import LAST_POLL

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import fedlib  # noqa: F401  knows all protocols
-from fedlib import cli, datasets
+from fedlib import datasets
+from fedlib.cli import main as cli
+from fedlib.files import Table, read_table, write_labels
 from fedlib.partition import split_columns, split_rows
 from fedlib.protocol import Client
-from fedlib.tables import Table, read_table, write_labels
 from fedlib.transports.flower import Context, client_app
 
 COLUMNS = ("columns", "target", "sample_weight", "ids")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import fedlib  # noqa: F401  knows all protocols
-from fedlib.cli import save_model
+from fedlib.cli.main import save_model
 from fedlib.federated import protocols
 from fedlib.transports.flower import FIN, Context, Grid, ServerApp
 

@@ -1,0 +1,11 @@
+from .boosting.estimator import FederatedXGBClassifier as FederatedXGBClassifier
+from .horizontal_dbscan import HorizontalDBSCAN as HorizontalDBSCAN
+from .kmeans import FederatedKMeans as FederatedKMeans
+from .mixtures.dbscan import GaussianMixtureDBSCAN as GaussianMixtureDBSCAN
+from .mixtures.federated import FederatedGaussianMixture as FederatedGaussianMixture
+from .representatives.dbdc import DBDC as DBDC
+from .representatives.ppdbdc import PPDBDC as PPDBDC
+from .representatives.sdbdc import SDBDC as SDBDC
+from .vertical_dbscan import VerticalDBSCAN as VerticalDBSCAN
+
+__version__: str

@@ -1,0 +1,1 @@
+"""Federated gradient boosting in the manner of XGBoost."""

@@ -1,0 +1,1 @@
+"""Federated Gaussian mixtures, and DBSCAN through them."""

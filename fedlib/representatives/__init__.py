@@ -1,0 +1,1 @@
+"""Density-based clustering through representatives: DBDC, SDBDC and PPDBDC."""

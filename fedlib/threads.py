@@ -1,0 +1,71 @@
+"""One thread for BLAS and OpenMP, so that no sum depends on the number of cores."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+from threadpoolctl import OpenBLASController, ThreadpoolController
+
+__all__ = ["one_thread"]
+
+Limits = list[tuple[Any, int]]  # pairs of a loaded library and a number of threads
+
+_lock = threading.Lock()
+_blas_users = 0  # threads inside `one_thread`; changed only with the lock
+_blas_before: Limits = []  # what the first of them found
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Limit BLAS and OpenMP to one thread while the block runs.
+
+    OpenMP's limit belongs to the calling thread. The limit of BLAS belongs to the process, so it is
+    restored when the last thread leaves its block.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> with one_thread():
+    ...     product = np.eye(2) @ np.ones((2, 2))
+    """
+    global _blas_users, _blas_before
+    openmp_before = _limit("openmp")
+    with _lock:
+        _blas_users += 1
+        if _blas_users == 1:
+            _blas_before = _limit("blas")
+    try:
+        yield
+    finally:
+        with _lock:
+            _blas_users -= 1
+            if _blas_users == 0:
+                _set(_blas_before)
+        _set(openmp_before)
+
+
+def _limit(kind: str) -> Limits:
+    """Limit these libraries to one thread and return their previous limits."""
+    libraries = _loaded_libraries(kind, len(sys.modules))
+    before = [(library, library.get_num_threads()) for library in libraries]
+    _set([(library, 1) for library in libraries])
+    return before
+
+
+@lru_cache(maxsize=2)
+def _loaded_libraries(kind: str, n_modules: int) -> list[Any]:
+    """Return the loaded libraries of a kind; search again only after further imports."""
+    return list(ThreadpoolController().select(user_api=kind).lib_controllers)
+
+
+def _set(limits: Limits) -> None:
+    # OpenBLAS obeys only the first thread that called it, until that thread gives up control.
+    OpenBLASController.clear_controlling_thread(force=True)
+    for library, n_threads in limits:
+        library.set_num_threads(n_threads)
+    OpenBLASController.clear_controlling_thread(force=True)

@@ -1,0 +1,1 @@
+"""HTTP: sites call a server, so no site has to accept a connection."""
