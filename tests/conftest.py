@@ -10,9 +10,7 @@ import pytest
 from hypothesis import settings
 
 from fedlib import datasets
-from fedlib.messages import decode, encode
-from fedlib.protocol import serve
-from fedlib.transports.in_process import InProcess
+from fedlib.testing import Recorder
 
 ROOT = Path(__file__).parents[1]
 
@@ -49,65 +47,18 @@ def published():
     return pd.read_csv(ROOT / "datasets" / "published.csv", dtype=str, keep_default_na=False)
 
 
-class Relay(InProcess):
-    """A transport that keeps all bytes that travel and lets a test replace a client's replies.
-
-    ``tamper`` maps a client to a function of its request's and its reply's bytes, which returns
-    the bytes that arrive, or None for no reply at all.
-    """
-
-    def __init__(self, clients, tamper=None):
-        super().__init__(clients)
-        self.tamper = tamper or {}
-        self.requests = []
-        self.replies = []
-
-    def exchange(self, requests):
-        replies = super().exchange(requests)
-        for name, change in self.tamper.items():
-            if name in replies:
-                reply = change(requests[name], replies.pop(name))
-                if reply is not None:
-                    replies[name] = reply
-        self.requests.append(dict(requests))
-        self.replies.append(dict(replies))
-        return replies
-
-    @property
-    def travelled(self):
-        """All bytes that travelled, in one string."""
-        return b"|".join(data for step in (*self.requests, *self.replies) for data in step.values())
-
-
 @pytest.fixture
 def relay():
-    return Relay
-
-
-class Reborn:
-    """A transport whose clients are made anew for each request, from their data and state."""
-
-    def __init__(self, make, parts):
-        self.make = make
-        self.parts = parts
-        self.clients = list(parts)
-        self.errors = {}
-        self.ledger = None
-        self.states = {}
-
-    def exchange(self, requests):
-        return {name: self.serve(name, request) for name, request in requests.items()}
-
-    def serve(self, name, request):
-        client = self.make(self.parts[name])
-        if name in self.states:
-            client.state = decode(self.states[name])
-        reply = serve(client, request, print)
-        if client.state is not None:
-            self.states[name] = encode(client.state)
-        return reply
+    """Return the recorder: a transport that keeps all bytes and can replace a client's replies."""
+    return Recorder
 
 
 @pytest.fixture
 def reborn():
-    return Reborn
+    """Return a maker of transports whose clients are made anew from data and state each time."""
+
+    def make(client_class, parts):
+        clients = {name: client_class(part) for name, part in parts.items()}
+        return Recorder(clients, rebuild=lambda name: client_class(parts[name]))
+
+    return make

@@ -200,7 +200,7 @@ def test_a_client_may_join_as_passive(relay):
     clients["z"].passive = True
     transport = relay(clients)
     assert Sides().fit(transport).mean_ == 1.0
-    assert decode(transport.replies[0]["z"]) == Declined()
+    assert decode(transport.exchanges[0].reply_bytes["z"]) == Declined()
     assert clients["z"].state.labels.tolist() == [1, 1]
 
 

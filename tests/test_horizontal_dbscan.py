@@ -595,7 +595,7 @@ def test_clients_that_disagree_elsewhere(relay):
     transport = relay({name: HorizontalDBSCANClient(X) for name, X in parts.items()})
     with pytest.raises(ValueError, match="features: 2 at 'here', 'far'; 3 at 'there'"):
         HorizontalDBSCAN(1.0, 4).fit(transport)
-    assert len(transport.requests) == 1
+    assert len(transport.exchanges) == 1
 
 
 def test_no_clients():
@@ -873,7 +873,7 @@ def test_the_coordinates_never_travel(relay):
         {name: HorizontalDBSCANClient(X) for name, X in zip("AB", parts, strict=True)}
     )
     run(HorizontalDBSCAN(0.1, 3).protocol(), transport)
-    assert not [x for x in parts.ravel() if x.tobytes() in transport.travelled]
+    assert not [x for x in parts.ravel() if x.tobytes() in transport.all_bytes]
 
 
 # The functions ----------------------------------------------------------------------------------

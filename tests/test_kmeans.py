@@ -311,7 +311,7 @@ def test_no_row_leaves_a_client_for_the_start(relay):
     X = np.random.default_rng(5).random((50, 2))
     transport = relay({"A": FederatedKMeansClient(X), "B": FederatedKMeansClient(X[:2])})
     FederatedKMeans(3, method="lloyd", random_state=0).fit(transport)
-    first = b"|".join(transport.replies[0].values())
+    first = b"|".join(transport.exchanges[0].reply_bytes.values())
     assert not any(row.tobytes() in first for row in X)
 
 
@@ -347,7 +347,7 @@ def test_bytes_do_not_depend_on_threads(method, relay):
     for _ in range(3):
         transport = relay({name: FederatedKMeansClient(X + i) for i, name in enumerate("ABC")})
         FederatedKMeans(4, method=method, n_init=2, max_iter=3, random_state=0).fit(transport)
-        said.append(transport.travelled)
+        said.append(transport.all_bytes)
     assert said[0] == said[1] == said[2]
 
 

@@ -45,7 +45,8 @@ def test_it_records_what_travelled(relay):
     transport, ledger = relay(clients), Ledger()
     run(HorizontalDBSCAN(1.0, 2).protocol(), transport, ledger=ledger)
     wanted = []
-    for step, exchange in enumerate(zip(transport.requests, transport.replies, strict=True), 1):
+    for step, e in enumerate(transport.exchanges, 1):
+        exchange = e.request_bytes, e.reply_bytes
         wanted += [(step, SERVER, name, len(data)) for name, data in exchange[0].items()]
         wanted += [(step, name, SERVER, len(data)) for name, data in exchange[1].items()]
     assert [(e.step, e.sender, e.receiver, e.bytes) for e in ledger] == wanted

@@ -152,7 +152,7 @@ def test_a_mapping_asks_some(three, relay):
     assert order == ["c", "b"]
     assert replies == {"c": ToySum(4), "b": ToySum(102)}
     assert nobody == {}
-    assert list(map(list, transport.requests)) == [["c", "b"], []]
+    assert [list(e.request_bytes) for e in transport.exchanges] == [["c", "b"], []]
     assert three["a"].state == ToySum(10)
 
 
@@ -177,7 +177,7 @@ def test_a_flow_without_requests(three, relay):
 
     transport = relay(three)
     assert run(flow(), transport) == "model"
-    assert transport.requests == []
+    assert transport.exchanges == []
 
 
 def test_an_error_of_the_flow_is_the_caller_s(three):
@@ -222,7 +222,7 @@ def test_fewer_may_suffice(three, relay):
     transport, ledger = relay(three), Ledger()
     steps = run(add_up(1, 1, 1), transport, min_clients=2, ledger=ledger)
     assert list(map(list, steps)) == [["c", "a", "b"], ["c", "b"], ["c", "b"]]
-    assert [list(asked) for asked in transport.requests] == [
+    assert [list(e.request_bytes) for e in transport.exchanges] == [
         ["c", "a", "b"],
         ["c", "a", "b"],
         ["c", "b"],
@@ -268,7 +268,7 @@ def test_the_flow_may_catch_too_few_clients(three, relay):
     steps, text = run(flow(), transport)
     assert steps == [3]
     assert "'a': ZeroDivisionError at ToyAdd, step 2" in text
-    assert len(transport.requests) == 2
+    assert len(transport.exchanges) == 2
 
 
 def test_the_flow_may_say_goodbye(three, relay):
@@ -286,7 +286,7 @@ def test_the_flow_may_say_goodbye(three, relay):
 
     transport = relay(three)
     assert run(flow(), transport) == "told"
-    assert list(transport.requests[1]) == ["c", "b"]
+    assert list(transport.exchanges[1].request_bytes) == ["c", "b"]
     assert three["b"].told == three["c"].told == [-1]
 
 
@@ -295,7 +295,7 @@ def test_min_clients_out_of_range(three, relay, min_clients):
     transport = relay(three)
     with pytest.raises(ValueError, match=rf"min_clients must be in 1\.\.3.*got {min_clients}"):
         run(add_up(1), transport, min_clients=min_clients)
-    assert transport.requests == []
+    assert transport.exchanges == []
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_a_bad_reply_loses_the_client(three, relay, reply, reason):
     steps = run(add_up(1, 1), transport, min_clients=2, ledger=ledger)
     assert list(map(list, steps)) == [["c", "b"], ["c", "b"]]
     assert ledger.lost == {"a": f"{reason} at ToyAdd, step 1"}
-    assert not any("a" in asked for asked in transport.requests[1:])
+    assert not any("a" in e.request_bytes for e in transport.exchanges[1:])
 
 
 def test_replies_of_strangers_are_ignored(three, relay):
@@ -347,9 +347,9 @@ def test_the_text_of_an_error_never_travels(three, relay):
     three["a"] = Breaking(10, error=ValueError("row 7 is 3.14159"))
     transport, ledger = relay(three), Ledger()
     run(add_up(1), transport, min_clients=2, ledger=ledger)
-    assert b"ValueError" in transport.travelled
-    assert b"3.14159" not in transport.travelled
-    assert b"row" not in transport.travelled
+    assert b"ValueError" in transport.all_bytes
+    assert b"3.14159" not in transport.all_bytes
+    assert b"row" not in transport.all_bytes
     assert "3.14159" not in repr(ledger)
 
 
@@ -380,8 +380,8 @@ def test_a_passive_client_shares_nothing(three, relay):
     assert list(map(list, steps)) == [["c", "b"], ["c", "b"]]
     assert three["a"].told == [105]
     assert three["a"].state == ToySum(10)  # its handler did not even run
-    assert decode(transport.replies[0]["a"]) == Declined()
-    assert decode(transport.replies[2]["a"]) == Done()
+    assert decode(transport.exchanges[0].reply_bytes["a"]) == Declined()
+    assert decode(transport.exchanges[2].reply_bytes["a"]) == Done()
     assert ledger.lost == {}
 
 
@@ -473,7 +473,7 @@ def test_a_request_that_cannot_be_sent(three, relay):
     transport = relay(three)
     with pytest.raises(MessageError, match="ToyAdd cannot be sent"):
         run(flow(), transport)
-    assert transport.requests == []
+    assert transport.exchanges == []
 
 
 def test_agree():

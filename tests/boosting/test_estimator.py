@@ -181,7 +181,7 @@ def test_all_bytes_are_the_same_every_time(method, n_jobs, relay):
         transport = relay({str(i): BoostingClient(part) for i, part in enumerate(parts)})
         transport._pool._max_workers = n_jobs
         FederatedXGBClassifier(3, method=method, tol=None).fit(transport)
-        travelled.append(transport.travelled)
+        travelled.append(transport.all_bytes)
     assert travelled[0] == travelled[1]
 
 
@@ -902,7 +902,11 @@ def test_it_stops_when_the_loss_hardly_falls():
 
 def first_of(transport, kind, client):
     """Return a client's first message of a kind."""
-    replies = (decode(step[client]) for step in transport.replies if client in step)
+    replies = (
+        decode(step[client])
+        for step in (e.reply_bytes for e in transport.exchanges)
+        if client in step
+    )
     return next(reply for reply in replies if type(reply).__name__ == kind)
 
 
@@ -938,7 +942,7 @@ def test_leaves_and_candidates_tell_classes(relay):
     transport = relay({name: BoostingClient(part) for name, part in zip("AB", parts, strict=True)})
     model = FederatedXGBClassifier(1, method="union", max_depth=1).fit(transport)
     own, classes = parts[0]
-    asked = (decode(step["A"]) for step in transport.requests)
+    asked = (e.requests["A"] for e in transport.exchanges)
     asked = next(request for request in asked if isinstance(request, EvaluateSplits))
     told = first_of(transport, "CandidateSums", "A")
     goes_left = own[:, asked.feature].astype(np.float32) < asked.threshold

@@ -13,8 +13,7 @@ import pytest
 import requests
 
 from fedlib import datasets
-from fedlib.datasets import stand_ins
-from fedlib.datasets import NAMES, CorruptFile, StandInWarning, load
+from fedlib.datasets import NAMES, CorruptFile, StandInWarning, load, stand_ins
 
 # Rows, columns and rows of each class, as sources.csv states them.
 FILES = {

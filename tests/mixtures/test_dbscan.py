@@ -103,7 +103,7 @@ def test_as_many_points_as_the_clusters_had(relay):
     own = [DBSCAN(eps=EPS, min_samples=5).fit_predict(X) for X in PARTS]
     for i, labels in enumerate(own):
         sizes = np.bincount(labels[labels >= 0], minlength=labels.max() + 1)
-        assert decode(transport.replies[0][str(i)]).sizes.tolist() == sizes.tolist()
+        assert decode(transport.exchanges[0].reply_bytes[str(i)]).sizes.tolist() == sizes.tolist()
     assert len(model.samples_) == sum((labels >= 0).sum() for labels in own)
     # Four points each of a cluster that all five clients share: none of them sees it.
     rng = np.random.default_rng(0)
@@ -342,7 +342,7 @@ def test_the_coordinates_never_travel(relay):
     """But for a cluster of equal points: their mean is the point."""
     transport = relay({str(i): GaussianMixtureDBSCANClient(X) for i, X in enumerate(PARTS)})
     GaussianMixtureDBSCAN(EPS, 5, random_state=0).fit(transport)
-    assert not [x for x in np.concatenate(PARTS[:2]).ravel() if x.tobytes() in transport.travelled]
+    assert not [x for x in np.concatenate(PARTS[:2]).ravel() if x.tobytes() in transport.all_bytes]
 
 
 # Bad input --------------------------------------------------------------------------------------

@@ -342,7 +342,7 @@ def test_messages_are_the_same_however_many_work_at_once(method, relay):
         transport = relay({str(i): GaussianMixtureClient(X) for i, X in enumerate(parts)})
         transport._pool = InProcess({"x": None, "y": None}, n_jobs)._pool
         FederatedGaussianMixture(3, method, random_state=1).fit(transport)
-        bytes_said.append(transport.travelled)
+        bytes_said.append(transport.all_bytes)
     assert bytes_said[0] == bytes_said[1]
 
 
@@ -400,7 +400,7 @@ def test_what_is_given_of_the_start_is_used(relay):
     transport = relay({"A": GaussianMixtureClient(blobs())})
     means = [[50.0, 50.0], [0.0, 0.0]]
     FederatedGaussianMixture(2, "em", means_init=means, random_state=0).fit(transport)
-    request = decode(transport.requests[1]["A"], FitMixture)
+    request = decode(transport.exchanges[1].request_bytes["A"], FitMixture)
     assert request.means.tolist() == means
     assert request.weights.size == request.covariances.size == 0
 

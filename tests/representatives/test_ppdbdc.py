@@ -166,7 +166,7 @@ def test_no_coordinates_travel(relay):
     parts = rng.uniform(size=(2, 60, 2))
     transport = relay({name: PPDBDCClient(X, 0) for name, X in zip("AB", parts, strict=True)})
     PPDBDC(0.2, 4).fit(transport)
-    assert not [x for x in parts.ravel() if x.tobytes() in transport.travelled]
+    assert not [x for x in parts.ravel() if x.tobytes() in transport.all_bytes]
 
 
 # Noise ------------------------------------------------------------------------------------------

@@ -1,0 +1,143 @@
+"""Tools for tests and experiments: a transport that records what passes and can interfere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fedlib.ledger import Ledger
+from fedlib.messages import Message, decode, encode
+from fedlib.protocol import Client, serve
+
+__all__ = ["Exchange", "Recorder"]
+
+Tamper = Callable[[bytes, bytes], bytes | None]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One exchange: what was sent and received, by client, and the processor time it took.
+
+    Attributes
+    ----------
+    request_bytes, reply_bytes : dict of str to bytes
+        The bytes that passed. A client whose reply was withheld has none.
+    client_seconds : dict of str to float
+        Each client's processor time for its reply.
+    server_seconds : float
+        The server's processor time since the exchange before, or since the recorder was made.
+    """
+
+    request_bytes: dict[str, bytes]
+    reply_bytes: dict[str, bytes]
+    client_seconds: dict[str, float]
+    server_seconds: float
+
+    @property
+    def requests(self) -> dict[str, Message]:
+        """The requests, decoded."""
+        return {name: decode(data) for name, data in self.request_bytes.items()}
+
+    @property
+    def replies(self) -> dict[str, Message]:
+        """The replies, decoded. Raises `MessageError` if one was replaced by invalid bytes."""
+        return {name: decode(data) for name, data in self.reply_bytes.items()}
+
+
+class Recorder:
+    """A transport to clients in this process that keeps every message.
+
+    Clients answer one after the other, so that their times can be compared.
+
+    Parameters
+    ----------
+    clients : mapping of str to Client
+        The clients by name, in the order in which their replies are read.
+    tamper : mapping of str to callable, optional
+        For a client, a function of the bytes of a request and of its reply. It returns the bytes
+        that arrive in place of the reply, or None to lose the reply.
+    rebuild : callable, optional
+        A function of a client's name that makes the client anew before each request; its state is
+        encoded and restored, as on a transport that keeps no process alive between two messages.
+
+    Attributes
+    ----------
+    exchanges : list of Exchange
+        What has passed, step by step.
+    errors : dict of str to Exception
+        The exception of each client whose last reply was a failure.
+    ledger : Ledger or None
+        The ledger of the current run.
+
+    See Also
+    --------
+    fedlib.transports.in_process.InProcess : the transport that `fit` uses for a list of parts.
+
+    Examples
+    --------
+    >>> from fedlib import HorizontalDBSCAN
+    >>> from fedlib.horizontal_dbscan import HorizontalDBSCANClient
+    >>> parts = {"north": [[0.1], [0.2]], "south": [[0.3], [5.0]]}
+    >>> recorder = Recorder({name: HorizontalDBSCANClient(X) for name, X in parts.items()})
+    >>> model = HorizontalDBSCAN(cell_size=1.0, min_samples=2).fit(recorder)
+    >>> first, last = recorder.exchanges
+    >>> first.requests["north"]
+    CountCells(cell_size=1.0)
+    >>> {name: reply.counts.tolist() for name, reply in first.replies.items()}
+    {'north': [2], 'south': [1, 1]}
+    >>> recorder.clients, last.requests["south"].labels
+    (['north', 'south'], array([0]))
+    """
+
+    def __init__(
+        self,
+        clients: Mapping[str, Client],
+        tamper: Mapping[str, Tamper] | None = None,
+        rebuild: Callable[[str], Client] | None = None,
+    ):
+        self.members = dict(clients)
+        self.clients: Sequence[str] = list(self.members)
+        self.tamper = dict(tamper or {})
+        self.rebuild = rebuild
+        self.exchanges: list[Exchange] = []
+        self.errors: dict[str, BaseException] = {}
+        self.ledger: Ledger | None = None
+        self._since = time.process_time()
+
+    def exchange(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Deliver the requests, one client after the other, and record the replies."""
+        server_seconds = time.process_time() - self._since
+        replies, client_seconds = {}, {}
+        for name, request in requests.items():
+            start = time.process_time()
+            reply = self._serve(name, request)
+            client_seconds[name] = time.process_time() - start
+            tampered = self.tamper[name](request, reply) if name in self.tamper else reply
+            if tampered is not None:
+                replies[name] = tampered
+        self.exchanges.append(
+            Exchange(dict(requests), dict(replies), client_seconds, server_seconds)
+        )
+        self._since = time.process_time()
+        return replies
+
+    def _serve(self, name: str, request: bytes) -> bytes:
+        self.errors.pop(name, None)
+        if self.rebuild is not None:
+            state = self.members[name].state
+            self.members[name] = self.rebuild(name)
+            self.members[name].state = None if state is None else decode(encode(state))
+        return serve(
+            self.members[name], request, lambda error: self.errors.__setitem__(name, error)
+        )
+
+    @property
+    def all_bytes(self) -> bytes:
+        """All bytes that passed, in one string, to search for what must not leave a client."""
+        return b"|".join(
+            data
+            for exchange in self.exchanges
+            for part in (exchange.request_bytes, exchange.reply_bytes)
+            for data in part.values()
+        )
