@@ -12,7 +12,7 @@ from fedlib.messages import Declined, Done, Labels, Message, decode
 from fedlib.protocol import Client, TooFewClients
 from fedlib.transports.in_process import InProcess
 
-# A small estimator: which side of the common mean is a row on? ------------------------------------
+# A small estimator: is a row above the common mean? ----------------------------------------------
 
 
 class ToyMean(Message):
@@ -61,6 +61,7 @@ class Sides(Federated):
         return mean
 
     def _set_model(self, model):
+        super()._set_model(model)
         self.mean_ = model
 
 
@@ -79,7 +80,7 @@ def test_fit_returns_the_estimator():
     assert model.ledger_.conversation() == ["ToyAskMean", "ToyMean", "ToySplit", "Done"]
 
 
-def test_it_is_an_estimator_of_scikit_learn():
+def test_it_is_a_scikit_learn_estimator():
     model = Sides(shift=0.5)
     assert model.get_params() == {"shift": 0.5}
     assert repr(model) == "Sides(shift=0.5)"
@@ -93,7 +94,7 @@ def test_the_protocol_can_be_driven_by_hand():
 
 
 def test_parameters_are_checked_first():
-    """A bad parameter is told before the data are looked at."""
+    """An invalid parameter is reported before the data are read."""
     with pytest.raises(ValueError, match=r"'shift' parameter of Sides must be a float in .* Got 2"):
         Sides(shift=2).fit("no data at all")
 
@@ -109,13 +110,13 @@ def test_any_sequence_of_parts(parts):
     assert len(Sides().fit(parts).labels_) == 3
 
 
-def test_a_bad_part_is_named():
+def test_the_error_names_the_invalid_part():
     with pytest.raises(ValueError, match=r"^parts\[1\]: X must be a table, got 1 dimensions"):
         Sides().fit([[[0.0]], [1.0], [[2.0]]])
 
 
 def test_a_table_instead_of_parts():
-    """Who forgets to wrap a single client's data in a list is told about parts[0]."""
+    """A table in place of a list of tables is an error in parts[0]."""
     with pytest.raises(ValueError, match=r"parts\[0\]"):
         Sides().fit(np.zeros((5, 2)))
 
@@ -127,7 +128,7 @@ def test_parts_that_do_not_fit_together():
 
 
 def test_passive_parts():
-    """They get labels by the others' model; their rows count for nothing."""
+    """They get labels from the model of the other clients; their rows do not count."""
     model = Sides().fit(PARTS, passive=[2])
     assert model.mean_ == 1.0
     assert as_lists(model.labels_) == [[0, 0], [1], [1, 1]]
@@ -140,7 +141,7 @@ def test_passive_parts():
     [[2], (2,), {2}, np.array([2]), range(2, 3), iter([2]), {2: "yes"}, (i for i in [2])],
 )
 def test_any_collection_of_passive_parts(passive):
-    """However it is given, a part that is to be passive is passive."""
+    """Any kind of collection of part numbers is accepted."""
     assert Sides().fit(PARTS, passive=passive).mean_ == 1.0
 
 
@@ -156,7 +157,7 @@ def test_all_passive():
 
 
 def test_a_lost_client_has_no_labels():
-    """With fewer ``min_clients`` the others go on; the lost one's entry is None."""
+    """With a smaller ``min_clients`` the others continue; the entry of the lost one is None."""
     parts = [*PARTS, [[666.0]]]
     model = Sides().fit(parts, min_clients=3)
     assert as_lists(model.labels_) == [[0, 0], [0], [0, 0], None]
@@ -164,7 +165,7 @@ def test_a_lost_client_has_no_labels():
 
 
 def test_too_few_clients():
-    """By default all must stay; in process the error is chained to the original exception."""
+    """By default all clients must remain; the error is chained to the original exception."""
     with pytest.raises(TooFewClients, match="'1': ArithmeticError at ToySplit, step 2") as caught:
         Sides().fit([[[1.0]], [[666.0]]])
     assert isinstance(caught.value.__cause__, ArithmeticError)
@@ -178,7 +179,7 @@ def test_min_clients_out_of_range(min_clients):
 
 
 def test_a_transport_instead_of_parts(relay):
-    """Labels then stay with the clients, also where the estimator had some before."""
+    """Labels stay with the clients, and those of an earlier fit are removed."""
     clients = {name: SideClient(part) for name, part in zip("xyz", PARTS, strict=True)}
     model = Sides().fit([[[0.0]]])
     assert hasattr(model, "labels_")
@@ -189,7 +190,7 @@ def test_a_transport_instead_of_parts(relay):
     assert {e.receiver for e in model.ledger_} == {"server", "x", "y", "z"}
 
 
-def test_passive_is_for_parts():
+def test_passive_applies_to_parts():
     transport = InProcess({"x": SideClient(PARTS[0])})
     with pytest.raises(ValueError, match="a client joins as passive"):
         Sides().fit(transport, passive=[0])
@@ -220,29 +221,29 @@ def test_a_failed_fit_leaves_no_old_labels():
     assert model.ledger_.lost == {"0": "ArithmeticError at ToySplit, step 2"}
 
 
-def test_a_fitted_estimator_holds_no_data():
-    """After ``fit`` nothing keeps the clients, and their data, alive."""
+def test_a_fitted_estimator_does_not_keep_the_data():
+    """After ``fit``, nothing refers to the clients and their data."""
     model = Sides().fit(PARTS)
     gc.collect()
-    assert not [thing for thing in gc.get_objects() if type(thing) is SideClient]
+    assert not [item for item in gc.get_objects() if type(item) is SideClient]
     assert "labels_" in vars(model)
 
 
 def test_the_base_has_no_protocol():
     with pytest.raises(NotImplementedError):
         Federated().protocol()
-    with pytest.raises(NotImplementedError):
-        Federated()._set_model(None)
 
 
 @pytest.mark.parametrize("passive", [[False, True, True], [False] * 3, np.array([True]), True, 1])
-def test_a_mask_does_not_say_who_is_passive(passive):
-    """As numbers its entries would be 0 and 1, and a client meant to be passive would share."""
-    with pytest.raises(ValueError, match="passive must be a collection of the parts' numbers"):
+def test_a_mask_is_refused(passive):
+    """Its entries would be the numbers 0 and 1, so a client that must not share would share."""
+    with pytest.raises(ValueError, match="passive must be a collection of numbers of parts"):
         Sides().fit(PARTS, passive=passive)
 
 
 @pytest.mark.parametrize("parts", [None, {"a": PARTS[0]}, (part for part in PARTS)])
 def test_parts_are_a_list(parts):
-    with pytest.raises(ValueError, match="parts must be a list, one part a client; got a"):
+    with pytest.raises(
+        ValueError, match="parts must be a list with one part per client, or a transport; got a"
+    ):
         Sides().fit(parts)

@@ -34,7 +34,7 @@ from fedlib.messages import (
     decode,
     encode,
 )
-from fedlib.transports.in_process import InProcess
+from fedlib.testing import Recorder
 
 # Messages of all kinds of fields ----------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class ToySingle(Message):
 
 
 def import_all():
-    """Import every module of the package, but those whose optional libraries are missing."""
+    """Import all modules of the package, except those whose optional libraries are missing."""
     for module in pkgutil.walk_packages(fedlib.__path__, "fedlib."):
         if module.name.endswith("__main__"):
             continue
@@ -84,9 +84,9 @@ def import_all():
 
 
 def message_classes():
-    """Return the message classes of the package and those above; examples of docstrings are none.
+    """Return the message classes of the package and of this file, without those of doctests.
 
-    A class that is registered but not an attribute of its module was made inside a function.
+    A class that is registered but is not an attribute of its module was made inside a function.
     """
     import_all()
     return [
@@ -94,7 +94,7 @@ def message_classes():
         for name, c in sorted(messages.registry.items())
         if (c.__module__.startswith("fedlib.") or c.__module__ == __name__)
         and getattr(sys.modules[c.__module__], name, None) is c
-        and name != "Mixture"  # what other messages are made of
+        and name != "Mixture"  # the base class of other messages
     ]
 
 
@@ -102,7 +102,7 @@ every_class = pytest.mark.parametrize("message_class", message_classes())
 
 
 def bounded(strategy, whole, bounds, step):
-    """Call a strategy of numbers with bounds as in msgspec.Meta; strict ones lie a step inside."""
+    """Return a strategy of numbers within the bounds of a msgspec.Meta."""
     low = bounds.ge if bounds.gt is None else step(bounds.gt, math.inf)
     high = bounds.le if bounds.lt is None else step(bounds.lt, -math.inf)
     low, high = (whole[0] if low is None else low), (whole[1] if high is None else high)
@@ -170,25 +170,12 @@ def field_values(hint, length):
         return dtypes.flatmap(lambda d: arrays(d, (2, 3), elements=elements(Array(d, ()))))
     if isinstance(kind, type) and issubclass(kind, Message):
         return instances(kind)
-    raise TypeError(f"field_values must learn what a {hint} is")
-
-
-class Listening:
-    """A transport that keeps a copy of what is said."""
-
-    def __init__(self, clients):
-        self.inner, self.said = InProcess(clients), []
-        self.clients, self.errors = self.inner.clients, self.inner.errors
-
-    def exchange(self, requests):
-        replies = self.inner.exchange(requests)
-        self.said += [decode(data) for data in (*requests.values(), *replies.values())]
-        return replies
+    raise TypeError(f"field_values has no strategy for {hint}")
 
 
 @cache
 def conversations():
-    """Return what is said in small runs, by class: whatever has rules from one field to another."""
+    """Return the messages of small runs by class, for classes with rules between their fields."""
     X = np.random.default_rng(0).normal(size=(60, 2))
     y = (X[:, 0] > 0).astype(int)
     mixtures = [
@@ -196,7 +183,7 @@ def conversations():
         for method in ("em", "average")
         for kind in ("full", "tied", "diag", "spherical")
     ]
-    said = {}
+    by_class = {}
     for estimator in (
         *mixtures,
         GaussianMixtureDBSCAN(1.0, 2, random_state=0),
@@ -206,21 +193,22 @@ def conversations():
         if estimator.name == "xgboost":
             parts = [(X[::2], y[::2]), (X[1::2], y[1::2])]
         clients = {name: estimator.client_class(p) for name, p in zip("AB", parts, strict=True)}
-        transport = Listening(clients)
-        estimator.fit(transport)
-        for message in transport.said:
-            said.setdefault(type(message), []).append(message)
-    return said
+        recorder = Recorder(clients)
+        estimator.fit(recorder)
+        for exchange in recorder.exchanges:
+            for message in (*exchange.requests.values(), *exchange.replies.values()):
+                by_class.setdefault(type(message), []).append(message)
+    return by_class
 
 
 def has_rules(message_class):
-    """Tell whether a class has a rule from one field to another, so that fields cannot be drawn."""
+    """Return whether a class has a rule between its fields, so that they cannot be drawn alone."""
     return any("__post_init__" in vars(c) for c in message_class.__mro__[:-2] if c is not Message)
 
 
 @st.composite
 def instances(draw, message_class):
-    """Draw a message of a class by the annotations of its fields, or one that was said."""
+    """Draw a message of a class from the annotations of its fields, or from a recorded run."""
     if has_rules(message_class):
         return draw(st.sampled_from(conversations()[message_class]))
     lengths: dict[str, int] = {}
@@ -236,20 +224,20 @@ def instances(draw, message_class):
 
 
 def refused(data, *expected, **limits):
-    """Return the text of the MessageError that bytes give; any other end fails the test."""
+    """Return the text of the MessageError raised for bytes; any other outcome fails the test."""
     with pytest.raises(MessageError) as caught:
         decode(data, *expected, **limits)
     return str(caught.value)
 
 
 def accepted_or_refused(data, *expected):
-    """Return the message that bytes hold, or None: no error but a MessageError may come out."""
+    """Return the message in the bytes, or None; only a MessageError may be raised."""
     try:
         message = decode(data, *expected)
     except MessageError:
         return None
     assert type(message) in (expected or messages.registry.values())
-    again = decode(encode(message))  # it is a valid message, or it could not be said again
+    again = decode(encode(message))  # only a valid message can be encoded again
     assert type(again) is type(message)
     assert again == message
     return message
@@ -258,7 +246,7 @@ def accepted_or_refused(data, *expected):
 # Every message class of the package -------------------------------------------------------------
 
 
-def test_the_walk_finds_the_messages():
+def test_all_messages_are_found():
     found = {c.__name__ for c in message_classes()}
     assert {"Done", "Failure", "Labels", "CountCells", "CellCounts", "AssignCells"} <= found
     assert {"Readings", "Heights"}.isdisjoint(found)  # the examples of docstrings
@@ -268,7 +256,7 @@ def test_the_walk_finds_the_messages():
 @given(data=st.data())
 @settings(max_examples=12)
 def test_round_trip(message_class, data):
-    """decode(encode(m)) == m, and the same message always gives the same bytes."""
+    """decode(encode(m)) == m, and equal messages give equal bytes."""
     message = data.draw(instances(message_class))
     encoded = encode(message)
     decoded = decode(encoded)
@@ -296,7 +284,7 @@ def test_round_trip(message_class, data):
 @given(data=st.data())
 @settings(max_examples=5)
 def test_every_truncation_is_refused(message_class, data):
-    """No message is the beginning of another."""
+    """No message is a prefix of another."""
     encoded = encode(data.draw(instances(message_class)))
     for end in range(len(encoded)):
         refused(encoded[:end])
@@ -306,7 +294,7 @@ def test_every_truncation_is_refused(message_class, data):
 @given(data=st.data())
 @settings(max_examples=5)
 def test_extra_bytes_are_refused(message_class, data):
-    """A message ends where its bytes end."""
+    """Bytes after the end of a message are refused."""
     encoded = encode(data.draw(instances(message_class)))
     refused(encoded + data.draw(st.binary(min_size=1, max_size=9)))
     refused(encoded + encoded)
@@ -316,7 +304,7 @@ def test_extra_bytes_are_refused(message_class, data):
 @given(data=st.data())
 @settings(max_examples=12)
 def test_flipped_bits(message_class, data):
-    """Bytes with flipped bits are refused, or are a valid message of the class expected."""
+    """Bytes with flipped bits are refused, or are a valid message of the expected class."""
     encoded = bytearray(encode(data.draw(instances(message_class))))
     flips = st.lists(st.integers(0, 8 * len(encoded) - 1), min_size=1, max_size=4, unique=True)
     for bit in data.draw(flips):
@@ -328,7 +316,7 @@ def test_flipped_bits(message_class, data):
 @given(data=st.data())
 @settings(max_examples=5)
 def test_too_many_bytes_are_refused(message_class, data):
-    """One byte above ``max_bytes`` is too much, and the error names both sizes."""
+    """One byte above ``max_bytes`` is refused, and the error names both sizes."""
     encoded = encode(data.draw(instances(message_class)))
     size = len(encoded)
     text = refused(encoded, max_bytes=size - 1)
@@ -336,8 +324,8 @@ def test_too_many_bytes_are_refused(message_class, data):
 
 
 @every_class
-def test_what_it_discloses(message_class):
-    """Every class says in a few words what its receiver learns, and what answers it."""
+def test_class_attributes(message_class):
+    """Every class declares what its receiver learns, and the class of its reply."""
     assert isinstance(message_class.discloses, str)
     assert message_class.discloses.strip() == message_class.discloses != ""
     assert issubclass(message_class.reply, Message)
@@ -350,7 +338,7 @@ def contains_array(hint):
 
 @every_class
 def test_every_array_is_described(message_class):
-    """No array field goes without the `Array` that decoding checks it by."""
+    """Every array field has an `Array`, which decoding checks."""
     if message_class is ToyAnything:
         return
     hints = get_type_hints(message_class, include_extras=True)
@@ -358,7 +346,7 @@ def test_every_array_is_described(message_class):
     assert list(messages.arrays(message_class)) == fields
 
 
-# Bytes that are no message ----------------------------------------------------------------------
+# Bytes that are not a message -------------------------------------------------------------------
 
 
 @given(st.binary(max_size=200))
@@ -367,11 +355,11 @@ def test_every_array_is_described(message_class):
 @example(b"\xc1")
 @example(encode(Done()).replace(b"type", b"tpye"))
 def test_random_bytes(data):
-    """Random bytes are refused, or happen to be a message."""
+    """Random bytes are refused, or are by chance a message."""
     accepted_or_refused(data)
 
 
-things = (
+simple_values = (
     st.none()
     | st.booleans()
     | st.integers(-(2**63), 2**64 - 1)
@@ -387,7 +375,7 @@ wire_arrays = st.tuples(
     st.integers(0, 6).map(lambda n: bytes(8 * n)) | st.binary(max_size=48),
 )
 nested = st.recursive(
-    things | wire_arrays,
+    simple_values | wire_arrays,
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(st.text(max_size=3) | st.integers(-9, 9), inner)
@@ -399,15 +387,15 @@ nested = st.recursive(
 @every_class
 @given(data=st.data())
 @settings(max_examples=15)
-def test_fields_of_any_kind(message_class, data):
-    """A map with the right name and fields of any kind is refused, or is a valid message."""
+def test_fields_of_any_type(message_class, data):
+    """A map with the right name and fields of any type is refused, or is a valid message."""
     fields = st.fixed_dictionaries(dict.fromkeys(message_class.__struct_fields__, nested))
     wire = {"type": message_class.__name__} | data.draw(fields)
     accepted_or_refused(msgspec.msgpack.encode(wire), message_class)
 
 
 def wire(message, **changes):
-    """Return a message's bytes with other fields; a change to None leaves a field out."""
+    """Return a message's bytes with changed fields; a change to None removes a field."""
     fields = msgspec.msgpack.decode(encode(message)) | changes
     kept = {name: value for name, value in fields.items() if value is not None}
     return msgspec.msgpack.encode(kept)
@@ -419,7 +407,7 @@ INT64, FLOAT64 = bytes(8), np.float64(1).tobytes()
 
 
 def test_unchanged_wire():
-    """The toys of the following tests are valid before they are spoilt."""
+    """The messages of the following tests are valid before they are damaged."""
     assert decode(wire(READINGS)) == READINGS
     assert decode(msgspec.msgpack.encode(msgspec.msgpack.decode(encode(FIELDS)))) == FIELDS
 
@@ -443,13 +431,13 @@ def test_unchanged_wire():
         ({"times": ["int64", [4], 3 * INT64]}, "cannot reshape"),
         ({"times": ["int64", [2], 3 * INT64]}, "cannot reshape"),
         ({"times": ["int64", [3], 3 * INT64 + b"\0"]}, "not a message"),
-        ({"times": ["int64", [-1], 3 * INT64]}, "impossible length"),
-        ({"times": ["int64", [3, -1], 3 * INT64]}, "impossible length"),
-        ({"times": ["int64", [2**62], 3 * INT64]}, "impossible length"),
-        ({"times": ["int64", [2**64 - 1], 3 * INT64]}, "impossible length"),
-        ({"times": ["int64", [2**40], b""]}, "impossible length"),
-        ({"values": ["float64", [0, 2**40], b""]}, "impossible length"),
-        ({"values": ["float64", [0, MAX_EMPTY_AXIS + 1], b""]}, "impossible length"),
+        ({"times": ["int64", [-1], 3 * INT64]}, "invalid length"),
+        ({"times": ["int64", [3, -1], 3 * INT64]}, "invalid length"),
+        ({"times": ["int64", [2**62], 3 * INT64]}, "invalid length"),
+        ({"times": ["int64", [2**64 - 1], 3 * INT64]}, "invalid length"),
+        ({"times": ["int64", [2**40], b""]}, "invalid length"),
+        ({"values": ["float64", [0, 2**40], b""]}, "invalid length"),
+        ({"values": ["float64", [0, MAX_EMPTY_AXIS + 1], b""]}, "invalid length"),
         ({"values": ["float64", [1] * 65, FLOAT64]}, "not a message"),
         ({"times": ["int64", [3.0], 3 * INT64]}, "not a message"),
         ({"times": ["int64", [True], INT64]}, "not a message"),
@@ -466,13 +454,13 @@ def test_unchanged_wire():
         ({"times": ["int64", [3], np.array([1, -1, 1]).tobytes()]}, "at least 0"),
         ({"times": ["int64", [3], np.array([1, 101, 1]).tobytes()]}, "at most 100"),
         ({"times": ["int64", [3], np.full(3, -(2**63)).tobytes()]}, "at least 0"),
-        ({"valid": ["bool", [3], b"\0\1\2"]}, "neither 0 nor 1"),
-        ({"valid": ["bool", [3], b"\0\1\xff"]}, "neither 0 nor 1"),
+        ({"valid": ["bool", [3], b"\0\1\2"]}, "other than 0 and 1"),
+        ({"valid": ["bool", [3], b"\0\1\xff"]}, "other than 0 and 1"),
         ({"times": None}, "missing required field"),
         ({"more": 1}, "unknown field"),
     ],
 )
-def test_spoilt_arrays(changes, problem):
+def test_damaged_arrays(changes, problem):
     encoded = bytes(wire(READINGS, **changes))
     if "times" in changes and changes["times"] is None:
         changes = {}
@@ -515,14 +503,14 @@ def test_spoilt_arrays(changes, problem):
         {"type": ["ToyFields"]},
     ],
 )
-def test_spoilt_fields(changes):
+def test_damaged_fields(changes):
     fields = msgspec.msgpack.decode(encode(FIELDS))
     refused(msgspec.msgpack.encode(fields | changes), ToyFields)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_floats_are_finite(value):
-    """A number without end is no message's field, though it be in range."""
+    """An infinite number or NaN is refused in every field."""
 
     class ToyThreshold(Message):
         discloses = "a threshold"
@@ -540,7 +528,7 @@ def test_floats_are_finite(value):
 def test_unknown_class():
     assert refused(b"\x81\xa4type\xa4Nope") == "a message of the unknown class 'Nope'"
     long = msgspec.msgpack.encode({"type": "N" * 10_000})
-    assert len(refused(long)) < 200  # whoever reads the log is spared
+    assert len(refused(long)) < 200  # a log entry stays short
     assert refused(msgspec.msgpack.encode({"type": "Message"})).startswith("a message of the unkn")
     assert refused(msgspec.msgpack.encode({"type": ""})).startswith("a message of the unknown")
 
@@ -552,7 +540,7 @@ def test_unexpected_class():
 
 
 def test_a_field_twice():
-    """Of a name that stands twice no part may escape the checks."""
+    """A repeated field name must not let a value escape the checks."""
     number = b"\xa6number\x01"
     encoded = encode(FIELDS)
     twice = bytes([encoded[0] + 1]) + encoded[1:] + b"\xa6number\x63"
@@ -566,7 +554,7 @@ def test_a_field_twice():
 
 @pytest.mark.parametrize("bomb", [b"\x91", b"\x81\xa1a", b"\x81", b"\x81\x91"])
 def test_nested_too_deep(bomb):
-    """A million brackets neither overflow the stack nor take the interpreter with them."""
+    """A million nested brackets neither overflow the stack nor crash the interpreter."""
     deep = 10**6 * bomb
     refused(deep)
     refused(b"\x82\xa4type\xabToyReadings\xa5times" + deep)
@@ -585,7 +573,7 @@ def test_nested_too_deep(bomb):
     ],
 )
 def test_huge_lengths_claimed(head):
-    """Four billion elements that never come cost neither time nor memory."""
+    """A header that claims four billion missing elements costs neither time nor memory."""
     refused(head)
     refused(b"\x81\xa4type" + head)
     for field in (b"\xa5times", b"\xa7several", b"\xa3raw", b"\xa5table", b"\xa4more"):
@@ -593,7 +581,7 @@ def test_huge_lengths_claimed(head):
             refused(b"\x82\xa4type" + name + field + head)
 
 
-# What a message accepts -------------------------------------------------------------------------
+# Valid messages -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -609,7 +597,7 @@ def test_huge_lengths_claimed(head):
     ],
 )
 def test_memory_layout_does_not_matter(change):
-    """The bytes depend on an array's values alone, not on how they lie in memory."""
+    """The bytes depend on an array's values, not on its memory layout."""
     array = np.arange(12.0).reshape(4, 3)
     same = change(array)
     assert np.array_equal(same, array)
@@ -617,8 +605,8 @@ def test_memory_layout_does_not_matter(change):
     assert decode(encode(ToyAnything(same))).array.dtype == "float64"
 
 
-def test_lists_become_no_arrays():
-    """Fields are not converted: a mistake at the sender shows at the sender."""
+def test_lists_do_not_become_arrays():
+    """Fields are not converted, so a mistake of the sender is found at the sender."""
     with pytest.raises(MessageError, match="ToySingle.value must be an array of float32"):
         ToySingle(1.0)
     with pytest.raises(MessageError, match="not of float64"):
@@ -665,7 +653,7 @@ def test_arrays_that_cannot_be_sent(array):
         ToyAnything({1, object()}),
         ToyAnything(object()),
         ToyAnything(2**70),
-        Failure("\ud800"),  # half a character: no UTF-8
+        Failure("\ud800"),  # half a surrogate pair is not UTF-8
     ],
 )
 def test_fields_that_cannot_be_sent(message):
@@ -695,14 +683,14 @@ def test_equality():
         hash(Done())
 
 
-def test_failure_holds_a_name_only():
-    """A sentence does not fit where an error's type belongs."""
+def test_a_failure_contains_only_a_name():
+    """A sentence is refused in place of the type of an error."""
     for text in ("the value 3.14 is private", "", "E" * 101, "E\n"):
         refused(encode(Failure(text)))
     assert decode(encode(Failure("ValueError"))) == Failure("ValueError")
 
 
-# Making classes ---------------------------------------------------------------------------------
+# Defining classes ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -713,8 +701,8 @@ def registry():
     messages.registry.update(before)
 
 
-def test_a_name_is_given_once(registry):
-    with pytest.raises(TypeError, match=r"a message Done already, in fedlib\.messages"):
+def test_a_name_is_unique(registry):
+    with pytest.raises(TypeError, match=r"a message Done already exists, in fedlib\.messages"):
 
         class Done(Message):
             discloses = "something else"
@@ -722,8 +710,8 @@ def test_a_name_is_given_once(registry):
     assert registry["Done"] is messages.Done
 
 
-def test_a_class_says_what_it_discloses(registry):
-    with pytest.raises(TypeError, match="ToySilent must say what it discloses"):
+def test_a_class_must_declare_what_it_discloses(registry):
+    with pytest.raises(TypeError, match="ToySilent must set discloses"):
 
         class ToySilent(Message):
             pass
@@ -731,8 +719,8 @@ def test_a_class_says_what_it_discloses(registry):
     assert "ToySilent" not in registry
 
 
-def test_a_class_may_be_made_anew_in_its_place(registry):
-    """A notebook's cell can be run twice; messages are then of the newer class."""
+def test_a_class_may_be_redefined_in_its_place(registry):
+    """A cell of a notebook can be run twice; messages then have the newer class."""
 
     def make():
         class ToyAgain(Message):
@@ -746,8 +734,8 @@ def test_a_class_may_be_made_anew_in_its_place(registry):
     assert type(decode(encode(newer(1)))) is newer
 
 
-def test_unsupported_fields_are_refused_when_they_arrive(registry):
-    """An annotation that decoding has no rule for gives a MessageError, not a surprise."""
+def test_unsupported_fields_are_refused_on_arrival(registry):
+    """An annotation that decoding does not support gives a MessageError."""
 
     class ToyOpen(Message):
         discloses = "anything"
@@ -757,14 +745,14 @@ def test_unsupported_fields_are_refused_when_they_arrive(registry):
 
 
 def test_any_is_not_used():
-    """No field of the package takes just anything."""
+    """No field of the package accepts a value of any type."""
     for message_class in message_classes():
         hints = get_type_hints(message_class)
         assert Any not in [hints[f] for f in message_class.__struct_fields__]
 
 
 def test_many_empty_objects_in_an_array_field_cost_no_memory():
-    """An empty map is one byte, and many in memory; the array's own decoder stops at the first."""
+    """An empty map is one byte on the wire and many in memory; the array decoder stops at once."""
     n = 1_000_000
     empty = b"\xdd" + n.to_bytes(4, "big") + b"\x80" * n
     start = encode(READINGS)
