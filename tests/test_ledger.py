@@ -18,12 +18,12 @@ PARTS = {"A": [[0.1], [0.2]], "B": [[5.0]], "C": [[0.3]]}
 def ledger():
     """Return the ledger of two steps with three clients: one is passive, one fails."""
     ledger = Ledger()
-    for step, answers in ((1, [Done(), Declined(), Failure("OSError")]), (2, [Done(), Done()])):
-        names = "ABC"[: len(answers)]
+    for step, replies in ((1, [Done(), Declined(), Failure("OSError")]), (2, [Done(), Done()])):
+        names = "ABC"[: len(replies)]
         for name in names:
             ledger.record(step, SERVER, name, Done(), 10)
-        for name, answer in zip(names, answers, strict=True):
-            ledger.record(step, name, SERVER, answer, 7)
+        for name, reply in zip(names, replies, strict=True):
+            ledger.record(step, name, SERVER, reply, 7)
     ledger.lost["C"] = "OSError at Done, step 1"
     return ledger
 
@@ -39,23 +39,23 @@ def texts(ax):
     return "\n".join(text.get_text() for text in ax.texts)
 
 
-def test_it_records_what_travelled(relay):
-    """The ledger has one entry a message, in order, with the number of bytes that travelled."""
+def test_one_entry_per_message(relay):
+    """The ledger has one entry per message, in order, with the number of bytes sent."""
     clients = {name: HorizontalDBSCANClient(X) for name, X in PARTS.items()}
     transport, ledger = relay(clients), Ledger()
     run(HorizontalDBSCAN(1.0, 2).protocol(), transport, ledger=ledger)
-    wanted = []
-    for step, e in enumerate(transport.exchanges, 1):
-        exchange = e.request_bytes, e.reply_bytes
-        wanted += [(step, SERVER, name, len(data)) for name, data in exchange[0].items()]
-        wanted += [(step, name, SERVER, len(data)) for name, data in exchange[1].items()]
-    assert [(e.step, e.sender, e.receiver, e.bytes) for e in ledger] == wanted
-    assert len(ledger) == len(wanted) == 12
-    assert ledger.bytes == sum(size for *_, size in wanted)
+    expected = []
+    for step, exchange in enumerate(transport.exchanges, 1):
+        sent, received = exchange.request_bytes, exchange.reply_bytes
+        expected += [(step, SERVER, name, len(data)) for name, data in sent.items()]
+        expected += [(step, name, SERVER, len(data)) for name, data in received.items()]
+    assert [(e.step, e.sender, e.receiver, e.bytes) for e in ledger] == expected
+    assert len(ledger) == len(expected) == 12
+    assert ledger.bytes == sum(size for *_, size in expected)
 
 
-def test_what_is_disclosed():
-    """Each entry repeats what its message's class declares."""
+def test_disclosure():
+    """Each entry contains what the class of its message declares."""
     model = HorizontalDBSCAN(1.0, 2).fit(list(PARTS.values()))
     frame = model.ledger_.to_frame().drop_duplicates("message").set_index("message")
     assert frame.discloses["CountCells"] == "the cell size"
@@ -76,7 +76,7 @@ def test_no_contents_are_kept(ledger):
 
 
 def test_conversation(ledger):
-    """Requests come before replies, and a step names each kind of message once."""
+    """Requests come before replies, and each class is listed once per step."""
     assert ledger.conversation() == ["Done", "Done", "Declined", "Failure", "Done", "Done"]
 
 
@@ -106,7 +106,7 @@ def test_summary(ledger):
 
 
 def test_an_empty_ledger(axes):
-    """A ledger of a run that has not begun can be looked at in every way."""
+    """A ledger without entries can be converted and drawn."""
     empty = Ledger()
     assert (len(empty), empty.bytes, empty.conversation(), list(empty)) == (0, 0, [], [])
     assert empty.to_frame().columns.tolist() == COLUMNS
@@ -129,7 +129,7 @@ def test_ledgers_share_nothing():
 
 
 def test_plot(ledger, axes):
-    """The picture has a column for each party, and an arrow with name and bytes for each row."""
+    """There is one column per party, and one arrow with name and size per row of the summary."""
     assert ledger.plot(ax=axes) is axes
     shown = texts(axes)
     for party in (SERVER, "client A", "client B", "client C"):
@@ -146,7 +146,7 @@ def test_plot(ledger, axes):
 
 @pytest.mark.parametrize("clients", ["A", "ABC"])
 def test_plot_of_long_disclosures(clients, monkeypatch):
-    """They are broken into lines that end before the picture does and above the next row's."""
+    """They are wrapped into lines that end inside the figure and above the next row."""
     monkeypatch.setattr(Done, "discloses", "many words of one client " * 9)
     ledger = Ledger()
     for name in clients:
@@ -167,7 +167,7 @@ def test_plot_of_long_disclosures(clients, monkeypatch):
 
 
 def test_plot_of_many_clients():
-    """Of many clients the first are drawn; one column stands for the rest."""
+    """The first clients have a column each; one more column stands for the rest."""
     model = HorizontalDBSCAN(1.0, 2).fit([[[0.1]]] * 9)
     try:
         shown = texts(model.ledger_.plot(max_clients=4))

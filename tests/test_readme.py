@@ -1,4 +1,4 @@
-"""The README's tour is what the package says."""
+"""The README's examples are run."""
 
 import doctest
 from pathlib import Path
