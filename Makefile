@@ -1,4 +1,4 @@
-# Everything here works from a clean clone with python3 >= 3.11 and make; `make help` lists it.
+# All targets work from a clean clone with python3 >= 3.11 and make; `make help` lists them.
 PYTHON  ?= python3
 PROFILE ?= quick
 JOBS    ?= 2
@@ -6,21 +6,22 @@ JOBS    ?= 2
 VENV      := .venv
 BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/installed.stamp
+OLDEST    := _build/oldest
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 DOIT      := $(BIN)/python -m doit run --parallel-type thread --process $(JOBS) --continue
 EXPORT    := $(BIN)/uv export --quiet --frozen --all-extras --no-emit-project
 
 ifeq ($(filter quick full,$(PROFILE)),)
-$(error PROFILE is quick or full, not $(PROFILE))
+$(error PROFILE must be quick or full, got $(PROFILE))
 endif
 
-# A kernel called python3 in the user's home must not stand in for the one of the environment.
+# Use the kernel of this environment, not one called python3 in the user's home.
 export JUPYTER_PREFER_ENV_PATH := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book test test-flower coverage lab format check lock build clean
+.PHONY: help install book test test-flower test-oldest coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -30,41 +31,47 @@ help: ## list the targets
 install: $(INSTALLED) ## create .venv and install the locked packages and the project into it
 
 $(INSTALLED): requirements.lock pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on the PATH: install Python 3.11 or later, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fedlib needs Python 3.11 or later, but $(PYTHON) is $$($(PYTHON) -V 2>&1); name another one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on the PATH: install Python 3.11 or later, or set PYTHON: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fedlib needs Python 3.11 or later, but $(PYTHON) is $$($(PYTHON) -V 2>&1); set PYTHON to another one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments: install its venv module (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	@$(BIN)/python -c 'import pip' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
-	@echo "installing the locked packages into $(VENV); the first time takes minutes"
+	@echo "installing the locked packages into $(VENV); this takes minutes the first time"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@$(BIN)/python -c 'import matplotlib.font_manager' # builds the font cache here, not in a notebook's output
+	@$(BIN)/python -c 'import matplotlib.font_manager' # builds the font cache now, not in the output of a notebook
 	@touch $@
 
-book: $(INSTALLED) ## run the notebooks that changed and build the book (PROFILE=full runs everything)
+book: $(INSTALLED) ## run the notebooks that changed and build the book (PROFILE=full: all experiments in full)
 	@$(DOIT) book:$(PROFILE)
 	@echo "the book is ready; open this page in a browser:"
 	@echo "$(CURDIR)/_build/$(PROFILE)/html/index.html"
 
-test: $(INSTALLED) ## run the tests and the doctests; tests of the pages need a built book and Chromium
+test: $(INSTALLED) ## run the tests and doctests; tests of the pages need a built book and Chromium
 	@$(BIN)/python -m pytest -m "not flower"
 
-test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and a deployment; 20 minutes at most
+test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and one deployment (at most 20 minutes)
 	@timeout --foreground --signal=INT --kill-after=60 1200 $(BIN)/python -m pytest -m flower tests/transports
 
-# Plain Python warns where a kernel's 64-bit hash wraps around, as it is meant to.
-coverage: $(INSTALLED) ## run the tests with the kernels as plain Python and report the lines not reached
+test-oldest: $(INSTALLED) ## run the tests of the package with the oldest dependencies that pyproject.toml allows
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(OLDEST)
+	@VIRTUAL_ENV=$(OLDEST) $(BIN)/uv pip install --quiet --resolution lowest-direct --editable ".[http,xgboost,test]"
+	@$(OLDEST)/bin/python -m pytest -m "not book and not flower and not latest" tests --ignore=tests/book \
+	  --ignore=tests/transports
+
+# Plain Python warns when a kernel's 64-bit hash overflows, which is intended.
+coverage: $(INSTALLED) ## run the tests with the kernels as plain Python and list the lines not reached
 	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m "not jit and not book and not flower" \
 	  -W "ignore:overflow encountered in scalar:RuntimeWarning" --cov --cov-report=term-missing:skip-covered
 
 lab: $(INSTALLED) ## open the notebooks in JupyterLab
 	@$(BIN)/python -m jupyterlab --notebook-dir=notebooks
 
-format: $(INSTALLED) ## format the code, mend what ruff can mend, strip the notebooks' outputs
+format: $(INSTALLED) ## format the code, apply ruff's fixes, strip the outputs of notebooks
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 	@$(if $(NOTEBOOKS),$(BIN)/nbstripout $(NOTEBOOKS))
 
-check: $(INSTALLED) ## check style, types, stripped notebooks and the lock
+check: $(INSTALLED) ## check style, types, notebooks without outputs, and the lock
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -72,15 +79,15 @@ check: $(INSTALLED) ## check style, types, stripped notebooks and the lock
 	@$(BIN)/uv lock --check
 	@mkdir -p _build
 	@$(EXPORT) --no-header --output-file _build/requirements.lock >/dev/null
-	@grep -v '^#' requirements.lock | diff - _build/requirements.lock >/dev/null || { echo "requirements.lock is not what uv.lock exports: run make lock" >&2; exit 1; }
+	@grep -v '^#' requirements.lock | diff - _build/requirements.lock >/dev/null || { echo "requirements.lock does not match uv.lock: run make lock" >&2; exit 1; }
 
-lock: $(INSTALLED) ## resolve pyproject.toml anew into uv.lock and requirements.lock
+lock: $(INSTALLED) ## resolve pyproject.toml into uv.lock and requirements.lock
 	@$(BIN)/uv lock
 	@$(BIN)/uv export --quiet --all-extras --no-emit-project --output-file requirements.lock
 
 build: $(INSTALLED) ## build the wheel and the source distribution into dist/
 	@$(BIN)/python -m build --no-isolation
 
-clean: ## remove what was built; keeps .venv (remove that by hand to start from nothing)
+clean: ## remove everything built, except .venv
 	rm -rf _build dist .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find fedlib tests book notebooks -name __pycache__ -prune -exec rm -rf {} +
