@@ -52,6 +52,15 @@ DTYPES = frozenset(
 
 registry: dict[str, type[Message]] = {}
 
+_DECODING_ERRORS = (
+    msgspec.MsgspecError,
+    ValueError,
+    TypeError,
+    OverflowError,
+    MemoryError,
+    RecursionError,
+)
+
 
 class MessageError(ValueError):
     """Bytes that are not a valid message, or a message that breaks its own rules."""
@@ -368,5 +377,5 @@ def decode(data: bytes, *expected: type[Message], max_bytes: int = MAX_BYTES) ->
         return message_class(**values)
     except MessageError:
         raise
-    except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
+    except _DECODING_ERRORS as error:
         raise MessageError(f"not a message: {error}") from error
