@@ -126,7 +126,7 @@ def test_clients_can_be_rebuilt(method, reborn):
 
 
 class Leaving(GaussianMixtureClient):
-    """A client that fails at requests of a class after a number of them."""
+    """A client that answers a number of requests of a class and fails at the next."""
 
     def __init__(self, X, at, after=0):
         super().__init__(X)
