@@ -104,7 +104,7 @@ def _invert(
         checked = checked.reshape(k, 1, -1)
         square = True
     if not square or not positive_definite(checked, covariance_type):
-        raise ValueError(f"{name} must be symmetric and positive definite, got\n{precisions}")
+        raise ValueError(f"{name} must be symmetric and positive definite, got\n{checked}")
     inverse = np.linalg.inv(checked) if covariance_type in MATRICES else 1 / checked
     return np.asarray(inverse, float)
 
