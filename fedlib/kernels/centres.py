@@ -1,4 +1,8 @@
-"""Points and centres: the nearest centre, sums and counts by centre, centres that move."""
+"""Centres of points: the nearest centre, sums and counts per centre, and the update of centres.
+
+Sums are compensated: A. Neumaier, Rundungsfehleranalyse einiger Verfahren zur Summation endlicher
+Summen, ZAMM 54, 1974.
+"""
 
 import numpy as np
 
@@ -7,38 +11,38 @@ from fedlib.kernels import kernel
 
 @kernel
 def nearest_centres(X, centres, labels):
-    """Write the nearest centre of each point into ``labels`` (n,), of equals the first.
+    """Write the nearest centre of each point into ``labels`` (n,); ties go to the first centre.
 
-    Returns the sum of the squared distances, compensated: its error does not grow with n.
+    Returns the compensated sum of the squared distances, whose error does not grow with n.
     """
-    total, lost = 0.0, 0.0
+    total, compensation = 0.0, 0.0
     for i in range(X.shape[0]):
-        nearest, least = find_nearest(X, i, centres)
-        labels[i] = nearest
-        total, lost = add(total, lost, least)
-    return total + lost
+        labels[i], squared_distance = find_nearest(X, i, centres)
+        total, compensation = add(total, compensation, squared_distance)
+    return total + compensation
 
 
 @kernel
 def sum_by_label(X, labels, sums, counts):
-    """Add the points to the ``sums`` (k, d) and ``counts`` (k,) of their labels, both zero before.
+    """Add the points to the ``sums`` (k, d) and ``counts`` (k,) of their labels.
 
-    The sums are compensated, so that they hardly depend on the order of the rows.
+    Both arrays must be 0 at the start. The compensated sums hardly depend on the order of the rows.
     """
-    lost = np.zeros(sums.shape)
+    compensation = np.zeros(sums.shape)
     for i in range(X.shape[0]):
         c = labels[i]
         counts[c] += 1
         for f in range(X.shape[1]):
-            sums[c, f], lost[c, f] = add(sums[c, f], lost[c, f], X[i, f])
-    sums += lost
+            sums[c, f], compensation[c, f] = add(sums[c, f], compensation[c, f], X[i, f])
+    sums += compensation
 
 
 @kernel
 def move_centres(X, centres, counts):
-    """Move, row by row, the centre nearest to each point to the mean of its points and this one.
+    """Move, for one point after the other, the nearest centre towards the point.
 
-    ``counts`` (k,) says how many points each of the ``centres`` (k, d) stands for; both change.
+    ``counts`` (k,) holds the number of points of which each of the ``centres`` (k, d) is the mean.
+    The point is added to the nearest centre's points. Both arrays change.
     """
     for i in range(X.shape[0]):
         nearest, _ = find_nearest(X, i, centres)
@@ -50,24 +54,24 @@ def move_centres(X, centres, counts):
 
 @kernel
 def find_nearest(X, i, centres):
-    """Return the centre nearest to point ``i``, of equals the first, and the squared distance."""
-    least, nearest = np.inf, 0
+    """Return the centre nearest to point ``i`` and the squared distance; ties go to the first."""
+    nearest, smallest = 0, np.inf
     for c in range(centres.shape[0]):
-        squared = 0.0
+        squared_distance = 0.0
         for f in range(X.shape[1]):
-            away = X[i, f] - centres[c, f]
-            squared += away * away
-        if squared < least:
-            least, nearest = squared, c
-    return nearest, least
+            difference = X[i, f] - centres[c, f]
+            squared_distance += difference * difference
+        if squared_distance < smallest:
+            nearest, smallest = c, squared_distance
+    return nearest, smallest
 
 
 @kernel
-def add(total, lost, value):
-    """Return ``total + value`` and ``lost`` with what the rounding took off (Neumaier)."""
+def add(total, compensation, value):
+    """Return ``total + value``, and ``compensation`` plus the rounding error of that sum."""
     new = total + value
     if abs(total) >= abs(value):
-        lost += (total - new) + value
+        compensation += (total - new) + value
     else:
-        lost += (value - new) + total
-    return new, lost
+        compensation += (value - new) + total
+    return new, compensation

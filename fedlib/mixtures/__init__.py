@@ -1,1 +1,1 @@
-"""Federated Gaussian mixtures, and DBSCAN through them."""
+"""Federated Gaussian mixtures, and DBSCAN on points drawn from Gaussian mixtures."""

@@ -1,10 +1,11 @@
-"""DBSCAN through Gaussian mixtures: clients hold other rows of the same features.
+"""DBSCAN on points drawn from Gaussian mixtures: clients hold different rows of the same features.
 
-Each client clusters its own points, describes every cluster by a Gaussian mixture and sends the
-mixtures. The server draws as many points from each as the cluster had, and clusters what it drew
-for all clients. The clients get the drawn core points with their clusters and place their own.
+Each client clusters its points, describes every cluster by a Gaussian mixture and sends the
+mixtures. From each mixture the server draws as many points as the cluster had, and clusters all
+drawn points together. The clients receive the drawn core points with their clusters and assign
+their own points to them.
 
-Source: F, §5.2. What it leaves open is settled under `GaussianMixtureDBSCAN`.
+Source: F, §5.2. The notes of `GaussianMixtureDBSCAN` list the choices that F leaves open.
 """
 
 from __future__ import annotations
@@ -22,13 +23,9 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.dbscan import cluster, nearest_within
 from fedlib.federated import Federated, PointsClient
 from fedlib.messages import Array, Done, FeatureNames, Labels, Message, MessageError
-from fedlib.mixtures.federated import (
-    LARGEST,
-    Mixture,
-    assign_components,
-    fit_mixture,
-    positive_definite,
-)
+from fedlib.mixtures.covariances import positive_definite
+from fedlib.mixtures.em import assign_components, fit_mixture
+from fedlib.mixtures.messages import MAX_COORDINATE, Mixture
 from fedlib.protocol import Flow, agree_on_features, handles
 from fedlib.validation import Interval, check_points
 
@@ -42,24 +39,37 @@ __all__ = [
     "describe_cluster",
     "draw_points",
     "gaussian_mixture_dbscan",
+    "place_points",
 ]
 
 Array64 = NDArray[np.float64]
 
-MAX_POINTS = 10_000_000  # of one client's clusters, which the server draws
-# What is added to every variance, in squares of eps and in the cluster's own variance: the second
-# matters only for clusters a million times as long as eps.
-REGULARISATION = 1e-4
-ROUNDING = 1e-10
+MAX_POINTS = 10_000_000  # in all clusters of one client, because the server draws as many
+# Added to every variance: this share of eps squared, and this share of the cluster's variance. The
+# second part only matters for clusters a million times as long as eps.
+EPS_REGULARISATION = 1e-4
+VARIANCE_REGULARISATION = 1e-10
 
 Eps = Annotated[float, msgspec.Meta(gt=0)]
-Means = Annotated[np.ndarray, Array("float64", ("components", "features"), ge=-LARGEST, le=LARGEST)]
+Means = Annotated[
+    np.ndarray,
+    Array("float64", ("components", "features"), ge=-MAX_COORDINATE, le=MAX_COORDINATE),
+]
+Covariances = Annotated[
+    np.ndarray,
+    Array(
+        "float64",
+        ("components", "features", "features"),
+        ge=-(MAX_COORDINATE**2),
+        le=MAX_COORDINATE**2,
+    ),
+]
 
 
 class ClusterMixtures(Message):
-    """A mixture for each cluster of a client, one after the other, and the clusters' sizes.
+    """The sizes of a client's clusters and one mixture per cluster, one after the other.
 
-    Cluster i has ``n_components[i]`` rows of weights, means and covariances.
+    The mixture of cluster i has ``n_components[i]`` rows of weights, means and covariances.
     """
 
     discloses = "the number and sizes of a client's clusters and a Gaussian mixture of each"
@@ -67,10 +77,7 @@ class ClusterMixtures(Message):
     n_components: Annotated[np.ndarray, Array("int64", ("clusters",), ge=1, le=MAX_POINTS)]
     weights: Annotated[np.ndarray, Array("float64", ("components",), ge=0, le=1)]
     means: Means
-    covariances: Annotated[
-        np.ndarray,
-        Array("float64", ("components", "features", "features"), ge=-(LARGEST**2), le=LARGEST**2),
-    ]
+    covariances: Covariances
     features: FeatureNames = ()
 
     @property
@@ -80,21 +87,29 @@ class ClusterMixtures(Message):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.means.shape[1] == 0:
-            raise MessageError("ClusterMixtures.means has no features")
+        if self.n_features == 0:
+            raise MessageError("ClusterMixtures.means must have at least one feature")
         if self.sizes.sum() > MAX_POINTS:
-            raise MessageError(f"ClusterMixtures.sizes sum to more than {MAX_POINTS}")
+            raise MessageError(
+                f"ClusterMixtures.sizes must sum to at most {MAX_POINTS}, got {self.sizes.sum()}"
+            )
         if self.n_components.sum() != len(self.weights):
-            raise MessageError("ClusterMixtures.n_components do not sum to the components")
-        totals = [own.sum() for own in np.split(self.weights, np.cumsum(self.n_components)[:-1])]
-        if len(self.sizes) and np.abs(np.array(totals) - 1).max() > 1e-6:
-            raise MessageError("ClusterMixtures.weights must sum to 1 in each cluster")
+            raise MessageError(
+                f"ClusterMixtures.n_components must sum to {len(self.weights)}, the number of"
+                f" weights, got {self.n_components.sum()}"
+            )
+        bounds = np.cumsum(self.n_components)[:-1]
+        totals = np.array([weights.sum() for weights in np.split(self.weights, bounds)])
+        if len(self.sizes) and np.abs(totals - 1).max() > 1e-6:
+            raise MessageError(
+                f"ClusterMixtures.weights must sum to 1 in each cluster, got the sums {totals}"
+            )
         if not positive_definite(self.covariances, "full"):
             raise MessageError("ClusterMixtures.covariances must be positive definite")
 
 
 class DescribeClusters(Message):
-    """Find the clusters among your points and describe each by a mixture."""
+    """Find the clusters of your points and describe each by a mixture."""
 
     discloses = "eps, min_samples, the number of components, a seed"
     reply = ClusterMixtures
@@ -104,14 +119,17 @@ class DescribeClusters(Message):
     seed: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
     def accept(self, reply: Message) -> Message:
-        most = cast(ClusterMixtures, reply).n_components.max(initial=0)
-        if most > self.n_components:
-            raise MessageError(f"ClusterMixtures.n_components must be at most {self.n_components}")
+        n_components = cast(ClusterMixtures, reply).n_components.max(initial=0)
+        if n_components > self.n_components:
+            raise MessageError(
+                f"ClusterMixtures.n_components must be at most {self.n_components},"
+                f" got {n_components}"
+            )
         return reply
 
 
 class AssignPoints(Message):
-    """Give each of your points to the cluster of the nearest of these, within eps."""
+    """Assign each of your points to the cluster of the nearest of these points, within eps."""
 
     discloses = "points drawn from all clients' mixtures, and their clusters"
     asks_for_data = False
@@ -122,34 +140,56 @@ class AssignPoints(Message):
 
 @dataclass(frozen=True)
 class DrawnModel:
-    """The drawn points (n_samples, n_features), their clusters, and which are core points."""
+    """The drawn points, by which new points are placed.
+
+    Attributes
+    ----------
+    samples : array (n_samples, n_features)
+    labels : array (n_samples,) of int64
+        The cluster of each drawn point, -1 for noise.
+    core : array (n_samples,) of bool
+        Which drawn points are core points.
+    eps : float
+        The maximum distance at which a core point determines a new point's cluster.
+    """
 
     samples: Array64
     labels: NDArray[np.int64]
     core: NDArray[np.bool_]
+    eps: float
+
+    @property
+    def n_features(self) -> int:
+        """The number of features of the points."""
+        return int(self.samples.shape[1])
+
+    def place(self, X: Array64) -> NDArray[np.int64]:
+        """Return the cluster of each point (n_points, n_features), -1 for noise.
+
+        Raises
+        ------
+        ValueError
+            When the points have a different number of features.
+        """
+        return place_points(X, self.samples[self.core], self.labels[self.core], self.eps)
 
 
 def gaussian_mixture_dbscan(
-    eps: float,
-    min_samples: int,
-    n_components: int = 10,
-    local_min_samples: int | None = None,
-    random_state: Any = None,
+    eps: float, min_samples: int, n_components: int, local_min_samples: int, random_state: Any
 ) -> Flow[DrawnModel]:
-    """Return the server flow; for the parameters see `GaussianMixtureDBSCAN`."""
+    """Return the server's flow; for the parameters see `GaussianMixtureDBSCAN`."""
     rng = check_random_state(random_state)
     seed = int(rng.randint(2**31))
-    local = int(local_min_samples or min_samples)
-    replies = yield DescribeClusters(float(eps), local, int(n_components), seed)
+    replies = yield DescribeClusters(eps, local_min_samples, n_components, seed)
     agree_on_features(replies)
     samples = np.concatenate([draw_points(reply, rng) for reply in replies.values()])
     labels, core = cluster(samples, eps, min_samples)
-    yield AssignPoints(float(eps), samples[core], labels[core])
-    return DrawnModel(samples, labels, core)
+    yield AssignPoints(eps, samples[core], labels[core])
+    return DrawnModel(samples, labels, core, eps)
 
 
 class GaussianMixtureDBSCANClient(PointsClient):
-    """A client and its points, as in `PointsClient`."""
+    """A client that holds points; for the parameter see `fedlib.federated.PointsClient`."""
 
     @handles(DescribeClusters)
     def describe_clusters(self, request: DescribeClusters) -> ClusterMixtures:
@@ -157,12 +197,12 @@ class GaussianMixtureDBSCANClient(PointsClient):
         clusters = [self.X[labels == label] for label in range(labels.max(initial=-1) + 1)]
         rng = check_random_state(request.seed)
         mixtures = [
-            describe_cluster(own, request.n_components, request.eps, rng.randint(2**31))
-            for own in clusters
+            describe_cluster(points, request.n_components, request.eps, rng.randint(2**31))
+            for points in clusters
         ]
-        d = self.X.shape[1]
+        d = self.n_features
         return ClusterMixtures(
-            np.array([len(own) for own in clusters], np.int64),
+            np.array([len(points) for points in clusters], np.int64),
             np.array([len(mixture.weights) for mixture in mixtures], np.int64),
             np.concatenate([np.empty(0), *(mixture.weights for mixture in mixtures)]),
             np.concatenate([np.empty((0, d)), *(mixture.means for mixture in mixtures)]),
@@ -177,63 +217,81 @@ class GaussianMixtureDBSCANClient(PointsClient):
 
 
 class GaussianMixtureDBSCAN(Federated):
-    """DBSCAN on points drawn from mixtures of the clients' clusters.
+    """DBSCAN on points drawn from Gaussian mixtures of the clients' clusters.
 
     Parameters
     ----------
     eps : float
-        The radius of a neighbourhood, in the units of the features, above 0; the clients' and the
-        server's. All clients' features must be scaled alike.
+        The radius of a neighbourhood at the clients and at the server, above 0, in the units of the
+        features. All clients' features must have the same scale.
     min_samples : int
-        How many points within ``eps``, itself included, make a core point, at least 1.
+        The number of points within ``eps``, including the point itself, that make a core point; at
+        least 1.
     n_components : int, default=10
-        The most Gaussians that describe a client's cluster, at least 1 (F: 10).
+        The maximum number of Gaussians per cluster of a client, at least 1 (F: 10).
     local_min_samples : int, default=None
-        ``min_samples`` at the clients, at least 1; the same as the server's, as in F, if None.
+        ``min_samples`` at the clients, at least 1. By default the same as at the server, as in F.
     random_state : int, RandomState or None, default=None
-        Draws the points, and the start of the fits at the clients.
+        Draws the points and the seed of the fits at the clients.
 
     Attributes
     ----------
     samples_ : array (n_samples, n_features)
         The points that the server drew.
     sample_labels_ : array (n_samples,) of int64
-        The cluster of each, -1 for noise.
+        The cluster of each drawn point, -1 for noise.
     core_samples_ : array (n_samples,) of bool
-        Which of them are core points, by which new points are placed.
+        Which drawn points are core points.
     labels_ : list of array of int64
-        The cluster of each client's points, -1 for noise. Only if the parts were given to `fit`.
+        One array per client with the cluster of each point, -1 for noise. Only if `fit` received a
+        list.
+    model_ : DrawnModel
+        The fitted model, from which `predict` and the attributes above are derived.
     ledger_ : Ledger
+        The messages of the run and their sizes.
     n_features_in_ : int
+        The number of features.
 
     Raises
     ------
     ValueError
         When a parameter is out of range.
 
+    See Also
+    --------
+    fedlib.mixtures.federated.FederatedGaussianMixture : one mixture for the points of all clients.
+    fedlib.dbscan.dbscan : DBSCAN on pooled data.
+
     Notes
     -----
-    A point goes to the cluster of the nearest drawn core point within ``eps``; else it is noise.
-    F says so of DBSCAN's points in general, and is silent on how clients use the server's result.
+    *Assignment.* A point joins the cluster of the nearest drawn core point within ``eps``; if there
+    is none, it is noise. This is DBSCAN's rule for border points; F does not state how clients use
+    the server's result.
 
-    Points that are noise at their own client are described by nothing and drawn by nobody. A
-    cluster that no client can see alone is lost: each of k clients with an equal share of the rows
-    sees 1/k of the density, and ``min_samples`` is the same, unless ``local_min_samples`` is lower.
+    *Lost clusters.* Points that are noise at their own client are in no mixture, so the server
+    draws no points for them. A cluster that no client can find alone is lost: each of k clients
+    with an equal share of the rows has 1/k of the density, but ``min_samples`` is the same unless
+    ``local_min_samples`` is lower.
 
-    F gives every cluster ten Gaussians and is silent on small clusters, where that many cannot be
-    fitted. Here a cluster of n points in d features gets at most n // (2(d + 1)), and at least one.
-    While some component holds fewer than d + 1 of the points (each point counts for the component
-    to which it most probably belongs), the fit is repeated with one fewer. Fewer than d + 1
-    distinct points are described by one spherical Gaussian. To every variance 1e-4 · eps² is added.
+    *Small clusters.* F describes every cluster by ten Gaussians and does not cover clusters that
+    are too small for them. Here a cluster of n points in d features gets at most n // (2(d + 1))
+    Gaussians, and at least one. If some component has fewer than d + 1 points (a point counts for
+    its most probable component), the fit is repeated with one component fewer. Fewer than d + 1
+    distinct points are described by one spherical Gaussian. Every variance is increased by
+    1e-4 · eps².
 
-    A mixture with many components, or of few points, gives away where single points are: the drawn
-    points then lie close to real ones. A client's clusters may have ten million points at most.
+    *Disclosure.* A mixture of few points, or with many components, discloses the positions of
+    single points: the drawn points then lie close to real ones.
+
+    *Cost.* One request for the mixtures and one message with the result per client. The size of
+    both does not depend on the number of points, except for the drawn core points in the result.
+    The clusters of a client can have ten million points in total.
 
     Source: F, §5.2.
 
     Examples
     --------
-    Two clients, each with one half of each of two clusters.
+    Each of two clients has one half of each of two clusters.
 
     >>> import numpy as np
     >>> from fedlib import GaussianMixtureDBSCAN
@@ -246,6 +304,7 @@ class GaussianMixtureDBSCAN(Federated):
 
     name = "gaussian-mixture-dbscan"
     client_class = GaussianMixtureDBSCANClient
+    model_: DrawnModel
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "eps": [Interval(Real, 0, np.inf, closed="neither")],
         "min_samples": [Interval(Integral, 1, None, closed="left")],
@@ -270,42 +329,66 @@ class GaussianMixtureDBSCAN(Federated):
         self.random_state = random_state
 
     def _flow(self) -> Flow[DrawnModel]:
-        return gaussian_mixture_dbscan(**self.get_params())
+        local_min_samples = self.local_min_samples
+        if local_min_samples is None:
+            local_min_samples = self.min_samples
+        return gaussian_mixture_dbscan(
+            float(self.eps),
+            int(self.min_samples),
+            int(self.n_components),
+            int(local_min_samples),
+            self.random_state,
+        )
 
     def _set_model(self, model: DrawnModel) -> None:
+        super()._set_model(model)
         self.samples_ = model.samples
         self.sample_labels_ = model.labels
         self.core_samples_ = model.core
-        self.n_features_in_ = model.samples.shape[1]
-        self._reach = float(self.eps)
+        self.n_features_in_ = model.n_features
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Return the cluster of new points (n_points, n_features) by the clients' rule; -1: none.
+        """Return the cluster of new points by the clients' rule, -1 for noise.
+
+        Parameters
+        ----------
+        X : array-like (n_points, n_features)
+
+        Returns
+        -------
+        array (n_points,) of int64
 
         Raises
         ------
         ValueError
-            When the points are not finite or have other features than those of `fit`.
+            When the points are not finite or have a different number of features.
+        NotFittedError
+            When called before `fit`.
         """
-        check_is_fitted(self, "samples_")
-        core = self.core_samples_
-        points = check_points(X)
-        return place_points(points, self.samples_[core], self.sample_labels_[core], self._reach)
+        check_is_fitted(self, "model_")
+        return self.model_.place(check_points(X))
 
 
 def describe_cluster(X: Array64, n_components: int, eps: float, random_state: Any) -> Mixture:
-    """Return a mixture of at most ``n_components`` Gaussians that describes a cluster's points.
+    """Fit a mixture of at most ``n_components`` Gaussians to a cluster's points.
 
-    For the rules of small clusters see `GaussianMixtureDBSCAN`.
+    For the number of components of small clusters see the notes of `GaussianMixtureDBSCAN`.
 
     Parameters
     ----------
     X : array (n_points, n_features) of float64
         At least one point.
     n_components : int
+        The maximum number of components, at least 1.
     eps : float
-        The scale to which variances are regularised.
+        The length relative to which variances are regularised, above 0.
     random_state : int
+        The seed of each fit.
+
+    Returns
+    -------
+    Mixture
+        With full covariances.
 
     Examples
     --------
@@ -314,42 +397,67 @@ def describe_cluster(X: Array64, n_components: int, eps: float, random_state: An
             [0.    , 0.5001]]]), covariance_type='full')
     """
     n_points, n_features = X.shape
-    least = n_features + 1
-    regularisation = REGULARISATION * eps**2 + ROUNDING * X.var(axis=0).sum()
+    min_points = n_features + 1  # per component
+    reg_covar = EPS_REGULARISATION * eps**2 + VARIANCE_REGULARISATION * X.var(axis=0).sum()
     n_distinct = len(np.unique(X, axis=0))
-    if n_distinct < least:
-        variance = X.var(axis=0).mean() + regularisation
-        matrix = variance * np.eye(n_features)
-        return Mixture(np.ones(1), X.mean(axis=0, keepdims=True), matrix[np.newaxis], "full")
-    k = min(n_components, max(1, n_points // (2 * least)), n_distinct)
+    if n_distinct < min_points:
+        variance = X.var(axis=0).mean() + reg_covar
+        covariance = variance * np.eye(n_features)
+        return Mixture(np.ones(1), X.mean(axis=0, keepdims=True), covariance[np.newaxis], "full")
+    k = min(n_components, max(1, n_points // (2 * min_points)), n_distinct)
     while True:
-        mixture = fit_mixture(X, k, "full", regularisation, random_state)
-        held = np.bincount(assign_components(X, mixture), minlength=k)
-        if k == 1 or held.min() >= least:
+        mixture = fit_mixture(X, k, "full", reg_covar, random_state)
+        counts = np.bincount(assign_components(X, mixture), minlength=k)
+        if k == 1 or counts.min() >= min_points:
             return mixture
         k -= 1
 
 
-def draw_points(reply: ClusterMixtures, random_state: Any = None) -> Array64:
-    """Draw as many points (n_samples, n_features) from each mixture as its cluster had.
+def draw_points(mixtures: ClusterMixtures, random_state: Any = None) -> Array64:
+    """Draw points from each mixture, as many as its cluster had.
 
-    How many come from each component is itself drawn, as in scikit-learn's `sample`.
+    The number of points from each component is also random, as in scikit-learn's `sample`.
+
+    Parameters
+    ----------
+    mixtures : ClusterMixtures
+    random_state : int, RandomState or None, default=None
+
+    Returns
+    -------
+    array (n_samples, n_features)
+        The points of the first cluster, then those of the second, and so on.
+
+    Examples
+    --------
+    >>> one = np.ones(1, int)
+    >>> mixtures = ClusterMixtures(3 * one, one, np.ones(1), np.zeros((1, 2)), np.eye(2)[None])
+    >>> draw_points(mixtures, random_state=0).shape
+    (3, 2)
     """
     rng = check_random_state(random_state)
-    drawn = [np.empty((0, reply.means.shape[1]))]
-    factors = np.linalg.cholesky(reply.covariances)
-    first = np.cumsum(reply.n_components) - reply.n_components
-    for size, start, k in zip(reply.sizes, first, reply.n_components, strict=True):
-        own = slice(start, start + k)
-        counts = rng.multinomial(size, reply.weights[own] / reply.weights[own].sum())
-        for n, mean, factor in zip(counts, reply.means[own], factors[own], strict=True):
-            drawn.append(mean + rng.standard_normal((n, len(mean))) @ factor.T)
-    return np.concatenate(drawn)
+    samples = [np.empty((0, mixtures.n_features))]
+    factors = np.linalg.cholesky(mixtures.covariances)
+    first = np.cumsum(mixtures.n_components) - mixtures.n_components
+    for size, start, k in zip(mixtures.sizes, first, mixtures.n_components, strict=True):
+        rows = slice(start, start + k)
+        weights = mixtures.weights[rows]
+        counts = rng.multinomial(size, weights / weights.sum())
+        for n, mean, factor in zip(counts, mixtures.means[rows], factors[rows], strict=True):
+            samples.append(mean + rng.standard_normal((n, len(mean))) @ factor.T)
+    return np.concatenate(samples)
 
 
 def place_points(
     X: Array64, points: Array64, labels: NDArray[np.int64], eps: float
 ) -> NDArray[np.int64]:
-    """Return the label of the nearest of ``points`` within ``eps`` of each row of X, or -1."""
+    """Return the label of the nearest of ``points`` within ``eps`` of each row of X, or -1.
+
+    Examples
+    --------
+    >>> X, points = np.array([[0.0], [4.0]]), np.array([[0.5], [1.0]])
+    >>> place_points(X, points, labels=np.array([7, 8]), eps=1.0)
+    array([ 7, -1])
+    """
     nearest = nearest_within(X, points, np.full(len(points), eps))
     return np.append(labels, -1)[nearest]

@@ -8,7 +8,7 @@ from fedlib.kernels.centres import move_centres, nearest_centres, sum_by_label
 
 @st.composite
 def problems(draw):
-    """Draw points and centres on a coarse lattice, so that ties and repeated points abound."""
+    """Draw points and centres on a coarse lattice, which has many ties and repeated points."""
     n, k, d = draw(st.integers(0, 30)), draw(st.integers(1, 6)), draw(st.integers(1, 4))
     step = draw(st.sampled_from([1.0, 0.1, 1e-3, 1e6]))
     numbers = st.integers(-5, 5).map(float)
@@ -25,7 +25,7 @@ def squared(X, centres):
 
 
 @given(problems())
-def test_the_nearest_centre_and_of_equals_the_first(problem):
+def test_the_nearest_centre_and_the_first_in_case_of_ties(problem):
     X, centres = problem
     labels = np.empty(len(X), np.int64)
     inertia = nearest_centres(X, centres, labels)
@@ -45,8 +45,8 @@ def test_sums_and_counts(problem, random):
         np.testing.assert_allclose(sums[c], X[labels == c].sum(axis=0), rtol=1e-13, atol=1e-8)
 
 
-def test_a_small_number_is_not_lost_between_great_ones():
-    """The plain sum is 0, the compensated one is 2: the rows' order does not matter here."""
+def test_small_numbers_are_not_lost_between_large_ones():
+    """The plain sum is 0, the compensated sum is 2 for every order of the rows."""
     X = np.array([[1.0], [1e100], [1.0], [-1e100]])
     for order in ([0, 1, 2, 3], [1, 0, 3, 2], [3, 2, 1, 0]):
         sums, counts = np.zeros((1, 1)), np.zeros(1, np.int64)
@@ -55,13 +55,13 @@ def test_a_small_number_is_not_lost_between_great_ones():
 
 
 def test_centres_move_row_by_row():
-    """The first point moves a centre, and the second is nearer to it for that."""
+    """The first point moves a centre, which therefore becomes the nearest of the second point."""
     centres, counts = np.array([[0.0], [10.0]]), np.array([1, 3])
     X = np.array(
         [
-            [4.0],  # nearer to 0, which stands for one point: to (0 * 1 + 4) / 2 = 2
-            [5.8],  # now nearer to 2 than to 10; before it was not: to (2 * 2 + 5.8) / 3
-            [14.0],  # to (10 * 3 + 14) / 4 = 11
+            [4.0],  # moves 0, the mean of one point, to (0 * 1 + 4) / 2 = 2
+            [5.8],  # is nearer to 2 than to 10, but not nearer to 0: moves 2 to (2 * 2 + 5.8) / 3
+            [14.0],  # moves 10, the mean of three points, to (10 * 3 + 14) / 4 = 11
         ]
     )
     move_centres(X, centres, counts)
@@ -71,14 +71,14 @@ def test_centres_move_row_by_row():
 
 @given(problems())
 def test_moved_centres_are_those_of_the_formula(problem):
-    """K's formula, in numpy's arithmetic, to the last bit; a point midway takes the first."""
+    """The same as K's formula in NumPy, to the last bit; ties go to the first centre."""
     X, centres = problem
     counts = np.arange(1, len(centres) + 1)
-    moved, stand_for = centres.copy(), counts.copy()
-    move_centres(X, moved, stand_for)
+    moved, moved_counts = centres.copy(), counts.copy()
+    move_centres(X, moved, moved_counts)
     for x in X:
         nearest = squared(x[None], centres)[0].argmin()
         centres[nearest] = (centres[nearest] * counts[nearest] + x) / (counts[nearest] + 1)
         counts[nearest] += 1
     assert moved.tolist() == centres.tolist()
-    assert stand_for.tolist() == counts.tolist()
+    assert moved_counts.tolist() == counts.tolist()

@@ -1,3 +1,5 @@
+"""DBSCAN on points drawn from mixtures: the flow, the client and the estimator."""
+
 import msgspec
 import numpy as np
 import pandas as pd
@@ -12,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.metrics import adjusted_rand_score
 
 from fedlib import GaussianMixtureDBSCAN
-from fedlib.messages import Done, Labels, MessageError, decode
+from fedlib.messages import Done, MessageError, decode, encode
 from fedlib.mixtures.dbscan import (
     MAX_POINTS,
     AssignPoints,
@@ -22,10 +24,12 @@ from fedlib.mixtures.dbscan import (
     describe_cluster,
     draw_points,
 )
-from fedlib.mixtures.federated import assign_components
+from fedlib.mixtures.em import assign_components
 from fedlib.partition import split_rows
 from fedlib.protocol import Replies, TooFewClients
 from fedlib.transports.in_process import InProcess
+
+from .points import EYE, float64, int64
 
 EPS = 1.5
 
@@ -41,7 +45,7 @@ PARTS = [blobs(seed=0), blobs(seed=1), np.array([[0.0, 0.0], [9.0, 9.0], [40.0, 
 
 
 def mixtures(*clusters):
-    """Return what a client would say of clusters, each a list of (weight, mean, variance)."""
+    """Return a client's reply for clusters, each a size and a list of (weight, mean, variance)."""
     flat = [component for _, components in clusters for component in components]
     return ClusterMixtures(
         np.array([size for size, _ in clusters]),
@@ -52,22 +56,22 @@ def mixtures(*clusters):
     )
 
 
-# A toy, by hand ---------------------------------------------------------------------------------
+# A small example, by hand -------------------------------------------------------------------------
 
 
 def test_the_flow_by_hand():
-    """Narrow Gaussians: the drawn points are the means, nearly."""
+    """The Gaussians are narrow, so the drawn points are almost the means."""
     flow = GaussianMixtureDBSCAN(1, 3, n_components=2, random_state=0).protocol()
-    asked = next(flow)
-    assert (asked.eps, asked.min_samples, asked.n_components) == (1.0, 3, 2)
+    request = next(flow)
+    assert (request.eps, request.min_samples, request.n_components) == (1.0, 3, 2)
     first = mixtures((6, [(0.5, (0, 0), 1e-12), (0.5, (0.5, 0), 1e-12)]))
     second = mixtures((3, [(1, (1.2, 0), 1e-12)]), (2, [(1, (9, 9), 1e-12)]))
-    said = flow.send(Replies({"A": first, "B": second}))
-    # 6 + 3 points along a line, each near its neighbours; the 2 at (9, 9) are too few.
-    assert isinstance(said, AssignPoints)
-    assert said.points.shape == (9, 2)
-    assert not said.labels.any()
-    assert set(np.unique(said.points.round(3), axis=0)[:, 0]) == {0.0, 0.5, 1.2}
+    request = flow.send(Replies({"A": first, "B": second}))
+    # 6 + 3 points along a line, close to each other. The 2 points at (9, 9) are too few.
+    assert isinstance(request, AssignPoints)
+    assert request.points.shape == (9, 2)
+    assert not request.labels.any()
+    assert set(np.unique(request.points.round(3), axis=0)[:, 0]) == {0.0, 0.5, 1.2}
     with pytest.raises(StopIteration) as finished:
         flow.send(Replies({"A": Done(), "B": Done()}))
     model = finished.value.value
@@ -77,13 +81,13 @@ def test_the_flow_by_hand():
 
 def test_the_conversation():
     model = GaussianMixtureDBSCAN(EPS, 5, random_state=0).fit(PARTS)
-    said = ["DescribeClusters", "ClusterMixtures", "AssignPoints", "Done"]
-    assert model.ledger_.conversation() == said
+    messages = ["DescribeClusters", "ClusterMixtures", "AssignPoints", "Done"]
+    assert model.ledger_.conversation() == messages
     assert len(model.ledger_) == 12
 
 
 def test_labels():
-    """The lone client's points get the clusters that the others made; (40, 40) is noise."""
+    """The third client's points join the clusters of the others; (40, 40) is noise."""
     model = GaussianMixtureDBSCAN(EPS, 5, random_state=0).fit(PARTS)
     assert model.labels_[2].tolist() == [0, 1, -1]
     for labels in model.labels_[:2]:
@@ -97,15 +101,15 @@ def test_labels():
 
 
 def test_as_many_points_as_the_clusters_had(relay):
-    """What is noise at its client is described by nothing and drawn by nobody."""
+    """No mixture describes the noise of a client, so the server draws no points for it."""
     transport = relay({str(i): GaussianMixtureDBSCANClient(X) for i, X in enumerate(PARTS)})
     model = GaussianMixtureDBSCAN(EPS, 5, random_state=0).fit(transport)
-    own = [DBSCAN(eps=EPS, min_samples=5).fit_predict(X) for X in PARTS]
-    for i, labels in enumerate(own):
+    local = [DBSCAN(eps=EPS, min_samples=5).fit_predict(X) for X in PARTS]
+    for i, labels in enumerate(local):
         sizes = np.bincount(labels[labels >= 0], minlength=labels.max() + 1)
         assert decode(transport.exchanges[0].reply_bytes[str(i)]).sizes.tolist() == sizes.tolist()
-    assert len(model.samples_) == sum((labels >= 0).sum() for labels in own)
-    # Four points each of a cluster that all five clients share: none of them sees it.
+    assert len(model.samples_) == sum((labels >= 0).sum() for labels in local)
+    # Five clients share a cluster, with four points each: too few for any of them to find it.
     rng = np.random.default_rng(0)
     thin = [np.concatenate([blobs(seed=i), rng.normal(30, 0.1, (4, 2))]) for i in range(5)]
     assert DBSCAN(eps=EPS, min_samples=5).fit_predict(np.concatenate(thin))[-1] == 2
@@ -115,16 +119,16 @@ def test_as_many_points_as_the_clusters_had(relay):
     assert all((labels[-4:] == 2).all() for labels in model.labels_)
 
 
-# Describing a cluster ---------------------------------------------------------------------------
+# Describing a cluster -----------------------------------------------------------------------------
 
 
 @st.composite
 def clusters(draw):
-    """Draw few points on a coarse grid: equal ones, ones on a line, ones in a plane."""
+    """Draw few points on a coarse grid: many are equal, on a line or in a plane."""
     d = draw(st.integers(1, 4))
     n = draw(st.integers(1, 60))
-    reach = draw(st.sampled_from([0, 1, 3, 50]))
-    points = draw(arrays(np.int64, (n, d), elements=st.integers(-reach, reach)))
+    width = draw(st.sampled_from([0, 1, 3, 50]))
+    points = draw(arrays(np.int64, (n, d), elements=st.integers(-width, width)))
     if d > 1 and draw(st.booleans()):
         points[:, -1] = points[:, 0]
     return points * draw(st.sampled_from([1e-3, 1.0, 1e6]))
@@ -133,7 +137,7 @@ def clusters(draw):
 @given(clusters(), st.integers(1, 12), st.sampled_from([1e-3, 1.0, 1e3]))
 @settings(max_examples=25)
 def test_any_cluster_has_a_mixture(X, n_components, eps):
-    """At most n // (2(d + 1)) components, each with d + 1 points or else alone; always valid."""
+    """It has at most n // (2(d + 1)) components, with d + 1 points each unless there is one."""
     mixture = describe_cluster(X, n_components, eps, 0)
     n, d = X.shape
     k = len(mixture.weights)
@@ -152,13 +156,13 @@ def test_any_cluster_has_a_mixture(X, n_components, eps):
     [(5, 10, 1), (6, 10, 1), (11, 10, 1), (12, 10, 2), (600, 4, 4)],
 )
 def test_how_many_components(n, n_components, wanted):
-    """Two clusters of n points apart: 6 points a component in two features."""
+    """A cluster with two dense parts, 6 points per component in two features."""
     X = np.random.default_rng(0).uniform(size=(n, 2)) + 5 * (np.arange(n) % 2)[:, np.newaxis]
     assert len(describe_cluster(X, n_components, 1.0, 0).weights) == wanted
 
 
-def test_one_fewer_while_a_component_holds_too_few():
-    """18 points in two features may have three Gaussians; one of them would hold two points."""
+def test_one_component_fewer_while_one_has_too_few_points():
+    """18 points in two features can have three Gaussians, one of which would have two points."""
     rng = np.random.default_rng(0)
     X = np.concatenate([rng.normal(0, 1, (8, 2)), rng.normal(30, 1, (8, 2)), [[0, 60], [1, 60]]])
     mixture = describe_cluster(X, 3, 1.0, 0)
@@ -173,8 +177,8 @@ def test_equal_points():
 
 
 def test_drawn_points_follow_the_mixture():
-    said = mixtures((30_000, [(0.25, (0, 0), 1), (0.75, (8, 0), 4)]), (10_000, [(1, (0, 90), 1)]))
-    drawn = draw_points(said, 0)
+    reply = mixtures((30_000, [(0.25, (0, 0), 1), (0.75, (8, 0), 4)]), (10_000, [(1, (0, 90), 1)]))
+    drawn = draw_points(reply, 0)
     assert len(drawn) == 40_000
     near, far = drawn[:30_000], drawn[30_000:]
     assert (near[:, 0] < 3).mean() == pytest.approx(0.25, abs=0.02)
@@ -186,31 +190,31 @@ def test_drawn_points_follow_the_mixture():
 
 def test_drawn_points_have_the_covariance():
     matrix = np.array([[2.0, 1.5], [1.5, 3.0]])
-    said = ClusterMixtures(
+    reply = ClusterMixtures(
         np.array([40_000]), np.array([1]), np.ones(1), np.zeros((1, 2)), matrix[np.newaxis]
     )
-    np.testing.assert_allclose(np.cov(draw_points(said, 0).T), matrix, atol=0.1)
+    np.testing.assert_allclose(np.cov(draw_points(reply, 0).T), matrix, atol=0.1)
 
 
-# Against DBSCAN on all points -------------------------------------------------------------------
+# Against DBSCAN on all points ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_clients", [1, 2, 4])
 def test_moons(n_clients):
-    """Two crescents that no Gaussian fits, and ten do."""
+    """Two crescents that ten Gaussians fit and one does not."""
     X, y = make_moons(1200, noise=0.05, random_state=0)
     rows = split_rows(X, n_clients, y)
-    model = GaussianMixtureDBSCAN(0.2, 5, random_state=0).fit([X[own] for own in rows])
+    model = GaussianMixtureDBSCAN(0.2, 5, random_state=0).fit([X[part] for part in rows])
     central = DBSCAN(eps=0.2, min_samples=5).fit_predict(X)
     labels = np.empty(len(X), int)
     labels[np.concatenate(rows)] = np.concatenate(model.labels_)
     assert adjusted_rand_score(central, labels) > 0.98
     one = GaussianMixtureDBSCAN(0.2, 5, n_components=1, random_state=0)
-    one.fit([X[own] for own in rows])
+    one.fit([X[part] for part in rows])
     assert adjusted_rand_score(y[np.concatenate(rows)], np.concatenate(one.labels_)) < 0.5
 
 
-# Clients with little, or nothing to share; clients that leave, and clients that lie -------------
+# Clients with few points, passive clients, failures and invalid replies ---------------------------
 
 
 @pytest.mark.parametrize("d", [1, 2, 5])
@@ -231,16 +235,18 @@ def test_passive_clients():
         model.fit(PARTS, passive=[0, 1, 2])
 
 
-def test_clients_may_be_made_anew(reborn):
+def test_clients_can_be_rebuilt(reborn):
     transport = reborn(GaussianMixtureDBSCANClient, dict(zip("ABC", PARTS, strict=True)))
     model = GaussianMixtureDBSCAN(EPS, 5, random_state=0).fit(transport)
     wanted = GaussianMixtureDBSCAN(EPS, 5, random_state=0).fit(PARTS)
     assert np.array_equal(model.samples_, wanted.samples_)
-    for state, labels in zip(transport.states.values(), wanted.labels_, strict=True):
-        assert (decode(state, Labels).labels == labels).all()
+    for client, labels in zip(transport.members.values(), wanted.labels_, strict=True):
+        assert (client.state.labels == labels).all()
 
 
 class Leaving(GaussianMixtureDBSCANClient):
+    """A client that fails at a request class."""
+
     def __init__(self, X, at):
         super().__init__(X)
         self.at = at
@@ -253,79 +259,66 @@ class Leaving(GaussianMixtureDBSCANClient):
 
 @pytest.mark.parametrize(("at", "n_parts"), [(DescribeClusters, 1), (AssignPoints, 2)])
 def test_a_client_leaves(at, n_parts):
-    """Before it has described its clusters nothing of it is drawn, after that everything."""
+    """The server draws points for it only if it has described its clusters."""
     clients = {"A": GaussianMixtureDBSCANClient(PARTS[0]), "B": Leaving(PARTS[1], at)}
     model = GaussianMixtureDBSCAN(EPS, 5, random_state=0).fit(InProcess(clients), min_clients=1)
     wanted = GaussianMixtureDBSCAN(EPS, 5, random_state=0).fit(PARTS[:n_parts])
     assert np.array_equal(model.samples_, wanted.samples_)
     assert clients["B"].state is None
-    with pytest.raises(TooFewClients, match="1 of 2 clients left, 2 needed. Lost: 'B'"):
+    with pytest.raises(TooFewClients, match="1 of 2 clients remain, 2 are needed. Lost: 'B'"):
         GaussianMixtureDBSCAN(EPS, 5).fit(InProcess(clients))
 
 
-def float64(*values):
-    array = np.array(values, float)
-    return ["float64", list(array.shape), array.tobytes()]
-
-
-def int64(*values):
-    return ["int64", [len(values)], np.array(values, np.int64).tobytes()]
-
-
-HONEST = mixtures((9, [(0.5, (0, 0), 1), (0.5, (5, 5), 1)]), (9, [(1, (9, 9), 1)]))
-EYE = np.eye(2)
-LIES = {
-    "more points than memory": {"sizes": int64(MAX_POINTS, MAX_POINTS)},
+VALID = mixtures((9, [(0.5, (0, 0), 1), (0.5, (5, 5), 1)]), (9, [(1, (9, 9), 1)]))
+# Fields that make the valid reply invalid.
+INVALID = {
+    "more points than allowed": {"sizes": int64(MAX_POINTS, MAX_POINTS)},
     "a size that overflows": {"sizes": int64(2**63 - 1, 1)},
     "an empty cluster": {"sizes": int64(0, 9)},
     "more sizes than clusters": {"sizes": int64(9, 9, 9)},
-    "components that do not add up": {"n_components": int64(1, 1)},
-    "more components than asked": {
+    "components with the wrong sum": {"n_components": int64(1, 1)},
+    "more components than requested": {
         "sizes": int64(9),
         "n_components": int64(3),
         "weights": float64(0.2, 0.3, 0.5),
     },
-    "weights of more than one": {"weights": float64(0.5, 0.6, 1)},
-    "weights between clusters": {"weights": float64(1, 0.5, 0.5)},
-    "a weight below zero": {"weights": float64(-0.5, 1.5, 1)},
+    "weights that sum to more than 1": {"weights": float64(0.5, 0.6, 1)},
+    "weights that sum to 1 across clusters": {"weights": float64(1, 0.5, 0.5)},
+    "a negative weight": {"weights": float64(-0.5, 1.5, 1)},
     "NaN": {"means": float64([np.nan, 0], [5, 5], [9, 9])},
-    "far out": {"means": float64([1e101, 0], [5, 5], [9, 9])},
+    "a mean out of range": {"means": float64([1e101, 0], [5, 5], [9, 9])},
     "no features": {
         "means": float64([], [], []),
         "covariances": ["float64", [3, 0, 0], b""],
     },
     "not square": {"covariances": float64(EYE[:1], EYE[:1], EYE[:1])},
-    "no covariance": {"covariances": float64([[1, 2], [2, 1]], EYE, EYE)},
-    "skew": {"covariances": float64([[1, 0.5], [0, 1]], EYE, EYE)},
+    "not positive definite": {"covariances": float64([[1, 2], [2, 1]], EYE, EYE)},
+    "not symmetric": {"covariances": float64([[1, 0.5], [0, 1]], EYE, EYE)},
     "singular": {"covariances": float64(0 * EYE, EYE, EYE)},
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_a_lying_client(relay, lie):
-    """It is lost with a `MessageError`; the run goes on and is that of the others."""
+@pytest.mark.parametrize("name", [None, *INVALID])
+def test_a_client_with_an_invalid_reply_is_lost(relay, name):
+    """The run continues, and its result is that of the other clients."""
 
-    def tell(request, reply):
-        fields = msgspec.msgpack.decode(msgspec.msgpack.encode(HONEST, enc_hook=to_wire))
+    def alter(request, reply):
         if msgspec.msgpack.decode(reply)["type"] != "ClusterMixtures":
             return reply
-        return msgspec.msgpack.encode(fields | LIES.get(lie, {}))
+        return msgspec.msgpack.encode(msgspec.msgpack.decode(encode(VALID)) | INVALID.get(name, {}))
 
     clients = {name: GaussianMixtureDBSCANClient(X) for name, X in zip("ABC", PARTS, strict=True)}
     model = GaussianMixtureDBSCAN(EPS, 5, n_components=2, random_state=0)
-    model.fit(relay(clients, {"B": tell}), min_clients=2)
+    model.fit(relay(clients, {"B": alter}), min_clients=2)
+    if name is None:
+        assert not model.ledger_.lost
+        return
     assert model.ledger_.lost == {"B": "InvalidReply at DescribeClusters, step 1"}
     wanted = clone(model).fit([PARTS[0], PARTS[2]])
     assert np.array_equal(model.samples_, wanted.samples_)
-    lie = "none"
-    assert not clone(model).fit(relay(clients, {"B": tell})).ledger_.lost
 
 
-def to_wire(array):
-    return array.dtype.name, array.shape, array.tobytes()
-
-
-def test_points_of_another_space(relay):
+def test_clients_that_do_not_fit_together(relay):
     parts = {"A": PARTS[0], "B": np.zeros((9, 3))}
     with pytest.raises(ValueError, match="number of features: 2 at '0'; 3 at '1'"):
         GaussianMixtureDBSCAN(EPS, 5).fit(list(parts.values()))
@@ -338,14 +331,14 @@ def test_points_of_another_space(relay):
         GaussianMixtureDBSCAN(EPS, 5).fit(relay(clients))
 
 
-def test_the_coordinates_never_travel(relay):
-    """But for a cluster of equal points: their mean is the point."""
+def test_no_coordinate_is_sent(relay):
+    """Except for a cluster of equal points, whose mean is the point."""
     transport = relay({str(i): GaussianMixtureDBSCANClient(X) for i, X in enumerate(PARTS)})
     GaussianMixtureDBSCAN(EPS, 5, random_state=0).fit(transport)
     assert not [x for x in np.concatenate(PARTS[:2]).ravel() if x.tobytes() in transport.all_bytes]
 
 
-# Bad input --------------------------------------------------------------------------------------
+# Bad input ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -367,7 +360,7 @@ def test_bad_parameters(name, value):
         GaussianMixtureDBSCAN(**parameters).protocol()
 
 
-def test_mixtures_are_mixtures():
+def test_the_weights_of_a_cluster_sum_to_1():
     with pytest.raises(MessageError, match="weights must sum to 1 in each cluster"):
         mixtures((9, [(0.5, (0, 0), 1)]))
 
@@ -385,3 +378,22 @@ def test_random_state():
     models = [GaussianMixtureDBSCAN(EPS, 5, random_state=s).fit(PARTS) for s in (1, 1, 2)]
     assert np.array_equal(models[0].samples_, models[1].samples_)
     assert not np.array_equal(models[0].samples_, models[2].samples_)
+
+
+def test_a_parameter_changed_after_fit_does_not_change_predict():
+    model = GaussianMixtureDBSCAN(EPS, 5, random_state=0).fit(PARTS)
+    X = np.concatenate(PARTS)
+    labels = model.predict(X)
+    model.set_params(eps=100.0, min_samples=1)
+    assert model.predict(X).tolist() == labels.tolist()
+
+
+def test_the_model_has_all_fitted_attributes():
+    """An estimator that only has the model has the same attributes and predictions."""
+    model = GaussianMixtureDBSCAN(EPS, 5, random_state=0).fit(PARTS)
+    loaded = GaussianMixtureDBSCAN(100.0, 1)
+    loaded._set_model(model.model_)
+    assert set(vars(model)) - set(vars(loaded)) == {"labels_", "ledger_"}
+    X = np.concatenate(PARTS)
+    assert loaded.predict(X).tolist() == model.predict(X).tolist()
+    assert (model.model_.n_features, model.model_.eps) == (2, EPS)

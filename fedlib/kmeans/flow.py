@@ -1,0 +1,188 @@
+"""The server's flows of federated k-means, and the model that they return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import fsum
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.utils import check_random_state
+
+from fedlib.kmeans.local import GROUP_SIZE, assign
+from fedlib.kmeans.messages import (
+    AssignCentres,
+    FindCentres,
+    GroupMeans,
+    MeasureInertia,
+    SumClusters,
+    SummariseGroups,
+)
+from fedlib.protocol import Flow, agree_on_features
+
+__all__ = ["KMeansModel", "lloyd", "one_shot"]
+
+Points = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+GROUPS_PER_CLUSTER = 8  # the maximum number of means that a client sends per requested cluster
+
+
+@dataclass(frozen=True)
+class KMeansModel:
+    """The centres, and how they were found.
+
+    Attributes
+    ----------
+    centres : array (n_clusters, n_features)
+    inertia : float
+        The sum of the squared distances of the points to their nearest centres.
+    n_iter : int or None
+        The number of iterations; None for `one_shot`.
+    local_centres : array (n_centers, n_features) or None
+        The centres that the clients sent; None for `lloyd`.
+    local_counts : array (n_centers,) of int64 or None
+        The number of points of each of these centres; None for `lloyd`.
+    """
+
+    centres: Points
+    inertia: float
+    n_iter: int | None = None
+    local_centres: Points | None = None
+    local_counts: Counts | None = None
+
+    @property
+    def n_features(self) -> int:
+        """The number of features of the points."""
+        return int(self.centres.shape[1])
+
+    def place(self, X: Points) -> NDArray[np.int64]:
+        """Return the nearest centre of each point (n_points, n_features); ties go to the first.
+
+        Raises
+        ------
+        ValueError
+            When the points have a different number of features.
+        """
+        return assign(X, self.centres)[0]
+
+
+def one_shot(
+    n_clusters: int,
+    update_fraction: float,
+    weighted: bool,
+    n_init: int,
+    max_iter: int,
+    tol: float,
+    seed: int,
+) -> Flow[KMeansModel]:
+    """Return the flow of child and parent; for the parameters see `FederatedKMeans`."""
+    replies = yield FindCentres(n_clusters, update_fraction, n_init, max_iter, tol, seed)
+    agree_on_features(replies)
+    local_centres = np.concatenate([reply.centres for reply in replies.values()])
+    counts = np.concatenate([reply.counts for reply in replies.values()])
+    _check_distinct(local_centres, n_clusters, "centres of the clients")
+    parent = KMeans(n_clusters, n_init=n_init, max_iter=max_iter, tol=tol, random_state=seed)
+    parent.fit(local_centres, sample_weight=counts if weighted else None)
+    centres = parent.cluster_centers_
+    replies = yield MeasureInertia(centres)
+    inertia = fsum(reply.inertia for reply in replies.values())
+    yield AssignCentres(centres)
+    return KMeansModel(centres, inertia, None, local_centres, counts)
+
+
+def lloyd(
+    n_clusters: int, init: Points | None, n_init: int, max_iter: int, tol: float, seed: int
+) -> Flow[KMeansModel]:
+    """Return the flow of Lloyd's iteration; for the parameters see `FederatedKMeans`.
+
+    All starts are iterated in the same rounds. A start ends with the round in which its centres do
+    not move. If ``tol`` or ``max_iter`` stops it earlier, it takes part in one more round, which
+    measures the inertia of its last centres.
+    """
+    replies = yield SummariseGroups(0 if init is not None else GROUPS_PER_CLUSTER * n_clusters)
+    n_features = agree_on_features(replies)
+    tolerance = tol * _mean_variance(replies)
+    if init is None:
+        centres = _draw_starts(replies, n_clusters, n_init, seed)
+    elif init.shape[1] != n_features:
+        raise ValueError(
+            f"init must have the {n_features} features of the clients' points, got {init.shape[1]}"
+        )
+    else:
+        centres = init[np.newaxis].copy()
+    n_iter = np.zeros(len(centres), int)
+    inertias = np.full(len(centres), np.inf)  # finite for the starts that have ended
+    moving = np.ones(len(centres), bool)
+    while (active := np.flatnonzero(np.isinf(inertias))).size:
+        replies = yield SumClusters(centres[active])
+        sums = _exact_sum(reply.sums for reply in replies.values())
+        counts = np.sum([reply.counts for reply in replies.values()], axis=0)
+        measured = _exact_sum(reply.inertias for reply in replies.values())
+        for i, start in enumerate(active):
+            shift = 0.0
+            if moving[start]:
+                n_iter[start] += 1
+                shift = _move_to_means(centres[start], sums[i], counts[i])
+                moving[start] = shift > tolerance and n_iter[start] < max_iter
+            if shift == 0:
+                inertias[start] = measured[i]
+    best = inertias.argmin()
+    yield AssignCentres(centres[best])
+    return KMeansModel(centres[best], float(inertias[best]), int(n_iter[best]))
+
+
+def _move_to_means(centres: Points, sums: Points, counts: Counts) -> float:
+    """Move the centres that have points to their means; return the sum of the squared shifts."""
+    occupied = counts > 0
+    means = sums[occupied] / counts[occupied, np.newaxis]
+    shift = float(np.square(means - centres[occupied]).sum())
+    centres[occupied] = means
+    return shift
+
+
+def _draw_starts(
+    replies: Mapping[str, GroupMeans], n_clusters: int, n_init: int, seed: int
+) -> Points:
+    """Return starts (n_init, n_clusters, n_features), drawn by k-means++ from weighted means."""
+    means = np.concatenate([reply.means for reply in replies.values()])
+    counts = np.concatenate([reply.counts for reply in replies.values()])
+    what = f"means of {GROUP_SIZE} or more points at the clients (or pass init as an array)"
+    _check_distinct(means, n_clusters, what)
+    rng = check_random_state(seed)
+    starts = [
+        kmeans_plusplus(means, n_clusters, sample_weight=counts, random_state=rng)[0]
+        for _ in range(n_init)
+    ]
+    return np.array(starts)
+
+
+def _mean_variance(replies: Mapping[str, GroupMeans]) -> float:
+    """Return the variance of all clients' points, averaged over the features."""
+    n_points = np.array([[reply.n_points] for reply in replies.values()])
+    if not n_points.any():
+        raise ValueError("the clients have no points")
+    means = np.array([reply.mean for reply in replies.values()])
+    centre = (n_points * means).sum(axis=0) / n_points.sum()
+    squares = np.array([reply.squares for reply in replies.values()])
+    squares = squares + n_points * np.square(means - centre)
+    return float(squares.sum(axis=0).mean() / n_points.sum())
+
+
+def _exact_sum(arrays: Iterable[NDArray]) -> NDArray:
+    """Return the sum of arrays, correctly rounded, so that it does not depend on their order."""
+    stacked = np.array(list(arrays))
+    columns = stacked.reshape(len(stacked), -1).T.tolist()
+    return np.array([fsum(column) for column in columns]).reshape(stacked.shape[1:])
+
+
+def _check_distinct(points: Points, n_clusters: int, what: str) -> None:
+    """Raise ValueError when there are fewer distinct points than clusters."""
+    n_distinct = len(np.unique(points, axis=0))
+    if n_distinct < n_clusters:
+        raise ValueError(
+            f"n_clusters must be in 1..{n_distinct}, the number of distinct {what};"
+            f" got {n_clusters}"
+        )
