@@ -140,14 +140,14 @@ class BoostingClient(Client):
         )
         is_open = rows.slot >= 0
         if request.may_end:
-            ends = is_open & (np.append(proposals.count, 1)[rows.slot] == 0)
+            ends = is_open & (np.append(proposals.counts, 1)[rows.slot] == 0)
             ended = np.where(ends, state.node, state.ended)
             self.state = msgspec.structs.replace(state, ended=ended)
         weight = np.bincount(rows.slot[is_open], self.weight[is_open], request.n_open)
-        filled = np.arange(request.n_candidates) < proposals.count[:, None]
+        filled = np.arange(request.n_candidates) < proposals.counts[:, None]
         return SplitProposals(
             weight=weight.astype(np.float64),
-            count=proposals.count,
+            count=proposals.counts,
             feature=proposals.feature[filled],
             threshold=proposals.threshold[filled],
             direction=proposals.direction[filled],
@@ -239,8 +239,7 @@ class BoostingClient(Client):
 
     def _positive(self, state: Growing) -> NDArray[np.bool_]:
         """Return which rows are of the positive class."""
-        assert self.y is not None
-        return self._cached("positive", self.y, lambda: self.y == state.positive)
+        return self._cached("positive", self.y, lambda: np.asarray(self.y == state.positive))
 
     def _bins(self, state: Growing) -> NDArray[np.uint16]:
         """Return each value's bin; raise ValueError if the bins do not fit the features."""
@@ -265,7 +264,7 @@ class BoostingClient(Client):
         if previous is not source:
             value = compute()
             self._cache[name] = source, value
-        return value  # type: ignore[no-any-return,return-value]
+        return value
 
     def _check_features(self, feature: NDArray[np.int32]) -> None:
         if feature.max(initial=-1) >= self.n_features:

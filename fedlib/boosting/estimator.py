@@ -264,7 +264,8 @@ class FederatedXGBClassifier(Federated):
         ValueError
             When the rows have infinite values, or other features than those of `fit`.
         """
-        return self.model_.margins(self._check_rows(X))
+        rows = self._check_rows(X)
+        return self.model_.margins(rows)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the probability of each class.
@@ -284,7 +285,8 @@ class FederatedXGBClassifier(Federated):
         ValueError
             When the rows have infinite values, or other features than those of `fit`.
         """
-        return self.model_.probabilities(self._check_rows(X))
+        rows = self._check_rows(X)
+        return self.model_.probabilities(rows)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Return the more probable class; ties go to the first class.

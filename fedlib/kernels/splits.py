@@ -71,7 +71,7 @@ class NodeScore(NamedTuple):
 class Proposals(NamedTuple):
     """The best splits of each slot, the best first.
 
-    The arrays (slots, n_candidates) are filled up to ``count`` (slots,). ``direction`` is the side
+    The arrays (slots, n_candidates) are filled up to ``counts`` (slots,). ``direction`` is the side
     of missing values. A threshold lies halfway between two adjacent values of the slot's rows.
     """
 
@@ -79,7 +79,7 @@ class Proposals(NamedTuple):
     threshold: NDArray[np.float32]
     direction: NDArray[np.uint8]
     gain: NDArray[np.float32]
-    count: NDArray[np.int64]
+    counts: NDArray[np.int64]
 
 
 class Candidates(NamedTuple):
@@ -336,7 +336,7 @@ def best_splits(histograms, offsets, rule):
 def insert_proposal(proposals, s, f, threshold, direction, gain):
     """Insert a split among those of slot ``s``, after those of at least its gain; drop the last."""
     n_candidates = proposals.gain.shape[1]
-    c = min(proposals.count[s], n_candidates - 1)
+    c = min(proposals.counts[s], n_candidates - 1)
     while c > 0 and proposals.gain[s, c - 1] < gain:
         proposals.feature[s, c] = proposals.feature[s, c - 1]
         proposals.threshold[s, c] = proposals.threshold[s, c - 1]
@@ -347,7 +347,7 @@ def insert_proposal(proposals, s, f, threshold, direction, gain):
     proposals.threshold[s, c] = threshold
     proposals.direction[s, c] = direction
     proposals.gain[s, c] = gain
-    proposals.count[s] = min(proposals.count[s] + 1, n_candidates)
+    proposals.counts[s] = min(proposals.counts[s] + 1, n_candidates)
 
 
 @kernel
@@ -404,7 +404,7 @@ def propose_splits(columns, rows, totals, n_candidates, rule):
                 )
                 if gain > threshold_gain[s]:
                     insert_proposal(proposals, s, f, halfway(last[s], value), direction, gain)
-                    if proposals.count[s] == n_candidates:
+                    if proposals.counts[s] == n_candidates:
                         threshold_gain[s] = proposals.gain[s, n_candidates - 1]
             left[s, 0] += rows.gradients[r, 0]
             left[s, 1] += rows.gradients[r, 1]

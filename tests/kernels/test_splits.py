@@ -67,7 +67,7 @@ def test_proposals_are_the_best_splits(drawn, n_candidates, reg_lambda, min_chil
         np.testing.assert_array_equal(totals[s], gradients.sum(axis=0))
         expected = gains_of_all_splits(X[here], gradients, reg_lambda, min_child_weight, True)
         useful = sorted((g for g in expected.values() if g > 2e-6), reverse=True)[:n_candidates]
-        gains, count = proposals.gain[s], proposals.count[s]
+        gains, count = proposals.gain[s], proposals.counts[s]
         np.testing.assert_allclose(gains[: len(useful)], useful, rtol=1e-4, atol=1e-6)
         assert count >= len(useful)
         for c in range(count):
