@@ -85,7 +85,7 @@ class CountBuckets(Message):
         assert isinstance(reply, RowsPerBucket)
         if len(reply.sizes) != len(self.sizes):
             raise MessageError(
-                f"buckets of {len(reply.sizes)} features where {len(self.sizes)} were requested"
+                f"buckets of {len(reply.sizes)} features, {len(self.sizes)} were requested"
             )
         if reply.sizes.sum() != len(reply.keys):
             raise MessageError("the sizes do not add up to the keys")

@@ -4,7 +4,7 @@ Trees grow level by level. For each node of a level, the clients send what the s
 choose its split, receive the choice, and divide their rows by it. The ``method`` determines what
 they send:
 
-- ``"top_splits"`` (F): the splits that are best for their own rows. The server takes the split with
+- ``"top_splits"`` (F): the splits that are best for their rows. The server takes the split with
   the largest sum of gains, each weighted by its client's rows in the node (3.3).
 - ``"union"``: the same, and then sums for every split that any client proposed.
 - ``"histogram"``: sums for bins agreed on beforehand, so that the result does not depend on how the
@@ -80,8 +80,8 @@ class FederatedXGBClassifier(Federated):
         The maximum number of bins per feature, in 2..32768. Used by ``"histogram"`` only.
     tol : float or None, default=0.004
         Stop after a tree that lowers the mean log-loss of all rows by less than this. None: grow
-        all trees. In F, each client stops on its own, and the merged model has as many trees as the
-        client that stops last.
+        all trees. In F, each client stops independently, and the merged model has as many trees as
+        the client that stops last.
     leaf : {"all", "ended", "parent"}, default="all"
         Which rows determine the weight −G/(H + λ) of a leaf. The last two are for ``"top_splits"``
         only.

@@ -254,7 +254,7 @@ def finish_tree(decisions: Decisions, sums: NDArray[np.int64], training: Trainin
 
 
 def _newton_step(sums: NDArray[np.int64], training: Training) -> NDArray[np.float32]:
-    """Return −G/(H + λ) of sums (n, 2), 0 where H is below ``min_child_weight``."""
+    """Return −G/(H + λ) of sums (n, 2), 0 if H is below ``min_child_weight``."""
     settings = training.settings
     g, h = (sums * training.unit).T
     enough = (h > 0) & (h >= settings.min_child_weight)

@@ -328,7 +328,7 @@ class Predictions(Message):
 
 def _check_length(what: str, n_received: int, n_requested: int) -> None:
     if n_received != n_requested:
-        raise MessageError(f"{n_received} {what} where {n_requested} were requested")
+        raise MessageError(f"{n_received} {what}, {n_requested} were requested")
 
 
 def _check_sums(sums: NDArray[np.int64], weight: float) -> None:

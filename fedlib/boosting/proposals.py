@@ -30,6 +30,10 @@ class Proposals(NamedTuple):
     gain: NDArray[np.float32]
     weight: NDArray[np.float64]
 
+    def take(self, positions: NDArray[np.int64]) -> Proposals:
+        """Return the proposals at these positions."""
+        return Proposals(*(column[positions] for column in self))
+
 
 class ProposalGrower(Grower):
     """Base class of the growers that ask clients for splits and for the sums in the leaves."""
@@ -47,7 +51,7 @@ class ProposalGrower(Grower):
     def ask_for_proposals(
         self, level: Level, gamma: float, min_child_weight: float
     ) -> Flow[Replies]:
-        """Ask for the clients' best splits, subject to these limits for their own rows."""
+        """Ask for the clients' best splits, subject to these limits on their rows alone."""
         settings = self.training.settings
         return self.ask_about(
             level,
@@ -90,36 +94,32 @@ class UnionSplits(ProposalGrower):
             return None
         proposals = _pool(replies)
         order, starts = _group_equal(proposals, proposals.gain)
-        at = order[starts]
-        if not len(at):
+        if not len(starts):
             return leaves(level.n_open)
-        node, feature, threshold = (
-            proposals.node[at],
-            proposals.feature[at],
-            proposals.threshold[at],
-        )
-        count = np.bincount(node, minlength=level.n_open)
+        decisions = yield from self.choose_by_sums(level, proposals.take(order[starts]))
+        return decisions
+
+    def choose_by_sums(self, level: Level, candidates: Proposals) -> Flow[Decisions]:
+        """Ask for the sums of all distinct proposals; return each node's best split."""
+        count = np.bincount(candidates.node, minlength=level.n_open)
         replies = yield from self.ask(
             EvaluateSplits,
-            training.unit,
+            self.training.unit,
             first=level.first,
             count=count,
-            feature=feature,
-            threshold=threshold,
+            feature=candidates.feature,
+            threshold=candidates.threshold,
         )
-        names = kernels.CandidateSums._fields
         sums = kernels.CandidateSums(
-            *(sum(getattr(reply, name) for reply in replies.values()) for name in names)
+            left=sum(reply.left for reply in replies.values()),
+            missing=sum(reply.missing for reply in replies.values()),
+            totals=sum(reply.totals for reply in replies.values()),
         )
         start = np.append(0, np.cumsum(count))
-        gain, direction = kernels.gains_of_candidates(start, sums, training.rule)
-        best = _first_of_the_largest(node, gain)
+        gain, direction = kernels.gains_of_candidates(start, sums, self.training.rule)
+        best = _first_of_the_largest(candidates.node, gain)
         best = best[gain[best] > 0]
-        decisions = leaves(level.n_open)
-        decisions.feature[node[best]] = feature[best]
-        decisions.threshold[node[best]] = threshold[best]
-        decisions.missing_left[node[best]] = direction[best] == kernels.LEFT
-        return decisions
+        return _decide(candidates.take(best), direction[best] == kernels.LEFT, level.n_open)
 
 
 def choose_by_votes(proposals: Proposals, n_open: int, gamma: float) -> Decisions:
@@ -139,13 +139,17 @@ def choose_by_votes(proposals: Proposals, n_open: int, gamma: float) -> Decision
             np.where(proposals.direction == kernels.RIGHT, vote, 0.0),
         )
     )
-    at = order[starts]
-    best = _first_of_the_largest(proposals.node[at], votes)
-    node, chosen = proposals.node[at[best]], at[best]
+    candidates = proposals.take(order[starts])
+    best = _first_of_the_largest(candidates.node, votes)
+    return _decide(candidates.take(best), (votes_left > votes_right)[best], n_open)
+
+
+def _decide(chosen: Proposals, missing_left: NDArray[np.bool_], n_open: int) -> Decisions:
+    """Return the decisions for a level with these splits, at most one per node."""
     decisions = leaves(n_open)
-    decisions.feature[node] = proposals.feature[chosen]
-    decisions.threshold[node] = proposals.threshold[chosen]
-    decisions.missing_left[node] = (votes_left > votes_right)[best]
+    decisions.feature[chosen.node] = chosen.feature
+    decisions.threshold[chosen.node] = chosen.threshold
+    decisions.missing_left[chosen.node] = missing_left
     return decisions
 
 

@@ -63,7 +63,7 @@ def test_which_rows_determine_a_leaf():
     h = p * (1 - p)
     expected = {
         "all": (2 * p / (2 * h + 1), (p - 2 * (1 - p)) / (3 * h + 1)),
-        # the third client's row counts in both leaves, but not as one of the left leaf's own rows
+        # the third client's row counts in both leaves, but only once in the left one
         "ended": (2 * p / (2 * h + 1), (2 * p - 2 * (1 - p)) / (4 * h + 1)),
         # the gradients of the root's five rows sum to 0, but their hessians count
         "parent": (2 * p / (7 * h + 1), (p - 2 * (1 - p)) / (8 * h + 1)),
