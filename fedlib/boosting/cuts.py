@@ -1,20 +1,21 @@
-"""Cuts that clients agree on: where to divide each feature into bins of about as many rows.
+"""Cuts: how clients agree on bins of each feature with about equally many rows.
 
-Clients count their values in buckets of a grid that is given beforehand: a bucket is what float32
-numbers have in common that agree in their sign, exponent and first digits. Counts are added up, and
-only buckets that matter are looked at more closely. So the cuts depend on the pooled data alone,
-never on how rows are dealt.
+Clients count their values in the buckets of a fixed grid. A bucket holds the float32 numbers with
+the same sign, exponent and leading digits. The server adds up the counts, and the clients then
+count again inside the buckets that matter, three times in all. So the cuts depend only on the
+pooled data, not on how the rows are distributed over the clients.
 
-What a client's counts tell: its values to one part in 2**11 at best, and nothing finer. Of values
-that lie further apart, such as whole numbers up to 4096, that is everything: how many rows have
-each. A row whose value is rare can be seen. No coarser grid could hide that and still tell such
-values apart; where it matters, round the column before.
+Disclosure: the counts disclose a client's values to one part in 2**11 at best, and nothing finer.
+Values that lie further apart are disclosed completely: for integers up to 4096, the number of rows
+with each value, and so every row with a rare value. A coarser grid could not separate such values.
+If that is too much, round the column before training.
 
-Their error: values that differ by less than one part in 2**11 may share a bucket, and so a bin. A
-feature with at most ``max_bin`` occupied buckets has one bin for each; of others, a bin's share of
-the rows is off by at most an eighth of a bin on either side, or by the rows of one finest bucket.
-The part is one of the value itself: what varies little about a large number, as dates in days or
-identifiers do, falls into few buckets. `crowded` finds such features.
+Accuracy: values that differ by less than one part in 2**11 may share a bucket, and so a bin. A
+feature with at most ``max_bin`` occupied buckets gets one bin per bucket. For other features, the
+share of a bin is off by at most an eighth of a bin on either side, or by the rows of one of the
+finest buckets. The resolution is relative to the value, so a feature that varies little around a
+large number (dates as days, identifiers) falls into few buckets. `coarse_features` finds such
+features.
 """
 
 from __future__ import annotations
@@ -30,21 +31,28 @@ from numpy.typing import NDArray
 from fedlib.messages import Array, Message, MessageError
 from fedlib.protocol import Flow
 
-__all__ = ["CountBuckets", "Cuts", "RowsPerBucket", "agree_on_cuts", "bucket_counts", "crowded"]
+__all__ = [
+    "CountBuckets",
+    "Cuts",
+    "RowsPerBucket",
+    "agree_on_cuts",
+    "bucket_counts",
+    "coarse_features",
+]
 
-DEPTHS = (12, 16, 20)  # the leading bits of a float32 that make a bucket, round by round
-LARGEST = 2.0**127  # values beyond have no upper edge
-CROWD = 4  # how many values a bucket may hold on average before a client should hear of it
+DEPTHS = (12, 16, 20)  # the number of leading bits of a float32 that define a bucket, per round
+MAX_VALUE = 2.0**127  # the bucket of a larger value would have no finite upper edge
+MAX_VALUES_PER_BUCKET = 4  # distinct values on average; with more, the buckets are too coarse
 Keys = Annotated[np.ndarray, Array("uint32", ("buckets",))]
 Sizes = Annotated[np.ndarray, Array("int64", ("features",), ge=0, le=2**32)]
 
 
 class RowsPerBucket(Message):
-    """How many values of each feature lie in each bucket that holds any."""
+    """The number of a client's values in each occupied bucket of each feature."""
 
     discloses = (
-        "how many of a client's values lie in each bucket; of whole numbers up to 4096, "
-        "the count of each"
+        "the number of a client's values in each bucket; for integers up to 4096, the number of "
+        "rows with each value"
     )
     sizes: Sizes
     keys: Keys
@@ -52,10 +60,14 @@ class RowsPerBucket(Message):
 
 
 class CountBuckets(Message):
-    """Count your values in the buckets of ``depth`` bits inside these, of ``depth_before`` bits."""
+    """Count your values in the buckets of ``depth`` bits inside the given buckets.
+
+    The ``keys`` are the leading ``depth_before`` bits of the given buckets, feature by feature, and
+    ``sizes`` is the number of keys per feature.
+    """
 
     discloses = (
-        "which buckets hold many rows of all clients; of features with few buckets, which hold any"
+        "which buckets hold many rows of all clients; for features with few buckets, which hold any"
     )
     reply = RowsPerBucket
     depth: Annotated[int, msgspec.Meta(ge=1, le=24)]
@@ -69,15 +81,21 @@ class CountBuckets(Message):
             raise MessageError("the sizes do not add up to the keys")
 
     def accept(self, reply: Message) -> RowsPerBucket:
-        """Raise MessageError where the buckets are not inside these, sorted and distinct."""
+        """Raise MessageError unless the buckets are inside the given ones, sorted and distinct."""
         assert isinstance(reply, RowsPerBucket)
-        if len(reply.sizes) != len(self.sizes) or reply.sizes.sum() != len(reply.keys):
-            raise MessageError(f"sizes of {len(reply.sizes)} features, {len(self.sizes)} asked")
-        deep = np.uint64(self.depth - self.depth_before)
-        inside = _tagged(self.sizes, self.keys.astype(np.uint64) << deep)
-        given = _tagged(reply.sizes, reply.keys)
-        if (given[1:] <= given[:-1]).any() or not np.isin(given >> deep << deep, inside).all():
-            raise MessageError("buckets that were not asked for, or not in order")
+        if len(reply.sizes) != len(self.sizes):
+            raise MessageError(
+                f"buckets of {len(reply.sizes)} features, {len(self.sizes)} were requested"
+            )
+        if reply.sizes.sum() != len(reply.keys):
+            raise MessageError("the sizes do not add up to the keys")
+        shift = np.uint64(self.depth - self.depth_before)
+        requested = _with_feature(self.sizes, self.keys.astype(np.uint64) << shift)
+        counted = _with_feature(reply.sizes, reply.keys)
+        if (counted[1:] <= counted[:-1]).any():
+            raise MessageError("the buckets are not sorted and distinct")
+        if not np.isin(counted >> shift << shift, requested).all():
+            raise MessageError("some buckets were not requested")
         return reply
 
 
@@ -85,16 +103,21 @@ class CountBuckets(Message):
 class Cuts:
     """The bins of every feature.
 
-    ``offsets`` (n_features + 1,) tells where a feature's bins start among those of all, the last of
-    each being the bin of its missing values. A value below ``thresholds`` (n_bins,) of float32 lies
-    in that bin or an earlier one of its feature; the entry of the last two is above all values.
+    Attributes
+    ----------
+    offsets : array (n_features + 1,) of int64
+        The first bin of each feature among the bins of all features. The last bin of each feature
+        holds its missing values.
+    thresholds : array (n_bins,) of float32
+        The upper bound of each bin, excluded. The bound of a feature's last two bins is above all
+        values.
     """
 
     offsets: NDArray[np.int64]
     thresholds: NDArray[np.float32]
 
     def bins(self, X: NDArray[np.float32]) -> NDArray[np.uint16]:
-        """Return each value's bin among those of its feature (n_rows, n_features)."""
+        """Return the bin (n_rows, n_features) of each value, counted from its feature's first."""
         bins = np.empty(X.shape, np.uint16)
         for f, column in enumerate(X.T):
             start, missing = self.offsets[f], self.offsets[f + 1] - 1
@@ -105,38 +128,45 @@ class Cuts:
 
 
 def agree_on_cuts(n_features: int, max_bin: int) -> Flow[Cuts]:
-    """Return the flow that agrees on at most ``max_bin`` bins a feature, beside the missing values.
+    """Return a flow that agrees on at most ``max_bin`` bins per feature, plus the missing values.
 
-    A run that loses a client while it counts starts counting again.
+    When a client is lost while the clients count, the count starts again without it.
     """
     while True:
-        before: list[str] | None = None
+        lost_before: list[str] | None = None
         buckets = [_Buckets.whole() for _ in range(n_features)]
         for depth in DEPTHS:
-            asked = [feature.refined(max_bin) for feature in buckets]
-            keys = [feature.keys[chosen] for feature, chosen in zip(buckets, asked, strict=True)]
-            sizes = np.array([len(k) for k in keys], np.int64)
+            chosen = [feature.to_refine(max_bin) for feature in buckets]
+            keys = [feature.keys[which] for feature, which in zip(buckets, chosen, strict=True)]
             replies = yield CountBuckets(
-                depth, buckets[0].depth, sizes, np.concatenate(keys).astype(np.uint32)
+                depth=depth,
+                depth_before=buckets[0].depth,
+                sizes=np.array([len(k) for k in keys], np.int64),
+                keys=np.concatenate(keys).astype(np.uint32),
             )
-            if before is not None and replies.lost != before:
+            if lost_before is not None and replies.lost != lost_before:
                 break
-            before = replies.lost
-            counted = [_split(r.sizes, r.keys, r.counts) for r in replies.values()]
+            lost_before = replies.lost
+            counted = [_by_feature(r.sizes, r.keys, r.counts) for r in replies.values()]
             buckets = [
-                feature.replaced(chosen, depth, [reply[f] for reply in counted])
-                for f, (feature, chosen) in enumerate(zip(buckets, asked, strict=True))
+                feature.refined(which, depth, [reply[f] for reply in counted])
+                for f, (feature, which) in enumerate(zip(buckets, chosen, strict=True))
             ]
         else:
             return _cuts([feature.thresholds(max_bin) for feature in buckets])
 
 
 def bucket_counts(X: NDArray[np.float32], request: CountBuckets) -> RowsPerBucket:
-    """Return the answer of a client with these rows.
+    """Return the reply of a client with the rows ``X`` (n_rows, n_features).
+
+    Raises
+    ------
+    ValueError
+        When the request is about another number of features.
 
     Examples
     --------
-    Three values in the two buckets of one bit, those below 0 and the others:
+    Three values in the two buckets of one bit, the negative numbers and the others:
 
     >>> X = np.array([[-1.0], [2.0], [3.0]], np.float32)
     >>> everything = np.array([1]), np.array([0], np.uint32)
@@ -144,48 +174,50 @@ def bucket_counts(X: NDArray[np.float32], request: CountBuckets) -> RowsPerBucke
     RowsPerBucket(sizes=array([2]), keys=array([0, 1], dtype=uint32), counts=array([1, 2]))
     """
     if X.shape[1] != len(request.sizes):
-        raise ValueError(f"{len(request.sizes)} features asked of a client with {X.shape[1]}")
-    found = []
-    start = 0
-    for column, size in zip(X.T, request.sizes, strict=True):
+        raise ValueError(
+            f"the request is about {len(request.sizes)} features, the client has {X.shape[1]}"
+        )
+    requested = _by_feature(request.sizes, request.keys)
+    counted = []
+    for column, (inside,) in zip(X.T, requested, strict=True):
         keys = _keys(column[~np.isnan(column)])
-        inside = np.isin(_prefix(keys, request.depth_before), request.keys[start : start + size])
-        found.append(np.unique(_prefix(keys[inside], request.depth), return_counts=True))
-        start += size
+        keys = keys[np.isin(_prefix(keys, request.depth_before), inside)]
+        counted.append(np.unique(_prefix(keys, request.depth), return_counts=True))
     return RowsPerBucket(
-        np.array([len(keys) for keys, _ in found], np.int64),
-        np.concatenate([keys for keys, _ in found]).astype(np.uint32),
-        np.concatenate([counts for _, counts in found]).astype(np.int64),
+        sizes=np.array([len(keys) for keys, _ in counted], np.int64),
+        keys=np.concatenate([keys for keys, _ in counted]).astype(np.uint32),
+        counts=np.concatenate([counts for _, counts in counted]).astype(np.int64),
     )
 
 
-def crowded(X: NDArray[np.float32], offsets: NDArray[np.int64]) -> list[int]:
-    """Return the features of rows (n_rows, n_features) that the grid cuts too coarsely.
+def coarse_features(X: NDArray[np.float32], offsets: NDArray[np.int64]) -> list[int]:
+    """Return the features of rows (n_rows, n_features) for which the finest buckets are too coarse.
 
-    These have bins enough for all finest buckets of the rows, but many values in each.
+    Such a feature has a bin for each of its finest buckets, but many distinct values per bucket.
+    ``offsets`` are those of `Cuts`.
 
     Examples
     --------
     >>> X = np.arange(100, dtype=np.float32)
-    >>> crowded(np.column_stack([X, X + 2**20]), np.array([0, 257, 259]))
+    >>> coarse_features(np.column_stack([X, X + 2**20]), np.array([0, 257, 259]))
     [1]
     """
-    found = []
+    coarse = []
     for f, column in enumerate(X.T):
         values = np.unique(_keys(column[~np.isnan(column)]))
         n_buckets = len(np.unique(_prefix(values, DEPTHS[-1])))
         n_bins = offsets[f + 1] - offsets[f] - 1
-        if n_buckets <= n_bins and len(values) > CROWD * n_buckets:
-            found.append(f)
-    return found
+        if n_buckets <= n_bins and len(values) > MAX_VALUES_PER_BUCKET * n_buckets:
+            coarse.append(f)
+    return coarse
 
 
 @dataclass(frozen=True)
 class _Buckets:
-    """The occupied buckets of one feature, of different depths: their lower edges and ends.
+    """The occupied buckets of one feature, in ascending order.
 
-    ``keys`` are prefixes of ``depth`` bits, meaningful where ``open``: the others are not refined
-    further, and ``low`` and ``high`` bound each as keys of 32 bits.
+    A bucket covers the 32-bit keys from ``low`` up to, not including, ``high``. Buckets may have
+    different sizes; ``depth`` is the number of bits of the finest.
     """
 
     depth: int
@@ -195,27 +227,29 @@ class _Buckets:
 
     @classmethod
     def whole(cls) -> _Buckets:
+        """Return one bucket of all numbers; its count only has to be positive."""
         return cls(0, np.array([0]), np.array([2**32]), np.array([2**40]))
 
     @property
     def keys(self) -> NDArray[np.int64]:
+        """The leading ``depth`` bits; they identify only buckets of this depth."""
         return self.low >> (32 - self.depth)
 
-    def refined(self, max_bin: int) -> NDArray[np.bool_]:
-        """Return which buckets to look at more closely: all of few, or those with many rows."""
-        fine = self.high - self.low == 1 << (32 - self.depth)
+    def to_refine(self, max_bin: int) -> NDArray[np.bool_]:
+        """Return which buckets to count in finer ones: all if they are few, else the largest."""
+        finest = self.high - self.low == 1 << (32 - self.depth)
         few = len(self.low) <= max_bin
-        return fine & (few | (8 * max_bin * self.counts > self.counts.sum()))
+        return finest & (few | (8 * max_bin * self.counts > self.counts.sum()))
 
-    def replaced(
+    def refined(
         self,
         chosen: NDArray[np.bool_],
         depth: int,
         counted: Sequence[tuple[NDArray[np.uint32], NDArray[np.int64]]],
     ) -> _Buckets:
-        """Return the buckets with the chosen ones replaced by what was counted inside them."""
-        said = np.concatenate([keys for keys, _ in counted]).astype(np.int64)
-        keys, inverse = np.unique(said, return_inverse=True)
+        """Return the buckets with the chosen ones replaced by the clients' keys and counts."""
+        reported = np.concatenate([keys for keys, _ in counted]).astype(np.int64)
+        keys, inverse = np.unique(reported, return_inverse=True)
         counts = np.zeros(len(keys), np.int64)
         np.add.at(counts, inverse, np.concatenate([counts for _, counts in counted]))
         low = np.append(self.low[~chosen], keys << (32 - depth))
@@ -225,51 +259,53 @@ class _Buckets:
         return _Buckets(depth, low[order], high[order], counts[order])
 
     def thresholds(self, max_bin: int) -> NDArray[np.float32]:
-        """Return what bounds each bin from above: the middle between buckets of adjacent bins."""
+        """Return each bin's upper bound, halfway to the first bucket of the next bin."""
         if not len(self.low):
             return np.empty(0, np.float32)
-        group = np.arange(len(self.low))
+        bin_of = np.arange(len(self.low))
         if len(self.low) > max_bin:
-            middle = 2 * np.cumsum(self.counts) - self.counts
-            group = middle * max_bin // (2 * self.counts.sum())
-        last = np.flatnonzero(np.append(group[1:] != group[:-1], True))
-        upper = _value(self.high[last]).astype(np.float64)
-        lower = np.append(_value(self.low[last[:-1] + 1]).astype(np.float64), upper[-1:])
+            twice_middle = 2 * np.cumsum(self.counts) - self.counts  # the rank of the middle row
+            bin_of = twice_middle * max_bin // (2 * self.counts.sum())
+        last = np.flatnonzero(np.append(bin_of[1:] != bin_of[:-1], True))
+        upper = _values(self.high[last]).astype(np.float64)
+        lower = np.append(_values(self.low[last[:-1] + 1]).astype(np.float64), upper[-1:])
         return (0.5 * (upper + lower)).astype(np.float32)
 
 
 def _cuts(thresholds: Sequence[NDArray[np.float32]]) -> Cuts:
+    """Return the cuts with these upper bounds, and one more bin per feature for missing values."""
     sizes = [len(feature) + 1 for feature in thresholds]
-    above = np.array([LARGEST], np.float32)
+    above_all = np.array([MAX_VALUE], np.float32)
     return Cuts(
-        np.append(0, np.cumsum(sizes)).astype(np.int64),
-        np.concatenate([np.append(feature, above) for feature in thresholds]),
+        offsets=np.append(0, np.cumsum(sizes)).astype(np.int64),
+        thresholds=np.concatenate([np.append(feature, above_all) for feature in thresholds]),
     )
 
 
-def _split(sizes: NDArray[np.int64], *arrays: NDArray[Any]) -> list[Any]:
-    """Return each feature's share of arrays that lie feature by feature."""
+def _by_feature(sizes: NDArray[np.int64], *arrays: NDArray[Any]) -> list[Any]:
+    """Return, per feature, its piece of each array; ``sizes`` are the pieces' lengths."""
     ends = np.cumsum(sizes)[:-1]
     return list(zip(*(np.split(array, ends) for array in arrays), strict=True))
 
 
-def _tagged(sizes: NDArray[np.int64], keys: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return keys with their feature before them, so that those of several can be compared."""
+def _with_feature(sizes: NDArray[np.int64], keys: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return keys of 64 bits that begin with the feature, so that all features sort together."""
     feature = np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes)
     return (feature << np.uint64(32)) | keys.astype(np.uint64)
 
 
 def _keys(values: NDArray[np.float32]) -> NDArray[np.uint32]:
-    """Return whole numbers in the order of the values."""
-    bits = (values + np.float32(0)).view(np.uint32)  # -0 is 0
+    """Return unsigned integers in the order of the values."""
+    bits = (values + np.float32(0)).view(np.uint32)  # -0 becomes 0
     return np.where(bits >> 31, ~bits, bits | np.uint32(2**31))
 
 
-def _value(keys: NDArray[np.int64]) -> NDArray[np.float32]:
+def _values(keys: NDArray[np.int64]) -> NDArray[np.float32]:
     """Return the values with these keys."""
     keys = keys.astype(np.uint32)
     return np.where(keys >> 31, keys & np.uint32(2**31 - 1), ~keys).view(np.float32)
 
 
 def _prefix(keys: NDArray[np.uint32], depth: int) -> NDArray[np.uint32]:
+    """Return the leading ``depth`` bits of the keys."""
     return (keys.astype(np.uint64) >> np.uint64(32 - depth)).astype(np.uint32)

@@ -1,53 +1,61 @@
-"""Boosted trees: their nodes, level by level, what they predict, and the same as an XGBoost model.
+"""Boosted trees: their nodes, the shape of a tree, and predictions.
 
-The nodes of a tree are numbered level by level; the two children of a node have adjacent numbers.
-So which nodes are split tells the whole shape.
+The nodes of a tree are numbered level by level, and the two children of a node have adjacent
+numbers. So the shape of a tree follows from which nodes are split.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from fedlib.kernels import splits as kernels
 
-if TYPE_CHECKING:
-    from xgboost import Booster
-
-__all__ = ["Tree", "children", "level_starts", "node_totals", "predict_margins", "to_booster"]
-
-FOR_XGBOOST = str.maketrans("[]<", "()_")
+__all__ = ["BoostedTrees", "Tree", "children", "level_starts", "node_totals", "predict_margins"]
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A tree; every array has one entry a node (n_nodes,), the root's first.
+    """One tree. Every array has one entry per node, the root first.
 
     Attributes
     ----------
-    feature : array of int32
+    feature : array (n_nodes,) of int32
         The feature that splits the node; -1 for a leaf.
-    threshold : array of float32
-        Rows below it go left.
-    missing_left : array of bool
-        Whether rows that lack the feature go left.
-    left : array of int32
-        The left child, the right one follows it; -1 for a leaf.
-    value : array of float32
-        What a leaf adds to the log-odds of its rows, the learning rate included; 0 elsewhere.
-    gain : array of float32
-        The gain of the split over all clients' rows, XGBoost's, that is twice (3.1); 0 for a leaf.
-    cover : array of float32
+    threshold : array (n_nodes,) of float32
+        Rows with a smaller value go left, all others right.
+    missing_left : array (n_nodes,) of bool
+        Whether rows without a value go left.
+    left : array (n_nodes,) of int32
+        The left child, -1 for a leaf. The right child is the next node.
+    value : array (n_nodes,) of float32
+        The log-odds that a leaf adds to its rows, including the learning rate; 0 for other nodes.
+    gain : array (n_nodes,) of float32
+        The split's gain over all clients' rows as XGBoost defines it, twice (3.1) without γ; 0 for
+        a leaf.
+    cover : array (n_nodes,) of float32
         The sum of the hessians of all clients' rows.
-    weight : array of float32
+    weight : array (n_nodes,) of float32
         −G/(H + λ) of all clients' rows.
+
+    Examples
+    --------
+    A tree with one split. The rows 0.5 and 1.5 reach its left and its right leaf:
+
+    >>> float32, bools = lambda *values: np.array(values, np.float32), np.zeros(3, bool)
+    >>> feature = np.array([0, -1, -1], np.int32)
+    >>> tree = Tree(feature, float32(1, 0, 0), bools, children(feature), float32(0, -0.25, 0.25),
+    ...             float32(2, 0, 0), float32(4, 2, 2), float32(0, -0.5, 0.5))
+    >>> len(tree), tree.depth
+    (3, 1)
+    >>> predict_margins([tree], 0.0, np.array([[0.5], [1.5]], np.float32))
+    array([-0.25,  0.25], dtype=float32)
     """
 
     feature: NDArray[np.int32]
@@ -64,44 +72,114 @@ class Tree:
 
     @property
     def depth(self) -> int:
-        """The number of splits on the longest way to a leaf."""
+        """The number of splits on the longest path from the root to a leaf."""
         return len(level_starts(self.feature)) - 2
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the nodes as a table."""
+        """Return a table with one row per node and one column per attribute, and ``right``."""
         columns = dict(vars(self))
         left = columns["left"]
         return pd.DataFrame(columns).assign(right=np.where(left < 0, -1, left + 1))
 
 
-def children(feature: NDArray[np.int32], first: int = 0) -> NDArray[np.int32]:
-    """Return the left child of each node of a level, or of a whole tree; -1 for leaves.
+@dataclass(frozen=True)
+class BoostedTrees:
+    """The model: all trees and the rule for new rows.
 
-    ``first`` is the number of the first of these nodes. The children follow the nodes when they are
-    a level, and the root when they are a tree.
+    Attributes
+    ----------
+    trees : list of Tree
+    classes : list of bool, int, float or str
+        The two classes in ascending order; the second one is the positive class.
+    share : float
+        The share of the positive rows, by weight.
+    base_margin : float
+        The log-odds of ``share``, from which the first tree starts.
+    learning_rate : float
+        The learning rate on which the clients agreed.
+    n_features : int
+    features : tuple of str
+        The features' names; empty if they have none.
+    losses : list of float
+        The mean log-loss over all rows before the first tree and after each tree but the last.
+    """
+
+    trees: list[Tree]
+    classes: list[bool | int | float | str]
+    share: float
+    base_margin: float
+    learning_rate: float
+    n_features: int
+    features: tuple[str, ...]
+    losses: list[float]
+
+    def margins(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the log-odds (n_rows,) of the positive class for rows (n_rows, n_features).
+
+        Raises
+        ------
+        ValueError
+            When the rows have another number of features.
+        """
+        if X.shape[1] != self.n_features:
+            raise ValueError(f"X must have the {self.n_features} features of fit; got {X.shape[1]}")
+        return predict_margins(self.trees, self.base_margin, X)
+
+    def probabilities(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the probabilities (n_rows, 2) of both classes for rows (n_rows, n_features).
+
+        Raises
+        ------
+        ValueError
+            When the rows have another number of features.
+        """
+        positive = expit(self.margins(X).astype(np.float64))
+        return np.column_stack([1 - positive, positive])
+
+
+def children(feature: NDArray[np.int32], first: int = 0) -> NDArray[np.int32]:
+    """Return the left child of each node of a level or of a whole tree; -1 for leaves.
+
+    Parameters
+    ----------
+    feature : array (n_nodes,) of int32
+        The feature that splits each node; -1 for a leaf.
+    first : int, default=0
+        The number of the first node: 0 for a whole tree or the root's level, otherwise the number
+        of the level's first node.
 
     Examples
     --------
     >>> children(np.array([4, -1, 2, -1, -1]))
     array([ 1, -1,  3, -1, -1], dtype=int32)
+
+    The second level of this tree alone:
+
+    >>> children(np.array([-1, 2]), first=1)
+    array([-1,  3], dtype=int32)
     """
     split = feature >= 0
-    after = first + len(feature) if first else 1
-    return np.where(split, after + 2 * (np.cumsum(split) - 1), -1).astype(np.int32)
+    next_level = first + len(feature) if first else 1
+    return np.where(split, next_level + 2 * (np.cumsum(split) - 1), -1).astype(np.int32)
 
 
 def level_starts(feature: NDArray[np.int32]) -> list[int]:
-    """Return the number of the first node of each level, and that of nodes.
+    """Return the number of the first node of each level, and at the end the number of nodes.
+
+    Parameters
+    ----------
+    feature : array (n_nodes,) of int32
+        The feature that splits each node; -1 for a leaf.
+
+    Raises
+    ------
+    ValueError
+        When there are too few or too many nodes to form a tree.
 
     Examples
     --------
     >>> level_starts(np.array([4, -1, 2, -1, -1]))
     [0, 1, 3, 5]
-
-    Raises
-    ------
-    ValueError
-        When there are too few or too many nodes to be a tree.
     """
     starts = [0, 1]
     while n_split := int((feature[starts[-2] : starts[-1]] >= 0).sum()):
@@ -112,7 +190,14 @@ def level_starts(feature: NDArray[np.int32]) -> list[int]:
 
 
 def node_totals(feature: NDArray[np.int32], sums: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return what lies at each node or below it, from the sums (n_nodes, …) at each node itself.
+    """Return the sums over each node and all nodes below it.
+
+    Parameters
+    ----------
+    feature : array (n_nodes,) of int32
+        The feature that splits each node; -1 for a leaf.
+    sums : array (n_nodes, ...) of int64
+        The sums at each node itself.
 
     Examples
     --------
@@ -130,99 +215,29 @@ def node_totals(feature: NDArray[np.int32], sums: NDArray[np.int64]) -> NDArray[
 def predict_margins(
     trees: Sequence[Tree], base_margin: float, X: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Return the log-odds of rows (n_rows, n_features), NaN where a value is missing."""
-    margins = np.full(len(X), base_margin, np.float32)
-    if trees:
-        kernels.sum_trees(
-            np.ascontiguousarray(X),
-            np.append(0, np.cumsum([len(tree) for tree in trees])),
-            np.concatenate([tree.feature for tree in trees]),
-            np.concatenate([tree.threshold for tree in trees]),
-            np.concatenate([tree.missing_left for tree in trees]),
-            np.concatenate([tree.left for tree in trees]),
-            np.concatenate([tree.value for tree in trees]),
-            margins,
-        )
-    return margins
-
-
-def to_booster(
-    trees: Sequence[Tree], share: float, n_features: int, features: Sequence[str] = ()
-) -> Booster:
-    """Return an `xgboost.Booster` that predicts what the trees predict.
+    """Return the log-odds of rows by the trees, summed in float32 as XGBoost does.
 
     Parameters
     ----------
     trees : sequence of Tree
-    share : float
-        The share of positive rows that the log-odds start from, above 0 and below 1.
-    n_features : int
-    features : sequence of str, optional
-        The features' names. XGBoost takes no ``[``, ``]`` or ``<`` in a name, and no name twice: it
-        gets ``(``, ``)`` and ``_`` for these, and the feature's number after names that are alike.
+    base_margin : float
+        The log-odds before the first tree.
+    X : array (n_rows, n_features) of float32
+        NaN is a missing value.
 
-    Raises
-    ------
-    ImportError
-        When xgboost is not installed.
+    Returns
+    -------
+    margins : array (n_rows,) of float32
     """
-    import xgboost
-
-    nothing = xgboost.DMatrix(np.zeros((2, n_features)), label=[0.0, 1.0])
-    options = {"objective": "binary:logistic", "base_score": 0.5, "max_depth": 1}
-    empty = xgboost.train(options, nothing, 1)  # for the rest of the model, as this version has it
-    model = json.loads(empty.save_raw("json"))
-    learner = model["learner"]
-    given = learner["learner_model_param"]["base_score"]
-    written = repr(float(share))
-    learner["learner_model_param"]["base_score"] = f"[{written}]" if "[" in given else written
-    learner["feature_names"] = _names(features)
-    learner["feature_types"] = ["float"] * len(features)
-    forest = learner["gradient_booster"]["model"]
-    forest["gbtree_model_param"]["num_trees"] = str(len(trees))
-    forest["iteration_indptr"] = list(range(len(trees) + 1))
-    forest["tree_info"] = [0] * len(trees)
-    forest["trees"] = [_tree_model(tree, number, n_features) for number, tree in enumerate(trees)]
-    booster = xgboost.Booster()
-    booster.load_model(bytearray(json.dumps(model), "utf-8"))
-    return booster
-
-
-def _names(features: Sequence[str]) -> list[str]:
-    """Return names that XGBoost accepts, distinct."""
-    names = [name.translate(FOR_XGBOOST) for name in features]
-    while len(set(names)) < len(names):
-        names = [f"{name}_{f}" if names.count(name) > 1 else name for f, name in enumerate(names)]
-    return names
-
-
-def _tree_model(tree: Tree, number: int, n_features: int) -> dict[str, Any]:
-    """Return a tree as XGBoost's JSON has it: a leaf's value stands where a threshold would."""
-    split = tree.feature >= 0
-    n = len(tree)
-    parents = np.full(n, 2**31 - 1)
-    parents[tree.left[split]] = parents[tree.left[split] + 1] = np.flatnonzero(split)
-    arrays = {
-        "base_weights": np.where(split, tree.weight, tree.value),
-        "default_left": (split & tree.missing_left).astype(int),
-        "left_children": tree.left,
-        "loss_changes": tree.gain,
-        "parents": parents,
-        "right_children": np.where(split, tree.left + 1, -1),
-        "split_conditions": np.where(split, tree.threshold, tree.value),
-        "split_indices": np.where(split, tree.feature, 0),
-        "split_type": np.zeros(n, int),
-        "sum_hessian": tree.cover,
-    }
-    categories = ("categories", "categories_nodes", "categories_segments", "categories_sizes")
-    return {
-        **{name: array.tolist() for name, array in arrays.items()},
-        **{name: [] for name in categories},
-        "id": number,
-        "tree_param": {
-            "num_deleted": "0",
-            "num_feature": str(n_features),
-            "num_nodes": str(n),
-            "size_leaf_vector": "1",
-        },
-    }
+    margins = np.full(len(X), base_margin, np.float32)
+    if trees:
+        forest = kernels.Forest(
+            start=np.append(0, np.cumsum([len(tree) for tree in trees])),
+            feature=np.concatenate([tree.feature for tree in trees]),
+            threshold=np.concatenate([tree.threshold for tree in trees]),
+            missing_left=np.concatenate([tree.missing_left for tree in trees]),
+            left=np.concatenate([tree.left for tree in trees]),
+            value=np.concatenate([tree.value for tree in trees]),
+        )
+        kernels.sum_trees(np.ascontiguousarray(X), forest, margins)
+    return margins

@@ -1,47 +1,163 @@
-"""Gradients, their sums and the splits of gradient-boosted trees, in XGBoost's own arithmetic.
+"""Gradients, their sums and the splits of gradient-boosted trees, in XGBoost's arithmetic.
 
-Gradients and hessians are float32. They are summed as whole numbers, multiples of 2**-bits, so that
-a sum depends on no order; the caller sees to it that no sum reaches 2**53, so each is a float64
-exactly. Gains are float32. A row is in a ``slot``, the number of its node among the open ones; -1
-where it has none.
+Gradients and hessians are float32. They are summed as integer multiples of 2**-bits, so that a sum
+does not depend on the order of the rows. The caller chooses ``bits`` so that no sum reaches 2**53;
+then every sum is also exact as a float64. Gains are float32.
 
-Features are gone through one after the other: clients call these kernels side by side in threads,
-and several threads inside parallel kernels abort the process on numba's workqueue layer. The
-cores are shared by the clients instead.
+The kernels loop over the features one after the other. Clients call them from several threads, and
+parallel kernels called from several threads abort the process on numba's workqueue layer.
 """
 
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
 
 ONE = np.float32(1)
-LEAST_HESSIAN = np.float32(1e-16)
-GREATEST_EXPONENT = np.float32(88.7)  # of e, in float32
-LEAST_GAIN = np.float32(1e-6)
+MIN_HESSIAN = np.float32(1e-16)
+MAX_EXPONENT = np.float32(88.7)  # the exponential of more overflows a float32
+MIN_GAIN = np.float32(1e-6)
 
-RIGHT, LEFT, NEITHER = 0, 1, 2  # where a split sends missing values; NEITHER: there are none
+RIGHT, LEFT, NEITHER = 0, 1, 2  # the side of missing values; NEITHER: the node has none
+
+
+class Rows(NamedTuple):
+    """The places and gradients of n rows.
+
+    ``slot`` (n,) of int32 is the number of a row's node among the open nodes, or -1 for a row in
+    none of them. ``gradients`` (n, 2) of int64 holds each row's gradient and hessian.
+    """
+
+    slot: NDArray[np.int32]
+    gradients: NDArray[np.int64]
+
+
+class SortedColumns(NamedTuple):
+    """The values of n rows and d features, in ascending order of each feature.
+
+    ``order`` (d, n) of int32 holds the rows in this order, rows without a value last. ``values``
+    (d, n) of float32 holds their values, and ``n_present`` (d,) the number of rows with a value.
+    """
+
+    order: NDArray[np.int32]
+    values: NDArray[np.float32]
+    n_present: NDArray[np.int64]
+
+
+class SplitRule(NamedTuple):
+    """How sums become gains, and which splits are allowed.
+
+    Sums are multiples of ``unit``. Each side of a split needs a sum of hessians of at least
+    ``min_child_weight``, and the split a gain of at least ``gamma``.
+    """
+
+    unit: float
+    reg_lambda: float
+    gamma: float
+    min_child_weight: float
+
+
+class NodeScore(NamedTuple):
+    """A node's sums of gradients and hessians, no longer as integers, and its similarity score."""
+
+    g: Any
+    h: Any
+    score: Any
+
+
+class Proposals(NamedTuple):
+    """The best splits of each slot, the best first.
+
+    The arrays (slots, n_candidates) are filled up to ``counts`` (slots,). ``direction`` is the side
+    of missing values. A threshold lies halfway between two adjacent values of the slot's rows.
+    """
+
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    direction: NDArray[np.uint8]
+    gain: NDArray[np.float32]
+    counts: NDArray[np.int64]
+
+
+class Candidates(NamedTuple):
+    """Splits to evaluate; those of slot s are ``start[s]`` to ``start[s + 1]``."""
+
+    start: NDArray[np.int64]
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+
+
+class CandidateSums(NamedTuple):
+    """The sums of gradients and hessians of candidates.
+
+    ``left`` (candidates, 2) sums the rows left of each candidate, ``missing`` (candidates, 2) the
+    rows without its feature, and ``totals`` (slots, 2) all rows of each slot.
+    """
+
+    left: NDArray[np.int64]
+    missing: NDArray[np.int64]
+    totals: NDArray[np.int64]
+
+
+class HistogramSplits(NamedTuple):
+    """The best split of each node, by its histogram.
+
+    ``feature`` is -1 for a node without an allowed split. Bins up to ``cut`` go left, and rows
+    without a value if ``missing_left``. ``left_sums`` (nodes, 2) are the sums on the left.
+    """
+
+    feature: NDArray[np.int32]
+    cut: NDArray[np.int64]
+    missing_left: NDArray[np.bool_]
+    gain: NDArray[np.float32]
+    left_sums: NDArray[np.int64]
+
+
+class Decisions(NamedTuple):
+    """The chosen splits of consecutive nodes; ``feature`` is -1 for a leaf."""
+
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    missing_left: NDArray[np.bool_]
+
+
+class Forest(NamedTuple):
+    """The nodes of all trees; those of tree t are ``start[t]`` to ``start[t + 1]``.
+
+    ``left`` is a node's left child, counted from the tree's root; the right child follows it.
+    """
+
+    start: NDArray[np.int64]
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    missing_left: NDArray[np.bool_]
+    left: NDArray[np.int32]
+    value: NDArray[np.float32]
 
 
 @kernel
 def log_odds(share):
-    """Return the margin of a share of positive rows, both float32."""
+    """Return the log-odds of a share of positive rows, both float32."""
     return np.float32(-np.log(np.float32(ONE / share - ONE)))
 
 
 @kernel
-def sum_gradients(margins, positive, weights, bits, gradients):
-    """Write each row's gradient and hessian (n, 2), as multiples of 2**-bits."""
+def compute_gradients(margins, positive, weights, bits):
+    """Return each row's gradient and hessian (n, 2) as integer multiples of 2**-bits."""
     scale = 2.0**bits
+    gradients = np.empty((margins.size, 2), np.int64)
     for i in range(margins.size):
-        x = min(-margins[i], GREATEST_EXPONENT)
+        x = min(-margins[i], MAX_EXPONENT)
         p = np.float32(ONE / np.float32(np.float32(np.exp(x)) + ONE))
         y = ONE if positive[i] else np.float32(0)
         g = np.float32(np.float32(p - y) * weights[i])
-        h = np.float32(max(np.float32(p * np.float32(ONE - p)), LEAST_HESSIAN) * weights[i])
+        h = np.float32(max(np.float32(p * np.float32(ONE - p)), MIN_HESSIAN) * weights[i])
         gradients[i, 0] = np.int64(math.floor(np.float64(g) * scale + 0.5))
         gradients[i, 1] = np.int64(math.floor(np.float64(h) * scale + 0.5))
+    return gradients
 
 
 @kernel
@@ -67,7 +183,7 @@ def score(g, h, reg_lambda):
 
 @kernel
 def scores(g, h, reg_lambda):
-    """Return the similarity scores of nodes, from their sums (n,)."""
+    """Return the similarity scores (n,) of nodes with sums ``g`` and ``h`` (n,)."""
     out = np.empty(g.size, np.float32)
     for i in range(g.size):
         out[i] = score(g[i], h[i], reg_lambda)
@@ -75,226 +191,237 @@ def scores(g, h, reg_lambda):
 
 
 @kernel
-def split_gain(left_g, left_h, g, h, parent_score, reg_lambda, min_child_weight):
-    """Return a split's gain, twice (3.1) but for γ, as float32; -1 where a side weighs too little.
+def score_node(total_g, total_h, rule):
+    """Return the `NodeScore` of integer sums."""
+    g, h = total_g * rule.unit, total_h * rule.unit
+    return NodeScore(g, h, score(g, h, rule.reg_lambda))
 
-    ``left_g`` and ``left_h`` are the sums on the left, ``g`` and ``h`` the node's.
+
+@kernel
+def split_gain(left_g, left_h, node, rule):
+    """Return the float32 gain of a split with these integer sums on the left, or -1 if not allowed.
+
+    It is XGBoost's gain: twice (3.1), without γ.
     """
-    right_h = h - left_h
-    if left_h < min_child_weight or right_h < min_child_weight or left_h <= 0 or right_h <= 0:
+    g, h = left_g * rule.unit, left_h * rule.unit
+    right_h = node.h - h
+    if h < rule.min_child_weight or right_h < rule.min_child_weight or h <= 0 or right_h <= 0:
         return np.float32(-1)
-    both = np.float32(score(left_g, left_h, reg_lambda) + score(g - left_g, right_h, reg_lambda))
-    return np.float32(both - parent_score)
+    right = score(node.g - g, right_h, rule.reg_lambda)
+    return np.float32(np.float32(score(g, h, rule.reg_lambda) + right) - node.score)
 
 
 @kernel
-def sum_by_slot(slot, gradients, sums):
-    """Add the rows' gradients (n, 2) to the sums (slots, 2) of their slots."""
-    for i in range(slot.size):
-        s = slot[i]
+def gain_and_direction(left_g, left_h, missing_g, missing_h, node, rule):
+    """Return a split's gain and the side of missing values: left only if strictly better."""
+    right = split_gain(left_g, left_h, node, rule)
+    if missing_g == 0 and missing_h == 0:
+        return right, NEITHER
+    left = split_gain(left_g + missing_g, left_h + missing_h, node, rule)
+    if left > right:
+        return left, LEFT
+    return right, RIGHT
+
+
+@kernel
+def sum_by_slot(rows, n_slots):
+    """Return the sums (n_slots, 2) of the gradients of each slot's rows."""
+    sums = np.zeros((n_slots, 2), np.int64)
+    for i in range(rows.slot.size):
+        s = rows.slot[i]
         if s >= 0:
-            sums[s, 0] += gradients[i, 0]
-            sums[s, 1] += gradients[i, 1]
+            sums[s, 0] += rows.gradients[i, 0]
+            sums[s, 1] += rows.gradients[i, 1]
+    return sums
 
 
 @kernel
-def sum_histograms(bins, offsets, slot, gradients, sums):
-    """Add the rows' gradients to the sums (slots, n_bins, 2).
+def sum_histograms(bins, offsets, rows, n_slots):
+    """Return the sums (n_slots, n_bins, 2) of the gradients in each bin.
 
-    ``bins`` (n, d) is each value's bin among its feature's, which start at ``offsets`` (d + 1,).
+    ``bins`` (n, d) is each value's bin among the bins of its feature f, which start at
+    ``offsets[f]``; ``offsets`` has d + 1 entries, the last one n_bins.
     """
     n, d = bins.shape
+    sums = np.zeros((n_slots, offsets[d], 2), np.int64)
     for i in range(n):
-        s = slot[i]
+        s = rows.slot[i]
         if s >= 0:
-            g, h = gradients[i, 0], gradients[i, 1]
+            g, h = rows.gradients[i, 0], rows.gradients[i, 1]
             for f in range(d):
                 b = offsets[f] + bins[i, f]
                 sums[s, b, 0] += g
                 sums[s, b, 1] += h
+    return sums
 
 
 @kernel
-def best_splits(
-    sums, offsets, unit, reg_lambda, gamma, min_child_weight, feature, cut, left, gain, left_sums
-):
-    """Write the best split of each node from its histogram (nodes, n_bins, 2).
+def sum_bins(histogram, start, stop):
+    """Return the sums of gradients and hessians over a range of bins."""
+    g, h = np.int64(0), np.int64(0)
+    for b in range(start, stop):
+        g += histogram[b, 0]
+        h += histogram[b, 1]
+    return g, h
 
-    The last bin of each feature is that of its missing values. ``feature`` is -1 where no split
-    gains anything. Of equal gains the lower feature wins, then the lower cut; missing values go
-    left only where that is strictly better, and then of equal gains the higher cut wins.
+
+@kernel
+def best_cut(histogram, start, missing, node, rule):
+    """Return the best split of a node by one feature: its gain, its cut, and the missing side.
+
+    The feature's bins are ``start`` to ``missing``; the last one holds its missing values. The gain
+    is 0 if no cut is allowed. Ties go to the lower cut when missing values go right, then to the
+    higher cut when they go left.
     """
-    n_nodes, d = sums.shape[0], offsets.size - 1
+    gain, cut, missing_left = np.float32(0), -1, False
+    left_g, left_h = np.int64(0), np.int64(0)
+    for b in range(start, missing):
+        left_g += histogram[b, 0]
+        left_h += histogram[b, 1]
+        new = split_gain(left_g, left_h, node, rule)
+        if new > gain:
+            gain, cut = new, b - start
+    missing_g, missing_h = histogram[missing, 0], histogram[missing, 1]
+    if missing_g != 0 or missing_h != 0:
+        left_g += missing_g
+        left_h += missing_h
+        for b in range(missing - 1, start, -1):
+            left_g -= histogram[b, 0]
+            left_h -= histogram[b, 1]
+            new = split_gain(left_g, left_h, node, rule)
+            if new > gain:
+                gain, cut, missing_left = new, b - 1 - start, True
+    return gain, cut, missing_left
+
+
+@kernel
+def best_splits(histograms, offsets, rule):
+    """Return the `HistogramSplits` of nodes with these histograms (nodes, n_bins, 2).
+
+    The last bin of each feature holds its missing values. Ties go to the lower feature, then as in
+    `best_cut`.
+    """
+    n_nodes, d = histograms.shape[0], offsets.size - 1
+    splits = HistogramSplits(
+        np.full(n_nodes, -1, np.int32),
+        np.zeros(n_nodes, np.int64),
+        np.zeros(n_nodes, np.bool_),
+        np.zeros(n_nodes, np.float32),
+        np.zeros((n_nodes, 2), np.int64),
+    )
     for s in range(n_nodes):
-        feature[s] = -1
-        gain[s] = 0
-        total_g, total_h = np.int64(0), np.int64(0)
-        for b in range(offsets[0], offsets[1]):
-            total_g += sums[s, b, 0]
-            total_h += sums[s, b, 1]
-        g, h = total_g * unit, total_h * unit
-        parent = score(g, h, reg_lambda)
-        best = np.float32(0)
+        histogram = histograms[s]
+        total_g, total_h = sum_bins(histogram, offsets[0], offsets[1])
+        node = score_node(total_g, total_h, rule)
+        best, feature, cut, missing_left = np.float32(0), -1, -1, False
         for f in range(d):
-            start, missing = offsets[f], offsets[f + 1] - 1
-            best_here = np.float32(0)
-            best_cut, best_left = -1, False
-            left_g, left_h = np.int64(0), np.int64(0)
-            for b in range(start, missing):
-                left_g += sums[s, b, 0]
-                left_h += sums[s, b, 1]
-                new = split_gain(
-                    left_g * unit, left_h * unit, g, h, parent, reg_lambda, min_child_weight
-                )
-                if new > best_here:
-                    best_here, best_cut = new, b - start
-            missing_g, missing_h = sums[s, missing, 0], sums[s, missing, 1]
-            if missing_g != 0 or missing_h != 0:
-                left_g, left_h = total_g, total_h
-                for b in range(missing - 1, start, -1):
-                    left_g -= sums[s, b, 0]
-                    left_h -= sums[s, b, 1]
-                    new = split_gain(
-                        left_g * unit, left_h * unit, g, h, parent, reg_lambda, min_child_weight
-                    )
-                    if new > best_here:
-                        best_here, best_cut, best_left = new, b - 1 - start, True
-            if best_here > best:
-                best = best_here
-                feature[s], cut[s], left[s] = f, best_cut, best_left
-        if feature[s] < 0 or best <= LEAST_GAIN or best < gamma:
-            feature[s] = -1
+            found = best_cut(histogram, offsets[f], offsets[f + 1] - 1, node, rule)
+            if found[0] > best:
+                best, cut, missing_left = found
+                feature = f
+        if best <= MIN_GAIN or best < rule.gamma:
             continue
-        gain[s] = best
-        start, missing = offsets[feature[s]], offsets[feature[s] + 1] - 1
-        left_sums[s, 0] = sums[s, missing, 0] if left[s] else 0
-        left_sums[s, 1] = sums[s, missing, 1] if left[s] else 0
-        for b in range(start, start + cut[s] + 1):
-            left_sums[s, 0] += sums[s, b, 0]
-            left_sums[s, 1] += sums[s, b, 1]
+        splits.feature[s] = feature
+        splits.cut[s] = cut
+        splits.missing_left[s] = missing_left
+        splits.gain[s] = best
+        start, missing = offsets[feature], offsets[feature + 1] - 1
+        left_g, left_h = sum_bins(histogram, start, start + cut + 1)
+        splits.left_sums[s, 0] = left_g + (histogram[missing, 0] if missing_left else 0)
+        splits.left_sums[s, 1] = left_h + (histogram[missing, 1] if missing_left else 0)
+    return splits
 
 
 @kernel
-def propose_splits(
-    order,
-    values,
-    n_present,
-    slot,
-    gradients,
-    totals,
-    unit,
-    reg_lambda,
-    gamma,
-    min_child_weight,
-    feature,
-    threshold,
-    direction,
-    gain,
-    count,
-):
-    """Write the best splits of each slot, the best first, and their ``count`` (slots,).
+def insert_proposal(proposals, s, f, threshold, direction, gain):
+    """Insert a split among those of slot ``s``, after those of at least its gain; drop the last."""
+    n_candidates = proposals.gain.shape[1]
+    c = min(proposals.counts[s], n_candidates - 1)
+    while c > 0 and proposals.gain[s, c - 1] < gain:
+        proposals.feature[s, c] = proposals.feature[s, c - 1]
+        proposals.threshold[s, c] = proposals.threshold[s, c - 1]
+        proposals.direction[s, c] = proposals.direction[s, c - 1]
+        proposals.gain[s, c] = proposals.gain[s, c - 1]
+        c -= 1
+    proposals.feature[s, c] = f
+    proposals.threshold[s, c] = threshold
+    proposals.direction[s, c] = direction
+    proposals.gain[s, c] = gain
+    proposals.counts[s] = min(proposals.counts[s] + 1, n_candidates)
 
-    Parameters
-    ----------
-    order : array (d, n) of int32
-        The rows in ascending order of each feature; those that lack it last.
-    values : array (d, n) of float32
-        The features in these orders.
-    n_present : array (d,) of int64
-        How many rows have each feature.
-    slot : array (n,) of int32
-    gradients : array (n, 2) of int64
-    totals : array (slots, 2) of int64
-        The sums over each slot's rows.
-    feature, threshold, direction, gain : arrays (slots, n_candidates)
-        What is written. A threshold lies halfway between two adjacent values of the slot's rows.
+
+@kernel
+def sum_missing(columns, f, rows, sums):
+    """Add the gradients of rows without feature ``f`` to the sums (slots, 2)."""
+    for i in range(columns.n_present[f], columns.order.shape[1]):
+        r = columns.order[f, i]
+        s = rows.slot[r]
+        if s >= 0:
+            sums[s, 0] += rows.gradients[r, 0]
+            sums[s, 1] += rows.gradients[r, 1]
+
+
+@kernel
+def halfway(low, high):
+    """Return a float32 above ``low`` and at most ``high``, halfway between them if there is one."""
+    middle = np.float32(0.5 * (np.float64(low) + np.float64(high)))
+    return middle if middle > low else high
+
+
+@kernel
+def propose_splits(columns, rows, totals, n_candidates, rule):
+    """Return the best `Proposals` of each slot, at most ``n_candidates``.
+
+    ``totals`` (slots, 2) are the sums of each slot's rows. Ties go to the lower feature, then to
+    the lower threshold.
     """
-    d, n = order.shape
-    n_slots, n_candidates = gain.shape
-    left_g, left_h = np.empty(n_slots, np.int64), np.empty(n_slots, np.int64)
-    missing_g, missing_h = np.empty(n_slots, np.int64), np.empty(n_slots, np.int64)
-    last = np.empty(n_slots, np.float32)
-    seen = np.empty(n_slots, np.bool_)
-    parent = np.empty(n_slots, np.float32)
-    least = np.empty(n_slots, np.float32)  # what a split has to exceed
-    for s in range(n_slots):
-        count[s] = 0
-        parent[s] = score(totals[s, 0] * unit, totals[s, 1] * unit, reg_lambda)
-        least[s] = max(LEAST_GAIN, np.float32(gamma))
-    for f in range(d):
-        for s in range(n_slots):
-            left_g[s], left_h[s] = 0, 0
-            missing_g[s], missing_h[s] = 0, 0
-            seen[s] = False
-        for i in range(n_present[f], n):
-            r = order[f, i]
-            s = slot[r]
-            if s >= 0:
-                missing_g[s] += gradients[r, 0]
-                missing_h[s] += gradients[r, 1]
-        for i in range(n_present[f]):
-            r = order[f, i]
-            s = slot[r]
+    n_slots = totals.shape[0]
+    shape = n_slots, n_candidates
+    proposals = Proposals(
+        np.empty(shape, np.int32),
+        np.empty(shape, np.float32),
+        np.empty(shape, np.uint8),
+        np.empty(shape, np.float32),
+        np.zeros(n_slots, np.int64),
+    )
+    left, missing = np.empty((n_slots, 2), np.int64), np.empty((n_slots, 2), np.int64)
+    last, seen = np.empty(n_slots, np.float32), np.empty(n_slots, np.bool_)
+    parent = scores(totals[:, 0] * rule.unit, totals[:, 1] * rule.unit, rule.reg_lambda)
+    threshold_gain = np.full(n_slots, max(MIN_GAIN, np.float32(rule.gamma)))  # must be exceeded
+    for f in range(columns.order.shape[0]):
+        left[:], missing[:], seen[:] = 0, 0, False
+        sum_missing(columns, f, rows, missing)
+        for i in range(columns.n_present[f]):
+            r = columns.order[f, i]
+            s = rows.slot[r]
             if s < 0:
                 continue
-            v = values[f, i]
-            if seen[s] and v != last[s]:
-                g, h = totals[s, 0] * unit, totals[s, 1] * unit
-                new = split_gain(
-                    left_g[s] * unit,
-                    left_h[s] * unit,
-                    g,
-                    h,
-                    parent[s],
-                    reg_lambda,
-                    min_child_weight,
+            value = columns.values[f, i]
+            if seen[s] and value != last[s]:
+                node = NodeScore(totals[s, 0] * rule.unit, totals[s, 1] * rule.unit, parent[s])
+                gain, direction = gain_and_direction(
+                    left[s, 0], left[s, 1], missing[s, 0], missing[s, 1], node, rule
                 )
-                towards = NEITHER
-                if missing_g[s] != 0 or missing_h[s] != 0:
-                    towards = RIGHT
-                    other = split_gain(
-                        (left_g[s] + missing_g[s]) * unit,
-                        (left_h[s] + missing_h[s]) * unit,
-                        g,
-                        h,
-                        parent[s],
-                        reg_lambda,
-                        min_child_weight,
-                    )
-                    if other > new:
-                        new, towards = other, LEFT
-                if new > least[s]:
-                    c = min(count[s], n_candidates - 1)
-                    while c > 0 and gain[s, c - 1] < new:
-                        feature[s, c] = feature[s, c - 1]
-                        threshold[s, c] = threshold[s, c - 1]
-                        direction[s, c] = direction[s, c - 1]
-                        gain[s, c] = gain[s, c - 1]
-                        c -= 1
-                    middle = np.float32(0.5 * (np.float64(last[s]) + np.float64(v)))
-                    feature[s, c] = f
-                    threshold[s, c] = middle if middle > last[s] else v
-                    direction[s, c] = towards
-                    gain[s, c] = new
-                    count[s] = min(count[s] + 1, n_candidates)
-                    if count[s] == n_candidates:
-                        least[s] = gain[s, n_candidates - 1]
-            left_g[s] += gradients[r, 0]
-            left_h[s] += gradients[r, 1]
-            last[s] = v
+                if gain > threshold_gain[s]:
+                    insert_proposal(proposals, s, f, halfway(last[s], value), direction, gain)
+                    if proposals.counts[s] == n_candidates:
+                        threshold_gain[s] = proposals.gain[s, n_candidates - 1]
+            left[s, 0] += rows.gradients[r, 0]
+            left[s, 1] += rows.gradients[r, 1]
+            last[s] = value
             seen[s] = True
+    return proposals
 
 
 @kernel
-def sum_candidates(X, slot, gradients, start, feature, threshold, left, missing):
-    """Add up what lies left of each candidate and what lacks its feature, (candidates, 2) each.
-
-    The candidates of a slot s are ``start[s]`` to ``start[s + 1]``.
-    """
-    for i in range(slot.size):
-        s = slot[i]
+def sum_candidates(X, rows, candidates):
+    """Return the `CandidateSums` of the rows."""
+    start, feature, threshold = candidates
+    left, missing = np.zeros((feature.size, 2), np.int64), np.zeros((feature.size, 2), np.int64)
+    for i in range(rows.slot.size):
+        s = rows.slot[i]
         if s >= 0:
-            g, h = gradients[i, 0], gradients[i, 1]
+            g, h = rows.gradients[i, 0], rows.gradients[i, 1]
             for c in range(start[s], start[s + 1]):
                 x = X[i, feature[c]]
                 if x < threshold[c]:
@@ -303,61 +430,55 @@ def sum_candidates(X, slot, gradients, start, feature, threshold, left, missing)
                 elif x != x:
                     missing[c, 0] += g
                     missing[c, 1] += h
+    return CandidateSums(left, missing, sum_by_slot(rows, start.size - 1))
 
 
 @kernel
-def gains_of_candidates(
-    start, left, missing, totals, unit, reg_lambda, gamma, min_child_weight, gain, direction
-):
-    """Write each candidate's gain, 0 where it may not be chosen, and where missing values go."""
-    for s in range(start.size - 1):
-        g, h = totals[s, 0] * unit, totals[s, 1] * unit
-        parent = score(g, h, reg_lambda)
-        for c in range(start[s], start[s + 1]):
-            new = split_gain(
-                left[c, 0] * unit, left[c, 1] * unit, g, h, parent, reg_lambda, min_child_weight
-            )
-            direction[c] = RIGHT
-            if missing[c, 0] != 0 or missing[c, 1] != 0:
-                other = split_gain(
-                    (left[c, 0] + missing[c, 0]) * unit,
-                    (left[c, 1] + missing[c, 1]) * unit,
-                    g,
-                    h,
-                    parent,
-                    reg_lambda,
-                    min_child_weight,
-                )
-                if other > new:
-                    new, direction[c] = other, LEFT
-            gain[c] = new if new > LEAST_GAIN and new >= gamma else np.float32(0)
+def gains_of_candidates(start, sums, rule):
+    """Return each candidate's gain, 0 if it may not be chosen, and its side of missing values.
 
-
-@kernel
-def move_rows(X, node, first, feature, threshold, missing_left, child):
-    """Move rows from the nodes ``first``, first + 1, … to their children; feature -1: a leaf.
-
-    The left child of the node first + j is ``child[j]``, the right one follows it.
+    The candidates of slot s are ``start[s]`` to ``start[s + 1]``.
     """
+    left, missing = sums.left, sums.missing
+    gains, directions = np.empty(len(left), np.float32), np.empty(len(left), np.uint8)
+    for s in range(start.size - 1):
+        node = score_node(sums.totals[s, 0], sums.totals[s, 1], rule)
+        for c in range(start[s], start[s + 1]):
+            gain, directions[c] = gain_and_direction(
+                left[c, 0], left[c, 1], missing[c, 0], missing[c, 1], node, rule
+            )
+            gains[c] = gain if gain > MIN_GAIN and gain >= rule.gamma else np.float32(0)
+    return gains, directions
+
+
+@kernel
+def goes_left(x, threshold, missing_left):
+    """Return whether a row with the value ``x`` of a node's feature goes left."""
+    return x < threshold or (x != x and missing_left)
+
+
+@kernel
+def move_rows(X, node, first, decisions, child):
+    """Move the rows of the nodes ``first``, first + 1, … to their children, in ``node`` (n,).
+
+    The left child of node first + j is ``child[j]``; the right child follows it.
+    """
+    feature, threshold, missing_left = decisions
     for i in range(node.size):
         j = node[i] - first
         if 0 <= j < feature.size and feature[j] >= 0:
-            x = X[i, feature[j]]
-            goes_left = x < threshold[j] or (x != x and missing_left[j])
-            node[i] = child[j] if goes_left else child[j] + 1
+            left = goes_left(X[i, feature[j]], threshold[j], missing_left[j])
+            node[i] = child[j] if left else child[j] + 1
 
 
 @kernel
-def sum_trees(X, start, feature, threshold, missing_left, left, value, margins):
-    """Add the values (nodes,) of the leaves that rows (n, d) reach to their margins, in float32.
-
-    The nodes of a tree t are ``start[t]`` to ``start[t + 1]``; ``left`` counts from its root.
-    """
+def sum_trees(X, forest, margins):
+    """Add the values of the leaves that rows (n, d) reach to their margins (n,), in float32."""
+    start, feature, threshold, missing_left, left, value = forest
     for i in range(margins.size):
         for t in range(start.size - 1):
             j = start[t]
             while feature[j] >= 0:
-                x = X[i, feature[j]]
-                goes_left = x < threshold[j] or (x != x and missing_left[j])
-                j = start[t] + left[j] + (0 if goes_left else 1)
+                is_left = goes_left(X[i, feature[j]], threshold[j], missing_left[j])
+                j = start[t] + left[j] + (0 if is_left else 1)
             margins[i] += value[j]

@@ -1,4 +1,6 @@
-"""Cuts: they depend on the pooled rows alone, separate what they promise, tell what they say."""
+"""Cuts: they depend only on the pooled rows, and their accuracy and disclosure are as stated."""
+
+from itertools import count
 
 import numpy as np
 import pytest
@@ -6,33 +8,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedlib.boosting.cuts import CountBuckets, RowsPerBucket, agree_on_cuts, bucket_counts, crowded
+from fedlib.boosting.cuts import (
+    CountBuckets,
+    RowsPerBucket,
+    agree_on_cuts,
+    bucket_counts,
+    coarse_features,
+)
 from fedlib.messages import MessageError
 from fedlib.protocol import Replies
 
 
-def agree(parts, max_bin=256, lose=None, told=None):
-    """Return the cuts of clients with these rows; the last is lost at the request ``lose``.
+def agree(parts, max_bin=256, lose=None, replies_of_first=None):
+    """Return the cuts of clients with these rows; the last one is lost at request ``lose``.
 
-    The first one's replies are appended to ``told``.
+    The replies of the first client are appended to ``replies_of_first``.
     """
     flow = agree_on_cuts(parts[0].shape[1], max_bin)
     request = next(flow)
-    asked = 0
-    while True:
-        gone = lose is not None and asked >= lose
+    for number in count():
         replies = {str(i): bucket_counts(X, request) for i, X in enumerate(parts)}
         for reply in replies.values():
             request.accept(reply)
-        if told is not None:
-            told.append(replies["0"])
-        lost = [name for name in list(replies)[-1:] if gone]
-        kept = {name: reply for name, reply in replies.items() if name not in lost}
-        asked += 1
+        if replies_of_first is not None:
+            replies_of_first.append(replies["0"])
+        lost = []
+        if lose is not None and number >= lose:
+            lost = [list(replies)[-1]]
+            del replies[lost[0]]
         try:
-            request = flow.send(Replies(kept, lost=lost))
+            request = flow.send(Replies(replies, lost=lost))
         except StopIteration as end:
             return end.value
+    raise AssertionError("count never ends")
 
 
 def column(values):
@@ -40,11 +48,11 @@ def column(values):
 
 
 def thresholds(cuts, f=0):
-    """Return what lies between the bins of a feature."""
+    """Return the bounds between the bins of a feature."""
     return cuts.thresholds[cuts.offsets[f] : cuts.offsets[f + 1] - 2]
 
 
-def test_few_values_have_a_bin_each():
+def test_few_values_get_one_bin_each():
     """Halfway between the values, to one part in 2**11 of them."""
     cuts = agree([column([-3, 5, 0, 5]), column([np.nan, 7, -3])])
     np.testing.assert_allclose(thresholds(cuts), [-1.5, 2.5, 6], rtol=2**-11)
@@ -53,7 +61,7 @@ def test_few_values_have_a_bin_each():
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e30])
-def test_values_one_part_in_a_thousand_apart_are_told_apart(scale):
+def test_values_one_part_in_a_thousand_apart_are_separated(scale):
     values = scale * 1.001 ** np.arange(-100, 100)
     cuts = agree([column(np.concatenate([values, -values]))], 512)
     assert len(np.unique(cuts.bins(column(values)))) == 200
@@ -70,7 +78,7 @@ def test_values_one_part_in_a_thousand_apart_are_told_apart(scale):
     st.integers(1, 4),
     st.integers(0, 99),
 )
-def test_cuts_depend_on_the_pooled_rows_alone(X, max_bin, n_clients, seed):
+def test_cuts_depend_only_on_the_pooled_rows(X, max_bin, n_clients, seed):
     order = np.random.default_rng(seed).permutation(len(X))
     cuts = agree([X], max_bin)
     other = agree([X[i] for i in np.array_split(order, n_clients)], max_bin)
@@ -81,7 +89,7 @@ def test_cuts_depend_on_the_pooled_rows_alone(X, max_bin, n_clients, seed):
         present = ~np.isnan(column)
         n_bins = cuts.offsets[f + 1] - cuts.offsets[f] - 1
         assert n_bins <= max_bin
-        assert set(bins[present, f]) == set(range(n_bins))  # none is empty
+        assert set(bins[present, f]) == set(range(n_bins))  # no bin is empty
         assert (bins[~present, f] == n_bins).all()
         at = cuts.thresholds[cuts.offsets[f] :][:n_bins]
         assert (np.diff(at) > 0).all()
@@ -90,8 +98,8 @@ def test_cuts_depend_on_the_pooled_rows_alone(X, max_bin, n_clients, seed):
         assert (column[above] >= at[bins[above, f] - 1]).all()
 
 
-@pytest.mark.parametrize("data", ["heart", "whole numbers"])
-def test_whole_numbers_are_told_with_their_counts(data, request):
+@pytest.mark.parametrize("data", ["heart", "integers"])
+def test_integers_are_disclosed_with_their_counts(data, request):
     """As `RowsPerBucket` discloses: the lower edge of a bucket of 20 bits is the number itself."""
     if data == "heart":
         X = request.getfixturevalue("real_data")("heart").X
@@ -99,45 +107,47 @@ def test_whole_numbers_are_told_with_their_counts(data, request):
         assert X.shape[1] >= 10
     else:
         X = np.random.default_rng(0).integers(-4096, 4097, (300, 2)).astype(np.float32)
-    own = X[:40]
-    told = []
-    agree([own, X[40:]], told=told)
-    bits = told[-1].keys.astype(np.int64) << 12
+    first, replies = X[:40], []
+    agree([first, X[40:]], replies_of_first=replies)
+    last = replies[-1]
+    bits = last.keys.astype(np.int64) << 12
     edges = np.where(bits >> 31, bits & (2**31 - 1), ~bits).astype(np.uint32).view(np.float32)
-    edges = np.where(edges < 0, -np.ceil(-edges - 1), edges)  # below 0 it is the upper edge
-    stops = np.cumsum(told[-1].sizes)
-    for f, column in enumerate(own.T):
-        here = slice(stops[f] - told[-1].sizes[f], stops[f])
+    edges = np.where(
+        edges < 0, -np.ceil(-edges - 1), edges
+    )  # for negative numbers it is the upper edge
+    stops = np.cumsum(last.sizes)
+    for f, column in enumerate(first.T):
+        here = slice(stops[f] - last.sizes[f], stops[f])
         values, counts = np.unique(column, return_counts=True)
         np.testing.assert_array_equal(edges[here], values)
-        np.testing.assert_array_equal(told[-1].counts[here], counts)
+        np.testing.assert_array_equal(last.counts[here], counts)
 
 
 @given(
     hnp.arrays(np.float32, (12, 2), elements=st.floats(-(2.0**99), 2.0**99, width=32)),
     st.integers(0, 2**12 - 1),
 )
-def test_nothing_finer_than_a_bucket_is_told(X, low_bits):
+def test_nothing_finer_than_a_bucket_is_disclosed(X, low_bits):
     """Values that agree in 20 bits, to one part in 2**11, give the same messages."""
     same = ((X.view(np.uint32) & np.uint32(2**32 - 2**12)) | np.uint32(low_bits)).view(np.float32)
-    told, other = [], []
-    agree([X + np.float32(0)], told=told)
-    agree([same], told=other)
-    assert told == other or (X == 0).any()
+    replies, others = [], []
+    agree([X + np.float32(0)], replies_of_first=replies)
+    agree([same], replies_of_first=others)
+    assert replies == others or (X == 0).any()
 
 
-def test_what_varies_little_about_a_large_number_is_crowded():
-    """Not so what has few values, nor what ``max_bin`` alone divides coarsely."""
+def test_features_that_vary_little_around_a_large_number_are_coarse():
+    """Features with few values are not, nor those that only ``max_bin`` makes coarse."""
     x = np.random.default_rng(0).uniform(0, 100, 500)
     X = np.column_stack([x, x + 1e6, x > 50, x.round(), np.full(500, np.nan)]).astype(np.float32)
-    assert crowded(X, agree([X]).offsets) == [1]
-    assert crowded(X, agree([X], 4).offsets) == [1]
-    assert crowded(X[:0], agree([X]).offsets) == []
+    assert coarse_features(X, agree([X]).offsets) == [1]
+    assert coarse_features(X, agree([X], 4).offsets) == [1]
+    assert coarse_features(X[:0], agree([X]).offsets) == []
     spread = 1.001 ** np.arange(-2000, 2000, dtype=np.float32)
-    assert crowded(column(spread), agree([column(spread)]).offsets) == []
+    assert coarse_features(column(spread), agree([column(spread)]).offsets) == []
 
 
-def test_bins_have_about_as_many_rows():
+def test_bins_have_about_equally_many_rows():
     """Off by at most an eighth of a bin on either side."""
     X = column(np.random.default_rng(0).lognormal(size=20_000))
     counts = np.bincount(agree([X], 32).bins(X).ravel())
@@ -146,8 +156,8 @@ def test_bins_have_about_as_many_rows():
     assert (abs(counts - share) <= share / 4).all()
 
 
-def test_a_loss_while_counting_starts_it_again():
-    """The cuts are those of the clients that stayed."""
+def test_the_count_starts_again_when_a_client_is_lost():
+    """The cuts are those of the remaining clients."""
     rng = np.random.default_rng(0)
     parts = [rng.normal(size=(300, 2)).astype(np.float32) for _ in range(3)]
     cuts = agree(parts, 16, lose=1)
@@ -157,9 +167,9 @@ def test_a_loss_while_counting_starts_it_again():
 @pytest.mark.parametrize(
     ("sizes", "keys"),
     [([2], [3, 3]), ([2], [3, 2]), ([1], [64]), ([1, 0], [3]), ([2], [3])],
-    ids=["twice", "order", "not asked", "features", "too few"],
+    ids=["twice", "order", "not requested", "features", "too few"],
 )
-def test_buckets_that_do_not_fit(sizes, keys):
+def test_buckets_that_do_not_fit_are_rejected(sizes, keys):
     request = CountBuckets(6, 2, np.array([1]), np.array([0], np.uint32))
     request.accept(RowsPerBucket(np.array([2]), np.array([3, 4], np.uint32), np.array([1, 1])))
     keys = np.array(keys, np.uint32)
@@ -167,7 +177,7 @@ def test_buckets_that_do_not_fit(sizes, keys):
         request.accept(RowsPerBucket(np.array(sizes), keys, np.ones(len(keys), np.int64)))
 
 
-def test_a_client_with_other_features():
+def test_a_request_about_other_features():
     request = CountBuckets(6, 0, np.array([1, 1]), np.zeros(2, np.uint32))
-    with pytest.raises(ValueError, match="2 features asked of a client with 1"):
+    with pytest.raises(ValueError, match="about 2 features, the client has 1"):
         bucket_counts(column([1.0]), request)

@@ -1,0 +1,106 @@
+"""The method ``"histogram"``: clients sum their gradients per bin, the server finds the splits."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.boosting.growers import Grower, Level, Training, finish_tree, leaves
+from fedlib.boosting.messages import BuildHistograms
+from fedlib.boosting.trees import Tree
+from fedlib.kernels import splits as kernels
+from fedlib.kernels.splits import Decisions, HistogramSplits
+from fedlib.protocol import Flow, Replies
+
+__all__ = ["HistogramGrower"]
+
+
+class HistogramGrower(Grower):
+    """Chooses the best cut by the histograms of all clients' rows.
+
+    Of two siblings, clients send the histogram only for the one with the smaller sum of hessians;
+    the other is the difference to their parent. When a client was lost since the parent's
+    histogram, the remaining clients send both.
+
+    Attributes
+    ----------
+    lost : list of str
+        The clients that were lost before the last histograms.
+    parents : array (n_parents, n_bins, 2) of int64
+        The histograms of the nodes that were split last.
+    sides : array (2 * n_parents, 2) of int64
+        The sums of their children.
+    leaf_sums : list of pairs of arrays
+        The numbers (n,) and sums (n, 2) of the leaves found so far, level by level.
+    """
+
+    def __init__(self, training: Training):
+        super().__init__(training)
+        self.lost: list[str] = []
+        self.parents = np.empty((0, 0, 2), np.int64)
+        self.sides = np.empty((0, 2), np.int64)
+        self.leaf_sums: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+
+    def grow(self, values: NDArray[np.float32]) -> Flow[Tree | None]:
+        """Grow a tree, as `Grower.grow`; the sums in its leaves follow from the histograms."""
+        self.leaf_sums = []
+        decisions = yield from self.split_all_levels(values)
+        if decisions is None:
+            return None
+        sums = np.zeros((len(decisions.feature), 2), np.int64)
+        for nodes, at_nodes in self.leaf_sums:
+            sums[nodes] = at_nodes
+        if len(self.sides):  # the deepest level, for which no histogram was requested
+            sums[-len(self.sides) :] = self.sides
+        return finish_tree(decisions, sums, self.training)
+
+    def split_level(self, level: Level) -> Flow[Decisions | None]:
+        """Choose the splits of a level, as `Grower.split_level`."""
+        wanted = self.smaller_siblings() if level.first else np.ones(1, bool)
+        replies = yield from self.ask_for_histograms(level, wanted)
+        while level.first and replies.lost != self.lost:
+            self.lost, wanted = replies.lost, np.ones(level.n_open, bool)
+            replies = yield from self.ask_for_histograms(level, wanted)
+        self.lost = replies.lost
+        if self.converged(level, replies):
+            return None
+        histograms = self.add_siblings(wanted, sum(reply.sums for reply in replies.values()))
+        return self.choose(level, histograms)
+
+    def smaller_siblings(self) -> NDArray[np.bool_]:
+        """Return which nodes of the level have the smaller sum of hessians of two siblings."""
+        left_is_smaller = self.sides[0::2, 1] <= self.sides[1::2, 1]
+        return np.column_stack([left_is_smaller, ~left_is_smaller]).ravel()
+
+    def ask_for_histograms(self, level: Level, wanted: NDArray[np.bool_]) -> Flow[Replies]:
+        """Ask for the histograms of the wanted nodes."""
+        n_bins = len(self.training.cuts.thresholds)
+        return self.ask_about(
+            level, BuildHistograms, self.training.unit, wanted=wanted, n_bins=n_bins
+        )
+
+    def add_siblings(self, wanted: NDArray[np.bool_], sums: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the histograms of all nodes, from the sums of the wanted ones."""
+        if wanted.all():
+            return sums
+        histograms = np.empty((len(wanted), *sums.shape[1:]), np.int64)
+        histograms[wanted] = sums
+        histograms[~wanted] = self.parents - sums
+        return histograms
+
+    def choose(self, level: Level, histograms: NDArray[np.int64]) -> Decisions:
+        """Return each node's best split, and keep what its children and leaves need."""
+        cuts = self.training.cuts
+        splits: HistogramSplits = kernels.best_splits(histograms, cuts.offsets, self.training.rule)
+        split, leaf = np.flatnonzero(splits.feature >= 0), np.flatnonzero(splits.feature < 0)
+        bins = cuts.offsets[splits.feature[split]] + splits.cut[split]
+        decisions = leaves(level.n_open)
+        decisions.feature[split] = splits.feature[split]
+        decisions.threshold[split] = cuts.thresholds[bins]
+        decisions.missing_left[split] = splits.missing_left[split]
+        totals = histograms[:, : cuts.offsets[1]].sum(axis=1)  # the bins of the first feature
+        left = splits.left_sums[split]
+        self.leaf_sums.append((level.first + leaf, totals[leaf]))
+        self.sides = np.stack([left, totals[split] - left], axis=1).reshape(-1, 2)
+        self.parents = histograms[split]
+        return decisions

@@ -1,0 +1,345 @@
+"""The messages of federated boosting, and the states of its clients.
+
+Gradients and hessians travel as integer multiples of 2**-bits; `BeginBoosting` fixes ``bits``. The
+messages that fix the bins of histograms are in `fedlib.boosting.cuts`.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.boosting.trees import Tree, children, level_starts
+from fedlib.messages import Array, FeatureNames, Message, MessageError
+
+__all__ = [
+    "BeginBoosting",
+    "BuildHistograms",
+    "CandidateSums",
+    "Class",
+    "DescribeTraining",
+    "EvaluateSplits",
+    "Growing",
+    "Growth",
+    "Histograms",
+    "KeepTrees",
+    "LeafSums",
+    "Predictions",
+    "ProposeSplits",
+    "SplitProposals",
+    "SumLeaves",
+    "TrainingDescription",
+]
+
+MAX_SUM = 2**53  # of one client; the sums of a thousand clients fit an int64
+MAX_NODES = 2**31 - 2
+MAX_WEIGHT = 2.0**40  # of one client's rows; squares of a thousand clients' sums fit a float32
+
+Class = bool | int | float | str
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_NODES)]
+Parameter = Annotated[float, msgspec.Meta(ge=0)]
+Weight = Annotated[float, msgspec.Meta(ge=0, le=MAX_SUM)]
+Loss = Annotated[float, msgspec.Meta(ge=0, le=2.0**200)]
+Features = Annotated[np.ndarray, Array("int32", ("nodes",), ge=-1)]
+Thresholds = Annotated[np.ndarray, Array("float32", ("nodes",))]
+MissingLeft = Annotated[np.ndarray, Array("bool", ("nodes",))]
+
+
+class TrainingDescription(Message):
+    """A client's features, and the total weight of its rows in each class."""
+
+    discloses = "the number of a client's rows in each class, its features and learning rate"
+    n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+    classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
+    weights: Annotated[np.ndarray, Array("float64", ("classes",), ge=0, le=MAX_WEIGHT)]
+    learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1)]
+    features: FeatureNames = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.classes) != len(self.weights):
+            raise MessageError(f"{len(self.weights)} weights for {len(self.classes)} classes")
+        if len(self.features) not in (0, self.n_features):
+            raise MessageError(f"{len(self.features)} names for {self.n_features} features")
+        if len({isinstance(label, str) for label in self.classes}) > 1:
+            raise MessageError("some classes are text and some are numbers")
+        if not all(isfinite(label) for label in self.classes if isinstance(label, float)):
+            raise MessageError("a class is not finite")
+
+
+class DescribeTraining(Message):
+    """Describe your rows; reply with this learning rate unless you prefer another one."""
+
+    discloses = "the learning rate"
+    reply = TrainingDescription
+    learning_rate: float
+
+
+class BeginBoosting(Message):
+    """Start from these log-odds of the second class.
+
+    Report gradients as multiples of 2**-bits. If histograms will be requested, ``offsets`` and
+    ``thresholds`` are the bins of all features, as in `fedlib.boosting.cuts.Cuts`.
+    """
+
+    discloses = (
+        "the classes, their shares, roughly the number of all rows, and the cuts between bins"
+    )
+    classes: tuple[Class, Class]
+    base_margin: float
+    bits: Annotated[int, msgspec.Meta(ge=-200, le=1000)]
+    offsets: Annotated[np.ndarray, Array("int64", ("edges",), ge=0)]
+    thresholds: Annotated[np.ndarray, Array("float32", ("bins",))]
+
+
+class Growth(Message):
+    """Base class of the requests that report decisions and ask about the next nodes.
+
+    The nodes ``decided``, decided + 1, … are split by the given features and thresholds, or are
+    leaves where the feature is -1. If there are ``values``, they are the values of all nodes of the
+    finished tree, and a new tree begins. Then the nodes ``first`` to first + n_open - 1 are open.
+    ``weight`` is the total weight that the client reported, in the unit of its reply; no reply may
+    exceed it.
+    """
+
+    discloses = "nothing by itself"
+    decided: Count
+    feature: Features
+    threshold: Thresholds
+    missing_left: MissingLeft
+    values: Annotated[np.ndarray, Array("float32", ("tree",))]
+    first: Count
+    n_open: Count
+    weight: Weight
+
+
+class SplitProposals(Message):
+    """A client's best splits of each open node, the best first, and the weight of its rows there.
+
+    ``direction`` is 0 if missing values go right, 1 if they go left and 2 if there are none. A
+    threshold lies halfway between two values of the client; for integers, that discloses both.
+    ``gain`` depends on the classes on either side and so discloses something about them.
+    """
+
+    discloses = (
+        "the best splits for a client's rows, halfway between two of its values; its rows in each "
+        "node; its log-loss"
+    )
+    weight: Annotated[np.ndarray, Array("float64", ("nodes",), ge=0, le=MAX_WEIGHT)]
+    count: Annotated[np.ndarray, Array("int64", ("nodes",), ge=0)]
+    feature: Annotated[np.ndarray, Array("int32", ("splits",), ge=0)]
+    threshold: Annotated[np.ndarray, Array("float32", ("splits",))]
+    direction: Annotated[np.ndarray, Array("uint8", ("splits",), le=2)]
+    gain: Annotated[np.ndarray, Array("float32", ("splits",), ge=0)]
+    loss: Loss
+
+
+class ProposeSplits(Growth):
+    """Propose the ``n_candidates`` best splits of each open node for your rows.
+
+    With ``may_end``, a client that finds no split for a node keeps its rows there.
+    """
+
+    discloses = "the splits chosen so far and the leaves of the finished tree"
+    reply = SplitProposals
+    n_features: Count
+    n_candidates: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+    reg_lambda: Parameter
+    gamma: Parameter
+    min_child_weight: Parameter
+    may_end: bool
+
+    def accept(self, reply: Message) -> SplitProposals:
+        """Raise MessageError unless the proposals fit the open nodes."""
+        assert isinstance(reply, SplitProposals)
+        _check_length("nodes", len(reply.count), self.n_open)
+        _check_length("splits", len(reply.gain), int(reply.count.sum()))
+        if reply.count.max(initial=0) > self.n_candidates:
+            raise MessageError(
+                f"{reply.count.max()} splits of a node, at most {self.n_candidates} were requested"
+            )
+        if reply.feature.max(initial=0) >= self.n_features:
+            raise MessageError(f"feature {reply.feature.max()} of {self.n_features} features")
+        if reply.weight.sum() > self.weight * (1 + 1e-6):  # the client adds in another order
+            raise MessageError("the rows weigh more than the client reported before")
+        return reply
+
+
+class CandidateSums(Message):
+    """Sums of gradients and hessians left of each split, of its missing values, and of each node.
+
+    In the first tree all predictions are equal. For n rows, n₁ of them positive, G is then n·p − n₁
+    and H is n·p(1 − p), which discloses both numbers. That holds for all sums in all replies.
+    """
+
+    discloses = (
+        "sums that disclose a client's rows of each class on either side of every proposed split "
+        "(tree 1: exactly)"
+    )
+    left: Annotated[np.ndarray, Array("int64", ("splits", "pair"), ge=-MAX_SUM, le=MAX_SUM)]
+    missing: Annotated[np.ndarray, Array("int64", ("splits", "pair"), ge=-MAX_SUM, le=MAX_SUM)]
+    totals: Annotated[np.ndarray, Array("int64", ("nodes", "pair"), ge=-MAX_SUM, le=MAX_SUM)]
+
+
+class EvaluateSplits(Message):
+    """Sum your gradients left of these splits of the open nodes, ``count`` per node."""
+
+    discloses = "the splits that clients proposed, without their names"
+    reply = CandidateSums
+    first: Count
+    count: Annotated[np.ndarray, Array("int64", ("nodes",), ge=0)]
+    feature: Annotated[np.ndarray, Array("int32", ("splits",), ge=0)]
+    threshold: Annotated[np.ndarray, Array("float32", ("splits",))]
+    weight: Weight
+
+    def accept(self, reply: Message) -> CandidateSums:
+        """Raise MessageError unless there is one pair of possible sums per split and node."""
+        assert isinstance(reply, CandidateSums)
+        _check_length("splits", len(reply.left), len(self.feature))
+        _check_length("nodes", len(reply.totals), len(self.count))
+        for sums in (reply.left, reply.missing, reply.totals):
+            _check_sums(sums, self.weight)
+        return reply
+
+
+class LeafSums(Message):
+    """The sums of gradients and hessians of a client's rows in each node of a tree."""
+
+    discloses = "sums that disclose a client's rows of each class in every leaf (tree 1: exactly)"
+    sums: Annotated[np.ndarray, Array("int64", ("tree", "pair"), ge=-MAX_SUM, le=MAX_SUM)]
+
+
+class SumLeaves(Growth):
+    """Sum your gradients in each of the ``n_nodes`` nodes of the finished tree."""
+
+    discloses = "the splits chosen last"
+    reply = LeafSums
+    n_nodes: Count
+
+    def accept(self, reply: Message) -> LeafSums:
+        """Raise MessageError unless there is one pair of possible sums per node."""
+        assert isinstance(reply, LeafSums)
+        _check_length("nodes", len(reply.sums), self.n_nodes)
+        _check_sums(reply.sums, self.weight)
+        return reply
+
+
+class Histograms(Message):
+    """The sums of gradients and hessians in each bin of each feature, for the requested nodes."""
+
+    discloses = (
+        "sums that disclose a client's rows of each class in every bin of every node "
+        "(tree 1: exactly); its log-loss"
+    )
+    sums: Annotated[np.ndarray, Array("int64", ("nodes", "bins", "pair"))]
+    loss: Loss
+
+
+class BuildHistograms(Growth):
+    """Sum your gradients in every bin, for the ``wanted`` ones of the open nodes."""
+
+    discloses = "the splits chosen so far and the leaves of the finished tree"
+    reply = Histograms
+    wanted: Annotated[np.ndarray, Array("bool", ("open",))]
+    n_bins: Count
+
+    def accept(self, reply: Message) -> Histograms:
+        """Raise MessageError unless there is one pair of possible sums per node and bin."""
+        assert isinstance(reply, Histograms)
+        _check_length("nodes", len(reply.sums), int(self.wanted.sum()))
+        _check_length("bins", reply.sums.shape[1], self.n_bins)
+        _check_sums(reply.sums, self.weight)
+        return reply
+
+
+class KeepTrees(Message):
+    """Keep these trees and predict your rows; ``sizes`` is the number of nodes per tree."""
+
+    discloses = "the model: its splits, their thresholds and the leaves' values"
+    asks_for_data = False
+    base_margin: float
+    sizes: Annotated[np.ndarray, Array("int64", ("trees",), ge=1, le=MAX_NODES)]
+    feature: Features
+    threshold: Thresholds
+    missing_left: MissingLeft
+    value: Annotated[np.ndarray, Array("float32", ("nodes",))]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sizes.sum() != len(self.feature):
+            raise MessageError(f"{len(self.feature)} nodes for trees of {self.sizes.sum()}")
+
+    def trees(self) -> list[Tree]:
+        """Return the trees; their gains, covers and weights are 0, as they stay at the server.
+
+        Raises
+        ------
+        ValueError
+            When the nodes do not form trees.
+        """
+        trees = []
+        ends = np.cumsum(self.sizes)
+        for low, high in zip(ends - self.sizes, ends, strict=True):
+            feature, unknown = self.feature[low:high], np.zeros(high - low, np.float32)
+            level_starts(feature)  # raises ValueError
+            tree = Tree(
+                feature=feature,
+                threshold=self.threshold[low:high],
+                missing_left=self.missing_left[low:high],
+                left=children(feature),
+                value=self.value[low:high],
+                gain=unknown,
+                cover=unknown,
+                weight=unknown,
+            )
+            trees.append(tree)
+        return trees
+
+
+class Growing(Message):
+    """The state of a client while trees grow.
+
+    ``margins`` are the rows' log-odds by all finished trees. ``node`` is each row's node in the
+    growing tree. ``ended`` is the node in which the client found no split for the row, or -1.
+    """
+
+    discloses = "nothing: it stays with the client"
+    positive: Class
+    bits: int
+    offsets: Annotated[np.ndarray, Array("int64", ("edges",))]
+    thresholds: Annotated[np.ndarray, Array("float32", ("bins",))]
+    margins: Annotated[np.ndarray, Array("float32", ("rows",))]
+    node: Annotated[np.ndarray, Array("int32", ("rows",))]
+    ended: Annotated[np.ndarray, Array("int32", ("rows",))]
+
+
+class Predictions(Message):
+    """The state of a client at the end: its rows' classes (0 or 1) and positive probabilities."""
+
+    discloses = "nothing: it stays with the client"
+    labels: Annotated[np.ndarray, Array("int64", ("rows",), ge=0, le=1)]
+    probabilities: Annotated[np.ndarray, Array("float64", ("rows",), ge=0, le=1)]
+
+
+def _check_length(what: str, n_received: int, n_requested: int) -> None:
+    if n_received != n_requested:
+        raise MessageError(f"{n_received} {what}, {n_requested} were requested")
+
+
+def _check_sums(sums: NDArray[np.int64], weight: float) -> None:
+    """Raise MessageError unless rows of at most this weight can have the sums (…, 2).
+
+    A row's gradient is at most its weight, its hessian a quarter of that. Rounding to an integer
+    at most doubles either.
+    """
+    _check_length("sums", sums.shape[-1], 2)
+    g, h = sums[..., 0], sums[..., 1]
+    if h.min(initial=0) < 0:
+        raise MessageError("a negative sum of hessians")
+    if max(g.max(initial=0), -int(g.min(initial=0))) > 2 * weight or h.max(initial=0) > weight / 2:
+        raise MessageError("the sums exceed the weight that the client reported before")
