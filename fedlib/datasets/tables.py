@@ -64,7 +64,7 @@ def load_file(name: str) -> Dataset:
 
 
 def parse(file: str, content: bytes) -> pd.DataFrame:
-    """Return the table in the content of an ARFF, TSV or CSV file.
+    r"""Return the table in the content of an ARFF, TSV or CSV file.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def parse(file: str, content: bytes) -> pd.DataFrame:
 
     Examples
     --------
-    >>> parse("ages.csv", b"name,age\\nNA,07\\n").values.tolist()
+    >>> parse("ages.csv", b"name,age\nNA,07\n").values.tolist()
     [['NA', '07']]
     """
     # utf-8-sig removes a byte-order mark, which would become part of the first column's name.
