@@ -1,8 +1,7 @@
-"""How well a clustering agrees with the true classes: the five scores of the sources, and one more.
+"""The agreement of a clustering with the true classes: the scores of the sources, and accuracy.
 
-One sparse contingency table, whose cell :math:`n_{ij}` counts the rows of class *i* that were put
-in cluster *j*, is all that the scores need. Noise (−1) is a cluster like any other, as in the
-sources (M1, Section 5.1).
+All scores derive from one sparse contingency table, whose cell :math:`n_{ij}` is the number of rows
+of class *i* in cluster *j*. Noise (−1) counts as one cluster, as in the sources (M1, Section 5.1).
 """
 
 import numpy as np
@@ -15,14 +14,14 @@ __all__ = ["clustering_scores", "matched_accuracy"]
 
 
 def clustering_scores(true: ArrayLike, predicted: ArrayLike) -> dict[str, float]:
-    """Score a clustering against the true classes.
+    """Return five scores of a clustering, compared with the true classes.
 
     Parameters
     ----------
-    true : array-like of shape (n_rows,)
-        Class of each row: whole numbers or strings.
-    predicted : array-like of shape (n_rows,)
-        Cluster of each row. −1, noise, counts as one cluster.
+    true : array-like (n_rows,)
+        The class of each row: whole numbers or strings.
+    predicted : array-like (n_rows,)
+        The cluster of each row. Noise, −1, counts as one cluster.
 
     Returns
     -------
@@ -35,20 +34,20 @@ def clustering_scores(true: ArrayLike, predicted: ArrayLike) -> dict[str, float]
         ``ARI``
             Adjusted Rand index [2]_; about 0 for random labels, in [−0.5, 1].
         ``Purity``
-            Share of rows that belong to the commonest class of their cluster, in (0, 1].
+            Share of rows that belong to the most frequent class of their cluster, in (0, 1].
         ``BCubed precision``, ``BCubed recall``
-            Mean over the rows of the share of a row's cluster that has its class, and of the share
-            of its class that is in its cluster [3]_; in (0, 1].
+            Mean over the rows of the share of the row's cluster that has the row's class, and of
+            the share of the row's class that is in the row's cluster [3]_; in (0, 1].
 
     Raises
     ------
     ValueError
-        If `true` or `predicted` is empty or not one-dimensional, or their lengths differ.
+        When ``true`` or ``predicted`` is empty or not one-dimensional, or their lengths differ.
 
     Notes
     -----
-    Time and memory grow with the rows and the occupied cells of the contingency table, not with the
-    pairs of rows. The exception is AMI, whose expectation takes time in classes times clusters.
+    Time and memory are proportional to the number of rows and of occupied cells of the contingency
+    table, not to the pairs of rows. Only the expectation in AMI takes O(classes * clusters) time.
 
     References
     ----------
@@ -75,44 +74,49 @@ def clustering_scores(true: ArrayLike, predicted: ArrayLike) -> dict[str, float]
     cells = table.data
     classes = np.bincount(table.row, weights=cells).astype(np.int64)
     clusters = np.bincount(table.col, weights=cells).astype(np.int64)
-    commonest = np.zeros_like(clusters)
-    np.maximum.at(commonest, table.col, cells)
+    majority = np.zeros_like(clusters)
+    np.maximum.at(majority, table.col, cells)
 
     n_rows = len(true)
     return {
         "AMI": float(adjusted_mutual_info_score(true, predicted)),
         "ARI": _adjusted_rand_index(cells, classes, clusters),
-        "Purity": float(commonest.sum() / n_rows),
+        "Purity": float(majority.sum() / n_rows),
         "BCubed precision": float((cells**2 / clusters[table.col]).sum() / n_rows),
         "BCubed recall": float((cells**2 / classes[table.row]).sum() / n_rows),
     }
 
 
 def matched_accuracy(true: ArrayLike, predicted: ArrayLike) -> float:
-    """Return the share of rows with the same label, once clusters are matched as well as can be.
+    """Return the share of rows with the same label under the best matching of the clusters.
 
     Parameters
     ----------
-    true : array-like of shape (n_rows,)
-        Cluster of each row, a whole number; −1 is noise.
-    predicted : array-like of shape (n_rows,)
-        Likewise. Each of its clusters is matched with at most one of `true`, so that the most rows
-        agree; noise agrees with noise only.
+    true : array-like (n_rows,)
+        The cluster of each row, a whole number; −1 is noise.
+    predicted : array-like (n_rows,)
+        Another clustering of the same rows. Each of its clusters is matched with at most one of
+        ``true``, so that the number of rows that agree is maximal. Noise agrees only with noise.
 
     Returns
     -------
     float
-        In [0, 1]. P (Section 4.3) gives accuracy as a percentage of agreement with DBSCAN on all
-        data and does not say how clusters are matched; this is the usual way.
+        In [0, 1].
+
+    Notes
+    -----
+    P (Section 4.3) reports accuracy as the percentage of agreement with DBSCAN on all data, and
+    does not specify how clusters are matched. This is the usual definition.
 
     Raises
     ------
     ValueError
-        If `true` or `predicted` is empty or not one-dimensional, or their lengths differ.
+        When ``true`` or ``predicted`` is empty or not one-dimensional, or their lengths differ.
 
     Examples
     --------
-    Cluster 7 is cluster 0; half of cluster 1 is found, as 5; of two noise points one is.
+    Cluster 7 matches cluster 0 and contains all of its three rows. Cluster 5 matches cluster 1 and
+    contains two of its four rows. One of three noise rows is noise in both.
 
     >>> from fedlib.metrics import matched_accuracy
     >>> matched_accuracy([0, 0, 0, 1, 1, 1, 1, -1, -1, -1], [7, 7, 7, 5, 5, -1, -1, -1, 7, 8])
@@ -128,7 +132,7 @@ def matched_accuracy(true: ArrayLike, predicted: ArrayLike) -> float:
 
 
 def _check(true: ArrayLike, predicted: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Return both labellings as arrays."""
+    """Return both labellings as arrays; raise ValueError when they are invalid."""
     true, predicted = np.asarray(true), np.asarray(predicted)
     for name, labels in (("true", true), ("predicted", predicted)):
         if labels.ndim != 1 or labels.size == 0:
@@ -145,11 +149,11 @@ def _check(true: ArrayLike, predicted: ArrayLike) -> tuple[np.ndarray, np.ndarra
 
 
 def _adjusted_rand_index(cells: np.ndarray, classes: np.ndarray, clusters: np.ndarray) -> float:
-    """Compute the adjusted Rand index from the sizes of cells, classes and clusters.
+    """Return the adjusted Rand index, from the sizes of cells, classes and clusters.
 
-    The same value as ``sklearn.metrics.adjusted_rand_score``, which would build the table again.
+    It is the value of `sklearn.metrics.adjusted_rand_score`, which would build the table again.
     """
-    # Ordered pairs of different rows; Python's integers, because their products pass 64 bits.
+    # Ordered pairs of different rows, as Python integers, since their products may exceed 64 bits.
     n_rows = int(cells.sum())
     together = int((cells**2).sum()) - n_rows
     same_class = int((classes**2).sum()) - n_rows

@@ -1,7 +1,7 @@
-"""Who holds what: the rows, or the columns, of one data set dealt to several clients.
+"""Split the rows or the columns of one data set over several clients.
 
-Every function returns a list of index arrays, one a client. Together they hold each row (or
-column) exactly once. The indices of one client ascend.
+Every function returns a list with one array of indices per client. Together the arrays contain each
+row (or column) exactly once. The indices of each client ascend.
 """
 
 from collections.abc import Iterator
@@ -28,55 +28,53 @@ def split_rows(
     *,
     alpha: float = 0.5,
 ) -> list[Indices]:
-    """Deal the rows of `X` to clients.
+    """Split the rows of ``X`` over clients.
 
     Parameters
     ----------
-    X : array-like of shape (n_rows, n_columns)
-        The data. Only ``"spatial"`` looks at the values.
+    X : array-like (n_rows, n_columns)
+        The data. Only ``"spatial"`` uses the values.
     n_clients : int
-        Number of clients, from 1 to ``n_rows``.
-    y : array-like of shape (n_rows,), optional
-        Class of each row; needed by ``"stratified"`` and ``"dirichlet"``.
+        The number of clients, from 1 to ``n_rows``.
+    y : array-like (n_rows,), optional
+        The class of each row; required by ``"stratified"`` and ``"dirichlet"``.
     how : {"stratified", "uniform", "dirichlet", "spatial"}, default="stratified"
         ``"stratified"``
-            Every client gets about the same share of every class: the test folds of
-            scikit-learn's ``StratifiedKFold``. Without `random_state` the rows are not shuffled,
-            which is the split of M1 (Section 4.2, ``generate_dataset_chunks``) and M2; with it,
-            they are.
+            Every client gets about the same share of every class: the test folds of scikit-learn's
+            ``StratifiedKFold``. Rows are shuffled only if ``random_state`` is given; without it,
+            this is the split of M1 (Section 4.2, ``generate_dataset_chunks``) and M2.
         ``"uniform"``
-            Rows at random, client sizes equal or one apart.
+            Rows at random; the sizes of clients differ by at most one.
         ``"dirichlet"``
-            Label skew: each class is divided among the clients in proportions drawn from a
-            symmetric Dirichlet distribution [1]_. Here, and only here, a client may be left
-            without a row.
+            Label skew: each class is divided over the clients in proportions drawn from a symmetric
+            Dirichlet distribution [1]_. A client may get no rows, in this mode only.
         ``"spatial"``
-            Every client holds a region of its own: the rows are cut in two along their widest
-            column, and so on with each part; client sizes equal or one apart. Nothing is random.
+            Every client gets a region: the rows are cut into two parts along their widest column,
+            and each part is cut again; the sizes of clients differ by at most one. Deterministic.
     random_state : int, RandomState or None, default=None
-        Seed of the random ways to split. With ``None``, ``"uniform"`` and ``"dirichlet"`` differ
-        from call to call and ``"stratified"`` does not shuffle.
+        The seed. With None, ``"uniform"`` and ``"dirichlet"`` differ from call to call and
+        ``"stratified"`` does not shuffle.
     alpha : float, default=0.5
-        Concentration of ``"dirichlet"``, above 0: small values give each class to few clients,
-        large ones tend to equal shares.
+        The concentration of ``"dirichlet"``, positive: with small values each class is at few
+        clients, with large ones the shares are almost equal.
 
     Returns
     -------
-    list of ndarray of intp
-        Row numbers of each client, ascending.
+    list of array of intp
+        The row numbers of each client, ascending.
 
     Raises
     ------
     ValueError
-        If `n_clients`, `how` or `alpha` is out of range, if `y` is missing or has another length
-        than `X`, if ``"stratified"`` has no class with at least `n_clients` rows, or if
-        ``"spatial"`` meets values that are not finite numbers.
+        When ``n_clients``, ``how`` or ``alpha`` is out of range, ``y`` is missing or differs from
+        ``X`` in length, no class has ``n_clients`` rows for ``"stratified"``, or values are not
+        finite numbers for ``"spatial"``.
 
     Warns
     -----
     UserWarning
-        By ``StratifiedKFold``, if some class has fewer than `n_clients` rows and so cannot reach
-        every client.
+        From ``StratifiedKFold``, when a class has fewer than ``n_clients`` rows, so that some
+        clients get none of it.
 
     References
     ----------
@@ -113,27 +111,27 @@ def split_rows(
 
 
 def split_columns(X: ArrayLike, n_clients: int) -> list[Indices]:
-    """Deal the columns of `X` to clients in turn, like cards.
+    """Split the columns of ``X`` over clients in turn.
 
-    Client *i* of *n* holds the columns *i*, *i + n*, *i + 2n*, …: with as many clients as columns,
-    one each, as in the sources' vertical experiments (M1, Section 4.3).
+    Client *i* of *n* gets the columns *i*, *i + n*, *i + 2n*, …. With as many clients as columns,
+    each gets one, as in the vertical experiments of M1 (Section 4.3).
 
     Parameters
     ----------
-    X : array-like of shape (n_rows, n_columns)
+    X : array-like (n_rows, n_columns)
         The data.
     n_clients : int
-        Number of clients, from 1 to ``n_columns``.
+        The number of clients, from 1 to ``n_columns``.
 
     Returns
     -------
-    list of ndarray of intp
-        Column numbers of each client, ascending.
+    list of array of intp
+        The column numbers of each client, ascending.
 
     Raises
     ------
     ValueError
-        If `X` does not have two dimensions or `n_clients` is out of range.
+        When ``X`` does not have two dimensions or ``n_clients`` is out of range.
 
     Examples
     --------
@@ -149,34 +147,34 @@ def split_columns(X: ArrayLike, n_clients: int) -> list[Indices]:
     return [np.arange(client, n_columns, n_clients) for client in range(n_clients)]
 
 
-def _check_n_clients(n_clients: int, most: int, what: str) -> None:
+def _check_n_clients(n_clients: int, maximum: int, what: str) -> None:
     whole = isinstance(n_clients, Integral) and not isinstance(n_clients, bool)
-    if not whole or not 1 <= n_clients <= most:
+    if not whole or not 1 <= n_clients <= maximum:
         raise ValueError(
-            f"n_clients must be a whole number from 1 to {most}, the number of {what},"
+            f"n_clients must be a whole number from 1 to {maximum}, the number of {what},"
             f" got {n_clients!r}"
         )
 
 
 def _check_y(y: ArrayLike | None, n_rows: int, how: str) -> NDArray:
     if y is None:
-        raise ValueError(f"y, the class of each row, is needed by how={how!r}")
+        raise ValueError(f"y, the class of each row, is required by how={how!r}")
     y = np.asarray(y)
     if y.shape != (n_rows,):
         raise ValueError(
-            f"y must hold one class for each of the {n_rows} rows of X, got shape {y.shape}"
+            f"y must contain one class for each of the {n_rows} rows of X, got shape {y.shape}"
         )
     return y
 
 
 def _stratified(y: NDArray, n_clients: int, random_state) -> list[Indices]:
-    # StratifiedKFold knows no single fold, and names its own parameter when it complains.
+    # StratifiedKFold does not accept one fold, and its errors name its own parameter.
     if n_clients == 1:
         return [np.arange(len(y))]
     largest = np.unique(y, return_counts=True)[1].max()
     if n_clients > largest:
         raise ValueError(
-            f"n_clients must not exceed the rows of the largest class, {largest},"
+            f"n_clients must be at most the number of rows of the largest class, {largest},"
             f" for how='stratified', got {n_clients}"
         )
     shuffle = random_state is not None
@@ -185,22 +183,23 @@ def _stratified(y: NDArray, n_clients: int, random_state) -> list[Indices]:
 
 
 def _label_skew(y: NDArray, n_clients: int, alpha: float, random_state) -> list[Indices]:
-    # The generator sums the concentrations; an infinite sum would leave every share at zero.
+    # The generator adds the concentrations up; an infinite sum would make every share zero.
     if not isinstance(alpha, Real) or not 0 < float(alpha) * n_clients < np.inf:
-        raise ValueError(f"alpha must be a finite number above 0, got {alpha!r}")
-    # Generator, unlike RandomState, draws Dirichlet proportions without underflow at small alpha.
+        raise ValueError(f"alpha must be a positive finite number, got {alpha!r}")
+    # Unlike RandomState, Generator draws Dirichlet proportions without underflow for small alpha.
     rng = np.random.default_rng(check_random_state(random_state).randint(2**32, dtype=np.uint64))
     parts: list[list[Indices]] = [[] for _ in range(n_clients)]
     for label in np.unique(y):
         rows = rng.permutation(np.flatnonzero(y == label))
         shares = rng.dirichlet(np.full(n_clients, alpha))
         cuts = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(int)
-        for part, dealt in zip(parts, np.split(rows, cuts), strict=True):
-            part.append(dealt)
+        for part, chunk in zip(parts, np.split(rows, cuts), strict=True):
+            part.append(chunk)
     return [np.sort(np.concatenate(part)) for part in parts]
 
 
 def _regions(X: NDArray, n_clients: int, rows: Indices | None = None) -> Iterator[Indices]:
+    """Yield the rows of each client, by recursive bisection."""
     if rows is None:
         rows = np.arange(len(X))
     if n_clients == 1:
@@ -209,7 +208,7 @@ def _regions(X: NDArray, n_clients: int, rows: Indices | None = None) -> Iterato
     widest = np.ptp(X[rows], axis=0).argmax()
     rows = rows[np.argsort(X[rows, widest], kind="stable")]
     left = n_clients // 2
-    # Rows in proportion to clients, rounded down: both sides keep enough for one row a client.
+    # In proportion to the clients, rounded down: both sides keep at least one row per client.
     cut = len(rows) * left // n_clients
     yield from _regions(X, left, rows[:cut])
     yield from _regions(X, n_clients - left, rows[cut:])

@@ -1,3 +1,5 @@
+"""Scores of clusterings: by hand, against other packages, and in limiting cases."""
+
 import itertools
 import math
 import tracemalloc
@@ -26,13 +28,13 @@ def test_by_hand():
     scores = clustering_scores(true, predicted)
     assert list(scores) == KEYS
     assert all(type(score) is float for score in scores.values())
-    # Cluster 0 holds two a, noise one a and two b: 2 + 2 of 5 rows are of the commonest class.
+    # Cluster 0 has two a, noise one a and two b: 2 + 2 of 5 rows are in the most frequent class.
     assert scores["Purity"] == 4 / 5
     # Precision: the a of cluster 0 have 1, the a in noise 1/3, each b 2/3.
     assert scores["BCubed precision"] == pytest.approx((1 + 1 + 1 / 3 + 2 / 3 + 2 / 3) / 5)
     # Recall: the a of cluster 0 have 2/3, the a in noise 1/3, each b 1.
     assert scores["BCubed recall"] == pytest.approx((2 / 3 + 2 / 3 + 1 / 3 + 1 + 1) / 5)
-    # Of 10 pairs, 4 share the class, 4 the cluster and 2 both; chance gives 4 · 4 / 10.
+    # Of 10 pairs, 4 share the class, 4 the cluster and 2 both; 4 · 4 / 10 are expected by chance.
     assert scores["ARI"] == pytest.approx((2 - 1.6) / (4 - 1.6))
 
 
@@ -86,11 +88,11 @@ def test_many_classes_and_clusters_need_no_dense_table():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert scores == dict.fromkeys(KEYS, 1.0)
-    assert peak < len(rows) ** 2  # a dense table, let alone a table of all pairs, has 8 times that
+    assert peak < len(rows) ** 2  # a dense table of int64 has 8 times as many bytes
 
 
 def test_pairs_beyond_64_bits():
-    # Products of pair counts pass 2^63 from some 60,000 rows on.
+    # Products of numbers of pairs exceed 2^63 from about 60,000 rows on.
     rows = np.arange(200_000)
     true, predicted = rows % 2, (rows % 3 == 0) & (rows % 2 == 0)
     score = clustering_scores(true, predicted)["ARI"]
@@ -116,9 +118,9 @@ def test_bad_input(true, predicted, message, score):
 
 def test_matched_by_hand():
     true = [0, 0, 0, 0, 1, 1, -1, -1]
-    # Were 9 cluster 0, nothing were left for 8: 2 rows. 9 as 1 and 8 as 0 makes 4. Noise adds 2.
+    # With 9 as cluster 0, 8 has no match: 2 rows. With 9 as 1 and 8 as 0: 4 rows. Noise adds 2.
     assert matched_accuracy(true, [9, 9, 8, 8, 9, 9, -1, -1]) == 6 / 8
-    # Noise never counts as a cluster, however many rows it would match.
+    # Noise never matches a cluster, however many rows they share.
     assert matched_accuracy(true, [-1] * 8) == 2 / 8
     assert matched_accuracy([-1, -1], [0, 0]) == 0
     assert matched_accuracy([0, 0], [-1, 0]) == 1 / 2

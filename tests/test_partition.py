@@ -1,3 +1,5 @@
+"""Splits of rows and columns over clients."""
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,12 +25,12 @@ def is_partition(parts, n):
 @given(
     how=st.sampled_from(HOWS),
     n_clients=st.integers(1, 12),
-    rows_a_client=st.integers(2, 9),
+    rows_per_client=st.integers(2, 9),
     extra=st.integers(0, 11),
     seed=st.none() | st.integers(0, 99),
 )
-def test_each_row_once(how, n_clients, rows_a_client, extra, seed):
-    n_rows = 2 * n_clients * rows_a_client + extra  # enough of both classes for every client
+def test_each_row_is_at_one_client(how, n_clients, rows_per_client, extra, seed):
+    n_rows = 2 * n_clients * rows_per_client + extra  # enough of both classes for every client
     X, y = toy(n_rows)
     parts = split_rows(X, n_clients, y, how=how, random_state=seed)
     assert len(parts) == n_clients
@@ -46,7 +48,7 @@ def test_stratified_is_the_unshuffled_folds_of_scikit_learn():
 
 
 def test_stratified_by_hand():
-    # Each class is dealt in runs, in the order of its rows.
+    """The rows of each class are split into runs, in their order."""
     y = ["a", "a", "b", "a", "b", "a", "b", "b"]
     first, second = split_rows(np.zeros((8, 1)), 2, y)
     assert first.tolist() == [0, 1, 2, 4]
@@ -71,7 +73,7 @@ def test_stratified_with_a_class_too_small_for_every_client():
 
 
 @pytest.mark.parametrize("how", ["uniform", "dirichlet"])
-def test_random_ways_follow_the_random_state(how):
+def test_random_splits_depend_only_on_the_random_state(how):
     X, y = toy(200)
     once, again, other = (split_rows(X, 5, y, how=how, random_state=seed) for seed in (1, 1, 2))
     assert all(map(np.array_equal, once, again))
@@ -82,13 +84,13 @@ def test_random_ways_follow_the_random_state(how):
 
 
 def skew(alpha):
-    """Mean share of the commonest class over the clients."""
+    """Return the mean over the clients of the share of the most frequent class."""
     X, y = toy(5000, n_classes=5)
     parts = split_rows(X, 10, y, how="dirichlet", random_state=0, alpha=alpha)
     return np.mean([np.bincount(y[part]).max() / len(part) for part in parts if len(part)])
 
 
-def test_dirichlet_labels_are_the_more_skewed_the_smaller_alpha():
+def test_a_smaller_alpha_skews_labels_more():
     assert skew(1e6) == pytest.approx(0.2, abs=0.01)
     assert 0.3 < skew(0.5) < 0.9
     assert skew(1e-6) > skew(0.5)
@@ -123,7 +125,7 @@ def test_spatial_with_equal_rows():
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_one_client_holds_everything(how):
+def test_one_client_gets_all_rows(how):
     X, y = toy(7)
     (rows,) = split_rows(X, 1, y, how=how)
     assert rows.tolist() == list(range(7))
@@ -147,11 +149,14 @@ def test_n_clients_out_of_range(how, n_clients):
     ("kwargs", "message"),
     [
         ({"how": "fair"}, "how must be one of 'stratified', .* got 'fair'"),
-        ({"how": "stratified"}, "y, .* needed by how='stratified'"),
-        ({"how": "dirichlet"}, "y, .* needed by how='dirichlet'"),
+        ({"how": "stratified"}, "y, .* required by how='stratified'"),
+        ({"how": "dirichlet"}, "y, .* required by how='dirichlet'"),
         ({"y": np.zeros(9)}, r"each of the 10 rows of X, got shape \(9,\)"),
         ({"y": np.zeros((10, 1))}, r"each of the 10 rows of X, got shape \(10, 1\)"),
-        ({"y": np.arange(10)}, "n_clients must not exceed the rows of the largest class, 1"),
+        (
+            {"y": np.arange(10)},
+            "n_clients must be at most the number of rows of the largest class, 1",
+        ),
         ({"y": np.zeros(10), "how": "dirichlet", "alpha": 0}, "alpha must be .* got 0"),
         ({"y": np.zeros(10), "how": "dirichlet", "alpha": np.nan}, "alpha must be .* got nan"),
         ({"y": np.zeros(10), "how": "dirichlet", "alpha": np.inf}, "alpha must be .* got inf"),
@@ -174,11 +179,11 @@ def test_spatial_needs_finite_values():
     X = np.array([[0.0], [np.nan], [1.0]])
     with pytest.raises(ValueError, match="NaN"):
         split_rows(X, 2, how="spatial")
-    assert is_partition(split_rows(X, 2, how="uniform"), 3)  # which looks at no value
+    assert is_partition(split_rows(X, 2, how="uniform"), 3)  # it does not use the values
 
 
 @given(n_columns=st.integers(1, 20), data=st.data())
-def test_columns_are_dealt_in_turn(n_columns, data):
+def test_columns_are_split_in_turn(n_columns, data):
     n_clients = data.draw(st.integers(1, n_columns))
     parts = split_columns(np.zeros((3, n_columns)), n_clients)
     assert is_partition(parts, n_columns)

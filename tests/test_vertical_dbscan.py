@@ -1,5 +1,6 @@
 """Vertical DBSCAN: a toy by hand, its conversation, failures, and agreement with DBSCAN."""
 
+import threading
 import tracemalloc
 
 import numpy as np
@@ -19,6 +20,7 @@ from fedlib.vertical_dbscan import (
     DescribeRows,
     FindNeighbours,
     NeighbourBlock,
+    RowLabels,
     VerticalDBSCANClient,
 )
 
@@ -33,47 +35,49 @@ CONVERSATION = [
 
 
 def test_toy_by_hand():
-    """Seven rows, one feature at each of two clients, eps 1.5, three neighbours make a core."""
+    """Seven rows, one feature at each of two clients, eps 1.5; core rows have three neighbours."""
     first = [0.0, 1.0, 2.0, 3.0, 9.0, 1.0, 20.0]
     second = [0.0, 1.0, 2.0, 3.0, 9.0, 9.0, 2.0]
     expected = [
-        0,  # near row 1 only, so no core, but row 1 is one: border
-        0,  # rows 0, 1, 2: core
-        0,  # rows 1, 2, 3: core
-        0,  # near row 2: border
-        -1,  # near nobody
-        -1,  # near rows 0, 1 and 2 by the first feature, and near row 4 by the second: never both
-        -1,  # near rows 1, 2 and 3 by the second feature only
+        0,  # border: its only neighbour, row 1, is a core row
+        0,  # core: rows 0, 1, 2
+        0,  # core: rows 1, 2, 3
+        0,  # border: its neighbour row 2 is a core row
+        -1,  # no neighbours
+        -1,  # near rows 0, 1 and 2 in the first feature, near row 4 in the second: none in both
+        -1,  # near rows 1, 2 and 3 in the second feature only
     ]
     parts = [np.reshape(first, (-1, 1)), np.reshape(second, (-1, 1))]
     model = VerticalDBSCAN(eps=1.5, min_samples=3).fit(parts)
     assert model.labels_.tolist() == expected
     assert model.ledger_.conversation() == CONVERSATION
+    assert isinstance(model.model_, RowLabels)
+    assert model.model_.labels.tolist() == expected
 
 
 def test_neighbours_are_strictly_nearer_than_eps():
-    """A distance of exactly eps does not count (M1 and M2, §3.2), a little less does."""
+    """A distance of exactly eps does not count (M1 and M2, §3.2); a slightly smaller one does."""
     parts = [np.array([[0.0], [1.0]])]
     assert VerticalDBSCAN(1.0, 2).fit(parts).labels_.tolist() == [-1, -1]
     assert VerticalDBSCAN(np.nextafter(1.0, 2), 2).fit(parts).labels_.tolist() == [0, 0]
 
 
-def greatest_distance(parts):
-    """Return the greatest over the parts of the Euclidean distance, in the kernels' arithmetic."""
+def maximum_distance(parts):
+    """Return the maximum over the parts of the Euclidean distance, in the kernels' arithmetic."""
     n = len(parts[0])
-    greatest = np.zeros((n, n))
+    largest = np.zeros((n, n))
     for part in parts:
         total = np.zeros((n, n))
         for column in part.T:
             with np.errstate(over="ignore"):
                 total += (column[:, None] - column[None]) ** 2
-        greatest = np.maximum(greatest, np.sqrt(total))
-    return np.minimum(greatest, np.finfo(float).max)  # scikit-learn takes no infinity
+        largest = np.maximum(largest, np.sqrt(total))
+    return np.minimum(largest, np.finfo(float).max)  # scikit-learn rejects infinity
 
 
 @st.composite
 def problems(draw):
-    """Draw rows on a coarse lattice, so that ties and repeated rows abound, split in any way."""
+    """Draw rows on a coarse lattice, with many ties and repeated rows; split the columns."""
     n, d = draw(st.integers(1, 50)), draw(st.integers(1, 6))
     step = draw(st.sampled_from([1.0, 0.1, 1e-3, 1e6, 1e-153, 1e-163, 1e-200, 1e153, 1e155, 1e200]))
     X = step * draw(hnp.arrays(np.float64, (n, d), elements=st.integers(-9, 9).map(float)))
@@ -83,36 +87,61 @@ def problems(draw):
 
 
 @given(problems())
-def test_labels_are_those_of_dbscan_with_the_greatest_distance(problem):
-    """For any data and split of columns: the same labels, numbering and borders included."""
+def test_labels_are_those_of_dbscan_with_the_maximum_distance(problem):
+    """For any data and split of columns, including the numbering and the border rows."""
     parts, eps, min_samples = problem
     central = DBSCAN(eps=np.nextafter(eps, 0), min_samples=min_samples, metric="precomputed")
-    expected = central.fit_predict(greatest_distance(parts))
+    expected = central.fit_predict(maximum_distance(parts))
     np.testing.assert_array_equal(VerticalDBSCAN(eps, min_samples).fit(parts).labels_, expected)
 
 
 @pytest.mark.parametrize("n_features", [1, 2, 3, 4])
 @pytest.mark.parametrize("scale", [1.0, 1e9, 1e-9])
 def test_every_search_finds_the_same(n_features, scale):
-    """Sweep, grid and comparison of all pairs, in small blocks, against all distances."""
+    """The sweep, the grid and the comparison of all pairs agree with all distances, in blocks."""
     X = scale * (np.random.default_rng(n_features).random((300, n_features)) + 5)
     eps = 0.2 * scale
     client = VerticalDBSCANClient(X, n_jobs=3)
-    near = np.triu(greatest_distance([X]) < eps, 1)
+    near = np.triu(maximum_distance([X]) < eps, 1)
     for first, stop in ((0, 1), (0, 300), (37, 201), (299, 300)):
-        bits = client.handle(FindNeighbours(eps, 300, first, stop)).read(300, first, stop)
-        found = np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little")[:, :300]
-        np.testing.assert_array_equal(found.astype(bool), near[first:stop])
+        request = FindNeighbours(eps, 300, first, stop)
+        bits = request.accept(client.handle(request))
+        columns = np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little")[:, :300]
+        np.testing.assert_array_equal(columns.astype(bool), near[first:stop])
 
 
-def test_rows_far_beyond_eps_do_not_mislead_the_grid():
-    """Cells whose numbers would lose digits: all pairs are compared instead."""
+def test_the_search_runs_in_as_many_threads_as_requested(monkeypatch):
+    """Three jobs wait for each other, so the search ends only if they run at the same time."""
+    barrier = threading.Barrier(3)
+    firsts = []
+
+    def search(X, eps, first, bits):
+        firsts.append(first)
+        barrier.wait(timeout=60)
+
+    monkeypatch.setattr("fedlib.kernels.neighbours.all_neighbours", search)
+    client = VerticalDBSCANClient(np.zeros((9, 4)), n_jobs=3)
+    client.handle(FindNeighbours(1.0, 9, 0, 9))
+    assert sorted(firsts) == [0, 3, 6]
+
+
+def test_an_error_in_a_thread_is_an_error_of_the_client(monkeypatch):
+    def search(X, eps, first, bits):
+        raise MemoryError
+
+    monkeypatch.setattr("fedlib.kernels.neighbours.all_neighbours", search)
+    with pytest.raises(MemoryError):
+        VerticalDBSCANClient(np.zeros((9, 4)), n_jobs=2).handle(FindNeighbours(1.0, 9, 0, 9))
+
+
+def test_rows_too_far_apart_for_the_grid():
+    """All pairs are compared when the cells' numbers would be inexact."""
     X = np.array([[0.0, 0.0], [1e-9, 0.0], [1e9, 1e9]])
     assert VerticalDBSCAN(1e-8, 2).fit([X]).labels_.tolist() == [0, 0, -1]
 
 
-def test_many_blocks_give_what_one_gives(monkeypatch):
-    """Labels do not depend on how many rows a block has; each block is one exchange."""
+def test_labels_do_not_depend_on_the_size_of_blocks(monkeypatch):
+    """Each block is one exchange."""
     X = np.random.default_rng(0).random((200, 2))
     one = VerticalDBSCAN(0.1, 4).fit([X[:, :1], X[:, 1:]])
     monkeypatch.setattr(vertical_dbscan, "BLOCK_BYTES", 200)
@@ -123,7 +152,7 @@ def test_many_blocks_give_what_one_gives(monkeypatch):
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_hardly_any_rows(n):
+def test_zero_or_one_row(n):
     model = VerticalDBSCAN(1.0, 1).fit([np.zeros((n, 1)), np.zeros((n, 2))])
     assert model.labels_.tolist() == [0] * n
 
@@ -136,7 +165,7 @@ def test_labels_reach_the_clients():
         np.testing.assert_array_equal(client.state.labels, model.labels_)
 
 
-def test_identifiers_in_another_order_are_refused():
+def test_identifiers_in_another_order_are_rejected():
     X = np.zeros((3, 1))
     VerticalDBSCAN(1.0, 2).fit([X, X], ids=[["a", "b", "c"], ["a", "b", "c"]])
     with pytest.raises(ValueError, match="identifiers, their order or the key: .*'0', '2'; .*'1'"):
@@ -157,17 +186,17 @@ def test_identifiers_cannot_be_guessed_without_the_key():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"ids": ["a"], "key": bytes(16)}, "ids must be as many as rows, 2; got 1"),
+        ({"ids": ["a"], "key": bytes(16)}, "ids must contain one identifier per row, 2; got 1"),
         ({"ids": ["a", "b"]}, "key must be 16 to 64 secret bytes .* got NoneType"),
         ({"ids": ["a", "b"], "key": b"short"}, "key must be 16 to 64 secret bytes .* got 5 bytes"),
         ({"ids": ["a", "b"], "key": "text, not bytes!"}, "key must be .* got str"),
-        ({"n_jobs": 0}, "n_jobs must be a whole number, at least 1; got 0"),
-        ({"n_jobs": 1.5}, "n_jobs must be a whole number, at least 1; got 1.5"),
+        ({"n_jobs": 0}, "n_jobs must be a positive whole number, got 0"),
+        ({"n_jobs": 1.5}, "n_jobs must be a positive whole number, got 1.5"),
         ({"X": [[np.nan]]}, "NaN"),
         ({"X": [1.0, 2.0]}, "2D array"),
     ],
 )
-def test_bad_own_data(arguments, message):
+def test_invalid_data_of_a_client(arguments, message):
     with pytest.raises(ValueError, match=message):
         VerticalDBSCANClient(**({"X": [[0.0], [1.0]]} | arguments))
 
@@ -182,7 +211,7 @@ def test_bad_own_data(arguments, message):
         (1.0, 0, "min_samples"),
     ],
 )
-def test_bad_parameters_name_themselves(eps, min_samples, name):
+def test_invalid_parameters_are_named(eps, min_samples, name):
     with pytest.raises(ValueError, match=f"'{name}' parameter"):
         VerticalDBSCAN(eps, min_samples).fit([[[0.0]]])
 
@@ -196,40 +225,40 @@ def test_clients_with_other_numbers_of_rows_are_named():
         VerticalDBSCAN(1.0, 2).fit(InProcess(clients))
 
 
-def test_ids_belong_to_parts():
+def test_ids_apply_to_parts():
     X = np.zeros((2, 1))
-    with pytest.raises(ValueError, match="one sequence a part, 2; got 1"):
+    with pytest.raises(ValueError, match="one sequence per part, 2; got 1"):
         VerticalDBSCAN(1.0, 2).fit([X, X], ids=[["a", "b"]])
-    with pytest.raises(ValueError, match="ids is for parts"):
+    with pytest.raises(ValueError, match="ids applies to a list of parts"):
         VerticalDBSCAN(1.0, 2).fit(InProcess({"A": VerticalDBSCANClient(X)}), ids=[["a", "b"]])
 
 
-class Stubborn(VerticalDBSCANClient):
-    """A client that fails at one kind of request, or answers it with what it was given."""
+class FaultyClient(VerticalDBSCANClient):
+    """A client that fails at one class of requests, or sends a given reply to them."""
 
-    def __init__(self, X, request, reply=None):
+    def __init__(self, X, request_class, reply=None):
         super().__init__(X)
-        self.trap, self.reply = request, reply
+        self.request_class, self.reply = request_class, reply
 
     def answer(self, request):
-        if not isinstance(request, self.trap):
+        if not isinstance(request, self.request_class):
             return super().answer(request)
         if self.reply is None:
-            raise OSError("disc full of patients")
+            raise OSError("disk full")
         return self.reply
 
 
 @pytest.mark.parametrize("min_clients", [None, 1])
 @pytest.mark.parametrize("request_class", [DescribeRows, FindNeighbours, AssignLabels])
-def test_no_client_can_be_done_without(request_class, min_clients):
-    """Even where the run would go on, a result from fewer features is never given."""
+def test_every_client_is_needed_to_the_end(request_class, min_clients):
+    """Even if the run could continue, there is no result from fewer features."""
     X = np.array([[0.0], [0.5]])
-    clients = {"A": VerticalDBSCANClient(X), "B": Stubborn(X, request_class)}
+    clients = {"A": VerticalDBSCANClient(X), "B": FaultyClient(X, request_class)}
     with pytest.raises(TooFewClients, match="'B'"):
-        run(vertical_dbscan.vertical_dbscan(1.0, 2), InProcess(clients), min_clients=min_clients)
+        run(VerticalDBSCAN(1.0, 2).protocol(), InProcess(clients), min_clients=min_clients)
 
 
-def test_a_passive_client_is_refused():
+def test_a_passive_client_is_rejected():
     X = np.array([[0.0], [0.5]])
     clients = {"A": VerticalDBSCANClient(X), "B": VerticalDBSCANClient(X)}
     clients["B"].passive = True
@@ -238,7 +267,7 @@ def test_a_passive_client_is_refused():
 
 
 @pytest.mark.parametrize(
-    "lie",
+    "data",
     [
         [3, 0, 0, 0],  # a row beyond the last
         [0, 0],  # too few rows
@@ -246,18 +275,20 @@ def test_a_passive_client_is_refused():
         [*[255] * 8, 127, 0, 0, 0],
     ],
 )
-def test_a_block_of_other_rows_is_a_failure_of_that_client(lie):
+def test_a_block_of_other_rows_is_an_invalid_reply(data):
     X = np.array([[0.0], [0.5], [1.0]])
-    block = NeighbourBlock("gaps", np.array(lie, np.uint8))
-    clients = {"A": VerticalDBSCANClient(X), "B": Stubborn(X, FindNeighbours, block)}
+    block = NeighbourBlock("gaps", np.array(data, np.uint8))
+    clients = {"A": VerticalDBSCANClient(X), "B": FaultyClient(X, FindNeighbours, block)}
     with pytest.raises(TooFewClients, match="'B': InvalidReply at FindNeighbours, step 2"):
         VerticalDBSCAN(1.0, 2).fit(InProcess(clients))
 
 
 def test_a_client_does_not_allocate_more_than_a_block():
-    """A short request may not cost the client the square of its rows in memory."""
+    """A short request must not cost the client memory for all pairs of rows."""
     client = VerticalDBSCANClient(np.zeros((50_000, 1)))
-    with pytest.raises(ValueError, match="rows 0..50000 of 50000"):
+    with pytest.raises(
+        ValueError, match="rows 0..50000 of 50000 are not a block of the 50000 rows"
+    ):
         client.handle(FindNeighbours(1.0, 50_000, 0, 50_000))
 
 
@@ -265,18 +296,18 @@ def test_every_client_is_needed_from_the_start():
     X = np.zeros((2, 1))
     with pytest.raises(ValueError, match="passive must be empty"):
         VerticalDBSCAN(1.0, 2).fit([X, X], passive=[1])
-    with pytest.raises(ValueError, match="min_clients must be 2, all of them; got 1"):
+    with pytest.raises(ValueError, match="min_clients must be 2, .* got 1"):
         VerticalDBSCAN(1.0, 2).fit([X, X], min_clients=1)
 
 
 def test_whole_numbers_identify_rows_in_any_type():
-    """A column of integers may have become one of floats on its way."""
+    """Integers match equal floats and equal text: a column may have been read with another type."""
     X = np.zeros((3, 1))
     ids = [[1, 2, 3], np.array([1.0, 2.0, 3.0]), ["1", "2", "3"]]
     assert VerticalDBSCAN(1.0, 2).fit([X] * 3, ids=ids).labels_.tolist() == [0, 0, 0]
 
 
-def test_half_without_identifiers_is_refused():
+def test_identifiers_at_only_some_clients_are_rejected():
     X = np.zeros((1, 1))
     clients = {"A": VerticalDBSCANClient(X, ["a"], bytes(16)), "B": VerticalDBSCANClient(X)}
     with pytest.raises(ValueError, match="none at 'B'"):
@@ -284,8 +315,8 @@ def test_half_without_identifiers_is_refused():
 
 
 @pytest.mark.jit
-def test_a_hundred_thousand_rows_do_not_need_a_matrix():
-    """The matrix would have 10 billion entries; traced memory stays near the blocks' 32 MiB."""
+def test_many_rows_need_no_matrix():
+    """A matrix would have 10 billion entries; here only a few blocks of 32 MiB are allocated."""
     n = 100_000
     X = np.random.default_rng(0).random((n, 2))
     eps = (50 / n) ** 0.5 / 2
@@ -299,7 +330,7 @@ def test_a_hundred_thousand_rows_do_not_need_a_matrix():
 
 
 @pytest.mark.parametrize(("n_rows", "first", "stop"), [(3, 0, 4), (3, 2, 2), (3, 3, 1), (4, 0, 3)])
-def test_a_client_refuses_rows_it_does_not_have(n_rows, first, stop):
+def test_a_client_rejects_blocks_of_other_rows(n_rows, first, stop):
     client = VerticalDBSCANClient(np.zeros((3, 1)))
     transport = InProcess({"A": client})
     reply = transport.exchange({"A": encode(FindNeighbours(1.0, n_rows, first, stop))})["A"]
@@ -311,3 +342,10 @@ def test_estimator_conventions():
     model = VerticalDBSCAN(eps=0.5, min_samples=3)
     assert repr(clone(model)) == "VerticalDBSCAN(eps=0.5, min_samples=3)"
     assert next(model.protocol()) == vertical_dbscan.DescribeRows()
+
+
+def test_the_model_alone_sets_the_attributes():
+    fitted = VerticalDBSCAN(1.0, 2).fit([[[0.0], [0.5], [9.0]]])
+    loaded = VerticalDBSCAN(7.0, 1)
+    loaded._set_model(fitted.model_)
+    assert loaded.labels_.tolist() == [0, 0, -1]

@@ -1,9 +1,9 @@
-"""Points in the plane whose clusters have a shape: rings, arcs, bars, waves, places on a map.
+"""Points in the plane in clusters of various shapes: rings, arcs, bars, waves, places on a map.
 
-P compares its algorithms on two sets from a generator of its own, which is not published, and on
-the places of SEQUOIA 2000. These are sets of the same sizes: of shapes with noise between them, and
-of places strung along coasts and valleys, whose density varies by orders of magnitude. They are
-other points than P's, so P's claims can be tested on them, but not its digits.
+P compares its algorithms on two sets of a generator that is not published, and on the places of
+SEQUOIA 2000. This module generates sets of the same sizes: shapes with noise between them, and
+places along coasts and valleys, whose density varies by orders of magnitude. The points differ from
+P's, so they can test P's claims but not reproduce its figures.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ __all__ = ["places", "shapes"]
 Points = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, int], Points]
 
-EDGE = 100.0  # of the square that holds every set
+EDGE = 100.0  # the edge of the square that contains every set
 
 
 def shapes(n_points: int, crowded: bool = False, random_state: int = 0) -> tuple[Points, NDArray]:
-    """Draw points from shapes of one density each, and noise.
+    """Draw points from shapes with a uniform density each, and noise.
 
     Parameters
     ----------
     n_points : int
         At least 0.
     crowded : bool, default=False
-        False: six shapes of like density, far apart, and 6 % noise, half of it spread evenly and
+        False: six shapes with similar densities, far apart, and 6 % noise, half of it uniform and
         half in three thin patches. True: twelve shapes with small gaps, whose densities differ by a
-        factor of up to four, and 10 % noise.
+        factor of up to four, and 10 % uniform noise.
     random_state : int, default=0
+        The seed.
 
     Returns
     -------
@@ -45,7 +46,7 @@ def shapes(n_points: int, crowded: bool = False, random_state: int = 0) -> tuple
     Raises
     ------
     ValueError
-        When ``n_points`` is below 0.
+        When ``n_points`` is negative.
 
     Examples
     --------
@@ -67,25 +68,26 @@ def shapes(n_points: int, crowded: bool = False, random_state: int = 0) -> tuple
 
 
 def places(n_points: int, random_state: int = 0) -> tuple[Points, NDArray]:
-    """Draw places strung along three coasts and five valleys, in towns and between them.
+    """Draw places along three coasts and five valleys, in towns and between them.
 
     Parameters
     ----------
     n_points : int
         At least 0.
     random_state : int, default=0
+        The seed.
 
     Returns
     -------
     X : array (n_points, 2) of float64
         In a square with edges of 100 or close to it, in random order.
     y : array (n_points,) of int64
-        The line that a place lies along; -1 for the 3 % that lie anywhere.
+        The coast or valley of each place; -1 for the 3 % that are spread uniformly.
 
     Raises
     ------
     ValueError
-        When ``n_points`` is below 0.
+        When ``n_points`` is negative.
 
     Examples
     --------
@@ -107,18 +109,18 @@ def places(n_points: int, random_state: int = 0) -> tuple[Points, NDArray]:
 
 def _check(n_points: int) -> None:
     if n_points < 0:
-        raise ValueError(f"n_points must be at least 0; got {n_points}")
+        raise ValueError(f"n_points must be at least 0, got {n_points}")
 
 
 def _shuffled(rng: np.random.Generator, parts: list[Points]) -> tuple[Points, NDArray]:
-    """Return the points in random order and the number of their part; noise, -1, comes first."""
+    """Return the points in random order and the number of their part; the first part is -1."""
     X = np.concatenate(parts)
     y = np.repeat(np.arange(len(parts)) - 1, [len(part) for part in parts])
     order = rng.permutation(len(X))
     return X[order], y[order]
 
 
-# Shapes: each takes a generator and a number of points.
+# Shapes. Each function takes a generator and a number of points.
 
 
 def _even(rng: np.random.Generator, n: int) -> Points:
@@ -126,7 +128,7 @@ def _even(rng: np.random.Generator, n: int) -> Points:
 
 
 def _patchy(rng: np.random.Generator, n: int) -> Points:
-    """Draw half spread evenly, half in three patches that are thinner than any shape."""
+    """Draw half of the points uniformly, half in three patches thinner than any shape."""
     centres = np.array([[50.0, 50.0], [88.0, 50.0], [12.0, 50.0]])
     patches = centres[rng.integers(3, size=n // 2)] + rng.uniform(-8, 8, (n // 2, 2))
     return np.concatenate([_even(rng, n - n // 2), patches])
@@ -146,7 +148,7 @@ def _ring(
     start: float = 0.0,
     turn: float = 2 * np.pi,
 ) -> Points:
-    """Draw points of even density between two radii, over a turn that begins at an angle."""
+    """Draw points uniformly between two radii and between the angles start and start + turn."""
     radius = np.sqrt(rng.uniform(inner**2, outer**2, n))
     angle = start + rng.uniform(0, turn, n)
     return np.column_stack([x + radius * np.cos(angle), y + radius * np.sin(angle)])
@@ -168,7 +170,7 @@ def _wave(
     return np.column_stack([x + width * along, y + height * np.sin(2 * np.pi * along) + across])
 
 
-# What a shape weighs is about its area, times its density among the others.
+# The weight of a shape is about its area times its relative density.
 _APART: list[tuple[float, Draw]] = [
     (450, partial(_ring, x=22, y=76, inner=9, outer=15)),
     (300, partial(_disc, x=78, y=78, radius=10)),
@@ -197,13 +199,13 @@ _CROWDED: list[tuple[float, Draw]] = [
 
 
 def _coast(rng: np.random.Generator, x: float) -> Points:
-    """Return a line from south to north that wanders."""
+    """Return a line from south to north: a random walk."""
     y = np.linspace(0, EDGE, 1000)
     return np.column_stack([x + np.cumsum(rng.normal(0, 0.35, len(y))), y])
 
 
 def _valley(rng: np.random.Generator) -> Points:
-    """Return a line across the land that bends a little."""
+    """Return a line that starts in the middle of the square and bends slightly."""
     angles = rng.uniform(0, 2 * np.pi) + np.cumsum(rng.normal(0, 0.06, 300))
     steps = 0.15 * np.column_stack([np.cos(angles), np.sin(angles)])
     return rng.uniform(30, 70, 2) + np.cumsum(steps, axis=0)

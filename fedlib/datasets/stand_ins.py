@@ -1,10 +1,9 @@
-"""Random data in place of files that are not to be had.
+"""Stand-ins: random data for the files that are not available.
 
-Each stand-in is the table that its file would hold, made by a seeded generator: the same columns,
-rows and classes, and the general shape, so that whatever runs on the file runs on it. Tables of
-measurements follow the file's marginal distributions roughly; each column depends on the class, but
-given the class the columns are independent. Nothing measured on a stand-in says anything about the
-real data.
+A stand-in has the columns, rows and classes of its file and the same general shape, so that every
+program that runs on the file runs on it too. It is the same at every call. Tables of measurements
+approximate the marginal distributions of the file; each column depends on the class, but within a
+class the columns are independent. Results on a stand-in say nothing about the real data.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,17 +20,17 @@ Pair = tuple[float, float]
 
 
 def stand_in(name: str) -> pd.DataFrame:
-    """Build the stand-in for a file.
+    """Return the stand-in of a file.
 
     Parameters
     ----------
     name : str
-        Name of the data set in ``sources.csv``.
+        The name of the data set in ``sources.csv``.
 
     Returns
     -------
     DataFrame
-        The columns of the file, but for row numbers. The same at every call.
+        The columns of the file except row numbers. The same at every call.
 
     Examples
     --------
@@ -43,7 +42,7 @@ def stand_in(name: str) -> pd.DataFrame:
 
 
 def _points(parts: Mapping[Any, NDArray], target: str = "class") -> pd.DataFrame:
-    """Table of points in the plane, class after class, from an array for each class."""
+    """Return a table of points in the plane, class by class, from one array per class."""
     frame = pd.DataFrame(np.concatenate(list(parts.values())), columns=["x", "y"])
     frame[target] = np.repeat(list(parts), [len(points) for points in parts.values()])
     return frame
@@ -81,7 +80,7 @@ def _aggregation(rng: np.random.Generator) -> pd.DataFrame:
     centres = ((21, 23), (9, 23), (33, 9), (18, 8), (6, 4), (32, 22), (7, 12))
     parts = {}
     for label, (size, centre) in enumerate(zip(sizes, centres, strict=True), start=1):
-        radius = np.sqrt(size / (2 * np.pi))  # two points in each unit of area
+        radius = np.sqrt(size / (2 * np.pi))  # two points per unit of area
         parts[label] = _ellipse(rng, size, centre, (radius, radius)).round(2)
     return _points(parts)
 
@@ -109,9 +108,9 @@ _STUDIES = {
 
 def _dim_reduced(rng: np.random.Generator, n_components: int) -> pd.DataFrame:
     study = np.repeat(list(_STUDIES), list(_STUDIES.values()))
-    # Only the study that comes last, Ahn, has subjects who are not healthy.
+    # Only the last study, Ahn, has subjects who are not healthy.
     status = np.repeat(["healthy", "heroin", "amphetamine"], [551, 42, 36])
-    # Always three components, so that the set of two is the set of three without the last.
+    # Three components in any case, so that the set of two is the set of three without the last.
     X = rng.normal(size=(len(study), 3))
     for name in _STUDIES:
         X[study == name] += rng.normal(0, 0.5, 3)
@@ -122,11 +121,11 @@ def _dim_reduced(rng: np.random.Generator, n_components: int) -> pd.DataFrame:
 
 
 class _Column(NamedTuple):
-    """How to make one measurement.
+    """The distribution of one measurement.
 
-    Rows are put in a random order in which class 1 lies `effect` standard deviations above class 0;
-    along it the values rise, either with `counts` of rows at 0, 1, 2, …, or through the 1, 25, 50,
-    75 and 99 % `quantiles`, rounded to multiples of `step`.
+    The rows are ranked by a random score whose mean is `effect` standard deviations higher in class
+    1 than in class 0. The values increase with the rank: `counts` of rows have the values 0, 1, 2,
+    …, or the values have the 1, 25, 50, 75 and 99 % `quantiles` and are multiples of `step`.
     """
 
     effect: float
@@ -135,6 +134,7 @@ class _Column(NamedTuple):
     step: float = 1
 
     def draw(self, rng: np.random.Generator, y: NDArray) -> NDArray:
+        """Return the value of each row with the classes ``y``."""
         order = (self.effect * y + rng.normal(size=len(y))).argsort().argsort()
         if self.counts:
             return np.searchsorted(np.cumsum(self.counts), order, side="right")
@@ -222,7 +222,7 @@ _SMOKING = {
 def _smoking(rng: np.random.Generator) -> pd.DataFrame:
     y = rng.permutation(np.repeat([0, 1], [35237, 20455]))
     frame = _table(rng, _SMOKING, y)
-    # One row in five repeats another of its class, so that a random split leaks here too.
+    # One row in five repeats another of its class: a random split leaks, as with the file.
     taken = np.arange(len(y))
     for label in (0, 1):
         rows = rng.permutation(np.flatnonzero(y == label))

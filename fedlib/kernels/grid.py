@@ -1,41 +1,98 @@
 """Cells of a regular grid: counting points, finding adjacent cells, placing points.
 
-A cell is a row of int64 coordinates, ``floor(x / cell_size)``. Only occupied cells exist, and the
-cost depends on how many there are, not on how far apart they lie. Coordinates
-stay within ``±MAX_CELL``, so a neighbour's coordinates are 64-bit numbers too.
+A cell is a row of int64 coordinates, ``floor(x / cell_size)``. Only occupied cells are stored, so
+the cost depends on their number and not on the distances between them. Coordinates stay within
+``±MAX_CELL``, so that the coordinates of a neighbour also fit into 64 bits.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
 from fedlib.kernels import kernel
 
 MAX_CELL = 2**62
+BLOCK = 512  # points that are hashed before the first of them is looked up
 
 
-# The table of occupied cells is a flat array of entries: a cell's d coordinates, its count (0 if
-# free) and its number. So a point costs one look into memory. Two more rules make it fast: a block
-# of cells is hashed before any is looked up, so that the looks overlap; no inner loop slices or
-# grows an array.
-BLOCK = 512
+class Groups(NamedTuple):
+    """Points grouped by cell.
+
+    Attributes
+    ----------
+    cells : array (n_cells, d) of int64
+        The occupied cells, in order of first appearance.
+    counts : array (n_cells,) of int64
+        The number of points in each cell.
+    inverse : array (n,) of int64
+        The number of each point's cell; empty when it was not requested.
+    outside : int
+        The row of the first point whose cell lies outside ``±MAX_CELL``, or -1. Unless it is -1,
+        the other fields have no meaning.
+    """
+
+    cells: np.ndarray
+    counts: np.ndarray
+    inverse: np.ndarray
+    outside: int
+
+
+class Candidates(NamedTuple):
+    """For each of n cells, the numbers of the cells that may take its points.
+
+    Those of cell ``i`` are ``numbers[start[i]:start[i + 1]]``, in ascending order.
+    """
+
+    start: np.ndarray
+    numbers: np.ndarray
+
+
+class Table(NamedTuple):
+    """A hash table of cells: ``2**n_bits`` entries, searched by linear probing.
+
+    An entry is ``d + 2`` numbers: the cell's d coordinates, its count (0 if the entry is free) and
+    its number. Entries are stored next to each other, so that a look-up costs one memory access.
+    """
+
+    entries: np.ndarray
+    n_bits: int
+    d: int
+
+
+class Block(NamedTuple):
+    """The cells and hashes of the points ``first..first + len(hashes)``.
+
+    The coordinates of point ``i`` are ``cells[i * d:(i + 1) * d]``. All points of a block are
+    hashed before the first look-up, so that the memory accesses of the look-ups overlap.
+    """
+
+    first: int
+    cells: np.ndarray
+    hashes: np.ndarray
+
+
+# No inner loop of the next functions slices an array or allocates one: this makes them fast.
 
 
 @kernel
-def _hash(cells, at, d):
+def _hash(coordinates, start, d):
+    """Return the hash of the cell ``coordinates[start:start + d]``."""
     h = np.uint64(0)
-    for k in range(at, at + d):
-        h = (h ^ np.uint64(cells[k])) * np.uint64(0x9E3779B97F4A7C15)
+    for k in range(start, start + d):
+        h = (h ^ np.uint64(coordinates[k])) * np.uint64(0x9E3779B97F4A7C15)
         h ^= h >> np.uint64(32)
     return h * np.uint64(0x9E3779B97F4A7C15)
 
 
 @kernel
-def _locate(X, cell_size, first, cells, hashes):
-    """Write a block of points' cells and hashes; return the row of one out of range, or -1."""
+def _locate(X, cell_size, block):
+    """Write the cells and hashes of a block; return the first row outside the range, or -1."""
+    first, cells, hashes = block
     d = X.shape[1]
     for i in range(hashes.size):
         for k in range(d):
             quotient = np.floor(X[first + i, k] / cell_size)
-            if not abs(quotient) <= MAX_CELL:
+            if not abs(quotient) <= MAX_CELL:  # true for NaN too
                 return first + i
             cells[i * d + k] = np.int64(quotient)
         hashes[i] = _hash(cells, i * d, d)
@@ -43,75 +100,85 @@ def _locate(X, cell_size, first, cells, hashes):
 
 
 @kernel
-def _enter(table, bits, d, cells, hashes, n_cells, inverse, first):
-    """Count a block's points in the table, which has room for them; return the number of cells."""
+def _count(table, block, n_cells, inverse):
+    """Count the points of a block in a table with enough free entries.
+
+    Write the number of each point's cell into ``inverse``, unless that is empty. Return the number
+    of cells in the table, which was ``n_cells`` before.
+    """
+    entries, n_bits, d = table
+    first, cells, hashes = block
     width = d + 2
-    shift = np.uint64(64 - bits)
+    shift = np.uint64(64 - n_bits)
     for i in range(hashes.size):
-        entry = np.int64(hashes[i] >> shift) * width
-        while table[entry + d] != 0:
+        at = np.int64(hashes[i] >> shift) * width
+        while entries[at + d] != 0:
             same = True
             for k in range(d):
-                same &= table[entry + k] == cells[i * d + k]
+                same &= entries[at + k] == cells[i * d + k]
             if same:
                 break
-            entry += width
-            if entry == table.size:
-                entry = 0
-        if table[entry + d] == 0:
+            at += width
+            if at == entries.size:
+                at = 0
+        if entries[at + d] == 0:
             for k in range(d):
-                table[entry + k] = cells[i * d + k]
-            table[entry + d + 1] = n_cells
+                entries[at + k] = cells[i * d + k]
+            entries[at + d + 1] = n_cells
             n_cells += 1
-        table[entry + d] += 1
+        entries[at + d] += 1
         if inverse.size:
-            inverse[first + i] = table[entry + d + 1]
+            inverse[first + i] = entries[at + d + 1]
     return n_cells
 
 
 @kernel
-def _double(table, bits, d):
-    """Return a table of ``2**(bits + 1)`` entries that holds those of ``table``."""
+def _empty_table(n_bits, d):
+    return Table(np.zeros((d + 2) << n_bits, np.int64), n_bits, d)
+
+
+@kernel
+def _double(table):
+    """Return a table with the same cells and twice as many entries."""
+    old, _, d = table
+    doubled = _empty_table(table.n_bits + 1, d)
+    entries = doubled.entries
+    shift = np.uint64(64 - doubled.n_bits)
     width = d + 2
-    doubled = np.zeros(2 * table.size, np.int64)
-    for old in range(0, table.size, width):
-        if table[old + d]:
-            entry = np.int64(_hash(table, old, d) >> np.uint64(63 - bits)) * width
-            while doubled[entry + d]:
-                entry = (entry + width) % doubled.size
-            doubled[entry : entry + width] = table[old : old + width]
+    for row in range(0, old.size, width):
+        if old[row + d]:
+            at = np.int64(_hash(old, row, d) >> shift) * width
+            while entries[at + d]:
+                at = (at + width) % entries.size
+            entries[at : at + width] = old[row : row + width]
     return doubled
 
 
 @kernel
-def group_points(X, cell_size, inverse):
-    """Find the occupied cells of ``X`` (n, d), in order of first appearance.
-
-    ``inverse`` (n or 0, int64) receives each point's cell. Returns cells, counts and the row of the
-    first point whose cell exceeds ``MAX_CELL`` (-1: none; else the rest is meaningless).
-    """
+def group_points(X, cell_size, with_inverse):
+    """Return the `Groups` of the points ``X`` (n, d)."""
     n, d = X.shape
-    bits = 12
-    table = np.zeros((d + 2) << bits, np.int64)
+    inverse = np.empty(n if with_inverse else 0, np.int64)
+    table = _empty_table(12, d)
     n_cells = 0
     block_cells = np.empty(BLOCK * d, np.int64)
     block_hashes = np.empty(BLOCK, np.uint64)
     for first in range(0, n, BLOCK):
-        hashes = block_hashes[: min(BLOCK, n - first)]
-        outside = _locate(X, cell_size, first, block_cells, hashes)
+        block = Block(first, block_cells, block_hashes[: min(BLOCK, n - first)])
+        outside = _locate(X, cell_size, block)
         if outside >= 0:
-            return np.empty((0, d), np.int64), np.empty(0, np.int64), outside
-        while 2 * (n_cells + hashes.size) > 1 << bits:
-            table = _double(table, bits, d)
-            bits += 1
-        n_cells = _enter(table, bits, d, block_cells, hashes, n_cells, inverse, first)
+            return Groups(np.empty((0, d), np.int64), np.empty(0, np.int64), inverse, outside)
+        while 2 * (n_cells + block.hashes.size) > 1 << table.n_bits:
+            table = _double(table)
+        n_cells = _count(table, block, n_cells, inverse)
     cells = np.empty((n_cells, d), np.int64)
     counts = np.empty(n_cells, np.int64)
-    for entry in range(0, table.size, d + 2):
-        if table[entry + d]:
-            cells[table[entry + d + 1]] = table[entry : entry + d]
-            counts[table[entry + d + 1]] = table[entry + d]
-    return cells, counts, -1
+    entries = table.entries
+    for at in range(0, entries.size, d + 2):
+        if entries[at + d]:
+            cells[entries[at + d + 1]] = entries[at : at + d]
+            counts[entries[at + d + 1]] = entries[at + d]
+    return Groups(cells, counts, inverse, -1)
 
 
 @kernel
@@ -128,12 +195,13 @@ def _compare(a, offset, b):
 
 @kernel
 def _merge(cells, offsets, pairs):
-    """Count, and with room for them write, the pairs ``(i, j)``, ``cells[i] + offset == cells[j]``.
+    """Return the number of pairs ``(i, j)`` with ``cells[i] + offset == cells[j]``.
 
-    Shifting keeps sorted cells sorted, so each offset is one merge of two sorted lists.
+    Also write them into ``pairs``, unless that is empty. Shifting keeps sorted cells sorted, so
+    each offset is one merge of two sorted lists.
     """
     n = cells.shape[0]
-    found = 0
+    n_pairs = 0
     for offset in offsets:
         j = 0
         for i in range(n):
@@ -147,16 +215,17 @@ def _merge(cells, offsets, pairs):
                 break
             if order == 0:
                 if pairs.size:
-                    pairs[found, 0] = i
-                    pairs[found, 1] = j
-                found += 1
-    return found
+                    pairs[n_pairs, 0] = i
+                    pairs[n_pairs, 1] = j
+                n_pairs += 1
+    return n_pairs
 
 
 @kernel
 def _touching(a, b):
+    """Return whether two cells share a face, an edge or a corner, or are the same."""
     for k in range(a.size):
-        if a[k] > b[k] + 1:  # a[k] - b[k] may be no 64-bit number
+        if a[k] > b[k] + 1:  # the difference may not fit into 64 bits
             return False
         if b[k] > a[k] + 1:
             return False
@@ -165,24 +234,30 @@ def _touching(a, b):
 
 @kernel
 def _sweep(cells, pairs):
-    """Count, and with room for them write, the pairs of cells that share a face, edge or corner."""
+    """Return the number of pairs of touching cells.
+
+    Also write them into ``pairs``, unless that is empty.
+    """
     n = cells.shape[0]
-    found = 0
+    n_pairs = 0
     for i in range(n):
         for j in range(i + 1, n):
             if cells[j, 0] > cells[i, 0] + 1:
                 break
             if _touching(cells[i], cells[j]):
                 if pairs.size:
-                    pairs[found, 0] = i
-                    pairs[found, 1] = j
-                found += 1
-    return found
+                    pairs[n_pairs, 0] = i
+                    pairs[n_pairs, 1] = j
+                n_pairs += 1
+    return n_pairs
 
 
 @kernel
 def adjacent_pairs(cells, offsets):
-    """Return the pairs (p, 2) of sorted ``cells`` (n, d) that one of the offsets (m, d) joins."""
+    """Return the pairs (p, 2) of sorted ``cells`` (n, d) that differ by one of ``offsets`` (m, d).
+
+    The time is O(n * m * d).
+    """
     pairs = np.empty((0, 2), np.int64)
     pairs = np.empty((_merge(cells, offsets, pairs), 2), np.int64)
     _merge(cells, offsets, pairs)
@@ -191,7 +266,11 @@ def adjacent_pairs(cells, offsets):
 
 @kernel
 def touching_pairs(cells):
-    """Return what `adjacent_pairs` finds by all offsets, in dimensions too many for that."""
+    """Return the pairs (p, 2) of sorted ``cells`` (n, d) that share a face, an edge or a corner.
+
+    The time is O(n**2 * d): with many features that is less than `adjacent_pairs` with all
+    ``3**d - 1`` offsets needs.
+    """
     pairs = np.empty((0, 2), np.int64)
     pairs = np.empty((_sweep(cells, pairs), 2), np.int64)
     _sweep(cells, pairs)
@@ -200,7 +279,7 @@ def touching_pairs(cells):
 
 @kernel
 def _find(cells, cell, offset):
-    """Return the index of ``cell + offset`` in sorted ``cells``, or -1."""
+    """Return the number of ``cell + offset`` in the sorted ``cells``, or -1."""
     low, high = 0, cells.shape[0]
     while low < high:
         middle = (low + high) // 2
@@ -214,55 +293,62 @@ def _find(cells, cell, offset):
 
 
 @kernel
-def _candidates(cell, cells, offsets, room):
-    """Write the sorted ``cells`` that may take a cell's points into ``room``; return how many.
-
-    The cell itself where it is among them, else its neighbours in lexicographic order. Without
-    offsets all touching cells are neighbours.
-    """
+def _write_candidates(cell, cells, offsets, buffer):
+    """Write the candidates of one cell into ``buffer``; return their number."""
     itself = _find(cells, cell, np.zeros_like(cell))
     if itself >= 0:
-        room[0] = itself
+        buffer[0] = itself
         return 1
-    found = 0
+    n_candidates = 0
     for offset in offsets:
-        at = _find(cells, cell, offset)
-        if at >= 0:
-            room[found] = at
-            found += 1
+        neighbour = _find(cells, cell, offset)
+        if neighbour >= 0:
+            buffer[n_candidates] = neighbour
+            n_candidates += 1
     if offsets.shape[0] == 0:
-        for at in range(cells.shape[0]):
-            if _touching(cell, cells[at]):
-                room[found] = at
-                found += 1
-    return found
+        for neighbour in range(cells.shape[0]):
+            if _touching(cell, cells[neighbour]):
+                buffer[n_candidates] = neighbour
+                n_candidates += 1
+    return n_candidates
 
 
 @kernel
-def find_candidates(own, cells, offsets):
-    """Return as CSR (start, index) the sorted ``cells`` that may take an ``own`` cell's points."""
-    room = np.empty(max(1, offsets.shape[0], cells.shape[0] * (offsets.shape[0] == 0)), np.int64)
-    start = np.zeros(own.shape[0] + 1, np.int64)
-    for i in range(own.shape[0]):
-        start[i + 1] = start[i] + _candidates(own[i], cells, offsets, room)
-    index = np.empty(start[-1], np.int64)
-    for i in range(own.shape[0]):
-        found = _candidates(own[i], cells, offsets, room)
-        index[start[i] : start[i + 1]] = room[:found]
-    return start, index
+def find_candidates(occupied, cells, offsets):
+    """Return the `Candidates` among sorted ``cells`` for each of the ``occupied`` cells (n, d).
+
+    A cell that is among ``cells`` is its own only candidate. The candidates of any other cell are
+    its neighbours: the cells at one of the ``offsets`` (m, d), which ascend, or all touching cells
+    if there are no offsets.
+    """
+    max_candidates = offsets.shape[0] if offsets.shape[0] else cells.shape[0]
+    buffer = np.empty(max(1, max_candidates), np.int64)
+    n = occupied.shape[0]
+    start = np.zeros(n + 1, np.int64)
+    for i in range(n):
+        start[i + 1] = start[i] + _write_candidates(occupied[i], cells, offsets, buffer)
+    numbers = np.empty(start[-1], np.int64)
+    for i in range(n):
+        n_candidates = _write_candidates(occupied[i], cells, offsets, buffer)
+        numbers[start[i] : start[i + 1]] = buffer[:n_candidates]
+    return Candidates(start, numbers)
 
 
 @kernel
-def nearest_candidate(X, inverse, cells, cell_size, start, index):
-    """Return for each point the candidate with the nearest centre (the first of equals), or -1."""
-    out = np.full(X.shape[0], -1, np.int64)
+def nearest_candidate(X, inverse, candidates, cells, cell_size):
+    """Return for each point the candidate with the nearest centre, or -1; ties go to the first.
+
+    ``inverse`` (n,) is the number of each point's cell, by which ``candidates`` are listed.
+    """
+    start, numbers = candidates
+    nearest = np.full(X.shape[0], -1, np.int64)
     for i in range(X.shape[0]):
-        best = np.inf
-        for at in index[start[inverse[i]] : start[inverse[i] + 1]]:
+        smallest = np.inf
+        for c in numbers[start[inverse[i]] : start[inverse[i] + 1]]:
             distance = 0.0
             for k in range(X.shape[1]):
-                distance += (X[i, k] - (cells[at, k] * cell_size + cell_size / 2)) ** 2
-            if out[i] < 0 or distance < best:  # even where the distance is infinite
-                best = distance
-                out[i] = at
-    return out
+                distance += (X[i, k] - (cells[c, k] * cell_size + cell_size / 2)) ** 2
+            if nearest[i] < 0 or distance < smallest:  # the first one, even at infinite distance
+                smallest = distance
+                nearest[i] = c
+    return nearest

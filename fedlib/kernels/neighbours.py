@@ -1,17 +1,19 @@
-"""Which later rows are neighbours of a row: finding, packing and intersecting, block by block.
+"""The later neighbours of each row: finding, packing and intersecting them, block by block.
 
-A block is the rows ``first..stop`` of the relation *j is a neighbour of i and j > i* among ``n``
-rows. In memory it is a bitset (stop - first, ceil(n / 64)) of uint64. On its way it is a stream of
-bytes in one of two forms:
+A block holds the rows ``first..stop`` of the relation *j is a neighbour of i and j > i* among ``n``
+rows. In memory it is a bitset: an array (stop - first, ceil(n / 64)) of uint64, low bits first. A
+message carries it as bytes, in one of two forms:
 
-- *gaps*: for each row the differences between its neighbours' numbers, beginning at the row itself,
-  as variable-length integers (7 bits a byte, low first), ended by a zero;
-- *bits*: for each row one bit for every later row, filled up to whole bytes.
+- *gaps*: for each row the differences between the numbers of successive neighbours, starting from
+  the row itself, as variable-length integers (7 bits per byte, low bits first), then a zero;
+- *bits*: for each row one bit per later row, padded to whole bytes.
 
 Two rows are neighbours when their Euclidean distance is below ``eps``: the square root of the sum
-of squares taken in the order of the features, in float64. Every search computes it alike, down to
-squares that overflow or vanish.
+of squares, added in the order of the features, in float64. Every search computes it in this way,
+including squares that overflow or underflow, so all searches find the same neighbours.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,22 +23,48 @@ from fedlib.kernels.disjoint_set import number_components, union
 ONE = np.uint64(1)
 
 
+class Grid(NamedTuple):
+    """Points sorted into cells whose edges are longer than ``eps``.
+
+    Attributes
+    ----------
+    cell : array (n,) of int64
+        The cell of each point.
+    start, members : arrays (n_cells + 1,) and (n,) of int64
+        The points in cell ``c`` are ``members[start[c]:start[c + 1]]``.
+    near_start, near : arrays (n_cells + 1,) and (n_pairs,) of an integer type
+        The cells that touch cell ``c``, including itself, are
+        ``near[near_start[c]:near_start[c + 1]]``.
+    """
+
+    cell: np.ndarray
+    start: np.ndarray
+    members: np.ndarray
+    near_start: np.ndarray
+    near: np.ndarray
+
+
 @kernel
 def _set(bits, row, j):
+    """Set the bit of column ``j``."""
     bits[row, j >> 6] |= ONE << np.uint64(j & 63)
 
 
 @kernel
-def _near(X, i, j, eps):
-    total = 0.0
+def _are_neighbours(X, i, j, eps):
+    squares = 0.0
     for k in range(X.shape[1]):
-        total += (X[i, k] - X[j, k]) ** 2
-    return np.sqrt(total) < eps
+        squares += (X[i, k] - X[j, k]) ** 2
+    return np.sqrt(squares) < eps
 
 
 @kernel
 def sweep_neighbours(x, order, eps, first, bits):
-    """Fill a block for one feature ``x`` (n,), whose argsort is ``order``."""
+    """Fill a block for one feature ``x`` (n,), whose argsort is ``order``.
+
+    The neighbours of a row are a window of the sorted values, and both ends of the window only
+    move forward.
+    """
     n = x.size
     stop = first + bits.shape[0]
     low = 0
@@ -48,50 +76,47 @@ def sweep_neighbours(x, order, eps, first, bits):
         while high < n and np.sqrt((x[order[high]] - x[i]) ** 2) < eps:
             high += 1
         if first <= i < stop:
-            for at in range(low, high):
-                if order[at] > i:
-                    _set(bits, i - first, order[at])
+            for place in range(low, high):
+                if order[place] > i:
+                    _set(bits, i - first, order[place])
 
 
 @kernel
-def grid_neighbours(X, eps, cell, start, members, near_start, near, first, bits):
-    """Fill a block for points sorted into cells that are larger than ``eps``.
-
-    ``cell`` (n,) is each point's cell; ``members[start[c]:start[c + 1]]`` are a cell's points and
-    ``near[near_start[c]:near_start[c + 1]]`` the cells that touch it, itself among them.
-    """
+def grid_neighbours(X, eps, grid, first, bits):
+    """Fill a block for points ``X`` (n, d) by looking at the cells near each row."""
+    cell, start, members, near_start, near = grid
     for row in range(bits.shape[0]):
         i = first + row
-        for at in range(near_start[cell[i]], near_start[cell[i] + 1]):
-            for place in range(start[near[at]], start[near[at] + 1]):
+        for c in near[near_start[cell[i]] : near_start[cell[i] + 1]]:
+            for place in range(start[c], start[c + 1]):
                 j = members[place]
-                if j > i and _near(X, i, j, eps):
+                if j > i and _are_neighbours(X, i, j, eps):
                     _set(bits, row, j)
 
 
 @kernel
 def all_neighbours(X, eps, first, bits):
-    """Fill a block by looking at all later rows."""
+    """Fill a block for points ``X`` (n, d) by looking at all later rows."""
     for row in range(bits.shape[0]):
         for j in range(first + row + 1, X.shape[0]):
-            if _near(X, first + row, j, eps):
+            if _are_neighbours(X, first + row, j, eps):
                 _set(bits, row, j)
 
 
 @kernel
 def _lowest(word):
-    """Return the number of the lowest bit set, by halving."""
-    at = 0
+    """Return the position of the lowest bit that is set, by bisection."""
+    position = 0
     for width in (32, 16, 8, 4, 2, 1):
         if word & ((ONE << np.uint64(width)) - ONE) == 0:
             word >>= np.uint64(width)
-            at += width
-    return at
+            position += width
+    return position
 
 
 @kernel
 def count_gap_bytes(bits, first):
-    """Return the length of a block in the form of gaps."""
+    """Return the number of bytes of a block as gaps."""
     size = 0
     for row in range(bits.shape[0]):
         previous = first + row
@@ -111,7 +136,7 @@ def count_gap_bytes(bits, first):
 
 @kernel
 def write_gaps(bits, first, out):
-    """Write a block as gaps into ``out``, which has `count_gap_bytes` bytes."""
+    """Write a block as gaps into ``out``, an array of `count_gap_bytes` bytes."""
     at = 0
     for row in range(bits.shape[0]):
         previous = first + row
@@ -134,7 +159,7 @@ def write_gaps(bits, first, out):
 
 @kernel
 def read_gaps(data, n, first, bits):
-    """Fill a block from gaps; return whether the bytes are a block of exactly these rows."""
+    """Fill a block from gaps; return whether the bytes are a valid block of exactly these rows."""
     at = 0
     for row in range(bits.shape[0]):
         j = first + row
@@ -161,7 +186,7 @@ def read_gaps(data, n, first, bits):
 
 @kernel
 def count_bit_bytes(n, first, stop):
-    """Return the length of a block in the form of bits."""
+    """Return the number of bytes of a block as bits."""
     size = 0
     for i in range(first, stop):
         size += (n - 1 - i + 7) >> 3
@@ -170,7 +195,7 @@ def count_bit_bytes(n, first, stop):
 
 @kernel
 def write_bits(bits, n, first, out):
-    """Write a block as bits into ``out``, zeros of `count_bit_bytes` bytes."""
+    """Write a block as bits into ``out``, an array of `count_bit_bytes` zeros."""
     at = 0
     for row in range(bits.shape[0]):
         i = first + row
@@ -182,7 +207,7 @@ def write_bits(bits, n, first, out):
 
 @kernel
 def read_bits(data, n, first, bits):
-    """Fill a block from bits; return whether the bytes are a block of exactly these rows."""
+    """Fill a block from bits; return whether the bytes are a valid block of exactly these rows."""
     if data.size != count_bit_bytes(n, first, first + bits.shape[0]):
         return False
     at = 0
@@ -202,7 +227,7 @@ def read_bits(data, n, first, bits):
 
 @kernel
 def count_pairs(bits):
-    """Return the number of bits set in each row."""
+    """Return the number of bits that are set in each row."""
     counts = np.zeros(bits.shape[0], np.int64)
     for row in range(bits.shape[0]):
         for word in bits[row]:
@@ -213,41 +238,42 @@ def count_pairs(bits):
 
 
 @kernel
-def write_pairs(bits, out):
-    """Write the column of each bit set, row by row, into ``out``."""
-    at = 0
+def write_pairs(bits, columns):
+    """Write the column of each bit that is set into ``columns``, row by row."""
+    n_written = 0
     for row in range(bits.shape[0]):
         for w in range(bits.shape[1]):
             word = bits[row, w]
             while word:
-                out[at] = (w << 6) + _lowest(word)
+                columns[n_written] = (w << 6) + _lowest(word)
                 word &= word - ONE
-                at += 1
+                n_written += 1
 
 
 @kernel
 def label_rows(start, index, min_samples):
-    """Run DBSCAN on a graph given by each row's later neighbours as CSR (start, index).
+    """Run DBSCAN on a graph and return the cluster of each row (n,); -1 is noise.
 
-    A row counts as its own neighbour. Clusters are numbered by their first core row; a border row
-    belongs to the first of the clusters that reach it; -1 is noise.
+    The later neighbours of row ``i`` are ``index[start[i]:start[i + 1]]``. A row counts as its own
+    neighbour. Clusters are numbered by their first core row; a border row belongs to the first
+    cluster with a core row among its neighbours.
     """
     n = start.size - 1
     degree = np.ones(n, np.int64)
     for i in range(n):
         degree[i] += start[i + 1] - start[i]
-        for at in range(start[i], start[i + 1]):
-            degree[index[at]] += 1
+        for edge in range(start[i], start[i + 1]):
+            degree[index[edge]] += 1
     core = degree >= min_samples
     parent = np.arange(n)
     for i in range(n):
-        for at in range(start[i], start[i + 1]):
-            if core[i] and core[index[at]]:
-                union(parent, i, index[at])
+        for edge in range(start[i], start[i + 1]):
+            if core[i] and core[index[edge]]:
+                union(parent, i, index[edge])
     labels = number_components(parent, core)
     for i in range(n):
-        for at in range(start[i], start[i + 1]):
-            j = index[at]
+        for edge in range(start[i], start[i + 1]):
+            j = index[edge]
             if core[i] and not core[j] and (labels[j] < 0 or labels[i] < labels[j]):
                 labels[j] = labels[i]
             elif core[j] and not core[i] and (labels[i] < 0 or labels[j] < labels[i]):

@@ -1,3 +1,5 @@
+"""Shapes and places: noise, gaps, densities, sizes and seeds."""
+
 import numpy as np
 import pytest
 from scipy.spatial import cKDTree
@@ -6,7 +8,7 @@ from fedlib.datasets.shapes import places, shapes
 
 
 def density(X, k=10):
-    """Return the density about each point, by its k-th neighbour."""
+    """Return the density around each point, from the distance to its k-th neighbour."""
     return k / (np.pi * cKDTree(X).query(X, k + 1)[0][:, -1] ** 2)
 
 
@@ -19,7 +21,7 @@ def test_noise_is_thinner_than_any_shape(crowded, share):
 
 
 def test_shapes_far_apart():
-    """Between two shapes there is more room than between the points of any."""
+    """The gaps between shapes are wider than those between the points of a shape."""
     X, y = shapes(13_147)
     for shape in range(6):
         inside, others = X[y == shape], X[(y >= 0) & (y != shape)]
@@ -40,5 +42,5 @@ def test_sizes_and_seeds(draw):
         assert (X.shape, y.shape) == ((n_points, 2), (n_points,))
     assert np.array_equal(draw(50, random_state=3)[0], draw(50, random_state=3)[0])
     assert not np.array_equal(draw(50, random_state=3)[0], draw(50, random_state=4)[0])
-    with pytest.raises(ValueError, match="n_points must be at least 0; got -1"):
+    with pytest.raises(ValueError, match="n_points must be at least 0, got -1"):
         draw(-1)

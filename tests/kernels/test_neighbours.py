@@ -1,4 +1,4 @@
-"""The kernels behind vertical DBSCAN: finding, packing and reading blocks of later neighbours."""
+"""The kernels of vertical DBSCAN: finding, packing and reading blocks of later neighbours."""
 
 import numpy as np
 import pytest
@@ -11,29 +11,29 @@ from fedlib.kernels import neighbours as kernels
 
 
 def matrix_of(bits, n, first):
-    """Return a block as a boolean matrix of all columns."""
+    """Return a block as a boolean matrix with all n columns."""
     wide = np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little")
     assert not wide[:, n:].any()
     return wide[:, :n].astype(bool)
 
 
 def later(near, first, stop):
-    """Return the rows first..stop of the part of a relation above its diagonal."""
+    """Return the rows first..stop of a relation, restricted to later columns."""
     return np.triu(near, 1)[first:stop]
 
 
 @st.composite
 def blocks(draw):
-    """Draw a number of rows, a block of them, and any relation among later rows."""
+    """Draw a number of rows, a block of them, and a relation between each row and later ones."""
     n = draw(st.integers(1, 150))
     first = draw(st.integers(0, n - 1))
     stop = draw(st.integers(first + 1, n))
     density = draw(st.sampled_from([0.0, 0.02, 0.3, 1.0]))
     near = np.random.default_rng(draw(st.integers(0, 2**32))).random((n, n)) < density
-    wanted = later(near, first, stop)
+    expected = later(near, first, stop)
     bits = np.zeros((stop - first, (n + 63) // 64 * 64), bool)
-    bits[:, :n] = wanted
-    return n, first, stop, wanted, np.packbits(bits, axis=1, bitorder="little").view(np.uint64)
+    bits[:, :n] = expected
+    return n, first, stop, expected, np.packbits(bits, axis=1, bitorder="little").view(np.uint64)
 
 
 def as_gaps(bits, first):
@@ -49,8 +49,8 @@ def as_bits(bits, n, first):
 
 
 @given(blocks())
-def test_a_block_survives_both_forms(block):
-    """Reading gives back what was written, whichever form it took."""
+def test_both_forms_preserve_a_block(block):
+    """Reading returns the block that was written, in either form."""
     n, first, _, _, bits = block
     for read, data in (
         (kernels.read_gaps, as_gaps(bits, first)),
@@ -62,7 +62,10 @@ def test_a_block_survives_both_forms(block):
 
 
 def test_gaps_by_hand():
-    """Row 0 with the later neighbours 1 and 200, row 1 with none: 1, 199 in two bytes, ends."""
+    """Row 0 has the later neighbours 1 and 200: gaps 1 and 199, the latter in two bytes, and 0.
+
+    Row 1 has none: only 0.
+    """
     bits = np.zeros((2, 4), np.uint64)
     bits[0, 0] = 1 << 1
     bits[0, 3] = 1 << (200 - 192)
@@ -70,8 +73,8 @@ def test_gaps_by_hand():
 
 
 @given(blocks(), st.data())
-def test_a_damaged_block_is_refused_or_is_another_block(block, data):
-    """Truncated bytes are refused; any bytes at all are read without leaving the block's bounds."""
+def test_a_damaged_block_is_rejected_or_is_another_block(block, data):
+    """Bytes of another length are rejected; arbitrary bytes set only bits of later rows."""
     n, first, _, _, bits = block
     gaps = as_gaps(bits, first)
     assert not kernels.read_gaps(gaps[:-1], n, first, np.zeros_like(bits))
@@ -79,22 +82,22 @@ def test_a_damaged_block_is_refused_or_is_another_block(block, data):
     packed = as_bits(bits, n, first)
     longer = np.append(packed, 0).astype(np.uint8)
     assert not kernels.read_bits(longer, n, first, np.zeros_like(bits))
-    noise = data.draw(hnp.arrays(np.uint8, st.integers(0, 60)))
+    arbitrary = data.draw(hnp.arrays(np.uint8, st.integers(0, 60)))
     for read in (kernels.read_gaps, kernels.read_bits):
         into = np.zeros_like(bits)
-        read(noise, n, first, into)
+        read(arbitrary, n, first, into)
         assert not matrix_of(into, n, first)[:, : first + 1].any()
 
 
 @pytest.mark.parametrize("data", [[128] * 20, [255] * 9 + [127, 0], [1, 0, 5], []])
-def test_gaps_that_never_end_or_lead_too_far_are_refused(data):
-    """One row out of ten; an endless number, a huge gap, trailing bytes, nothing."""
+def test_invalid_gaps_are_rejected(data):
+    """One row out of ten: a number without an end, a huge gap, trailing bytes, no bytes."""
     bits = np.zeros((1, 1), np.uint64)
     assert not kernels.read_gaps(np.array(data, np.uint8), 10, 0, bits)
 
 
-def test_bits_beyond_the_last_row_are_refused():
-    """Of ten rows, row 0 has nine later ones; the tenth bit may not be set."""
+def test_bits_beyond_the_last_row_are_rejected():
+    """Of ten rows, nine are later than row 0, so the tenth bit must not be set."""
     bits = np.zeros((1, 1), np.uint64)
     assert kernels.read_bits(np.array([0, 1], np.uint8), 10, 0, bits)
     assert not kernels.read_bits(np.array([0, 2], np.uint8), 10, 0, bits)
@@ -102,14 +105,14 @@ def test_bits_beyond_the_last_row_are_refused():
 
 @given(blocks())
 def test_pairs_are_the_bits_set(block):
-    """Counting and writing pairs gives the block's rows and columns in order."""
-    *_, wanted, bits = block
+    """Counting and writing pairs returns the rows and columns of the set bits in order."""
+    *_, expected, bits = block
     counts = kernels.count_pairs(bits)
-    out = np.empty(counts.sum(), np.int32)
-    kernels.write_pairs(bits, out)
-    rows, columns = np.nonzero(wanted)
-    np.testing.assert_array_equal(np.repeat(np.arange(len(bits)), counts), rows)
-    np.testing.assert_array_equal(out, columns)
+    columns = np.empty(counts.sum(), np.int32)
+    kernels.write_pairs(bits, columns)
+    expected_rows, expected_columns = np.nonzero(expected)
+    np.testing.assert_array_equal(np.repeat(np.arange(len(bits)), counts), expected_rows)
+    np.testing.assert_array_equal(columns, expected_columns)
 
 
 @given(
@@ -119,7 +122,7 @@ def test_pairs_are_the_bits_set(block):
     seed=st.integers(0, 2**32),
 )
 def test_labels_of_a_graph_are_those_of_dbscan(n, density, min_samples, seed):
-    """Cores, borders and numbering as scikit-learn has them on the same graph."""
+    """Core rows, border rows and numbering are those of scikit-learn on the same graph."""
     near = np.triu(np.random.default_rng(seed).random((n, n)) < density, 1)
     start = np.append(0, np.cumsum(near.sum(axis=1)))
     labels = kernels.label_rows(start, np.nonzero(near)[1].astype(np.int32), min_samples)

@@ -1,0 +1,244 @@
+"""The cells of a grid as plain functions: count points, add counts, find clusters, place points.
+
+`fedlib.horizontal_dbscan` makes a federated protocol of them. A cell is a row of whole numbers,
+``floor(x / cell_size)``; only occupied cells are stored.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from fedlib.kernels.disjoint_set import connected_components
+from fedlib.kernels.grid import (
+    Candidates,
+    Groups,
+    adjacent_pairs,
+    find_candidates,
+    group_points,
+    nearest_candidate,
+    touching_pairs,
+)
+from fedlib.validation import check_option
+
+__all__ = ["add_counts", "count_cells", "label_cells", "place_points"]
+
+
+def count_cells(
+    X: NDArray[np.float64], cell_size: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the occupied cells of points and the number of points in each.
+
+    Parameters
+    ----------
+    X : array (n_points, n_features) of float64
+    cell_size : float
+
+    Returns
+    -------
+    cells : array (n_cells, n_features) of int64
+        Sorted lexicographically.
+    counts : array (n_cells,) of int64
+
+    Raises
+    ------
+    ValueError
+        When a point's cell lies outside ±2**62.
+
+    Examples
+    --------
+    >>> count_cells(np.array([[0.2, -0.1], [2.5, 0.4], [0.9, -0.9]]), cell_size=1.0)
+    (array([[ 0, -1],
+           [ 2,  0]]), array([2, 1]))
+    """
+    groups = _group(X, cell_size, with_inverse=False)
+    order = _lexicographic_order(groups.cells)
+    return groups.cells[order], groups.counts[order]
+
+
+def add_counts(
+    cells: NDArray[np.int64], counts: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the distinct cells, sorted lexicographically, and the sum of the counts of each.
+
+    Parameters
+    ----------
+    cells : array (n, n_features) of int64
+        Cells in any order, possibly repeated.
+    counts : array (n,) of int64
+
+    Examples
+    --------
+    >>> add_counts(np.array([[2], [0], [2]]), np.array([1, 5, 3]))
+    (array([[0],
+           [2]]), array([5, 4]))
+    """
+    order = _lexicographic_order(cells)
+    cells, counts = cells[order], counts[order]
+    first = np.ones(len(cells), bool)
+    first[1:] = (cells[1:] != cells[:-1]).any(axis=1)
+    return cells[first], np.add.reduceat(counts, np.flatnonzero(first)) if len(counts) else counts
+
+
+def label_cells(
+    cells: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    min_samples: int,
+    border: str = "nearest",
+    adjacency: str = "faces",
+    random_state: Any = None,
+) -> NDArray[np.int64]:
+    """Return the cluster of each cell.
+
+    Parameters
+    ----------
+    cells : array (n_cells, n_features) of int64
+        Distinct and sorted lexicographically, as `sum_cells` returns them.
+    counts : array (n_cells,) of int64
+    min_samples, border, adjacency, random_state
+        As in `HorizontalDBSCAN`.
+
+    Returns
+    -------
+    array (n_cells,) of int64
+        The cluster of each cell, or -1. Clusters are numbered by their first dense cell.
+
+    Raises
+    ------
+    ValueError
+        When ``border`` or ``adjacency`` is unknown.
+
+    Examples
+    --------
+    >>> cells = np.array([[0], [1], [3], [4]])
+    >>> label_cells(cells, np.array([9, 9, 1, 9]), min_samples=5)
+    array([ 0,  0, -1,  1])
+    """
+    check_option("border", border, ("nearest", "absorb"))
+    dense = counts >= min_samples
+    offsets = _offsets(cells.shape[1], adjacency, len(cells))
+    forward = offsets[len(offsets) // 2 :]  # one offset per pair of opposite ones
+    pairs = adjacent_pairs(cells, forward) if len(offsets) else touching_pairs(cells)
+    labels = connected_components(len(cells), pairs, dense)
+    if border == "absorb":
+        rank = check_random_state(random_state).permutation(len(cells))
+        _absorb(labels, dense, pairs, rank)
+    return labels
+
+
+def _absorb(
+    labels: NDArray[np.int64],
+    dense: NDArray[np.bool_],
+    pairs: NDArray[np.int64],
+    rank: NDArray[np.int64],
+) -> None:
+    """Label the border cells that growing clusters absorb when cells are visited by ``rank``.
+
+    A cluster grows to its full size when the first of its dense cells is visited. A border cell
+    goes to the first adjacent cluster that grows, unless the cell itself was visited before.
+    """
+    starts = np.full(labels.max(initial=-1) + 1, len(rank))
+    np.minimum.at(starts, labels[dense], rank[dense])
+    directed = np.concatenate([pairs, pairs[:, ::-1]])
+    leaves_cluster = dense[directed[:, 0]] & ~dense[directed[:, 1]]
+    cluster_cell, border_cell = directed[leaves_cluster].T
+    start = starts[labels[cluster_cell]]
+    reached = start < rank[border_cell]
+    latest_first = np.argsort(-start[reached], kind="stable")  # so that the earliest is kept
+    labels[border_cell[reached][latest_first]] = labels[cluster_cell[reached][latest_first]]
+
+
+def place_points(
+    X: NDArray[np.float64],
+    cell_size: float,
+    cells: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    assign: str = "point",
+    adjacency: str = "faces",
+) -> NDArray[np.int64]:
+    """Return the cluster of each point: that of its cell, else that of an adjacent cell, or -1.
+
+    Parameters
+    ----------
+    X : array (n_points, n_features) of float64
+    cell_size : float
+    cells : array (n_cells, n_features) of int64
+        The cells that belong to a cluster, in any order.
+    labels : array (n_cells,) of int64
+        The cluster of each of these cells.
+    assign, adjacency
+        As in `HorizontalDBSCAN`.
+
+    Returns
+    -------
+    array (n_points,) of int64
+
+    Raises
+    ------
+    ValueError
+        When the points and cells differ in the number of features, a point's cell lies outside
+        ±2**62, or ``assign`` or ``adjacency`` is unknown.
+
+    Examples
+    --------
+    >>> cells, labels = np.array([[0], [2]]), np.array([0, 1])
+    >>> place_points(np.array([[0.5], [1.4], [1.6], [7.0]]), 1.0, cells, labels)
+    array([ 0,  0,  1, -1])
+    """
+    check_option("assign", assign, ("point", "cell"))
+    if X.shape[1] != cells.shape[1]:
+        raise ValueError(
+            f"X must have {cells.shape[1]} features, as the cells do; got {X.shape[1]}"
+        )
+    groups = _group(X, cell_size, with_inverse=True)
+    order = _lexicographic_order(cells)
+    cells, labels = cells[order], labels[order]
+    candidates = find_candidates(groups.cells, cells, _offsets(X.shape[1], adjacency, len(cells)))
+    if assign == "point":
+        chosen = nearest_candidate(X, groups.inverse, candidates, cells, cell_size)
+    else:
+        chosen = _largest(candidates)[groups.inverse]
+    return np.append(labels, -1)[chosen]
+
+
+def _largest(candidates: Candidates) -> NDArray[np.int64]:
+    """Return the last candidate of each cell, or -1."""
+    start, numbers = candidates
+    last = np.full(len(start) - 1, -1)
+    exists = start[1:] > start[:-1]
+    last[exists] = numbers[start[1:][exists] - 1]
+    return last
+
+
+def _group(X: NDArray[np.float64], cell_size: float, with_inverse: bool) -> Groups:
+    groups: Groups = group_points(X, cell_size, with_inverse)
+    if groups.outside >= 0:
+        raise ValueError(
+            f"cell_size={cell_size} is too small for row {groups.outside}:"
+            " its cell lies outside ±2**62"
+        )
+    return groups
+
+
+def _lexicographic_order(cells: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Return the indices that sort cells."""
+    return np.lexsort(cells.T[::-1])
+
+
+def _offsets(n_features: int, adjacency: str, n_cells: int) -> NDArray[np.int64]:
+    """Return the differences between a cell and its neighbours, in lexicographic order.
+
+    Empty when comparing all cells is cheaper than trying all ``3**n_features - 1`` offsets.
+    """
+    check_option("adjacency", adjacency, ("faces", "full"))
+    if adjacency == "faces":
+        forward = np.eye(n_features, dtype=np.int64)[::-1]
+        return np.concatenate([-forward[::-1], forward])
+    if 3.0**n_features > max(n_cells, 3**4):
+        return np.empty((0, n_features), np.int64)
+    offsets = np.array(list(product((-1, 0, 1), repeat=n_features)), np.int64)
+    return offsets[offsets.any(axis=1)]
