@@ -229,7 +229,7 @@ def test_many_threads_at_once():
         ({"radii": [1, np.nan, 1]}, "radii must be finite and at least 0, got nan"),
         ({"X": [[np.nan], [1], [2]]}, "X contains NaN"),
         ({"X": [1, 2, 3]}, "Expected 2D array"),
-        ({"n_jobs": 0}, "n_jobs must be a whole number of at least 1, or -1, got 0"),
+        ({"n_jobs": 0}, "n_jobs must be -1 or an integer of at least 1, got 0"),
     ],
 )
 def test_bad_input(changed, message):
@@ -239,7 +239,7 @@ def test_bad_input(changed, message):
 
 
 def test_bad_queries():
-    with pytest.raises(ValueError, match="the same features, got 1 and 2"):
+    with pytest.raises(ValueError, match="the same number of features, got 1 and 2"):
         neighbours_within([[1.0]], [[1.0, 2.0]], 1)
     with pytest.raises(ValueError, match="radius must be at least 0, got -1.0"):
         nearest_within([[1.0]], [[1.0]], -1)
