@@ -83,11 +83,10 @@ def _squared_distance(points, axes, i, j):
 
 
 @kernel
-def _squared_distance_to_box(cells, i, c):
+def _squared_distance_to_box(points, axes, i, lower, upper, c):
     total = 0.0
-    for k in range(len(cells.axes)):
-        x = cells.points[i, k]
-        total += max(cells.lower[c, k] - x, 0.0, x - cells.upper[c, k]) ** 2
+    for k in range(len(axes)):
+        total += max(lower[c, k] - points[i, k], 0.0, points[i, k] - upper[c, k]) ** 2
     return total
 
 
@@ -102,22 +101,20 @@ def gather(X, order, points, first, stop):
 @kernel
 def bound_cells(cells, first, stop):
     """Write the boxes of the cells ``first..stop``."""
-    points, start = cells.points, cells.start
+    points, start, lower, upper = cells.points, cells.start, cells.lower, cells.upper
     for c in range(first, stop):
         for k in range(len(cells.axes)):
             low = high = points[start[c], k]
             for i in range(start[c] + 1, start[c + 1]):
                 low = min(low, points[i, k])
                 high = max(high, points[i, k])
-            cells.lower[c, k] = low
-            cells.upper[c, k] = high
+            lower[c, k] = low
+            upper[c, k] = high
 
 
 @kernel
-def _add_weights(cells, i, first, stop, total, enough):
+def _add_weights(points, axes, weights, i, squared_radius, first, stop, total, enough):
     """Add the weights of the points ``first..stop`` around point i, until they are enough."""
-    points, axes, weights = cells.points, cells.axes, cells.weights
-    squared_radius = cells.squared_radii[i]
     for begin in range(first, stop, PIECE):
         if total >= enough:
             break
@@ -135,37 +132,39 @@ def _add_weights(cells, i, first, stop, total, enough):
 
 
 @kernel
-def _weight_of_cell(cells, c):
-    """Return the weight of all points of a cell."""
-    first, stop = cells.start[c], cells.start[c + 1]
-    if cells.weights.size == 0:
+def _sum_weights(weights, first, stop):
+    """Return the weight of the points ``first..stop``."""
+    if weights.size == 0:
         return float(stop - first)
     total = 0.0
     for i in range(first, stop):
-        total += cells.weights[i]
+        total += weights[i]
     return total
 
 
 @kernel
 def find_core(block, cells, min_samples):
     """Write which points of a block are core points, and how many there are in each cell."""
+    near_start, near = block.near_start, block.near
+    points, axes, weights = cells.points, cells.axes, cells.weights
+    squared_radii, start, core = cells.squared_radii, cells.start, cells.core
     for w in range(block.cells.size):
         c = block.cells[w]
-        first, stop = cells.start[c], cells.start[c + 1]
-        weight = _weight_of_cell(cells, c)
+        first, stop = start[c], start[c + 1]
+        weight = _sum_weights(weights, first, stop)
         n_core = 0
         for i in range(first, stop):
-            total = weight
-            for r in range(block.near_start[w], block.near_start[w + 1]):
-                a, b = cells.start[block.near[r, 0]], cells.start[block.near[r, 1]]
+            total, r2 = weight, squared_radii[i]
+            for r in range(near_start[w], near_start[w + 1]):
+                a, b = start[near[r, 0]], start[near[r, 1]]
                 if a <= first < b:  # the cell itself is counted already
-                    total = _add_weights(cells, i, a, first, total, min_samples)
+                    total = _add_weights(points, axes, weights, i, r2, a, first, total, min_samples)
                     a = stop
-                total = _add_weights(cells, i, a, b, total, min_samples)
+                total = _add_weights(points, axes, weights, i, r2, a, b, total, min_samples)
                 if total >= min_samples:
                     break
-            cells.core[i] = total >= min_samples
-            n_core += cells.core[i]
+            core[i] = total >= min_samples
+            n_core += core[i]
         cells.n_core[c] = n_core
 
 
@@ -175,54 +174,55 @@ def join_cells(block, cells, stop, parent, crossing):
 
     Cells from ``stop`` on are left out. A cell that is near one of them is marked in ``crossing``.
     """
+    near_start, near, n_core = block.near_start, block.near, cells.n_core
     for w in range(block.cells.size):
         a = block.cells[w]
         root = find(parent, a)
-        for r in range(block.near_start[w], block.near_start[w + 1]):
-            if block.near[r, 1] > stop:
+        for r in range(near_start[w], near_start[w + 1]):
+            if near[r, 1] > stop:
                 crossing[a] = True
-            for b in range(max(block.near[r, 0], a + 1), min(block.near[r, 1], stop)):
-                if cells.n_core[b] == 0 or parent[b] == root or find(parent, b) == root:
+            for b in range(max(near[r, 0], a + 1), min(near[r, 1], stop)):
+                if n_core[b] == 0 or parent[b] == root or find(parent, b) == root:
                     continue
-                if _connected(cells, a, b):
+                if n_core[a] * n_core[b] > MANY:
+                    connected = _connected_by_trees(cells, a, b)
+                else:
+                    connected = _connected_by_pairs(cells, a, b)
+                if connected:
                     union(parent, a, b)
                     root = find(parent, a)
 
 
 @kernel
-def _connected(cells, a, b):
-    """Return whether a core point of one cell is in the neighbourhood of one of the other."""
-    if cells.n_core[a] * cells.n_core[b] > MANY:
-        return _connected_by_trees(cells, a, b)
-    return _connected_by_pairs(cells, a, b)
-
-
-@kernel
 def _connected_by_pairs(cells, a, b):
-    """Return what `_connected` does; the cost is the number of pairs of points."""
-    points, axes, squared_radii = cells.points, cells.axes, cells.squared_radii
-    first, stop = cells.start[b], cells.start[b + 1]
+    """Return whether a core point of one cell is in the neighbourhood of one of the other.
+
+    The cost is the number of pairs of points.
+    """
+    points, axes, start, core = cells.points, cells.axes, cells.start, cells.core
+    squared_radii, lower, upper = cells.squared_radii, cells.lower, cells.upper
+    first, stop = start[b], start[b + 1]
     check_box = stop - first > FEW
-    furthest = 0.0
+    largest = 0.0  # squared radius in cell b
     if check_box:
         for j in range(first, stop):
-            furthest = max(furthest, squared_radii[j])
-    for i in range(cells.start[a], cells.start[a + 1]):
-        if not cells.core[i] or (
-            check_box and _squared_distance_to_box(cells, i, b) > max(squared_radii[i], furthest)
+            largest = max(largest, squared_radii[j])
+    for i in range(start[a], start[a + 1]):
+        r2 = squared_radii[i]
+        if not core[i] or (
+            check_box
+            and _squared_distance_to_box(points, axes, i, lower, upper, b) > max(r2, largest)
         ):
             continue
         for j in range(first, stop):
-            if cells.core[j] and _squared_distance(points, axes, i, j) <= max(
-                squared_radii[i], squared_radii[j]
-            ):
+            if core[j] and _squared_distance(points, axes, i, j) <= max(r2, squared_radii[j]):
                 return True
     return False
 
 
 @kernel
 def _connected_by_trees(cells, a, b):
-    """Return what `_connected` does, for cells with many points."""
+    """Return what `_connected_by_pairs` does, for cells with many core points."""
     X, squared_radii_x = _core_points(cells, a)
     Y, squared_radii_y = _core_points(cells, b)
     return _any_reaches(Y, squared_radii_y, X) or _any_reaches(X, squared_radii_x, Y)
@@ -269,34 +269,33 @@ def find_border(block, cells, nearest):
     It is the nearest core point that has the point in its neighbourhood. Ties go to the first in
     lexicographic order.
     """
+    near_start, near = block.near_start, block.near
+    points, axes, start, core = cells.points, cells.axes, cells.start, cells.core
+    lower, upper, n_core = cells.lower, cells.upper, cells.n_core
+    squared_radii = cells.squared_radii
     for w in range(block.cells.size):
         c = block.cells[w]
-        for i in range(cells.start[c], cells.start[c + 1]):
-            if not cells.core[i]:
-                near = block.near[block.near_start[w] : block.near_start[w + 1]]
-                nearest[i] = _find_nearest_core(cells, i, near)
-
-
-@kernel
-def _find_nearest_core(cells, i, near):
-    """Return the core point that point i joins, or -1; ``near`` are the ranges of cells near it."""
-    points, axes = cells.points, cells.axes
-    best, nearest = np.inf, -1
-    for r in range(near.shape[0]):
-        for b in range(near[r, 0], near[r, 1]):
-            if cells.n_core[b] == 0 or _squared_distance_to_box(cells, i, b) > best:
+        for i in range(start[c], start[c + 1]):
+            if core[i]:
                 continue
-            for j in range(cells.start[b], cells.start[b + 1]):
-                if not cells.core[j]:
-                    continue
-                squared = _squared_distance(points, axes, i, j)
-                if squared <= cells.squared_radii[j] and (
-                    nearest < 0
-                    or squared < best
-                    or (squared == best and _precedes(points, axes, j, nearest))
-                ):
-                    best, nearest = squared, j
-    return nearest
+            best, best_squared = -1, np.inf
+            for r in range(near_start[w], near_start[w + 1]):
+                for b in range(near[r, 0], near[r, 1]):
+                    if n_core[b] == 0 or (
+                        _squared_distance_to_box(points, axes, i, lower, upper, b) > best_squared
+                    ):
+                        continue
+                    for j in range(start[b], start[b + 1]):
+                        if not core[j]:
+                            continue
+                        squared = _squared_distance(points, axes, i, j)
+                        if squared <= squared_radii[j] and (
+                            best < 0
+                            or squared < best_squared
+                            or (squared == best_squared and _precedes(points, axes, j, best))
+                        ):
+                            best, best_squared = j, squared
+            nearest[i] = best
 
 
 @kernel

@@ -211,24 +211,25 @@ def find_around(tree, queries, i, squared_radius, buffer, position):
     """Write the rows of all points around query ``i`` to ``buffer``, from ``position`` on.
 
     The rows are in tree order. Nothing is written to an empty buffer. Returns the position after
-    the last row; what it has grown by is the number of points.
+    the last row, so the number of points is the difference.
     """
+    points, order, right, lower, upper = tree.points, tree.order, tree.right, tree.lower, tree.upper
     stack = np.empty(MAX_STACK, np.int64)
     stack[0] = 0
-    n_stack = 1 if tree.order.size else 0
+    n_stack = 1 if order.size else 0
     while n_stack:
         n_stack -= 1
         node = stack[n_stack]
-        if _squared_distance_to_box(queries, i, tree.lower, tree.upper, node) > squared_radius:
+        if _squared_distance_to_box(queries, i, lower, upper, node) > squared_radius:
             continue
-        if tree.right[node]:
-            stack[n_stack] = tree.right[node]
+        if right[node]:
+            stack[n_stack] = right[node]
             stack[n_stack + 1] = node + 1
             n_stack += 2
             continue
         for place in range(tree.first[node], tree.stop[node]):
-            j = tree.order[place]
-            if squared_distance(queries, i, tree.points, j) <= squared_radius:
+            j = order[place]
+            if squared_distance(queries, i, points, j) <= squared_radius:
                 if buffer.size:
                     buffer[position] = j
                 position += 1
@@ -267,12 +268,11 @@ def _max_by_node(tree, squared_radii):
 
 
 @kernel
-def _push_nearer_child_last(tree, queries, i, node, stack, n_stack):
+def _push_nearer_child_last(queries, i, right, lower, upper, node, stack, n_stack):
     """Push the children of a node; return the number of nodes on the stack."""
-    near, far = node + 1, tree.right[node]
-    to_near = _squared_distance_to_box(queries, i, tree.lower, tree.upper, near)
-    to_far = _squared_distance_to_box(queries, i, tree.lower, tree.upper, far)
-    if to_near > to_far:
+    near, far = node + 1, right[node]
+    to_near = _squared_distance_to_box(queries, i, lower, upper, near)
+    if to_near > _squared_distance_to_box(queries, i, lower, upper, far):
         near, far = far, near
     stack[n_stack] = far
     stack[n_stack + 1] = near
@@ -286,25 +286,28 @@ def find_nearest(tree, queries, squared_radii):
     Point j reaches a query at a squared distance of at most ``squared_radii[j]``. Ties go to the
     lowest row.
     """
+    points, order, right, lower, upper = tree.points, tree.order, tree.right, tree.lower, tree.upper
     max_squared_radius = _max_by_node(tree, squared_radii)
     found = np.full(queries.shape[0], -1, np.int64)
     stack = np.empty(MAX_STACK, np.int64)
     for i in range(queries.shape[0]):
         nearest = np.inf
         stack[0] = 0
-        n_stack = 1 if tree.order.size else 0
+        n_stack = 1 if order.size else 0
         while n_stack:
             n_stack -= 1
             node = stack[n_stack]
             bound = min(nearest, max_squared_radius[node])
-            if _squared_distance_to_box(queries, i, tree.lower, tree.upper, node) > bound:
+            if _squared_distance_to_box(queries, i, lower, upper, node) > bound:
                 continue
-            if tree.right[node]:
-                n_stack = _push_nearer_child_last(tree, queries, i, node, stack, n_stack)
+            if right[node]:
+                n_stack = _push_nearer_child_last(
+                    queries, i, right, lower, upper, node, stack, n_stack
+                )
                 continue
             for place in range(tree.first[node], tree.stop[node]):
-                j = tree.order[place]
-                squared = squared_distance(queries, i, tree.points, j)
+                j = order[place]
+                squared = squared_distance(queries, i, points, j)
                 if squared <= squared_radii[j] and (
                     squared < nearest or (squared == nearest and (found[i] < 0 or j < found[i]))
                 ):
@@ -353,7 +356,7 @@ def find_near_leaves(tree, leaves, wanted, near_start, near):
     int
         The number of wanted leaves that are done, at least 1 if there is any.
     """
-    reach = leaves.max_squared_radius
+    right, lower, upper, reach = tree.right, tree.lower, tree.upper, leaves.max_squared_radius
     stack = np.empty(MAX_STACK, np.int64)
     n_near = 0
     near_start[0] = 0
@@ -366,11 +369,11 @@ def find_near_leaves(tree, leaves, wanted, near_start, near):
         while n_stack:
             n_stack -= 1
             node = stack[n_stack]
-            apart = _squared_distance_of_boxes(tree.lower, tree.upper, leaf_node, node)
-            if apart > max(reach[leaf_node], reach[node]):
+            gap = _squared_distance_of_boxes(lower, upper, leaf_node, node)
+            if gap > max(reach[leaf_node], reach[node]):
                 continue
-            if tree.right[node]:
-                stack[n_stack] = tree.right[node]
+            if right[node]:
+                stack[n_stack] = right[node]
                 stack[n_stack + 1] = node + 1
                 n_stack += 2
                 continue

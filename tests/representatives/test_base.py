@@ -70,7 +70,7 @@ def fail_at(request, client):
 
 
 def test_a_model_places_points():
-    """The nearest clustered representative that reaches a point, the first of equals; else -1."""
+    """In the cluster of the nearest clustered representative that reaches them. Ties: the first."""
     places = np.array([[4.0], [0.0], [2.0]])
     model = RepresentativeModel(places, np.array([1, 0, -1]), np.array([2.5, 2.0, 9.0]))
     assert model.n_features == 1
