@@ -1,14 +1,15 @@
-"""DBSCAN with point weights and a radius for each query point, in memory linear in the points.
+"""DBSCAN with point weights and individual radii, in memory linear in the number of points.
 
-The points are sorted into cells of which any two points are in each other's neighbourhood: so all
-core points of a cell are in one cluster, a cell of enough weight has core points only, and what is
-left to do is a matter of cells near each other. In up to three dimensions the cells are those of a
-grid whose diagonal is just below ``eps``; with more, with radii of their own, or where the data
-are too wide for 64-bit cell numbers, they are the leaves of a k-d tree. Cells near a cell are
-found block by block and forgotten.
+The points are sorted into cells, of which any two points are in each other's neighbourhood. So all
+core points of a cell are in one cluster, and a cell of enough weight has core points only. Only
+cells near each other remain to be compared. They are found block by block and not stored.
 
-Sources: M. Ester, H.-P. Kriegel, J. Sander, X. Xu, "A density-based algorithm for discovering
-clusters in large spatial databases with noise", KDD 1996; for cells of diagonal ``eps``
+With up to three features, the cells are those of a grid whose diagonal is slightly below ``eps``.
+With more features, with individual radii, or when the data are too wide for 64-bit cell numbers,
+they are the leaves of a k-d tree.
+
+Sources: M. Ester, H.-P. Kriegel, J. Sander and X. Xu, "A density-based algorithm for discovering
+clusters in large spatial databases with noise", KDD 1996; for cells of diagonal ``eps``:
 A. Gunawan, "A faster algorithm for DBSCAN", Eindhoven 2013.
 """
 
@@ -16,33 +17,30 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from numbers import Integral, Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_array
 
-from fedlib.kernels.density import (
-    bound_cells,
-    find_border,
-    find_core,
-    gather,
-    join_cells,
-    number_clusters,
-)
-from fedlib.kernels.kd_tree import build, collect_leaves, find_nearest, find_within, near_in_tree
-from fedlib.kernels.sorted_grid import find_cells, find_keys, near_in_grid, sort_keys
+from fedlib.kernels import density, kd_tree, sorted_grid
+from fedlib.validation import check_points
 
 __all__ = ["cluster", "dbscan", "nearest_within", "neighbours_within"]
 
-GRID_FEATURES = 3  # up to which the grid is used, and kernels are compiled for each number of them
-BLOCK = 4096  # cells looked at together
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# With up to this number of features a grid is used, and kernels are compiled for each number.
+GRID_FEATURES = 3
+MAX_GRID_SIDE = 2.0**40  # cells; the margins below are far above the rounding of such a quotient
+MAX_KEY = 2**62
 LEAF_SIZE = 16  # of the tree for searches
-ROOM = 1 << 16  # ranges of near cells kept at once, or what one cell has where that is more
+BLOCK = 4096  # cells in a block
+BUFFER = 1 << 16  # ranges of near cells in a block, or those of one cell when they are more
 
 
 def dbscan(
@@ -53,8 +51,10 @@ def dbscan(
     radii: ArrayLike | None = None,
     *,
     n_jobs: int | None = None,
-) -> NDArray[np.int64]:
-    """Return the cluster of each point, -1 for noise; for the parameters see `cluster`.
+) -> Ints:
+    """Return the cluster of each point, -1 for noise.
+
+    This is the first array that `cluster` returns; see there for parameters, errors and cost.
 
     Examples
     --------
@@ -73,48 +73,57 @@ def cluster(
     radii: ArrayLike | None = None,
     *,
     n_jobs: int | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+) -> tuple[Ints, NDArray[np.bool_]]:
     """Return the cluster of each point, -1 for noise, and which points are core points.
 
     Parameters
     ----------
-    X : array-like of shape (n_points, n_features)
+    X : array-like (n_points, n_features)
         Finite numbers; there may be no rows.
     eps : float
-        Radius of a neighbourhood, above 0. Points at just this distance are in it.
+        Radius of a neighbourhood, in the units of the features, above 0. Points at exactly this
+        distance belong to it.
     min_samples : float
-        A core point has at least this weight in its neighbourhood, itself included; above 0.
-    sample_weight : array-like of shape (n_points,), optional
-        Weight of each point, at least 0; 1 if not given.
-    radii : array-like of shape (n_points,), optional
-        What each point adds to the radius of its own neighbourhood, at least 0.
+        Minimum weight of a core point's neighbourhood, including the point itself; above 0.
+    sample_weight : array-like (n_points,), optional
+        Weight of each point, at least 0; by default 1.
+    radii : array-like (n_points,), optional
+        Added to ``eps`` for the neighbourhood of each point, at least 0; by default 0.
     n_jobs : int, optional
-        Number of threads; one if not given, -1 for all cores. The result does not depend on it.
+        Number of threads, at least 1, or -1 for one per core; by default 1. The result does not
+        depend on it.
 
     Returns
     -------
-    labels : ndarray of shape (n_points,)
-        Clusters are numbered by their first core point, as scikit-learn does, -1 is noise.
-    core : ndarray of bool, of shape (n_points,)
+    labels : array (n_points,) of int64
+        The cluster of each point, -1 for noise. As in scikit-learn, clusters are numbered by their
+        first core point.
+    core : array (n_points,) of bool
+        Which points are core points.
 
     Raises
     ------
     ValueError
-        If a parameter is out of its range, or an array has another length than `X`.
+        When a parameter is out of range, or an array has another length than ``X``.
 
     Notes
     -----
-    Point i's neighbourhood are the points j with ``d(i, j) <= eps + radii[i]``. Two core points are
-    in one cluster when either is in the other's neighbourhood. A point that is no core point joins
-    the nearest core point in whose neighbourhood it is; of several at the same distance, the one
-    that is first in lexicographic order of the coordinates. So no label depends on the order of
-    the rows, but for its number. scikit-learn gives such a point to the first cluster that finds
-    it; everything else is the same.
+    The neighbourhood of point i contains the points j with ``d(i, j) <= eps + radii[i]``. Two core
+    points are in one cluster when either is in the other's neighbourhood. Any other point joins the
+    nearest core point in whose neighbourhood it is. Ties go to the first core point in
+    lexicographic order of the coordinates. So the order of the rows affects only the numbers of the
+    clusters. scikit-learn assigns such a point to the first cluster that reaches it; everything
+    else is the same.
 
     Squares are compared: the sum of the squared differences, in the order of the features, with the
-    square of the radius, all in float64, as scikit-learn's trees do. A radius below 1e-154 or above
-    1e154 has no square in float64. Weights are added in no fixed order: they decide alike for any
-    order of rows when they are whole numbers below 2**53 in sum, or well off `min_samples`.
+    square of the radius, all in float64, as in scikit-learn's trees. A radius below 1e-154 or above
+    1e154 has no square in float64. Weights are added in no fixed order. The result is the same for
+    any order of the rows if the weights are integers whose sum is below 2**53, or if no sum is
+    within rounding of ``min_samples``.
+
+    Memory is linear in the number of points. Sorting them into cells takes time linear in their
+    number with a grid and O(n log n) with a tree. After that, the time depends on the number of
+    points in neighbouring cells, and rises with the number of features.
 
     Examples
     --------
@@ -125,37 +134,54 @@ def cluster(
     >>> cluster([[0.0], [3.0]], eps=1, min_samples=2, radii=[2, 0])[0]
     array([0, 0])
     """
-    points = _as_points(X, "X")
-    _positive(eps, "eps")
-    _positive(min_samples, "min_samples")
-    n_jobs = _threads(n_jobs)
+    points = _check_points(X, "X")
+    _check_positive(eps, "eps")
+    _check_positive(min_samples, "min_samples")
+    n_threads = _check_n_jobs(n_jobs)
     n = len(points)
-    weights = np.empty(0)  # all 1
+    weights = np.empty(0)  # stands for weights of 1
     if sample_weight is not None:
-        weights = _per_point(sample_weight, n, "sample_weight")
-    limits = _squares(np.full(n, eps) if radii is None else eps + _per_point(radii, n, "radii"))
+        weights = _check_per_point(sample_weight, n, "sample_weight")
+    reach = np.full(n, eps) if radii is None else eps + _check_per_point(radii, n, "radii")
     if n == 0:
         return np.empty(0, np.int64), np.empty(0, bool)
-    index = _grid(points, eps) if radii is None and points.shape[1] <= GRID_FEATURES else None
+    squared_radii = _square(reach)
+    index = None
+    if radii is None and points.shape[1] <= GRID_FEATURES:
+        index = _index_by_grid(points, eps)
     if index is None:
-        index = _tree(points, limits)
-    return _cluster(points, index, limits, weights, float(min_samples), n_jobs)
+        index = _index_by_tree(points, squared_radii)
+    return _Clustering(points, index, squared_radii, weights, min_samples).run(n_threads)
 
 
-def neighbours_within(
-    X: ArrayLike, points: ArrayLike, radius: ArrayLike
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return which ``points`` lie within a radius of each row of ``X``, as CSR (start, index).
-
-    The neighbours of row i are ``index[start[i]:start[i + 1]]``, ascending. Memory grows with all
-    neighbourhoods together: pass a block of rows where they are too many.
+def neighbours_within(X: ArrayLike, points: ArrayLike, radius: ArrayLike) -> tuple[Ints, Ints]:
+    """Return which ``points`` lie within a radius of each row of ``X``, as CSR arrays.
 
     Parameters
     ----------
-    X : array-like of shape (n_queries, n_features)
-    points : array-like of shape (n_points, n_features)
-    radius : float or array-like of shape (n_queries,)
-        Radius of each query, at least 0; points at just this distance are within it.
+    X : array-like (n_queries, n_features)
+        Finite numbers; there may be no rows.
+    points : array-like (n_points, n_features)
+        Finite numbers; there may be no rows.
+    radius : float or array-like (n_queries,)
+        Radius around each query, in the units of the features, at least 0. Points at exactly this
+        distance are within it.
+
+    Returns
+    -------
+    start : array (n_queries + 1,) of int64
+    index : array (n_neighbours,) of int64
+        The neighbours of row i are ``index[start[i]:start[i + 1]]``, ascending.
+
+    Raises
+    ------
+    ValueError
+        When an argument is out of range, or the numbers of features differ.
+
+    Notes
+    -----
+    Memory is linear in the number of all neighbours: pass a block of rows if they are too many.
+    Time is O(n_points log n_points) for a k-d tree and two searches per query.
 
     Examples
     --------
@@ -163,21 +189,37 @@ def neighbours_within(
     >>> neighbours_within([[0.0], [5.0]], [[3.0], [1.0], [0.5]], radius=1)
     (array([0, 2, 2]), array([1, 2]))
     """
-    queries, places = _as_pair(X, points)
-    limits = _squares(_per_point(radius, len(queries), "radius"))
-    return find_within(queries, limits, places, *build(places, LEAF_SIZE, 0.0))
+    queries, places = _check_pair(X, points)
+    squared_radii = _square(_check_per_point(radius, len(queries), "radius"))
+    return kd_tree.find_within(kd_tree.build(places, LEAF_SIZE, 0.0), queries, squared_radii)
 
 
-def nearest_within(X: ArrayLike, points: ArrayLike, radius: ArrayLike) -> NDArray[np.int64]:
+def nearest_within(X: ArrayLike, points: ArrayLike, radius: ArrayLike) -> Ints:
     """Return for each row of ``X`` the nearest of ``points`` that reaches it, or -1.
 
     Parameters
     ----------
-    X : array-like of shape (n_queries, n_features)
-    points : array-like of shape (n_points, n_features)
-    radius : float or array-like of shape (n_points,)
-        How far each *point* reaches, at least 0, inf for any distance. Of points at the same
-        distance the one with the lowest index is taken.
+    X : array-like (n_queries, n_features)
+        Finite numbers; there may be no rows.
+    points : array-like (n_points, n_features)
+        Finite numbers; there may be no rows.
+    radius : float or array-like (n_points,)
+        How far each *point* reaches, in the units of the features, at least 0; inf for any
+        distance.
+
+    Returns
+    -------
+    array (n_queries,) of int64
+        Indices into ``points``. Ties go to the lowest index.
+
+    Raises
+    ------
+    ValueError
+        When an argument is out of range, or the numbers of features differ.
+
+    Notes
+    -----
+    Time is O(n_points log n_points) for a k-d tree and one search per query; memory is linear.
 
     Examples
     --------
@@ -185,168 +227,199 @@ def nearest_within(X: ArrayLike, points: ArrayLike, radius: ArrayLike) -> NDArra
     >>> nearest_within([[0.0], [4.0], [9.0]], [[1.0], [5.0]], radius=[1, 3])
     array([ 0,  1, -1])
     """
-    queries, places = _as_pair(X, points)
-    limits = _squares(_per_point(radius, len(places), "radius", infinite=True))
-    return find_nearest(queries, limits, places, *build(places, LEAF_SIZE, 0.0))
+    queries, places = _check_pair(X, points)
+    squared_radii = _square(_check_per_point(radius, len(places), "radius", infinite=True))
+    return kd_tree.find_nearest(kd_tree.build(places, LEAF_SIZE, 0.0), queries, squared_radii)
 
 
 class _Index(NamedTuple):
-    """Points sorted into cells, of which any two points are in each other's neighbourhood."""
+    """Points sorted into cells, and a search for the cells near a cell."""
 
-    order: NDArray[np.int64]  # (n,) the row of each point
-    cell_start: NDArray[np.int64]  # (n_cells + 1,) where the points of each cell begin
-    near: Callable[..., int]  # (which, done, near_start, near): the kernel that finds near cells
-    most_near: int  # ranges of near cells that one cell can have
+    order: Ints  # (n,) the row of each point, cell by cell
+    start: Ints  # (n_cells + 1,) where the points of each cell begin
+    find_near: Callable[[Ints, Ints, Ints], int]  # (cells, near_start, near): fills the buffers
+    max_ranges: int  # of near cells that one cell can have
 
 
-def _grid(X, eps):
+def _index_by_grid(X: Floats, eps: float) -> _Index | None:
     """Return a grid whose cells' diagonal is just below ``eps``, or None if it is too wide."""
     d = X.shape[1]
-    # The margin is far above the rounding of a quotient of up to 2**40 cells.
     cell_size = eps / math.sqrt(d) * (1 - 2.0**-10)
     origin = X.min(axis=0)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         extent = (X.max(axis=0) - origin) / cell_size
-    if not (extent < 2.0**40).all():
+    if not (extent < MAX_GRID_SIDE).all():
         return None
-    around = math.floor(math.sqrt(d) * (1 + 2.0**-9)) + 1
+    reach = math.floor(math.sqrt(d) * (1 + 2.0**-9)) + 1  # cells from a cell to one near it
     strides = [1]
     for length in extent[:0:-1]:
-        strides.insert(0, strides[0] * (int(length) + 1 + around))
-    largest = (int(extent[0]) + 1) * strides[0]
-    if largest >= 2**62:
+        strides.insert(0, strides[0] * (int(length) + 1 + reach))
+    largest_key = (int(extent[0]) + 1) * strides[0]
+    if largest_key >= MAX_KEY:
         return None
-    strides = np.array(strides)
-    rows, reach = [], []
-    for offset in product(range(-around, around + 1), repeat=d - 1):
-        left = d * (1 + 2.0**-8) - sum(max(0, abs(o) - 1) ** 2 for o in offset)
-        if left >= 0:
-            rows.append(int(np.dot(offset, strides[:-1])))
-            reach.append(1 + math.isqrt(int(left)))
-    nearest_first = np.argsort(-np.array(reach), kind="stable")
-    rows, reach = np.array(rows)[nearest_first], np.array(reach)[nearest_first]
     keys = np.empty(len(X), np.int64)
-    find_keys(X, origin, cell_size, strides, keys, 0, len(X))
-    order, keys = sort_keys(keys, largest)
-    cell_keys, cell_start = find_cells(keys)
+    sorted_grid.compute_keys(X, origin, cell_size, np.array(strides), keys, 0, len(X))
+    order, sorted_keys = sorted_grid.sort_keys(keys, largest_key)
+    cell_keys, start = sorted_grid.find_cells(sorted_keys)
+    grid = sorted_grid.Grid(cell_keys, *_near_rows(d, reach, strides))
 
-    def near(which, done, near_start, near):
-        return near_in_grid(which, done, cell_keys, rows, reach, near_start, near)
+    def find_near(cells: Ints, near_start: Ints, near: Ints) -> int:
+        return sorted_grid.find_near_cells(grid, cells, near_start, near)
 
-    return _Index(order, cell_start, near, len(rows))
+    return _Index(order, start, find_near, len(grid.row_offsets))
 
 
-def _tree(X, limits):
+def _near_rows(d: int, reach: int, strides: list[int]) -> tuple[Ints, Ints]:
+    """Return the offsets of the rows near a cell, nearest first, and how far to look in each."""
+    offsets, reaches = [], []
+    for steps in product(range(-reach, reach + 1), repeat=d - 1):
+        # In units of the squared cell size: eps² less the squared distance of the two rows.
+        left = d * (1 + 2.0**-8) - sum(max(0, abs(step) - 1) ** 2 for step in steps)
+        if left >= 0:
+            offsets.append(int(np.dot(steps, strides[:-1])))
+            reaches.append(1 + math.isqrt(int(left)))
+    nearest_first = np.argsort(-np.array(reaches), kind="stable")
+    return np.array(offsets)[nearest_first], np.array(reaches)[nearest_first]
+
+
+def _index_by_tree(X: Floats, squared_radii: Floats) -> _Index:
     """Return a tree whose leaves are the largest nodes that can be cells."""
-    order, first, _, right, lower, upper = build(X, 1, limits.min())
-    leaf_start, first_leaf, furthest = collect_leaves(order, first, right, limits)
-    leaf_node = np.flatnonzero(right == 0)
+    tree = kd_tree.build(X, 1, squared_radii.min())
+    leaves = kd_tree.collect_leaves(tree, squared_radii)
 
-    def near(which, done, near_start, near):
-        nodes = (leaf_node, right, lower, upper, first_leaf, furthest)
-        return near_in_tree(which, done, *nodes, near_start, near)
+    def find_near(cells: Ints, near_start: Ints, near: Ints) -> int:
+        return kd_tree.find_near_leaves(tree, leaves, cells, near_start, near)
 
-    return _Index(order, leaf_start, near, len(leaf_start))
+    return _Index(tree.order, leaves.start, find_near, len(leaves.node))
 
 
-def _cluster(X, index, limits, weights, min_samples, n_jobs):
-    """Find core points, join cells that hold some, give border points to the nearest.
+class _Clustering:
+    """One run of DBSCAN on indexed points.
 
-    Each thread has an equal share of the points, in whole cells. Of its cells it joins those that
-    lie within its share; the others are joined when all are done.
+    Each thread works on an equal share of the points, in whole cells, and writes only there. In the
+    third step it joins the cells of its share. Those near another share are joined at the end.
     """
-    n, d = X.shape
-    order, cell_start = index.order, index.cell_start
-    n_cells = len(cell_start) - 1
-    points, axes = np.empty((n, d)), np.arange(d)
-    if d <= GRID_FEATURES:
-        axes = tuple(range(d))
-    limits = np.take(limits, order) if limits.min() < limits.max() else limits
-    weights = weights[order] if weights.size else weights
-    lower, upper = np.empty((n_cells, d)), np.empty((n_cells, d))
-    core, n_core = np.empty(n, bool), np.empty(n_cells, np.int64)
-    parent, crossing = np.arange(n_cells), np.zeros(n_cells, bool)
-    nearest = np.empty(n, np.int64)
-    cells = points, axes, limits, cell_start, lower, upper, core, n_core
 
-    def blocks(which):
-        near_start = np.empty(BLOCK + 1, np.int64)
-        near = np.empty((max(ROOM, index.most_near), 2), np.int64)
-        done = 0
-        while done < len(which):
-            n_which = index.near(which, done, near_start, near)
-            yield which, done, n_which, near_start, near
-            done += n_which
-
-    def prepare(low, high):
-        gather(X, order, cell_start[low], cell_start[high], points)
-        bound_cells(points, axes, cell_start, low, high, lower, upper)
-
-    def count(low, high):
-        for block in blocks(np.arange(low, high)):
-            find_core(*block, points, axes, weights, limits, cell_start, min_samples, core, n_core)
-
-    def join(low, high):
-        for block in blocks(low + np.flatnonzero(n_core[low:high])):
-            join_cells(*block, *cells, high, parent, crossing)
-
-    def border(low, high):
-        sizes = np.diff(cell_start[low : high + 1])
-        for block in blocks(low + np.flatnonzero(n_core[low:high] < sizes)):
-            find_border(*block, *cells, nearest)
-
-    shares = np.searchsorted(cell_start, np.linspace(0, n, n_jobs + 1).astype(np.int64))
-    with ThreadPoolExecutor(n_jobs) as threads:
-        for step in (prepare, count, join):
-            list(threads.map(step, shares[:-1], shares[1:]))
-        for block in blocks(np.flatnonzero(crossing)):
-            join_cells(*block, *cells, n_cells, parent, crossing)
-        list(threads.map(border, shares[:-1], shares[1:]))
-    cell_of = np.repeat(np.arange(n_cells), np.diff(cell_start))
-    return number_clusters(order, cell_of, parent, core, nearest)
-
-
-def _as_points(X, name):
-    with np.errstate(over="ignore", invalid="ignore"):  # the check adds up all coordinates
-        return check_array(X, dtype=np.float64, order="C", ensure_min_samples=0, input_name=name)
-
-
-def _as_pair(X, points):
-    X, points = _as_points(X, "X"), _as_points(points, "points")
-    if X.shape[1] != points.shape[1]:
-        raise ValueError(
-            f"X and points must have the same features, got {X.shape[1]} and {points.shape[1]}"
+    def __init__(
+        self,
+        X: Floats,
+        index: _Index,
+        squared_radii: Floats,
+        weights: Floats,
+        min_samples: float,
+    ):
+        n, d = X.shape
+        n_cells = len(index.start) - 1
+        self.X = X
+        self.index = index
+        self.min_samples = float(min_samples)
+        if squared_radii.min() < squared_radii.max():
+            squared_radii = np.take(squared_radii, index.order)
+        self.cells = density.Cells(
+            points=np.empty((n, d)),
+            axes=tuple(range(d)) if d <= GRID_FEATURES else np.arange(d),
+            squared_radii=squared_radii,
+            weights=weights[index.order] if weights.size else weights,
+            start=index.start,
+            lower=np.empty((n_cells, d)),
+            upper=np.empty((n_cells, d)),
+            core=np.empty(n, bool),
+            n_core=np.empty(n_cells, np.int64),
         )
-    return X, points
+        self.parent = np.arange(n_cells)  # of disjoint sets of connected cells
+        self.crossing = np.zeros(n_cells, bool)  # cells near a later share
+        self.nearest = np.empty(n, np.int64)  # the core point that each border point joins
+
+    def run(self, n_threads: int) -> tuple[Ints, NDArray[np.bool_]]:
+        """Return labels and core flags by row."""
+        start, n_cells = self.cells.start, len(self.parent)
+        n = start[-1]
+        shares = np.searchsorted(start, np.linspace(0, n, n_threads + 1).astype(np.int64))
+        with ThreadPoolExecutor(n_threads) as threads:
+            for step in (self._sort_points, self._find_core, self._join_cells):
+                list(threads.map(step, shares[:-1], shares[1:]))
+            self._join(np.flatnonzero(self.crossing), n_cells)
+            list(threads.map(self._find_border, shares[:-1], shares[1:]))
+        cell_of = np.repeat(np.arange(n_cells), np.diff(start))
+        return density.number_clusters(
+            self.index.order, cell_of, self.parent, self.cells.core, self.nearest
+        )
+
+    def _sort_points(self, first: int, stop: int) -> None:
+        start = self.cells.start
+        density.gather(self.X, self.index.order, self.cells.points, start[first], start[stop])
+        density.bound_cells(self.cells, first, stop)
+
+    def _find_core(self, first: int, stop: int) -> None:
+        for block in self._blocks(np.arange(first, stop)):
+            density.find_core(block, self.cells, self.min_samples)
+
+    def _join_cells(self, first: int, stop: int) -> None:
+        self._join(first + np.flatnonzero(self.cells.n_core[first:stop]), stop)
+
+    def _join(self, cells: Ints, stop: int) -> None:
+        for block in self._blocks(cells):
+            density.join_cells(block, self.cells, stop, self.parent, self.crossing)
+
+    def _find_border(self, first: int, stop: int) -> None:
+        sizes = np.diff(self.cells.start[first : stop + 1])
+        for block in self._blocks(first + np.flatnonzero(self.cells.n_core[first:stop] < sizes)):
+            density.find_border(block, self.cells, self.nearest)
+
+    def _blocks(self, cells: Ints) -> Iterator[density.Block]:
+        """Yield these cells (ascending) in blocks. Each block overwrites the one before."""
+        near_start = np.empty(BLOCK + 1, np.int64)
+        near = np.empty((max(BUFFER, self.index.max_ranges), 2), np.int64)
+        done = 0
+        while done < len(cells):
+            n_block = self.index.find_near(cells[done:], near_start, near)
+            yield density.Block(cells[done : done + n_block], near_start, near)
+            done += n_block
 
 
-def _positive(value, name):
+def _check_points(X: ArrayLike, name: str) -> Floats:
+    with np.errstate(over="ignore", invalid="ignore"):  # the check adds up all coordinates
+        return check_points(X, ensure_min_samples=0, input_name=name)
+
+
+def _check_pair(X: ArrayLike, points: ArrayLike) -> tuple[Floats, Floats]:
+    queries, places = _check_points(X, "X"), _check_points(points, "points")
+    if queries.shape[1] != places.shape[1]:
+        raise ValueError(
+            "X and points must have the same number of features, got"
+            f" {queries.shape[1]} and {places.shape[1]}"
+        )
+    return queries, places
+
+
+def _check_positive(value: object, name: str) -> None:
     if not (isinstance(value, Real) and 0 < value < np.inf):
         raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
 
 
-def _per_point(values, n, name, infinite=False):
-    """Return one number of at least 0 a point; a single number is everybody's."""
-    values = np.array(values, dtype=np.float64)
-    if values.ndim == 0:
-        values = np.full(n, values)
-    if values.shape != (n,):
-        raise ValueError(f"{name} must have shape ({n},), got {values.shape}")
-    wrong = values[~((values >= 0) & (infinite | np.isfinite(values)))]
+def _check_per_point(values: ArrayLike, n: int, name: str, infinite: bool = False) -> Floats:
+    """Return one number of at least 0 per point; a single number applies to all points."""
+    numbers = np.array(values, dtype=np.float64)
+    if numbers.ndim == 0:
+        numbers = np.full(n, numbers)
+    if numbers.shape != (n,):
+        raise ValueError(f"{name} must have shape ({n},), got {numbers.shape}")
+    wrong = numbers[~((numbers >= 0) & (infinite | np.isfinite(numbers)))]
     if wrong.size:
         finite = "" if infinite else "finite and "
         raise ValueError(f"{name} must be {finite}at least 0, got {float(wrong[0])!r}")
-    return values
+    return numbers
 
 
-def _squares(reach):
-    with np.errstate(over="ignore"):  # a radius whose square is infinite reaches everything
-        return np.square(reach, dtype=np.float64)
-
-
-def _threads(n_jobs):
+def _check_n_jobs(n_jobs: Any) -> int:
+    """Return the number of threads."""
     if n_jobs is None:
         return 1
     if not isinstance(n_jobs, Integral) or not (n_jobs == -1 or n_jobs >= 1):
-        raise ValueError(f"n_jobs must be a whole number of at least 1, or -1, got {n_jobs!r}")
+        raise ValueError(f"n_jobs must be -1 or an integer of at least 1, got {n_jobs!r}")
     return os.cpu_count() or 1 if n_jobs == -1 else int(n_jobs)
+
+
+def _square(radii: Floats) -> Floats:
+    with np.errstate(over="ignore"):  # a radius whose square is infinite reaches everything
+        return np.square(radii, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The engine against scikit-learn, against the definition, and where it could go wrong."""
+"""DBSCAN compared with scikit-learn and with its definition; searches; memory, threads, errors."""
 
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
@@ -31,8 +31,8 @@ def by_definition(X, eps, min_samples, weights, radii):
     numbers = {}
     labels = np.array(
         [
-            numbers.setdefault(own, len(numbers)) if is_core else -1
-            for own, is_core in zip(components, core, strict=True)
+            numbers.setdefault(component, len(numbers)) if is_core else -1
+            for component, is_core in zip(components, core, strict=True)
         ],
         int,
     )
@@ -44,9 +44,9 @@ def by_definition(X, eps, min_samples, weights, radii):
 
 
 @st.composite
-def problems(draw, most_features=8):
-    """Draw few points, many of them equal or at just eps, and how to cluster them."""
-    n, d = draw(st.integers(1, 60)), draw(st.integers(1, most_features))
+def problems(draw, max_features=8):
+    """Draw a few points, many of them equal or exactly eps apart, parameters and weights."""
+    n, d = draw(st.integers(1, 60)), draw(st.integers(1, max_features))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     if draw(st.booleans()):
         X = rng.integers(0, (12, 8, 6, 5, 4, 4, 3, 3)[d - 1], (n, d)).astype(float)
@@ -58,26 +58,26 @@ def problems(draw, most_features=8):
     return (X + offset) * scale, eps * scale, min_samples, rng.integers(0, 3, n)
 
 
-def test_seven_points_on_a_line():
-    """By hand: 0, 1, 2 and 9, 9.5, 10 hold together, 5 is alone, 10.8 is in reach of one core.
+def test_eight_points_on_a_line():
+    """With eps 1 and three points, 1 is a core point, with 0 and 2 at its border; 5 is noise.
 
-    With three points at most 1 apart, 1 is a core point, 0 and 2 are its border; among the last
-    four 9, 9.5 and 10 see all three of them, and 10.8 sees 10 and itself.
+    9, 9.5 and 10 are core points: each has all three as neighbours. The neighbours of 10.8 are only
+    10 and itself.
     """
     X = np.array([[0.0], [1.0], [2.0], [5.0], [9.0], [9.5], [10.0], [10.8]])
     labels, core = cluster(X, 1, 3)
     assert labels.tolist() == [0, 0, 0, -1, 1, 1, 1, 1]
     assert core.tolist() == [False, True, False, False, True, True, True, False]
-    # a weight of 3 makes 5 a core point of its own; a weight of 0 takes 1 away from its neighbours
+    # With a weight of 3, 5 is a core point; with a weight of 0, 1 does not count for 0 and 2.
     weights = [1, 0, 1, 3, 1, 1, 1, 1]
     assert dbscan(X, 1, 3, weights).tolist() == [-1, -1, -1, 0, 1, 1, 1, 1]
-    # 5 reaches 2 and 9 with a radius of 4, though neither reaches it: all are one cluster but 0
+    # With a radius of 4, the neighbourhood of 5 contains 2 and 9, so that all are one cluster.
     radii = [0, 0, 0, 3, 0, 0, 0, 0]
     assert dbscan(X, 1, 3, radii=radii).tolist() == [0, 0, 0, 0, 0, 0, 0, 0]
 
 
 def test_a_border_point_joins_the_nearest_core_point():
-    """3 is 1.5 from 1.5 and 1.4 from 4.4; at equal distance the smaller coordinate wins."""
+    """3 is 1.5 from 1.5 and 1.4 from 4.4. Ties go to the smaller coordinate."""
     left, right = [[0.0], [0.5], [1.0], [1.5]], [[4.4], [5.0], [5.5], [6.0]]
     X = np.array([*left, *right, [3.0]])
     assert dbscan(X, 1.5, 4).tolist() == [0] * 4 + [1] * 5
@@ -89,9 +89,12 @@ def test_a_border_point_joins_the_nearest_core_point():
 
 @given(problems(), st.booleans(), st.integers(1, 3))
 def test_agrees_with_scikit_learn(problem, weighted, n_jobs):
-    """The same core points, the same labels of core points, the same noise; borders in reach."""
+    """The same core points, labels of core points and noise.
+
+    A border point is in the neighbourhood of a core point of its cluster.
+    """
     X, eps, min_samples, weights = problem
-    assume(weights.any())  # which scikit-learn asks for
+    assume(weights.any())  # scikit-learn requires it
     weights = weights if weighted else None
     labels, core = cluster(X, eps, min_samples, weights, n_jobs=n_jobs)
     theirs = DBSCAN(eps=eps, min_samples=min_samples, algorithm="kd_tree")
@@ -105,8 +108,8 @@ def test_agrees_with_scikit_learn(problem, weighted, n_jobs):
 
 
 @given(problems(), st.booleans(), st.booleans(), st.integers(1, 3), st.data())
-def test_is_what_the_definition_says(problem, weighted, varied, n_jobs, data):
-    """Weights and radii of their own, against the matrix of all distances."""
+def test_agrees_with_the_definition(problem, weighted, varied, n_jobs, data):
+    """Individual weights and radii, compared with the matrix of all distances."""
     X, eps, min_samples, weights = problem
     weights = weights if weighted else np.ones(len(X))
     radii = np.zeros(len(X))
@@ -148,13 +151,13 @@ def test_searches_agree_with_all_distances(problem, other, data):
     np.testing.assert_array_equal(np.repeat(np.arange(len(X)), np.diff(start)), rows)
     np.testing.assert_array_equal(index, columns)
     radius = eps * np.random.default_rng(len(Y)).integers(0, 4, len(Y))
-    apart = np.where(squared <= radius**2, squared, np.inf)
-    nearest = np.where(np.isinf(apart).all(axis=1), -1, apart.argmin(axis=1))
+    reached = np.where(squared <= radius**2, squared, np.inf)
+    nearest = np.where(np.isinf(reached).all(axis=1), -1, reached.argmin(axis=1))
     np.testing.assert_array_equal(nearest_within(X, Y, radius), nearest)
     np.testing.assert_array_equal(nearest_within(X, Y, np.inf), squared.argmin(axis=1))
 
 
-def test_nothing_and_one_point():
+def test_no_points_and_one_point():
     labels, core = cluster(np.empty((0, 3)), 1, 1)
     assert labels.shape == core.shape == (0,)
     assert dbscan([[3.0]], 1, 1).tolist() == [0]
@@ -165,7 +168,7 @@ def test_nothing_and_one_point():
 
 
 def test_coordinates_whose_sums_overflow():
-    """They are finite, whatever their sum is on the way: no warning, no error."""
+    """The coordinates themselves are finite, so there is no warning and no error."""
     X = np.repeat([[1.5e308], [-1.5e308]], 20, axis=0)
     assert dbscan(X, 1, 3).tolist() == [0] * 20 + [1] * 20
 
@@ -173,7 +176,7 @@ def test_coordinates_whose_sums_overflow():
 @pytest.mark.jit
 @pytest.mark.parametrize("radii", [None, 0.0])
 def test_many_equal_points_and_one_far_away(radii):
-    """One cell holds nearly all points; no cell number fits an outlier at 1e300; tiny eps too."""
+    """One cell contains nearly all points, and no cell number is large enough for the outlier."""
     X = np.zeros((200_000, 2))
     X[-1] = 1e300
     labels = dbscan(X, 1e-3, 5, radii=None if radii is None else np.full(len(X), radii))
@@ -183,11 +186,11 @@ def test_many_equal_points_and_one_far_away(radii):
 
 
 @pytest.mark.jit
-def test_two_dense_walls_at_a_hair_more_than_eps():
-    """All pairs of two cells with 30,000 points would be 10**9 distances; trees need few."""
-    wall = np.column_stack([np.zeros(30_000), np.linspace(0, 0.5, 30_000)])
+def test_two_dense_lines_about_eps_apart():
+    """All pairs of points in two cells would be about 10**9 distances; trees need few."""
+    line = np.column_stack([np.zeros(30_000), np.linspace(0, 0.5, 30_000)])
     for gap, n_clusters in ((1.0001, 2), (0.9999, 1)):
-        labels, core = cluster(np.vstack([wall, wall + np.array([gap, 0])]), 1, 5)
+        labels, core = cluster(np.vstack([line, line + np.array([gap, 0])]), 1, 5)
         assert core.all()
         assert len(np.unique(labels)) == n_clusters
 
@@ -208,12 +211,37 @@ def test_memory_grows_with_the_points_only(radii):
 
 @pytest.mark.jit
 def test_many_threads_at_once():
-    """Callers side by side, each with threads of its own, get what one alone gets."""
+    """Concurrent calls, each with one to three threads, return what a single call returns."""
     X = np.random.default_rng(0).random((20_000, 2))
     expected = dbscan(X, 0.01, 6)
     with ThreadPoolExecutor(8) as threads:
         for labels in threads.map(lambda n_jobs: dbscan(X, 0.01, 6, n_jobs=n_jobs), [1, 2, 3] * 8):
             np.testing.assert_array_equal(labels, expected)
+
+
+@pytest.mark.parametrize(
+    ("n_jobs", "n_cores", "n_threads"),
+    [(None, 5, 1), (1, 5, 1), (3, 1, 3), (-1, 5, 5), (-1, None, 1)],
+)
+def test_number_of_threads(n_jobs, n_cores, n_threads, monkeypatch):
+    """It follows from n_jobs and the number of cores, and the result does not depend on it.
+
+    The number of cores is simulated, so that the test means the same on every machine.
+    """
+    pools = []
+
+    class RecordedPool(ThreadPoolExecutor):
+        def __init__(self, max_workers):
+            pools.append(max_workers)
+            super().__init__(max_workers)
+
+    X = np.random.default_rng(0).random((500, 2))
+    expected = cluster(X, 0.05, 4)
+    monkeypatch.setattr("fedlib.dbscan.os.cpu_count", lambda: n_cores)
+    monkeypatch.setattr("fedlib.dbscan.ThreadPoolExecutor", RecordedPool)
+    for result, wanted in zip(cluster(X, 0.05, 4, n_jobs=n_jobs), expected, strict=True):
+        np.testing.assert_array_equal(result, wanted)
+    assert pools == [n_threads]
 
 
 @pytest.mark.parametrize(
@@ -229,17 +257,17 @@ def test_many_threads_at_once():
         ({"radii": [1, np.nan, 1]}, "radii must be finite and at least 0, got nan"),
         ({"X": [[np.nan], [1], [2]]}, "X contains NaN"),
         ({"X": [1, 2, 3]}, "Expected 2D array"),
-        ({"n_jobs": 0}, "n_jobs must be a whole number of at least 1, or -1, got 0"),
+        ({"n_jobs": 0}, "n_jobs must be -1 or an integer of at least 1, got 0"),
     ],
 )
-def test_bad_input(changed, message):
+def test_invalid_input(changed, message):
     arguments = {"X": [[1.0], [2.0], [3.0]], "eps": 1, "min_samples": 2} | changed
     with pytest.raises(ValueError, match=message):
         cluster(**arguments)
 
 
-def test_bad_queries():
-    with pytest.raises(ValueError, match="the same features, got 1 and 2"):
+def test_invalid_queries():
+    with pytest.raises(ValueError, match="the same number of features, got 1 and 2"):
         neighbours_within([[1.0]], [[1.0, 2.0]], 1)
     with pytest.raises(ValueError, match="radius must be at least 0, got -1.0"):
         nearest_within([[1.0]], [[1.0]], -1)

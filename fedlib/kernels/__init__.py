@@ -1,7 +1,9 @@
-"""The hot loops: arrays in, arrays out, nothing else. Callers have validated what they pass.
+"""Compiled inner loops on arrays.
 
-Every kernel is single-threaded and releases the interpreter lock, so that clients run side by
-side in threads and heartbeats go on while one computes.
+The functions here do not check their arguments; their callers do. Arrays that belong together are
+passed as one named tuple. Every function is single-threaded and releases the global interpreter
+lock, so that several clients can compute at the same time in threads and a thread that sends signs
+of life is not blocked.
 """
 
 from numba import njit

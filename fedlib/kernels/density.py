@@ -1,29 +1,81 @@
 """DBSCAN on cells: core points, their connection, and the core point that a border point joins.
 
-A cell is a range ``cell_start[c]..cell_start[c + 1]`` of the points, of which any two are within
-each other's reach; ``lower[c], upper[c]`` is the smallest box that holds them. A block of cells
-``which`` comes with ranges of cells: those near ``which[w]``, itself among them, are
-``near[near_start[w]:near_start[w + 1]]``, and no other cell has a point within reach of its points
-or one that reaches them. ``limits[i]`` is the square of point i's reach. Distances are computed as
-in `fedlib.kernels.kd_tree`.
-
-``axes`` are the numbers of the features, 0 to d - 1: an array, or a tuple. For a tuple the kernels
-are compiled for this very d, and a distance takes a third to a fifth of the time.
+A cell is a range of points of which any two are in each other's neighbourhood. All cells are one
+named tuple, `Cells`; a `Block` holds some of them together with the cells near them. No other cell
+has a point within reach of the block's points, or one that reaches them. Squared distances are
+computed as in `fedlib.kernels.kd_tree`.
 """
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
 from fedlib.kernels.disjoint_set import find, union
 from fedlib.kernels.kd_tree import build, find_nearest
 
-PIECE = 128  # points looked at before asking whether they were enough
-FEW = 4  # points up to which they are looked at without a look at their box
-MANY = 1 << 16  # pairs of points in two cells from which on a tree is worth building
+PIECE = 128  # points that are looked at before asking whether the work is done
+FEW = 4  # points in a cell up to which checking its box first does not pay
+MANY = 1 << 16  # pairs of points in two cells from which a tree pays
+LEAF_SIZE = 16
+
+
+class Cells(NamedTuple):
+    """Points sorted into cells, and what is known about them so far.
+
+    Attributes
+    ----------
+    points : array (n_points, n_features) of float64
+        The points, cell by cell. All arrays with one entry per point are in this order.
+    axes : tuple of int or array of int64
+        The numbers of the features, 0 to n_features - 1. For a tuple the functions are compiled
+        for this very number of features: a distance then takes a third to a fifth of the time.
+    squared_radii : array (n_points,) of float64
+        The squared radius of each point's neighbourhood.
+    weights : array (n_points,) of float64
+        The weight of each point, or no entries if all weights are 1.
+    start : array (n_cells + 1,) of int64
+        Where the points of each cell begin; the last entry is the number of points.
+    lower, upper : array (n_cells, n_features) of float64
+        The corners of the smallest box around each cell's points (see `bound_cells`).
+    core : array (n_points,) of bool
+        Which points are core points (see `find_core`).
+    n_core : array (n_cells,) of int64
+        The number of core points in each cell (see `find_core`).
+    """
+
+    points: NDArray[np.float64]
+    axes: tuple[int, ...] | NDArray[np.int64]
+    squared_radii: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    start: NDArray[np.int64]
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+    core: NDArray[np.bool_]
+    n_core: NDArray[np.int64]
+
+
+class Block(NamedTuple):
+    """Some cells and the cells near each of them.
+
+    Attributes
+    ----------
+    cells : array (n_block,) of int64
+        The cells of the block.
+    near_start : array (n_block + 1 or more,) of int64
+        Where the ranges of near cells begin for each cell of the block.
+    near : array (n_ranges or more, 2) of int64
+        The ranges: their first cell and their stop. A cell is near itself.
+    """
+
+    cells: NDArray[np.int64]
+    near_start: NDArray[np.int64]
+    near: NDArray[np.int64]
 
 
 @kernel
-def _squared(points, axes, i, j):
+def _squared_distance(points, axes, i, j):
     total = 0.0
     for k in range(len(axes)):
         total += (points[i, k] - points[j, k]) ** 2
@@ -31,7 +83,7 @@ def _squared(points, axes, i, j):
 
 
 @kernel
-def _to_box(points, axes, i, lower, upper, c):
+def _squared_distance_to_box(points, axes, i, lower, upper, c):
     total = 0.0
     for k in range(len(axes)):
         total += max(lower[c, k] - points[i, k], 0.0, points[i, k] - upper[c, k]) ** 2
@@ -39,7 +91,7 @@ def _to_box(points, axes, i, lower, upper, c):
 
 
 @kernel
-def gather(X, order, first, stop, points):
+def gather(X, order, points, first, stop):
     """Write the rows ``order[first:stop]`` of ``X`` (n, d) to ``points[first:stop]``."""
     for i in range(first, stop):
         for k in range(X.shape[1]):
@@ -47,12 +99,13 @@ def gather(X, order, first, stop, points):
 
 
 @kernel
-def bound_cells(points, axes, cell_start, first, stop, lower, upper):
+def bound_cells(cells, first, stop):
     """Write the boxes of the cells ``first..stop``."""
+    points, start, lower, upper = cells.points, cells.start, cells.lower, cells.upper
     for c in range(first, stop):
-        for k in range(len(axes)):
-            low = high = points[cell_start[c], k]
-            for i in range(cell_start[c] + 1, cell_start[c + 1]):
+        for k in range(len(cells.axes)):
+            low = high = points[start[c], k]
+            for i in range(start[c] + 1, start[c + 1]):
                 low = min(low, points[i, k])
                 high = max(high, points[i, k])
             lower[c, k] = low
@@ -60,163 +113,148 @@ def bound_cells(points, axes, cell_start, first, stop, lower, upper):
 
 
 @kernel
-def _weigh(points, axes, weights, i, limit, first, stop, total, enough):
-    """Add to ``total`` the weight of the points of a range within reach, until it is enough."""
+def _add_weights(points, axes, weights, i, squared_radius, first, stop, total, enough):
+    """Add the weights of the points ``first..stop`` around point i, until they are enough."""
     for begin in range(first, stop, PIECE):
         if total >= enough:
             break
         end = min(stop, begin + PIECE)
         if weights.size:
             for j in range(begin, end):
-                if _squared(points, axes, i, j) <= limit:
+                if _squared_distance(points, axes, i, j) <= squared_radius:
                     total += weights[j]
         else:
             count = 0
             for j in range(begin, end):
-                count += _squared(points, axes, i, j) <= limit
+                count += _squared_distance(points, axes, i, j) <= squared_radius
             total += count
     return total
 
 
 @kernel
-def find_core(
-    which,
-    done,
-    n_which,
-    near_start,
-    near,
-    points,
-    axes,
-    weights,
-    limits,
-    cell_start,
-    enough,
-    core,
-    n_core,
-):
-    """Write which points of the cells ``which[done:done + n_which]`` are core, and how many."""
-    for w in range(n_which):
-        c = which[done + w]
-        first, stop = cell_start[c], cell_start[c + 1]
-        own = 0.0
-        if weights.size:
-            for j in range(first, stop):
-                own += weights[j]
-        else:
-            own += stop - first
-        n_core[c] = 0
-        for i in range(first, stop):
-            total = own
-            for r in range(near_start[w], near_start[w + 1]):
-                a, b = cell_start[near[r, 0]], cell_start[near[r, 1]]
-                if a <= first < b:
-                    total = _weigh(points, axes, weights, i, limits[i], a, first, total, enough)
-                    a = stop
-                total = _weigh(points, axes, weights, i, limits[i], a, b, total, enough)
-                if total >= enough:
-                    break
-            core[i] = total >= enough
-            n_core[c] += core[i]
-
-
-@kernel
-def _reaching(points, axes, limits, core, lower, upper, cell_start, a, b):
-    """Return whether a core point of one cell reaches one of the other, or is reached by it."""
-    first, stop = cell_start[b], cell_start[b + 1]
-    furthest = np.inf
-    if stop - first > FEW:
-        furthest = 0.0
-        for j in range(first, stop):
-            furthest = max(furthest, limits[j])
-    for i in range(cell_start[a], cell_start[a + 1]):
-        if not core[i] or (
-            stop - first > FEW
-            and _to_box(points, axes, i, lower, upper, b) > max(limits[i], furthest)
-        ):
-            continue
-        for j in range(first, stop):
-            if core[j] and _squared(points, axes, i, j) <= max(limits[i], limits[j]):
-                return True
-    return False
-
-
-@kernel
-def _core_points(points, axes, limits, core, first, stop):
-    """Return the core points (m, d) of a range, and their limits."""
-    X = np.empty((stop - first, len(axes)))
-    reach = np.empty(stop - first)
-    n = 0
+def _sum_weights(weights, first, stop):
+    """Return the weight of the points ``first..stop``."""
+    if weights.size == 0:
+        return float(stop - first)
+    total = 0.0
     for i in range(first, stop):
-        if core[i]:
-            for k in range(len(axes)):
-                X[n, k] = points[i, k]
-            reach[n] = limits[i]
-            n += 1
-    return X[:n], reach[:n]
+        total += weights[i]
+    return total
 
 
 @kernel
-def _reaching_by_tree(points, axes, limits, core, cell_start, a, b):
-    """Return what `_reaching` does, for cells of many points."""
-    X, x_reach = _core_points(points, axes, limits, core, cell_start[a], cell_start[a + 1])
-    Y, y_reach = _core_points(points, axes, limits, core, cell_start[b], cell_start[b + 1])
-    return _reached(X, Y, y_reach) or _reached(Y, X, x_reach)
+def find_core(block, cells, min_samples):
+    """Write which points of a block are core points, and how many there are in each cell."""
+    near_start, near = block.near_start, block.near
+    points, axes, weights = cells.points, cells.axes, cells.weights
+    squared_radii, start, core = cells.squared_radii, cells.start, cells.core
+    for w in range(block.cells.size):
+        c = block.cells[w]
+        first, stop = start[c], start[c + 1]
+        weight = _sum_weights(weights, first, stop)
+        n_core = 0
+        for i in range(first, stop):
+            total, r2 = weight, squared_radii[i]
+            for r in range(near_start[w], near_start[w + 1]):
+                a, b = start[near[r, 0]], start[near[r, 1]]
+                if a <= first < b:  # the cell itself is counted already
+                    total = _add_weights(points, axes, weights, i, r2, a, first, total, min_samples)
+                    a = stop
+                total = _add_weights(points, axes, weights, i, r2, a, b, total, min_samples)
+                if total >= min_samples:
+                    break
+            core[i] = total >= min_samples
+            n_core += core[i]
+        cells.n_core[c] = n_core
 
 
 @kernel
-def _reached(X, Y, limits):
-    """Return whether a point of ``X`` is within the reach of one of ``Y``."""
-    order, first, stop, right, lower, upper = build(Y, 16, 0.0)
-    for begin in range(0, X.shape[0], PIECE):
-        piece = X[begin : begin + PIECE]
-        if find_nearest(piece, limits, Y, order, first, stop, right, lower, upper).max() >= 0:
-            return True
-    return False
+def join_cells(block, cells, stop, parent, crossing):
+    """Unite the sets of cells that are connected: each cell of a block and the later cells near it.
 
-
-@kernel
-def join_cells(
-    which,
-    done,
-    n_which,
-    near_start,
-    near,
-    points,
-    axes,
-    limits,
-    cell_start,
-    lower,
-    upper,
-    core,
-    n_core,
-    high,
-    parent,
-    crossing,
-):
-    """Unite the sets of a block's cells and later cells before ``high`` that belong together.
-
-    A cell with near cells behind ``high`` is noted in ``crossing``.
+    Cells from ``stop`` on are left out. A cell that is near one of them is marked in ``crossing``.
     """
-    for w in range(n_which):
-        a = which[done + w]
+    near_start, near, n_core = block.near_start, block.near, cells.n_core
+    for w in range(block.cells.size):
+        a = block.cells[w]
         root = find(parent, a)
         for r in range(near_start[w], near_start[w + 1]):
-            if near[r, 1] > high:
+            if near[r, 1] > stop:
                 crossing[a] = True
-            for b in range(max(near[r, 0], a + 1), min(near[r, 1], high)):
+            for b in range(max(near[r, 0], a + 1), min(near[r, 1], stop)):
                 if n_core[b] == 0 or parent[b] == root or find(parent, b) == root:
                     continue
                 if n_core[a] * n_core[b] > MANY:
-                    joined = _reaching_by_tree(points, axes, limits, core, cell_start, a, b)
+                    connected = _connected_by_trees(cells, a, b)
                 else:
-                    joined = _reaching(points, axes, limits, core, lower, upper, cell_start, a, b)
-                if joined:
+                    connected = _connected_by_pairs(cells, a, b)
+                if connected:
                     union(parent, a, b)
                     root = find(parent, a)
 
 
 @kernel
-def _before(points, axes, i, j):
+def _connected_by_pairs(cells, a, b):
+    """Return whether a core point of one cell is in the neighbourhood of one of the other.
+
+    The cost is the number of pairs of points.
+    """
+    points, axes, start, core = cells.points, cells.axes, cells.start, cells.core
+    squared_radii, lower, upper = cells.squared_radii, cells.lower, cells.upper
+    first, stop = start[b], start[b + 1]
+    check_box = stop - first > FEW
+    largest = 0.0  # squared radius in cell b
+    if check_box:
+        for j in range(first, stop):
+            largest = max(largest, squared_radii[j])
+    for i in range(start[a], start[a + 1]):
+        r2 = squared_radii[i]
+        if not core[i] or (
+            check_box
+            and _squared_distance_to_box(points, axes, i, lower, upper, b) > max(r2, largest)
+        ):
+            continue
+        for j in range(first, stop):
+            if core[j] and _squared_distance(points, axes, i, j) <= max(r2, squared_radii[j]):
+                return True
+    return False
+
+
+@kernel
+def _connected_by_trees(cells, a, b):
+    """Return what `_connected_by_pairs` does, for cells with many core points."""
+    X, squared_radii_x = _core_points(cells, a)
+    Y, squared_radii_y = _core_points(cells, b)
+    return _any_reaches(Y, squared_radii_y, X) or _any_reaches(X, squared_radii_x, Y)
+
+
+@kernel
+def _core_points(cells, c):
+    """Return the core points (m, d) of a cell and their squared radii."""
+    points = np.empty((cells.n_core[c], len(cells.axes)))
+    squared_radii = np.empty(cells.n_core[c])
+    n = 0
+    for i in range(cells.start[c], cells.start[c + 1]):
+        if cells.core[i]:
+            for k in range(len(cells.axes)):
+                points[n, k] = cells.points[i, k]
+            squared_radii[n] = cells.squared_radii[i]
+            n += 1
+    return points, squared_radii
+
+
+@kernel
+def _any_reaches(points, squared_radii, queries):
+    """Return whether any of the points has a query in its neighbourhood."""
+    tree = build(points, LEAF_SIZE, 0.0)
+    for begin in range(0, queries.shape[0], PIECE):
+        if find_nearest(tree, queries[begin : begin + PIECE], squared_radii).max() >= 0:
+            return True
+    return False
+
+
+@kernel
+def _precedes(points, axes, i, j):
     """Return whether point i comes before point j in lexicographic order."""
     for k in range(len(axes)):
         if points[i, k] != points[j, k]:
@@ -225,53 +263,48 @@ def _before(points, axes, i, j):
 
 
 @kernel
-def find_border(
-    which,
-    done,
-    n_which,
-    near_start,
-    near,
-    points,
-    axes,
-    limits,
-    cell_start,
-    lower,
-    upper,
-    core,
-    n_core,
-    nearest,
-):
-    """Write for each point of a block that is no core point the nearest that reaches it, or -1.
+def find_border(block, cells, nearest):
+    """Write the core point that each other point of a block joins, or -1, to ``nearest`` (n,).
 
-    Of core points at the same distance the one that is first in lexicographic order.
+    It is the nearest core point that has the point in its neighbourhood. Ties go to the first in
+    lexicographic order.
     """
-    for w in range(n_which):
-        a = which[done + w]
-        for i in range(cell_start[a], cell_start[a + 1]):
+    near_start, near = block.near_start, block.near
+    points, axes, start, core = cells.points, cells.axes, cells.start, cells.core
+    lower, upper, n_core = cells.lower, cells.upper, cells.n_core
+    squared_radii = cells.squared_radii
+    for w in range(block.cells.size):
+        c = block.cells[w]
+        for i in range(start[c], start[c + 1]):
             if core[i]:
                 continue
-            best = np.inf
-            nearest[i] = -1
+            best, best_squared = -1, np.inf
             for r in range(near_start[w], near_start[w + 1]):
                 for b in range(near[r, 0], near[r, 1]):
-                    if n_core[b] == 0 or _to_box(points, axes, i, lower, upper, b) > best:
+                    if n_core[b] == 0 or (
+                        _squared_distance_to_box(points, axes, i, lower, upper, b) > best_squared
+                    ):
                         continue
-                    for j in range(cell_start[b], cell_start[b + 1]):
+                    for j in range(start[b], start[b + 1]):
                         if not core[j]:
                             continue
-                        squared = _squared(points, axes, i, j)
-                        if squared <= limits[j] and (
-                            nearest[i] < 0
-                            or squared < best
-                            or (squared == best and _before(points, axes, j, nearest[i]))
+                        squared = _squared_distance(points, axes, i, j)
+                        if squared <= squared_radii[j] and (
+                            best < 0
+                            or squared < best_squared
+                            or (squared == best_squared and _precedes(points, axes, j, best))
                         ):
-                            best = squared
-                            nearest[i] = j
+                            best, best_squared = j, squared
+            nearest[i] = best
 
 
 @kernel
 def number_clusters(order, cell_of, parent, core, nearest):
-    """Return labels and core flags in the order of the rows; clusters by their first core row."""
+    """Return labels and core flags by row; clusters are numbered by their first core row.
+
+    ``order`` (n,) is the row of each point, ``cell_of`` (n,) its cell, and ``nearest`` (n,) the
+    core point that it joins if it is not a core point itself.
+    """
     n = order.size
     labels = np.empty(n, np.int64)
     is_core = np.zeros(n, np.bool_)

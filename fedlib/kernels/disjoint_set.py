@@ -1,4 +1,7 @@
-"""Disjoint sets: connected components of a graph given by its edges."""
+"""Disjoint sets, and the connected components of a graph that is given by its edges.
+
+A set is a tree: ``parent[i]`` is the parent of element i, and a root is its own parent.
+"""
 
 import numpy as np
 
@@ -7,7 +10,7 @@ from fedlib.kernels import kernel
 
 @kernel
 def find(parent, i):
-    """Return the root of ``i``, halving the path to it."""
+    """Return the root of ``i``, and halve the path to it."""
     while parent[i] != i:
         parent[i] = parent[parent[i]]
         i = parent[i]
@@ -16,7 +19,10 @@ def find(parent, i):
 
 @kernel
 def union(parent, i, j):
-    """Join two sets; the smaller root stays, so that a root is the first member of its set."""
+    """Join the sets of ``i`` and ``j``; the smaller root becomes the root of both.
+
+    Therefore a root is always the first member of its set.
+    """
     i, j = find(parent, i), find(parent, j)
     if i < j:
         parent[j] = i
@@ -26,7 +32,10 @@ def union(parent, i, j):
 
 @kernel
 def number_components(parent, member):
-    """Label the sets of the ``member`` (n, bool) nodes by their first member; -1 for all others."""
+    """Return the component of each ``member`` (n, bool), numbered by its first member, else -1.
+
+    Sets of several elements must consist of members only.
+    """
     labels = np.full(parent.size, -1, np.int64)
     n_labels = 0
     for i in range(parent.size):
@@ -42,9 +51,10 @@ def number_components(parent, member):
 
 @kernel
 def connected_components(n, pairs, member):
-    """Label the components of the ``member`` (n, bool) nodes under ``pairs`` (p, 2).
+    """Return the component of each of ``n`` nodes, numbered by its first member.
 
-    Components are numbered by their first member; a node that is no member gets -1.
+    Only edges ``pairs`` (p, 2) between two nodes that are a ``member`` (n, bool) count. The other
+    nodes get -1.
     """
     parent = np.arange(n)
     for p in range(pairs.shape[0]):

@@ -1,124 +1,189 @@
-"""A tree of boxes over points: which points lie within a distance, and which reaches furthest in.
+"""A k-d tree: which points lie within a radius, and which is the nearest that reaches a query.
 
-A node is a range ``first..stop`` of the points in tree order, with the smallest box (``lower``,
-``upper``) that holds them. Nodes stand in preorder: a node's left child follows it, ``right`` is
-the other one, 0 at a leaf. Splits are at the median of the widest side, so the depth is at most
-``log2(n) + 1`` whatever the points are.
+The tree is one named tuple, `KDTree`, which `build` returns and every search takes.
 
-A squared distance is the sum of the squares in the order of the features, in float64, and a point
-is within ``r`` when that is at most ``r * r``. The distances to boxes are computed in the same
-order, and rounding is monotone, so a box that seems too far holds no point that would have passed.
+A squared distance is the sum of the squared differences in the order of the features, in float64. A
+point is within ``r`` when its squared distance is at most ``r * r``. Squared distances to boxes are
+summed in the same order, and rounding is monotone. So a box that is computed to be too far away
+contains no point that would have been accepted.
 """
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
 
-DEPTH = 66  # of the deepest tree that memory can hold, and one
+MAX_STACK = 66  # one more than the depth of any tree that fits in memory
+
+
+class KDTree(NamedTuple):
+    """A k-d tree: nested boxes around points.
+
+    A node is a range of the points in tree order, with the smallest box that contains them. Nodes
+    are in preorder, so the left child of ``node`` is ``node + 1``. Nodes are split at the median of
+    the widest side of their box, so the depth is at most ``log2(n_points) + 1``.
+
+    Attributes
+    ----------
+    points : array (n_points, n_features) of float64
+        The points, in their original order.
+    order : array (n_points,) of int64
+        The row of each point, in tree order.
+    first, stop : array (n_nodes,) of int64
+        The points of a node are ``points[order[first[node]:stop[node]]]``.
+    right : array (n_nodes,) of int64
+        The right child of each node; 0 for a leaf.
+    lower, upper : array (n_nodes, n_features) of float64
+        The corners of each node's box.
+    """
+
+    points: NDArray[np.float64]
+    order: NDArray[np.int64]
+    first: NDArray[np.int64]
+    stop: NDArray[np.int64]
+    right: NDArray[np.int64]
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+
+
+class Leaves(NamedTuple):
+    """The leaves of a tree, and how far the points of each node reach.
+
+    Attributes
+    ----------
+    node : array (n_leaves,) of int64
+        The node of each leaf.
+    start : array (n_leaves + 1,) of int64
+        Where the points of each leaf begin in tree order; the last entry is the number of points.
+    first_leaf : array (n_nodes,) of int64
+        The first leaf of each node.
+    max_squared_radius : array (n_nodes,) of float64
+        The largest squared radius of the points of each node.
+    """
+
+    node: NDArray[np.int64]
+    start: NDArray[np.int64]
+    first_leaf: NDArray[np.int64]
+    max_squared_radius: NDArray[np.float64]
 
 
 @kernel
-def _partition(X, order, low, high, middle, k):
-    """Reorder ``order[low:high]`` so that feature ``k`` of rank ``middle`` stands in its place."""
-    high -= 1
-    while low < high:
-        a, b, c = X[order[low], k], X[order[(low + high) // 2], k], X[order[high], k]
+def _select_median(values, order, first, stop, middle, feature):
+    """Reorder ``order[first:stop]`` so that the row of rank ``middle`` in a feature is in place."""
+    last = stop - 1
+    while first < last:
+        a = values[order[first], feature]
+        b = values[order[(first + last) // 2], feature]
+        c = values[order[last], feature]
         pivot = max(min(a, b), min(max(a, b), c))
-        i, j = low, high
+        i, j = first, last
         while i <= j:
-            while X[order[i], k] < pivot:
+            while values[order[i], feature] < pivot:
                 i += 1
-            while X[order[j], k] > pivot:
+            while values[order[j], feature] > pivot:
                 j -= 1
             if i <= j:
                 order[i], order[j] = order[j], order[i]
                 i += 1
                 j -= 1
         if middle <= j:
-            high = j
+            last = j
         elif middle >= i:
-            low = i
+            first = i
         else:
             break
 
 
 @kernel
-def _bound(X, order, first, stop, lower, upper, node):
-    """Write a node's box; return its widest side and its squared diagonal."""
-    d = X.shape[1]
-    for k in range(d):
+def _bound_node(tree, node):
+    """Write the box of a node; return its widest side and its squared diagonal."""
+    points, order, lower, upper = tree.points, tree.order, tree.lower, tree.upper
+    n_features = points.shape[1]
+    for k in range(n_features):
         lower[node, k] = np.inf
         upper[node, k] = -np.inf
-    for at in range(first, stop):
-        for k in range(d):
-            x = X[order[at], k]
+    for place in range(tree.first[node], tree.stop[node]):
+        for k in range(n_features):
+            x = points[order[place], k]
             lower[node, k] = min(lower[node, k], x)
             upper[node, k] = max(upper[node, k], x)
     widest = 0
-    diagonal = 0.0
-    for k in range(d):
+    squared_diagonal = 0.0
+    for k in range(n_features):
         side = upper[node, k] - lower[node, k]
-        diagonal += side**2
+        squared_diagonal += side**2
         if side > upper[node, widest] - lower[node, widest]:
             widest = k
-    return widest, diagonal
+    return widest, squared_diagonal
 
 
 @kernel
-def build(X, leaf_size, diagonal):
-    """Build the tree of ``X`` (n, d).
-
-    A node is a leaf when it has at most ``leaf_size`` (at least 1) points or its squared diagonal
-    is at most ``diagonal`` (at least 0). Returns order, first, stop, right, lower, upper.
-    """
-    n, d = X.shape
-    most = 4 * n // (leaf_size + 1) + 1
-    order = np.arange(n)
-    first = np.empty(most, np.int64)
-    stop = np.empty(most, np.int64)
-    right = np.zeros(most, np.int64)
-    lower = np.empty((most, d))
-    upper = np.empty((most, d))
-    waiting = np.empty((DEPTH, 3), np.int64)  # ranges to make nodes of, and whose right child it is
-    waiting[0] = 0, n, -1
-    n_waiting = 1 if n else 0
-    n_nodes = 0
-    while n_waiting:
-        n_waiting -= 1
-        low, high, parent = waiting[n_waiting]
-        node = n_nodes
-        n_nodes += 1
-        if parent >= 0:
-            right[parent] = node
-        first[node] = low
-        stop[node] = high
-        widest, size = _bound(X, order, low, high, lower, upper, node)
-        if high - low > leaf_size and size > diagonal:
-            middle = (low + high) // 2
-            _partition(X, order, low, high, middle, widest)
-            waiting[n_waiting] = middle, high, node
-            waiting[n_waiting + 1] = low, middle, -1
-            n_waiting += 2
-    return (
-        order,
-        first[:n_nodes],
-        stop[:n_nodes],
-        right[:n_nodes],
-        lower[:n_nodes],
-        upper[:n_nodes],
+def _allocate(points, max_nodes):
+    """Return a tree whose nodes are not filled in."""
+    n, n_features = points.shape
+    return KDTree(
+        points,
+        np.arange(n),
+        np.empty(max_nodes, np.int64),
+        np.empty(max_nodes, np.int64),
+        np.zeros(max_nodes, np.int64),
+        np.empty((max_nodes, n_features)),
+        np.empty((max_nodes, n_features)),
     )
 
 
 @kernel
-def _point_to_box(X, i, lower, upper, node):
-    total = 0.0
-    for k in range(X.shape[1]):
-        total += max(lower[node, k] - X[i, k], 0.0, X[i, k] - upper[node, k]) ** 2
-    return total
+def _keep_nodes(tree, n_nodes):
+    """Return the tree of the first nodes."""
+    return KDTree(
+        tree.points,
+        tree.order,
+        tree.first[:n_nodes],
+        tree.stop[:n_nodes],
+        tree.right[:n_nodes],
+        tree.lower[:n_nodes],
+        tree.upper[:n_nodes],
+    )
+
+
+@kernel
+def build(points, leaf_size, max_squared_diagonal):
+    """Return the tree of some points.
+
+    A node becomes a leaf when it has at most ``leaf_size`` points (at least 1), or when the squared
+    diagonal of its box is at most ``max_squared_diagonal`` (at least 0).
+    """
+    n = points.shape[0]
+    tree = _allocate(points, 4 * n // (leaf_size + 1) + 1)
+    # Ranges of points that become nodes, each with the node of which it is the right child, or -1.
+    stack = np.empty((MAX_STACK, 3), np.int64)
+    stack[0] = 0, n, -1
+    n_stack = 1 if n else 0
+    n_nodes = 0
+    while n_stack:
+        n_stack -= 1
+        first, stop, parent = stack[n_stack]
+        node = n_nodes
+        n_nodes += 1
+        if parent >= 0:
+            tree.right[parent] = node
+        tree.first[node] = first
+        tree.stop[node] = stop
+        widest, squared_diagonal = _bound_node(tree, node)
+        if stop - first > leaf_size and squared_diagonal > max_squared_diagonal:
+            middle = (first + stop) // 2
+            _select_median(points, tree.order, first, stop, middle, widest)
+            stack[n_stack] = middle, stop, node
+            stack[n_stack + 1] = first, middle, -1
+            n_stack += 2
+    return _keep_nodes(tree, n_nodes)
 
 
 @kernel
 def squared_distance(X, i, Y, j):
+    """Return the squared distance of row ``i`` of ``X`` and row ``j`` of ``Y``."""
     total = 0.0
     for k in range(X.shape[1]):
         total += (X[i, k] - Y[j, k]) ** 2
@@ -126,123 +191,15 @@ def squared_distance(X, i, Y, j):
 
 
 @kernel
-def find_around(X, i, limit, Y, order, first, stop, right, lower, upper, index, at):
-    """Write the points within a query's squared limit from ``at`` on, if there is room at all."""
-    waiting = np.empty(DEPTH, np.int64)
-    waiting[0] = 0
-    n_waiting = 1 if order.size else 0
-    while n_waiting:
-        n_waiting -= 1
-        node = waiting[n_waiting]
-        if _point_to_box(X, i, lower, upper, node) > limit:
-            continue
-        if right[node]:
-            waiting[n_waiting] = right[node]
-            waiting[n_waiting + 1] = node + 1
-            n_waiting += 2
-            continue
-        for place in range(first[node], stop[node]):
-            if squared_distance(X, i, Y, order[place]) <= limit:
-                if index.size:
-                    index[at] = order[place]
-                at += 1
-    return at
+def _squared_distance_to_box(X, i, lower, upper, node):
+    total = 0.0
+    for k in range(X.shape[1]):
+        total += max(lower[node, k] - X[i, k], 0.0, X[i, k] - upper[node, k]) ** 2
+    return total
 
 
 @kernel
-def find_within(X, limits, Y, order, first, stop, right, lower, upper):
-    """Return as CSR (start, index) the points ``Y`` within each query's squared limit.
-
-    ``order`` and the rest are the tree of ``Y``; the indices of one query are ascending.
-    """
-    start = np.zeros(X.shape[0] + 1, np.int64)
-    index = np.empty(0, np.int64)
-    for i in range(X.shape[0]):
-        start[i + 1] = find_around(
-            X, i, limits[i], Y, order, first, stop, right, lower, upper, index, start[i]
-        )
-    index = np.empty(start[-1], np.int64)
-    for i in range(X.shape[0]):
-        find_around(X, i, limits[i], Y, order, first, stop, right, lower, upper, index, start[i])
-        index[start[i] : start[i + 1]].sort()
-    return start, index
-
-
-@kernel
-def find_nearest(X, limits, Y, order, first, stop, right, lower, upper):
-    """Return for each row of ``X`` the nearest of ``Y`` whose own squared limit it is within.
-
-    The lowest index of equals, or -1 if none reaches it.
-    """
-    furthest = np.empty(right.size)  # reach of any point of a node
-    for node in range(right.size - 1, -1, -1):
-        if right[node]:
-            furthest[node] = max(furthest[node + 1], furthest[right[node]])
-        else:
-            furthest[node] = -1.0
-            for place in range(first[node], stop[node]):
-                furthest[node] = max(furthest[node], limits[order[place]])
-    out = np.full(X.shape[0], -1, np.int64)
-    waiting = np.empty(DEPTH, np.int64)
-    for i in range(X.shape[0]):
-        nearest = np.inf
-        waiting[0] = 0
-        n_waiting = 1 if order.size else 0
-        while n_waiting:
-            n_waiting -= 1
-            node = waiting[n_waiting]
-            if _point_to_box(X, i, lower, upper, node) > min(nearest, furthest[node]):
-                continue
-            if right[node]:
-                near, far = node + 1, right[node]
-                if _point_to_box(X, i, lower, upper, near) > _point_to_box(X, i, lower, upper, far):
-                    near, far = far, near
-                waiting[n_waiting] = far
-                waiting[n_waiting + 1] = near
-                n_waiting += 2
-                continue
-            for place in range(first[node], stop[node]):
-                j = order[place]
-                squared = squared_distance(X, i, Y, j)
-                if squared <= limits[j] and (
-                    squared < nearest or (squared == nearest and (out[i] < 0 or j < out[i]))
-                ):
-                    nearest = squared
-                    out[i] = j
-    return out
-
-
-@kernel
-def collect_leaves(order, first, right, limits):
-    """Return where the points of each leaf begin, the first leaf of each node, and its reach.
-
-    ``limits`` (n,) are squared; a node's reach is the largest of its points. One more entry than
-    there are leaves, or nodes, marks the end.
-    """
-    n_nodes = right.size
-    leaf_start = np.empty(n_nodes + 1, np.int64)
-    first_leaf = np.empty(n_nodes + 1, np.int64)
-    furthest = np.zeros(n_nodes)
-    n_leaves = 0
-    for node in range(n_nodes):
-        first_leaf[node] = n_leaves
-        if right[node] == 0:
-            leaf_start[n_leaves] = first[node]
-            n_leaves += 1
-    first_leaf[n_nodes] = n_leaves
-    leaf_start[n_leaves] = order.size
-    for node in range(n_nodes - 1, -1, -1):
-        if right[node]:
-            furthest[node] = max(furthest[node + 1], furthest[right[node]])
-        else:
-            leaf = first_leaf[node]
-            for place in range(leaf_start[leaf], leaf_start[leaf + 1]):
-                furthest[node] = max(furthest[node], limits[order[place]])
-    return leaf_start[: n_leaves + 1], first_leaf, furthest
-
-
-@kernel
-def _box_to_box(lower, upper, a, b):
+def _squared_distance_of_boxes(lower, upper, a, b):
     total = 0.0
     for k in range(lower.shape[1]):
         total += max(lower[a, k] - upper[b, k], 0.0, lower[b, k] - upper[a, k]) ** 2
@@ -250,42 +207,184 @@ def _box_to_box(lower, upper, a, b):
 
 
 @kernel
-def near_in_tree(
-    which, done, leaf_node, right, lower, upper, first_leaf, furthest, near_start, near
-):
-    """Find the ranges of leaves near the leaves ``which[done:]``, until there is no more room.
+def find_around(tree, queries, i, squared_radius, buffer, position):
+    """Write the rows of all points around query ``i`` to ``buffer``, from ``position`` on.
 
-    Near is what is within the reach of either. ``near`` (room, 2) receives the ranges,
-    ``near_start`` where those of each leaf begin. Returns how many leaves were done.
+    The rows are in tree order. Nothing is written to an empty buffer. Returns the position after
+    the last row, so the number of points is the difference.
     """
-    waiting = np.empty(DEPTH, np.int64)
-    at = 0
-    near_start[0] = 0
-    for w in range(done, which.size):
-        if w - done + 1 == near_start.size:
-            return w - done
-        own = leaf_node[which[w]]
-        begin = at
-        waiting[0] = 0
-        n_waiting = 1
-        while n_waiting:
-            n_waiting -= 1
-            node = waiting[n_waiting]
-            if _box_to_box(lower, upper, own, node) > max(furthest[own], furthest[node]):
+    points, order, right, lower, upper = tree.points, tree.order, tree.right, tree.lower, tree.upper
+    stack = np.empty(MAX_STACK, np.int64)
+    stack[0] = 0
+    n_stack = 1 if order.size else 0
+    while n_stack:
+        n_stack -= 1
+        node = stack[n_stack]
+        if _squared_distance_to_box(queries, i, lower, upper, node) > squared_radius:
+            continue
+        if right[node]:
+            stack[n_stack] = right[node]
+            stack[n_stack + 1] = node + 1
+            n_stack += 2
+            continue
+        for place in range(tree.first[node], tree.stop[node]):
+            j = order[place]
+            if squared_distance(queries, i, points, j) <= squared_radius:
+                if buffer.size:
+                    buffer[position] = j
+                position += 1
+    return position
+
+
+@kernel
+def find_within(tree, queries, squared_radii):
+    """Return all points within each query's squared radius, as CSR arrays (start, index).
+
+    The rows of the points around query i are ``index[start[i]:start[i + 1]]``, ascending.
+    """
+    n_queries = queries.shape[0]
+    start = np.zeros(n_queries + 1, np.int64)
+    index = np.empty(0, np.int64)
+    for i in range(n_queries):
+        start[i + 1] = find_around(tree, queries, i, squared_radii[i], index, start[i])
+    index = np.empty(start[-1], np.int64)
+    for i in range(n_queries):
+        find_around(tree, queries, i, squared_radii[i], index, start[i])
+        index[start[i] : start[i + 1]].sort()
+    return start, index
+
+
+@kernel
+def _max_by_node(tree, squared_radii):
+    """Return the largest squared radius of the points of each node."""
+    largest = np.zeros(tree.right.size)
+    for node in range(tree.right.size - 1, -1, -1):
+        if tree.right[node]:
+            largest[node] = max(largest[node + 1], largest[tree.right[node]])
+        else:
+            for place in range(tree.first[node], tree.stop[node]):
+                largest[node] = max(largest[node], squared_radii[tree.order[place]])
+    return largest
+
+
+@kernel
+def _push_nearer_child_last(queries, i, right, lower, upper, node, stack, n_stack):
+    """Push the children of a node; return the number of nodes on the stack."""
+    near, far = node + 1, right[node]
+    to_near = _squared_distance_to_box(queries, i, lower, upper, near)
+    if to_near > _squared_distance_to_box(queries, i, lower, upper, far):
+        near, far = far, near
+    stack[n_stack] = far
+    stack[n_stack + 1] = near
+    return n_stack + 2
+
+
+@kernel
+def find_nearest(tree, queries, squared_radii):
+    """Return the nearest point that reaches each query, or -1.
+
+    Point j reaches a query at a squared distance of at most ``squared_radii[j]``. Ties go to the
+    lowest row.
+    """
+    points, order, right, lower, upper = tree.points, tree.order, tree.right, tree.lower, tree.upper
+    max_squared_radius = _max_by_node(tree, squared_radii)
+    found = np.full(queries.shape[0], -1, np.int64)
+    stack = np.empty(MAX_STACK, np.int64)
+    for i in range(queries.shape[0]):
+        nearest = np.inf
+        stack[0] = 0
+        n_stack = 1 if order.size else 0
+        while n_stack:
+            n_stack -= 1
+            node = stack[n_stack]
+            bound = min(nearest, max_squared_radius[node])
+            if _squared_distance_to_box(queries, i, lower, upper, node) > bound:
                 continue
             if right[node]:
-                waiting[n_waiting] = right[node]
-                waiting[n_waiting + 1] = node + 1
-                n_waiting += 2
+                n_stack = _push_nearer_child_last(
+                    queries, i, right, lower, upper, node, stack, n_stack
+                )
                 continue
-            leaf = first_leaf[node]
-            if at > begin and near[at - 1, 1] == leaf:
-                near[at - 1, 1] += 1
-            elif at == near.shape[0]:
-                return w - done
+            for place in range(tree.first[node], tree.stop[node]):
+                j = order[place]
+                squared = squared_distance(queries, i, points, j)
+                if squared <= squared_radii[j] and (
+                    squared < nearest or (squared == nearest and (found[i] < 0 or j < found[i]))
+                ):
+                    nearest = squared
+                    found[i] = j
+    return found
+
+
+@kernel
+def collect_leaves(tree, squared_radii):
+    """Return the `Leaves` of a tree whose points have these squared radii (n_points,)."""
+    n_nodes = tree.right.size
+    node_of_leaf = np.flatnonzero(tree.right == 0)
+    n_leaves = node_of_leaf.size
+    start = np.empty(n_leaves + 1, np.int64)
+    start[:n_leaves] = tree.first[node_of_leaf]
+    start[n_leaves] = tree.order.size
+    first_leaf = np.empty(n_nodes, np.int64)
+    leaf = 0
+    for node in range(n_nodes):
+        first_leaf[node] = leaf
+        leaf += tree.right[node] == 0
+    return Leaves(node_of_leaf, start, first_leaf, _max_by_node(tree, squared_radii))
+
+
+@kernel
+def find_near_leaves(tree, leaves, wanted, near_start, near):
+    """Find the leaves near each of the ``wanted`` leaves, until a buffer is full.
+
+    Two leaves are near when the distance of their boxes is at most the largest radius of their
+    points. Those near ``wanted[w]`` are the ranges ``near[near_start[w]:near_start[w + 1]]`` of
+    leaves, each a first leaf and a stop.
+
+    Parameters
+    ----------
+    tree : KDTree
+    leaves : Leaves
+    wanted : array (n_wanted,) of int64
+    near_start : array (max_wanted + 1,) of int64
+        Buffer.
+    near : array (max_ranges, 2) of int64
+        Buffer, with a row for every leaf or more.
+
+    Returns
+    -------
+    int
+        The number of wanted leaves that are done, at least 1 if there is any.
+    """
+    right, lower, upper, reach = tree.right, tree.lower, tree.upper, leaves.max_squared_radius
+    stack = np.empty(MAX_STACK, np.int64)
+    n_near = 0
+    near_start[0] = 0
+    for w in range(wanted.size):
+        if w + 1 == near_start.size:
+            return w
+        leaf_node = leaves.node[wanted[w]]
+        stack[0] = 0
+        n_stack = 1
+        while n_stack:
+            n_stack -= 1
+            node = stack[n_stack]
+            gap = _squared_distance_of_boxes(lower, upper, leaf_node, node)
+            if gap > max(reach[leaf_node], reach[node]):
+                continue
+            if right[node]:
+                stack[n_stack] = right[node]
+                stack[n_stack + 1] = node + 1
+                n_stack += 2
+                continue
+            leaf = leaves.first_leaf[node]
+            if n_near > near_start[w] and near[n_near - 1, 1] == leaf:
+                near[n_near - 1, 1] += 1
+            elif n_near == near.shape[0]:
+                return w
             else:
-                near[at, 0] = leaf
-                near[at, 1] = leaf + 1
-                at += 1
-        near_start[w - done + 1] = at
-    return which.size - done
+                near[n_near, 0] = leaf
+                near[n_near, 1] = leaf + 1
+                n_near += 1
+        near_start[w + 1] = n_near
+    return wanted.size

@@ -1,163 +1,199 @@
 """Choosing representatives: points that cover all others within a radius, and centroids.
 
-A representative covers the points within ``eps`` of it that none before it covers. Both ways to
-choose return for ``X`` (n, d):
-
-- ``chosen`` (r,): the points chosen, in this order;
-- ``owner`` (n,): the number of the representative that covers each point, or -1;
-- ``reach`` (r,): a distance from each representative, said at the kernel.
-
-Neighbourhoods are looked up when they are needed and never kept: memory is O(n).
+A representative covers the points within ``eps`` of it that no earlier one covers. Neighbourhoods
+are searched when they are needed and never stored, so memory is linear in the number of points.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
 from fedlib.kernels.centres import sum_by_label
 from fedlib.kernels.kd_tree import build, find_around, find_nearest, squared_distance
 
-LEAF = 16
-# Whole numbers add up exactly in any order, so points that are equally good stay equally good, and
-# what is subtracted again leaves no rounding behind. Their sums fit 64 bits for 2**31 neighbours.
-BITS = 32
+LEAF_SIZE = 16
+# Gains are whole numbers of this many bits. Their sums are exact in any order, so that equally good
+# points stay equally good and a subtraction leaves no rounding behind. A sum fits into 64 bits for
+# up to 2**31 neighbours.
+GAIN_BITS = 32
+
+
+class Cover(NamedTuple):
+    """Representatives and the points that they cover.
+
+    Attributes
+    ----------
+    chosen : array (n_representatives,) of int64
+        The rows of the representatives, in the order in which they were chosen.
+    owner : array (n_points,) of int64
+        The number of the representative that covers each point, or -1.
+    reach : array (n_representatives,) of float64
+        A distance from each representative; see the function that returns it.
+    """
+
+    chosen: NDArray[np.int64]
+    owner: NDArray[np.int64]
+    reach: NDArray[np.float64]
 
 
 @kernel
-def cover_in_order(X, candidates, eps, most):
-    """Let each candidate that is not covered yet be a representative, ``most`` of them at most.
+def cover_in_order(X, candidates, eps, max_representatives):
+    """Return the `Cover` by candidates: each that is not covered yet becomes a representative.
 
-    ``reach`` is the distance to the furthest point within ``eps``, whoever covers it.
+    ``reach`` is the distance to the furthest point within ``eps``, whichever representative covers
+    it.
+
+    Parameters
+    ----------
+    X : array (n, d) of float64
+    candidates : array (m,) of int64
+        Rows of ``X``, in the order in which they are tried.
+    eps : float
+    max_representatives : int
     """
-    order, first, stop, right, lower, upper = build(X, LEAF, 0.0)
-    limit = eps * eps
+    tree = build(X, LEAF_SIZE, 0.0)
     n = X.shape[0]
     owner = np.full(n, -1)
     chosen = np.empty(n, np.int64)
-    reach = np.zeros(n)
+    squared_reach = np.zeros(n)
     near = np.empty(n, np.int64)
     r = 0
     for i in candidates:
-        if r == most:
+        if r == max_representatives:
             break
         if owner[i] >= 0:
             continue
-        found = find_around(X, i, limit, X, order, first, stop, right, lower, upper, near, 0)
-        for at in range(found):
-            j = near[at]
-            reach[r] = max(reach[r], squared_distance(X, i, X, j))
+        for j in near[: find_around(tree, X, i, eps * eps, near, 0)]:
+            squared_reach[r] = max(squared_reach[r], squared_distance(X, i, X, j))
             if owner[j] < 0:
                 owner[j] = r
         chosen[r] = i
         r += 1
-    return chosen[:r], owner, np.sqrt(reach[:r])
+    return Cover(chosen[:r], owner, np.sqrt(squared_reach[:r]))
 
 
 @kernel
-def _worth(X, i, j, eps, shift):
-    """Return by how much the distance of two neighbours stays below ``eps``, in 2**-shift."""
-    short = max(0.0, eps - np.sqrt(squared_distance(X, i, X, j)))
-    return np.int64(np.rint(math.ldexp(short, shift)))
+def _gain(X, i, j, eps, shift):
+    """Return how much less than ``eps`` the distance of two points is, in units of 2**-shift."""
+    gain = max(0.0, eps - np.sqrt(squared_distance(X, i, X, j)))
+    return np.int64(np.rint(math.ldexp(gain, shift)))
 
 
 @kernel
-def _sink(heap, size, known, at):
-    """Let the point at a place of the heap sink below those that are better, or as good and first.
+def _precedes(known, i, j):
+    """Return whether point i is better than point j, or as good and earlier."""
+    return known[i] > known[j] or (known[i] == known[j] and i < j)
 
-    ``known`` (n,) is how good each point is.
-    """
+
+@kernel
+def _sift_down(heap, size, known, at):
+    """Restore the order of a heap, the best point first, after the point at ``at`` got worse."""
     i = heap[at]
     while 2 * at + 1 < size:
         best = 2 * at + 1
-        for child in range(best, min(best + 2, size)):
-            j = heap[child]
-            if known[j] > known[heap[best]] or (known[j] == known[heap[best]] and j < heap[best]):
-                best = child
-        j = heap[best]
-        if known[i] > known[j] or (known[i] == known[j] and i < j):
+        if best + 1 < size and _precedes(known, heap[best + 1], heap[best]):
+            best += 1
+        if _precedes(known, i, heap[best]):
             break
-        heap[at] = j
+        heap[at] = heap[best]
         at = best
     heap[at] = i
 
 
 @kernel
-def cover_greedily(X, eps, most, enough):
-    """Choose the point of the largest DynRep, of equals the first, until ``enough`` are covered.
+def _make_heap(known):
+    """Return all points as a heap, the best first."""
+    heap = np.arange(known.size)
+    for at in range(known.size // 2 - 1, -1, -1):
+        _sift_down(heap, known.size, known, at)
+    return heap
 
-    DynRep is a point's sum of `_worth` over its neighbours that are not covered yet; with nothing
-    covered it is StatRep. It only falls, and by each point once: when that point is covered. The
-    heap goes by what DynRep was; the point on its top is the best one once that is up to date.
-    ``reach`` is the distance to the furthest point that the representative covers.
+
+@kernel
+def cover_greedily(X, eps, max_representatives, min_covered):
+    """Return the `Cover` by the points of the largest DynRep, until ``min_covered`` are covered.
+
+    A point's DynRep is the sum of `_gain` over the points within ``eps`` that are not covered yet.
+    Ties go to the first row. ``reach`` is the distance to the furthest point that the
+    representative covers.
+
+    Parameters
+    ----------
+    X : array (n, d) of float64
+    eps : float
+    max_representatives : int
+    min_covered : float
+        The choice ends when this many points are covered.
+
+    Notes
+    -----
+    DynRep only decreases, and it does so once for each point around: when that point is covered. So
+    the heap may be ordered by former values. If the value of its first point is up to date, that
+    point is the best; if not, the point is moved down and the next one is looked at. The cost is
+    about twice that of searching each point's neighbourhood.
     """
-    order, first, stop, right, lower, upper = build(X, LEAF, 0.0)
-    limit = eps * eps
-    shift = BITS - math.frexp(eps)[1]  # a power of two, so that whole numbers and halves stay exact
+    tree = build(X, LEAF_SIZE, 0.0)
+    shift = GAIN_BITS - math.frexp(eps)[1]  # the unit is a power of two: halves stay exact
     n = X.shape[0]
     owner = np.full(n, -1)
     chosen = np.empty(n, np.int64)
-    reach = np.zeros(n)
+    squared_reach = np.zeros(n)
     near = np.empty(n, np.int64)
     covered = np.empty(n, np.int64)
     dyn_rep = np.zeros(n, np.int64)
     for i in range(n):
-        found = find_around(X, i, limit, X, order, first, stop, right, lower, upper, near, 0)
-        for at in range(found):
-            dyn_rep[i] += _worth(X, i, near[at], eps, shift)
+        for j in near[: find_around(tree, X, i, eps * eps, near, 0)]:
+            dyn_rep[i] += _gain(X, i, j, eps, shift)
     known = dyn_rep.copy()
-    heap = np.arange(n)
-    for at in range(n // 2 - 1, -1, -1):
-        _sink(heap, n, known, at)
+    heap = _make_heap(known)
     r = 0
     n_covered = 0
-    while r < most and n_covered < enough:
+    while r < max_representatives and n_covered < min_covered:
         i = heap[0]
         if known[i] != dyn_rep[i]:
             known[i] = dyn_rep[i]
-            _sink(heap, n - r, known, 0)
+            _sift_down(heap, n - r, known, 0)
             continue
         heap[0] = heap[n - r - 1]
-        _sink(heap, n - r - 1, known, 0)
-        found = find_around(X, i, limit, X, order, first, stop, right, lower, upper, near, 0)
-        start = n_covered
-        for at in range(found):
-            j = near[at]
+        _sift_down(heap, n - r - 1, known, 0)
+        first = n_covered
+        for j in near[: find_around(tree, X, i, eps * eps, near, 0)]:
             if owner[j] < 0:
                 owner[j] = r
-                reach[r] = max(reach[r], squared_distance(X, i, X, j))
+                squared_reach[r] = max(squared_reach[r], squared_distance(X, i, X, j))
                 covered[n_covered] = j
                 n_covered += 1
-        for at in range(start, n_covered):
-            j = covered[at]
-            found = find_around(X, j, limit, X, order, first, stop, right, lower, upper, near, 0)
-            for other in range(found):
-                dyn_rep[near[other]] -= _worth(X, j, near[other], eps, shift)
+        for j in covered[first:n_covered]:
+            for other in near[: find_around(tree, X, j, eps * eps, near, 0)]:
+                dyn_rep[other] -= _gain(X, j, other, eps, shift)
         chosen[r] = i
         r += 1
-    return chosen[:r], owner, np.sqrt(reach[:r])
+    return Cover(chosen[:r], owner, np.sqrt(squared_reach[:r]))
 
 
 @kernel
-def move_to_centroids(X, centroids, most):
-    """Move ``centroids`` (k, d) by k-means, in ``most`` rounds at most; one without points stays.
+def move_to_centroids(X, centroids, max_rounds):
+    """Move ``centroids`` (k, d) by k-means and return the nearest one of each point.
 
-    Returns the nearest centroid of each point, of equals the first.
+    A centroid without points stays in place. Ties go to the first centroid. The rounds end when no
+    point changes its centroid.
     """
-    limits = np.full(centroids.shape[0], np.inf)
-    order, first, stop, right, lower, upper = build(centroids, LEAF, 0.0)
-    nearest = find_nearest(X, limits, centroids, order, first, stop, right, lower, upper)
-    for _ in range(most):
+    n_centroids = centroids.shape[0]
+    everywhere = np.full(n_centroids, np.inf)
+    nearest = find_nearest(build(centroids, LEAF_SIZE, 0.0), X, everywhere)
+    for _ in range(max_rounds):
         sums = np.zeros(centroids.shape)
-        counts = np.zeros(centroids.shape[0], np.int64)
+        counts = np.zeros(n_centroids, np.int64)
         sum_by_label(X, nearest, sums, counts)
-        for c in range(centroids.shape[0]):
+        for c in range(n_centroids):
             for k in range(X.shape[1]):
                 if counts[c]:
                     centroids[c, k] = sums[c, k] / counts[c]
-        before = nearest
-        order, first, stop, right, lower, upper = build(centroids, LEAF, 0.0)
-        nearest = find_nearest(X, limits, centroids, order, first, stop, right, lower, upper)
-        if np.all(nearest == before):
+        previous = nearest
+        nearest = find_nearest(build(centroids, LEAF_SIZE, 0.0), X, everywhere)
+        if np.all(nearest == previous):
             break
     return nearest

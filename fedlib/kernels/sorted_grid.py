@@ -1,21 +1,43 @@
-"""A grid's cells in row-major order: points sorted by cell, and which cells lie near a cell.
+"""Points sorted by the cell of a grid, and the cells near a cell.
 
-A cell is known by its key, the sum of its coordinates times their strides. A row of cells along the
-last feature has consecutive keys, and between two rows there is more room than any search crosses.
-So the occupied cells near a cell are, for each row near it, one range of the sorted keys, and as
-the cells ascend so do the ranges: each row has two pointers that only move forward.
+A cell is identified by its key: the sum of its coordinates, each times the stride of its feature. A
+row of cells along the last feature has consecutive keys. The strides leave a gap between two rows
+that is wider than any search along a row. So the occupied cells near a cell are one range of the
+sorted keys for each row near it. When cells are visited in ascending order, these ranges ascend
+too, so that each row needs only two indices that never move back.
 """
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
 
-DIGIT = 11  # bits that one pass of the sort looks at: its counters fit the fastest cache
+DIGIT_BITS = 11  # sorted in one pass; the counters of all digits fit into the fastest cache
+
+
+class Grid(NamedTuple):
+    """The occupied cells of a grid, and which cells are near a cell.
+
+    Attributes
+    ----------
+    keys : array (n_cells,) of int64
+        The keys of the occupied cells, ascending.
+    row_offsets : array (n_rows,) of int64
+        The rows near a cell: the differences of their keys from the cell's key.
+    row_reach : array (n_rows,) of int64
+        How many cells to look at in each of these rows, to either side.
+    """
+
+    keys: NDArray[np.int64]
+    row_offsets: NDArray[np.int64]
+    row_reach: NDArray[np.int64]
 
 
 @kernel
-def find_keys(X, origin, cell_size, strides, keys, first, stop):
-    """Write the key of the cell of each row ``first..stop`` of ``X`` (n, d)."""
+def compute_keys(X, origin, cell_size, strides, keys, first, stop):
+    """Write the key of the cell of each row ``first..stop`` of ``X`` (n, d) to ``keys`` (n,)."""
     for i in range(first, stop):
         key = np.int64(0)
         for k in range(X.shape[1]):
@@ -25,79 +47,97 @@ def find_keys(X, origin, cell_size, strides, keys, first, stop):
 
 @kernel
 def sort_keys(keys, largest):
-    """Return the stable argsort of ``keys`` (n,) in 0..largest and the sorted keys."""
+    """Return the stable argsort of ``keys`` (n,), all in 0..largest, and the sorted keys.
+
+    This is a radix sort: its cost is linear in n.
+    """
     n = keys.size
     order = np.arange(n)
     keys = keys.copy()
     other_order = np.empty(n, np.int64)
     other_keys = np.empty(n, np.int64)
-    place = np.empty(1 << DIGIT, np.int64)
+    place = np.empty(1 << DIGIT_BITS, np.int64)
     shift = 0
     while largest >> shift:
         place[:] = 0
         for i in range(n):
-            place[(keys[i] >> shift) & ((1 << DIGIT) - 1)] += 1
+            place[(keys[i] >> shift) & ((1 << DIGIT_BITS) - 1)] += 1
         total = 0
         for digit in range(place.size):
             total, place[digit] = total + place[digit], total
         for i in range(n):
-            digit = (keys[i] >> shift) & ((1 << DIGIT) - 1)
+            digit = (keys[i] >> shift) & ((1 << DIGIT_BITS) - 1)
             other_keys[place[digit]] = keys[i]
             other_order[place[digit]] = order[i]
             place[digit] += 1
         keys, other_keys = other_keys, keys
         order, other_order = other_order, order
-        shift += DIGIT
+        shift += DIGIT_BITS
     return order, keys
 
 
 @kernel
 def find_cells(sorted_keys):
-    """Return the distinct keys and where the points of each begin, with the end as the last."""
+    """Return the distinct keys, and where the points of each begin, followed by their number."""
     n = sorted_keys.size
     n_cells = 0
     for i in range(n):
         n_cells += i == 0 or sorted_keys[i] != sorted_keys[i - 1]
     cell_keys = np.empty(n_cells, np.int64)
-    cell_start = np.empty(n_cells + 1, np.int64)
-    cell_start[n_cells] = n
-    at = 0
+    start = np.empty(n_cells + 1, np.int64)
+    start[n_cells] = n
+    cell = 0
     for i in range(n):
         if i == 0 or sorted_keys[i] != sorted_keys[i - 1]:
-            cell_keys[at] = sorted_keys[i]
-            cell_start[at] = i
-            at += 1
-    return cell_keys, cell_start
+            cell_keys[cell] = sorted_keys[i]
+            start[cell] = i
+            cell += 1
+    return cell_keys, start
 
 
 @kernel
-def near_in_grid(which, done, cell_keys, rows, reach, near_start, near):
-    """Find the ranges of cells near the cells ``which[done:]``, until there is no more room.
+def find_near_cells(grid, wanted, near_start, near):
+    """Find the occupied cells near each of the ``wanted`` cells, until a buffer is full.
 
-    ``rows`` (m,) are the differences of key to each row near a cell, ``reach`` (m,) how far to
-    look along it. ``near`` (room, 2), of which m rows are enough for one cell, receives ranges of
-    cells, ``near_start`` where those of each cell begin. Returns how many cells were done.
+    The near cells of ``wanted[w]`` are the ranges ``near[near_start[w]:near_start[w + 1]]`` of
+    cells, each a first cell and a stop.
+
+    Parameters
+    ----------
+    grid : Grid
+    wanted : array (n_wanted,) of int64
+        Cells, ascending; at least one.
+    near_start : array (max_wanted + 1,) of int64
+        Buffer.
+    near : array (max_ranges, 2) of int64
+        Buffer, with ``n_rows`` rows or more.
+
+    Returns
+    -------
+    int
+        The number of wanted cells that are done, at least 1.
     """
-    low = np.empty(rows.size, np.int64)
-    for m in range(rows.size):
-        low[m] = np.searchsorted(cell_keys, cell_keys[which[done]] + rows[m] - reach[m])
-    high = low.copy()
-    at = 0
+    keys, offsets, reach = grid.keys, grid.row_offsets, grid.row_reach
+    first = np.empty(offsets.size, np.int64)
+    for row in range(offsets.size):
+        first[row] = np.searchsorted(keys, keys[wanted[0]] + offsets[row] - reach[row])
+    stop = first.copy()
+    n_near = 0
     near_start[0] = 0
-    for w in range(done, which.size):
-        if at + rows.size > near.shape[0] or w - done + 1 == near_start.size:
-            return w - done
-        key = cell_keys[which[w]]
-        for m in range(rows.size):
-            a, b = low[m], high[m]
-            while a < cell_keys.size and cell_keys[a] < key + rows[m] - reach[m]:
+    for w in range(wanted.size):
+        if n_near + offsets.size > near.shape[0] or w + 1 == near_start.size:
+            return w
+        key = keys[wanted[w]]
+        for row in range(offsets.size):
+            a, b = first[row], stop[row]
+            while a < keys.size and keys[a] < key + offsets[row] - reach[row]:
                 a += 1
-            while b < cell_keys.size and cell_keys[b] <= key + rows[m] + reach[m]:
+            while b < keys.size and keys[b] <= key + offsets[row] + reach[row]:
                 b += 1
             if b > a:
-                near[at, 0] = a
-                near[at, 1] = b
-                at += 1
-            low[m], high[m] = a, b
-        near_start[w - done + 1] = at
-    return which.size - done
+                near[n_near, 0] = a
+                near[n_near, 1] = b
+                n_near += 1
+            first[row], stop[row] = a, b
+        near_start[w + 1] = n_near
+    return wanted.size

@@ -1,1 +1,4 @@
-"""Density-based clustering through representatives: DBDC, SDBDC and PPDBDC."""
+"""Density-based clustering by representatives: DBDC, SDBDC and PPDBDC.
+
+``base`` holds what the three protocols share; each of them has a module.
+"""

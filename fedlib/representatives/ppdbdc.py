@@ -1,9 +1,10 @@
-"""PPDBDC: every client sends means of its points, blurred where few points make one.
+"""PPDBDC: every client sends means of its points, with noise where a mean would disclose a point.
 
-As in SDBDC a client chooses representatives until they cover all its points, and the server runs
-DBSCAN on them with the numbers of points they cover as weights. But the choice is random, the
-radius is so small that neighbourhoods need not be widened, and what is sent is not a point of the
-client: it is the mean of the points covered, with noise where it would give one away.
+As in SDBDC, a client chooses representatives until they cover its points, and the server runs
+DBSCAN on them with the numbers of points covered as weights. Three things differ. The choice is
+random. The radius is so small that neighbourhoods need not be enlarged. A client sends the mean of
+the points that a representative covers, not the representative itself, and adds noise to means of
+few points.
 
 Source: P, §3.3.
 """
@@ -23,21 +24,18 @@ from fedlib.dbscan import nearest_within
 from fedlib.kernels.representatives import cover_in_order
 from fedlib.messages import FeatureNames, Message
 from fedlib.protocol import Flow, Transport, handles
-from fedlib.representatives.dbdc import (
-    Coverage,
+from fedlib.representatives.base import (
+    Count,
     Points,
     Positive,
     RepresentativeClient,
     RepresentativeClustering,
     RepresentativeModel,
+    Weights,
+    check_count,
+    cluster_representatives,
     gather,
     lexicographic_order,
-)
-from fedlib.representatives.sdbdc import (
-    Number,
-    Weights,
-    cluster_representatives,
-    not_too_many,
     relabel_requests,
 )
 from fedlib.validation import Interval, StrOptions
@@ -51,16 +49,16 @@ __all__ = [
     "ppdbdc",
 ]
 
-COINCIDES = 1e-6  # nearer than this share of the noise is the same place
+COINCIDENCE = 1e-6  # of the noise's amplitude: at most this far apart, two points count as equal
 MAX_DRAWS = 100
 
 NoiseKind = Literal["one_sided", "centred"]
 
 
 class BlurredRepresentatives(Message):
-    """Means of a client's points, some of them with noise, and how many points each stands for."""
+    """Means of a client's points, some of them with noise, and the number of points of each."""
 
-    discloses = "how densely a client's points lie where, and no point of its own"
+    discloses = "how dense the client's points are in each place, and none of its points"
     representatives: Points
     weights: Weights
     features: FeatureNames = ()
@@ -77,37 +75,38 @@ class DrawRepresentatives(Message):
     discloses = "the parameters"
     reply = BlurredRepresentatives
     eps_rep: Positive
-    n_representatives: Number | None
+    n_representatives: Count | None
     noise: Positive
     noise_kind: NoiseKind
     min_weight: Annotated[int, msgspec.Meta(ge=1)]
 
     def accept(self, reply: Message) -> BlurredRepresentatives:
-        """Raise MessageError where there are more representatives than were asked for."""
+        """Return the reply if it has at most ``n_representatives``."""
         assert isinstance(reply, BlurredRepresentatives)
-        not_too_many(reply.representatives, self.n_representatives)
+        check_count(reply.representatives, self.n_representatives)
         return reply
 
 
 def ppdbdc(
     eps: float,
     min_samples: int,
-    eps_rep: float | None = None,
-    n_representatives: int | None = None,
-    noise: float = 0.5,
-    noise_kind: NoiseKind = "one_sided",
-    min_weight: int = 3,
+    eps_rep: float | None,
+    n_representatives: int | None,
+    noise: float,
+    noise_kind: NoiseKind,
+    min_weight: int,
 ) -> Flow[RepresentativeModel]:
-    """Return the server flow; for the parameters see `PPDBDC`.
+    """Return the server flow. For the parameters see `PPDBDC`.
 
     Examples
     --------
+    >>> from fedlib import PPDBDC
     >>> from fedlib.protocol import Replies
-    >>> flow = ppdbdc(eps=1.0, min_samples=5)
+    >>> flow = PPDBDC(eps=1.0, min_samples=5).protocol()
     >>> next(flow).eps_rep
     0.45
-    >>> said = BlurredRepresentatives(np.array([[0.0], [0.9], [5.0]]), np.array([4, 3, 2]))
-    >>> flow.send(Replies({"A": said}))["A"].own
+    >>> reply = BlurredRepresentatives(np.array([[0.0], [0.9], [5.0]]), np.array([4, 3, 2]))
+    >>> flow.send(Replies({"A": reply}))["A"].own
     array([ 0,  0, -1])
     """
     eps_rep = 0.45 * eps if eps_rep is None else eps_rep
@@ -121,24 +120,26 @@ def ppdbdc(
 
 
 class PPDBDCClient(RepresentativeClient):
-    """A client and its points.
+    """A client of PPDBDC that holds points.
 
     Parameters
     ----------
     X : array-like (n_points, n_features)
-        Finite numbers. Where the columns of a DataFrame have names, all clients' must be the same
-        in the same order.
+        The points, as in `PointsClient`.
     random_state : int, optional
-        Seed, at least 0, of the client's choice of representatives and of its noise; by default one
-        from the operating system. Whoever knows it can undo the noise: it never leaves the client.
-        The same request always gets the same answer, so asking again does not average noise out.
-        Whoever may ask with other parameters does find out points; see `PPDBDC`.
+        Seed of the client's choice of representatives and of its noise, at least 0; by default from
+        the operating system. Anyone who knows it can remove the noise, so it never leaves the
+        client.
 
     Raises
     ------
     ValueError
-        When the points are not a table of finite numbers, or the seed is not valid. A client may
-        have no points at all, but its table must have columns.
+        When the points are not a table of finite numbers, or the seed is negative.
+
+    Notes
+    -----
+    Equal requests get equal replies, so that repeating a request does not average out the noise. A
+    server that may send requests with other parameters can still find points; see `PPDBDC`.
     """
 
     def __init__(self, X: ArrayLike, random_state: int | None = None):
@@ -150,63 +151,66 @@ class PPDBDCClient(RepresentativeClient):
         rng = np.random.default_rng(self._seed)
         order = lexicographic_order(self.X)
         X = self.X[order]
-        most = len(X) if request.n_representatives is None else request.n_representatives
-        chosen, sorted_owner, _ = cover_in_order(X, rng.permutation(len(X)), request.eps_rep, most)
-        means, weights, n_distinct = _summarise(X, sorted_owner, len(chosen))
+        max_representatives = request.n_representatives or len(X)
+        candidates = rng.permutation(len(X))
+        cover = cover_in_order(X, candidates, request.eps_rep, max_representatives)
+        means, weights, n_distinct = _summarise(X, cover.owner, len(cover.chosen))
         amplitude = request.noise * request.eps_rep
         few = n_distinct < request.min_weight
         representatives = blur(means, few, X, amplitude, request.noise_kind, rng)
-        owner = np.empty(len(X), np.int64)
-        owner[order] = sorted_owner
-        self.state = Coverage(owner)
+        self.keep_coverage(order, cover.owner)
         return BlurredRepresentatives(representatives, weights, self.features)
 
 
 class PPDBDC(RepresentativeClustering):
-    """Privacy-preserving density-based distributed clustering: DBSCAN on blurred means.
+    """Privacy-preserving density-based distributed clustering: DBSCAN on means with noise.
 
     Parameters
     ----------
     eps : float
         Radius of a neighbourhood, in the units of the features, above 0.
     min_samples : int
-        How many points of all clients the representatives in a neighbourhood must stand for, itself
-        included, to make a core representative, at least 1.
+        Minimum number of points covered by the representatives in the neighbourhood of a core
+        representative, including itself; at least 1.
     eps_rep : float, optional
-        A representative stands for the points of its client within eps_rep of a point drawn at
-        random, above 0; by default 0.45 eps. The larger, the fewer representatives: less accurate,
-        faster, more private. Up to eps / 2 all points of a representative are neighbours.
+        A representative covers points of its client within eps_rep of a point drawn at random, in
+        the units of the features, above 0; by default 0.45 eps. A larger value gives fewer
+        representatives: less accurate, faster and more private. Up to eps / 2, all points of a
+        representative are in each other's neighbourhoods.
     n_representatives : int, optional
-        How many representatives a client draws at most, at least 1; by default as many as it takes
-        to cover all its points.
+        Maximum number of representatives of a client, at least 1; by default no limit.
     noise : float, default=0.5
-        How far noise moves each coordinate at most, in units of eps_rep, above 0.
+        The largest noise in each coordinate, in units of eps_rep, above 0.
     noise_kind : {"one_sided", "centred"}, default="one_sided"
-        ``"one_sided"``: noise is uniform in (0, noise * eps_rep), as in P, and so shifts what it
-        blurs to larger coordinates, by noise * eps_rep / 2 on average. ``"centred"``: just as
-        large, to either side.
+        ``"one_sided"``: noise is uniform in (0, noise * eps_rep), as in P. It shifts what it blurs
+        to larger coordinates, by noise * eps_rep / 2 on average. ``"centred"``: noise of the same
+        size, with a random sign.
     min_weight : int, default=3
-        Representatives of fewer distinct points than this get noise, at least 1. One whose mean
-        coincides with any point of its client gets noise in any case.
+        A mean of fewer distinct points than this gets noise, at least 1. A mean that coincides with
+        a point of its client always does.
     random_state : int, RandomState or None, default=None
-        Gives a seed to the client of each part. Over a transport it does nothing: each client has a
-        seed of its own, which the server must not know.
+        Determines the seeds of the clients when `fit` receives the parts. It has no effect over a
+        transport: each client has its own seed, which the server must not know.
 
     Attributes
     ----------
     representatives_ : array (n_representatives, n_features) of float64
-        Those of all clients, one client after the other, in the order in which they were drawn.
+        The representatives of all clients, one client after the other, in the order in which they
+        were drawn.
     weights_ : array (n_representatives,) of int64
-        The number of points each stands for.
+        The number of points that each covers.
     representative_labels_ : array (n_representatives,) of int64
         The cluster of each, -1 for noise, numbered by the lexicographically first core
         representative.
     labels_ : list of array of int64
-        The cluster of each client's points, that of the representative that stands for it; -1 for
-        noise. A point that none stands for, after an early stop, and the points of a passive client
-        belong to the cluster of the nearest representative of a cluster within eps. Only if the
-        parts were given to `fit`.
+        The cluster of each client's points: that of the representative that covers the point, -1
+        for noise. A point that is not covered after an early stop, and each point of a passive
+        client, belongs to the cluster of the nearest clustered representative within eps. Only if
+        `fit` received the parts.
+    model_ : RepresentativeModel
+        Everything that `predict` needs.
     ledger_ : Ledger
+        The messages of the run.
     n_features_in_ : int
 
     Raises
@@ -216,25 +220,30 @@ class PPDBDC(RepresentativeClustering):
 
     Notes
     -----
-    A client draws its points in random order; each that none before it covers is a candidate and
-    covers all points within eps_rep that are not covered yet, itself among them. Its weight is
-    their number and its place their mean, so each point counts once. A mean within a millionth of
-    the noise of any point of the client coincides with it, and noise is drawn until neither does.
+    A client visits its points in random order. Each that is not covered yet covers all points
+    within eps_rep that are not covered yet, including itself. Their mean becomes a representative,
+    and their number its weight, so each point counts once. A mean coincides with a point when it is
+    nearer than a millionth of the largest noise. Noise is drawn again until the blurred mean
+    coincides with no point of the client.
 
-    For a given seed the representatives do not depend on the order of the client's rows. What P
-    leaves open is how clients label their points: here by the representative that covers them.
+    For a given seed the representatives do not depend on the order of the client's rows. P does not
+    say how clients label their points: here by the representative that covers them.
 
-    Noise hides single points and pairs, not how dense the points are; it is no differential
-    privacy, and nothing keeps a client from being alone in its region. It hides them from a server
-    that asks once, with parameters that the clients have agreed to: one that asks for next to no
-    noise, or a second time for another amount, learns from the answers where these points are.
+    Noise hides single points and pairs of points. It does not hide how dense the points are, it is
+    not differential privacy, and it does not help a client that is alone in its region. It hides
+    points only from a server that sends one request, with parameters to which the clients have
+    agreed. A server that requests almost no noise, or sends a second request with another amount,
+    learns from the replies where these points are.
+
+    The cost is one search per representative at each client, and DBSCAN on all representatives; see
+    `fedlib.dbscan.cluster`. Memory is linear in the number of points.
 
     Source: P, §3.3.
 
     Examples
     --------
-    Three points near each other become their mean, 0.2. The two at 9.0 are one place, which noise
-    moves.
+    Three points near each other become their mean, 0.2. The two points at 9.0 are equal, so they
+    get noise.
 
     >>> from fedlib import PPDBDC
     >>> first, second = [[0.0], [0.1], [0.5]], [[0.7], [0.8], [0.9], [9.0], [9.0]]
@@ -280,9 +289,9 @@ class PPDBDC(RepresentativeClustering):
         self.random_state = random_state
 
     def _flow(self) -> Flow[RepresentativeModel]:
-        said = self.get_params()
-        del said["random_state"]  # not a matter of the server's
-        return ppdbdc(**said)
+        parameters = self.get_params()
+        del parameters["random_state"]  # the server must not know the clients' seeds
+        return ppdbdc(**parameters)
 
     def _fit(
         self,
@@ -291,6 +300,7 @@ class PPDBDC(RepresentativeClustering):
         min_clients: int | None = None,
         options: Sequence[dict[str, Any]] | None = None,
     ) -> Self:
+        """Do the work of `fit`; give each part's client a seed of its own."""
         self._validate_params()
         if isinstance(parts, Sequence | np.ndarray) and options is None:
             seeds = check_random_state(self.random_state).randint(2**31 - 1, size=len(parts))
@@ -312,22 +322,24 @@ def blur(
     ----------
     means : array (n_means, n_features) of float64
     few : array (n_means,) of bool
+        Which means are of few points.
     X : array (n_points, n_features) of float64
-        The points that must not be given away.
+        The points that must not be disclosed.
     amplitude : float
-        The most that noise moves a coordinate.
+        The largest noise in a coordinate, in the units of the features.
     noise_kind : {"one_sided", "centred"}
+        See `PPDBDC`.
     rng : Generator
 
     Returns
     -------
     array (n_means, n_features) of float64
-        None of them in the place of a point.
+        The means with noise. None of them coincides with a point.
 
     Raises
     ------
     ValueError
-        When noise so small is lost in the rounding of coordinates so large.
+        When the noise is so small that it is lost in the rounding of the coordinates.
 
     Examples
     --------
@@ -340,7 +352,7 @@ def blur(
     blurred = means.copy()
     redraw = few
     for _ in range(MAX_DRAWS):
-        redraw = redraw | (nearest_within(blurred, X, COINCIDES * amplitude) >= 0)
+        redraw = redraw | (nearest_within(blurred, X, COINCIDENCE * amplitude) >= 0)
         if not redraw.any():
             return blurred
         noise = rng.uniform(0.0, amplitude, (int(redraw.sum()), means.shape[1]))
@@ -348,20 +360,23 @@ def blur(
             noise *= rng.choice([-1.0, 1.0], noise.shape)
         blurred[redraw] = means[redraw] + noise
         redraw = np.zeros(len(means), bool)
-    raise ValueError(f"noise up to {amplitude} is lost in coordinates up to {np.abs(X).max()}")
+    raise ValueError(
+        f"noise of at most {amplitude} is lost in the rounding of coordinates up to"
+        f" {np.abs(X).max()}"
+    )
 
 
 def _summarise(
     X: NDArray[np.float64], owner: NDArray[np.int64], n_representatives: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return each representative's mean, number of points and number of distinct points.
+    """Return the mean of each representative's points, their number and that of distinct ones.
 
     Rows are sorted, and equal rows have the same owner.
     """
-    first = np.ones(len(X), bool)
-    first[1:] = (X[1:] != X[:-1]).any(axis=1)
+    is_first = np.ones(len(X), bool)
+    is_first[1:] = (X[1:] != X[:-1]).any(axis=1)
     covered = owner >= 0
     weights = np.bincount(owner[covered], minlength=n_representatives)
-    n_distinct = np.bincount(owner[covered & first], minlength=n_representatives)
-    sums = [np.bincount(owner[covered], x[covered], n_representatives) for x in X.T]
+    n_distinct = np.bincount(owner[covered & is_first], minlength=n_representatives)
+    sums = [np.bincount(owner[covered], column[covered], n_representatives) for column in X.T]
     return np.column_stack(sums) / weights[:, None], weights, n_distinct

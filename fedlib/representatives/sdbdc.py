@@ -1,9 +1,10 @@
-"""SDBDC: every client sends as many of its points as it takes to represent all of them.
+"""SDBDC: every client sends some of its points, with the number of points that each represents.
 
-A client does not cluster. It chooses representatives, the best one first, and says with each how
-many of its points it covers and how far away the furthest of them is. The server runs DBSCAN on the
-representatives, with these counts as weights and neighbourhoods that are wider by these distances.
-Every client gives its points the cluster of the representative that covers them.
+A client does not cluster. It chooses representatives, the best one first, until they cover its
+points. It sends each with the number of points that it covers and the distance to the furthest of
+them. The server runs DBSCAN on the representatives, with these numbers as weights and
+neighbourhoods enlarged by these distances. Every client labels its points by the representative
+that covers them.
 
 Sources: P, §3.2, and Januzaj, Kriegel and Pfeifle (2004), "Scalable Density-Based Distributed
 Clustering".
@@ -11,48 +12,40 @@ Clustering".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from fedlib.dbscan import dbscan
 from fedlib.kernels.representatives import cover_greedily
-from fedlib.messages import Array, FeatureNames, Message, MessageError
-from fedlib.protocol import Flow, Replies, handles
-from fedlib.representatives.dbdc import (
-    Coverage,
+from fedlib.messages import FeatureNames, Message, MessageError
+from fedlib.protocol import Flow, handles
+from fedlib.representatives.base import (
+    Count,
     Points,
     Positive,
     Radii,
-    RelabelPoints,
     RepresentativeClient,
     RepresentativeClustering,
     RepresentativeModel,
+    Weights,
+    check_count,
+    cluster_representatives,
     gather,
     lexicographic_order,
+    relabel_requests,
 )
 from fedlib.validation import Interval
 
-__all__ = [
-    "SDBDC",
-    "ChooseRepresentatives",
-    "SDBDCClient",
-    "WeightedRepresentatives",
-    "cluster_representatives",
-    "relabel_requests",
-    "sdbdc",
-]
-
-Weights = Annotated[np.ndarray, Array("int64", ("representatives",), ge=1, le=2**40)]
-Number = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+__all__ = ["SDBDC", "ChooseRepresentatives", "SDBDCClient", "WeightedRepresentatives", "sdbdc"]
 
 
 class WeightedRepresentatives(Message):
-    """Representatives of a client's points, how many each covers and how far the furthest is."""
+    """Representatives of a client's points: how many points each covers, and up to what distance.
+
+    ``radii`` are the distances to the furthest points covered.
+    """
 
     discloses = "some of a client's points, and how many others lie how near to each"
     representatives: Points
@@ -72,37 +65,40 @@ class ChooseRepresentatives(Message):
     discloses = "the parameters"
     reply = WeightedRepresentatives
     eps: Positive
-    n_representatives: Number | None
+    n_representatives: Count | None
     coverage: Annotated[float, msgspec.Meta(gt=0, le=1)]
 
     def accept(self, reply: Message) -> WeightedRepresentatives:
-        """Raise MessageError where a point is covered from too far, or there are too many."""
+        """Return the reply if its radii are at most eps and it has no surplus representatives."""
         assert isinstance(reply, WeightedRepresentatives)
-        if reply.radii.max(initial=0.0) > self.eps:
-            raise MessageError("a representative that covers points beyond eps")
-        not_too_many(reply.representatives, self.n_representatives)
+        furthest = reply.radii.max(initial=0.0)
+        if furthest > self.eps:
+            raise MessageError(f"radii must be at most {self.eps}, got {furthest}")
+        check_count(reply.representatives, self.n_representatives)
         return reply
 
 
 def sdbdc(
     eps: float,
     min_samples: int,
-    n_representatives: int | None = None,
-    coverage: float = 1.0,
+    n_representatives: int | None,
+    coverage: float,
 ) -> Flow[RepresentativeModel]:
-    """Return the server flow; for the parameters see `SDBDC`.
+    """Return the server flow. For the parameters see `SDBDC`.
 
     Examples
     --------
-    The second representative is a core point only because its neighbourhood is wider by 0.5: it
-    reaches the first, which does not reach it.
+    The radius of the second representative makes it a core point: its neighbourhood contains the
+    first representative, while the first one's does not contain the second.
 
-    >>> flow = sdbdc(eps=1.0, min_samples=5)
+    >>> from fedlib import SDBDC
+    >>> from fedlib.protocol import Replies
+    >>> flow = SDBDC(eps=1.0, min_samples=5).protocol()
     >>> next(flow)
     ChooseRepresentatives(eps=1.0, n_representatives=None, coverage=1.0)
     >>> places, weights, radii = np.array([[0.0], [1.4]]), np.array([4, 3]), np.array([0.0, 0.5])
-    >>> said = WeightedRepresentatives(places, weights, radii)
-    >>> flow.send(Replies({"A": said}))["A"].own
+    >>> reply = WeightedRepresentatives(places, weights, radii)
+    >>> flow.send(Replies({"A": reply}))["A"].own
     array([0, 0])
     """
     replies = yield ChooseRepresentatives(float(eps), n_representatives, float(coverage))
@@ -113,69 +109,18 @@ def sdbdc(
     return model
 
 
-def cluster_representatives(
-    representatives: NDArray[np.float64],
-    weights: NDArray[np.int64],
-    radii: NDArray[np.float64] | None,
-    eps: float,
-    min_samples: int,
-) -> RepresentativeModel:
-    """Run DBSCAN on weighted representatives, each neighbourhood wider by its radius if given.
-
-    Clusters are numbered by the lexicographically first core representative, whatever the order of
-    the representatives.
-    """
-    more = [weights] if radii is None else [weights, radii]
-    order = lexicographic_order(representatives, *more)
-    labels = np.empty(len(order), np.int64)
-    wider = None if radii is None else radii[order]
-    labels[order] = dbscan(representatives[order], eps, min_samples, weights[order], wider)
-    reach = np.full(len(order), float(eps))
-    return RepresentativeModel(representatives, labels, reach, radii, weights)
-
-
-def relabel_requests(
-    replies: Replies, model: RepresentativeModel, complete: bool
-) -> Mapping[str, Message]:
-    """Return what each client is told.
-
-    Where a client's representatives cover all its points (``complete``), their clusters are all it
-    needs. Else, and for a passive client, the representatives of all clusters come with them.
-    """
-    everyone = model.clustered()
-    nobody = [field[:0] for field in everyone]
-    requests: dict[str, Message] = {}
-    at = 0
-    for name, reply in replies.items():
-        own = model.labels[at : at + len(reply.representatives)]
-        requests[name] = RelabelPoints(own, *(nobody if complete else everyone))
-        at += len(own)
-    none = np.empty(0, np.int64)
-    return requests | {name: RelabelPoints(none, *everyone) for name in replies.declined}
-
-
-def not_too_many(representatives: NDArray[np.float64], n_representatives: int | None) -> None:
-    """Raise MessageError where there are more representatives than were asked for."""
-    if n_representatives is not None and len(representatives) > n_representatives:
-        raise MessageError(f"more than {n_representatives} representatives")
-
-
 class SDBDCClient(RepresentativeClient):
-    """A client of SDBDC and its points, as in `RepresentativeClient`."""
+    """A client of SDBDC that holds points, as in `PointsClient`."""
 
     @handles(ChooseRepresentatives)
     def choose_representatives(self, request: ChooseRepresentatives) -> WeightedRepresentatives:
         order = lexicographic_order(self.X)
         X = self.X[order]
-        most = len(X) if request.n_representatives is None else request.n_representatives
-        chosen, sorted_owner, radii = cover_greedily(
-            X, request.eps, most, request.coverage * len(X)
-        )
-        owner = np.empty(len(X), np.int64)
-        owner[order] = sorted_owner
-        self.state = Coverage(owner)
-        weights = np.bincount(owner[owner >= 0], minlength=len(chosen))
-        return WeightedRepresentatives(X[chosen], weights, radii, self.features)
+        max_representatives = request.n_representatives or len(X)
+        cover = cover_greedily(X, request.eps, max_representatives, request.coverage * len(X))
+        self.keep_coverage(order, cover.owner)
+        weights = np.bincount(cover.owner[cover.owner >= 0], minlength=len(cover.chosen))
+        return WeightedRepresentatives(X[cover.chosen], weights, cover.reach, self.features)
 
 
 class SDBDC(RepresentativeClustering):
@@ -185,35 +130,38 @@ class SDBDC(RepresentativeClustering):
     ----------
     eps : float
         Radius of a neighbourhood, in the units of the features, above 0. A representative covers
-        the points of its client within eps; its own neighbourhood at the server is wider by the
-        distance to the furthest point it covers.
+        points of its client within eps. At the server, its own neighbourhood is enlarged by the
+        distance to the furthest point that it covers.
     min_samples : int
-        How many points of all clients the representatives in a neighbourhood must cover, itself
-        included, to make a core representative, at least 1. As neighbourhoods are wider, more are
-        needed than for DBSCAN.
+        Minimum number of points covered by the representatives in the neighbourhood of a core
+        representative, including itself; at least 1. As neighbourhoods are enlarged, it should be
+        higher than for DBSCAN.
     n_representatives : int, optional
-        How many representatives a client chooses at most, at least 1; by default as many as it
-        takes.
+        Maximum number of representatives of a client, at least 1; by default no limit.
     coverage : float, default=1.0
         The share of its points, in (0, 1], that a client's representatives must cover.
 
     Attributes
     ----------
     representatives_ : array (n_representatives, n_features) of float64
-        Those of all clients, one client after the other, in the order in which they were chosen.
+        The representatives of all clients, one client after the other, in the order in which they
+        were chosen.
     weights_ : array (n_representatives,) of int64
-        How many points each covers (CovCnt): the number of points it stands for.
+        The number of points that each covers (CovCnt).
     radii_ : array (n_representatives,) of float64
-        The distance to the furthest of them (CovRad).
+        The distance from each to the furthest of them (CovRad).
     representative_labels_ : array (n_representatives,) of int64
         The cluster of each, -1 for noise, numbered by the lexicographically first core
         representative.
     labels_ : list of array of int64
-        The cluster of each client's points, that of the representative that covers it; -1 for
-        noise. A point that none covers, after an early stop, and the points of a passive client
-        belong to the cluster of the nearest representative of a cluster within eps. Only if the
-        parts were given to `fit`.
+        The cluster of each client's points: that of the representative that covers the point, -1
+        for noise. A point that is not covered after an early stop, and each point of a passive
+        client, belongs to the cluster of the nearest clustered representative within eps. Only if
+        `fit` received the parts.
+    model_ : RepresentativeModel
+        Everything that `predict` needs.
     ledger_ : Ledger
+        The messages of the run.
     n_features_in_ : int
 
     Raises
@@ -223,22 +171,23 @@ class SDBDC(RepresentativeClustering):
 
     Notes
     -----
-    The next representative is always the point with the largest DynRep: the sum, over the points
-    within eps of it that are not covered yet, of what their distance falls short of eps. Of equals
-    the lexicographically first is taken, so that the result depends neither on the order of rows
-    nor on that of clients. A point that is covered may still become a representative of others; it
-    stands at the place of one, and is counted by another.
+    The next representative is always the point with the largest DynRep: the sum of ``eps -
+    distance`` over the points within eps that are not covered yet. Ties go to the lexicographically
+    first point, so that the result depends neither on the order of rows nor on that of clients. A
+    point that is already covered may become a representative of others. Its place is then that of
+    one representative, while it is counted by another.
 
-    A client's cost is twice that of looking up every point's neighbourhood, for DynRep is updated
-    when a point becomes covered and never computed anew. Neighbourhoods at the server are
-    asymmetric: two core representatives are in one cluster when either reaches the other.
+    DynRep is updated when a point becomes covered, and never computed again from the start. So a
+    client's cost is twice that of searching every point's neighbourhood. Neighbourhoods at the
+    server are asymmetric: two core representatives are in one cluster when either is in the
+    neighbourhood of the other. Memory is linear in the number of points.
 
     Sources: P, §3.2; E. Januzaj, H.-P. Kriegel and M. Pfeifle, "Scalable Density-Based Distributed
     Clustering", PKDD 2004.
 
     Examples
     --------
-    The first client's best representative is 0.5: it lies in the midst of the others.
+    The first client's best representative is 0.5, which lies between the others.
 
     >>> from fedlib import SDBDC
     >>> first, second = [[0.0], [0.5], [1.0]], [[1.5], [9.0]]

@@ -1,3 +1,5 @@
+"""Disjoint sets and connected components, compared with SciPy."""
+
 import numpy as np
 import scipy.sparse
 from hypothesis import given
@@ -18,7 +20,7 @@ def graphs(draw):
 
 @given(graphs())
 def test_components_are_those_of_scipy(graph):
-    """The members' components are those of the graph without its other nodes."""
+    """Two members are in one component if they are connected through members."""
     n, pairs, member = graph
     kept = pairs[member[pairs].all(axis=1)]
     matrix = scipy.sparse.coo_array((np.ones(len(kept)), kept.T), shape=(n, n))
@@ -33,7 +35,7 @@ def test_components_are_those_of_scipy(graph):
 
 @given(graphs())
 def test_components_are_numbered_by_their_first_member(graph):
-    """Reading the members in order, each new label is the next number."""
+    """In the order of the members, each new label is the next number."""
     labels = connected_components(*graph)
     used, first = np.unique(labels[labels >= 0], return_index=True)
     assert used.tolist() == list(range(len(used)))
@@ -57,7 +59,7 @@ def test_no_nodes():
 
 
 def test_only_members_join():
-    # 0-1-2-3: node 1 is no member, so 0 stays alone and 2, 3 are the second component.
+    # 0-1-2-3: node 1 is not a member, so 0 is a component and 2, 3 are another.
     pairs = np.array([[0, 1], [1, 2], [2, 3]])
     labels = connected_components(4, pairs, np.array([True, False, True, True]))
     assert labels.tolist() == [0, -1, 1, 1]
@@ -72,7 +74,7 @@ def test_the_root_is_the_first_of_its_set():
 
 
 def test_a_long_chain():
-    """A path of a hundred thousand nodes, joined from its far end, is one component."""
+    """A path of 100,000 nodes, joined from its last edge on, is one component."""
     n = 100_000
     pairs = np.column_stack([np.arange(n - 1), np.arange(1, n)])[::-1].copy()
     assert not connected_components(n, pairs, np.ones(n, bool)).any()

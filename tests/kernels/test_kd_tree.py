@@ -1,4 +1,4 @@
-"""The tree of boxes: every node's points, box and children; which leaves are near a leaf."""
+"""The k-d tree: each node's points, box and children; searches; and the leaves near a leaf."""
 
 from itertools import pairwise
 
@@ -11,51 +11,63 @@ from fedlib.kernels import kd_tree
 
 @st.composite
 def clouds(draw):
+    """Draw points on a lattice, all equal in the extreme case."""
     n, d = draw(st.integers(0, 90)), draw(st.integers(1, 4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     return rng.integers(0, draw(st.sampled_from([1, 3, 50])), (n, d)).astype(float)
 
 
 @given(clouds(), st.integers(1, 20), st.sampled_from([0.0, 2.0, 30.0]))
-def test_nodes_hold_their_points(X, leaf_size, diagonal):
-    """The order is a permutation, boxes fit, children share a node, leaves are small enough."""
-    order, first, stop, right, lower, upper = kd_tree.build(X, leaf_size, diagonal)
-    assert sorted(order) == list(range(len(X)))
-    for node in range(len(first)):
-        own = X[order[first[node] : stop[node]]]
-        np.testing.assert_array_equal(lower[node], own.min(axis=0))
-        np.testing.assert_array_equal(upper[node], own.max(axis=0))
-        small = len(own) <= leaf_size or ((upper[node] - lower[node]) ** 2).sum() <= diagonal
-        assert (right[node] == 0) == small
-        if right[node]:
-            assert first[node] == first[node + 1] < stop[node + 1] == first[right[node]]
-            assert stop[right[node]] == stop[node]
+def test_nodes_contain_their_points(X, leaf_size, max_squared_diagonal):
+    """The order is a permutation, boxes fit, children split a node, leaves are small enough."""
+    tree = kd_tree.build(X, leaf_size, max_squared_diagonal)
+    assert tree.points is X
+    assert sorted(tree.order) == list(range(len(X)))
+    for node in range(len(tree.first)):
+        points = X[tree.order[tree.first[node] : tree.stop[node]]]
+        np.testing.assert_array_equal(tree.lower[node], points.min(axis=0))
+        np.testing.assert_array_equal(tree.upper[node], points.max(axis=0))
+        squared_diagonal = ((tree.upper[node] - tree.lower[node]) ** 2).sum()
+        right = tree.right[node]
+        is_small = len(points) <= leaf_size or squared_diagonal <= max_squared_diagonal
+        assert (right == 0) == is_small
+        if right:
+            assert tree.first[node] == tree.first[node + 1]
+            assert tree.first[node + 1] < tree.stop[node + 1] == tree.first[right]
+            assert tree.stop[right] == tree.stop[node]
+
+
+def test_an_empty_buffer_only_counts():
+    """Two of the points are within 1 of the query; their rows follow what the buffer contains."""
+    tree = kd_tree.build(np.array([[0.0], [5.0], [1.0]]), 1, 0.0)
+    query, buffer = np.array([[0.5]]), np.full(4, -1)
+    assert kd_tree.find_around(tree, query, 0, 1.0, np.empty(0, np.int64), 0) == 2
+    assert kd_tree.find_around(tree, query, 0, 1.0, buffer, 1) == 3
+    assert buffer.tolist() == [-1, 0, 2, -1]
 
 
 @given(clouds(), st.sampled_from([0.0, 2.0, 30.0]), st.integers(1, 200), st.integers(0, 2**32))
-def test_near_leaves_by_brute_force(X, diagonal, room, seed):
-    """Leaves whose boxes are within the reach of either, however little room there is."""
-    limits = np.random.default_rng(seed).integers(0, 20, len(X)).astype(float)
-    order, first, _, right, lower, upper = kd_tree.build(X, 1, diagonal)
-    start, first_leaf, furthest = kd_tree.collect_leaves(order, first, right, limits)
-    leaves = np.flatnonzero(right == 0)
-    n = len(leaves)
-    assert (len(start), start[-1]) == (n + 1, len(X))
-    low, high = lower[leaves], upper[leaves]
-    reach = np.array([limits[order[a:b]].max() for a, b in pairwise(start)])
-    gap = np.maximum(np.maximum(low[:, None] - high[None], low[None] - high[:, None]), 0)
-    wanted = (gap**2).sum(axis=2) <= np.maximum(reach[:, None], reach[None, :])
-    found = np.zeros((n, n), bool)
-    near_start, near = np.empty(8, np.int64), np.empty((max(n, room), 2), np.int64)
-    which = np.arange(n)
+def test_near_leaves_by_brute_force(X, max_squared_diagonal, n_ranges, seed):
+    """Leaves whose boxes are within the radius of either, for any size of the buffer."""
+    squared_radii = np.random.default_rng(seed).integers(0, 20, len(X)).astype(float)
+    tree = kd_tree.build(X, 1, max_squared_diagonal)
+    leaves = kd_tree.collect_leaves(tree, squared_radii)
+    n = len(leaves.node)
+    assert leaves.node.tolist() == np.flatnonzero(tree.right == 0).tolist()
+    assert (len(leaves.start), leaves.start[-1]) == (n + 1, len(X))
+    lower, upper = tree.lower[leaves.node], tree.upper[leaves.node]
+    reach = np.array([squared_radii[tree.order[a:b]].max() for a, b in pairwise(leaves.start)])
+    gap = np.maximum(np.maximum(lower[:, None] - upper[None], lower[None] - upper[:, None]), 0)
+    expected = (gap**2).sum(axis=2) <= np.maximum(reach[:, None], reach[None, :])
+    near_pairs = np.zeros((n, n), bool)
+    near_start, near = np.empty(8, np.int64), np.empty((max(n, n_ranges), 2), np.int64)
     done = 0
     while done < n:
-        some = kd_tree.near_in_tree(
-            which, done, leaves, right, lower, upper, first_leaf, furthest, near_start, near
-        )
-        assert some >= 1
-        for w in range(some):
+        wanted = np.arange(done, n)
+        n_done = kd_tree.find_near_leaves(tree, leaves, wanted, near_start, near)
+        assert n_done >= 1
+        for w in range(n_done):
             for a, b in near[near_start[w] : near_start[w + 1]]:
-                found[done + w, a:b] = True
-        done += some
-    np.testing.assert_array_equal(found, wanted)
+                near_pairs[done + w, a:b] = True
+        done += n_done
+    np.testing.assert_array_equal(near_pairs, expected)

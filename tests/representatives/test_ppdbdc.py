@@ -1,4 +1,4 @@
-"""PPDBDC: toys by hand, what it may never send, its noise, and lies."""
+"""PPDBDC: examples by hand, what a client must never send, its noise, and false replies."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,6 @@ from fedlib.representatives.ppdbdc import (
     PPDBDCClient,
     blur,
 )
-from fedlib.transports.in_process import InProcess
 
 KINDS = ["one_sided", "centred"]
 
@@ -29,26 +28,17 @@ def request(eps_rep, n_representatives=None, noise=0.5, noise_kind="one_sided", 
     return DrawRepresentatives(eps_rep, n_representatives, noise, noise_kind, min_weight)
 
 
-def fitted(model, X, rows):
-    """Fit clients with these rows of X; return the labels in the order of X."""
-    model.fit([X[own] for own in rows])
-    labels = np.empty(len(X), int)
-    for own, part in zip(rows, model.labels_, strict=True):
-        labels[own] = part
-    return labels
+# Examples by hand -------------------------------------------------------------------------------
 
-
-# A toy, by hand ---------------------------------------------------------------------------------
-
-# Groups so narrow that whichever point is drawn covers its group: eps_rep 0.45.
+# With eps_rep 0.45, any point of a group covers the group.
 FIRST = np.array([[0.0], [0.1], [0.4], [5.0], [9.0], [9.0], [9.0]])
 SECOND = np.array([[1.0], [1.1], [1.3], [2.0], [2.3]])
 
 
-def test_toy():
-    """Eps 1: 0.1667 stands for three, 1.1333 for three; together six, and they are 0.967 apart.
+def test_two_clients_by_hand():
+    """0.1667 and 1.1333 stand for three points each and are 0.967 apart, less than eps.
 
-    5.0 is alone, 9.0 is three times the same place, and 2.0 and 2.3 are two: these get noise.
+    5.0 is a single point, 9.0 are equal points, and 2.0 and 2.3 are two: their means get noise.
     """
     model = PPDBDC(eps=1.0, min_samples=6, random_state=0).fit([FIRST, SECOND])
     order = np.argsort(model.representatives_.ravel())
@@ -72,9 +62,9 @@ def test_toy():
     ]
 
 
-def test_neighbourhoods_are_not_widened():
-    """At the distance eps + a little two heavy representatives stay two clusters."""
-    three = np.array([[0.0], [0.1], [0.25]])  # their mean is none of them, so no noise is added
+def test_neighbourhoods_are_not_enlarged():
+    """Slightly more than eps apart, two core representatives are two clusters."""
+    three = np.array([[0.0], [0.1], [0.25]])  # their mean is not one of them, so it gets no noise
     for gap, clusters in ((0.99, 1), (1.01, 2)):
         model = PPDBDC(1.0, 3, random_state=0).fit([three, three + gap])
         assert len(set(model.representative_labels_.tolist())) == clusters
@@ -82,85 +72,85 @@ def test_neighbourhoods_are_not_widened():
 
 @pytest.mark.parametrize("eps_rep", [None, 0.45])
 def test_the_default_radius(eps_rep):
-    """The default lies below eps / 2, as P demands."""
+    """It is below eps / 2, as P requires."""
     assert next(PPDBDC(1.0, 3, eps_rep=eps_rep).protocol()) == request(0.45)
 
 
-# What may never be sent -------------------------------------------------------------------------
+# What a client must never send ------------------------------------------------------------------
 
 
 @st.composite
 def clients(draw):
-    """Draw points on a lattice, where means coincide with points and points with one another."""
+    """Draw a client and a request. On a lattice, means coincide with points, and points too."""
     n, d = draw(st.integers(0, 60)), draw(st.integers(1, 3))
     step = draw(st.sampled_from([1.0, 0.1, 1e-6, 1e6]))
     far = draw(st.sampled_from([0.0, 1e3, -1e6]))
     X = draw(hnp.arrays(np.int64, (n, d), elements=st.integers(-5, 5))) * step + far * step
-    asked = request(
+    drawn_request = request(
         step * draw(st.sampled_from([0.4, 1.0, 1.5, 3.0])),
         draw(st.sampled_from([None, 1, 5])),
         draw(st.sampled_from([0.01, 0.5, 2.0])),
         draw(st.sampled_from(KINDS)),
         draw(st.integers(1, 4)),
     )
-    return PPDBDCClient(X, random_state=draw(st.integers(0, 99))), asked
+    return PPDBDCClient(X, random_state=draw(st.integers(0, 99))), drawn_request
 
 
 @given(clients())
 @settings(max_examples=300)
-def test_a_client_never_sends_a_point_of_its_own(drawn):
-    """Nor anything nearer to one than rounding could bridge, whatever its data and parameters."""
-    client, asked = drawn
-    said = client.handle(asked).representatives
-    gaps = np.linalg.norm(said[:, None] - client.X, axis=2)
-    assert gaps.min(initial=np.inf) > 0.9e-6 * asked.noise * asked.eps_rep
+def test_a_client_never_sends_one_of_its_points(drawn):
+    """Nor anything within rounding of one, for any data and parameters."""
+    client, drawn_request = drawn
+    representatives = client.handle(drawn_request).representatives
+    gaps = np.linalg.norm(representatives[:, None] - client.X, axis=2)
+    assert gaps.min(initial=np.inf) > 0.9e-6 * drawn_request.noise * drawn_request.eps_rep
 
 
 @given(clients())
 def test_means_weights_and_noise(drawn):
-    """Each point counts once; a representative is the mean of its points, or near it by noise."""
-    client, asked = drawn
-    said = client.handle(asked)
+    """Each point counts once; a representative is the mean of its points, perhaps with noise."""
+    client, drawn_request = drawn
+    eps_rep, amplitude = drawn_request.eps_rep, drawn_request.noise * drawn_request.eps_rep
+    reply = client.handle(drawn_request)
     owner = client.state.owner
-    assert np.bincount(owner[owner >= 0], minlength=len(said.weights)).tolist() == list(
-        said.weights
-    )
-    assert len(said.weights) <= (asked.n_representatives or len(owner))
-    if asked.n_representatives is None:
+    n_representatives = len(reply.weights)
+    counts = np.bincount(owner[owner >= 0], minlength=n_representatives)
+    assert counts.tolist() == reply.weights.tolist()
+    assert n_representatives <= (drawn_request.n_representatives or len(owner))
+    if drawn_request.n_representatives is None:
         assert (owner >= 0).all()
-    rounding = 1e-9 * asked.eps_rep + 1e-14 * np.abs(client.X).max(initial=0)
-    amplitude = asked.noise * asked.eps_rep
-    for r, place in enumerate(said.representatives):
+    rounding = 1e-9 * eps_rep + 1e-14 * np.abs(client.X).max(initial=0)
+    for r, place in enumerate(reply.representatives):
         covered = client.X[owner == r]
-        centre = covered.mean(axis=0)
-        assert np.linalg.norm(covered[:, None] - covered, axis=2).min(axis=0).max() <= asked.eps_rep
-        shift = place - centre
+        mean = covered.mean(axis=0)
+        assert np.linalg.norm(covered[:, None] - covered, axis=2).min(axis=0).max() <= eps_rep
+        shift = place - mean
+        few = len(np.unique(covered, axis=0)) < drawn_request.min_weight
         if np.abs(shift).max() > rounding:
-            few = len(np.unique(covered, axis=0)) < asked.min_weight
-            meets = np.linalg.norm(client.X - centre, axis=1).min() < 1.1e-6 * amplitude + rounding
-            assert few or meets
-            least = 0.0 if asked.noise_kind == "one_sided" else -amplitude
-            assert (shift >= least - rounding).all()
+            nearest = np.linalg.norm(client.X - mean, axis=1).min()
+            assert few or nearest < 1.1e-6 * amplitude + rounding
+            lowest = 0.0 if drawn_request.noise_kind == "one_sided" else -amplitude
+            assert (shift >= lowest - rounding).all()
             assert (shift <= amplitude + rounding).all()
         else:
-            assert len(np.unique(covered, axis=0)) >= asked.min_weight
+            assert not few
 
 
-def test_candidates_are_apart():
-    """Who is a candidate was not covered before: of 3,000 points far fewer represent all."""
+def test_few_representatives_are_enough():
+    """No representative was covered before, so far fewer than 3,000 cover 3,000 points."""
     X = np.random.default_rng(0).random((3000, 2))
     client = PPDBDCClient(X, random_state=0)
-    said = client.handle(request(0.1))
+    reply = client.handle(request(0.1))
     owner = client.state.owner
-    reach = [np.ptp(X[owner == r], axis=0).max() for r in range(len(said.weights))]
-    assert max(reach) <= 0.2
-    assert len(said.weights) < 400
+    width = [np.ptp(X[owner == r], axis=0).max() for r in range(len(reply.weights))]
+    assert max(width) <= 0.2
+    assert len(reply.weights) < 400
 
 
 def test_no_coordinates_travel(relay):
-    """No point of a client is in the bytes of a run, neither as a row nor coordinate by coordinate.
+    """No coordinate of a client's points is in the bytes of a run.
 
-    In general position; on a lattice a mean may well share one coordinate with a point.
+    The points are in general position; on a lattice, a mean may share a coordinate with a point.
     """
     rng = np.random.default_rng(0)
     parts = rng.uniform(size=(2, 60, 2))
@@ -173,7 +163,7 @@ def test_no_coordinates_travel(relay):
 
 
 def test_one_sided_noise_shifts_and_centred_noise_does_not():
-    """P's noise moves each coordinate by 0.25 eps_rep on average, upwards; the other by as much."""
+    """Both move each coordinate by half the amplitude on average, P's noise always upwards."""
     X = np.arange(4000.0).reshape(-1, 2)
     shift = {
         kind: blur(X, np.ones(2000, bool), X, 0.5, kind, np.random.default_rng(0)) - X
@@ -187,9 +177,11 @@ def test_one_sided_noise_shifts_and_centred_noise_does_not():
 
 
 def test_noise_too_small_to_move_a_point():
-    """Rather than give a point away the client fails."""
+    """The client fails rather than disclose a point."""
     client = PPDBDCClient([[1e18, 0.0], [-1e18, 0.0]])
-    with pytest.raises(ValueError, match="noise up to 0.5 is lost in coordinates up to 1e"):
+    with pytest.raises(
+        ValueError, match="noise of at most 0.5 is lost in the rounding of coordinates up to 1e"
+    ):
         blur(
             np.array([[1e18]]),
             np.array([True]),
@@ -206,7 +198,7 @@ def test_noise_too_small_to_move_a_point():
 
 
 def test_the_seed_stays_with_the_client():
-    """The server's messages are the same for every seed; each part gets a seed of its own."""
+    """The server's requests are the same for every seed; each part gets another seed."""
     assert next(PPDBDC(1.0, 3, random_state=1).protocol()) == next(PPDBDC(1.0, 3).protocol())
     X = np.random.default_rng(0).random((100, 2))
 
@@ -216,11 +208,11 @@ def test_the_seed_stays_with_the_client():
     assert places(0) == places(0)
     assert places(0) != places(1)
     assert places(None) != places(None)
-    said = places(0)
-    assert said[: len(said) // 2] != said[len(said) // 2 :]
+    both = places(0)
+    assert both[: len(both) // 2] != both[len(both) // 2 :]
 
 
-def test_asking_again_does_not_average_the_noise_out():
+def test_repeating_a_request_does_not_average_the_noise_out():
     X = np.random.default_rng(0).random((50, 2))
     for random_state in (None, 3):
         client = PPDBDCClient(X, random_state)
@@ -228,7 +220,7 @@ def test_asking_again_does_not_average_the_noise_out():
 
 
 @pytest.mark.parametrize("random_state", [-1, "secret"])
-def test_a_bad_seed(random_state):
+def test_invalid_seeds(random_state):
     with pytest.raises((ValueError, TypeError)):
         PPDBDCClient(FIRST, random_state)
 
@@ -237,24 +229,24 @@ def test_a_bad_seed(random_state):
 
 
 @pytest.mark.parametrize("noise_kind", KINDS)
-def test_it_agrees_with_dbscan(noise_kind):
-    """Shapes far apart, over five clients, with DBSCAN's own parameters."""
+def test_it_agrees_with_dbscan(noise_kind, by_row):
+    """Well separated shapes over five clients, with the parameters of DBSCAN."""
     X, _ = shapes(4000)
     rows = split_rows(X, 5, how="uniform", random_state=0)
-    model = PPDBDC(1.8, 10, noise_kind=noise_kind, random_state=0)
-    assert adjusted_rand_score(dbscan(X, 1.8, 10), fitted(model, X, rows)) > 0.99
+    model = PPDBDC(1.8, 10, noise_kind=noise_kind, random_state=0).fit([X[part] for part in rows])
+    assert adjusted_rand_score(dbscan(X, 1.8, 10), by_row(rows, model.labels_)) > 0.99
 
 
-def test_with_a_tiny_radius_it_is_dbscan():
-    """Each point represents itself, moved by next to nothing."""
+def test_with_a_tiny_radius_it_is_dbscan(by_row):
+    """Each point represents itself, and noise hardly moves it."""
     X, _ = shapes(1000)
     rows = split_rows(X, 4, how="uniform", random_state=0)
-    labels = fitted(PPDBDC(3.0, 8, eps_rep=1e-6, random_state=0), X, rows)
-    assert adjusted_rand_score(dbscan(X, 3.0, 8), labels) == 1.0
+    model = PPDBDC(3.0, 8, eps_rep=1e-6, random_state=0).fit([X[part] for part in rows])
+    assert adjusted_rand_score(dbscan(X, 3.0, 8), by_row(rows, model.labels_)) == 1.0
 
 
 def test_an_early_stop():
-    """What the representatives do not stand for looks for the nearest of a cluster within eps."""
+    """Points that are not covered go to the nearest clustered representative within eps."""
     near, far = np.linspace(0, 0.9, 10)[:, None], np.array([[50.0]])
     model = PPDBDC(1.0, 2, eps_rep=0.2, n_representatives=1, random_state=3)
     model.fit([np.concatenate([near, far]), near + 0.01])
@@ -264,28 +256,21 @@ def test_an_early_stop():
     assert model.labels_[0].tolist() == [0] * 10 + expected == [0] * 10 + [-1]
 
 
-# Lies and mistakes ------------------------------------------------------------------------------
+# False replies and invalid input ----------------------------------------------------------------
 
 
-class Liar(PPDBDCClient):
-    """A client that sends two representatives whatever it is asked for."""
-
-    def draw(self):
-        return BlurredRepresentatives(np.array([[0.0], [1.0]]), np.array([5, 5]))
-
-    def answer(self, request):
-        return self.draw() if isinstance(request, DrawRepresentatives) else super().answer(request)
-
-
-def test_a_lying_client():
-    clients = {"A": PPDBDCClient(FIRST, 0), "B": Liar(SECOND)}
-    model = PPDBDC(1.0, 3, n_representatives=1).fit(InProcess(clients), min_clients=1)
+def test_too_many_representatives(relay, sends):
+    """The client that sends them is lost."""
+    false_reply = BlurredRepresentatives(np.array([[0.0], [1.0]]), np.array([5, 5]))
+    clients = {"A": PPDBDCClient(FIRST, 0), "B": PPDBDCClient(SECOND, 0)}
+    transport = relay(clients, {"B": sends(false_reply)})
+    model = PPDBDC(1.0, 3, n_representatives=1).fit(transport, min_clients=1)
     assert model.ledger_.lost == {"B": "InvalidReply at DrawRepresentatives, step 1"}
     assert len(model.representatives_) == 1
 
 
 @pytest.mark.parametrize("weights", [[0], [2**40 + 1], [1, 1]])
-def test_no_such_weights(weights):
+def test_invalid_weights(weights):
     with pytest.raises(MessageError):
         BlurredRepresentatives(np.array([[0.0]]), np.array(weights))
 
@@ -303,12 +288,12 @@ def test_no_such_weights(weights):
         ({"random_state": "x"}, "random_state"),
     ],
 )
-def test_bad_parameters_name_themselves(parameters, name):
+def test_errors_name_the_parameter(parameters, name):
     with pytest.raises(ValueError, match=f"'{name}' parameter"):
         PPDBDC(**({"eps": 1.0, "min_samples": 3} | parameters)).fit([FIRST])
 
 
-def test_parts_that_are_no_list():
+def test_parts_that_are_not_a_list():
     with pytest.raises(ValueError, match="parts must be a list"):
         PPDBDC(1.0, 3).fit(5)
 

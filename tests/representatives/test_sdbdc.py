@@ -1,4 +1,4 @@
-"""SDBDC: toys by hand, its definitions as properties, what is said to whom, and lies."""
+"""SDBDC: examples by hand, its definitions as properties, its requests, and false replies."""
 
 import numpy as np
 import pytest
@@ -11,33 +11,27 @@ from sklearn.metrics import adjusted_rand_score
 from fedlib import SDBDC
 from fedlib.datasets.shapes import shapes
 from fedlib.dbscan import dbscan
-from fedlib.messages import Done, MessageError
+from fedlib.messages import MessageError
 from fedlib.partition import split_rows
 from fedlib.protocol import Replies
-from fedlib.representatives.dbdc import RelabelPoints
-from fedlib.representatives.sdbdc import (
-    ChooseRepresentatives,
-    SDBDCClient,
-    WeightedRepresentatives,
-    cluster_representatives,
-)
-from fedlib.transports.in_process import InProcess
+from fedlib.representatives.base import RelabelPoints
+from fedlib.representatives.sdbdc import ChooseRepresentatives, SDBDCClient, WeightedRepresentatives
 
 
 def as_lists(labels):
     return [part.tolist() for part in labels]
 
 
-# Toys, by hand ----------------------------------------------------------------------------------
+# Examples by hand -------------------------------------------------------------------------------
 
 FIRST = np.array([[0.0], [0.4], [0.8], [1.2], [5.0]])  # 0.4, as good as 0.8, covers 0.0 to 1.2
-SECOND = np.array([[2.0], [2.0], [2.6], [8.0]])  # 2.0 is the better one for being there twice
+SECOND = np.array([[2.0], [2.0], [2.6], [8.0]])  # 2.0 is better than 2.6, as it occurs twice
 
 
-def test_toy():
-    """Eps 1. The neighbourhood of 0.4 is wider by 0.8, so that it reaches 2.0; 2.0's, by 0.6, does.
+def test_two_clients_by_hand():
+    """With eps 1, the radii 0.8 of 0.4 and 0.6 of 2.0 put each in the other's neighbourhood.
 
-    With five points 0.4 and 2.0 are core representatives, which stand for four and three.
+    They cover four and three points, so with MinPts 5 both are core representatives.
     """
     model = SDBDC(eps=1.0, min_samples=5).fit([FIRST, SECOND])
     assert model.representatives_.ravel().tolist() == [0.4, 5.0, 2.0, 8.0]
@@ -51,25 +45,14 @@ def test_toy():
         "RelabelPoints",
         "Done",
     ]
-    # A new point needs a representative of a cluster within eps: 1.4 is as far from 0.4.
+    # A new point needs a clustered representative within eps; the first one is at 0.4.
     assert model.predict([[1.39], [-0.7], [3.1], [5.0]]).tolist() == [0, -1, -1, -1]
 
 
-@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
-def test_either_reaches_the_other(order):
-    """Of two core representatives the one to the right reaches the other, not the reverse."""
-    places, weights = np.array([[0.0], [1.5]])[order], np.array([5, 5])
-    radii = np.array([0.2, 0.6])[order]
-    joined = cluster_representatives(places, weights, radii, 1.0, 5)
-    assert joined.labels.tolist() == [0, 0]
-    apart = cluster_representatives(places, weights, np.array([0.4, 0.4]), 1.0, 5)
-    assert sorted(apart.labels.tolist()) == [0, 1]
-
-
 def test_min_samples_must_grow():
-    """A widened neighbourhood counts points beyond eps (P, §3.3): noise becomes a cluster.
+    """Enlarged neighbourhoods count points beyond eps (P, §3.3), so that noise becomes a cluster.
 
-    No point has five within eps; the representatives of three and of two see each other.
+    No point has five neighbours. The representatives, of three and two points, are neighbours.
     """
     X = np.array([[0.0], [0.5], [1.0], [1.9], [2.3]])
     assert dbscan(X, 1.0, 5).tolist() == [-1] * 5
@@ -78,58 +61,59 @@ def test_min_samples_must_grow():
 
 
 def test_an_early_stop():
-    """One representative a client: what it does not cover looks for the nearest within eps."""
+    """Points that are not covered go to the nearest clustered representative within eps."""
     model = SDBDC(1.0, 3, n_representatives=1).fit([FIRST, [[1.5], [2.0], [2.1], [2.2], [3.3]]])
     assert model.representatives_.ravel().tolist() == [0.4, 2.0]
     assert model.weights_.tolist() == [4, 4]
-    # 5.0 has nothing within eps, nor has 3.3 (1.3 from 2.0).
+    # Neither 5.0 nor 3.3 (1.3 from 2.0) has one.
     assert as_lists(model.labels_) == [[0, 0, 0, 0, -1], [0, 0, 0, 0, -1]]
-    # 1.0 and 1.8 are not covered; the nearest representative may be another client's.
+    # 1.0 and 1.8 are not covered; the nearest representative may be that of another client.
     other = [[1.0], [1.8], [9.0], [9.0], [9.0]]
     model = SDBDC(1.0, 3, coverage=0.6).fit([FIRST, other])
     assert model.representatives_.ravel().tolist() == [0.4, 9.0]
     assert as_lists(model.labels_) == [[0, 0, 0, 0, -1], [0, -1, 1, 1, 1]]
 
 
-# Its definitions, as properties -----------------------------------------------------------------
+# The definitions, as properties -----------------------------------------------------------------
 
 
 @st.composite
 def problems(draw):
-    """Draw points on a lattice, some repeated, dealt to clients, and parameters."""
+    """Draw four clients' points on a lattice, some of them equal, and parameters."""
     n, d = draw(st.integers(1, 60)), draw(st.integers(1, 2))
     width = {1: 30, 2: 6}[d]
     X = draw(hnp.arrays(np.int64, (n, d), elements=st.integers(-width, width))).astype(float)
-    owner = draw(hnp.arrays(np.int64, n, elements=st.integers(0, 3)))
-    parts = [X[owner == c] for c in range(4)]
+    client = draw(hnp.arrays(np.int64, n, elements=st.integers(0, 3)))
+    parts = [X[client == c] for c in range(4)]
     return parts, draw(st.sampled_from([0.5, 1.0, 1.5, 3.0])), draw(st.integers(1, 8))
 
 
 @given(problems())
 def test_every_point_is_covered_once(problem):
-    """Weights add up to the clients' points; each point has the label of a representative near."""
+    """Weights add up to the number of points; radii are the distances to the furthest covered."""
     parts, eps, min_samples = problem
     model = SDBDC(eps, min_samples).fit(parts)
     clients = [SDBDCClient(X) for X in parts]
     for X, client, labels in zip(parts, clients, model.labels_, strict=True):
-        said = client.handle(ChooseRepresentatives(eps, None, 1.0))
+        reply = client.handle(ChooseRepresentatives(eps, None, 1.0))
         owner = client.state.owner
-        assert np.bincount(owner, minlength=len(said.weights)).tolist() == said.weights.tolist()
-        away = np.linalg.norm(X - said.representatives[owner], axis=1)
-        assert (away <= eps).all()
-        for r, radius in enumerate(said.radii):
-            assert np.isclose(radius, away[owner == r].max(), rtol=1e-15)
-        places = {tuple(x): i for i, x in enumerate(said.representatives.tolist())}
-        assert len(places) == len(said.weights)  # no point is chosen twice
+        assert np.bincount(owner, minlength=len(reply.weights)).tolist() == reply.weights.tolist()
+        distance = np.linalg.norm(X - reply.representatives[owner], axis=1)
+        assert (distance <= eps).all()
+        for r, radius in enumerate(reply.radii):
+            assert np.isclose(radius, distance[owner == r].max(), rtol=1e-15)
+        places = set(map(tuple, reply.representatives.tolist()))
+        assert len(places) == len(reply.weights)  # no point is chosen twice
         assert len(labels) == len(X)
     assert model.weights_.sum() == sum(map(len, parts))
 
 
 @given(problems())
 def test_clustering_of_representatives(problem):
-    """Weights within eps + CovRad make a core; either reaching the other joins two cores.
+    """A core representative has enough weight within eps + CovRad.
 
-    A representative that is no core belongs to the nearest core that reaches it, or is noise.
+    Two of them are joined if either is in the neighbourhood of the other. Any other representative
+    belongs to the nearest core representative in whose neighbourhood it is, or is noise.
     """
     parts, eps, min_samples = problem
     model = SDBDC(eps, min_samples).fit(parts)
@@ -147,43 +131,39 @@ def test_clustering_of_representatives(problem):
         if not near.any():
             assert labels[i] == -1
         else:
-            least = squared[i][near].min()
-            assert labels[i] in labels[near & (squared[i] == least)]
+            smallest = squared[i][near].min()
+            assert labels[i] in labels[near & (squared[i] == smallest)]
 
 
 @given(problems(), st.integers(1, 3), st.sampled_from([0.3, 0.7, 1.0]))
 def test_stops(problem, n_representatives, coverage):
-    """No more representatives than allowed, and none once the share is reached."""
+    """A client stops at the maximum number of representatives, or when the share is covered."""
     parts, eps, _ = problem
     for X in parts:
         client = SDBDCClient(X)
-        everything = client.handle(ChooseRepresentatives(eps, None, 1.0))
-        said = client.handle(ChooseRepresentatives(eps, n_representatives, coverage))
-        m = len(said.weights)
-        assert said.representatives.tolist() == everything.representatives[:m].tolist()
+        complete = client.handle(ChooseRepresentatives(eps, None, 1.0))
+        reply = client.handle(ChooseRepresentatives(eps, n_representatives, coverage))
+        m = len(reply.weights)
+        assert reply.representatives.tolist() == complete.representatives[:m].tolist()
         assert m <= n_representatives
-        covered = said.weights.sum()
-        assert covered >= coverage * len(X) or m == n_representatives
+        assert reply.weights.sum() >= coverage * len(X) or m == n_representatives
         if m:
-            assert said.weights[:-1].sum() < coverage * len(X)
+            assert reply.weights[:-1].sum() < coverage * len(X)
 
 
-def test_it_agrees_with_dbscan():
-    """Shapes far apart, over five clients: with min_samples raised, nearly DBSCAN's clusters."""
+def test_it_agrees_with_dbscan(by_row):
+    """Well separated shapes over five clients, with min_samples raised."""
     X, _ = shapes(4000)
     rows = split_rows(X, 5, how="uniform", random_state=0)
-    model = SDBDC(1.8, 15).fit([X[own] for own in rows])
-    labels = np.empty(len(X), int)
-    for own, part in zip(rows, model.labels_, strict=True):
-        labels[own] = part
-    assert adjusted_rand_score(dbscan(X, 1.8, 10), labels) > 0.99
+    model = SDBDC(1.8, 15).fit([X[part] for part in rows])
+    assert adjusted_rand_score(dbscan(X, 1.8, 10), by_row(rows, model.labels_)) > 0.99
 
 
-# What is said to whom ---------------------------------------------------------------------------
+# The last requests ------------------------------------------------------------------------------
 
 
-def told(**parameters):
-    """Drive the flow by hand to what it tells two clients that have spoken, and a passive one."""
+def last_requests(**parameters):
+    """Return the last requests to two clients that have replied, and to a passive one."""
     flow = SDBDC(1.0, 3, **parameters).protocol()
     next(flow)
     first = WeightedRepresentatives(np.array([[0.0], [5.0]]), np.array([3, 1]), np.array([0.5, 0]))
@@ -191,11 +171,11 @@ def told(**parameters):
     return flow.send(Replies({"A": first, "B": second}, declined=["C"]))
 
 
-def test_a_client_hears_of_its_own_representatives_alone():
-    """All its points are covered: it learns nothing of the others. The passive one needs places."""
+def test_a_client_receives_the_clusters_of_its_own_representatives_only():
+    """They cover all its points. The passive client needs the places of the others."""
     nothing = np.empty((0, 1)), np.empty(0), np.empty(0, np.int64)
     clusters = np.array([[0.0], [7.0]]), np.ones(2), np.array([0, 1])
-    assert told() == {
+    assert last_requests() == {
         "A": RelabelPoints(np.array([0, -1]), *nothing),
         "B": RelabelPoints(np.array([1]), *nothing),
         "C": RelabelPoints(np.empty(0, np.int64), *clusters),
@@ -203,41 +183,41 @@ def test_a_client_hears_of_its_own_representatives_alone():
 
 
 @pytest.mark.parametrize("parameters", [{"n_representatives": 2}, {"coverage": 0.9}])
-def test_after_an_early_stop_all_hear_of_all_clusters(parameters):
-    """Noise stays unsaid."""
+def test_after_an_early_stop_all_clients_receive_all_clusters(parameters):
+    """But no representatives that are noise."""
     clusters = np.array([[0.0], [7.0]]), np.ones(2), np.array([0, 1])
-    assert told(**parameters) == {
+    assert last_requests(**parameters) == {
         "A": RelabelPoints(np.array([0, -1]), *clusters),
         "B": RelabelPoints(np.array([1]), *clusters),
         "C": RelabelPoints(np.empty(0, np.int64), *clusters),
     }
 
 
-# Lies and mistakes ------------------------------------------------------------------------------
-
-
-class Liar(SDBDCClient):
-    """A client that says what it was told to say."""
-
-    def answer(self, request):
-        return self.lie if isinstance(request, ChooseRepresentatives) else Done()
+# False replies and invalid input ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("places", "radii"), [([[0.0]], [1.01]), ([[0.0], [0.5], [9.0]], [1.0, 1.0, 1.0])]
+    ("places", "radii", "message"),
+    [
+        ([[0.0]], [1.01], "radii must be at most 1.0, got 1.01"),
+        ([[0.0], [0.5], [9.0]], [1.0, 1.0, 1.0], "at most 2 representatives, got 3"),
+    ],
 )
-def test_a_lying_client(places, radii):
-    """Points covered from beyond eps, or more representatives than were asked for."""
-    liar = Liar(FIRST)
-    liar.lie = WeightedRepresentatives(np.array(places), np.full(len(places), 9), np.array(radii))
-    clients = {"A": SDBDCClient(FIRST), "B": liar}
-    model = SDBDC(1.0, 4, n_representatives=2).fit(InProcess(clients), min_clients=1)
+def test_a_false_reply(places, radii, message, relay, sends):
+    """Points covered beyond eps, or too many representatives: the client is lost."""
+    weights = np.full(len(places), 9)
+    false_reply = WeightedRepresentatives(np.array(places), weights, np.array(radii))
+    clients = {"A": SDBDCClient(FIRST), "B": SDBDCClient(FIRST)}
+    transport = relay(clients, {"B": sends(false_reply)})
+    model = SDBDC(1.0, 4, n_representatives=2).fit(transport, min_clients=1)
     assert model.ledger_.lost == {"B": "InvalidReply at ChooseRepresentatives, step 1"}
+    with pytest.raises(MessageError, match=message):
+        ChooseRepresentatives(1.0, 2, 1.0).accept(false_reply)
     assert clients["A"].state.labels.tolist() == [0, 0, 0, 0, -1]
 
 
 @pytest.mark.parametrize("weights", [[0], [-1], [2**40 + 1], [1, 1]])
-def test_no_such_weights(weights):
+def test_invalid_weights(weights):
     with pytest.raises(MessageError):
         WeightedRepresentatives(np.array([[0.0]]), np.array(weights), np.array([0.0]))
 
@@ -253,7 +233,7 @@ def test_no_such_weights(weights):
         ({"coverage": 1.1}, "coverage"),
     ],
 )
-def test_bad_parameters_name_themselves(parameters, name):
+def test_errors_name_the_parameter(parameters, name):
     with pytest.raises(ValueError, match=f"'{name}' parameter"):
         SDBDC(**({"eps": 1.0, "min_samples": 3} | parameters)).fit([FIRST])
 

@@ -1,0 +1,112 @@
+"""DBSCAN on cells: core points, the connection of two cells, border points and numbers."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedlib.kernels import density
+
+
+def make_cells(parts, squared_radii, weights=(), core=None, compiled_axes=True):
+    """Return the cells that consist of these points (n, d), with their boxes."""
+    points = np.concatenate(parts)
+    n, d = points.shape
+    start = np.cumsum([0, *map(len, parts)])
+    core = np.zeros(n, bool) if core is None else core
+    cells = density.Cells(
+        points=points,
+        axes=tuple(range(d)) if compiled_axes else np.arange(d),
+        squared_radii=np.asarray(squared_radii, np.float64),
+        weights=np.array(weights, np.float64),
+        start=start,
+        lower=np.empty((len(parts), d)),
+        upper=np.empty((len(parts), d)),
+        core=core,
+        n_core=np.add.reduceat(core.astype(np.int64), start[:-1]),
+    )
+    density.bound_cells(cells, 0, len(parts))
+    return cells
+
+
+def block_of_all(n_cells):
+    """Return a block of all cells, each of which is near all of them."""
+    near = np.tile([[0, n_cells]], (n_cells, 1))
+    return density.Block(np.arange(n_cells), np.arange(n_cells + 1), near)
+
+
+def squared_distances(X, Y):
+    total = np.zeros((len(X), len(Y)))
+    for x, y in zip(X.T, Y.T, strict=True):
+        total += (x[:, None] - y) ** 2
+    return total
+
+
+@st.composite
+def two_cells(draw):
+    """Draw two cells of lattice points with core points in each, and squared radii."""
+    sizes = draw(st.tuples(st.integers(1, 40), st.integers(1, 40)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    parts = [rng.integers(0, 6, (n, 2)).astype(float) for n in sizes]
+    parts[1][:, 0] += draw(st.integers(0, 12))
+    n = sum(sizes)
+    core = rng.random(n) < draw(st.sampled_from([0.2, 1.0]))
+    core[[0, -1]] = True
+    return parts, rng.integers(1, 30, n), core
+
+
+@given(two_cells(), st.booleans())
+def test_two_cells_are_connected(problem, compiled_axes):
+    """By one pair of core points of which either is near the other; both ways agree on it."""
+    parts, squared_radii, core = problem
+    cells = make_cells(parts, squared_radii, core=core, compiled_axes=compiled_axes)
+    n = len(parts[0])
+    squared = squared_distances(*parts)
+    near = squared <= np.maximum(squared_radii[:n, None], squared_radii[None, n:])
+    expected = (near & core[:n, None] & core[None, n:]).any()
+    assert density._connected_by_pairs(cells, 0, 1) == expected
+    assert density._connected_by_pairs(cells, 1, 0) == expected
+    assert density._connected_by_trees(cells, 0, 1) == expected
+
+
+@pytest.mark.parametrize("weights", [(), np.arange(600) % 3])
+def test_core_points_of_large_cells(weights):
+    """Neighbourhoods are counted in pieces of 128 points, up to the weight that is enough."""
+    rng = np.random.default_rng(0)
+    parts = [rng.random((300, 2)) / 2, rng.random((300, 2)) / 2 + [0.7, 0]]
+    cells = make_cells(parts, np.full(600, 0.5), weights)
+    points = np.concatenate(parts)
+    near = squared_distances(points, points) <= 0.5
+    weight = near @ (weights if len(weights) else np.ones(600))
+    for min_samples in (301.0, 400.0, 500.0):
+        density.find_core(block_of_all(2), cells, min_samples)
+        np.testing.assert_array_equal(cells.core, weight >= min_samples)
+        assert cells.n_core.tolist() == [cells.core[:300].sum(), cells.core[300:].sum()]
+
+
+def test_a_cell_near_a_later_share_is_marked():
+    """Cells 0 and 1 are joined. Cell 2, near both, is left out, so both are marked."""
+    parts = [np.array([[0.0]]), np.array([[0.5]]), np.array([[1.0]])]
+    cells = make_cells(parts, np.full(3, 1.0), core=np.ones(3, bool))
+    parent, crossing = np.arange(3), np.zeros(3, bool)
+    block = block_of_all(3)._replace(cells=np.arange(2))
+    density.join_cells(block, cells, 2, parent, crossing)
+    assert parent.tolist() == [0, 0, 2]
+    assert crossing.tolist() == [True, True, False]
+
+
+def test_border_points_and_numbers_by_hand():
+    """1.0 is as near to 0.0 as to 2.0 and joins the smaller; 9.0 is in no neighbourhood.
+
+    Clusters are numbered by their first core row: that of 2.0 is row 0.
+    """
+    parts = [np.array([[2.0]]), np.array([[1.0]]), np.array([[0.0]]), np.array([[9.0]])]
+    core = np.array([True, False, True, False])
+    cells = make_cells(parts, np.full(4, 1.0), core=core)
+    nearest = np.full(4, -9)
+    density.find_border(block_of_all(4), cells, nearest)
+    assert nearest.tolist() == [-9, 2, -9, -1]
+    order = np.array([0, 3, 2, 1])
+    labels, is_core = density.number_clusters(order, np.arange(4), np.arange(4), core, nearest)
+    assert labels.tolist() == [0, -1, 1, 1]
+    assert is_core.tolist() == [True, False, True, False]
