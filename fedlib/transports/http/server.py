@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 from fedlib.ledger import Ledger
 from fedlib.messages import MAX_BYTES
-from fedlib.transports.http.sessions import Limits, Sessions
+from fedlib.transports.http.limits import Limits
+from fedlib.transports.http.sessions import Sessions
 from fedlib.transports.http.shared import SharedSessions
 from fedlib.transports.http.status import Status, take_status
 from fedlib.transports.http.tokens import Tokens

@@ -45,7 +45,7 @@ State     JOIN      CALL      LEAVE     REPLY     ASK       TAKE     LOSE   END
 ========  ========  ========  ========  ========  ========  =======  =====  ========
 EXPECTED  WAITING   conflict  conflict  conflict  EXPECTED           LOST   EXPECTED
 WAITING   WAITING   WAITING   AWAY      conflict  WORKING            LOST   DONE
-WORKING   WORKING   WORKING   AWAY      ANSWERED  WORKING            LOST
+WORKING   WORKING   WORKING   AWAY      ANSWERED  WORKING            LOST   DONE
 ANSWERED  ANSWERED  ANSWERED  AWAY      conflict  WORKING   WAITING  LOST   DONE
 AWAY      WAITING   conflict  conflict  conflict  AWAY      AWAY     LOST   DONE
 LOST      LOST      over      over      over      LOST      LOST     LOST   LOST
@@ -60,7 +60,7 @@ Four rules complete the table:
    session is not over and another process is present that is not silent.
 3. A copy of the last reply that was accepted is ignored wherever CALL is accepted: its sender did
    not receive the answer to the first copy. Another reply with its number is a conflict.
-4. When the run ends, sessions that owe a reply are lost first.
+4. If the run ends during an exchange, the sessions that owe a reply are lost first.
 """
 
 from __future__ import annotations
@@ -72,11 +72,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NoReturn
 
+from fedlib.transports.http.limits import Limits
+
 __all__ = [
     "TRANSITIONS",
     "Event",
     "IllegalTransition",
-    "Limits",
     "Refusal",
     "RefusedCall",
     "Reply",
@@ -146,50 +147,12 @@ def _row(*cells: State | Refusal | None) -> dict[Event, State | Refusal]:
 TRANSITIONS: Mapping[State, Mapping[Event, State | Refusal]] = {
     EXPECTED: _row(WAITING, _NO, _NO, _NO, EXPECTED, None, LOST, EXPECTED),
     WAITING: _row(WAITING, WAITING, AWAY, _NO, WORKING, None, LOST, DONE),
-    WORKING: _row(WORKING, WORKING, AWAY, ANSWERED, WORKING, None, LOST, None),
+    WORKING: _row(WORKING, WORKING, AWAY, ANSWERED, WORKING, None, LOST, DONE),
     ANSWERED: _row(ANSWERED, ANSWERED, AWAY, _NO, WORKING, WAITING, LOST, DONE),
     AWAY: _row(WAITING, _NO, _NO, _NO, AWAY, AWAY, LOST, DONE),
     LOST: _row(LOST, _OVER, _OVER, _OVER, LOST, LOST, LOST, LOST),
     DONE: _row(DONE, _OVER, _OVER, _OVER, DONE, DONE, LOST, DONE),
 }
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The time limits of a run, in seconds.
-
-    Parameters
-    ----------
-    join_timeout : float, default=600
-        How long the first exchange waits for clients to join, above 0.
-    request_timeout : float, default=3600
-        How long a client may take to reply, above 0.
-    gone_after : float, default=5
-        How long a process may be silent, above 0.
-    rejoin_timeout : float, default=0
-        How long the server waits for a client whose process is silent or has left, at least 0.
-    max_seconds : float, optional
-        How long joining and the run may last together, above 0.
-
-    Raises
-    ------
-    ValueError
-        When a limit is out of range.
-    """
-
-    join_timeout: float = 600
-    request_timeout: float = 3600
-    gone_after: float = 5
-    rejoin_timeout: float = 0
-    max_seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("join_timeout", "request_timeout", "gone_after", "max_seconds"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be positive, got {value}")
-        if not self.rejoin_timeout >= 0:
-            raise ValueError(f"rejoin_timeout must be at least 0, got {self.rejoin_timeout}")
 
 
 class Reply:
@@ -339,7 +302,7 @@ class Session:
     # Events that the server causes. Each raises `IllegalTransition` if it cannot occur.
 
     def ask(self, request: bytes) -> None:
-        """Open a request. It replaces one that is still open because its exchange was aborted."""
+        """Open a request. It replaces one that an aborted exchange has left open."""
         self._move(ASK)
         self.number, self.request, self.reply = self.number + 1, request, None
 
@@ -421,8 +384,8 @@ class Sessions:
     >>> sessions["north"].accept("process 1", Reply(1, b"reply"))
     >>> sessions.expire(now=61)
     []
-    >>> sessions["north"].take(), sessions["south"].take(), sessions["south"].reason
-    (b'reply', None, 'NeverJoined')
+    >>> sessions.take(), sessions["south"].reason
+    ({'north': b'reply', 'south': None}, 'NeverJoined')
     """
 
     def __init__(self, names: Iterable[str], limits: Limits, now: float):
@@ -432,6 +395,7 @@ class Sessions:
         self.opened = False
         self._last = now + (math.inf if limits.max_seconds is None else limits.max_seconds)
         self._join_by = min(now + limits.join_timeout, self._last)
+        self._asked: list[str] = []  # the clients of the current exchange
         self._started, self._reply_by = now, self._last
 
     def __getitem__(self, name: str) -> Session:
@@ -454,21 +418,20 @@ class Sessions:
 
     def ask(self, requests: Mapping[str, bytes], now: float) -> None:
         """Begin an exchange: open each client's request."""
-        self._started = now
+        self._asked, self._started = list(requests), now
         self._reply_by = min(now + self.limits.request_timeout, self._last)
         for name, request in requests.items():
             self[name].ask(request)
 
     def expire(self, now: float) -> list[str]:
         """Lose the clients whose time is up; return those whose replies are still awaited."""
-        awaited = []
-        for name, session in self.by_name.items():
-            if session.awaited:
-                if reason := self._reason_to_lose(session, now):
-                    session.lose(reason, now)
-                else:
-                    awaited.append(name)
-        return awaited
+        for session in self._awaited().values():
+            if reason := self._reason_to_lose(session, now):
+                session.lose(reason, now)
+        return list(self._awaited())
+
+    def _awaited(self) -> dict[str, Session]:
+        return {name: self[name] for name in self._asked if self[name].awaited}
 
     def _reason_to_lose(self, session: Session, now: float) -> str:
         if session.state is EXPECTED:
@@ -483,8 +446,18 @@ class Sessions:
         """Return the time at which `ready` or `expire` may change by itself."""
         if not self.opened:
             return self._join_by
-        missed = [s.missed_at(self._started) for s in self.by_name.values() if s.awaited]
+        missed = [session.missed_at(self._started) for session in self._awaited().values()]
         return min([self._reply_by, *missed])
+
+    def take(self) -> dict[str, bytes | None]:
+        """End the exchange; return each client's reply, or None for a client that is lost."""
+        replies = {name: self[name].take() for name in self._asked}
+        self._asked = []
+        return replies
+
+    def abort(self) -> None:
+        """End the exchange without its replies. Clients may still send them, in vain."""
+        self._asked = []
 
     def reject(self, lost: Mapping[str, str]) -> None:
         """Lose the clients whose replies the run has rejected, given with the reasons."""

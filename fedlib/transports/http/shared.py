@@ -114,17 +114,23 @@ class SharedSessions:
             sessions.await_clients(now)
             while not sessions.ready(time.monotonic()):
                 self._wait(sessions.next_deadline())
-            sessions.ask(requests, time.monotonic())
-            self._changed.notify_all()
-            while sessions.expire(time.monotonic()):
-                self._wait(sessions.next_deadline())
-            return {name: self._take(name) for name in requests}
+            try:
+                sessions.ask(requests, time.monotonic())
+                self._changed.notify_all()
+                while sessions.expire(time.monotonic()):
+                    self._wait(sessions.next_deadline())
+            except BaseException:  # an interruption
+                sessions.abort()
+                raise
+            replies = sessions.take()
+            return {
+                name: self._failure(name) if reply is None else reply
+                for name, reply in replies.items()
+            }
 
-    def _take(self, name: str) -> bytes:
-        session = self.sessions[name]
-        reply = session.take()
-        # A rejected client's reason goes on: InvalidReply at CountCells, step 1.
-        return encode(Failure(session.reason.partition(" ")[0])) if reply is None else reply
+    def _failure(self, name: str) -> bytes:
+        """Return what replaces the reply of a lost client: its reason without request and step."""
+        return encode(Failure(self.sessions[name].reason.partition(" ")[0]))
 
     def end(self, outcome: str) -> None:
         """End the run. The first outcome counts."""
