@@ -188,7 +188,8 @@ def test_silent_callers_take_no_thread(points, start):
     with serve("0") as transport:
         silent = [socket.create_connection(address(transport)) for _ in range(3 * MAX_CALLS)]
         begin = time.monotonic()
-        assert caller(transport).get("/").status_code == 200
+        with caller(transport) as link:
+            assert link.get("/").status_code == 200
         [end] = attend(start, transport, {"0": HorizontalDBSCANClient(points[0])})
         estimator().fit(transport)
         assert time.monotonic() - begin < 5

@@ -1,4 +1,4 @@
-"""The transport HTTP: results equal to those in process, clients that are slow or leave, the end."""
+"""The transport `HTTP`: equal results, clients that are slow or leave, and the end of a run."""
 
 import signal
 import socket
@@ -204,7 +204,8 @@ def test_the_status_shows_a_direct_run(points, start):
         [end] = attend(start, transport, {"0": HorizontalDBSCANClient(points[0])})
         run(estimator().protocol(), transport)
         status = transport.status()
-        page = caller(transport).get("/").text
+        with caller(transport) as link:
+            page = link.get("/").text
     assert end.result(ANSWER) == "finished"
     messages = [(line.step, line.message, line.messages) for line in status.conversation]
     expected = [(1, "CountCells", 1), (1, "CellCounts", 1), (2, "AssignCells", 1), (2, "Done", 1)]

@@ -111,9 +111,7 @@ def test_a_server_with_an_unknown_certificate_receives_no_call(authority, certif
     assert time.monotonic() - begin < 5  # it does not try again
 
 
-def test_silent_and_plain_callers_do_not_delay_others(
-    certificates, serve_tls, points, start, capfd
-):
+def test_silent_and_plain_callers_delay_nobody(certificates, serve_tls, points, start, capfd):
     with serve_tls("0") as transport:
         silent = [socket.create_connection(address(transport)) for _ in range(3)]
         with pytest.raises(JoinError, match="no answer"):
