@@ -17,9 +17,13 @@ The rules:
 - A silent caller takes no thread. A caller that sends a call very slowly occupies one, so on an
   open network admit only the sites' addresses.
 
-The modules: `sessions` is the server's state machine, `shared` protects it for threads, `web`
-translates calls into its events, `server` has the transport `HTTP`, `status` its progress; `client`
-has `join`, `checkpoint` what a client saves; `tokens` and `wire` are shared by both halves.
+The modules:
+
+- The server's half: `sessions` is a state machine and `limits` its time limits; `shared` adds a
+  lock and the clock; `web` translates calls into its events; `status` describes the progress of a
+  run; `server` has the transport `HTTP`.
+- The client's half: `client` has `join`, and `checkpoint` what a client saves.
+- Both: `tokens` and `wire`.
 
 The idea of server and clients as Flask programs is that of M1 and M2, chapter 4. There the clients
 had to listen, and any caller could start a run or read a client's data.
