@@ -1,1 +1,1 @@
-"""Transports: what carries a protocol's bytes between the server and its clients."""
+"""Transports, which carry a protocol's bytes between the server and its clients."""

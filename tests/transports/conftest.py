@@ -1,4 +1,5 @@
-"""What pytest does not collect here."""
+"""What pytest does not collect in this folder."""
 
-# A program that http/test_server.py runs; importing it here would define its messages twice.
+# A program that the tests of the HTTP transport start. Importing it here as well would define its
+# messages twice.
 collect_ignore = ["http/site.py"]

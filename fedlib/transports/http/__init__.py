@@ -1,1 +1,68 @@
-"""HTTP: sites call a server, so no site has to accept a connection."""
+"""HTTP: the server waits and clients call it, so no site has to accept a connection.
+
+The rules:
+
+- A client joins, asks for its next request (the server delays the answer until there is one), and
+  posts its reply. Heartbeats during the work show that it is alive. The server never connects to a
+  client, and no address discloses anyone's data.
+- Every call carries the client's token and the identifier that the client's process chose when it
+  started. The server keeps only the digests of the tokens. A token serves one live process at a
+  time.
+- Requests are numbered. A reply is accepted once, from the client and for the number of the open
+  request. A copy of it is ignored; a different one is refused.
+- A client saves its state and its reply before it sends the reply, so that it can be stopped and
+  started again at any moment.
+- Plain HTTP is allowed on the loopback interface only, unless the user sets ``insecure``.
+- A page at ``/`` shows the progress: names, steps, sizes and what is disclosed, but no data.
+- A silent caller takes no thread. A caller that sends a call very slowly occupies one, so on an
+  open network admit only the sites' addresses.
+
+The modules:
+
+- The server's half: `sessions` is a state machine and `limits` its time limits; `shared` adds a
+  lock and the clock; `web` translates calls into its events; `status` describes the progress of a
+  run; `server` has the transport `HTTP`.
+- The client's half: `client` has `join`, and `checkpoint` what a client saves.
+- Both: `tokens` and `wire`.
+
+The idea of server and clients as Flask programs is that of M1 and M2, chapter 4. There the clients
+had to listen, and any caller could start a run or read a client's data.
+"""
+
+from typing import TYPE_CHECKING
+
+import lazy_loader  # type: ignore[import-untyped]
+
+# A site imports only the client's half, without the packages that the server needs.
+__getattr__, __dir__, _ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "checkpoint": ["Checkpoint", "forget", "kept_state"],
+        "client": ["JoinError", "Unreachable", "join"],
+        "server": ["HTTP"],
+        "status": ["ClientStatus", "ConversationLine", "Status"],
+        "tokens": ["digest", "new_token"],
+    },
+)
+
+if TYPE_CHECKING:
+    from fedlib.transports.http.checkpoint import Checkpoint, forget, kept_state
+    from fedlib.transports.http.client import JoinError, Unreachable, join
+    from fedlib.transports.http.server import HTTP
+    from fedlib.transports.http.status import ClientStatus, ConversationLine, Status
+    from fedlib.transports.http.tokens import digest, new_token
+
+__all__ = [
+    "HTTP",
+    "Checkpoint",
+    "ClientStatus",
+    "ConversationLine",
+    "JoinError",
+    "Status",
+    "Unreachable",
+    "digest",
+    "forget",
+    "join",
+    "kept_state",
+    "new_token",
+]

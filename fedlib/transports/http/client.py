@@ -1,14 +1,7 @@
-"""HTTP, the sites' half: a client calls the server, and answers what it is asked.
-
-What both halves share stands here too: tokens, the headers of a call, and that plain HTTP does not
-leave the machine unasked. The rules are those of `fedlib.transports.http.server`.
-"""
+"""The client's half: `join` calls the server and answers its requests until the run is over."""
 
 from __future__ import annotations
 
-import hashlib
-import ipaddress
-import os
 import re
 import secrets
 import ssl
@@ -17,155 +10,32 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import msgspec
 
-from fedlib.messages import Message, MessageError, decode, encode
+from fedlib.messages import decode, encode
 from fedlib.protocol import Client, logger, serve
+from fedlib.transports.http.checkpoint import Checkpoint
+from fedlib.transports.http.wire import HOLD, NUMBER, PROCESS, Welcome, require_tls
 
-__all__ = ["JoinError", "Unreachable", "digest", "forget", "join", "kept_state", "new_token"]
+__all__ = ["ClientLoop", "JoinError", "RunEnded", "Unreachable", "join"]
 
-HOLD = 10.0  # seconds for which the server holds an unanswered question for work
-RETRY = 0.2  # seconds after which a client calls again
-SEQUENCE, SESSION = "Fedlib-Sequence", "Fedlib-Session"
-STATE = "client.state"  # the file in a client's state_dir
+RETRY = 0.2  # seconds between two attempts of a call
 
 
 class JoinError(RuntimeError):
-    """The server refuses a client, or cannot be reached; the text says why."""
+    """The server refuses this client or cannot be trusted; the text gives the reason."""
 
 
 class Unreachable(JoinError):
     """The server does not answer."""
 
 
-def new_token() -> str:
-    """Return a new secret for one client.
-
-    Examples
-    --------
-    >>> len(new_token())
-    43
-    """
-    return secrets.token_urlsafe(32)
-
-
-def digest(token: str) -> str:
-    """Return what the server keeps of a token: its SHA-256 in hexadecimal digits.
-
-    Examples
-    --------
-    >>> digest("secret")[:16]
-    '2bb80d537b1da3e3'
-    """
-    return hashlib.sha256(token.encode()).hexdigest()
-
-
-def refuse_plain(what: str, host: str, *, secure: bool, insecure: bool) -> None:
-    """Raise ValueError where plain HTTP would leave the machine unasked."""
-    loopback = host == "localhost"
-    with suppress(ValueError):
-        loopback = loopback or ipaddress.ip_address(host).is_loopback
-    if not (secure or loopback or insecure):
-        raise ValueError(
-            f"{what} is {host!r}, beyond the loopback interface: use TLS, or say insecure"
-        )
-
-
-class _Welcome(msgspec.Struct):
-    """What a client is told when it joins."""
-
-    client: str
-    run: str
-    protocol: str
-    heartbeat: Annotated[float, msgspec.Meta(gt=0)]
-
-
-class _Memory(msgspec.Struct):
-    """What a restarted client needs: its last reply, to which request, and its state after it."""
-
-    run: str
-    client: str
-    sequence: int = 0
-    reply: bytes = b""
-    state: bytes = b""
-
-    def save(self, folder: Path) -> None:
-        """Write it so that a crash leaves either the old or the new one."""
-        folder.mkdir(parents=True, exist_ok=True)
-        part = folder / "client.part"
-        part.unlink(missing_ok=True)
-        part.touch(mode=0o600)  # the state holds what the site may keep to itself
-        with part.open("wb") as file:
-            file.write(msgspec.msgpack.encode(self))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(folder / STATE)
-
-    @classmethod
-    def read(cls, folder: Path) -> _Memory | None:
-        """Return what is written there, of whichever run and client; None where nothing is."""
-        path = folder / STATE
-        if not path.exists():
-            return None
-        try:
-            return msgspec.msgpack.decode(path.read_bytes(), type=cls)
-        except msgspec.DecodeError as error:
-            raise ValueError(f"state_dir holds a damaged file: {path}") from error
-
-    @classmethod
-    def load(cls, folder: Path | None, run: str, client: str) -> _Memory:
-        """Return what this client has to remember of this run.
-
-        What an earlier run left is of no use any more, and is written over by the first reply.
-        Another client's folder is refused: the two would write over each other.
-        """
-        memory = cls.read(folder) if folder else None
-        if memory is None:
-            return cls(run, client)
-        if memory.client != client:
-            raise ValueError(
-                f"state_dir {folder} is that of client {memory.client!r}, and this one is"
-                f" {client!r}: give each client a folder of its own"
-            )
-        return memory if memory.run == run else cls(run, client)
-
-
-def kept_state(state_dir: str | Path) -> Message | None:
-    """Return the state that a client wrote down, of whichever run it was; None if it did not.
-
-    For a client whose process died when its work was done, and whose server has gone meanwhile.
-
-    Raises
-    ------
-    ValueError
-        When it cannot be read.
-
-    Examples
-    --------
-    >>> kept_state("no/such/folder") is None
-    True
-    """
-    memory = _Memory.read(Path(state_dir))
-    if memory is None or not memory.state:
-        return None
-    try:
-        return decode(memory.state)
-    except MessageError as error:
-        raise ValueError(f"state_dir holds a state that cannot be read: {state_dir}") from error
-
-
-def forget(state_dir: str | Path) -> None:
-    """Remove a client's state, once all that it was kept for is done.
-
-    Examples
-    --------
-    >>> forget("no/such/folder")
-    """
-    (Path(state_dir) / STATE).unlink(missing_ok=True)
+class RunEnded(Exception):
+    """The run is over for this client; the text gives the reason."""
 
 
 def join(
@@ -183,28 +53,31 @@ def join(
     Parameters
     ----------
     url : str
-        Where the server is.
-    client : Client, or function of str
-        The protocol's client with this site's data, or what makes it from the protocol's name.
+        The server's address.
+    client : Client, or callable
+        The protocol's client with this site's data, or a function that returns it for the
+        protocol's name.
     token : str
         This client's secret.
     state_dir : path, optional
-        A folder for the client's state. A process that is started again with it goes on where the
-        last one was, without it from no state.
+        A folder for the client's checkpoint. A process that is started again with the same folder
+        continues where the last one stopped; without it, it starts without a state.
     ca : str, optional
-        A file with the certificate authority that vouches for the server, if not a public one.
+        A file with the certificate of the authority that has signed the server's; by default the
+        public authorities are trusted.
     insecure : bool, default=False
         Allow plain HTTP beyond the loopback interface.
     patience : float, default=30
-        Seconds, at least 0, for which to call again while the server does not answer or another
-        client, maybe this one's last process, has the seat.
+        Seconds, at least 0, during which a call is repeated while the server does not answer, or
+        while another process with this token, such as the last one of this client, is present.
 
     Returns
     -------
     str
-        ``"finished"``; ``"stopped"`` where the server gave up; or why it went on without this
+        ``"finished"``; ``"stopped"`` if the server gave up; or why the run continued without this
         client: ``"TimedOut"``, ``"Gone"``, ``"Left"``, ``"NeverJoined"``, ``"Closed"``, the type of
-        the error with which this client answered, or what was wrong with its reply, and when.
+        the error with which this client replied, or the reason for which its reply was rejected,
+        with the request and the step.
 
     Raises
     ------
@@ -212,42 +85,47 @@ def join(
         When the server refuses this client or cannot be trusted; `Unreachable` when it does not
         answer.
     ValueError
-        When a parameter is out of range, plain HTTP would leave the machine, or the state cannot be
-        read or is another client's.
+        When a parameter is out of range, plain HTTP would leave this machine, or the checkpoint
+        cannot be read or belongs to another client.
     OSError
-        When the state cannot be written, or a file cannot be read.
+        When the checkpoint cannot be written, or a file cannot be read.
 
     Examples
     --------
     >>> from fedlib.horizontal_dbscan import HorizontalDBSCANClient
+    >>> from fedlib.transports.http import new_token
     >>> client = HorizontalDBSCANClient([[0.1], [0.2]])
-    >>> join("http://example.org", client, new_token())
+    >>> join("http://127.0.0.1:1", client, new_token(), patience=0)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    ValueError: url is 'example.org', beyond the loopback interface: use TLS, or say insecure
+    fedlib.transports.http.client.Unreachable: http://127.0.0.1:1/join: no answer (ConnectError: ...
     """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError(f"url must begin with http:// or https:// and a host; got {url!r}")
-    refuse_plain("url", parts.hostname, secure=parts.scheme == "https", insecure=insecure)
+        raise ValueError(f"url must begin with http:// or https:// and a host, got {url!r}")
+    require_tls("url", parts.hostname, secure=parts.scheme == "https", insecure=insecure)
     if not re.fullmatch(r"[!-~]+", token):
         raise ValueError("token must consist of visible ASCII characters")
     if not patience >= 0:
-        raise ValueError(f"patience must be at least 0; got {patience}")
-    headers = {"Authorization": f"Bearer {token}", SESSION: secrets.token_hex(16)}
+        raise ValueError(f"patience must be at least 0, got {patience}")
+    headers = {"Authorization": f"Bearer {token}", PROCESS: secrets.token_hex(16)}
     verify = ssl.create_default_context(cafile=ca)
     with httpx.Client(
         base_url=url, headers=headers, verify=verify, timeout=2 * HOLD, trust_env=False
     ) as link:
-        return _Stay(link, client, Path(state_dir) if state_dir else None, patience).run()
+        return ClientLoop(link, client, Path(state_dir) if state_dir else None, patience).run()
 
 
-class _Over(Exception):
-    """The server said that the stay is over, and why."""
+class ClientLoop:
+    """The calls of one client's process, from joining to the end of the run.
 
-
-class _Stay:
-    """A client's stay in a run, which it leaves in so many words if it can."""
+    Parameters
+    ----------
+    link : httpx.Client
+        Carries the calls, with the headers that identify this client.
+    client, folder, patience
+        As for `join`.
+    """
 
     def __init__(
         self,
@@ -257,72 +135,82 @@ class _Stay:
         patience: float,
     ):
         self.link, self.client, self.folder, self.patience = link, client, folder, patience
-        self.ended = ""  # what the server said, by then, on a heartbeat
+        self.ended = ""  # the reason, if a heartbeat was the first to receive it
 
     def run(self) -> str:
+        """Take part until the run is over; return the reason for its end."""
         try:
-            joined = self.call("POST", "/join", retry={409})
-            try:
-                welcome = msgspec.json.decode(joined.content, type=_Welcome)
-            except msgspec.DecodeError as error:
-                raise JoinError(f"{self.link.base_url} is no server of this package") from error
+            welcome = self.join()
             try:
                 self.work(welcome)
-            except _Over:
+            except RunEnded:
                 raise
             except BaseException:
                 self.leave()
                 raise
-        except _Over as over:
-            return str(over)
-        raise AssertionError("work ends by an exception")
+        except RunEnded as ended:
+            return str(ended)
+        raise AssertionError("work ends with an exception")
 
-    def work(self, welcome: _Welcome) -> None:
-        """Answer request after request; `_Over` ends it."""
+    def join(self) -> Welcome:
+        """Join the run; wait while another process of this client is present."""
+        response = self.call("POST", "/join", retry={409})
+        try:
+            return msgspec.json.decode(response.content, type=Welcome)
+        except msgspec.DecodeError as error:
+            raise JoinError(f"{self.link.base_url} is not a server of fedlib") from error
+
+    def work(self, welcome: Welcome) -> None:
+        """Answer one request after the other, until `RunEnded` is raised."""
         client = self.client if isinstance(self.client, Client) else self.client(welcome.protocol)
-        memory = _Memory.load(self.folder, welcome.run, welcome.client)
-        if memory.state:
-            client.state = decode(memory.state)
+        checkpoint = Checkpoint.load(self.folder, welcome.run, welcome.client)
+        if checkpoint.state:
+            client.state = decode(checkpoint.state)
         with self.heartbeats(welcome.heartbeat):
             while True:
-                asked = self.call("GET", "/request")
-                if asked.status_code == 200:
-                    memory = self.answer(client, asked, memory)
+                response = self.call("GET", "/request")
+                if response.status_code == 200:
+                    number = int(response.headers[NUMBER])
+                    checkpoint = self.answer(client, number, response.content, checkpoint)
 
     def leave(self) -> None:
-        """Tell the server not to wait, if it listens."""
+        """Tell the server not to wait for this process, if it listens."""
         with suppress(httpx.TransportError):
             self.link.post("/leave", timeout=1)
 
-    def answer(self, client: Client, asked: httpx.Response, memory: _Memory) -> _Memory:
-        """Answer a request, or send the answer again that was given to it before."""
-        sequence = int(asked.headers[SEQUENCE])
-        if sequence != memory.sequence:
-            errors: list[Exception] = []
-            reply = serve(client, asked.content, errors.append)
+    def answer(
+        self, client: Client, number: int, request: bytes, checkpoint: Checkpoint
+    ) -> Checkpoint:
+        """Reply to a request, and return the new checkpoint.
+
+        A request that the checkpoint has the reply to is not handled again.
+        """
+        errors: list[Exception] = []
+        if number != checkpoint.number:
+            reply = serve(client, request, errors.append)
             state = b"" if client.state is None else encode(client.state)
-            memory = _Memory(memory.run, memory.client, sequence, reply, state)
+            checkpoint = Checkpoint(checkpoint.run, checkpoint.client, number, reply, state)
             if self.folder:
-                memory.save(self.folder)
-            for error in errors:
-                logger.error("%s: %s", type(error).__name__, error, exc_info=error)
-                self.call("POST", "/reply", content=reply, headers={SEQUENCE: str(sequence)})
-                self.leave()  # whoever answers with an error is asked no more
-                raise _Over(type(error).__name__)
-        self.call("POST", "/reply", content=memory.reply, headers={SEQUENCE: str(sequence)})
-        return memory
+                checkpoint.save(self.folder)
+        for error in errors:
+            logger.error("%s: %s", type(error).__name__, error, exc_info=error)
+        self.call("POST", "/reply", content=checkpoint.reply, headers={NUMBER: str(number)})
+        for error in errors:
+            self.leave()  # a client that has failed receives no further requests
+            raise RunEnded(type(error).__name__)
+        return checkpoint
 
     @contextmanager
     def heartbeats(self, interval: float) -> Iterator[None]:
-        """Give signs of life, every so many seconds, beside what is done meanwhile."""
+        """Send a heartbeat every ``interval`` seconds during the block."""
         done = threading.Event()
 
         def beat() -> None:
             while not self.ended and not done.wait(interval):
-                with suppress(httpx.TransportError):  # the work's own calls have the patience
-                    told = self.link.post("/heartbeat", timeout=2 * interval)
-                    if told.status_code == 410:
-                        self.ended = _reason(told)
+                with suppress(httpx.TransportError):  # `call` decides when to give up
+                    response = self.link.post("/heartbeat", timeout=2 * interval)
+                    if response.status_code == 410:
+                        self.ended = _reason(response)
 
         thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
         thread.start()
@@ -335,31 +223,48 @@ class _Stay:
     def call(
         self, method: str, path: str, retry: Collection[int] = (), **content: Any
     ) -> httpx.Response:
-        """Call the server, and again while it does not answer or says so; `_Over` when it is."""
+        """Call the server, repeatedly if it does not answer or is busy, and return its answer.
+
+        Parameters
+        ----------
+        method, path : str
+        retry : collection of int, default=()
+            Further status codes after which the call is repeated.
+        **content
+            Passed to `httpx.Client.request`.
+
+        Raises
+        ------
+        RunEnded
+            When the run is over for this client.
+        JoinError
+            When the server refuses the call, or does not answer for ``patience`` seconds.
+        """
         until = float("inf")
         while not self.ended:
             try:
                 response = self.link.request(method, path, **content)
             except httpx.TransportError as error:
-                why = f"no answer ({type(error).__name__}: {error})"
-                again = "CERTIFICATE_VERIFY_FAILED" not in why
+                kind: type[JoinError] = Unreachable
+                reason = f"no answer ({type(error).__name__}: {error})"
+                again = "CERTIFICATE_VERIFY_FAILED" not in reason
             else:
                 if response.is_success:
                     return response
-                why, code = _reason(response), response.status_code
+                kind, reason, code = JoinError, _reason(response), response.status_code
                 if code == 410:
-                    raise _Over(why)
+                    raise RunEnded(reason)
                 again = code in {429, *retry} or code >= 500
             until = min(until, time.monotonic() + self.patience)
             if not again or time.monotonic() >= until:
-                kind = Unreachable if again and why.startswith("no answer") else JoinError
-                raise kind(f"{str(self.link.base_url).rstrip('/')}{path}: {why}")
+                kind = kind if again else JoinError
+                raise kind(f"{str(self.link.base_url).rstrip('/')}{path}: {reason}")
             time.sleep(RETRY)
-        raise _Over(self.ended)
+        raise RunEnded(self.ended)
 
 
 def _reason(response: httpx.Response) -> str:
-    """Return why the server refused a call."""
+    """Return the reason in a refusal."""
     with suppress(ValueError, LookupError, TypeError):
         return str(response.json()["error"])
     return f"status {response.status_code}"

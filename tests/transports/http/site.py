@@ -1,6 +1,6 @@
-"""One process of a run over HTTP, a site or the server, with a death planned if wanted.
+"""One process of a run over HTTP, a site or the server, that can kill itself at a given moment.
 
-Its settings are the global ``settings``.
+Its arguments are the global ``settings``.
 """
 
 import os
@@ -13,13 +13,14 @@ import numpy as np
 from fedlib import HorizontalDBSCAN
 from fedlib.horizontal_dbscan import HorizontalDBSCANClient
 from fedlib.messages import Done, Message
-from fedlib.protocol import Client
+from fedlib.protocol import Client, handles
+from fedlib.transports.http import HTTP, Unreachable, join, kept_state
 from fedlib.transports.http import client as http_client
-from fedlib.transports.http import server as http
+from fedlib.transports.http.wire import NUMBER
 
 
 class Total(Message):
-    """The sum so far: the toy protocol's state and reply."""
+    """The sum so far: the state and the reply of the counting protocol."""
 
     discloses = "a sum"
     total: int
@@ -33,28 +34,31 @@ class AddRows(Message):
 
 
 class Restart(Message):
-    """Begin at 0."""
+    """Set your total to 0."""
 
     discloses = "nothing"
     reply = Done
 
 
 class Counter(Client):
-    """A client that needs its state for every answer but the first."""
+    """A client that needs its state for every reply but the first."""
 
     def __init__(self, X):
         self.X = np.asarray(X)
 
-    def handle(self, request):
-        if isinstance(request, Restart):
-            self.state = Total(0)
-            return Done()
+    @handles(Restart)
+    def restart(self, request):
+        self.state = Total(0)
+        return Done()
+
+    @handles(AddRows)
+    def add_rows(self, request):
         self.state = Total(self.recall(Total).total + len(self.X))
         return self.state
 
 
 def count_twice():
-    """Run the toy protocol: each client counts its rows twice."""
+    """Run the counting protocol: each client counts its rows twice."""
     yield Restart()
     yield AddRows()
     replies = yield AddRows()
@@ -71,27 +75,27 @@ def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def plan_death(moment, sequence):
+def plan_death(moment, number):
     """Make this process kill itself at a moment of its work on one request."""
-    real_serve, real_call = http_client.serve, httpx.Client.request
-    asked = []
+    real_serve, real_request = http_client.serve, httpx.Client.request
+    requests = []
 
     def serve(client, request, on_error):
-        asked.append(request)
-        if moment == "computing" and len(asked) == sequence:
+        requests.append(request)
+        if moment == "computing" and len(requests) == number:
             die()
         return real_serve(client, request, on_error)
 
-    def call(link, method, path, **content):
-        here = (content.get("headers") or {}).get(http_client.SEQUENCE) == str(sequence)
+    def request(link, method, path, **content):
+        here = (content.get("headers") or {}).get(NUMBER) == str(number)
         if here and moment == "before the reply":
             die()
-        response = real_call(link, method, path, **content)
+        response = real_request(link, method, path, **content)
         if here and moment == "after the reply":
             die()
         return response
 
-    http_client.serve, httpx.Client.request = serve, call
+    http_client.serve, httpx.Client.request = serve, request
     if moment == "before joining":
         die()
 
@@ -101,9 +105,9 @@ def be_site(url, token, X, protocol="horizontal", dies=None, labels=None, **opti
     if dies:
         plan_death(*dies)
     try:
-        http.join(url, client, token, **options)
-    except http_client.Unreachable:  # it came back too late to hear that all is done
-        client.state = http_client.kept_state(options.get("state_dir", "nowhere"))
+        join(url, client, token, **options)
+    except Unreachable:  # it was started again too late to hear that the run is over
+        client.state = kept_state(options.get("state_dir", "nowhere"))
     if labels and hasattr(client.state, "labels"):
         with open(f"{labels}.part", "wb") as file:
             np.save(file, client.state.labels)
@@ -111,7 +115,7 @@ def be_site(url, token, X, protocol="horizontal", dies=None, labels=None, **opti
 
 
 def be_server(tokens, url_file, cell_size, min_samples, **options):
-    with http.HTTP(tokens, "127.0.0.1:0", **options) as transport:
+    with HTTP(tokens, "127.0.0.1:0", **options) as transport:
         Path(f"{url_file}.part").write_text(transport.url)
         os.replace(f"{url_file}.part", url_file)
         HorizontalDBSCAN(cell_size, min_samples).fit(transport)

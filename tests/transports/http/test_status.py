@@ -1,4 +1,4 @@
-"""The server's status page: what it shows, what it never shows, and how it looks in Chromium."""
+"""The status page: its content, what it must not contain, and how it looks in Chromium."""
 
 import re
 import shutil
@@ -12,7 +12,9 @@ import pytest
 from fedlib.horizontal_dbscan import CellCounts, CountCells
 from fedlib.ledger import Ledger
 from fedlib.messages import Failure, encode
-from fedlib.transports.http.server import HTTP, SEQUENCE, SESSION, digest, new_token, size
+from fedlib.transports.http import HTTP, digest, new_token
+from fedlib.transports.http.status import size
+from fedlib.transports.http.wire import NUMBER, PROCESS
 
 NAMES = ("north", "south", "<b>&west</b>", "east", "never-" + "x" * 58)
 TOKENS = {name: new_token() for name in NAMES}
@@ -24,14 +26,14 @@ PARAMETERS = {"cell_size": 0.03, "init": "array of shape (3, 2)"}
 
 @pytest.fixture(scope="module")
 def transport():
-    """Return a server in the middle of its third step, with a client in each state."""
+    """Return a server during its third step, with a client in each state."""
     digests = {name: digest(token) for name, token in TOKENS.items()}
     options = {"gone_after": 60, "rejoin_timeout": 60, "join_timeout": 0.1}
     about = {"protocol": "horizontal-dbscan", "parameters": PARAMETERS}
     with HTTP(digests, "127.0.0.1:0", **about, **options) as server:
         links = {}
         for name in NAMES[:-1]:
-            headers = {"Authorization": f"Bearer {TOKENS[name]}", SESSION: f"session-{name}"}
+            headers = {"Authorization": f"Bearer {TOKENS[name]}", PROCESS: f"session-{name}"}
             links[name] = httpx.Client(base_url=server.url, headers=headers, trust_env=False)
             links[name].post("/join")
         server.ledger = ledger = Ledger()
@@ -39,8 +41,8 @@ def transport():
         for step in (1, 2):
             for name in NAMES:
                 ledger.record(step, "server", name, request, 1234)
-                said = Failure("ValueError") if (step, name) == (2, "east") else request
-                ledger.record(step, name, "server", said, 10**6 * step)
+                reply = Failure("ValueError") if (step, name) == (2, "east") else request
+                ledger.record(step, name, "server", reply, 10**6 * step)
         ledger.lost["east"] = "ValueError at CountCells, step 2"
         asked = dict.fromkeys(NAMES[:3], encode(request))
         for name in asked:
@@ -49,7 +51,7 @@ def transport():
         exchange.start()
         while server.status().asked < 3:
             time.sleep(0.01)
-        links["north"].post("/reply", content=COUNTS, headers={SEQUENCE: "1"})
+        links["north"].post("/reply", content=COUNTS, headers={NUMBER: "1"})
         links["<b>&west</b>"].post("/leave")
         yield server
         for link in links.values():
@@ -63,18 +65,18 @@ def get(transport, path="/"):
     return httpx.get(transport.url + path, trust_env=False)
 
 
-def test_it_shows_who_is_there_and_what_was_said(transport):
+def test_it_shows_the_clients_and_the_messages(transport):
     page = get(transport)
     text = " ".join(re.sub(r"<[^>]*>", " ", page.text.partition("<main>")[2]).split())
     for part in (
         "horizontal-dbscan step 3: CountCells, 1 of 3 answered, 15.0 MB",
         "cell_size 0.03 init array of shape (3, 2)",
-        "Clients: 3 of 5 are here",
+        "Clients: 3 of 5 present",
         "north answered joined",
         "south working joined",
         "&lt;b&gt;&amp;west&lt;/b&gt; away left",
-        "east lost ValueError at CountCells, step 2 heard",
-        "x expected What was said",
+        "east lost ValueError at CountCells, step 2 last seen",
+        "x expected Messages",
         "2 Failure from clients 1 2.0 MB the type of an error (ValueError)",
         "3 CountCells to clients 3 108 B the cell size",
     ):
@@ -85,18 +87,18 @@ def test_it_shows_who_is_there_and_what_was_said(transport):
 
 def test_it_shows_no_data_and_no_secret(transport):
     page = get(transport)
-    heard = page.text + str(page.headers)
+    received = page.text + str(page.headers)
     for secret in ("4711", "4712", "4713", "session-", transport.run):
-        assert secret not in heard
+        assert secret not in received
     for token in TOKENS.values():
-        assert token not in heard
-        assert digest(token) not in heard
+        assert token not in received
+        assert digest(token) not in received
     assert "<b>" not in page.text
     assert page.headers["Cache-Control"] == "no-store"
     assert page.headers["X-Content-Type-Options"] == "nosniff"
     policy = page.headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; style-src 'unsafe-inline';")
-    assert "cheroot" not in heard.lower()
+    assert "cheroot" not in received.lower()
 
 
 def test_it_ends_with_the_run_and_can_be_turned_off():
@@ -118,7 +120,7 @@ def test_a_long_conversation_shows_its_last_steps():
             server.ledger.record(step, "server", "a", CountCells(1.0), 10)
         steps = [line.step for line in server.status().conversation]
         assert steps == list(range(981, 1001))
-        assert "What was said, since step 981" in get(server).text
+        assert "Messages since step 981" in get(server).text
         assert server.status().bytes == 10_000
 
 

@@ -1,0 +1,111 @@
+"""Checkpoints: what a client writes to disk, so that it can be stopped and started again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from fedlib.messages import Message, MessageError, decode
+
+__all__ = ["Checkpoint", "forget", "kept_state"]
+
+FILE = "client.state"
+
+
+class Checkpoint(msgspec.Struct):
+    """A client's last reply and its state after it.
+
+    Attributes
+    ----------
+    run, client : str
+        The identifier of the run and the name of the client.
+    number : int
+        The number of the last request that was answered; 0 before the first.
+    reply : bytes
+        The reply to it.
+    state : bytes
+        The client's state, encoded; empty if it has none.
+    """
+
+    run: str
+    client: str
+    number: int = msgspec.field(default=0, name="sequence")
+    reply: bytes = b""
+    state: bytes = b""
+
+    def save(self, folder: Path) -> None:
+        """Write the checkpoint so that a crash leaves either the old or the new one."""
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / "client.part"
+        part.unlink(missing_ok=True)
+        part.touch(mode=0o600)  # the state may contain what the site must keep to itself
+        with part.open("wb") as file:
+            file.write(msgspec.msgpack.encode(self))
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(folder / FILE)
+
+    @classmethod
+    def read(cls, folder: Path) -> Checkpoint | None:
+        """Return the checkpoint in a folder, of any run and client; None if there is none."""
+        path = folder / FILE
+        if not path.exists():
+            return None
+        try:
+            return msgspec.msgpack.decode(path.read_bytes(), type=cls)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"state_dir contains a damaged file: {path}") from error
+
+    @classmethod
+    def load(cls, folder: Path | None, run: str, client: str) -> Checkpoint:
+        """Return the checkpoint of a client in a run, or an empty one.
+
+        The checkpoint of an earlier run has no use; the first reply overwrites it. The folder of
+        another client is refused, because the two would overwrite each other's checkpoints.
+        """
+        checkpoint = cls.read(folder) if folder else None
+        if checkpoint is None:
+            return cls(run, client)
+        if checkpoint.client != client:
+            raise ValueError(
+                f"state_dir {folder} belongs to client {checkpoint.client!r}, but this is client"
+                f" {client!r}: use one folder per client"
+            )
+        return checkpoint if checkpoint.run == run else cls(run, client)
+
+
+def kept_state(state_dir: str | Path) -> Message | None:
+    """Return the state in a client's checkpoint, of any run; None if there is none.
+
+    It serves a client whose process was stopped after its last reply, and whose server is not
+    reachable any more.
+
+    Raises
+    ------
+    ValueError
+        When the checkpoint cannot be read.
+
+    Examples
+    --------
+    >>> kept_state("no/such/folder") is None
+    True
+    """
+    checkpoint = Checkpoint.read(Path(state_dir))
+    if checkpoint is None or not checkpoint.state:
+        return None
+    try:
+        return decode(checkpoint.state)
+    except MessageError as error:
+        raise ValueError(f"state_dir contains an invalid state: {state_dir}") from error
+
+
+def forget(state_dir: str | Path) -> None:
+    """Remove a client's checkpoint, if there is one.
+
+    Examples
+    --------
+    >>> forget("no/such/folder")
+    """
+    (Path(state_dir) / FILE).unlink(missing_ok=True)

@@ -1,0 +1,483 @@
+"""Sessions: what the server knows about each client, as a state machine.
+
+This module has no threads, no sockets and no clock. The time is an argument, ``now``, in seconds
+from any origin that does not move (`time.monotonic`).
+
+**Sessions and processes.** A run has one `Session` per client, from the beginning to the end. The
+client's processes come and go: a process chooses a random identifier when it starts, and JOIN makes
+it the process of its session. It stays so until it leaves, or until another process joins after it
+has been silent for ``gone_after`` seconds. Every call carries the identifier, so that a call of an
+earlier process cannot be taken for one of the current process.
+
+**Exchanges.** In an exchange the server opens a request in some sessions (ASK). When each of them
+has a reply or is lost, the exchange ends (TAKE). A session's requests are numbered, and a reply
+carries the number of its request.
+
+**States.**
+
+- EXPECTED: no process has joined yet.
+- WAITING: a process is present, and no request is open.
+- WORKING: a process is present, and owes the reply to the open request.
+- ANSWERED: the reply has arrived, and the exchange is still open for other clients.
+- AWAY: the process has left; another one can join until the rejoin timeout.
+- LOST: the run continues without this client.
+- DONE: the run is over.
+
+A session in LOST or DONE is *over*, and its ``reason`` is set. A process can still join then, and
+hears the reason at its next call.
+
+**Events.** Clients cause the first four, the server the other four:
+
+- JOIN: a process joins with the client's token.
+- CALL: the process sends a heartbeat, or asks for its next request.
+- LEAVE: the process announces that it stops.
+- REPLY: the process sends the reply to the open request.
+- ASK: the server opens a request.
+- TAKE: the exchange ends, and the server takes the reply, if there is one.
+- LOSE: a deadline has passed, or the run has rejected the client's reply.
+- END: the run is over.
+
+**Transitions.** A cell holds the next state, or the reason for which a client's call is refused
+(`Refusal`). An empty cell cannot occur unless the server has an error.
+
+========  ========  ========  ========  ========  ========  =======  =====  ========
+State     JOIN      CALL      LEAVE     REPLY     ASK       TAKE     LOSE   END
+========  ========  ========  ========  ========  ========  =======  =====  ========
+EXPECTED  WAITING   conflict  conflict  conflict  EXPECTED           LOST   EXPECTED
+WAITING   WAITING   WAITING   AWAY      conflict  WORKING            LOST   DONE
+WORKING   WORKING   WORKING   AWAY      ANSWERED  WORKING            LOST   DONE
+ANSWERED  ANSWERED  ANSWERED  AWAY      conflict  WORKING   WAITING  LOST   DONE
+AWAY      WAITING   conflict  conflict  conflict  AWAY      AWAY     LOST   DONE
+LOST      LOST      over      over      over      LOST      LOST     LOST   LOST
+DONE      DONE      over      over      over      DONE      DONE     LOST   DONE
+========  ========  ========  ========  ========  ========  =======  =====  ========
+
+Four rules complete the table:
+
+1. After JOIN, WAITING changes at once: to DONE if the run is over, to WORKING if a request is open,
+   and to ANSWERED if its reply has arrived.
+2. A call of any process but the session's own is a conflict, in every state. So is JOIN while the
+   session is not over and another process is present that is not silent.
+3. A copy of the last reply that was accepted is ignored wherever CALL is accepted: its sender did
+   not receive the answer to the first copy. Another reply with its number is a conflict.
+4. If the run ends during an exchange, the sessions that owe a reply are lost first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NoReturn
+
+from fedlib.transports.http.limits import Limits
+
+__all__ = [
+    "TRANSITIONS",
+    "Event",
+    "IllegalTransition",
+    "Refusal",
+    "RefusedCall",
+    "Reply",
+    "Session",
+    "Sessions",
+    "State",
+]
+
+MAX_CALLS = 4  # calls of one client that may be in progress at the same time
+
+
+class State(Enum):
+    """The states of a session."""
+
+    EXPECTED = "expected"
+    WAITING = "waiting"
+    WORKING = "working"
+    ANSWERED = "answered"
+    AWAY = "away"
+    LOST = "lost"
+    DONE = "done"
+
+
+class Event(Enum):
+    """The events: the first four are a client's, the others the server's."""
+
+    JOIN = "join"
+    CALL = "call"
+    LEAVE = "leave"
+    REPLY = "reply"
+    ASK = "ask"
+    TAKE = "take"
+    LOSE = "lose"
+    END = "end"
+
+
+class Refusal(Enum):
+    """Why a client's call is refused."""
+
+    CONFLICT = "conflict"  # the call does not fit the state of the session
+    OVER = "over"  # the session is over
+    TOO_MANY = "too many"  # too many calls of this client are in progress
+
+
+class RefusedCall(Exception):
+    """A client made a call that its session does not allow. The text is for the client."""
+
+    def __init__(self, refusal: Refusal, text: str):
+        super().__init__(text)
+        self.refusal = refusal
+
+
+class IllegalTransition(RuntimeError):
+    """The server caused an event that the session's state does not allow: an error in fedlib."""
+
+
+EXPECTED, WAITING, WORKING, ANSWERED, AWAY, LOST, DONE = State
+JOIN, CALL, LEAVE, REPLY, ASK, TAKE, LOSE, END = Event
+_NO, _OVER = Refusal.CONFLICT, Refusal.OVER
+
+
+def _row(*cells: State | Refusal | None) -> dict[Event, State | Refusal]:
+    return {event: cell for event, cell in zip(Event, cells, strict=True) if cell is not None}
+
+
+# The table above. An event that is missing in a row is an empty cell.
+TRANSITIONS: Mapping[State, Mapping[Event, State | Refusal]] = {
+    EXPECTED: _row(WAITING, _NO, _NO, _NO, EXPECTED, None, LOST, EXPECTED),
+    WAITING: _row(WAITING, WAITING, AWAY, _NO, WORKING, None, LOST, DONE),
+    WORKING: _row(WORKING, WORKING, AWAY, ANSWERED, WORKING, None, LOST, DONE),
+    ANSWERED: _row(ANSWERED, ANSWERED, AWAY, _NO, WORKING, WAITING, LOST, DONE),
+    AWAY: _row(WAITING, _NO, _NO, _NO, AWAY, AWAY, LOST, DONE),
+    LOST: _row(LOST, _OVER, _OVER, _OVER, LOST, LOST, LOST, LOST),
+    DONE: _row(DONE, _OVER, _OVER, _OVER, DONE, DONE, LOST, DONE),
+}
+
+
+class Reply:
+    """A reply as it arrived. Its digest is computed at once, which takes time for a large body.
+
+    Parameters
+    ----------
+    number : int
+        The number of the request.
+    body : bytes
+    """
+
+    def __init__(self, number: int, body: bytes):
+        self.number = number
+        self.body = body
+        self.key = (number, hashlib.sha256(body).digest())
+
+
+@dataclass
+class Session:
+    """What the server knows about one client.
+
+    Attributes
+    ----------
+    state : State
+    process : str
+        The identifier of the present process; empty if none is present.
+    seen : float or None
+        When a process last gave a sign of life; None before the first has joined.
+    since : float or None
+        When the process joined or left, or the client was lost; None if this is not known.
+    calls : int
+        The number of calls in progress.
+    number : int
+        The number of the last request.
+    request : bytes or None
+        The open request.
+    reply : bytes or None
+        The reply to it.
+    reason : str
+        Why the session is over: the outcome of the run, or NeverJoined, TimedOut, Gone, Left,
+        Closed, or the reason for which the run has rejected the client's reply.
+    informed : bool
+        Whether the present process knows that the session is over.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    state: State = EXPECTED
+    process: str = ""
+    seen: float | None = None
+    since: float | None = None
+    calls: int = 0
+    number: int = 0
+    request: bytes | None = None
+    reply: bytes | None = None
+    reason: str = ""
+    informed: bool = False
+    _accepted: tuple[int, bytes] = (0, b"")
+
+    @property
+    def over(self) -> bool:
+        """Whether the session is over."""
+        return self.state in {LOST, DONE}
+
+    @property
+    def awaited(self) -> bool:
+        """Whether an exchange waits for this client's reply."""
+        return self.request is not None and self.reply is None and self.state is not LOST
+
+    def alive(self, now: float) -> bool:
+        """Return whether a process is present and not silent."""
+        recent = self.seen is not None and now - self.seen < self.limits.gone_after
+        return bool(self.process) and recent
+
+    def missed_at(self, start: float) -> float:
+        """Return when the client is lost if it gives no further sign of life.
+
+        Silence before ``start``, the beginning of the exchange, does not count: the server may have
+        been too busy to listen.
+        """
+        last, patience = self.seen, self.limits.gone_after
+        if self.state is AWAY:
+            last, patience = self.since, 0
+        begin = start if last is None else max(last, start)
+        return begin + patience + self.limits.rejoin_timeout
+
+    # Events that a client causes. Each raises `RefusedCall` if the session does not allow it.
+
+    def enter(self, process: str, now: float) -> None:
+        """Begin a call of any kind, which is a sign of life of the present process."""
+        if self.calls >= MAX_CALLS:
+            raise RefusedCall(Refusal.TOO_MANY, f"more than {MAX_CALLS} calls at the same time")
+        self.calls += 1
+        if self.process == process:
+            self.seen = now
+
+    def exit(self) -> None:
+        """End a call."""
+        self.calls -= 1
+
+    def join(self, process: str, now: float) -> None:
+        """Make a process the present one. If it is already present, only note the sign of life."""
+        if self.process != process:
+            if self.alive(now) and not self.over:
+                raise RefusedCall(Refusal.CONFLICT, "a client with this token is already present")
+            self.process, self.informed = process, False
+            if self.state is not LOST:
+                self.since = now
+        self.seen = now
+        self._move(JOIN)
+        if self.state is WAITING and self.reason:
+            self.state = DONE
+        elif self.state is WAITING and self.request is not None:
+            self.state = WORKING if self.reply is None else ANSWERED
+
+    def call(self, process: str) -> None:
+        """Accept a call that changes nothing."""
+        self._check(process)
+        self._move(CALL)
+
+    def next_request(self, process: str) -> tuple[int, bytes] | None:
+        """Return the number and the bytes of the request that the process owes a reply to, if any.
+
+        The request stays open, so the process can ask for it again.
+        """
+        self.call(process)
+        if self.state is not WORKING or self.request is None:
+            return None
+        return self.number, self.request
+
+    def leave(self, process: str, now: float) -> None:
+        """Note that the process stops."""
+        self._check(process)
+        self._move(LEAVE)
+        self.process, self.since = "", now
+
+    def accept(self, process: str, reply: Reply) -> None:
+        """Accept the reply to the open request, and ignore a copy of the last accepted one."""
+        self.call(process)
+        if reply.key == self._accepted:
+            return
+        if reply.number != self.number:
+            self._refuse(Refusal.CONFLICT, REPLY)
+        self._move(REPLY)
+        self.reply, self._accepted = reply.body, reply.key
+
+    # Events that the server causes. Each raises `IllegalTransition` if it cannot occur.
+
+    def ask(self, request: bytes) -> None:
+        """Open a request. It replaces one that an aborted exchange has left open."""
+        self._move(ASK)
+        self.number, self.request, self.reply = self.number + 1, request, None
+
+    def take(self) -> bytes | None:
+        """Close the request and return the reply; None if the client is lost."""
+        if self.request is None or self.awaited:
+            raise IllegalTransition("there is no reply to take")
+        self._move(TAKE)
+        reply, self.request, self.reply = self.reply, None, None
+        return None if self.state is LOST else reply
+
+    def lose(self, reason: str, now: float | None = None) -> None:
+        """Note that the run continues without this client. The first reason counts."""
+        if self.state is not LOST:
+            self._move(LOSE)
+            self.reason, self.informed = reason, False
+            # A client that had left before keeps the time at which it left.
+            self.since = self.since if now is None and not self.process else now
+
+    def end(self, outcome: str) -> None:
+        """Note that the run is over."""
+        self._move(END)
+        self.reason = self.reason or outcome
+
+    def _check(self, process: str) -> None:
+        """Refuse the call of a process that is not the present one."""
+        if not self.process or self.process != process:
+            raise RefusedCall(
+                Refusal.CONFLICT, "this session has not joined, or another has replaced it"
+            )
+
+    def _move(self, event: Event) -> None:
+        """Make the transition that the table prescribes."""
+        cell = TRANSITIONS[self.state].get(event)
+        if cell is None:
+            raise IllegalTransition(f"{event.name} cannot occur in the state {self.state.name}")
+        if isinstance(cell, Refusal):
+            self._refuse(cell, event)
+        self.state = cell
+
+    def _refuse(self, refusal: Refusal, event: Event) -> NoReturn:
+        if refusal is Refusal.OVER:
+            self.informed = True
+            raise RefusedCall(refusal, self.reason)
+        text = "no such reply is expected" if event is REPLY else "this session has not joined"
+        raise RefusedCall(refusal, text)
+
+
+class Sessions:
+    """The sessions of a run.
+
+    Parameters
+    ----------
+    names : iterable of str
+        The clients' names.
+    limits : Limits
+    now : float
+        The time at which the run begins.
+
+    Attributes
+    ----------
+    by_name : dict of str to Session
+    outcome : str
+        How the run ended; empty before.
+    opened : bool
+        Whether the run has stopped waiting for clients to join.
+
+    Examples
+    --------
+    >>> sessions = Sessions(["north", "south"], Limits(join_timeout=60), now=0)
+    >>> sessions["north"].join("process 1", now=5)
+    >>> sessions.ready(now=5), sessions.next_deadline()
+    (False, 60)
+    >>> sessions.ready(now=60)
+    True
+    >>> sessions.ask({"north": b"request", "south": b"request"}, now=60)
+    >>> sessions.expire(now=60)  # the clients whose replies are awaited
+    ['north']
+    >>> sessions["north"].accept("process 1", Reply(1, b"reply"))
+    >>> sessions.expire(now=61)
+    []
+    >>> sessions.take(), sessions["south"].reason
+    ({'north': b'reply', 'south': None}, 'NeverJoined')
+    """
+
+    def __init__(self, names: Iterable[str], limits: Limits, now: float):
+        self.limits = limits
+        self.by_name = {name: Session(limits) for name in names}
+        self.outcome = ""
+        self.opened = False
+        self._last = now + (math.inf if limits.max_seconds is None else limits.max_seconds)
+        self._join_by = min(now + limits.join_timeout, self._last)
+        self._asked: list[str] = []  # the clients of the current exchange
+        self._started, self._reply_by = now, self._last
+
+    def __getitem__(self, name: str) -> Session:
+        return self.by_name[name]
+
+    @property
+    def n_present(self) -> int:
+        """The number of clients with a process present."""
+        return sum(bool(session.process) for session in self.by_name.values())
+
+    def await_clients(self, now: float) -> None:
+        """Begin to wait for clients to join."""
+        self._join_by = min(now + self.limits.join_timeout, self._last)
+
+    def ready(self, now: float) -> bool:
+        """Return whether an exchange can begin: all clients are present, or joining is over."""
+        everybody = self.n_present == len(self.by_name)
+        self.opened = self.opened or everybody or bool(self.outcome) or now >= self._join_by
+        return self.opened
+
+    def ask(self, requests: Mapping[str, bytes], now: float) -> None:
+        """Begin an exchange: open each client's request."""
+        self._asked, self._started = list(requests), now
+        self._reply_by = min(now + self.limits.request_timeout, self._last)
+        for name, request in requests.items():
+            self[name].ask(request)
+
+    def expire(self, now: float) -> list[str]:
+        """Lose the clients whose time is up; return those whose replies are still awaited."""
+        for session in self._awaited().values():
+            if reason := self._reason_to_lose(session, now):
+                session.lose(reason, now)
+        return list(self._awaited())
+
+    def _awaited(self) -> dict[str, Session]:
+        return {name: self[name] for name in self._asked if self[name].awaited}
+
+    def _reason_to_lose(self, session: Session, now: float) -> str:
+        if session.state is EXPECTED:
+            return "NeverJoined"
+        if now >= self._reply_by:
+            return "TimedOut"
+        if now >= session.missed_at(self._started):
+            return "Left" if session.state is AWAY else "Gone"
+        return "Closed" if self.outcome else ""
+
+    def next_deadline(self) -> float:
+        """Return the time at which `ready` or `expire` may change by itself."""
+        if not self.opened:
+            return self._join_by
+        missed = [session.missed_at(self._started) for session in self._awaited().values()]
+        return min([self._reply_by, *missed])
+
+    def take(self) -> dict[str, bytes | None]:
+        """End the exchange; return each client's reply, or None for a client that is lost."""
+        replies = {name: self[name].take() for name in self._asked}
+        self._asked = []
+        return replies
+
+    def abort(self) -> None:
+        """End the exchange without its replies. Clients may still send them, in vain."""
+        self._asked = []
+
+    def reject(self, lost: Mapping[str, str]) -> None:
+        """Lose the clients whose replies the run has rejected, given with the reasons."""
+        for name, reason in lost.items():
+            if name in self.by_name:
+                self[name].lose(reason)
+
+    def end(self, outcome: str, now: float) -> None:
+        """End the run. The first outcome counts."""
+        if self.outcome:
+            return
+        self.outcome = outcome
+        self.expire(now)
+        for session in self.by_name.values():
+            session.end(outcome)
+
+    def uninformed(self, now: float) -> list[str]:
+        """Return the clients whose process is present but does not know that the run is over."""
+        return [
+            name
+            for name, session in self.by_name.items()
+            if session.alive(now) and not session.informed
+        ]

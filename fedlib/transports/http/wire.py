@@ -1,0 +1,86 @@
+"""What both halves of the HTTP transport share: headers, the answer to a join, and when to use TLS.
+
+A client makes five kinds of calls:
+
+========  ==========  =======================================================================
+Method    Path        Answer
+========  ==========  =======================================================================
+POST      /join       200 and a `Welcome` in JSON
+GET       /request    200 and the bytes of the next request, or 204 after `HOLD` seconds
+POST      /reply      200 if the reply was accepted, now or before
+POST      /heartbeat  200
+POST      /leave      200
+========  ==========  =======================================================================
+
+Each carries the token (``Authorization: Bearer TOKEN``) and the identifier of the client's process
+(`PROCESS`). A request and its reply carry the request's number (`NUMBER`). A refused call is
+answered with ``{"error": reason}`` in JSON and one of these codes:
+
+====  ====================================================================================
+Code  Meaning
+====  ====================================================================================
+400   The call is malformed, or its body is incomplete.
+401   The token is unknown.
+409   The call does not fit the session, for example because another process has joined.
+410   The session is over; the reason is the outcome of the run, or why the client was lost.
+413   The body is too large, or its length is missing.
+429   Too many calls of this client are in progress.
+====  ====================================================================================
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from contextlib import suppress
+from typing import Annotated
+
+import msgspec
+
+__all__ = ["HOLD", "NUMBER", "PROCESS", "Welcome", "require_tls"]
+
+HOLD = 10.0  # seconds for which the server delays the answer when there is no request
+NUMBER = "Fedlib-Sequence"
+PROCESS = "Fedlib-Session"
+
+
+class Welcome(msgspec.Struct):
+    """The answer to a client that has joined.
+
+    Attributes
+    ----------
+    client : str
+        The client's name.
+    run : str
+        An identifier of the run.
+    protocol : str
+        The protocol's name.
+    heartbeat : float
+        Seconds between two heartbeats.
+    """
+
+    client: str
+    run: str
+    protocol: str
+    heartbeat: Annotated[float, msgspec.Meta(gt=0)]
+
+
+def require_tls(parameter: str, host: str, *, secure: bool, insecure: bool) -> None:
+    """Raise ValueError when plain HTTP would leave this machine without permission.
+
+    Examples
+    --------
+    >>> require_tls("url", "localhost", secure=False, insecure=False)
+    >>> require_tls("url", "example.org", secure=False, insecure=False)
+    Traceback (most recent call last):
+    ...
+    ValueError: url has the host 'example.org', beyond the loopback interface: use TLS, or allow \
+plain HTTP with insecure
+    """
+    loopback = host == "localhost"
+    with suppress(ValueError):
+        loopback = loopback or ipaddress.ip_address(host).is_loopback
+    if not (secure or loopback or insecure):
+        raise ValueError(
+            f"{parameter} has the host {host!r}, beyond the loopback interface: use TLS, or allow"
+            " plain HTTP with insecure"
+        )

@@ -1,0 +1,46 @@
+"""Checkpoints: whose they are, and what is refused."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from fedlib.messages import Labels, encode
+from fedlib.transports.http import Checkpoint, forget, kept_state
+
+
+def test_checkpoints_of_another_run_are_ignored_and_of_another_client_refused(tmp_path):
+    kept = Checkpoint("run", "0", 3, b"reply", b"state")
+    kept.save(tmp_path / "new")
+    assert Checkpoint.load(tmp_path / "new", "run", "0") == kept
+    other = Checkpoint.load(tmp_path / "new", "other", "0")
+    assert other == Checkpoint("other", "0")
+    with pytest.raises(ValueError, match="belongs to client '0', but this is client '1'"):
+        Checkpoint.load(tmp_path / "new", "run", "1")
+    assert Checkpoint.load(tmp_path, "run", "0") == Checkpoint("run", "0")
+    [file] = (tmp_path / "new").iterdir()
+    assert file.stat().st_mode & 0o077 == 0
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ValueError, match=r"state_dir contains a damaged file: .*client\.state"):
+        Checkpoint.load(tmp_path / "new", "run", "0")
+
+
+def test_the_state_of_a_checkpoint_can_be_read_and_removed(tmp_path):
+    assert kept_state(tmp_path) is None
+    Checkpoint("run", "0", 1, b"reply").save(tmp_path)
+    assert kept_state(tmp_path) is None
+    labels = Labels(np.array([0, -1]))
+    Checkpoint("run", "0", 2, b"reply", encode(labels)).save(tmp_path)
+    assert kept_state(tmp_path) == labels
+    Checkpoint("run", "0", 2, b"reply", b"state").save(tmp_path)
+    with pytest.raises(ValueError, match="state_dir contains an invalid state"):
+        kept_state(tmp_path)
+    forget(tmp_path)
+    assert kept_state(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_format_of_the_file_stays(tmp_path):
+    """A client that is updated during a run can read the file of its last process."""
+    Checkpoint("r", "0", 3, b"reply", b"state").save(tmp_path)
+    content = {"run": "r", "client": "0", "sequence": 3, "reply": b"reply", "state": b"state"}
+    assert (tmp_path / "client.state").read_bytes() == msgspec.msgpack.encode(content)

@@ -1,0 +1,129 @@
+"""`join`: lost calls, repeated requests, interruptions, and servers that cannot be used."""
+
+import signal
+import threading
+import time
+
+import httpx
+import pytest
+from http_helpers import ANSWER, TOKENS, Slow, attend, estimator, serve
+
+from fedlib.horizontal_dbscan import CountCells, HorizontalDBSCANClient
+from fedlib.messages import encode
+from fedlib.protocol import Client, TooFewClients
+from fedlib.transports.http import JoinError, join
+from fedlib.transports.http.client import ClientLoop
+from fedlib.transports.http.wire import NUMBER
+
+
+def test_a_client_may_be_made_from_the_protocols_name(points, start):
+    names = []
+
+    def make(protocol):
+        names.append(protocol)
+        return HorizontalDBSCANClient(points[0])
+
+    with serve("0", protocol="horizontal-dbscan") as transport:
+        [end] = attend(start, transport, {"0": make})
+        estimator().fit(transport)
+    assert (end.result(ANSWER), names) == ("finished", ["horizontal-dbscan"])
+
+
+def test_a_reply_that_is_lost_is_sent_again_and_handled_once(points, start, monkeypatch):
+    """The first post of each reply is lost on its way, and the answer to the second one too."""
+    client = Slow(points[0])
+    client.go.set()
+    real, posts, statuses = httpx.Client.request, [], []
+
+    def lossy(link, method, path, **content):
+        if path != "/reply":
+            return real(link, method, path, **content)
+        posts.append(content["headers"][NUMBER])
+        if posts.count(posts[-1]) == 1:
+            raise httpx.WriteError("lost")
+        response = real(link, method, path, **content)
+        statuses.append(response.status_code)
+        if posts.count(posts[-1]) == 2:
+            raise httpx.ReadError("lost")
+        return response
+
+    with serve("0") as transport:
+        monkeypatch.setattr(httpx.Client, "request", lossy)
+        [end] = attend(start, transport, {"0": client})
+        model = estimator().fit(transport)
+    assert end.result(ANSWER) == "finished"
+    assert [type(request).__name__ for request in client.requests] == ["CountCells", "AssignCells"]
+    assert posts[:5] == ["1", "1", "1", "2", "2"]
+    assert statuses[:3] == [200] * 3
+    assert len(model.ledger_) == 4
+
+
+def test_a_request_that_comes_again_is_answered_from_the_checkpoint(points, tmp_path):
+    client = Slow(points[0])
+    client.go.set()
+    request = encode(CountCells(0.5))
+    replies = []
+
+    def handle(call):
+        if call.url.path == "/join":
+            welcome = {"client": "0", "run": "r", "protocol": "", "heartbeat": 60}
+            return httpx.Response(200, json=welcome)
+        if call.url.path == "/reply":
+            replies.append(call.content)
+            return httpx.Response(200, json={})
+        if len(replies) == 3:
+            return httpx.Response(410, json={"error": "finished"})
+        return httpx.Response(200, content=request, headers={NUMBER: "7"})
+
+    for process in (client, HorizontalDBSCANClient(points[1])):  # the second has not the reply
+        with httpx.Client(base_url="http://test", transport=httpx.MockTransport(handle)) as link:
+            assert ClientLoop(link, process, tmp_path, 1).run() == "finished"
+    assert len(client.requests) == 1
+    assert len(set(replies)) == 1
+
+
+def test_a_client_can_be_interrupted(points, start):
+    main = threading.main_thread().ident
+    with serve("01", join_timeout=1, gone_after=0.5) as transport:
+        model = start(estimator().fit, transport)
+        start(lambda: (time.sleep(0.5), signal.pthread_kill(main, signal.SIGINT)))
+        with pytest.raises(KeyboardInterrupt):
+            join(transport.url, HorizontalDBSCANClient(points[0]), TOKENS["0"])
+        left = time.monotonic()
+        with pytest.raises(TooFewClients, match="'0': Left"):
+            model.result(ANSWER)
+        assert time.monotonic() - left < 2
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "message"),
+    [
+        ("127.0.0.1:80", {}, "url must begin with http:// or https://"),
+        ("ftp://127.0.0.1", {}, "url must begin with http:// or https://"),
+        ("http://", {}, "url must begin with http:// or https://"),
+        ("http://127.0.0.1", {"token": ""}, "token must consist of visible ASCII characters"),
+        ("http://127.0.0.1", {"patience": -1}, "patience must be at least 0, got -1"),
+    ],
+)
+def test_invalid_arguments_of_join_are_named(url, options, message):
+    with pytest.raises(ValueError, match=message):
+        join(url, Client(), **{"token": TOKENS["0"], **options})
+
+
+@pytest.mark.parametrize(
+    ("response", "message"),
+    [
+        (httpx.Response(200, text="hello"), "is not a server of fedlib"),
+        (httpx.Response(200, json={"client": "0"}), "is not a server of fedlib"),
+        (httpx.Response(302, headers={"Location": "/"}), "status 302"),
+        (httpx.Response(404, json=["error"]), "status 404"),
+        (httpx.Response(502, text="bad gateway"), "status 502"),
+    ],
+)
+def test_servers_that_are_not_of_fedlib(response, message):
+    answers = httpx.MockTransport(lambda call: response)
+    with (
+        httpx.Client(base_url="http://test", transport=answers) as link,
+        pytest.raises(JoinError, match=message),
+    ):
+        ClientLoop(link, Client(), None, 0).run()
