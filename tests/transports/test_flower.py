@@ -29,7 +29,8 @@ from fedlib.horizontal_dbscan import CountCells, HorizontalDBSCANClient, horizon
 from fedlib.messages import Labels, decode, encode
 from fedlib.messages import Message as FedlibMessage
 from fedlib.protocol import Client, TooFewClients, run
-from fedlib.transports.flower import FIN, RECORD, Flower, GridInProcess, PartitionError, client_app
+from fedlib.transports.flower import FIN, Flower, GridInProcess, PartitionError, client_app
+from fedlib.transports.flower.records import RECORD
 
 SITES = [[[0.1], [0.3], [1.2]], [[1.9], [2.5], [9.0]], [[0.2], [5.0]]]
 
