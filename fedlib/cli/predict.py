@@ -49,7 +49,7 @@ def predict(model: Path, labels_out: Path, probabilities: bool, **columns: Any) 
             raise click.ClickException(f"{estimator.name} has no {lacking}")
     table = read_rows(**columns)
     try:
-        labels = estimator.predict(table.X)  # type: ignore[attr-defined]
+        labels = estimator.predict(table.X)
         shares = _probabilities(estimator, table.X) if probabilities else {}
         with writing(labels_out):
             write_labels(labels_out, labels, table, shares)
@@ -59,6 +59,6 @@ def predict(model: Path, labels_out: Path, probabilities: bool, **columns: Any) 
 
 def _probabilities(estimator: Federated, X: Any) -> dict[str, np.ndarray]:
     """Return one column per class, or per component of a mixture."""
-    shares = estimator.predict_proba(X)  # type: ignore[attr-defined]
+    shares = estimator.predict_proba(X)
     classes = getattr(estimator, "classes_", range(shares.shape[1]))
     return {f"probability_{name}": shares[:, i] for i, name in enumerate(classes)}
