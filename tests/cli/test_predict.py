@@ -25,7 +25,9 @@ def folder(tmp_path, monkeypatch):
 def test_labels_are_those_of_the_estimator(name, folder):
     estimator = fitted(name)
     models.save(estimator, "model.npz")
-    invoke("predict", "model.npz", "--data", "rows.csv", "--ids", "patient", "--labels-out", "o.csv")
+    invoke(
+        "predict", "model.npz", "--data", "rows.csv", "--ids", "patient", "--labels-out", "o.csv"
+    )
     table = pd.read_csv("o.csv")
     assert table.columns.tolist() == ["patient", "label"]
     assert table["label"].tolist() == estimator.predict(rows()[0]).tolist()
