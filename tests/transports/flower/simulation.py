@@ -20,7 +20,7 @@ from fedlib.transports.flower import FIN, Flower, ServerApp, client_app
 from fedlib.transports.in_process import InProcess
 
 NOTEBOOK = Path(__file__).parents[3] / "notebooks" / "fin.ipynb"
-NOTEBOOK_FLOW = "logistic_regression"  # the notebook's algorithm
+LOGISTIC = "logistic_regression"  # the notebook's algorithm
 N_NODES = 3
 
 
@@ -35,8 +35,8 @@ def notebook_module(folder):
             *tagged,
         ]
     )
-    (folder / f"{NOTEBOOK_FLOW}.py").write_text(text)
-    return import_module(NOTEBOOK_FLOW)
+    (folder / f"{LOGISTIC}.py").write_text(text)
+    return import_module(LOGISTIC)
 
 
 def notebook_parts():
@@ -70,7 +70,7 @@ def nodes(folder, parts, options, notebook):
 
     def make_client(context):
         name, node = (folder / "current").read_text(), context.node_config["partition-id"]
-        if name == NOTEBOOK_FLOW:
+        if name == LOGISTIC:
             return notebook.LogisticClient(*parts[name][node])
         return kinds[name](parts[name][node], **options[name][node])
 
@@ -98,7 +98,7 @@ def main(folder):
     notebook = notebook_module(folder)
     rows = {name: PROTOCOLS[name] for name in OURS}
     parts = {name: make_parts() for name, (_, make_parts) in rows.items()} | {
-        NOTEBOOK_FLOW: notebook_parts()
+        LOGISTIC: notebook_parts()
     }
     here, options = fit_in_process(rows)
     there, server = {}, ServerApp()
@@ -109,9 +109,9 @@ def main(folder):
             (folder / "current").write_text(name)
             transport = Flower(grid, len(parts[name]), join_timeout=60)
             there[name] = protocols()[name](**parameters).fit(transport)
-        (folder / "current").write_text(NOTEBOOK_FLOW)
+        (folder / "current").write_text(LOGISTIC)
         flow = notebook.logistic_regression(n_features=4, tol=1e-8)
-        there[NOTEBOOK_FLOW] = FIN(flow, n_clients=N_NODES, join_timeout=60).start(grid)
+        there[LOGISTIC] = FIN(flow, n_clients=N_NODES, join_timeout=60).start(grid)
 
     run_simulation(
         server,
@@ -130,14 +130,12 @@ def main(folder):
         }
         for name in rows
     }
-    clients = {
-        str(i): notebook.LogisticClient(*part) for i, part in enumerate(parts[NOTEBOOK_FLOW])
-    }
+    clients = {str(i): notebook.LogisticClient(*part) for i, part in enumerate(parts[LOGISTIC])}
     ledger = Ledger()
     coefficients = run(notebook.logistic_regression(4, 1e-8), InProcess(clients), ledger=ledger)
-    same[NOTEBOOK_FLOW] = {
-        "model": frozen(there[NOTEBOOK_FLOW].model) == frozen(coefficients),
-        "ledger": there[NOTEBOOK_FLOW].ledger.entries == ledger.entries,
+    same[LOGISTIC] = {
+        "model": frozen(there[LOGISTIC].model) == frozen(coefficients),
+        "ledger": there[LOGISTIC].ledger.entries == ledger.entries,
     }
     print(json.dumps(same))
 
