@@ -13,7 +13,7 @@ __all__ = ["flower"]
 
 @click.group()
 def flower() -> None:
-    """Run the protocols on Flower, for more than one server."""
+    """Run the protocols on Flower."""
 
 
 @flower.command()

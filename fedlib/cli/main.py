@@ -18,7 +18,7 @@ __all__ = ["cli", "main"]
 # The module, the attribute and the help text of each command. The text is repeated here so that
 # the list of commands imports none of them.
 COMMANDS = {
-    "flower": ("flower", "flower", "Run the protocols on Flower, for more than one server."),
+    "flower": ("flower", "flower", "Run the protocols on Flower."),
     "join": ("join", "join", "Take part in the run at URL as one site."),
     "predict": ("predict", "predict", "Write the clusters or classes of new rows."),
     "protocols": ("protocols", "list_protocols", "List the protocols and what each discloses."),

@@ -51,7 +51,8 @@ class ProtocolCommands(click.Group):
 
         summary = (inspect.getdoc(estimator) or "").partition("\n")[0]
         text = f"Serve one run of {cmd_name}.\n\n{summary}"
-        return click.Command(cmd_name, params=[*parameters, *OPTIONS], callback=run, help=text)
+        params = [*parameters, *OPTIONS]
+        return click.Command(cmd_name, params=params, callback=run, help=text, short_help=summary)
 
 
 @click.group(cls=ProtocolCommands, subcommand_metavar="PROTOCOL [OPTIONS]...")
