@@ -1,16 +1,16 @@
-"""Files: a site's rows are read, and what a run has made is written.
+"""Files: read a site's rows, write the results of a run.
 
 The rules:
 
-- A file's features are finite numbers, or else the column and the row are named.
-- A file is written whole or not at all.
+- The features in a file are finite numbers. Otherwise the error names the column and the row.
+- A file is written completely or not at all.
 """
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,14 +19,29 @@ import pandas as pd
 
 __all__ = ["Table", "read_array", "read_table", "write_file", "write_labels"]
 
+# The exceptions of pandas, pyarrow, numpy and scipy for a file that they cannot read.
+UNREADABLE = (OSError, ValueError, LookupError, NotImplementedError, StopIteration)
+
 
 class Table(NamedTuple):
-    """A site's rows."""
+    """A site's rows.
 
-    X: Any  # a DataFrame where the file has names, else an array
+    Attributes
+    ----------
+    X : DataFrame or array (n_rows, n_features)
+        The features; a DataFrame if they have names.
+    y : array (n_rows,), optional
+        The classes.
+    sample_weight : array (n_rows,), optional
+        The weights.
+    ids : Series (n_rows,), optional
+        The identifiers, with the name of their column.
+    """
+
+    X: Any
     y: np.ndarray | None = None
     sample_weight: np.ndarray | None = None
-    ids: pd.Series | None = None  # under its column's name
+    ids: pd.Series | None = None
 
 
 def read_table(
@@ -37,13 +52,26 @@ def read_table(
     ids: str | None = None,
     header: bool = True,
 ) -> Table:
-    r"""Read a site's rows, and check that its features are finite numbers.
+    r"""Read a site's rows and check that its features are finite numbers.
+
+    Parameters
+    ----------
+    path : Path
+        A .csv, .tsv, .txt, .arff, .parquet or .npy file.
+    columns : str, optional
+        The names of the features, separated by commas; by default all columns that are not named by
+        the next three parameters.
+    target, sample_weight, ids : str, optional
+        The names of the columns with the classes, the weights and the identifiers.
+    header : bool, default=True
+        Whether the first row of a text file contains the names. Columns without names, and those of
+        a .npy file, are called 0, 1 and so on.
 
     Raises
     ------
     ValueError
-        When the file cannot be read, lacks a column, or a feature has something that is no number;
-        it names the column and the row, counted from 1.
+        When the file cannot be read, a column is missing, or a feature contains anything except
+        finite numbers. The text names the column and the row, counted from 1.
 
     Examples
     --------
@@ -57,38 +85,45 @@ def read_table(
     """
     try:
         frame = _read_frame(path, header, [name for name in (ids,) if name])
-    except (OSError, ValueError, LookupError, NotImplementedError, StopIteration) as error:
+    except UNREADABLE as error:
         raise ValueError(f"cannot be read: {' '.join(str(error).split())}") from error
     others = [name for name in (target, sample_weight, ids) if name is not None]
-    names = [name.strip() for name in columns.split(",")] if columns is not None else None
-    if names is None:
-        names = [name for name in frame.columns if name not in others]
-    missing = [name for name in [*names, *others] if name not in frame.columns]
-    if missing:
-        there = ", ".join(map(str, frame.columns[:20]))
-        raise ValueError(f"there is no column {', '.join(missing)}; there are {there}")
-    if not names:
-        raise ValueError("there is no column of features")
-    twice = {name for name in names if names.count(name) > 1 or name in others}
-    if twice:
-        raise ValueError(f"columns that are used twice: {', '.join(sorted(twice))}")
+    names = _feature_columns(frame, columns, others)
     X = pd.DataFrame({name: _numbers(frame[name]) for name in names}, columns=names)
     named = path.suffix != ".npy" and header
     return Table(
         X if named else X.to_numpy(),
         None if target is None else _classes(frame[target]),
         None if sample_weight is None else _numbers(frame[sample_weight]),
-        None if ids is None else _whole(frame[ids], "identifier"),
+        None if ids is None else _complete(frame[ids], "identifier"),
     )
 
 
+def _feature_columns(frame: pd.DataFrame, columns: str | None, others: Sequence[str]) -> list[str]:
+    """Return the names of the features; every named column must exist and be used only once."""
+    if columns is None:
+        names = [name for name in frame.columns if name not in others]
+    else:
+        names = [name.strip() for name in columns.split(",")]
+    missing = [name for name in [*names, *others] if name not in frame.columns]
+    if missing:
+        available = ", ".join(map(str, frame.columns[:20]))
+        raise ValueError(f"there is no column {', '.join(missing)}; the columns are {available}")
+    if not names:
+        raise ValueError("no column is left for the features")
+    repeated = {name for name in names if names.count(name) > 1 or name in others}
+    if repeated:
+        raise ValueError(f"columns used more than once: {', '.join(sorted(repeated))}")
+    return names
+
+
 def read_array(path: Path) -> np.ndarray:
-    r"""Return an array of numbers from a .npy file, or a .csv file of rows without names.
+    r"""Return an array of numbers from a .npy file, or from a .csv file without a header.
 
     Raises
     ------
     OSError, ValueError
-        When it cannot be read.
+        When the file cannot be read.
 
     Examples
     --------
@@ -104,13 +139,25 @@ def read_array(path: Path) -> np.ndarray:
     return np.loadtxt(path, delimiter=",", ndmin=2)
 
 
-def write_labels(path: Path, labels: np.ndarray, table: Table) -> None:
-    """Write the labels of a table's rows, row for row: to .npy, or else as CSV with identifiers.
+def write_labels(
+    path: Path, labels: np.ndarray, table: Table, further: Mapping[str, np.ndarray] | None = None
+) -> None:
+    """Write the labels of a table's rows, in the order of the rows.
+
+    Parameters
+    ----------
+    path : Path
+        A .npy file for the labels alone, or else a CSV file, which also contains the identifiers if
+        the table has them.
+    labels : array (n_rows,)
+    table : Table
+    further : mapping of str to array (n_rows,), optional
+        Further columns of the CSV file, by name.
 
     Raises
     ------
     ValueError
-        When there is not one label for each row.
+        When the number of labels is not the number of rows.
     OSError
         When the file cannot be written.
 
@@ -130,10 +177,10 @@ def write_labels(path: Path, labels: np.ndarray, table: Table) -> None:
         raise ValueError(f"there are {len(labels)} labels for {len(table.X)} rows")
     if path.suffix == ".npy":
         data = io.BytesIO()
-        np.save(data, labels)
+        np.save(data, labels, allow_pickle=False)
         write_file(path, data.getvalue(), mode=0o600)
         return
-    frame = pd.DataFrame({"label": labels})
+    frame = pd.DataFrame({"label": labels, **(further or {})})
     if table.ids is not None:
         frame.insert(0, table.ids.name, table.ids.to_numpy(), allow_duplicates=True)
     text = frame.to_csv(index=False, lineterminator="\n")
@@ -141,7 +188,14 @@ def write_labels(path: Path, labels: np.ndarray, table: Table) -> None:
 
 
 def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write a file so that a crash leaves either the old or the new one.
+    """Write a file so that a crash leaves either the old or the new file.
+
+    Parameters
+    ----------
+    path : Path
+    data : bytes
+    mode : int, default=0o644
+        The permissions of the file.
 
     Examples
     --------
@@ -161,60 +215,73 @@ def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 
 def _read_frame(path: Path, header: bool, texts: Sequence[str]) -> pd.DataFrame:
-    """Return a file's table; the columns ``texts`` of a text file stay text."""
+    """Return the table in a file; the columns ``texts`` of a text file remain text."""
     suffix = path.suffix.lower()
     if suffix == ".npy":
         array = np.load(path, allow_pickle=False)
         if array.ndim != 2:
-            raise ValueError(f"an array of {array.ndim} axes, where rows and columns are needed")
+            raise ValueError(f"the array must have 2 axes, rows and columns, got {array.ndim}")
         return pd.DataFrame(array, columns=[str(i) for i in range(array.shape[1])])
     if suffix == ".parquet":
-        return pd.read_parquet(path)
+        return _read_parquet(path)
     if suffix == ".arff":
         from fedlib.datasets import _read
 
         return _read(path.name, path.read_bytes())
     if suffix not in {".csv", ".tsv", ".txt"}:
-        raise ValueError(f"{suffix or 'a file without a suffix'} is none of the known kinds")
+        raise ValueError(
+            f"the format {suffix or 'without a suffix'} is unknown; known are .csv, .tsv, .txt,"
+            " .arff, .parquet and .npy"
+        )
     frame = pd.read_csv(
         path,
         sep="\t" if suffix == ".tsv" else ",",
         header=0 if header else None,
         dtype=dict.fromkeys(texts, str),
         index_col=False,
-        keep_default_na=False,  # a word such as NA is no gap but a word
+        keep_default_na=False,  # a word such as NA is a word and not a missing value
         na_values=[""],
         encoding="utf-8-sig",
     )
     frame.columns = frame.columns.astype(str).str.strip()
     if header and pd.to_numeric(pd.Series(frame.columns), errors="coerce").notna().all():
-        raise ValueError("the first row holds numbers, not names: --no-header")
+        raise ValueError("the first row contains numbers instead of names; use --no-header")
     return frame
 
 
-def _whole(column: pd.Series, what: str) -> pd.Series:
-    """Return a column in which nothing is missing."""
+def _read_parquet(path: Path) -> pd.DataFrame:
+    try:
+        return pd.read_parquet(path)
+    except ImportError as error:
+        raise ValueError('pyarrow is missing: pip install "fedlib-study[http]"') from error
+
+
+def _complete(column: pd.Series, content: str) -> pd.Series:
+    """Return a column; raise ValueError if a value is missing."""
     gaps = np.flatnonzero(column.isna())
     if len(gaps):
-        raise ValueError(f"column {column.name!r} has no {what} in row {gaps[0] + 1}")
+        raise ValueError(f"column {column.name!r} has no {content} in row {gaps[0] + 1}")
     return column
 
 
 def _numbers(column: pd.Series) -> np.ndarray:
-    """Return a column's finite numbers."""
-    column = _whole(column, "value")
-    truth = pd.api.types.is_bool_dtype(column)
+    """Return the numbers in a column; raise ValueError if one is missing or not finite."""
+    column = _complete(column, "value")
     numbers = pd.to_numeric(column, errors="coerce").to_numpy(np.float64)
-    wrong = np.flatnonzero(~np.isfinite(numbers)) if not truth else np.arange(min(1, len(column)))
-    if len(wrong):
-        first = wrong[0]
+    valid = np.isfinite(numbers)
+    if pd.api.types.is_bool_dtype(column):  # to_numeric would convert truth values
+        valid = np.zeros(len(column), bool)
+    if not valid.all():
+        first = int(np.argmin(valid))
         value = str(column.iloc[first])[:40]
-        raise ValueError(f"column {column.name!r} holds {value!r} in row {first + 1}, no number")
+        raise ValueError(
+            f"column {column.name!r} must contain finite numbers, got {value!r} in row {first + 1}"
+        )
     return numbers
 
 
 def _classes(column: pd.Series) -> np.ndarray:
-    """Return a column of classes: numbers where all of them are, else text."""
-    column = _whole(column, "class")
+    """Return the classes in a column: numbers if all of them are numbers, or else text."""
+    column = _complete(column, "class")
     numbers = pd.to_numeric(column, errors="coerce")
     return column.astype(str).to_numpy(np.str_) if numbers.isna().any() else numbers.to_numpy()

@@ -1,4 +1,4 @@
-"""A Flower app that runs any protocol of this package: a folder that `flwr run` takes as it is."""
+"""A Flower app that runs any protocol of this package: a folder for `flwr run`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def new(directory: str | Path) -> Path:
     Parameters
     ----------
     directory : path
-        The folder; it must not exist, or be empty.
+        The folder; it must be empty or not exist.
 
     Raises
     ------
     FileExistsError
-        When there is something in the folder already.
+        When the folder is not empty.
     OSError
         When the folder cannot be written.
 

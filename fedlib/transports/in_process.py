@@ -1,4 +1,4 @@
-"""In process: the clients are objects in this process and work side by side in threads.
+"""In process: the clients are objects in this process and work in threads.
 
 As on any other transport, only bytes pass between server and clients.
 """
@@ -17,7 +17,7 @@ __all__ = ["InProcess"]
 
 
 class InProcess:
-    """A transport to clients that live in this process.
+    """A transport to clients in this process.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class InProcess:
         self.errors: Mapping[str, BaseException] = self._errors
         self.ledger: Ledger | None = None
         if n_jobs is not None and n_jobs < 1:
-            raise ValueError(f"n_jobs must be at least 1; got {n_jobs}")
+            raise ValueError(f"n_jobs must be at least 1, got {n_jobs}")
         workers = min(n_jobs or os.cpu_count() or 1, max(1, len(self._clients)))
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="client")
 

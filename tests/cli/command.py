@@ -5,10 +5,10 @@ import os
 from fedlib.cli.main import main
 
 if __name__ == "__main__":
-    given = globals()["settings"]
-    os.chdir(given["folder"])
-    file = os.open(given["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    settings = globals()["settings"]
+    os.chdir(settings["folder"])
+    file = os.open(settings["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):
         os.dup2(file, stream)
     os.environ.pop("FEDLIB_TOKEN", None)
-    main(given["arguments"])
+    main(settings["arguments"])

@@ -1,3 +1,5 @@
+"""The transport to clients in this process: order, errors, threads."""
+
 import gc
 import threading
 import time
@@ -12,14 +14,14 @@ REQUEST = encode(Done())
 
 
 class Scripted(Client):
-    """A client that does what a function says."""
+    """A client that calls a function and replies `Done`."""
 
     def __init__(self, act):
         self.act = act
-        self.asked = 0
+        self.n_requests = 0
 
     def answer(self, request):
-        self.asked += 1
+        self.n_requests += 1
         self.act()
         return Done()
 
@@ -40,7 +42,7 @@ def test_it_is_a_transport():
 
 
 def test_the_clients_keep_their_order():
-    """Clients and replies come in the order given, whichever client answers first."""
+    """Clients and replies have the given order, whichever client answers first."""
 
     def wait(seconds):
         return Scripted(lambda: time.sleep(seconds))
@@ -52,15 +54,15 @@ def test_the_clients_keep_their_order():
     assert set(map(type, replies.values())) == {bytes}
 
 
-def test_only_who_is_asked_answers():
+def test_only_clients_with_a_request_answer():
     clients = {name: Scripted(nothing) for name in "abc"}
     transport = InProcess(clients)
     assert list(transport.exchange({"c": REQUEST, "a": REQUEST})) == ["c", "a"]
-    assert [client.asked for client in clients.values()] == [1, 0, 1]
+    assert [client.n_requests for client in clients.values()] == [1, 0, 1]
 
 
 def test_a_client_that_raises():
-    """The others' replies arrive; its own is a `Failure`, and the exception stays at hand."""
+    """Its reply is a `Failure`, its exception is kept, and the other replies arrive."""
     transport = InProcess({"good": Scripted(nothing), "bad": Scripted(fail)})
     replies = transport.exchange(dict.fromkeys(transport.clients, REQUEST))
     assert decode(replies["good"]) == Done()
@@ -70,14 +72,14 @@ def test_a_client_that_raises():
     assert isinstance(transport.errors["bad"], KeyError)
 
 
-def test_bytes_that_are_no_message():
-    """The request is checked at the client's side too."""
+def test_bytes_that_are_not_a_message():
+    """The client checks the request too."""
     transport = InProcess({"a": Scripted(nothing)})
     assert decode(transport.exchange({"a": b"\xc1"})["a"]) == Failure("MessageError")
 
 
-def test_an_error_is_forgotten_when_the_client_answers_again():
-    """A later run over the same transport must not be blamed on an earlier error."""
+def test_an_error_is_removed_when_the_client_answers_again():
+    """A later run over the same transport must not report an earlier error."""
     client = Scripted(fail)
     transport = InProcess({"a": client})
     transport.exchange({"a": REQUEST})
@@ -88,8 +90,8 @@ def test_an_error_is_forgotten_when_the_client_answers_again():
 
 
 @pytest.mark.parametrize(("n_jobs", "reply"), [(2, Done()), (1, Failure("BrokenBarrierError"))])
-def test_clients_work_side_by_side(n_jobs, reply):
-    """Two clients that wait for each other meet if two work at a time, and only then."""
+def test_clients_work_at_the_same_time(n_jobs, reply):
+    """Two clients that wait for each other succeed only if both work at the same time."""
     barrier = threading.Barrier(2, timeout=5 if n_jobs == 2 else 0.05)
     transport = InProcess({name: Scripted(barrier.wait) for name in "ab"}, n_jobs=n_jobs)
     replies = transport.exchange({"a": REQUEST, "b": REQUEST})
@@ -106,3 +108,8 @@ def test_threads_end_with_their_transport():
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() <= before
+
+
+def test_the_number_of_threads_is_checked():
+    with pytest.raises(ValueError, match="n_jobs must be at least 1, got 0"):
+        InProcess({}, n_jobs=0)

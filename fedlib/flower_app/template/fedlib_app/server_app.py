@@ -1,12 +1,11 @@
-"""The server: runs the protocol that the run's configuration names."""
+"""The server: run the protocol that the run's configuration names."""
 
 import time
 import tomllib
 from pathlib import Path
 from typing import Any
 
-import fedlib  # noqa: F401  knows all protocols
-from fedlib.cli.main import save_model
+from fedlib import models
 from fedlib.federated import protocols
 from fedlib.transports.flower import FIN, Context, Grid, ServerApp
 
@@ -15,10 +14,11 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
+    """Run the protocol, print what was exchanged, and write model and ledger."""
     run: dict[str, Any] = dict(context.run_config)
     if run["protocol"] not in protocols():
         known = ", ".join(protocols())
-        raise ValueError(f"protocol must be one of {known}; got {run['protocol']!r}")
+        raise ValueError(f"protocol must be one of {known}, got {run['protocol']!r}")
     parameters = tomllib.loads(f"given = {{{run['parameters']}}}")["given"]
     estimator = protocols()[run["protocol"]](**parameters)
     folder = Path(run["output"]) if run["output"] else None
@@ -38,5 +38,5 @@ def main(grid: Grid, context: Context) -> None:
     for client, why in result.ledger.lost.items():
         print(f"client {client} was lost: {why}")
     if folder:
-        save_model(estimator, folder / "model.npz")
+        models.save(estimator, folder / "model.npz")
         result.ledger.to_frame().to_csv(folder / "ledger.csv", index=False)

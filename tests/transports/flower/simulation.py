@@ -1,8 +1,8 @@
-"""Flower's simulation, in one run of it: every protocol of the package, and the one of fin.ipynb.
+"""One run of Flower's simulation with every protocol of the package, and the one in fin.ipynb.
 
-A program of its own, because a simulation takes a process over. Its argument is a folder: there its
-nodes read which protocol they are running, and there they leave their labels. It prints what came
-of it.
+It is a separate program, because a simulation takes over its process. Its argument is a folder. In
+it, the nodes read which protocol is running and write their labels. The program prints which
+results are the same as in process.
 """
 
 import json
@@ -19,13 +19,13 @@ from fedlib.protocol import run
 from fedlib.transports.flower import FIN, Flower, ServerApp, client_app
 from fedlib.transports.in_process import InProcess
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "fin.ipynb"
-OWN = "logistic_regression"  # the notebook's algorithm
+NOTEBOOK = Path(__file__).parents[3] / "notebooks" / "fin.ipynb"
+LOGISTIC = "logistic_regression"  # the notebook's algorithm
 N_NODES = 3
 
 
-def own_algorithm(folder):
-    """Return the notebook's algorithm as a module that the nodes can import as well."""
+def notebook_module(folder):
+    """Return the notebook's algorithm as a module that the nodes can import too."""
     cells = nbformat.read(NOTEBOOK, as_version=4).cells
     tagged = [cell.source for cell in cells if "own-algorithm" in cell.metadata.get("tags", [])]
     text = "\n\n\n".join(
@@ -35,12 +35,12 @@ def own_algorithm(folder):
             *tagged,
         ]
     )
-    (folder / f"{OWN}.py").write_text(text)
-    return import_module(OWN)
+    (folder / f"{LOGISTIC}.py").write_text(text)
+    return import_module(LOGISTIC)
 
 
-def own_parts():
-    """Return rows with their classes, one part a node."""
+def notebook_parts():
+    """Return rows with their classes, one part per node."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(90, 4))
     y = (X[:, 0] + rng.normal(size=90) > 0).astype(float)
@@ -48,12 +48,12 @@ def own_parts():
 
 
 def fit_in_process(rows):
-    """Return the fitted estimators, and the options that each gave its clients."""
+    """Return the fitted estimators, and the arguments that each passed to its clients."""
     options, make_clients = {}, Federated._make_clients
 
-    def note(self, parts, own, passive):
-        options[self.name] = list(own)
-        return make_clients(self, parts, own, passive)
+    def note(self, parts, given, passive):
+        options[self.name] = list(given)
+        return make_clients(self, parts, given, passive)
 
     Federated._make_clients = note
     fitted = {
@@ -64,14 +64,14 @@ def fit_in_process(rows):
     return fitted, options
 
 
-def nodes(folder, parts, options, own):
-    """Return the nodes' app; all that it needs travels with it, or can be imported."""
+def nodes(folder, parts, options, notebook):
+    """Return the nodes' app; whatever it needs is sent with it or can be imported."""
     kinds = {name: protocols()[name].client_class for name in options}
 
     def make_client(context):
         name, node = (folder / "current").read_text(), context.node_config["partition-id"]
-        if name == OWN:
-            return own.LogisticClient(*parts[name][node])
+        if name == LOGISTIC:
+            return notebook.LogisticClient(*parts[name][node])
         return kinds[name](parts[name][node], **options[name][node])
 
     def keep_labels(client, context):
@@ -83,7 +83,7 @@ def nodes(folder, parts, options, own):
 
 
 def same_labels(folder, name, here, frozen):
-    """Tell whether the nodes' labels are those in process; a protocol without any has none."""
+    """Return whether the nodes' labels are the same as in process, if the protocol has labels."""
     paths = sorted(folder.glob(f"{name}-[0-9].npy"))
     labels = getattr(here, "labels_", [])
     if not isinstance(labels, list):
@@ -92,12 +92,14 @@ def same_labels(folder, name, here, frozen):
 
 
 def main(folder):
+    from flower_helpers import OURS, PROTOCOLS, fitted, frozen
     from flwr.simulation import run_simulation
-    from test_flower import OURS, PROTOCOLS, fitted, frozen
 
-    own = own_algorithm(folder)
+    notebook = notebook_module(folder)
     rows = {name: PROTOCOLS[name] for name in OURS}
-    parts = {name: make_parts() for name, (_, make_parts) in rows.items()} | {OWN: own_parts()}
+    parts = {name: make_parts() for name, (_, make_parts) in rows.items()} | {
+        LOGISTIC: notebook_parts()
+    }
     here, options = fit_in_process(rows)
     there, server = {}, ServerApp()
 
@@ -107,13 +109,13 @@ def main(folder):
             (folder / "current").write_text(name)
             transport = Flower(grid, len(parts[name]), join_timeout=60)
             there[name] = protocols()[name](**parameters).fit(transport)
-        (folder / "current").write_text(OWN)
-        flow = own.logistic_regression(n_features=4, tol=1e-8)
-        there[OWN] = FIN(flow, n_clients=N_NODES, join_timeout=60).start(grid)
+        (folder / "current").write_text(LOGISTIC)
+        flow = notebook.logistic_regression(n_features=4, tol=1e-8)
+        there[LOGISTIC] = FIN(flow, n_clients=N_NODES, join_timeout=60).start(grid)
 
     run_simulation(
         server,
-        nodes(folder, parts, options, own),
+        nodes(folder, parts, options, notebook),
         num_supernodes=N_NODES,
         backend_config={
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
@@ -128,12 +130,12 @@ def main(folder):
         }
         for name in rows
     }
-    clients = {str(i): own.LogisticClient(*part) for i, part in enumerate(parts[OWN])}
+    clients = {str(i): notebook.LogisticClient(*part) for i, part in enumerate(parts[LOGISTIC])}
     ledger = Ledger()
-    coefficients = run(own.logistic_regression(4, 1e-8), InProcess(clients), ledger=ledger)
-    same[OWN] = {
-        "model": frozen(there[OWN].model) == frozen(coefficients),
-        "ledger": there[OWN].ledger.entries == ledger.entries,
+    coefficients = run(notebook.logistic_regression(4, 1e-8), InProcess(clients), ledger=ledger)
+    same[LOGISTIC] = {
+        "model": frozen(there[LOGISTIC].model) == frozen(coefficients),
+        "ledger": there[LOGISTIC].ledger.entries == ledger.entries,
     }
     print(json.dumps(same))
 

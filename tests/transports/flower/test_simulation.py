@@ -1,6 +1,6 @@
-"""Flower's simulation: every protocol of the package gives the same as in process, and one's own.
+"""Flower's simulation: every protocol gives the same result as in process.
 
-One's own is the algorithm that the notebook on FIN defines, cell by cell.
+This includes the algorithm that the notebook on FIN defines.
 """
 
 import json
@@ -16,8 +16,8 @@ from fedlib.federated import protocols
 pytestmark = pytest.mark.flower
 
 
-def test_every_protocol_gives_the_same_in_simulation(tmp_path):
-    program = Path(__file__).parent / "flower_simulation.py"
+def test_every_protocol_gives_the_same_as_in_process(tmp_path):
+    program = Path(__file__).parent / "simulation.py"
     for _ in range(3):  # on a busy machine Ray may not start within its own 30 seconds
         done = subprocess.run(
             [sys.executable, program, tmp_path],
@@ -25,12 +25,12 @@ def test_every_protocol_gives_the_same_in_simulation(tmp_path):
             text=True,
             timeout=400,
             check=False,
-            env=os.environ | {"PYTHONPATH": str(tmp_path)},  # the notebook's algorithm lies there
+            env=os.environ | {"PYTHONPATH": str(tmp_path)},  # with the notebook's algorithm
         )
         if "timed out during startup" not in done.stderr:
             break
     assert done.returncode == 0, done.stderr[-4000:]
     same = json.loads(done.stdout.splitlines()[-1])
-    ours = [name for name, kind in protocols().items() if kind.__module__.startswith("fedlib.")]
-    wanted = {name: {"model": True, "ledger": True, "labels": True} for name in ours}
+    package = [name for name, kind in protocols().items() if kind.__module__.startswith("fedlib.")]
+    wanted = {name: {"model": True, "ledger": True, "labels": True} for name in package}
     assert same == wanted | {"logistic_regression": {"model": True, "ledger": True}}

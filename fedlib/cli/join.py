@@ -1,0 +1,196 @@
+"""``fedlib join``: one site's part in a run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedlib.cli.common import (
+    CLIENT,
+    EXISTING,
+    FILE,
+    FOLDER,
+    check_folder,
+    extra,
+    options_for_rows,
+    read_rows,
+    writing,
+)
+
+if TYPE_CHECKING:
+    from fedlib.files import Table
+    from fedlib.messages import Message
+    from fedlib.protocol import Client
+
+__all__ = ["join"]
+
+EXTENDED = "fedlib.cli.join.extended"
+
+
+class JoinCommand(click.Command):
+    """A command that also takes the arguments of all protocols' clients as options.
+
+    To know them, all protocols must be imported. This is done only for the help text, and for a
+    command line with an option that is not among the command's own.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, list(args))
+        except click.NoSuchOption:
+            ctx.meta[EXTENDED] = True
+            return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        ctx.meta[EXTENDED] = True
+        super().format_options(ctx, formatter)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        params = super().get_params(ctx)
+        if ctx.meta.get(EXTENDED) is True:
+            from fedlib.cli.options import client_options
+
+            ctx.meta[EXTENDED] = client_options()
+        return [*params[:-1], *ctx.meta.get(EXTENDED, ()), params[-1]]
+
+
+@click.command(cls=JoinCommand)
+@click.argument("url")
+@options_for_rows
+@click.option(
+    "--labels-out",
+    type=FILE,
+    callback=check_folder,
+    help="Write the cluster of each row, in the order of the rows: .csv or .npy.",
+)
+@click.option("--token-file", type=EXISTING, help="The file with this site's token.")
+@click.option("--passive", is_flag=True, help="Receive the result and share nothing of the data.")
+@click.option("--protocol", help="The only protocol to which this site agrees.")
+@click.option("--ca", type=EXISTING, help="The certificate (PEM) of the server's authority.")
+@click.option(
+    "--state-dir",
+    type=FOLDER,
+    help="A folder for this site's state, so that it can be killed and started again.",
+)
+@click.option(
+    "--patience",
+    type=click.FloatRange(0),
+    default=30.0,
+    show_default=True,
+    help="Seconds for which calls are repeated while the server does not answer.",
+)
+@click.option("--insecure", is_flag=True, help="Allow plain HTTP beyond this machine.")
+def join(
+    url: str,
+    data: Path,
+    columns: str | None,
+    target: str | None,
+    sample_weight: str | None,
+    ids: str | None,
+    no_header: bool,
+    labels_out: Path | None,
+    token_file: Path | None,
+    passive: bool,
+    protocol: str | None,
+    **options: Any,
+) -> None:
+    """Take part in the run at URL as one site.
+
+    The token is read from --token-file, or else from the environment variable FEDLIB_TOKEN.
+    """
+    from fedlib.site import make_client  # before the call: it takes a second
+
+    arguments = _client_arguments(options)
+    secret = _read_token(token_file)
+    if protocol is not None:
+        _check_protocol(protocol)
+    table = read_rows(data, columns, target, sample_weight, ids, no_header)
+
+    def make(served: str) -> Client:
+        return make_client(served, table, arguments, agreed=protocol, passive=passive)
+
+    if protocol is not None:  # whatever is wrong with the data is found before any call
+        try:
+            make(protocol)
+        except ValueError as error:
+            raise click.ClickException(str(error)) from error
+    state = _take_part(url, make, secret, **options)
+    if labels_out:
+        _write_labels(labels_out, state, table)
+    if options["state_dir"]:
+        from fedlib.transports.http import forget
+
+        forget(options["state_dir"])
+    click.echo("finished", err=True)
+
+
+def _client_arguments(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the arguments of the client out of the options and return them."""
+    names = [name for name in options if name.startswith(CLIENT)]
+    arguments = {name.removeprefix(CLIENT): options.pop(name) for name in names}
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _read_token(file: Path | None) -> str:
+    text = file.read_text(errors="replace") if file else os.environ.get("FEDLIB_TOKEN", "")
+    if not text.strip():
+        raise click.UsageError("the token is missing: use --token-file or FEDLIB_TOKEN")
+    return text.strip()
+
+
+def _check_protocol(protocol: str) -> None:
+    from fedlib.federated import protocols
+    from fedlib.site import find_estimator
+
+    if find_estimator(protocol) is None:
+        known = ", ".join(protocols())
+        raise click.UsageError(f"--protocol must be one of {known}; got {protocol!r}")
+
+
+def _take_part(
+    url: str, make: Any, secret: str, *, state_dir: Path | None, ca: Path | None, **options: Any
+) -> Message | None:
+    """Join the run and return the client's last state."""
+    with extra("http"):
+        from fedlib.transports.http import JoinError, Unreachable, kept_state
+        from fedlib.transports.http import join as join_run
+    made: list[Client] = []
+
+    def make_once(served: str) -> Client:
+        made.append(make(served))
+        click.echo(f"joined {served} with {len(made[0].X)} rows", err=True)
+        return made[0]
+
+    try:
+        outcome = join_run(
+            url, make_once, secret, state_dir=state_dir, ca=str(ca) if ca else None, **options
+        )
+    except Unreachable as error:
+        state = kept_state(state_dir) if state_dir else None
+        if getattr(state, "labels", None) is None:
+            raise click.ClickException(str(error)) from error
+        click.echo(f"{error}; the labels kept in {state_dir} are used", err=True)
+        return state
+    except (JoinError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"{url}: {error}") from error
+    if outcome == "stopped":
+        raise click.ClickException("the server has stopped the run")
+    if outcome != "finished":
+        raise click.ClickException(f"the run continued without this site: {outcome}")
+    state = made[0].state
+    return state
+
+
+def _write_labels(path: Path, state: Message | None, table: Table) -> None:
+    from fedlib.files import write_labels
+
+    labels = getattr(state, "labels", None)
+    if labels is None:
+        raise click.ClickException("this protocol assigns no labels to the site's rows")
+    with writing(path):
+        write_labels(path, labels, table)

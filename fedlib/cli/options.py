@@ -1,0 +1,165 @@
+"""Options made from the signatures, constraints and docstrings of estimators and clients."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedlib.cli.common import CLIENT, EXISTING
+from fedlib.federated import Federated, protocols
+from fedlib.files import read_array
+from fedlib.site import argument_types
+from fedlib.validation import Interval, StrOptions
+
+__all__ = [
+    "Parameter",
+    "client_options",
+    "parameter_docs",
+    "protocol_options",
+]
+
+TYPES: list[tuple[type, click.ParamType]] = [
+    (bytes, EXISTING),  # a secret is read from a file
+    (bool, click.BOOL),
+    (int, click.INT),
+    (float, click.FLOAT),
+]
+
+
+class Parameter(click.ParamType):
+    """The type of an option whose value must meet scikit-learn's parameter constraints.
+
+    It converts text to a type that the constraints allow. The estimator checks the range.
+    """
+
+    def __init__(self, constraints: Sequence[Any]):
+        self.constraints = list(constraints)
+        self.options = sorted(
+            option
+            for constraint in constraints
+            if isinstance(constraint, StrOptions)
+            for option in constraint.options
+        )
+        self.numbers = [c.type for c in constraints if isinstance(c, Interval)]
+        self.whole = Integral in self.numbers or "random_state" in constraints
+        self.real = any(number not in (None, Integral) for number in self.numbers)
+        self.array = "array-like" in constraints
+        self.none = None in constraints
+        kinds = [*self.options, *(["none"] if self.none else [])]
+        kinds += ["FLOAT"] if self.real else ["INTEGER"] if self.whole else []
+        kinds += ["FILE"] if self.array else []
+        self.name = "|".join(kinds) or "text"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return f"[{self.name}]" if "|" in self.name else self.name.upper()
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> object:
+        if not isinstance(value, str) or value in self.options:
+            return value
+        if self.none and value.lower() == "none":
+            return None
+        kinds: list[Callable[[str], Any]] = [int] if self.whole else []
+        for kind in [*kinds, float] if self.real else kinds:
+            try:
+                return kind(value)
+            except ValueError:
+                pass
+        if self.array:
+            try:
+                return read_array(Path(value))
+            except (OSError, ValueError) as error:
+                self.fail(f"{value} is not an array in a .npy or .csv file: {error}", param, ctx)
+        self.fail(f"{value!r} is not one of: {self.name.replace('|', ', ')}", param, ctx)
+
+
+def parameter_docs(described: object) -> dict[str, str]:
+    """Return the description of each parameter in a numpydoc docstring.
+
+    Examples
+    --------
+    >>> parameter_docs(Parameter)
+    {}
+    >>> parameter_docs(read_array)
+    {}
+    >>> from fedlib import VerticalDBSCAN
+    >>> sorted(parameter_docs(VerticalDBSCAN))
+    ['eps', 'min_samples']
+    """
+    text = inspect.getdoc(described) or ""
+    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[^\n]*\n-{3,}$|\Z)", text, re.M | re.S)
+    docs: dict[str, str] = {}
+    undescribed: list[str] = []  # several parameters may share one description
+    for block in re.split(r"\n(?=\w)", section[1].rstrip() if section else ""):
+        names, _, body = block.partition("\n")
+        undescribed += re.split(r",\s*", names.partition(" : ")[0])
+        if body:
+            words = " ".join(body.split()).replace("``", "").replace("`", "").replace("**", "^")
+            docs |= dict.fromkeys(undescribed, words)
+            undescribed = []
+    return docs
+
+
+def protocol_options(estimator: type[Federated]) -> list[click.Option]:
+    """Return one option per parameter of an estimator."""
+    docs = parameter_docs(estimator)
+    return [
+        _parameter_option(
+            parameter, estimator._parameter_constraints.get(name, []), docs.get(name, "")
+        )
+        for name, parameter in inspect.signature(estimator).parameters.items()
+    ]
+
+
+def _parameter_option(
+    parameter: inspect.Parameter, constraints: Sequence[Any], text: str
+) -> click.Option:
+    flag = _flag(parameter.name)
+    settings: dict[str, Any] = {"help": text, "show_default": True}
+    if parameter.default is inspect.Parameter.empty:
+        settings["required"] = True
+    else:
+        settings["default"] = parameter.default
+    kind = Parameter(constraints)
+    if "boolean" in constraints and not (kind.options or kind.numbers):
+        return click.Option([f"{flag}/--no-{flag[2:]}", parameter.name], **settings)
+    return click.Option([flag, parameter.name], type=kind, **settings)
+
+
+def client_options() -> list[click.Option]:
+    """Return one option per argument that some protocol's client takes besides its data.
+
+    Identifiers are not among them, as they are a column of the data.
+    """
+    users: dict[str, list[str]] = {}
+    described: dict[str, tuple[click.ParamType, str]] = {}
+    for protocol, estimator in protocols().items():
+        docs = parameter_docs(estimator.client_class)
+        docs |= parameter_docs(estimator.client_class.__init__)
+        for name, types in argument_types(estimator).items():
+            if name != "ids":
+                users.setdefault(name, []).append(protocol)
+                described.setdefault(name, (_client_type(name, types), docs.get(name, name)))
+    options = []
+    for name, (kind, text) in described.items():
+        text = f"A file that contains: {text}" if kind is EXISTING else text
+        text = f"{text.rstrip('.')}; for {', '.join(users[name])}."
+        options.append(click.Option([_flag(name), CLIENT + name], type=kind, help=text))
+    return options
+
+
+def _client_type(name: str, types: set[Any]) -> click.ParamType:
+    if name == "random_state" and Any in types:
+        return click.INT
+    return next((option for known, option in TYPES if known in types), click.STRING)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-').lower()}"

@@ -1,0 +1,64 @@
+"""``fedlib predict``: the clusters or classes of new rows by a saved model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from fedlib.cli.common import EXISTING, FILE, check_folder, options_for_rows, read_rows, writing
+from fedlib.federated import Federated
+from fedlib.files import write_labels
+from fedlib.models import ModelFileError, load
+
+__all__ = ["predict"]
+
+
+@click.command()
+@click.argument("model", type=EXISTING)
+@options_for_rows
+@click.option(
+    "--labels-out",
+    type=FILE,
+    required=True,
+    callback=check_folder,
+    help="Write the cluster or class of each row, in the order of the rows: .csv or .npy.",
+)
+@click.option(
+    "--probabilities",
+    is_flag=True,
+    help="Also write one column per cluster or class with its probability (CSV only).",
+)
+def predict(model: Path, labels_out: Path, probabilities: bool, **columns: Any) -> None:
+    """Write the clusters or classes of new rows.
+
+    MODEL is a file that `fedlib serve --model-out` or fedlib.models.save has written. The columns
+    that --target, --sample-weight and --ids name are not used as features.
+    """
+    if probabilities and labels_out.suffix == ".npy":
+        raise click.UsageError("--probabilities needs a .csv file for --labels-out")
+    try:
+        estimator = load(model)
+    except ModelFileError as error:
+        raise click.ClickException(f"{model}: {error}") from error
+    for method in ["predict", *(["predict_proba"] if probabilities else [])]:
+        if not hasattr(estimator, method):
+            lacking = "predictions for new rows" if method == "predict" else "probabilities"
+            raise click.ClickException(f"{estimator.name} has no {lacking}")
+    table = read_rows(**columns)
+    try:
+        labels = estimator.predict(table.X)
+        shares = _probabilities(estimator, table.X) if probabilities else {}
+        with writing(labels_out):
+            write_labels(labels_out, labels, table, shares)
+    except ValueError as error:
+        raise click.ClickException(f"{columns['data']}: {error}") from error
+
+
+def _probabilities(estimator: Federated, X: Any) -> dict[str, np.ndarray]:
+    """Return one column per class, or per component of a mixture."""
+    shares = estimator.predict_proba(X)
+    classes = getattr(estimator, "classes_", range(shares.shape[1]))
+    return {f"probability_{name}": shares[:, i] for i, name in enumerate(classes)}

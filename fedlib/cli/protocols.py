@@ -1,0 +1,38 @@
+"""``fedlib protocols``: the protocols and what their messages disclose."""
+
+from __future__ import annotations
+
+import inspect
+
+import click
+
+from fedlib.federated import Federated, protocols
+from fedlib.messages import Message
+
+__all__ = ["list_protocols", "messages_of"]
+
+
+@click.command("protocols")
+@click.option("--names", is_flag=True, help="List the names only.")
+def list_protocols(names: bool) -> None:
+    """List the protocols and what each discloses."""
+    for name, estimator in protocols().items():
+        if names:
+            click.echo(name)
+            continue
+        click.echo(f"{name}: {(inspect.getdoc(estimator) or '').partition(chr(10))[0]}")
+        for request, reply in messages_of(estimator):
+            click.echo(f"  server  {request.__name__}: {request.discloses}")
+            click.echo(f"  site    {reply.__name__}: {reply.discloses}")
+
+
+def messages_of(estimator: type[Federated]) -> list[tuple[type[Message], type[Message]]]:
+    """Return the requests of a protocol, each with the class of its reply.
+
+    Examples
+    --------
+    >>> from fedlib import HorizontalDBSCAN
+    >>> [(request.__name__, reply.__name__) for request, reply in messages_of(HorizontalDBSCAN)]
+    [('CountCells', 'CellCounts'), ('AssignCells', 'Done')]
+    """
+    return [(request, request.reply) for request in estimator.client_class.handlers]

@@ -1,0 +1,255 @@
+"""``fedlib serve``: the server of one run."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import numpy as np
+
+from fedlib.cli.common import EXISTING, FILE, FOLDER, POSITIVE, check_folder, extra, writing
+from fedlib.cli.options import protocol_options
+from fedlib.cli.tokens import make_tokens, read_clients
+from fedlib.federated import Federated, protocols
+from fedlib.files import write_file
+from fedlib.ledger import Ledger
+from fedlib.models import ModelFileError, save
+from fedlib.protocol import TooFewClients
+from fedlib.validation import InvalidParameterError
+
+if TYPE_CHECKING:
+    from fedlib.transports.http import HTTP
+
+__all__ = ["OPTIONS", "serve"]
+
+POLL = 0.1  # seconds between two looks at the progress
+
+
+class ProtocolCommands(click.Group):
+    """A group with one command per protocol."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(protocols())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        estimator = protocols().get(cmd_name)
+        if estimator is None:
+            return None
+        parameters = protocol_options(estimator)
+
+        def run(**values: Any) -> None:
+            chosen = {str(option.name): values.pop(str(option.name)) for option in parameters}
+            run_server(estimator(**chosen), **values)
+
+        summary = (inspect.getdoc(estimator) or "").partition("\n")[0]
+        text = f"Serve one run of {cmd_name}.\n\n{summary}"
+        params = [*parameters, *OPTIONS]
+        return click.Command(cmd_name, params=params, callback=run, help=text, short_help=summary)
+
+
+@click.group(cls=ProtocolCommands, subcommand_metavar="PROTOCOL [OPTIONS]...")
+def serve() -> None:
+    """Wait for the sites, run a protocol, write model and ledger."""
+
+
+def _seconds(flag: str, default: float, text: str, *, zero: bool = False) -> click.Option:
+    kind = click.FloatRange(0) if zero else POSITIVE
+    return click.Option([flag], type=kind, default=default, show_default=True, help=text)
+
+
+OPTIONS: list[click.Parameter] = [
+    click.Option(
+        ["--clients", "n_clients"],
+        type=click.IntRange(1, 10_000),
+        help="The number N of sites. Tokens are made for site-1 to site-N if they have none.",
+    ),
+    click.Option(
+        ["--token-dir"],
+        type=FOLDER,
+        default="tokens",
+        show_default=True,
+        help="The folder in which --clients writes tokens.",
+    ),
+    click.Option(
+        ["--tokens"], type=EXISTING, help="The file clients.json that fedlib token has written."
+    ),
+    click.Option(
+        ["--bind"], default="127.0.0.1:8080", show_default=True, help="Host and port to listen on."
+    ),
+    click.Option(["--cert"], type=EXISTING, help="The server's certificate chain (PEM), for TLS."),
+    click.Option(["--key"], type=EXISTING, help="The certificate's private key (PEM)."),
+    click.Option(["--insecure"], is_flag=True, help="Allow plain HTTP beyond this machine."),
+    click.Option(
+        ["--min-clients"],
+        type=click.IntRange(1),
+        help="The number of sites that must remain to the end.  [default: all]",
+    ),
+    _seconds("--join-timeout", 600.0, "Seconds to wait for the sites to join."),
+    _seconds("--request-timeout", 3600.0, "Seconds within which a site must answer a request."),
+    _seconds("--gone-after", 5.0, "Seconds without a heartbeat after which a site is gone."),
+    _seconds(
+        "--rejoin-timeout", 0.0, "Seconds within which a site that is gone may return.", zero=True
+    ),
+    click.Option(
+        ["--max-bytes"],
+        type=click.IntRange(1),
+        default=2**30,
+        show_default=True,
+        help="The maximum size of a reply.",
+    ),
+    _seconds(
+        "--linger",
+        0.0,
+        "Seconds to listen after the run, for the status page and for sites that return.",
+        zero=True,
+    ),
+    click.Option(["--max-seconds"], type=POSITIVE, help="The maximum duration of the whole run."),
+    click.Option(
+        ["--status-page/--no-status-page"],
+        default=True,
+        show_default=True,
+        help="Show names, steps and sizes, but no data, at / to anyone who can connect.",
+    ),
+    click.Option(
+        ["--model-out"],
+        type=FILE,
+        callback=check_folder,
+        help="Write the model: .npz (NumPy) or .json.",
+    ),
+    click.Option(
+        ["--ledger-out"], type=FILE, callback=check_folder, help="Write the ledger (CSV)."
+    ),
+]
+
+
+def run_server(
+    estimator: Federated,
+    *,
+    n_clients: int | None,
+    token_dir: Path,
+    tokens: Path | None,
+    min_clients: int | None,
+    linger: float,
+    model_out: Path | None,
+    ledger_out: Path | None,
+    **options: Any,
+) -> None:
+    """Serve one run. The ledger is written even if the run fails."""
+    if (n_clients is None) == (tokens is None):
+        raise click.UsageError("name the sites with either --clients or --tokens")
+    try:
+        estimator.protocol()
+    except InvalidParameterError as error:
+        raise click.UsageError(str(error)) from error
+    clients = read_clients(tokens) if tokens else _site_tokens(n_clients or 0, token_dir)
+    if min_clients is not None and min_clients > len(clients):
+        raise click.UsageError(
+            f"--min-clients must be at most {len(clients)}, the number of clients;"
+            f" got {min_clients}"
+        )
+    transport = _listen(estimator, clients, options)
+    outcome = "stopped"
+    try:
+        click.echo(f"{estimator.name} at {transport.url}", err=True)
+        if tokens is None:
+            click.echo(f"each site's token: {token_dir}{os.sep}site-N.token", err=True)
+        with _progress(transport):
+            estimator.fit(transport, min_clients=min_clients)
+            transport.finish()
+            outcome = "finished"
+        if model_out:
+            with writing(model_out):
+                save(estimator, model_out)
+    except TooFewClients as error:
+        _report_lost(transport)
+        raise click.ClickException(str(error)) from error
+    except ModelFileError as error:
+        raise click.ClickException(f"{model_out}: {error}") from error
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    finally:
+        transport.finish(outcome)
+        try:
+            if ledger_out:
+                with writing(ledger_out):
+                    table = (transport.ledger or Ledger()).to_frame()
+                    write_file(ledger_out, table.to_csv(index=False, lineterminator="\n").encode())
+            time.sleep(linger if sys.exc_info()[0] is not KeyboardInterrupt else 0)
+        finally:
+            transport.close()
+
+
+def _listen(estimator: Federated, clients: dict[str, str], options: dict[str, Any]) -> HTTP:
+    """Return the transport, which listens from now on."""
+    with extra("http"):
+        from fedlib.transports.http import HTTP
+    for file in ("cert", "key"):
+        options[file] = options[file] and str(options[file])
+    parameters = {name: _summary(value) for name, value in estimator.get_params().items()}
+    try:
+        return HTTP(clients, protocol=estimator.name, parameters=parameters, **options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(f"{options['bind']}: {error}") from error
+
+
+def _summary(value: object) -> object:
+    return f"array of shape {value.shape}" if isinstance(value, np.ndarray) else value
+
+
+def _site_tokens(n_clients: int, folder: Path) -> dict[str, str]:
+    """Return the digests of the tokens of site-1 to site-N; existing tokens remain valid."""
+    path = folder / "clients.json"
+    clients = read_clients(path) if path.exists() else {}
+    names = [f"site-{i}" for i in range(1, n_clients + 1)]
+    missing = [name for name in names if name not in clients]
+    if missing:
+        make_tokens(missing, folder, clients)
+    return {name: clients[name] for name in names}
+
+
+def _report_lost(transport: HTTP) -> None:
+    """Print one line per lost client: when it was lost, and why."""
+    for client in transport.status().clients:
+        if client.state == "lost":
+            when = client.since.strftime(" at %H:%M:%S") if client.since else ""
+            click.echo(f"lost{when}: {client.name}, {client.why}", err=True)
+
+
+@contextmanager
+def _progress(transport: HTTP) -> Iterator[None]:
+    """Show the progress: on one line of a terminal, otherwise one line per change."""
+    done = threading.Event()
+    terminal = sys.stderr.isatty()
+    shown = ""
+
+    def show() -> None:
+        nonlocal shown
+        text = transport.status().headline
+        if text != shown:
+            shown = text
+            click.echo(f"\r\x1b[2K{text}" if terminal else text, err=True, nl=not terminal)
+
+    def watch() -> None:
+        while not done.wait(POLL):
+            show()
+
+    thread = threading.Thread(target=watch, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        show()
+        if terminal:
+            click.echo(err=True)

@@ -1,0 +1,72 @@
+"""``fedlib token``: the clients' secret tokens."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from fedlib.cli.common import FOLDER, extra, writing
+from fedlib.ledger import SERVER
+
+__all__ = ["make_tokens", "read_clients", "token"]
+
+NAME = re.compile(r"\w[\w.-]{0,63}", re.ASCII)
+
+
+@click.command()
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option(
+    "--dir", "folder", type=FOLDER, default="tokens", show_default=True, help="The folder to write."
+)
+@click.option("--renew", is_flag=True, help="Replace the token of a client that has one.")
+def token(names: Sequence[str], folder: Path, renew: bool) -> None:
+    """Make a secret token for each client NAME.
+
+    DIR/NAME.token is for that site only. DIR/clients.json is for the server. It contains digests of
+    the tokens, from which no token can be derived. Clients that are already in it remain.
+    """
+    path = folder / "clients.json"
+    clients = read_clients(path) if path.exists() else {}
+    existing = [name for name in names if name in clients]
+    if existing and not renew:
+        raise click.UsageError(f"a token exists for {', '.join(existing)}; replace it with --renew")
+    make_tokens(names, folder, clients)
+    for name in names:
+        click.echo(f"{folder / name}.token: for {name} only")
+    click.echo(f"{path}: for the server, {len(clients)} clients")
+
+
+def make_tokens(names: Sequence[str], folder: Path, clients: dict[str, str]) -> None:
+    """Write a token for each name, add the digests to ``clients`` and write these too."""
+    from fedlib.files import write_file
+
+    with extra("http"):
+        from fedlib.transports.http import digest, new_token
+    for name in names:
+        if not NAME.fullmatch(name) or name == SERVER:
+            raise click.UsageError(
+                f"a client's name must have 1 to 64 letters, digits, '_', '-' or '.', must not"
+                f" begin with '-' or '.' and must not be {SERVER!r}; got {name!r}"
+            )
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name in names:
+            secret = new_token()
+            write_file(folder / f"{name}.token", f"{secret}\n".encode(), mode=0o600)
+            clients[name] = digest(secret)
+        write_file(folder / "clients.json", f"{json.dumps(clients, indent=1)}\n".encode())
+
+
+def read_clients(path: Path) -> dict[str, str]:
+    """Return the digests of all clients' tokens by name."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.MsgspecError) as error:
+        raise click.UsageError(
+            f"{path} must be a file clients.json written by fedlib token: {error}"
+        ) from error

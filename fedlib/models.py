@@ -1,0 +1,499 @@
+"""Model files: save a fitted estimator, and load it again without running its protocol.
+
+A model file contains the estimator's parameters and its ``model_``, so a loaded estimator predicts
+exactly what the saved one predicts. Labels of the clients' rows and the ledger are not in it.
+
+The format:
+
+- A file is a numpy ``.npz`` archive without pickled objects. It contains the model's arrays under
+  the names of their fields, and under ``model.json`` a JSON document with everything else.
+- The document has the ``format`` and its ``version``, the ``protocol``, the name of the
+  ``estimator``, its ``parameters``, the ``model``, the dtype and shape of all ``arrays``, the
+  ``versions`` of the packages, and a ``checksum`` of the document and the arrays.
+- In the document, ``{"array": name}`` stands for an array, ``{"class": name, "fields": {...}}`` for
+  a dataclass, a NamedTuple or a `Message`, ``{"tuple": [...]}`` for a tuple, ``{"scalar": value,
+  "dtype": ...}`` for a numpy scalar and ``{"float": "nan"}`` for a float that JSON does not have.
+- A ``.json`` file is the same document, with the values of the arrays in it.
+
+Classes are found through the annotations of the estimator, from the parameter of ``_set_model`` on
+down. The file only names them, so loading a file cannot run code of the file's author.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from importlib.metadata import version
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import numpy as np
+from numpy.lib import format as npy
+from sklearn.utils.validation import check_is_fitted
+
+from fedlib import __version__
+from fedlib.federated import Federated, protocols
+from fedlib.files import write_file
+from fedlib.messages import Message
+
+__all__ = ["ModelFileError", "load", "save"]
+
+FORMAT, VERSION = "fedlib model", 1
+DOCUMENT = "model.json"
+MAX_FLOAT = 8  # bytes per element; wider floats differ between machines
+NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+class ModelFileError(ValueError):
+    """A file is not a valid model file, or a model cannot be stored in one."""
+
+
+def save(estimator: Federated, path: str | Path) -> None:
+    """Write a fitted estimator to a model file.
+
+    Parameters
+    ----------
+    estimator : Federated
+        A fitted estimator.
+    path : path
+        A file whose name ends with ``.json`` is written as text, any other as an ``.npz`` archive.
+
+    Warns
+    -----
+    UserWarning
+        When ``random_state`` is a generator object: it is stored as None.
+
+    Raises
+    ------
+    NotFittedError
+        When the estimator is not fitted.
+    ModelFileError
+        When a parameter or a field of the model has a type that a model file cannot contain, or
+        that its annotation does not allow.
+    OSError
+        When the file cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from fedlib import FederatedKMeans
+    >>> model = FederatedKMeans(n_clusters=2, random_state=0).fit([[[0.0], [0.2]], [[8.0], [8.2]]])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(model, Path(folder, "model.npz"))
+    ...     loaded = load(Path(folder, "model.npz"))
+    >>> (loaded.predict([[1.0], [7.0]]) == model.predict([[1.0], [7.0]])).all()
+    np.True_
+    """
+    check_is_fitted(estimator, "model_")
+    writer = _Writer()
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "protocol": estimator.name,
+        "estimator": type(estimator).__name__,
+        "parameters": {
+            name: writer.write(_parameter(name, value), f"parameters.{name}")
+            for name, value in estimator.get_params(deep=False).items()
+        },
+        "model": writer.write(estimator.model_, ""),
+        "arrays": _table(writer.arrays),
+        "versions": {
+            "fedlib": __version__,
+            **{name: version(name) for name in ("numpy", "scikit-learn")},
+        },
+    }
+    document["checksum"] = _checksum(document, writer.arrays)
+    _restore(type(estimator), document, writer.arrays)  # refuse now what `load` would refuse
+    as_bytes = _to_json if Path(path).suffix == ".json" else _to_npz
+    write_file(Path(path), as_bytes(document, writer.arrays))
+
+
+def load(path: str | Path) -> Federated:
+    """Return the fitted estimator in a model file.
+
+    Its class is that of the protocol with the stored name, as in `fedlib.federated.protocols`. A
+    protocol that is not one of this package must be imported first.
+
+    Raises
+    ------
+    ModelFileError
+        When the file is damaged, is not a model file, has a newer format, belongs to an unknown
+        protocol, or does not fit the protocol's estimator.
+    OSError
+        When the file cannot be read.
+    """
+    document, arrays = _parse(Path(path).read_bytes())
+    name = document.get("protocol")
+    estimator_class = protocols().get(name) if isinstance(name, str) else None
+    if estimator_class is None:
+        raise ModelFileError(
+            f"unknown protocol {name!r}; import the module that defines it before loading"
+        )
+    parameters, model = _restore(estimator_class, document, arrays)
+    try:
+        estimator = estimator_class(**parameters)
+        estimator._set_model(model)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ModelFileError(f"does not fit {estimator_class.__name__}: {error}") from error
+    return estimator
+
+
+def _parameter(name: str, value: Any) -> Any:
+    if isinstance(value, np.random.RandomState | np.random.Generator):
+        warnings.warn(f"{name} is a {type(value).__name__}, which is stored as None", stacklevel=3)
+        return None
+    return value
+
+
+def _restore(
+    estimator_class: type[Federated],
+    document: Mapping[str, Any],
+    arrays: Mapping[str, np.ndarray],
+) -> tuple[dict[str, Any], Any]:
+    """Return the parameters and the model, which is of the class that the estimator declares."""
+    hints = _hints(estimator_class._set_model)
+    hint = next((hint for name, hint in hints.items() if name != "return"), Any)
+    if hint is Any:
+        raise ModelFileError(
+            f"the parameter of {estimator_class.__name__}._set_model must be annotated with the"
+            " class of the model"
+        )
+    stored, model = document.get("parameters"), document.get("model")
+    if not isinstance(stored, dict):
+        raise ModelFileError("damaged: it has no parameters")
+    reader = _Reader(arrays)
+    parameters = {
+        name: reader.read(value, Any, f"parameters.{name}") for name, value in stored.items()
+    }
+    return parameters, reader.read(model, hint, "model")
+
+
+# Values to JSON
+
+
+class _Writer:
+    """Converts values to JSON and sets their arrays aside.
+
+    Attributes
+    ----------
+    arrays : dict of str to array
+        The arrays by name.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def write(self, value: Any, name: str) -> Any:
+        """Return a value as JSON; ``name`` is where it is in the model."""
+        if isinstance(value, np.ndarray):
+            return {"array": self._add(value, name)}
+        if isinstance(value, np.generic):
+            _check_dtype(value.dtype, name)
+            return {"scalar": self.write(value.item(), name), "dtype": value.dtype.str}
+        if value is None or type(value) in (bool, int, str):
+            return value
+        if type(value) is float:
+            return value if math.isfinite(value) else {"float": str(value)}
+        if type(value) is list:
+            return [self.write(item, _join(name, i)) for i, item in enumerate(value)]
+        if type(value) is tuple:
+            return {"tuple": [self.write(item, _join(name, i)) for i, item in enumerate(value)]}
+        if (names := _field_names(type(value))) is not None:
+            content = {n: self.write(getattr(value, n), _join(name, n)) for n in names}
+            return {"class": type(value).__name__, "fields": content}
+        raise ModelFileError(f"{name or 'model'} cannot be stored: it is a {type(value).__name__}")
+
+    def _add(self, array: np.ndarray, name: str) -> str:
+        _check_dtype(array.dtype, name)
+        name = name or "model"
+        while name in self.arrays or name == DOCUMENT:
+            name += "_"
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        self.arrays[name] = np.asarray(little, order=_order(array))
+        return name
+
+
+def _join(name: str, part: object) -> str:
+    return f"{name}.{part}" if name else str(part)
+
+
+def _table(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the dtype, shape and order of arrays by name."""
+    return {
+        name: {"dtype": array.dtype.str, "shape": list(array.shape), "order": _order(array)}
+        for name, array in arrays.items()
+    }
+
+
+def _order(array: np.ndarray) -> Literal["C", "F"]:
+    """Return the order of an array in memory, on which sums by BLAS may depend."""
+    return "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+
+
+def _check_dtype(dtype: np.dtype[Any], name: str) -> None:
+    if dtype.kind not in "biufU" or (dtype.kind == "f" and dtype.itemsize > MAX_FLOAT):
+        raise ModelFileError(f"{name or 'model'} cannot be stored: its dtype is {dtype}")
+
+
+def _field_names(kind: type) -> list[str] | None:
+    """Return the fields of a dataclass, NamedTuple or message class; None for any other class."""
+    if is_dataclass(kind):
+        return [field.name for field in fields(kind) if field.init]
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return list(kind._fields)
+    if issubclass(kind, Message):
+        return list(kind.__struct_fields__)
+    return None
+
+
+# JSON to values
+
+
+class _Reader:
+    """Converts JSON to values and checks them against type hints."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]):
+        self.arrays = arrays
+
+    def read(self, value: Any, hint: Any, name: str) -> Any:
+        """Return the value that JSON stands for; ``name`` is where it is in the model."""
+        allowed = _alternatives(hint)
+        match value:
+            case {"class": str(kind), "fields": dict(content)} if len(value) == 2:
+                return self._read_object(kind, content, allowed, name)
+            case {"tuple": list(items)} if len(value) == 1:
+                return tuple(self._read_items(items, tuple, allowed, name))
+            case list(items):
+                return self._read_items(items, list, allowed, name)
+            case {"array": str(key)} if len(value) == 1 and key in self.arrays:
+                result: Any = self.arrays[key]
+            case {"scalar": scalar, "dtype": str(dtype)} if len(value) == 2:
+                result = self._read_scalar(scalar, dtype, name)
+            case {"float": "nan" | "inf" | "-inf"} if len(value) == 1:
+                result = NON_FINITE[value["float"]]
+            case None | bool() | int() | float() | str():
+                result = value
+            case _:
+                raise ModelFileError(f"{name} contains {str(value)[:60]!r}")
+        if not any(_fits(result, option) for option in allowed):
+            kind = getattr(result, "dtype", type(result).__name__)
+            raise ModelFileError(f"{name} must be {_describe(hint)}, got {kind}")
+        return result
+
+    def _read_object(
+        self, kind: str, content: dict[str, Any], allowed: list[Any], name: str
+    ) -> Any:
+        classes = [c for c in allowed if isinstance(c, type) and c.__name__ == kind]
+        known = _field_names(classes[0]) if classes else None
+        if known is None:
+            raise ModelFileError(f"{name} must not be of the class {kind[:100]}")
+        unknown = [field for field in content if field not in known]
+        if unknown:
+            raise ModelFileError(f"{name}: {kind} has no field {unknown[0][:100]}")
+        hints = _hints(classes[0])
+        values = {
+            field: self.read(value, hints[field], f"{name}.{field}")
+            for field, value in content.items()
+        }
+        try:
+            return classes[0](**values)
+        except (TypeError, ValueError) as error:
+            raise ModelFileError(f"{name}: {error}") from error
+
+    def _read_items(self, items: list[Any], kind: type, allowed: list[Any], name: str) -> list[Any]:
+        for option in allowed:
+            hints = _item_hints(option, kind, len(items))
+            if hints is not None:
+                return [
+                    self.read(item, hint, f"{name}.{i}")
+                    for i, (item, hint) in enumerate(zip(items, hints, strict=True))
+                ]
+        raise ModelFileError(f"{name} must not be a {kind.__name__} of {len(items)} items")
+
+    def _read_scalar(self, value: Any, dtype: str, name: str) -> Any:
+        plain = self.read(value, Any, name)
+        try:
+            kind = np.dtype(dtype)
+            _check_dtype(kind, name)
+            scalar = kind.type(plain)
+        except (OverflowError, TypeError, ValueError) as error:
+            raise ModelFileError(f"{name} is not a scalar of {dtype[:20]}: {error}") from error
+        if type(scalar.item()) is not type(plain):
+            raise ModelFileError(f"{name} is not a scalar of {dtype[:20]}: {plain!r}")
+        return scalar
+
+
+def _hints(described: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(described)
+    except NameError as error:
+        name = getattr(described, "__qualname__", described)
+        raise ModelFileError(f"the annotations of {name} cannot be resolved: {error}") from error
+
+
+def _alternatives(hint: Any) -> list[Any]:
+    """Return the members of a union, without the metadata of `Annotated`."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return _alternatives(get_args(hint)[0])
+    if origin in (Union, UnionType):
+        return [option for part in get_args(hint) for option in _alternatives(part)]
+    return [Any if isinstance(hint, TypeVar) else hint]
+
+
+def _item_hints(option: Any, kind: type, n_items: int) -> list[Any] | None:
+    """Return the hints of the items of a list or tuple; None if the option is another type."""
+    if option is Any or option is kind:
+        return [Any] * n_items
+    if get_origin(option) is not kind:
+        return None
+    arguments = get_args(option)
+    if kind is list or (len(arguments) == 2 and arguments[1] is Ellipsis):
+        return [arguments[0]] * n_items
+    return list(arguments) if len(arguments) == n_items else None
+
+
+def _fits(value: Any, option: Any) -> bool:
+    """Return whether a value is of a type; an int is a float too, but a bool is not an int."""
+    if option is Any:
+        return True
+    if option is NoneType or value is None:
+        return option is NoneType and value is None
+    origin = get_origin(option)
+    if origin is Literal:
+        return any(type(value) is type(member) and value == member for member in get_args(option))
+    if isinstance(value, np.ndarray):
+        return _fits_array(value, option)
+    if not isinstance(option, type):
+        return False
+    if isinstance(value, bool | np.bool_):
+        return option in (bool, np.bool_)
+    if isinstance(value, int | np.integer) and option in (int, float):
+        return True
+    return isinstance(value, option) or (isinstance(value, np.floating) and option is float)
+
+
+def _fits_array(array: np.ndarray, option: Any) -> bool:
+    if option is np.ndarray:
+        return True
+    if get_origin(option) is not np.ndarray:
+        return False
+    scalar = get_args(get_args(option)[1])
+    return not scalar or not isinstance(scalar[0], type) or np.issubdtype(array.dtype, scalar[0])
+
+
+def _describe(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+
+
+# Files
+
+
+def _to_npz(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+    data = io.BytesIO()
+    text = json.dumps(document, indent=1, allow_nan=False)
+    members: dict[str, Any] = {DOCUMENT: np.array(text), **arrays}
+    np.savez_compressed(data, **members)
+    return data.getvalue()
+
+
+def _to_json(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
+    writer = _Writer()
+    table = {
+        name: {**entry, "values": writer.write(arrays[name].ravel(order="C").tolist(), name)}
+        for name, entry in document["arrays"].items()
+    }
+    return json.dumps({**document, "arrays": table}, indent=1, allow_nan=False).encode()
+
+
+def _parse(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the document and the arrays in a model file."""
+    try:
+        document, arrays = _from_npz(data) if data.startswith(b"PK") else _from_json(data)
+    except ModelFileError:
+        raise
+    # Damaged archives make zipfile, zlib and numpy raise errors of many classes.
+    except Exception as error:
+        raise ModelFileError(f"not a model file, or a damaged one: {error}") from error
+    if document.get("format") != FORMAT or not isinstance(document.get("version"), int):
+        raise ModelFileError("not a model file of fedlib")
+    if document["version"] > VERSION:
+        raise ModelFileError(
+            f"has the format {document['version']}, but this version of fedlib reads {VERSION};"
+            " a newer one is needed"
+        )
+    if _table(arrays) != document.get("arrays"):
+        raise ModelFileError("damaged: the arrays do not have the stated names, dtypes and shapes")
+    if document.pop("checksum", None) != _checksum(document, arrays):
+        raise ModelFileError("damaged: the checksum is wrong")
+    return document, arrays
+
+
+def _from_npz(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        arrays = {
+            member.filename.removesuffix(".npy"): _parse_array(archive.read(member))
+            for member in archive.infolist()
+        }
+    text = arrays.pop(DOCUMENT, None)
+    if text is None:
+        raise ModelFileError("not a model file of fedlib: it has no model.json")
+    return _parse_document(str(text)), arrays
+
+
+def _parse_array(data: bytes) -> np.ndarray:
+    """Return the array in an ``.npy`` file, whose length is checked before memory is taken."""
+    stream = io.BytesIO(data)
+    if npy.read_magic(stream) != (1, 0):
+        raise ModelFileError("an array has an unknown format")
+    shape, _, dtype = npy.read_array_header_1_0(stream)
+    _check_dtype(dtype, "an array")
+    if len(data) - stream.tell() != math.prod(shape) * dtype.itemsize:
+        raise ModelFileError("damaged: an array is incomplete")
+    stream.seek(0)
+    array: np.ndarray = npy.read_array(stream, allow_pickle=False)
+    return array
+
+
+def _from_json(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    document = _parse_document(data.decode())
+    arrays = {}
+    for name, entry in document.get("arrays", {}).items():
+        dtype, shape = np.dtype(entry["dtype"]), entry["shape"]
+        _check_dtype(dtype, name)
+        reader = _Reader({})
+        values = [reader.read(value, Any, name) for value in entry.pop("values")]
+        array = np.array(values, dtype).reshape(shape)
+        arrays[name] = np.asarray(array, order=entry["order"])
+    return document, arrays
+
+
+def _parse_document(text: str) -> dict[str, Any]:
+    document = json.loads(text)
+    if not isinstance(document, dict):
+        raise ModelFileError("not a model file of fedlib")
+    return document
+
+
+def _checksum(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> str:
+    """Return the SHA-256 of a document without its checksum, and of its arrays."""
+    digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode())
+    for name in sorted(arrays):
+        digest.update(arrays[name].tobytes(order="C"))
+    return digest.hexdigest()

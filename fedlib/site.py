@@ -1,0 +1,149 @@
+"""A site's client, made from the name of a protocol, the site's rows and further options.
+
+The command line and the Flower app make their clients here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from fedlib.federated import Federated, protocols
+from fedlib.files import Table
+from fedlib.protocol import Client
+
+__all__ = ["argument_types", "client_arguments", "find_estimator", "make_client"]
+
+
+def find_estimator(protocol: str) -> type[Federated] | None:
+    """Return the estimator of a protocol, or None if there is no such protocol.
+
+    Equal to ``protocols().get(protocol)``, but a class of this package that is named like its
+    protocol is found without importing the others.
+
+    Examples
+    --------
+    >>> find_estimator("horizontal-dbscan").__name__
+    'HorizontalDBSCAN'
+    >>> find_estimator("xgboost").__name__
+    'FederatedXGBClassifier'
+    >>> find_estimator("dbscan") is None
+    True
+    """
+    package = import_module("fedlib")
+    for name in package.__all__:
+        if name.lower() in {protocol.replace("-", ""), f"federated{protocol.replace('-', '')}"}:
+            estimator: type[Federated] = getattr(package, name)
+            # A subclass may have the same protocol name; then `protocols` decides.
+            if estimator.name == protocol and not estimator.__subclasses__():
+                return estimator
+    return protocols().get(protocol)
+
+
+def client_arguments(estimator: type[Federated]) -> dict[str, inspect.Parameter]:
+    """Return the arguments of a protocol's client except the first, which is the data.
+
+    Examples
+    --------
+    >>> from fedlib import VerticalDBSCAN
+    >>> list(client_arguments(VerticalDBSCAN))
+    ['ids', 'key', 'n_jobs']
+    """
+    signature = inspect.signature(estimator.client_class)
+    return dict(list(signature.parameters.items())[1:])
+
+
+def argument_types(estimator: type[Federated]) -> dict[str, set[Any]]:
+    """Return the types in the annotation of each argument of a protocol's client.
+
+    Examples
+    --------
+    >>> from fedlib import VerticalDBSCAN
+    >>> bytes in argument_types(VerticalDBSCAN)["key"]
+    True
+    """
+    hints = get_type_hints(estimator.client_class.__init__)
+    return {
+        name: {hints.get(name), *get_args(hints.get(name))} for name in client_arguments(estimator)
+    }
+
+
+def make_client(
+    protocol: str,
+    table: Table,
+    options: Mapping[str, Any] | None = None,
+    *,
+    agreed: str | None = None,
+    passive: bool = False,
+) -> Client:
+    """Return a site's client of a protocol.
+
+    Parameters
+    ----------
+    protocol : str
+        The protocol that the server runs.
+    table : Table
+        The site's rows. Identifiers and classes are used if the protocol needs them.
+    options : mapping, optional
+        Further arguments of the client. For an argument of bytes, such as a secret, the path of the
+        file that contains it.
+    agreed : str, optional
+        The only protocol to which the site agrees; by default it agrees to all.
+    passive : bool, default=False
+        Whether the client receives the result but shares nothing of its data.
+
+    Raises
+    ------
+    ValueError
+        When the protocol is unknown or not the agreed one, the client has no such option, a file
+        cannot be read, or the client rejects the data.
+
+    Examples
+    --------
+    >>> client = make_client("kmeans", Table([[0.1], [0.2]]), passive=True)
+    >>> type(client).__name__, client.passive
+    ('FederatedKMeansClient', True)
+    """
+    if agreed is not None and protocol != agreed:
+        raise ValueError(f"the server runs {protocol!r}; this site agrees to {agreed!r} only")
+    estimator = find_estimator(protocol)
+    if estimator is None:
+        known = ", ".join(protocols())
+        raise ValueError(f"the protocol {protocol!r} is unknown here; known are {known}")
+    arguments = _read_secrets(estimator, options or {})
+    if "ids" in client_arguments(estimator) and table.ids is not None:
+        arguments["ids"] = table.ids.tolist()
+    client: Client = estimator.client_class(_part(estimator, table), **arguments)
+    client.passive = passive
+    return client
+
+
+def _part(estimator: type[Federated], table: Table) -> Any:
+    """Return the data that the protocol's client takes."""
+    if not getattr(estimator.client_class, "supervised", False):
+        return table.X
+    if table.y is None:
+        raise ValueError(
+            f"{estimator.name} learns classes: name the column that has them as the target"
+        )
+    weights = () if table.sample_weight is None else (table.sample_weight,)
+    return (table.X, table.y, *weights)
+
+
+def _read_secrets(estimator: type[Federated], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a client's options, with the contents of the files that contain secrets."""
+    types = argument_types(estimator)
+    unknown = [name for name in options if name not in types]
+    if unknown:
+        raise ValueError(f"a client of {estimator.name} has no option {', '.join(unknown)}")
+    arguments = dict(options)
+    for name, value in options.items():
+        if bytes in types[name]:
+            try:
+                arguments[name] = Path(value).read_bytes()
+            except (OSError, TypeError) as error:
+                raise ValueError(f"{name} must be a file that can be read: {error}") from error
+    return arguments

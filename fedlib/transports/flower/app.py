@@ -1,0 +1,96 @@
+"""The app that a site's SuperNode runs."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from flwr.app import ConfigRecord, Context, Message
+from flwr.clientapp import ClientApp
+
+from fedlib.messages import decode, encode
+from fedlib.protocol import Client, LostState, serve
+from fedlib.transports.flower.records import RECORD, failure, fields, reply
+
+__all__ = ["client_app"]
+
+logger = logging.getLogger(__name__)
+
+
+def client_app(
+    make_client: Callable[[Context], Client],
+    after: Callable[[Client, Context], object] | None = None,
+) -> ClientApp:
+    """Return the app that a site's SuperNode runs.
+
+    Parameters
+    ----------
+    make_client : callable
+        A function that makes the site's client from Flower's context. ``context.node_config`` is
+        the site's configuration (its ``partition-id``, the path of its data), ``run_config`` is the
+        run's. It is called for every request. If ``node_config`` has ``passive=true``, the client
+        is passive; a value other than true or false is an error.
+    after : callable, optional
+        A function of the client and the context that is called after each answered request, for
+        example to write the site's labels to a file.
+
+    Examples
+    --------
+    >>> from fedlib.horizontal_dbscan import HorizontalDBSCANClient
+    >>> app = client_app(lambda context: HorizontalDBSCANClient([[0.1], [0.2]]))
+    """
+    app = ClientApp()
+
+    @app.query()
+    def report_partition(message: Message, context: Context) -> Message:
+        return reply(message, {"partition": context.node_config.get("partition-id", "none")})
+
+    @app.train()
+    def answer(message: Message, context: Context) -> Message:
+        try:
+            data = _answer(fields(message), context, make_client, after)
+        except Exception as error:
+            logger.exception("a request was not answered")
+            data = failure(type(error).__name__)
+        return reply(message, {"reply": data})
+
+    return app
+
+
+def _answer(
+    received: Mapping[str, Any],
+    context: Context,
+    make_client: Callable[[Context], Client],
+    after: Callable[[Client, Context], object] | None,
+) -> bytes:
+    """Answer a request from the state that the previous one left, and keep the new state."""
+    session, sequence, request = (received[name] for name in ("session", "sequence", "request"))
+    digest = hashlib.sha256(request).digest()
+    kept: Mapping[str, Any] = context.state.get(RECORD, {})
+    if kept.get("session") != session:
+        kept = {"sequence": 0, "digest": b"", "state": b""}
+    if (kept["sequence"], kept["digest"]) == (sequence, digest):
+        return cast(bytes, kept["reply"])
+    if sequence != kept["sequence"] + 1:
+        raise LostState(f"request {sequence} came after the state of request {kept['sequence']}")
+    client = make_client(context)
+    client.passive = client.passive or _is_passive(context)
+    if kept["state"]:
+        client.state = decode(kept["state"])
+    data = serve(client, request)
+    state = b"" if client.state is None else encode(client.state)
+    if after is not None:
+        after(client, context)
+    context.state[RECORD] = ConfigRecord(
+        {"session": session, "sequence": sequence, "digest": digest, "reply": data, "state": state}
+    )
+    return data
+
+
+def _is_passive(context: Context) -> bool:
+    passive = context.node_config.get("passive", False)
+    if not isinstance(passive, bool):
+        raise ValueError(f"passive must be true or false, without quotes; got {passive!r}")
+    return passive

@@ -1,0 +1,218 @@
+"""The transport to the nodes of a Flower grid."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedlib.ledger import Ledger
+from fedlib.transports.flower.records import (
+    PARTITION,
+    REQUEST,
+    error_name,
+    failure,
+    fields,
+    message,
+)
+
+__all__ = ["Flower", "PartitionError"]
+
+FIRST_POLL, LAST_POLL = 0.01, 1.0  # seconds between two polls
+POLL_SHARE = 0.05  # the largest delay of a reply by polling, as a share of the time waited so far
+
+Receiver = TypeVar("Receiver", str, int)
+
+logger = logging.getLogger(__name__)
+
+
+class PartitionError(ValueError):
+    """Two nodes have the same partition; the text names them."""
+
+
+class Flower:
+    """A transport to clients on the nodes of a Flower grid.
+
+    Parameters
+    ----------
+    grid : flwr.serverapp.Grid
+        The grid that a ServerApp's main function receives.
+    n_clients : int
+        The number of nodes that take part, at least 1: those whose ``partition-id`` is in
+        0..n_clients - 1. All others are left out, with a warning.
+    join_timeout : float, default=600
+        The time, in seconds, to wait for the nodes; positive. The clients of nodes that are absent
+        then are lost as NeverJoined. If a node failed to report its partition, the name of its last
+        error is added, as in NeverJoined_InvalidFab.
+    request_timeout : float, default=3600
+        The time, in seconds, within which a node must answer; positive. Its client is lost
+        (TimedOut) otherwise.
+
+    Attributes
+    ----------
+    clients : list of str
+        The clients' names: "0", "1" and so on.
+    errors : mapping of str to exception
+        Empty: the clients run elsewhere.
+    ledger : Ledger or None
+        The ledger of the current run.
+
+    Raises
+    ------
+    ValueError
+        When a parameter is out of range.
+    PartitionError
+        From an exchange, when two nodes have the same partition.
+
+    Examples
+    --------
+    >>> from fedlib import HorizontalDBSCAN
+    >>> from fedlib.horizontal_dbscan import HorizontalDBSCANClient
+    >>> from fedlib.transports.flower import GridInProcess, client_app
+    >>> sites = [[[0.1], [0.2]], [[5.0]]]
+    >>> def make_client(context):
+    ...     return HorizontalDBSCANClient(sites[context.node_config["partition-id"]])
+    >>> grid = GridInProcess(client_app(make_client), n_nodes=2)
+    >>> model = HorizontalDBSCAN(cell_size=1.0, min_samples=2).fit(Flower(grid, n_clients=2))
+    >>> model.cell_labels_
+    array([ 0, -1])
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        n_clients: int,
+        *,
+        join_timeout: float = 600,
+        request_timeout: float = 3600,
+    ):
+        if not n_clients >= 1:
+            raise ValueError(f"n_clients must be at least 1, got {n_clients}")
+        for name, seconds in {
+            "join_timeout": join_timeout,
+            "request_timeout": request_timeout,
+        }.items():
+            if not seconds > 0:
+                raise ValueError(f"{name} must be positive, got {seconds}")
+        self.clients: Sequence[str] = [str(partition) for partition in range(n_clients)]
+        self.errors: Mapping[str, BaseException] = {}
+        self.ledger: Ledger | None = None
+        self.join_timeout, self.request_timeout = join_timeout, request_timeout
+        self._grid = grid
+        self._session = secrets.token_hex(8)
+        self._sequence = dict.fromkeys(self.clients, 0)
+        self._nodes: dict[str, int] = {}
+        self._unreported: dict[str, int] = {}  # nodes that have not reported their partition yet
+        self._absent = "NeverJoined"
+        self._joined = False
+
+    def exchange(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Send the requests and wait until each client has answered or is lost."""
+        if not self._joined:
+            self._wait_for_nodes()
+            self._joined = True
+        self._read_partitions()  # a late report may reveal a second node with one partition
+        replies = {name: failure(self._absent) for name in requests if name not in self._nodes}
+        pending = self._send({n: data for n, data in requests.items() if n in self._nodes})
+        start = time.monotonic()
+        unsent = requests.keys() - replies.keys() - set(pending.values())
+        replies |= {name: failure("NotSent") for name in unsent}
+        while pending and time.monotonic() - start < self.request_timeout:
+            for name, reply in self._pull(pending):
+                replies[name] = _read_reply(reply)
+            if pending:
+                _pause(start)
+        return replies | {name: failure("TimedOut") for name in pending.values()}
+
+    def _send(self, requests: Mapping[str, bytes]) -> dict[str, str]:
+        """Push the requests and return the client of each message that was accepted."""
+        messages = {}
+        for name, request in requests.items():
+            self._sequence[name] += 1
+            content = {
+                "session": self._session,
+                "sequence": self._sequence[name],
+                "request": request,
+            }
+            messages[name] = message(self._nodes[name], REQUEST, content, self.request_timeout)
+        return self._push(messages)
+
+    def _wait_for_nodes(self) -> None:
+        """Request the partition of every node until all clients have a node."""
+        start = time.monotonic()
+        reported: set[int] = set()
+        while time.monotonic() - start < self.join_timeout:
+            known = reported | set(self._unreported.values())
+            new = sorted(set(self._grid.get_node_ids()) - known)
+            self._unreported |= self._push(
+                {node: message(node, PARTITION, {}, self.join_timeout) for node in new}
+            )
+            reported |= self._read_partitions()
+            if len(self._nodes) == len(self.clients):
+                return
+            _pause(start)
+        missing = [name for name in self.clients if name not in self._nodes]
+        logger.warning("%s: nodes of the partitions %s", self._absent, ", ".join(missing))
+
+    def _read_partitions(self) -> set[int]:
+        """Assign nodes to clients and return the nodes that have reported their partition.
+
+        A node that answered with an error is not returned, so that it receives a new request.
+        """
+        reported = set()
+        for node, reply in self._pull(self._unreported):
+            if reply.has_error():
+                self._absent = f"NeverJoined_{error_name(reply)}"
+                logger.warning("node %d did not report its partition: %s", node, error_name(reply))
+                continue
+            reported.add(node)
+            self._assign(node, fields(reply).get("partition"))
+        return reported
+
+    def _assign(self, node: int, partition: object) -> None:
+        name = str(partition)
+        if name in self._nodes:
+            raise PartitionError(
+                f"nodes {self._nodes[name]} and {node} both have the partition {name}"
+            )
+        if name in self.clients:
+            self._nodes[name] = node
+            return
+        self._absent = f"NeverJoined_{PartitionError.__name__}"
+        logger.warning(
+            "node %d takes no part in this run: its partition-id must be in 0..%d, got %s",
+            node,
+            len(self.clients) - 1,
+            partition,
+        )
+
+    def _push(self, messages: Mapping[Receiver, Message]) -> dict[str, Receiver]:
+        """Push messages and return the receiver of each that was accepted, by identifier."""
+        accepted = set(self._grid.push_messages(list(messages.values()))) if messages else set()
+        receivers = {sent.metadata.message_id: to for to, sent in messages.items()}
+        return {identifier: to for identifier, to in receivers.items() if identifier in accepted}
+
+    def _pull(self, pending: dict[str, Receiver]) -> list[tuple[Receiver, Message]]:
+        """Return the replies that have arrived, with their senders, and take them off the list."""
+        replies = self._grid.pull_messages(list(pending)) if pending else []
+        known = [reply for reply in replies if reply.metadata.reply_to_message_id in pending]
+        return [(pending.pop(reply.metadata.reply_to_message_id), reply) for reply in known]
+
+
+def _read_reply(reply: Message) -> bytes:
+    """Return the bytes of a node's reply, or of the `Failure` that stands for it."""
+    if reply.has_error():
+        return failure(error_name(reply))
+    data = fields(reply).get("reply")
+    return data if isinstance(data, bytes) else failure("InvalidReply")
+
+
+def _pause(start: float) -> None:
+    """Sleep before the next poll, the longer the more time has passed since ``start``."""
+    elapsed = time.monotonic() - start
+    time.sleep(min(max(FIRST_POLL, POLL_SHARE * elapsed), LAST_POLL))

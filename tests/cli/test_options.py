@@ -1,0 +1,65 @@
+"""Options made from signatures, parameter constraints and docstrings."""
+
+from numbers import Integral, Real
+
+import click
+import numpy as np
+import pytest
+from cli_helpers import invoke
+
+from fedlib.cli.options import Parameter, client_options, protocol_options
+from fedlib.cli.serve import OPTIONS
+from fedlib.federated import protocols
+from fedlib.validation import Interval, StrOptions
+
+
+def convert(text, *constraints):
+    """Return the value of an option whose parameter has these constraints."""
+    return Parameter(constraints).convert(text, None, None)
+
+
+def test_values_are_converted_as_the_constraints_allow():
+    whole = Interval(Integral, 0, None, closed="left")
+    real = Interval(Real, 0, None, closed="left")
+    assert convert("3", whole) == 3
+    assert convert("3", real) == 3.0
+    assert convert("none", whole, None) is None
+    assert convert("7", "random_state") == 7
+    assert convert("mean", StrOptions({"mean"}), whole) == "mean"
+    assert convert(None, whole, None) is None
+    for text in ("x", "1.5", "none"):
+        with pytest.raises(click.BadParameter, match=f"'{text}' is not one of: INTEGER"):
+            convert(text, whole)
+
+
+def test_arrays_are_read_from_files(tmp_path):
+    np.save(tmp_path / "init.npy", np.eye(2))
+    (tmp_path / "init.csv").write_text("1,0\n0,1\n")
+    for name in ("init.npy", "init.csv"):
+        array = convert(str(tmp_path / name), StrOptions({"k-means++"}), "array-like")
+        assert array.tolist() == [[1, 0], [0, 1]]
+    with pytest.raises(click.BadParameter, match="is not an array in a .npy or .csv file"):
+        convert("no.npy", "array-like")
+
+
+@pytest.mark.parametrize("name", protocols())
+def test_every_parameter_has_an_option_with_a_text(name):
+    estimator = protocols()[name]
+    options = {option.name: option for option in protocol_options(estimator)}
+    assert set(options) == set(estimator._get_param_names())
+    for option in options.values():
+        assert option.help, option.name
+    common = {flag for option in OPTIONS for flag in option.opts}
+    assert not common & {flag for option in options.values() for flag in option.opts}
+    text = invoke("serve", name, "--help")
+    assert all(option.opts[0] in text for option in options.values())
+
+
+def test_arguments_of_clients_are_options_of_join():
+    options = {option.name: option for option in client_options()}
+    assert {"client_key", "client_n_jobs", "client_random_state"} <= set(options)
+    assert "client_ids" not in options
+    assert options["client_key"].help.startswith("A file that contains: ")
+    assert options["client_key"].help.endswith("; for vertical-dbscan.")
+    text = invoke("join", "--help")
+    assert all(option.opts[0] in text for option in options.values())

@@ -1,0 +1,82 @@
+"""``fedlib predict``: the same as `predict` of the saved estimator, or one line."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from cli_helpers import CASES, classes, fitted, invoke, refuse, rows
+
+from fedlib import models
+from fedlib.federated import protocols
+
+PREDICTING = [name for name in CASES if hasattr(protocols()[name], "predict")]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Return a folder with the first site's rows; the test runs in it."""
+    monkeypatch.chdir(tmp_path)
+    rows()[0].assign(patient=[f"p{i}" for i in range(45)]).to_csv("rows.csv", index=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", PREDICTING)
+def test_labels_are_those_of_the_estimator(name, folder):
+    estimator = fitted(name)
+    models.save(estimator, "model.npz")
+    invoke(
+        "predict", "model.npz", "--data", "rows.csv", "--ids", "patient", "--labels-out", "o.csv"
+    )
+    table = pd.read_csv("o.csv")
+    assert table.columns.tolist() == ["patient", "label"]
+    assert table["label"].tolist() == estimator.predict(rows()[0]).tolist()
+    np.save("rows.npy", rows()[0].to_numpy())
+    invoke("predict", "model.npz", "--data", "rows.npy", "--labels-out", "o.npy")
+    assert np.load("o.npy").tolist() == table["label"].tolist()
+
+
+def test_probabilities_of_a_classifier(folder):
+    estimator = fitted("xgboost")
+    models.save(estimator, "model.json")
+    classes()[1].to_csv("new.csv", index=False)
+    arguments = ["--data", "new.csv", "--target", "kind", "--labels-out", "out.csv"]
+    invoke("predict", "model.json", *arguments, "--probabilities")
+    table = pd.read_csv("out.csv")
+    assert table.columns.tolist() == ["label", "probability_0", "probability_1"]
+    expected = estimator.predict_proba(rows()[1])
+    shares = table[["probability_0", "probability_1"]].to_numpy()
+    assert shares.astype(expected.dtype).tobytes() == expected.tobytes()
+
+
+def test_probabilities_of_a_mixture(folder):
+    estimator = fitted("gaussian-mixture")
+    models.save(estimator, "model.npz")
+    arguments = ["--data", "rows.csv", "--columns", "x,y", "--labels-out", "out.csv"]
+    invoke("predict", "model.npz", *arguments, "--probabilities")
+    shares = pd.read_csv("out.csv", float_precision="round_trip").drop(columns="label")
+    assert shares.columns.tolist() == [f"probability_{i}" for i in range(3)]
+    assert shares.to_numpy().tobytes() == estimator.predict_proba(rows()[0]).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message", "code"),
+    [
+        ("no.npz", "", "'no.npz' does not exist", 2),
+        ("rows.csv", "", "rows.csv: not a model file", 1),
+        ("kmeans", "--columns x", "rows.csv: ", 1),
+        ("kmeans", "", "column 'patient' must contain finite numbers, got 'p0' in row 1", 1),
+        ("kmeans", "--columns x,y --probabilities", "kmeans has no probabilities", 1),
+        ("kmeans", "--columns x,y --probabilities --labels-out o.npy", "needs a .csv file", 2),
+        ("kmeans", "--columns x,y --labels-out no/o.csv", "does not exist or cannot be", 2),
+        ("vertical-dbscan", "--columns x,y", "vertical-dbscan has no predictions for new rows", 1),
+    ],
+)
+def test_what_cannot_be_predicted_is_one_line(name, options, message, code, folder):
+    path = name
+    if name in CASES:
+        path = f"{name}.npz"
+        models.save(fitted(name), path)
+    arguments = ["predict", path, "--data", "rows.csv", "--labels-out", "out.csv"]
+    assert message in refuse(*arguments, *options.split(), code=code)
+    assert not Path("out.csv").exists()

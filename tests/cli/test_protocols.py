@@ -1,0 +1,35 @@
+"""``fedlib protocols``, and the page's table of what the messages disclose."""
+
+import re
+
+import pytest
+from cli_helpers import PAGE, invoke
+
+from fedlib.cli.protocols import messages_of
+from fedlib.federated import protocols
+
+
+@pytest.mark.parametrize("name", protocols())
+def test_every_message_of_a_protocol_is_listed(name):
+    pairs = messages_of(protocols()[name])
+    assert pairs
+    output = invoke("protocols")
+    for request, reply in pairs:
+        assert f"  server  {request.__name__}: {request.discloses}\n" in output
+        assert f"  site    {reply.__name__}: {reply.discloses}\n" in output
+
+
+def test_the_names_alone():
+    assert invoke("protocols", "--names").split() == list(protocols())
+
+
+def test_the_page_shows_what_the_messages_disclose():
+    rows = []
+    for name, estimator in protocols().items():
+        if estimator.__module__.startswith("fedlib."):
+            for request, reply in messages_of(estimator):
+                left = f"| `{name}` | `{request.__name__}` | {request.discloses} |"
+                rows.append(f"{left} `{reply.__name__}` | {reply.discloses} |")
+    table = "\n".join(rows)
+    shown = re.findall(r"^\| `[a-z-]+` \|.*", PAGE.read_text(encoding="utf-8"), re.M)
+    assert "\n".join(shown) == table, f"the page's table must be:\n{table}"

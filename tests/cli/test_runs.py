@@ -1,0 +1,215 @@
+"""Whole runs by the command line give the same results as `fit` in process."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from cli_helpers import (
+    ANSWER,
+    CASES,
+    HORIZONTAL,
+    PAGE,
+    SITES,
+    assert_labels_as_in_process,
+    fitted,
+    flags,
+    invoke,
+    joining,
+    labels,
+    rows,
+    serving,
+)
+
+from fedlib import HorizontalDBSCAN, models
+from fedlib.federated import protocols
+
+pytest.importorskip("flask")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_protocol_gives_the_same_as_in_process(name, command, site):
+    case, here = CASES[name], fitted(name)
+    Path("rows.key").write_bytes(bytes(range(32)))
+    options = ["--model-out", "model.npz", "--ledger-out", "ledger.csv"]
+    server, url = serving(command, *options, protocol=["serve", name, *flags(case.parameters)])
+    sites = []
+    for i, data in enumerate(case.data()):
+        data.to_csv(f"{i}.csv", index=False)
+        write = ["--labels-out", f"labels-{i}.csv"] if hasattr(here, "labels_") else []
+        token = ["--token-file", f"tokens/{i}.token"]
+        further = case.join.format(site=i).split()
+        sites.append(command("join", url, "--data", f"{i}.csv", *token, *write, *further))
+    for one in (*sites, server):
+        assert "warning" not in one.ends()
+    ledger = here.ledger_.to_frame().to_csv(index=False, lineterminator="\n")
+    assert Path("ledger.csv").read_text() == ledger
+    models.save(here, "here.npz")
+    assert Path("model.npz").read_bytes() == Path("here.npz").read_bytes()
+    known = getattr(here, "labels_", [])
+    common = isinstance(known, np.ndarray)  # one array for the rows that all sites share
+    for i, expected in enumerate([known] * 3 if common else known):
+        table = pd.read_csv(f"labels-{i}.csv", dtype={"id": str})
+        assert table["label"].to_numpy(np.int64).tobytes() == expected.tobytes()
+        assert len(set(expected)) > 1
+        if "--ids" in case.join:
+            assert table["id"].tolist() == case.data()[i]["id"].tolist()
+
+
+def test_every_protocol_of_the_package_is_tested():
+    package = {n for n, kind in protocols().items() if kind.__module__.startswith("fedlib.")}
+    assert package <= set(CASES)
+
+
+def test_the_installed_command(site):
+    """Started as a shell does: tokens made by the server, a passive site, three kinds of files."""
+    program = [Path(sys.executable).with_name("fedlib")]
+    parts = rows()
+    np.save("2.npy", parts[1].to_numpy())
+    parts[2].to_parquet("3.parquet")
+    shutil.copy("0.csv", "1.csv")
+    arguments = [*HORIZONTAL, "--clients", "3", "--bind", "127.0.0.1:0", "--model-out", "m.json"]
+    server = subprocess.Popen([*program, *arguments], stderr=subprocess.PIPE, text=True)
+    url = re.search(r"at (http://\S+)", server.stderr.readline())[1]
+    assert "site-N.token" in server.stderr.readline()
+    sites = [
+        subprocess.Popen(
+            [*program, "join", url, "--data", data, "--labels-out", f"labels-{i}.npy", *more],
+            env={**os.environ, "FEDLIB_TOKEN": Path(f"tokens/site-{i}.token").read_text().strip()},
+        )
+        for i, data, *more in [
+            (1, "1.csv", "--passive"),
+            (2, "2.npy"),
+            (3, "3.parquet", "--protocol", "horizontal-dbscan"),
+        ]
+    ]
+    assert [one.wait(ANSWER) for one in (*sites, server)] == [0] * 4
+    lines = server.stderr.read().splitlines()
+    server.stderr.close()
+    assert "0 of 3 clients joined" in lines
+    assert re.fullmatch(r"finished after 2 steps, [\d.]+ kB", lines[-1])
+    here = HorizontalDBSCAN(cell_size=0.5, min_samples=4).fit(parts, passive=[0])
+    for i, expected in enumerate(here.labels_, start=1):
+        assert np.load(f"labels-{i}.npy").tobytes() == expected.tobytes()
+    model = models.load("m.json")
+    assert model.cell_labels_.tobytes() == here.cell_labels_.tobytes()
+    assert model.get_params() == here.get_params()
+
+
+def test_over_tls(command, site):
+    """With the certificates that the page's commands make."""
+    if not shutil.which("openssl"):
+        pytest.skip("needs openssl")
+    blocks = re.findall(r"^```console\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    for block in blocks:
+        lines = "\n".join(re.findall(r"^\$ ((?:.*\\\n)*.*)$", block, re.M))
+        if lines.startswith("openssl"):
+            text = lines.replace("fedlib.example.org", "localhost")
+            subprocess.run(text, shell=True, check=True, cwd=site, capture_output=True)
+    server, url = serving(command, "--cert", "server.pem", "--key", "server.key")
+    assert url.startswith("https://")
+    url = url.replace("127.0.0.1", "localhost")
+    stranger = joining(command, url, "0", "--patience", "0")
+    assert "certificate verify failed" in stranger.ends(1)
+    sites = [joining(command, url, name, "--ca", "ca.pem") for name in SITES]
+    for one in (*sites, server):
+        one.ends()
+    assert_labels_as_in_process(HorizontalDBSCAN(cell_size=0.5, min_samples=4))
+
+
+def test_an_interrupted_server_stops_its_clients(command, site):
+    server, url = serving(command, "--ledger-out", "ledger.csv")
+    sites = [joining(command, url, name) for name in SITES[:2]]
+    server.prints("2 of 3 clients joined")
+    server.signal(signal.SIGINT)
+    assert server.ends(130).endswith("interrupted\n")
+    for one in sites:
+        assert "the server has stopped the run" in one.ends(1)
+    assert set(pd.read_csv("ledger.csv")["message"]) == {"CountCells"}  # not sent before all join
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_client_leaves_and_the_server_reports_it(number, command, site):
+    server, url = serving(command, "--ledger-out", "ledger.csv", "--gone-after", ANSWER)
+    frozen, leaves = joining(command, url, "0"), joining(command, url, "1")
+    server.prints("2 of 3 clients joined")
+    frozen.signal(signal.SIGSTOP)
+    stays = joining(command, url, "2")
+    server.prints("step 1: CountCells, 2 of 3 answered")
+    leaves.signal(number)
+    assert leaves.ends(130).endswith("interrupted\n")
+    frozen.signal(signal.SIGCONT)
+    output = server.ends(1)
+    assert re.search(r"lost at \d\d:\d\d:\d\d: 1, Left at AssignCells, step 2", output)
+    error = "Error: 2 of 3 clients remain, 3 are needed. Lost: '1': Left at AssignCells, step 2"
+    assert error in output
+    for one in (stays, frozen):
+        assert "the server has stopped the run" in one.ends(1)
+    ledger = pd.read_csv("ledger.csv")  # it is written although the run failed
+    assert "Failure" in set(ledger["message"])
+
+
+def test_a_killed_client_and_a_frozen_client_continue(command, site):
+    """The frozen client keeps the step open while another one that has answered is killed."""
+    server, url = serving(command, "--rejoin-timeout", ANSWER, "--gone-after", "1")
+    victim = joining(command, url, "0", "--state-dir", "state")
+    frozen = joining(command, url, "1")
+    server.prints("2 of 3 clients joined")
+    frozen.signal(signal.SIGSTOP)
+    last = joining(command, url, "2")
+    server.prints("step 1: CountCells, 2 of 3 answered")
+    victim.signal(signal.SIGKILL)
+    victim.process.join(ANSWER)
+    again = joining(command, url, "0", "--state-dir", "state")
+    again.prints("joined")
+    frozen.signal(signal.SIGCONT)
+    for one in (server, again, frozen, last):
+        one.ends()
+    assert_labels_as_in_process(HorizontalDBSCAN(cell_size=0.5, min_samples=4))
+    assert list(Path("state").iterdir()) == []
+
+
+def test_kept_labels_are_written_when_the_server_has_gone(site):
+    from fedlib.messages import Labels, encode
+    from fedlib.transports.http import Checkpoint
+
+    known = np.arange(len(rows()[0]))
+    Checkpoint("run", "0", 2, b"", encode(Labels(known))).save(site / "state")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    arguments = ["join", url, "--patience", "0", "--token-file", "tokens/0.token"]
+    arguments += ["--data", "0.csv", "--labels-out", "labels-0.csv"]
+    assert "no answer" in invoke(*arguments, "--state-dir", "empty", code=1)
+    assert not Path("labels-0.csv").exists()
+    assert "the labels kept in state are used" in invoke(*arguments, "--state-dir", "state")
+    assert labels("0").tolist() == known.tolist()
+    assert "no answer" in invoke(*arguments, "--state-dir", "state", code=1)  # it was finished
+
+
+def test_a_site_runs_only_the_agreed_protocol(command, site):
+    server, url = serving(command, "--join-timeout", "5", "--min-clients", "1")
+    refusing = joining(command, url, "0", "--protocol", "vertical-dbscan")
+    error = "the server runs 'horizontal-dbscan'; this site agrees to 'vertical-dbscan' only"
+    assert error in refusing.ends(1)
+    server.signal(signal.SIGINT)
+    server.ends(130)
+
+
+def test_a_served_model_is_a_model_file(command, site):
+    """The document in it can be read without this package."""
+    server, url = serving(command, "--model-out", "model.npz")
+    for one in [joining(command, url, name) for name in SITES]:
+        one.ends()
+    server.ends()
+    with np.load("model.npz") as file:
+        document = json.loads(str(file["model.json"]))
+        assert document["protocol"] == "horizontal-dbscan"
+        assert set(document["arrays"]) < set(file)

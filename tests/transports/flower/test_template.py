@@ -1,0 +1,132 @@
+"""The app's template on a grid in this process."""
+
+import importlib
+import re
+import sys
+import tomllib
+
+import numpy as np
+import pandas as pd
+import pytest
+from flower_helpers import SITES, frozen, model, states
+from flwr.app import Context, RecordDict
+
+from fedlib import VerticalDBSCAN, datasets, models
+from fedlib.flower_app import TEMPLATE, new
+from fedlib.transports.flower import GridInProcess
+
+
+def test_the_app_has_no_dependencies():
+    """A package index would deliver another project under the name fedlib."""
+    project = tomllib.loads((TEMPLATE / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == []
+
+
+@pytest.fixture
+def app(tmp_path, monkeypatch):
+    """Return the app's two modules and its run's configuration."""
+    monkeypatch.syspath_prepend(new(tmp_path / "app"))
+    client, server = (
+        importlib.import_module(f"fedlib_app.{name}_app") for name in ("client", "server")
+    )
+    config = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    yield client.app, server.app, config["config"]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "fedlib_app"]:
+        del sys.modules[name]
+
+
+def serve(app, grid):
+    """Run the app's server on a grid."""
+    app[1](grid, Context(1, 0, {}, RecordDict(), grid.run_config))
+
+
+def test_the_app_runs_the_protocol_that_its_configuration_names(app, tmp_path, capsys):
+    changes = {
+        "protocol": "vertical-dbscan",
+        "parameters": "eps = 0.3, min_samples = 5",
+        "split": "columns",
+        "n-clients": 2,
+        "output": str(tmp_path / "output"),
+    }
+    grid = GridInProcess(app[0], 2, app[2] | changes)
+    for node, config in grid.node_configs.items():
+        config |= {"labels": str(tmp_path / f"{node}.csv"), "demo": True}
+    serve(app, grid)
+    X = datasets.load("moons").X
+    here = VerticalDBSCAN(eps=0.3, min_samples=5).fit([X[:, :1], X[:, 1:]])
+    there = models.load(tmp_path / "output" / "model.npz")
+    assert frozen(there.labels_) == frozen(here.labels_)
+    for node in grid.node_configs:
+        kept = pd.read_csv(tmp_path / f"{node}.csv")["label"]
+        assert kept.tolist() == here.labels_.tolist()
+    assert "3 exchanges in" in capsys.readouterr().out
+
+
+def test_the_app_refuses_an_unknown_protocol(app):
+    grid = GridInProcess(app[0], 3, app[2] | {"protocol": "kmean"})
+    with pytest.raises(ValueError, match="protocol must be one of .*kmeans.*, got 'kmean'"):
+        serve(app, grid)
+
+
+@pytest.fixture
+def sites(app, tmp_path):
+    """Return a grid whose nodes have their rows in files."""
+    changes = {"parameters": "cell_size = 1.0, min_samples = 2", "min-clients": 2}
+    grid = GridInProcess(app[0], 3, app[2] | changes)
+    for config, rows in zip(grid.node_configs.values(), SITES, strict=True):
+        config["data"] = str(tmp_path / f"{config['partition-id']}.csv")
+        pd.DataFrame(rows, columns=["x"]).to_csv(config["data"], index=False)
+    return grid
+
+
+def test_a_site_has_its_file_and_agrees_to_one_protocol(app, sites, capsys):
+    serve(app, sites)
+    assert frozen([state.labels for state in states(sites)]) == frozen(model().fit(SITES).labels_)
+    sites.node_configs[1001]["protocol"] = "kmeans"  # the only one to which this site agrees
+    serve(app, sites)
+    assert "client 1 was lost: ValueError at CountCells, step 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("mistake", "text"),
+    [
+        ({"dta": "1.csv"}, "node-config must have only the keys .*; got dta"),
+        ({"Passive": True}, "node-config must have only the keys .*; got Passive"),
+        ({"data": None}, "got data=None, demo=False"),
+        ({"data": None, "dta": "1.csv"}, "node-config must have only the keys .*; got dta"),
+        ({"demo": True}, "must have either .* or demo=true; got data='"),
+        ({"data": None, "demo": "true"}, "got data=None, demo='true'"),
+    ],
+)
+def test_a_mistake_in_a_sites_configuration_is_an_error(app, sites, mistake, text, capsys, caplog):
+    config = sites.node_configs[1001]
+    changed = {name: value for name, value in (config | mistake).items() if value is not None}
+    config.clear()
+    config |= changed
+    serve(app, sites)
+    assert "client 1 was lost: ValueError at CountCells, step 1" in capsys.readouterr().out
+    assert re.search(text, caplog.text)
+
+
+def test_a_sites_secret_is_read_from_its_file(app, tmp_path):
+    """Vertical DBSCAN with identifiers, which the sites hash with a shared key."""
+    X, ids = np.array([[0.1, 0.2], [0.3, 0.1], [9.0, 5.0]]), ["a", "b", "c"]
+    changes = {"protocol": "vertical-dbscan", "parameters": "eps = 1.0, min_samples = 2"}
+    changes |= {"n-clients": 2, "output": str(tmp_path / "output")}
+    grid = GridInProcess(app[0], 2, app[2] | changes)
+    key = tmp_path / "rows.key"
+    key.write_bytes(bytes(range(32)))
+    for column, config in enumerate(grid.node_configs.values()):
+        frame = pd.DataFrame({"patient": ids, "x": X[:, column]})
+        frame.to_csv(tmp_path / f"{column}.csv", index=False)
+        config |= {"data": str(tmp_path / f"{column}.csv"), "ids": "patient"}
+        config |= {"client-n-jobs": 1, "client-key": str(key)}
+    serve(app, grid)
+    here = VerticalDBSCAN(eps=1.0, min_samples=2).fit([X[:, :1], X[:, 1:]], ids=[ids, ids])
+    there = models.load(tmp_path / "output" / "model.npz")
+    assert frozen(there.labels_) == frozen(here.labels_)
+    other = tmp_path / "other.key"
+    other.write_bytes(bytes(32))
+    grid.node_configs[1001]["client-key"] = str(other)
+    with pytest.raises(ValueError, match="clients disagree on the rows' identifiers"):
+        serve(app, grid)
