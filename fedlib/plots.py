@@ -177,6 +177,7 @@ def strip(
     ['ARI', 'AMI']
     """
     ax = ax or plt.gca()
+    names = [name for name, _ in values.items()]  # a DataFrame will do as well
     rng = np.random.default_rng(0)
     for i, (name, measured) in enumerate(values.items()):
         measured = np.asarray(measured, float)
@@ -187,10 +188,10 @@ def strip(
             lines = ax.vlines if horizontal else ax.hlines
             lines(float(printed[name]), i - 0.35, i + 0.35, color=RED, lw=1.5)
     if horizontal:
-        ax.set_yticks(range(len(values)), list(values))
+        ax.set_yticks(range(len(names)), names)
         ax.invert_yaxis()
     else:
-        ax.set_xticks(range(len(values)), [name.replace(" ", "\n") for name in values])
+        ax.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names])
     return ax
 
 
