@@ -1,8 +1,8 @@
-"""The tasks behind `make book`: run the notebooks that changed, stage the pages, build the HTML.
+"""The tasks of `make book`: run the notebooks that changed, collect the pages, build the HTML.
 
-`notebooks/study.yml` says what is run. One notebook with one parameter set is one task, keyed on
-the notebook, its parameters, the library, the locked packages and the data. `.venv/bin/doit list
---all` shows them all, `.venv/bin/doit notebook:quick/dbscan` runs one.
+`notebooks/study.yml` lists the runs. One notebook with one parameter set is one task. It runs again
+if the notebook, its parameters, the library, the locked packages or the data have changed.
+`.venv/bin/doit list --all` lists all tasks, and `.venv/bin/doit notebook:quick/dbscan` runs one.
 """
 
 import json
@@ -34,7 +34,13 @@ COMMON = [
 
 
 def study():
-    """Return `study.yml` as it is, checked for misspelt keys."""
+    """Return the content of `study.yml`.
+
+    Raises
+    ------
+    ValueError
+        When an entry has an unknown key or no quick parameter set.
+    """
     notebooks = yaml.safe_load(Path("notebooks/study.yml").read_text(encoding="utf-8")) or {}
     for name, entry in notebooks.items():
         if unknown := set(entry) - {"results", "needs", *PROFILES}:
@@ -45,7 +51,7 @@ def study():
 
 
 def pages(profile):
-    """Yield ``(page, notebook, parameters, results, needs)`` for every run of the profile."""
+    """Yield ``(page, notebook, parameters, results, needs)`` for each run of a profile."""
     for notebook, entry in study().items():
         sets = entry.get(profile, entry["quick"])
         for index, (name, parameters) in enumerate(sets.items()):
@@ -57,7 +63,7 @@ def pages(profile):
 
 
 def results_of(profile, notebook=None):
-    """Return the result files that the profile's runs write, or those of one notebook."""
+    """Return the result files of a profile's runs, or only those of one notebook."""
     return [
         BUILD / "results" / profile / result
         for _, name, _, results, _ in pages(profile)
@@ -67,24 +73,24 @@ def results_of(profile, notebook=None):
 
 
 def task_data():
-    """Fetch what can be fetched and see which data sets are the real ones."""
-    return {"actions": [drop_left_overs, data_in_use], "uptodate": [False]}
+    """Fetch the data and record which data sets are real."""
+    return {"actions": [drop_stale_results, data_in_use], "uptodate": [False]}
 
 
-def drop_left_overs():
-    """Remove results that no notebook promises (any more), so that no summary reads them."""
+def drop_stale_results():
+    """Remove result files that no run writes any more, so that no summary reads them."""
     for profile in PROFILES:
-        promised = results_of(profile)
+        current = results_of(profile)
         for path in (BUILD / "results" / profile).glob("*"):
-            if path not in promised:
+            if path not in current:
                 path.unlink()
 
 
 def data_in_use():
-    """Return ``{name: [source, sha256]}``; fail for a file that is not what it should be."""
-    from fedlib import datasets  # here, so that listing the tasks stays quick
+    """Return ``{name: [source, sha256]}``, or a failure if a file has the wrong content."""
+    from fedlib import datasets  # a slow import that listing the tasks does not need
 
-    warnings.simplefilter("ignore", datasets.StandInWarning)  # the notebooks say it themselves
+    warnings.simplefilter("ignore", datasets.StandInWarning)  # every page states it
     try:
         loaded = [datasets.load(name) for name in datasets.NAMES]
     except ValueError as error:
@@ -127,7 +133,7 @@ def task_notebook():
 
 
 def task_results():
-    """Keep the results of a complete run on real data under book/results."""
+    """Copy the results of a complete run on real data to book/results."""
     for profile in PROFILES:
         yield {
             "name": profile,
@@ -140,10 +146,10 @@ def task_results():
 
 
 def keep_results(profile, data):
-    """Copy the results where they are tracked; return checksums of what is tracked then."""
+    """Copy results to book/results, if complete and on real data; return all checksums there."""
     stand_ins = [name for name, source in data.items() if source[0] == "stand-in"]
     if profile == "full" and stand_ins:
-        print(f"{RESULTS} stays as it is: stand-ins took the place of {', '.join(stand_ins)}")
+        print(f"{RESULTS} is unchanged: this run used stand-ins for {', '.join(stand_ins)}")
     elif profile == "full":
         RESULTS.mkdir(exist_ok=True)
         for path in results_of(profile):
@@ -154,7 +160,7 @@ def keep_results(profile, data):
 
 
 def task_book():
-    """Stage the pages beside the executed notebooks and build the HTML."""
+    """Collect the pages and the executed notebooks in one folder and build the HTML."""
     for profile in PROFILES:
         stage = BUILD / "stage" / profile
         jupyter_book = str(Path(sys.executable).with_name("jupyter-book"))
@@ -180,12 +186,12 @@ def task_book():
 
 
 def is_source(path):
-    """Tell whether a path under book/ is written by hand."""
+    """Return whether a path under book/ is written by hand."""
     return path.is_file() and "__pycache__" not in path.parts and RESULTS not in path.parents
 
 
 def stage_pages(stage):
-    """Mirror the repository's pages in the stage; what an earlier build left there goes."""
+    """Copy the hand-written pages to the stage, and remove an earlier build there."""
     for folder in ("book", "_build"):
         shutil.rmtree(stage / folder, ignore_errors=True)
     shutil.copytree("book", stage / "book", ignore=shutil.ignore_patterns("__pycache__"))
@@ -193,16 +199,16 @@ def stage_pages(stage):
 
 
 def publish(built, html):
-    """Move the finished pages to the path that `make book` prints."""
+    """Move the HTML to the path that `make book` prints."""
     shutil.rmtree(html, ignore_errors=True)
     html.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(built, html)
 
 
 class Progress(ZeroReporter):
-    """One line a notebook with its time; what went wrong comes last, on stderr."""
+    """Print one line per notebook with its time, and reports of failures at the end, on stderr."""
 
-    desc = "one line a notebook"
+    desc = "one line per notebook"
 
     def __init__(self, outstream, options):
         super().__init__(outstream, options)
@@ -212,50 +218,50 @@ class Progress(ZeroReporter):
         self.failed = []
 
     def initialize(self, tasks, selected_tasks):
-        """Find the notebooks that the selected tasks stand on."""
-        reached, waiting = set(), list(selected_tasks)
-        while waiting:
-            name = waiting.pop()
+        """Collect the notebooks on which the selected tasks depend."""
+        reached, stack = set(), list(selected_tasks)
+        while stack:
+            name = stack.pop()
             if name not in reached:
                 reached.add(name)
-                waiting += tasks[name].task_dep
+                stack += tasks[name].task_dep
         self.notebooks = {name for name in reached if name.startswith("notebook:")}
 
     def execute_task(self, task):
-        """Note when the task began."""
+        """Record the start of a task."""
         self.started[task.name] = time.perf_counter()
 
     def add_success(self, task):
-        """Tell what it took."""
-        self.tell(task, f"{time.perf_counter() - self.started[task.name]:.1f} s")
+        """Report the time of a task."""
+        self.report(task, f"{time.perf_counter() - self.started[task.name]:.1f} s")
 
     def skip_uptodate(self, task):
-        """Say that it was left as it is."""
-        self.tell(task, "up to date")
+        """Report a task that did not have to run."""
+        self.report(task, "up to date")
 
     def add_failure(self, task, fail):
-        """Keep the failure for the end; a task that only lacks its input has not failed itself."""
+        """Keep the failure for the end, unless the task only lacks the output of another one."""
         if not isinstance(fail, UnmetDependency):
-            self.tell(task, "FAILED")
+            self.report(task, "FAILED")
             self.failed.append((task, fail))
 
-    def tell(self, task, outcome):
-        """Write the line of a notebook, of the book, or of any failure."""
+    def report(self, task, outcome):
+        """Print the outcome of a notebook, of the book, or of any task that failed."""
         if task.name in self.notebooks:
             self.done += 1
-            self.write(f"[{self.done}/{len(self.notebooks)}] {task.doc} … {outcome}\n")
+            self.write(f"[{self.done}/{len(self.notebooks)}] {task.doc}: {outcome}\n")
         elif task.name.startswith("book:") or outcome == "FAILED":
-            self.write(f"{task.name} … {outcome}\n")
+            self.write(f"{task.name}: {outcome}\n")
         self.outstream.flush()
 
     def complete_run(self):
-        """Show what the failed tasks said."""
+        """Print the output of the tasks that failed."""
         for task, fail in self.failed:
             texts = [action.err for action in task.actions]
-            if task.name in self.notebooks:  # its report; stdout of the others is chatter
+            if task.name in self.notebooks:  # run.py reports failures on stdout
                 texts += [action.out for action in task.actions]
-            said = "".join(filter(None, texts))
-            sys.stderr.write(f"\n{said or fail.get_msg()}\n")
+            text = "".join(filter(None, texts))
+            sys.stderr.write(f"\n{text or fail.get_msg()}\n")
 
 
 DOIT_CONFIG = {"reporter": Progress, "backend": "json", "dep_file": str(BUILD / "doit.json")}

@@ -1,4 +1,8 @@
-"""Pictures for the book: points and their clusters, cells of a grid, the conversation of a run."""
+"""Figures for the book: points and their clusters, the cells of a grid, a run's messages.
+
+Functions that draw into one panel take its axes as ``ax`` (by default the current ones) and return
+them. `compare` makes a figure of several panels.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +25,37 @@ from numpy.typing import ArrayLike
 
 from fedlib.ledger import SERVER, Entry, Ledger
 
-__all__ = ["Slider", "cells", "colours", "scatter", "sequence_diagram", "slider"]
+__all__ = [
+    "Slider",
+    "calls",
+    "cells",
+    "colours",
+    "compare",
+    "scatter",
+    "sequence_diagram",
+    "slider",
+    "strip",
+]
 
 NOISE = "#8c8c8c"
 NO_CLUSTER = "#dcdcdc"
 FAILURE = "#b3202c"
 MARKERS = "osD^v"
-LETTERS = 26  # of small print between two columns of a sequence diagram
-LINE = 0.22  # the height of one more line of it, where a row has 1
+LETTERS = 26  # small letters that fit between two columns of a sequence diagram
+LINE = 0.22  # height of one more line of small letters; the height of a row is 1
+BLUE = "#3f90da"
+RED = "#bd1f01"
 
 
 def colours(labels: ArrayLike) -> np.ndarray:
-    """Return an RGBA colour for each label: ten that colour-blind readers can tell, then again.
+    """Return one RGBA colour per label.
+
+    The ten colours can be distinguished by colour-blind readers; label 10 has the first one again.
 
     Parameters
     ----------
     labels : array (n,) of int
-        -1, noise, is grey.
+        Noise, -1, is grey.
 
     Examples
     --------
@@ -58,10 +76,10 @@ def scatter(
     ax: Axes | None = None,
     size: float = 6,
 ) -> Axes:
-    """Draw points (n, 2) in the colours of their clusters, noise as small grey crosses.
+    """Draw points (n, 2) in the colours of their clusters, and noise as small grey crosses.
 
-    Clusters beyond the tenth repeat the colours with another marker. With labels, the title ends
-    with the number of clusters and of noise points. Returns the axes.
+    Clusters beyond the tenth repeat the colours with another marker. If there is noise or more
+    than one cluster, the title ends with their numbers.
 
     Examples
     --------
@@ -75,20 +93,141 @@ def scatter(
     noise = labels < 0
     x, y = points.T
     ax.scatter(x[noise], y[noise], s=size, c=NOISE, marker="x", linewidths=0.7)
-    for turn in range(labels.max(initial=-1) // 10 + 1):
-        now = ~noise & (labels // 10 == turn)
-        marker = MARKERS[turn % len(MARKERS)]
-        ax.scatter(x[now], y[now], s=size, c=colours(labels[now]), marker=marker, linewidths=0)
+    for ten in range(labels.max(initial=-1) // 10 + 1):
+        these = ~noise & (labels // 10 == ten)
+        style = {"c": colours(labels[these]), "marker": MARKERS[ten % len(MARKERS)]}
+        ax.scatter(x[these], y[these], s=size, linewidths=0, **style)
     if title is not None:
-        found = len(np.unique(labels[~noise]))
-        counted = f": {_number(found, 'cluster')}, {_number(noise.sum(), 'noise point')}"
-        ax.set_title(title + (counted if noise.any() or found > 1 else ""))
+        n_clusters = len(np.unique(labels[~noise]))
+        counted = f": {_number(n_clusters, 'cluster')}, {_number(noise.sum(), 'noise point')}"
+        ax.set_title(title + (counted if noise.any() or n_clusters > 1 else ""))
     ax.set_aspect("equal")
     return ax
 
 
 def _number(n: int, noun: str) -> str:
+    """Return a number with its noun, such as ``"2 clusters"``."""
     return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
+def compare(
+    points: ArrayLike,
+    labellings: Mapping[str, ArrayLike],
+    *,
+    size: float = 6,
+    width: float = 3.7,
+    height: float = 3.9,
+) -> Figure:
+    """Draw the same points once per labelling, side by side.
+
+    Parameters
+    ----------
+    points : array (n, 2)
+    labellings : mapping of str to array (n,) of int
+        The title of each panel and the labels of the points in it.
+    size : float, default=6
+        Of the points.
+    width, height : float
+        Of one panel, in inches.
+
+    Examples
+    --------
+    >>> from fedlib.plots import compare
+    >>> figure = compare([[0, 0], [1, 1]], {"classes": [0, 1], "DBSCAN": [0, -1]})
+    >>> [ax.get_title() for ax in figure.axes]
+    ['classes: 2 clusters, 0 noise points', 'DBSCAN: 1 cluster, 1 noise point']
+    """
+    n = len(labellings)
+    options = {"layout": "constrained", "sharex": True, "sharey": True, "squeeze": False}
+    figure, axes = plt.subplots(1, n, figsize=(width * n, height), **options)
+    for ax, (title, labels) in zip(axes[0], labellings.items(), strict=True):
+        scatter(points, labels, title=title, ax=ax, size=size)
+        ax.title.set_fontsize("small")
+    return figure
+
+
+def strip(
+    values: Mapping[str, ArrayLike],
+    printed: Mapping[str, float] | None = None,
+    *,
+    horizontal: bool = False,
+    alpha: float = 0.5,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw repeated measurements as one strip of dots per name, with printed numbers as red lines.
+
+    Parameters
+    ----------
+    values : mapping of str to array (n,)
+        The measurements by name. Their dots are spread at random (with a fixed seed) across the
+        strip, so that they hide each other less.
+    printed : mapping of str to float, optional
+        Published numbers, drawn across the strips of the same names.
+    horizontal : bool, default=False
+        Draw the strips one below the other, and not side by side.
+    alpha : float, default=0.5
+        Opacity of the dots.
+    ax : Axes, optional
+
+    Examples
+    --------
+    >>> from fedlib.plots import strip
+    >>> ax = strip({"ARI": [0.7, 0.8], "AMI": [0.6, 0.7]}, {"ARI": 0.75})
+    >>> [label.get_text() for label in ax.get_xticklabels()]
+    ['ARI', 'AMI']
+    """
+    ax = ax or plt.gca()
+    names = [name for name, _ in values.items()]  # a DataFrame will do as well
+    rng = np.random.default_rng(0)
+    for i, (name, measured) in enumerate(values.items()):
+        measured = np.asarray(measured, float)
+        across = i + rng.uniform(-0.25, 0.25, len(measured))
+        x, y = (measured, across) if horizontal else (across, measured)
+        ax.scatter(x, y, s=6, c=BLUE, alpha=alpha, linewidths=0)
+        if printed and name in printed:
+            lines = ax.vlines if horizontal else ax.hlines
+            lines(float(printed[name]), i - 0.35, i + 0.35, color=RED, lw=1.5)
+    if horizontal:
+        ax.set_yticks(range(len(names)), names)
+        ax.invert_yaxis()
+    else:
+        ax.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names])
+    return ax
+
+
+def calls(
+    ax: Axes, names: Sequence[str], arrows: Sequence[tuple[int, int, str]], title: str
+) -> Axes:
+    """Draw calls between the parts of a program, each part a column, time running downwards.
+
+    Parameters
+    ----------
+    ax : Axes
+    names : sequence of str
+        The parts.
+    arrows : sequence of (int, int, str)
+        The calls in order: from which column, to which column, and the text above the arrow.
+    title : str
+
+    Examples
+    --------
+    >>> from fedlib.plots import calls
+    >>> ax = calls(plt.gca(), ["server", "client"], [(0, 1, "request"), (1, 0, "reply")], "toy")
+    >>> [text.get_text() for text in ax.texts]
+    ['server', 'client', '', 'request', '', 'reply']
+    """
+    for x, name in enumerate(names):
+        ax.plot([x, x], [0.2, -len(arrows) - 0.2], lw=0.8, color="grey", zorder=0)
+        ax.text(x, 0.4, name, ha="center", va="bottom", fontsize=8, weight="bold")
+    style = {"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0}
+    for row, (start, stop, text) in enumerate(arrows):
+        y = -row - 0.5
+        ax.annotate("", xy=(stop, y), xytext=(start, y), arrowprops=style)
+        ax.text((start + stop) / 2, y + 0.08, text, ha="center", va="bottom", fontsize=7.5)
+    ax.set(xlim=(-0.6, len(names) - 0.4), ylim=(-8.4, 1.6))
+    ax.set_title(title, fontsize=10)
+    ax.axis("off")
+    return ax
 
 
 def cells(
@@ -101,22 +240,22 @@ def cells(
     ax: Axes | None = None,
     **style: Any,
 ) -> Axes:
-    """Draw cells (n, 2) of a grid, coloured by cluster or shaded by count. Returns the axes.
+    """Draw cells (n, 2) of a grid, coloured by cluster or shaded by count.
 
     Parameters
     ----------
     cells : array (n, 2) of int
-        Their coordinates; cell (i, j) covers [i, i+1) × [j, j+1) times ``cell_size``.
+        The coordinates; cell (i, j) covers [i, i+1) × [j, j+1), multiplied by ``cell_size``.
     cell_size : float
     labels : array (n,) of int, optional
-        Clusters; -1 is drawn in light grey.
+        The cluster of each cell; -1 is drawn in light grey.
     counts : array (n,) of int, optional
-        Used as shades of blue where no labels are given.
+        Drawn as shades of blue if no labels are given.
     numbers : bool, default=False
-        Write each cell's count into it.
+        Write each count into its cell.
     ax : Axes, optional
     **style
-        Passed on to matplotlib's PolyCollection.
+        Arguments of matplotlib's PolyCollection.
 
     Examples
     --------
@@ -128,8 +267,8 @@ def cells(
     corners = np.asarray(cells, float).reshape(-1, 1, 2)
     squares = (corners + np.array([[0, 0], [1, 0], [1, 1], [0, 1]])) * cell_size
     if labels is not None:
-        none = np.asarray(labels)[:, np.newaxis] < 0
-        faces = np.where(none, mpl.colors.to_rgba(NO_CLUSTER), colours(labels))
+        unlabelled = np.asarray(labels)[:, np.newaxis] < 0
+        faces = np.where(unlabelled, mpl.colors.to_rgba(NO_CLUSTER), colours(labels))
         style.setdefault("facecolors", faces)
     elif counts is not None:
         style.update(array=np.asarray(counts), cmap="Blues", norm=mpl.colors.PowerNorm(0.5, 0))
@@ -138,8 +277,8 @@ def cells(
     ax.add_collection(PolyCollection(list(squares), **style))
     if numbers and counts is not None:
         counts = np.asarray(counts)
-        strong = counts > counts.max() / 3
-        for (x, y), count, dark in zip(squares.mean(axis=1), counts, strong, strict=True):
+        is_dark = counts > counts.max() / 3
+        for (x, y), count, dark in zip(squares.mean(axis=1), counts, is_dark, strict=True):
             colour = "white" if dark and labels is None else "black"
             ax.text(x, y, str(count), ha="center", va="center", color=colour, fontsize="x-small")
     ax.autoscale_view()
@@ -150,12 +289,21 @@ def cells(
 def sequence_diagram(
     ledger: Ledger, *, ax: Axes | None = None, max_clients: int = 4, max_steps: int = 6
 ) -> Axes:
-    """Draw a ledger's conversation; time runs downwards. Returns the axes.
+    """Draw the messages of a run; time runs downwards.
 
-    A row is one kind of message in one step: an arrow from the server to its receivers or from its
-    senders to the server, with the message's name, how many there were, their bytes, and below it
-    what they disclose. Failures are red. Of many clients the first are drawn, with one column for
-    the rest; of many steps the first and the last.
+    A row stands for one kind of message in one step. Its arrow goes from the server to the
+    receivers, or from the senders to the server. It is labelled with the messages' name, number,
+    total bytes, and what they disclose. Failures are red.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    ax : Axes, optional
+        By default those of a new figure, high enough for all rows.
+    max_clients : int, default=4
+        Of more clients, the first are drawn, and one column for all others.
+    max_steps : int, default=6
+        Of more steps, the first are drawn, and the last.
     """
     names = list(dict.fromkeys(e.receiver for e in ledger if e.sender == SERVER))
     shown = names if len(names) <= max_clients else names[: max_clients - 1]
@@ -188,13 +336,14 @@ def sequence_diagram(
 
 
 def _steps(ledger: Ledger) -> int:
+    """Return the number of steps."""
     return max((e.step for e in ledger), default=0)
 
 
 def _rows(ledger: Ledger, max_steps: int) -> list[list[Entry]]:
-    """Group the entries shown by step, direction and message; an empty row marks what is left out.
+    """Return the entries to draw, grouped by step, direction and message.
 
-    The sort is stable, so that within a step requests come first and then replies.
+    Requests come before replies. An empty row stands for the steps that are left out.
     """
     last = _steps(ledger)
     left_out = range(max_steps, last) if last > max_steps else range(0)
@@ -226,28 +375,30 @@ def _arrow(ax: Axes, y: float, row: Sequence[Entry], ends: list[int], note: str)
 
 
 def _box() -> dict[str, object]:
+    """Return the style of the box around a column's name."""
     return {"facecolor": "white", "edgecolor": "#888", "boxstyle": "round,pad=0.35"}
 
 
 class Slider(str):
-    """Frames of a figure behind a slider, as HTML that needs nothing else."""
+    """HTML with a slider that shows one of several figures, without any further files."""
 
     def _repr_html_(self) -> str:
         return str(self)
 
 
 def slider(frames: Mapping[Any, Figure], name: str, start: int = 0, dpi: int = 90) -> Slider:
-    """Put figures behind a slider that works in JupyterLab and in the published page alike.
+    """Return a slider that shows one of several figures, in JupyterLab and on a published page.
 
     Parameters
     ----------
     frames : mapping of value to Figure
-        The figures by the value that the slider shows for each. They are closed.
+        The figures, and the value that the slider shows for each. The figures are closed.
     name : str
-        What the values are.
+        The name of the values.
     start : int, default=0
-        The frame shown first.
+        The index of the frame shown first.
     dpi : int, default=90
+        Resolution of the images.
 
     Examples
     --------

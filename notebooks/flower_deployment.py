@@ -1,4 +1,4 @@
-"""A Flower deployment on this machine: a SuperLink and its SuperNodes, each a process."""
+"""A Flower deployment on this machine: one process for the SuperLink and one per SuperNode."""
 
 import json
 import os
@@ -25,11 +25,11 @@ QUIET = {
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
 }
 BIN = Path(sys.executable).parent
-PATIENCE = 1800  # seconds, for a run of many exchanges
+TIMEOUT = 1800  # seconds; a run may have many exchanges
 
 
 class Run(NamedTuple):
-    """What a run took, and what it left in its output folder."""
+    """The time of a run, and the ledger and the model from its output folder."""
 
     seconds: float
     ledger: pd.DataFrame
@@ -38,10 +38,11 @@ class Run(NamedTuple):
 
 @contextmanager
 def deployment(node_configs, **warm_up):
-    """Start one with the app's template and a node for each configuration.
+    """Start a deployment of the app's template, with one node per configuration.
 
-    What it gives runs a protocol and returns a `Run`. A first run, with the settings ``warm_up``,
-    is behind it, so that all nodes have joined and have the app.
+    Yields a function that runs a protocol with the given settings and returns a `Run`. A first run
+    with the settings ``warm_up`` has then been made, so that all nodes have joined and have the
+    app.
     """
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
@@ -68,10 +69,10 @@ def deployment(node_configs, **warm_up):
                 env=environment,
                 capture_output=True,
                 text=True,
-                timeout=PATIENCE,
+                timeout=TIMEOUT,
                 check=False,
             )
-            if not (output / "ledger.csv").exists():  # flwr run has status 0 all the same
+            if not (output / "ledger.csv").exists():  # the status of flwr run is 0 even so
                 log = (folder / "log").read_text(errors="replace")[-4000:]
                 raise RuntimeError(f"the run failed\n{done.stdout}\n{done.stderr}\n{log}")
             seconds = float(re.search(r"exchanges in ([\d.]+) s", done.stdout)[1])
@@ -86,10 +87,10 @@ def deployment(node_configs, **warm_up):
             )
             wait_for(link)
             for partition, (port, config) in enumerate(zip(ports, node_configs, strict=True)):
-                own = as_text({"partition-id": partition, "demo": True} | config)
+                node_config = as_text({"partition-id": partition, "demo": True} | config)
                 start(
                     *("flower-supernode", "--insecure", f"--superlink={address}"),
-                    *(f"--port={port}", f"--node-config={own}"),
+                    *(f"--port={port}", f"--node-config={node_config}"),
                 )
             run(**warm_up)
             yield run
@@ -98,12 +99,12 @@ def deployment(node_configs, **warm_up):
 
 
 def as_text(config):
-    """Return settings as Flower's command line takes them."""
+    """Return settings in the format of Flower's command line."""
     return " ".join(f"{key.replace('_', '-')}={json.dumps(v)}" for key, v in config.items())
 
 
 def free_ports(n):
-    """Return ports that nobody listens on."""
+    """Return free ports."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
     ports = [listening.getsockname()[1] for listening in sockets]
     for listening in sockets:
@@ -112,8 +113,8 @@ def free_ports(n):
 
 
 def wait_for(port):
-    """Wait until somebody listens."""
-    until = time.monotonic() + PATIENCE
+    """Wait until a process listens on a port."""
+    until = time.monotonic() + TIMEOUT
     while time.monotonic() < until:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             return
@@ -122,7 +123,7 @@ def wait_for(port):
 
 
 def stop(folder):
-    """End all processes that were started with this folder as their home."""
+    """End all processes whose ``FLWR_HOME`` is this folder."""
     for end in (signal.SIGTERM, signal.SIGKILL):
         ours = []
         for process in psutil.process_iter():

@@ -5,19 +5,19 @@
 #   "scikit-learn==1.2.2", "scipy==1.11.4", "threadpoolctl>=3",
 # ]
 # ///
-"""Run fedlib's one-shot k-means with the scikit-learn of 2023, whose random numbers K had.
+"""Run fedlib's one-shot k-means with scikit-learn 1.2.2, which gives K's random numbers.
 
-``uv run --script notebooks/old_sklearn.py`` prints a table, one row a seed, of the sums
-of squared errors over K's data, federated and centralised. Its record is `old_sklearn.csv`.
+``uv run --script notebooks/old_sklearn.py`` prints a table with one row per seed: the sums of
+squared errors on K's data, federated and centralised. Its recorded output is `old_sklearn.csv`.
 """
 
 import os
 import sys
 from pathlib import Path
 
-os.environ["OMP_NUM_THREADS"] = "2"  # the number that adds up to the last digit printed
-os.environ["OMP_WAIT_POLICY"] = "passive"  # or they burn, on a busy machine, what they wait
-os.environ["NUMBA_DISABLE_JIT"] = "1"  # no compiled code of one numpy for the other to find
+os.environ["OMP_NUM_THREADS"] = "2"  # with 2 threads, the sums have the last digits that K prints
+os.environ["OMP_WAIT_POLICY"] = "passive"  # otherwise waiting threads keep the processors busy
+os.environ["NUMBA_DISABLE_JIT"] = "1"  # no cached code compiled for another NumPy
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
@@ -34,16 +34,16 @@ N_SEEDS = 100
 
 
 def error(X, centres):
-    """Return the sum of squared errors, added up row by row as K does, to the last digit."""
+    """Return the sum of squared errors, added row by row as in K, so that all digits agree."""
     return sum(((X[:, np.newaxis] - centres) ** 2).sum(axis=2).min(axis=1).tolist())
 
 
 data = datasets.load("dim_reduced_2d")
 if data.source != "real":
-    sys.exit("the data are not here")
+    sys.exit("the data set dim_reduced_2d is not available")
 folders = [os.environ.get("FEDLIB_DATA", ""), pooch.os_cache("fedlib")]
 path = next(path for path in (Path(f) / "dim_reduced_2d.tsv" for f in folders) if path.is_file())
-# As K read them: some numbers differ from the file's text in their last bit.
+# Parsed as in K: some numbers differ from the text in their last bit.
 frame = pd.read_csv(path, sep="\t")
 X = frame[["component_1", "component_2"]].to_numpy()
 parts = [X[frame["study"] == study] for study in frame["study"].unique()]
@@ -56,7 +56,7 @@ rows = [
     }
     for seed in range(N_SEEDS)
 ]
-made_with = {"scikit-learn": sklearn, "numpy": np, "scipy": scipy, "pandas": pd}
-versions = ", ".join(f"{name} {module.__version__}" for name, module in made_with.items())
+modules = {"scikit-learn": sklearn, "numpy": np, "scipy": scipy, "pandas": pd}
+versions = ", ".join(f"{name} {module.__version__}" for name, module in modules.items())
 table = pd.DataFrame(rows).assign(sha256=data.sha256, versions=versions)
 table.to_csv(sys.stdout, index=False, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""What the notebooks share: data with their provenance, the published numbers, tidy results."""
+"""Shared by the notebooks: data with their origin, published numbers, result files, tables."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(os.environ.get("FEDLIB_RESULTS", ROOT / "_build/results/interactive"))
 KEPT = ROOT / "book/results"
 KEY = ["source", "table", "dataset", "method", "condition", "run", "metric"]
-WRAPPED = {"number": "11rem", "discloses": "11rem", "note": "20rem"}  # columns of text in a table
+WRAPPED = {"number": "11rem", "discloses": "11rem", "note": "20rem"}  # widths of text columns
 VERSIONS = ", ".join(
     [f"python {platform.python_version()}"]
     + [f"fedlib {__version__}"]
@@ -38,39 +38,69 @@ pd.options.display.precision = 4
 
 
 def load(name):
-    """Load a data set and print where it comes from; a stand-in is said to be one."""
+    """Load a data set and print its size and origin: real, generated or a stand-in."""
     with warnings.catch_warnings(action="ignore", category=datasets.StandInWarning):
         data = datasets.load(name)
     size = f"{name}: {data.X.shape[0]:,} rows, {data.X.shape[1]} features"
     if data.source == "real":
         print(f"{size}. Real data{f', sha256 {data.sha256[:12]}…' if data.sha256 else ''}.")
     elif data.source == "generated":
-        print(f"{size}. Generated:\nthe source's own set was never published.")
+        print(f"{size}. Generated:\nthe source's data were never published.")
     else:
         print(
-            f"{size}. STAND-IN DATA: the file is not here;\n"
-            "a generated set of the same size takes its place.\n"
-            "No figure on this page is comparable with the published ones."
+            f"{size}. STAND-IN DATA:\n"
+            "the file is missing, so this page uses generated data of the same size.\n"
+            "No number on this page is comparable with the published ones."
         )
     return data
 
 
-def published(**where):
-    """Return the published numbers, as strings, that have these values in their columns."""
+def published(**values):
+    """Return the published numbers that have these values in their columns, as strings.
+
+    Examples
+    --------
+    >>> published(source="K", table="sse")["published"].tolist()
+    ['1498.2800508864195', '1362.1960103577223']
+    """
     table = pd.read_csv(ROOT / "datasets/published.csv", dtype=str, keep_default_na=False)
     table = table.rename(columns={"value": "published"})
-    for column, value in where.items():
+    for column, value in values.items():
         table = table[table[column] == value]
     return table.reset_index(drop=True)
 
 
-def judge(published, measured, low=np.nan, high=np.nan, truncated=False):
-    """Return how a published number, as printed, compares with what was measured.
+def by_metric(rows):
+    """Return rows of `published` as a dict of metrics to printed numbers (strings)."""
+    return dict(zip(rows["metric"], rows["published"], strict=True))
 
-    ``exact``: the measured value rounds to the printed digits. ``within``: the printed value lies
-    in low..high, widened by half a unit of its last digit. Otherwise ``differs``. Of a number that
-    is ``truncated`` the source cut off further digits: it stands for all from the printed one up
-    to the next, and so it is compared. Both are numbers of at least 0.
+
+def repeats(rows):
+    """Return which rows equal an earlier one: a boolean array."""
+    first = np.unique(rows, axis=0, return_index=True)[1]
+    return ~np.isin(np.arange(len(rows)), first)
+
+
+def judge(published, measured, low=np.nan, high=np.nan, truncated=False):
+    """Return how a published number compares with the measured one.
+
+    Parameters
+    ----------
+    published : str
+        As printed; at least 0.
+    measured : float
+        At least 0.
+    low, high : float, optional
+        The spread of the measured values.
+    truncated : bool, default=False
+        Whether the source cut off further digits and did not round, so that a printed number
+        stands for all numbers from itself up to the next one.
+
+    Returns
+    -------
+    str
+        ``exact`` if the measured value rounds to the printed digits; ``within`` if the printed
+        value lies in low..high, widened by half a unit of its last digit; otherwise ``differs``.
     """
     decimals = len(published.partition(".")[2])
     unit = 10.0**-decimals
@@ -84,19 +114,26 @@ def judge(published, measured, low=np.nan, high=np.nan, truncated=False):
 
 
 def fidelity(rows, data, measured, spread=None, notes=None, truncated=False):
-    """Return rows of `published` with what was measured beside them.
+    """Return rows of `published` with the measured values and the verdict on each.
 
     Parameters
     ----------
     rows : DataFrame
         From `published`.
     data : Dataset
-        What it was measured on.
+        The data of the measurement.
     measured : mapping of metric to float
     spread : mapping of metric to (low, high), optional
     notes : mapping of status to str, optional
+        The note for the rows of each status.
     truncated : bool, default=False
         As in `judge`.
+
+    Returns
+    -------
+    DataFrame
+        With the columns ``measured``, ``low``, ``high``, ``status``, ``note``, ``sha256`` and
+        ``versions`` added.
     """
     rows = rows.copy()
     rows["measured"] = rows["metric"].map(measured).astype(float)
@@ -112,44 +149,49 @@ def fidelity(rows, data, measured, spread=None, notes=None, truncated=False):
 
 
 def claim(values, published, table, metric, dataset="", method="", condition="", note=""):
-    """Return a claim that P makes in words as a row like those of `fidelity`.
+    """Return the verdict on a claim that P makes in words, as a row like those of `fidelity`.
 
     Parameters
     ----------
     values : array-like
-        What was measured, once a run.
+        The measured values, one per run.
     published : str
-        The side of which number the claim puts it on, such as ``"above 0.9"`` or ``"below 0"``; or
-        the number itself, judged as in `judge`.
+        A limit that the claim states, such as ``"above 0.9"`` or ``"below 0"``; or a number, which
+        is compared as in `judge`.
     table : str
-        Section and figure.
+        The section and figure of the claim.
     metric : str
         The claim in a few words.
+    dataset, method, condition, note : str, optional
+        The other columns of the row.
 
     Returns
     -------
     dict
-        ``measured`` is the median, ``low`` and ``high`` the least and the greatest value.
-        ``status`` is ``exact`` where all values bear the claim out, ``within`` where some do, else
-        ``differs``.
+        ``measured`` is the median, ``low`` and ``high`` are the minimum and maximum. ``status``
+        is ``exact`` if all values agree with the claim, ``within`` if some do, else ``differs``.
     """
     values = np.asarray(values, float)
     middle, low, high = np.median(values), values.min(), values.max()
     side, _, limit = published.rpartition(" ")
     if side:
-        borne_out = values > float(limit) if side == "above" else values < float(limit)
-        status = "exact" if borne_out.all() else "within" if borne_out.any() else "differs"
-        note = f"{note}; {borne_out.sum()} of {len(values)} runs bear it out".lstrip("; ")
+        agrees = values > float(limit) if side == "above" else values < float(limit)
+        status = "exact" if agrees.all() else "within" if agrees.any() else "differs"
+        note = f"{note}; {agrees.sum()} of {len(values)} runs bear it out".lstrip("; ")
     else:
         status = judge(published, middle, low, high)
-    what = ["P", table, dataset, method, condition, "", metric, published]
-    found = [middle, low, high, status, note]
+    row = ["P", table, dataset, method, condition, "", metric, published]
+    row += [middle, low, high, status, note]
     columns = [*KEY, "published", "measured", "low", "high", "status", "note"]
-    return dict(zip(columns, what + found, strict=True)) | {"sha256": "", "versions": VERSIONS}
+    return dict(zip(columns, row, strict=True)) | {"sha256": "", "versions": VERSIONS}
 
 
 def read(pattern, folders=(RESULTS, KEPT)):
-    """Return the results that match a pattern, of this run or else of the last complete one."""
+    """Return the results whose file names match a pattern, in one table.
+
+    The first of the folders that has such files counts: by default this run's, or else that of the
+    last complete run.
+    """
     paths = next(filter(None, (sorted(folder.glob(pattern)) for folder in folders)))
     text = dict.fromkeys(("published", "sha256", "versions", "passive", *KEY), str)
     numbers = {column: [""] for column in ("measured", "low", "high")}
@@ -160,7 +202,7 @@ def read(pattern, folders=(RESULTS, KEPT)):
 
 
 def save(frame, name, data=None):
-    """Write a tidy result where the build looks for it, with the data's checksum and versions."""
+    """Write a result file of this run; with ``data``, add the checksum and the versions."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     if data is not None:
         frame = frame.assign(sha256=data.sha256 or "", versions=VERSIONS)
@@ -168,9 +210,9 @@ def save(frame, name, data=None):
 
 
 def table(frame, formats=None, precision=4):
-    """Return a table that the book styles, its numbers formatted and any status marked.
+    """Return a table for the book, with formatted numbers and coloured statuses.
 
-    An index of mere row numbers is left out.
+    An index of row numbers is not shown.
     """
     styler = frame.style.format(formats, precision=precision, na_rep="")
     styler.set_table_attributes('class="dataframe"')
@@ -185,13 +227,13 @@ def table(frame, formats=None, precision=4):
 
 
 def _mark(status):
-    """Colour a status so that it can be read at a glance; the word itself says the same."""
+    """Return the style of a status; its colour repeats what the word says."""
     shades = {"exact": "#1a7f37", "within": "#0550ae", "misprint": "#7d4e00", "differs": "#b3202c"}
     return f"font-weight: bold; color: white; background-color: {shades.get(status, '#555555')}"
 
 
 def scores_table(columns):
-    """Return scores side by side: a mapping of titles to score dicts as a table of four digits."""
+    """Return a mapping of titles to dicts of scores as a table with four digits."""
     return pd.DataFrame(columns).map("{:.4f}".format)
 
 

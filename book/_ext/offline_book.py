@@ -1,10 +1,10 @@
-"""Make the book whole without the network, and readable by assistive technology.
+"""Make the pages independent of other hosts, and readable with assistive technology.
 
-- MathJax comes with the book: the one file that draws TeX as SVG, from sphinx-mathjax-offline.
-- Bibliography: docutils marks its entries with `doc-biblioentry`, which is deprecated and not
-  allowed as a child of the list it stands in; each entry becomes a `listitem`.
-- Navigation: the theme's switches that fold a part of the contents have no name; each is named
-  after the page whose contents it folds.
+- MathJax is a part of the book: the single file from sphinx-mathjax-offline that draws TeX as SVG.
+- Bibliography: docutils gives its entries the role `doc-biblioentry`, which is deprecated and not
+  allowed for a child of a list. Each entry becomes a `listitem`.
+- Navigation: the theme's switches that fold a part of the contents have no name. Each gets the name
+  of the page whose contents it folds.
 """
 
 import re
@@ -13,7 +13,7 @@ from importlib.metadata import files
 from pathlib import Path
 
 MATHJAX = "mathjax/tex-svg.js"
-MENDED = [
+FIXES = [
     (re.compile('role="doc-biblioentry"'), 'role="listitem"'),
     (
         re.compile(">([^<>]+)(</a><details[^>]*>)<summary>"),
@@ -22,13 +22,13 @@ MENDED = [
 ]
 
 
-def use_own_mathjax(app, config):
+def use_local_mathjax(app, config):
     """Point the pages at the copy under _static."""
     config.mathjax_path = MATHJAX
 
 
 def copy_mathjax(app, error):
-    """Put MathJax beside the pages."""
+    """Copy MathJax to the pages' static files."""
     if error is None and app.builder.format == "html":
         source = next(file for file in files("sphinx-mathjax-offline") if file.match(MATHJAX))
         target = Path(app.outdir, "_static", MATHJAX)
@@ -36,19 +36,19 @@ def copy_mathjax(app, error):
         shutil.copy(source.locate(), target)
 
 
-def mend_pages(app, error):
-    """Mend the finished pages, navigation included."""
+def fix_pages(app, error):
+    """Apply the fixes to all finished pages, including their navigation."""
     if error is None and app.builder.format == "html":
         for page in Path(app.outdir).rglob("*.html"):
             text = page.read_text(encoding="utf-8")
-            for pattern, replacement in MENDED:
+            for pattern, replacement in FIXES:
                 text = pattern.sub(replacement, text)
             page.write_text(text, encoding="utf-8")
 
 
 def setup(app):
-    """Register with Sphinx."""
-    app.connect("config-inited", use_own_mathjax)
+    """Connect the functions to Sphinx."""
+    app.connect("config-inited", use_local_mathjax)
     app.connect("build-finished", copy_mathjax)
-    app.connect("build-finished", mend_pages)
+    app.connect("build-finished", fix_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

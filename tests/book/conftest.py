@@ -1,4 +1,4 @@
-"""What the tests of notebooks share."""
+"""Fixtures for the tests of notebooks."""
 
 import subprocess
 import sys
@@ -15,9 +15,10 @@ KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 
 @pytest.fixture
 def run_notebook(tmp_path):
-    """Run a notebook of a title, a parameters cell and the given code cells, as the book does.
+    """Return a function that runs a notebook as the book does.
 
-    Return the finished process and the path of the executed notebook.
+    The notebook has a title, a cell of parameters and the given code cells. The function returns
+    the finished process and the path of the executed notebook.
     """
 
     def run(*sources, parameters="{}", results=(), target="out.ipynb"):

@@ -1,4 +1,4 @@
-"""What the build does around the notebooks: reading the study, keeping results."""
+"""The tasks of the build: reading the study, naming pages, keeping results."""
 
 import importlib.util
 from pathlib import Path
@@ -13,7 +13,7 @@ second: {needs: [first], quick: {page: }}
 
 @pytest.fixture
 def dodo(tmp_path, monkeypatch):
-    """Return the build's module, working in an empty repository with a study of two notebooks."""
+    """Return the module of the tasks, in an empty repository with a study of two notebooks."""
     spec = importlib.util.spec_from_file_location("dodo", Path(__file__).parents[2] / "dodo.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -22,13 +22,13 @@ def dodo(tmp_path, monkeypatch):
     (tmp_path / "_build/results/full").mkdir(parents=True)
     (tmp_path / "_build/results/full/first.csv").write_text("measured\n9\n")
     (tmp_path / "_build/results/full/n-9.csv").write_text("measured\n9\n")
-    (tmp_path / "_build/results/full/left-over.csv").write_text("of a notebook that is gone")
+    (tmp_path / "_build/results/full/stale.csv").write_text("of a deleted notebook")
     (tmp_path / "book").mkdir()
     monkeypatch.chdir(tmp_path)
     return module
 
 
-def test_the_first_set_is_the_page_and_the_others_are_named_after_theirs(dodo):
+def test_pages_are_named_after_notebook_and_parameter_set(dodo):
     assert [run[:3] for run in dodo.pages("quick")] == [
         ("first", "first", {"n": 1}),
         ("first-b", "first", {"n": 2}),
@@ -40,7 +40,7 @@ def test_the_first_set_is_the_page_and_the_others_are_named_after_theirs(dodo):
     ]
 
 
-def test_a_notebook_waits_for_the_results_it_needs(dodo):
+def test_a_notebook_depends_on_the_results_it_needs(dodo):
     tasks = {task["name"]: task for task in dodo.task_notebook()}
     assert tasks["quick/second"]["task_dep"] == ["notebook:quick/first", "notebook:quick/first-b"]
     needed = set(map(Path, tasks["quick/second"]["file_dep"]))
@@ -48,8 +48,8 @@ def test_a_notebook_waits_for_the_results_it_needs(dodo):
     assert {Path(f"_build/results/quick/{name}.csv") for name in results} <= needed
 
 
-def test_left_over_results_go(dodo):
-    dodo.drop_left_overs()
+def test_stale_results_are_removed(dodo):
+    dodo.drop_stale_results()
     assert {path.name for path in Path("_build/results/full").iterdir()} == {"first.csv", "n-9.csv"}
 
 
@@ -60,23 +60,23 @@ def test_left_over_results_go(dodo):
         ("first: {full: {a: {}}}", "first has no parameter set under `quick`"),
     ],
 )
-def test_a_misspelt_study_is_refused(dodo, entry, message):
+def test_an_invalid_study_is_refused(dodo, entry, message):
     Path("notebooks/study.yml").write_text(entry)
     with pytest.raises(ValueError, match=message):
         dodo.study()
 
 
-def test_results_of_real_data_are_kept(dodo):
+def test_results_of_a_complete_run_on_real_data_are_kept(dodo):
     kept = dodo.keep_results("full", {"banana": ["real", "ab12"]})
     assert list(kept["tracked"]) == ["first.csv", "n-9.csv"]
     assert Path("book/results/first.csv").read_text() == "measured\n9\n"
 
 
 @pytest.mark.parametrize(
-    ("profile", "source", "said"),
-    [("full", "stand-in", "took the place of banana"), ("quick", "real", "")],
+    ("profile", "source", "message"),
+    [("full", "stand-in", "used stand-ins for banana"), ("quick", "real", "")],
 )
-def test_other_results_are_not_kept(dodo, capsys, profile, source, said):
+def test_other_results_are_not_kept(dodo, capsys, profile, source, message):
     assert dodo.keep_results(profile, {"banana": [source, None]}) == {"tracked": {}}
     assert not Path("book/results").exists()
-    assert said in capsys.readouterr().out
+    assert message in capsys.readouterr().out

@@ -1,8 +1,8 @@
-"""The built pages as a reader's browser shows them, straight from the disk.
+"""The built pages in a browser, opened as files.
 
-They make no request to another host, log no error, have no serious accessibility violation
-and fit the window, on a desktop in light and on a phone in dark. `make book` builds them; without a
-book or a Chromium these tests skip.
+They make no request to another host, log no error, have no serious accessibility violation and fit
+the window, on a desktop with light colours and on a phone with dark ones. `make book` builds them.
+Without a book or without Chromium, these tests are skipped.
 """
 
 import shutil
@@ -15,7 +15,7 @@ from playwright.sync_api import sync_playwright
 
 BUILD = Path(__file__).parents[2] / "_build"
 BOOK = BUILD / ("quick" if (BUILD / "quick/html/index.html").exists() else "full") / "html"
-INDEX = BOOK / "index.html"  # leads to the first page
+INDEX = BOOK / "index.html"  # redirects to the first page
 PAGES = [
     page for page in sorted(BOOK.rglob("*.html")) if "_static" not in page.parts and page != INDEX
 ]
@@ -28,10 +28,10 @@ pytestmark = [
     pytest.mark.skipif(not PAGES, reason="no book is built: make book"),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"),
 ]
-FAST = {"resultTypes": ["violations"]}  # no list of all that is well
+FAST = {"resultTypes": ["violations"]}  # without the list of passed checks
 
-# Boxes in the article that stick out to the right and do not scroll inside another box.
-STICKING_OUT = """width => [...document.querySelectorAll('article *:not(mjx-assistive-mml *)')]
+# Boxes in the article that are cut off on the right and do not scroll inside another box.
+CUT_OFF = """width => [...document.querySelectorAll('article *:not(mjx-assistive-mml *)')]
   .filter(element => {
     const box = element.getBoundingClientRect()
     if (box.width === 0 || box.right <= width + 1) return false
@@ -66,7 +66,7 @@ def contexts(browser):
     ids=lambda visit: f"{visit[0].relative_to(BOOK)}-{visit[1][0]}",
 )
 def visit(contexts, request):
-    """Open a page once for all its tests: the page, its requests and the errors that it logged."""
+    """Open a page, once for all its tests; return it, its requests and its log."""
     address, view = request.param
     page, requests, errors = contexts[view].new_page(), [], []
     page.on("request", lambda request: requests.append(request.url))
@@ -74,19 +74,19 @@ def visit(contexts, request):
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda message: errors.append(f"{message.type}: {message.text}"))
     page.goto(address.as_uri(), wait_until="networkidle")
-    page.evaluate("async () => { await window.MathJax?.startup?.promise }")  # formulas are drawn
-    page.add_style_tag(content="* { transition: none !important }")  # colours at rest
+    page.evaluate("async () => { await window.MathJax?.startup?.promise }")  # wait for the formulas
+    page.add_style_tag(content="* { transition: none !important }")  # no colours in between
     yield page, requests, errors
     page.close()
 
 
-def test_index_leads_to_the_first_page(browser):
+def test_index_redirects_to_the_first_page(browser):
     page = browser.new_page()
     page.goto(INDEX.as_uri())
     page.wait_for_url("**/book/intro.html", timeout=5000)
 
 
-def test_asks_no_other_host_and_logs_no_error(visit):
+def test_requests_no_other_host_and_logs_no_error(visit):
     _, requests, errors = visit
     assert len(requests) > 5  # the page itself, styles, scripts
     assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
@@ -108,4 +108,4 @@ def test_fits_the_window(visit):
     page, *_ = visit
     width = page.viewport_size["width"]
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate(STICKING_OUT, width) == []
+    assert page.evaluate(CUT_OFF, width) == []

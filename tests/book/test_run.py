@@ -1,4 +1,4 @@
-"""Running one notebook: what comes out, and what a reader is told when it fails."""
+"""Running one notebook: the executed notebook, and the report of a failure."""
 
 import json
 
@@ -23,7 +23,7 @@ def test_a_second_run_gives_the_same_bytes(run_notebook):
     figure, axes = plt.subplots()
     axes.fill_between([0, 1], [1, 2], hatch="/");
     """
-    warning = "import warnings; warnings.warn('names the file it comes from')"
+    warning = "import warnings; warnings.warn('names a file')"
     bar = "from tqdm import tqdm\nfor _ in tqdm(range(3)): pass"
     table = "import pandas as pd; pd.DataFrame({'a': [1]}).style.hide(axis='index')"
     runs = [
@@ -35,7 +35,7 @@ def test_a_second_run_gives_the_same_bytes(run_notebook):
     first, second = (executed.read_bytes() for _, executed in runs)
     assert first == second
     assert b"image/svg+xml" in first
-    assert b"names the file" in first
+    assert b"names a file" in first
     assert b"T_00000" in first
 
 
@@ -66,7 +66,7 @@ def test_a_failing_cell_is_named(run_notebook):
     assert not executed.exists()
 
 
-def test_a_dead_kernel_is_told_with_its_cell(run_notebook):
+def test_a_dead_kernel_is_reported_with_its_cell(run_notebook):
     done, _ = run_notebook("x = 0", "import os; os._exit(1)", "x = 2")
     assert done.returncode == 1
     lines = done.stdout.splitlines()
@@ -75,16 +75,16 @@ def test_a_dead_kernel_is_told_with_its_cell(run_notebook):
 
 
 @pytest.mark.parametrize(("written", "status"), [("table.csv", 0), ("other.csv", 1)])
-def test_promised_results_are_asked_for(run_notebook, tmp_path, written, status):
+def test_missing_results_are_an_error(run_notebook, tmp_path, written, status):
     (tmp_path / "results").mkdir()
-    (tmp_path / "results/table.csv").write_text("of an earlier run")
+    (tmp_path / "results/table.csv").write_text("from an earlier run")
     code = f"import os; open(os.environ['FEDLIB_RESULTS'] + '/{written}', 'w').write('n')"
     done, _ = run_notebook(code, results=["table.csv"])
     assert done.returncode == status
     assert ("did not write table.csv" in done.stdout) == bool(status)
 
 
-def test_parameters_travel_as_they_are(run_notebook):
+def test_parameters_keep_their_types(run_notebook):
     values = {"n_rows": [1, 2.5, None, True], "name": "it's “quoted”"}
     done, executed = run_notebook(
         "import json; print(json.dumps([n_rows, name]))", parameters=json.dumps(values)

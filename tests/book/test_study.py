@@ -1,4 +1,4 @@
-"""The notebooks as they are kept, the study that runs them and the contents that show them."""
+"""The stored notebooks, the study that runs them, the table of contents, and shared modules."""
 
 import importlib
 import re
@@ -25,7 +25,7 @@ each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path
 
 
 def in_contents(entry):
-    """Yield every file that the table of contents names."""
+    """Yield every file in the table of contents."""
     for value in entry.values() if isinstance(entry, dict) else entry:
         if isinstance(value, dict | list):
             yield from in_contents(value)
@@ -44,7 +44,7 @@ def test_notebook_has_no_outputs_and_one_cell_of_parameters(path):
 
 
 @each_notebook
-def test_notebook_is_run_and_shown(path):
+def test_notebook_is_in_the_study_and_the_contents(path):
     assert path.stem in STUDY
     assert f"notebooks/{path.stem}" in PAGES
 
@@ -57,7 +57,7 @@ def test_study_names_notebooks_and_their_parameters(name):
             assert set(parameters or {}) <= known
 
 
-def test_contents_name_pages_that_exist():
+def test_all_pages_in_the_contents_exist():
     executed = {
         f"notebooks/{name}{suffix}"
         for name, entry in STUDY.items()
@@ -69,19 +69,19 @@ def test_contents_name_pages_that_exist():
     assert written <= files
 
 
-def test_tracked_results_are_promised_by_the_study():
-    promised = [
+def test_tracked_results_are_in_the_study():
+    written = [
         re.sub(r"\{\w+\}", "*", result)
         for entry in STUDY.values()
         for result in entry.get("results", [])
     ]
     for path in ROOT.glob("book/results/*.[cj]s*"):
-        assert any(path.match(pattern) for pattern in promised), path.name
+        assert any(path.match(pattern) for pattern in written), path.name
 
 
 @pytest.fixture(scope="module")
 def study():
-    """Return the module that the notebooks share, as they import it."""
+    """Return the notebooks' shared module, imported as they import it."""
     with pytest.MonkeyPatch.context() as patch, mpl.rc_context():
         patch.syspath_prepend(ROOT / "notebooks")
         yield importlib.import_module("study")
@@ -102,10 +102,22 @@ def study():
         ("0.911", 0.8, 0.7, 0.9109, True, "differs"),
     ],
 )
-def test_a_printed_number_stands_for_all_that_print_so(
+def test_judge_compares_in_the_printed_digits(
     study, printed, measured, low, high, truncated, status
 ):
     assert study.judge(printed, measured, low, high, truncated) == status
+
+
+def test_repeats_marks_all_but_the_first_of_equal_rows(study):
+    rows = np.array([[1.0, 2.0], [0.0, 2.0], [1.0, 2.0], [1.0, 2.0]])
+    assert study.repeats(rows).tolist() == [False, False, True, True]
+
+
+def test_published_numbers_keep_their_printed_digits(study):
+    rows = study.published(source="M1", table="horizontal", dataset="banana", method="dbscan")
+    printed = study.by_metric(rows)
+    assert list(printed) == ["AMI", "ARI", "Purity", "BCubed precision", "BCubed recall"]
+    assert all(re.fullmatch(r"\d\.\d{4}", number) for number in printed.values())
 
 
 def test_a_printed_row_tells_which_measure_its_column_holds(study):
@@ -185,7 +197,7 @@ def test_a_note_tells_the_leaf_and_the_trees_that_fit(study):
 @pytest.mark.book
 @pytest.mark.parametrize("path", EXECUTED, ids=lambda path: f"{path.parts[-3]}/{path.stem}")
 def test_outputs_name_no_address_in_memory_and_no_folder(path):
-    """Such outputs differ from run to run and from machine to machine."""
+    """Such outputs differ between runs and between machines."""
     text = path.read_text(encoding="utf-8")
     assert re.findall(r"<.{1,200}? at 0x[0-9a-f]{6,}", text) == []
     assert str(ROOT) not in text
