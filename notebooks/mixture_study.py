@@ -184,7 +184,7 @@ def clients_plot(runs):
     for setting, line in styles.items():
         for ax, y in zip(axes, ("ARI with DBSCAN", "noise", "drawn"), strict=True):
             set_curves(ax, runs[runs["setting"] == setting], "clients", y, ls=line)
-    axes[2].set_ylabel("points drawn, share of all points")
+    axes[2].set_ylabel("drawn points, share of all")
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles[:6], names[:6], ncols=6, loc="outside upper center")
     line_legend(figure, styles, loc="outside lower center")
