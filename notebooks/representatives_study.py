@@ -312,8 +312,7 @@ def index_plot(indexed):
         log_ticks(ax, [2_000, 10_000, 40_000])
         ax.set_xticks([2_000, 10_000, 40_000], ["2k", "10k", "40k"])
         ax.set(title=setting, xlabel="points")
-    axes[0].set_ylabel("seconds")
-    axes[0].legend()
+    legend_below(axes, 3, "seconds")
 
 
 def time_curves(ax, runs, x):
