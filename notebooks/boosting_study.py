@@ -416,7 +416,7 @@ def change_plot(ax, change, order, printed):
     ax.hlines(range(len(rows)), rows["mean_low"], rows["mean_high"], colours, lw=4)
     ax.scatter(rows["mean"], range(len(rows)), c=colours, zorder=3)
     ax.plot(list(printed.values()), [names.index(name) for name in printed], "kx", zorder=4)
-    ax.locator_params(axis="x", nbins=5)
+    ax.locator_params(axis="x", nbins=4)
     ax.set_yticks(range(len(rows)), names)
 
 
