@@ -1,9 +1,10 @@
-"""What the pages on boosting share: how rows are split, who learns from them, how scores compare.
+"""What the pages on boosting share: splits of the rows, models, scores and their comparison.
 
-F tells neither its parameters nor its splits. Here everybody has XGBoost's defaults and the same
-number of trees, and a published number is placed among the scores of many splits.
+F states neither its parameters nor its splits. Here all methods have XGBoost's defaults and the
+same number of trees, and a published number is compared with the scores of many splits.
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import study
@@ -11,7 +12,7 @@ import xgboost
 from joblib import Parallel, delayed
 from scipy import stats
 from sklearn.metrics import confusion_matrix, roc_auc_score
-from sklearn.model_selection import StratifiedKFold, train_test_split
+from sklearn.model_selection import train_test_split
 
 from fedlib import FederatedXGBClassifier
 from fedlib.partition import split_rows
@@ -28,14 +29,69 @@ SETTINGS = {
     "gamma": 0.0,
     "min_child_weight": 1.0,
 }
-N_TREES = 10  # as xgboost.train unless told; xgboost.ipynb sets it beside what F's rule grows
+N_TREES = 10  # the default of xgboost.train; xgboost.ipynb compares it with F's rule
 N_CANDIDATES = 10  # F's example
-LEAF = "all"  # XGBoost's; the other readings of F are compared in xgboost.ipynb
+LEAF = "all"  # XGBoost's; xgboost.ipynb compares it with the other readings of F
 VERSIONS = f"{study.VERSIONS}, xgboost {xgboost.__version__}"
 
-# F's column "specificity" is the negative predictive value: proved for the test rows of Tables
-# 3.3-3.5 on their page, inferred for the rest.
+# F's column "specificity" holds the negative predictive value: proved for the test rows of Tables
+# 3.3-3.5 on their page, inferred for the others.
 PRINTED = {"accuracy": "accuracy", "AUC": "AUC", "sensitivity": "sensitivity", "specificity": "NPV"}
+
+
+# The experiment: rows, models, scores
+
+
+def hold_out(y, seed, rows=None):
+    """Return 80 % of the rows for training and 20 % for testing, stratified by class."""
+    rows = np.arange(len(y)) if rows is None else rows
+    return train_test_split(rows, test_size=0.2, stratify=y[rows], random_state=seed)
+
+
+def sample(y, size, seed):
+    """Return a stratified sample of row numbers, or all of them if there are no more."""
+    rows = np.arange(len(y))
+    if size >= len(rows):
+        return rows
+    return train_test_split(rows, train_size=size, stratify=y, random_state=seed)[0]
+
+
+def deal(X, y, rows, n_clients, seed):
+    """Return the parts of the clients that hold these rows, stratified by class."""
+    dealt = split_rows(X[rows], n_clients, y[rows], random_state=seed)
+    return [(X[rows[part]], y[rows[part]]) for part in dealt]
+
+
+def federated(method, n_trees=N_TREES, **options):
+    """Return the estimator of all pages: without early stop, so that all grow as many trees."""
+    options = SETTINGS | {"n_candidates": N_CANDIDATES, "leaf": LEAF, "tol": None} | options
+    return FederatedXGBClassifier(n_trees, method=method, **options)
+
+
+def original(X, y, n_trees=N_TREES, n_jobs=1, tree_method="exact"):
+    """Return XGBoost's own model of pooled rows; F describes the exact search for splits."""
+    options = {
+        "objective": "binary:logistic",
+        "base_score": float(np.mean(y)),  # F's first prediction, P/(P + N)
+        "tree_method": tree_method,
+        "nthread": n_jobs,
+    }
+    return xgboost.train(options | SETTINGS, xgboost.DMatrix(X, label=y), n_trees)
+
+
+def compare(X, y, train, test, n_clients, seed):
+    """Yield each method, its number of clients, and its predictions for the test rows.
+
+    How rows are dealt does not matter to ``"histogram"``, so it learns once for all ``n_clients``.
+    XGBoost itself counts as one client.
+    """
+    yield ORIGINAL, 1, original(X[train], y[train]).predict(xgboost.DMatrix(X[test]))
+    pooled = federated("histogram").fit([(X[train], y[train])]).predict_proba(X[test])[:, 1]
+    for n in n_clients:
+        parts = deal(X, y, train, n, seed)
+        for method in ("top_splits", "union"):
+            yield method, n, federated(method).fit(parts).predict_proba(X[test])[:, 1]
+        yield "histogram", n, pooled
 
 
 def scores(y, probability, threshold=0.5):
@@ -50,60 +106,10 @@ def scores(y, probability, threshold=0.5):
     }
 
 
-def hold_out(y, seed, rows=None):
-    """Return 80 % of the rows to train on and 20 % to test on, each class in proportion."""
-    rows = np.arange(len(y)) if rows is None else rows
-    return train_test_split(rows, test_size=0.2, stratify=y[rows], random_state=seed)
-
-
-def folds(y, train, seed):
-    """Return three pairs of rows to train on and to validate on, each class in proportion."""
-    kfold = StratifiedKFold(3, shuffle=True, random_state=seed)
-    return [(train[fit], train[check]) for fit, check in kfold.split(train, y[train])]
-
-
-def deal(X, y, rows, n_clients, seed):
-    """Return the parts of clients that hold these rows, each class in proportion."""
-    own = split_rows(X[rows], n_clients, y[rows], random_state=seed)
-    return [(X[rows[part]], y[rows[part]]) for part in own]
-
-
-def federated(method, n_trees=N_TREES, **other):
-    """Return the estimator that all pages use: no early stop, so that all grow as many trees."""
-    own = SETTINGS | {"n_candidates": N_CANDIDATES, "leaf": LEAF, "tol": None} | other
-    return FederatedXGBClassifier(n_trees, method=method, **own)
-
-
-def original(X, y, n_trees=N_TREES, n_jobs=1, tree_method="exact"):
-    """Return XGBoost's own model of pooled rows, by the greedy search that F describes."""
-    options = {
-        "objective": "binary:logistic",
-        "base_score": float(np.mean(y)),  # F's first prediction, P/(P + N)
-        "tree_method": tree_method,
-        "nthread": n_jobs,
-    }
-    return xgboost.train(options | SETTINGS, xgboost.DMatrix(X, label=y), n_trees)
-
-
-def compare(X, y, train, test, n_clients, seed):
-    """Yield each method, its number of clients, and what it makes of the test rows.
-
-    How rows are dealt does not matter to ``"histogram"``, so it learns once for all ``n_clients``.
-    XGBoost itself counts as one client.
-    """
-    yield ORIGINAL, 1, original(X[train], y[train]).predict(xgboost.DMatrix(X[test]))
-    pooled = federated("histogram").fit([(X[train], y[train])]).predict_proba(X[test])[:, 1]
-    for n in n_clients:
-        parts = deal(X, y, train, n, seed)
-        for method in ("top_splits", "union"):
-            yield method, n, federated(method).fit(parts).predict_proba(X[test])[:, 1]
-        yield "histogram", n, pooled
-
-
 def scored(data, train, test, n_clients, seed):
-    """Return the scores of everybody on the test rows, one line a method and number of clients.
+    """Return the scores of `compare`, one row per method and number of clients.
 
-    ``sensitivity shifted`` has the share of positive rows in training for a threshold, not 1/2.
+    ``sensitivity shifted`` uses the share of positive training rows as threshold instead of 1/2.
     """
     share = data.y[train].mean()
     return pd.DataFrame(
@@ -117,77 +123,6 @@ def scored(data, train, test, n_clients, seed):
     )
 
 
-def clients_split(data, n_clients, seed):
-    """Return F's pipeline for one split: scores on the hold-out, and the means over three folds."""
-    train, test = hold_out(data.y, seed)
-    checked = [scored(data, *fold, n_clients, seed) for fold in folds(data.y, train, seed)]
-    on_folds = pd.concat(checked).groupby(["method", "n_clients"], sort=False, as_index=False)
-    found = {
-        "validation": on_folds.mean(),
-        "test": scored(data, train, test, n_clients, seed),
-    }
-    return _named(found, "condition").assign(dataset=data.name, split=seed)
-
-
-def volume_split(data, sizes, n_clients, seed):
-    """Return the scores of one split of a sample of each size, and those of test rows unseen.
-
-    ``seen`` is the share of the test rows that a training row repeats in all features, ``AUC
-    unseen`` what the others score.
-    """
-    everything = np.arange(len(data.y))
-    row_of = np.unique(data.X, axis=0, return_inverse=True)[1].ravel()
-    found = {}
-    for size in sizes:
-        sample = everything
-        if size < len(everything):
-            sample, _ = train_test_split(
-                everything, train_size=size, stratify=data.y, random_state=seed
-            )
-        train, test = hold_out(data.y, seed, sample)
-        seen = np.isin(row_of[test], row_of[train])
-        lines = []
-        for method, n, p in compare(data.X, data.y, train, test, n_clients, seed):
-            auc = {"AUC unseen": roc_auc_score(data.y[test][~seen], p[~seen])}
-            lines.append({"method": method, "n_clients": n} | scores(data.y[test], p) | auc)
-        found[f"{size} samples"] = pd.DataFrame(lines).assign(seen=seen.mean())
-    return _named(found, "condition").assign(dataset=data.name, split=seed)
-
-
-def balance_sets(data, shares, size, seed):
-    """Yield, for each of these shares of negative rows, its name, training rows and test rows.
-
-    All are tested on the same rows, half of them positive, a fifth of the balanced set, and trained
-    on ``size`` others.
-    """
-    rng = np.random.default_rng(seed)
-    classes = [rng.permutation(np.flatnonzero(data.y == label)) for label in (0, 1)]
-    n_test = min(map(len, classes)) // 5
-    test = np.concatenate([rows[:n_test] for rows in classes])
-    for share in shares:
-        n_negative = round(size * share / 100)
-        train = np.concatenate(
-            [
-                rows[n_test : n_test + n]
-                for rows, n in zip(classes, (n_negative, size - n_negative), strict=True)
-            ]
-        )
-        yield f"{share}-{100 - share} negative-positive", train, test
-
-
-def balance_split(data, shares, n_clients, size, seed):
-    """Return the scores of one split of `balance_sets`."""
-    found = {
-        name: scored(data, train, test, n_clients, seed)
-        for name, train, test in balance_sets(data, shares, size, seed)
-    }
-    return _named(found, "condition").assign(dataset=data.name, split=seed)
-
-
-def _named(frames, column):
-    return pd.concat([frame.assign(**{column: name}) for name, frame in frames.items()])
-
-
 def each_split(one_split, n_splits, *arguments):
     """Return the results of all splits as one table; two splits run at a time."""
     two = Parallel(n_jobs=min(2, n_splits))
@@ -195,26 +130,34 @@ def each_split(one_split, n_splits, *arguments):
     return pd.concat(runs, ignore_index=True)
 
 
+# Intervals and changes
+
+
+def named(frames, column):
+    """Return tables as one, with the name of each in a column."""
+    return pd.concat([frame.assign(**{column: name}) for name, frame in frames.items()])
+
+
 def intervals(runs, by, metrics=SCORES):
-    """Return mean and central 95 % of single splits, one line a group and metric."""
+    """Return the mean and the central 95 % of single splits, one row per group and metric."""
     groups = runs.groupby(by, sort=False)[metrics]
-    found = {
+    columns = {
         "mean": groups.mean(),
         "low": groups.quantile(0.025),
         "high": groups.quantile(0.975),
         "splits": groups.count(),
     }
-    long = {name: frame.rename_axis(columns="metric").stack() for name, frame in found.items()}
+    long = {name: frame.rename_axis(columns="metric").stack() for name, frame in columns.items()}
     return pd.DataFrame(long).reset_index()
 
 
 def paired(runs, by, pairs, metrics=SCORES):
-    """Return what changes from one method to another on the same split.
+    """Return the changes from one method to another on the same split.
 
     Parameters
     ----------
     runs : DataFrame
-        One line a split, method and number of clients, and a value of the columns ``by``.
+        One row per split, method, number of clients and value of the columns ``by``.
     by : list of str
     pairs : mapping of str to ((method, n_clients), (method, n_clients))
         From the first of each pair to the second.
@@ -222,74 +165,93 @@ def paired(runs, by, pairs, metrics=SCORES):
     Returns
     -------
     DataFrame
-        One line a split, ``change`` (the pair's name) and value of the columns ``by``.
+        One row per split, ``change`` (the pair's name) and value of the columns ``by``.
     """
     keys = ["method", "n_clients"]
     each = runs.set_index([*keys, *by, "split"])[metrics].sort_index()
-    found = {name: each.loc[after] - each.loc[before] for name, (before, after) in pairs.items()}
-    return _named({name: change.reset_index() for name, change in found.items()}, "change")
+    change = {name: each.loc[after] - each.loc[before] for name, (before, after) in pairs.items()}
+    return named({name: frame.reset_index() for name, frame in change.items()}, "change")
 
 
 def changes(frame, by, metrics=SCORES):
-    """Return intervals of what `paired` found, by ``change`` and the columns ``by``.
+    """Return intervals of the changes of `paired`, by ``change`` and the columns ``by``.
 
-    Besides those of `intervals`, ``mean_low`` and ``mean_high`` bound the mean over all splits of
-    these rows: the 95 % of Student's t. ``fall`` is the share of splits in which a score falls.
+    Besides the columns of `intervals`: ``mean_low`` and ``mean_high``, the 95 % interval of the
+    mean over all splits of these rows (Student's t), and ``fall``, the share of splits in which a
+    score falls.
     """
     by = ["change", *by]
     groups = frame.groupby(by)[metrics]
     margin = stats.t.ppf(0.975, groups.count() - 1) * groups.sem()
     falls = frame.assign(**{score: frame[score] < 0 for score in metrics}).groupby(by)[metrics]
-    more = {
+    columns = {
         "mean_low": groups.mean() - margin,
         "mean_high": groups.mean() + margin,
         "fall": falls.mean(),
     }
-    long = {name: found.rename_axis(columns="metric").stack() for name, found in more.items()}
-    beside = pd.DataFrame(long).reset_index()
-    return intervals(frame, by, metrics).merge(beside, on=[*by, "metric"])
+    long = {name: table.rename_axis(columns="metric").stack() for name, table in columns.items()}
+    of_mean = pd.DataFrame(long).reset_index()
+    return intervals(frame, by, metrics).merge(of_mean, on=[*by, "metric"])
 
 
 def tendency(row):
-    """Say in words what a mean change does; its interval decides whether it is one."""
+    """Return the direction of a mean change in words; the interval of the mean decides."""
     if row["mean_high"] < 0:
         return "falls"
     return "rises" if row["mean_low"] > 0 else "shows no change"
 
 
+def interval_text(frame):
+    """Return a table of intervals with a column ``text``: mean (low–high)."""
+    columns = frame[["mean", "low", "high"]].to_numpy()
+    return frame.assign(text=[f"{m:.3f} ({a:.3f}–{b:.3f})" for m, a, b in columns])
+
+
+# Results
+
+
 def stamped(frame, data):
-    """Return a result with what it was measured on, and with which versions."""
+    """Return a result with the source and checksum of its data, and the versions."""
     return frame.assign(source=data.source, sha256=data.sha256 or "", versions=VERSIONS)
 
 
-def most(measured, name, of="splits"):
-    """Save a result, and return it, or the kept one if that is of more splits; say which."""
+def stamped_by_set(frame, sets):
+    """Return a result on several data sets, each stamped with its own data."""
+    groups = [stamped(frame[frame["dataset"] == name], sets[name]) for name in sets]
+    return pd.concat(groups, ignore_index=True)
+
+
+def save_and_choose(measured, name, of="splits"):
+    """Save a result; return it, or the kept one if that has more splits, and print which."""
     study.save(measured, name)
     kept = study.read(name, [study.KEPT]) if (study.KEPT / name).exists() else measured[:0]
-    shown = measured
-    where = "measured in this run"
+    shown, origin = measured, "measured in this run"
     if len(kept) and kept[of].max() > measured[of].max():
-        shown, where = kept, f"of the last complete run on real data\n({kept['versions'].iloc[0]})"
-    print(f"{name}: {shown[of].max():,} {of}, {where}.")
+        shown = kept
+        origin = f"of the last complete run on real data\n({kept['versions'].iloc[0]})"
+    print(f"{name}: {shown[of].max():,} {of}, {origin}.")
     return shown
 
 
+# The verdict on published numbers
+
+
 def verdict(published, found, data):
-    """Return published numbers of one data set beside the intervals of the method they are of.
+    """Return the published numbers of one data set next to the intervals of the same method.
 
     Parameters
     ----------
     published : DataFrame
-        From `study.published`; `condition` and `run` are those of `found`.
+        From `study.published`; `condition` and `run` as in `found`.
     found : DataFrame
         From `intervals`, by dataset, condition, method and n_clients.
 
     Returns
     -------
     DataFrame
-        Rows as of `study.fidelity`, of status ``within`` or ``differs``. The thesis's method is
-        compared with ``"top_splits"``; the note names its leaf, and says whether the other two
-        methods have the number inside.
+        Rows as of `study.fidelity`, with status ``within`` or ``differs``. F's method is compared
+        with ``"top_splits"``. The note names its leaf and states for the other two methods whether
+        the number is inside their interval.
     """
     if data.source != "real":
         published = published[:0]
@@ -300,24 +262,24 @@ def verdict(published, found, data):
         ["dataset", "condition", "method", "run"], sort=False
     ):
         n = 1 if method == ORIGINAL else int(run.split()[0])
-        own = (ORIGINAL,) if n == 1 else METHODS
-        spreads = [places.loc[(dataset, condition, one, n)] for one in own]
+        methods = (ORIGINAL,) if n == 1 else METHODS
+        spreads = [places.loc[(dataset, condition, one, n)] for one in methods]
         judged = [_judged(group, spread, data) for spread in spreads]
-        rows.append(judged[0].assign(note=_notes(judged, own), versions=VERSIONS))
+        rows.append(judged[0].assign(note=_notes(judged, methods), versions=VERSIONS))
     return pd.concat(rows, ignore_index=True) if rows else study.fidelity(published, data, {})
 
 
 def _judged(group, spread, data):
     at = {metric: spread.loc[measure] for metric, measure in PRINTED.items()}
-    limits = {metric: (line["low"], line["high"]) for metric, line in at.items()}
-    means = {metric: line["mean"] for metric, line in at.items()}
+    limits = {metric: (row["low"], row["high"]) for metric, row in at.items()}
+    means = {metric: row["mean"] for metric, row in at.items()}
     judged = study.fidelity(group, data, means, limits, truncated=True)
     # A mean over splits that has the printed digits has them by chance.
     return judged.assign(status=judged["status"].replace("exact", "within"))
 
 
 def _notes(judged, methods):
-    """Return where a number lies, and whether the other methods have it inside."""
+    """Return where a number lies, and whether it is inside the intervals of the other methods."""
     notes = []
     for place, row in judged[0].iterrows():
         value = float(row["published"])
@@ -339,7 +301,7 @@ def _notes(judged, methods):
 
 
 def note_trees(judged, by_trees):
-    """Say in the note of every number that differs which numbers of trees have it inside.
+    """Add to the note of every number that differs the numbers of trees that would fit it.
 
     Parameters
     ----------
@@ -366,7 +328,7 @@ def note_trees(judged, by_trees):
 
 
 def that_differ(judged):
-    """Return the rows of `verdict` that differ, their notes cut to what is not said of all."""
+    """Return the rows of `verdict` that differ, without the parts of notes common to all."""
     of_all = ("top_splits with", "below ", "above ", "F's number", "the column is")
     rows = judged[judged["status"] == "differs"]
     notes = [
@@ -378,7 +340,7 @@ def that_differ(judged):
 
 
 def explanations(row, n_positive, n_negative):
-    """Count the confusion matrices that give a printed test row, under both readings of its column.
+    """Count the confusion matrices that fit a printed test row, under both readings of its column.
 
     Parameters
     ----------
@@ -390,8 +352,8 @@ def explanations(row, n_positive, n_negative):
     Returns
     -------
     dict
-        How many matrices give accuracy and sensitivity, how many of these give the third number as
-        a specificity and as a negative predictive value, and one of the latter.
+        The number of matrices that fit accuracy and sensitivity, the numbers of these that fit the
+        third number as a specificity and as a negative predictive value, and one of the latter.
     """
     tp, tn = np.meshgrid(np.arange(n_positive + 1), np.arange(n_negative + 1), indexing="ij")
     fn, fp = n_positive - tp, n_negative - tn
@@ -409,31 +371,92 @@ def explanations(row, n_positive, n_negative):
 
 
 def _prints(part, whole, printed):
-    """Tell which fractions are printed so when cut off after three digits: whole numbers only."""
+    """Return which fractions of whole numbers give these digits when cut off after three."""
     return (1000 * part) // np.maximum(whole, 1) == round(1000 * float(printed))
 
 
+# Figures
+
+
 def interval_plot(ax, found, positions):
-    """Draw mean and central 95 % of each method side by side at the given positions.
+    """Draw the mean and central 95 % of each method side by side at the given positions.
 
     Parameters
     ----------
     found : DataFrame
-        Of one metric, with columns method, at (where on the axis), mean, low, high.
+        Of one metric, with columns method, at (the place on the axis), mean, low, high.
     positions : sequence
         The values of ``at`` in their order on the axis.
     """
-    for number, (method, own) in enumerate(found.groupby("method", sort=False)):
-        x = own["at"].map({at: i for i, at in enumerate(positions)}) + 0.16 * (number - 1.5)
-        errors = [own["mean"] - own["low"], own["high"] - own["mean"]]
-        ax.errorbar(
-            x,
-            own["mean"],
-            errors,
-            fmt=MARKERS[method],
-            ms=4,
-            lw=1.2,
-            color=COLOURS[method],
-            label=method,
-        )
+    for number, (method, rows) in enumerate(found.groupby("method", sort=False)):
+        x = rows["at"].map({at: i for i, at in enumerate(positions)}) + 0.16 * (number - 1.5)
+        errors = [rows["mean"] - rows["low"], rows["high"] - rows["mean"]]
+        style = {"fmt": MARKERS[method], "color": COLOURS[method], "ms": 4, "lw": 1.2}
+        ax.errorbar(x, rows["mean"], errors, label=method, **style)
     ax.set_xticks(range(len(positions)), [str(at) for at in positions])
+
+
+def change_plot(ax, change, order, printed):
+    """Draw changes with the intervals of single splits (thin) and of the mean (thick).
+
+    Parameters
+    ----------
+    change : DataFrame
+        From `changes`, of one metric and data set.
+    order : sequence of str
+        The names of the changes, from top to bottom.
+    printed : mapping of str to float
+        Published changes, drawn as crosses.
+    """
+    names = list(order)[::-1]
+    rows = change.set_index("change").loc[names]
+    errors = [rows["mean"] - rows["low"], rows["high"] - rows["mean"]]
+    colours = [COLOURS[name.split(",")[0]] for name in names]
+    ax.errorbar(rows["mean"], range(len(rows)), xerr=errors, fmt="none", ecolor=colours)
+    ax.hlines(range(len(rows)), rows["mean_low"], rows["mean_high"], colours, lw=4)
+    ax.scatter(rows["mean"], range(len(rows)), c=colours, zorder=3)
+    ax.plot(list(printed.values()), [names.index(name) for name in printed], "kx", zorder=4)
+    ax.locator_params(axis="x", nbins=4)
+    ax.set_yticks(range(len(rows)), names)
+
+
+def tree_plot(tree, parts, names):
+    """Draw a tree: each split with the rows of every client there, each leaf with its value."""
+    _, ax = plt.subplots(figsize=(11, 4.6))
+    everywhere = [np.arange(len(X)) for X, _ in parts]
+    places = {node: place for node, *place in _nodes(tree, parts, everywhere)}
+    for node, (x, y, counts) in places.items():
+        leaf = tree.feature[node] < 0
+        if not leaf:
+            for child in (tree.left[node], tree.left[node] + 1):
+                ax.plot([x, places[child][0]], [y, places[child][1]], color="0.8", zorder=1)
+        text = f"{tree.value[node]:+.3f}" if leaf else split_text(tree, node, names)
+        colour = "#ffe2b8" if leaf else "#d7e9fa"
+        box = {"boxstyle": "round", "facecolor": colour, "edgecolor": "none"}
+        label = f"{text}\n{' | '.join(map(str, counts))}"
+        ax.text(x, y, label, ha="center", va="center", fontsize="small", bbox=box)
+    ax.set(xlim=(-4.2, 4.2), ylim=(-3.4, 0.4))
+    ax.axis("off")
+
+
+def _nodes(tree, parts, rows, node=0, x=0.0, depth=0):
+    """Yield every node, its place in the drawing, and the number of each client's rows there."""
+    yield node, x, -depth, [len(part) for part in rows]
+    feature = tree.feature[node]
+    if feature < 0:
+        return
+    left = [
+        X[part, feature].astype(np.float32) < tree.threshold[node]
+        for (X, _), part in zip(parts, rows, strict=True)
+    ]
+    step = 2.0 ** (1 - depth)
+    for child, keep, at in ((0, left, x - step), (1, [~side for side in left], x + step)):
+        below = [part[side] for part, side in zip(rows, keep, strict=True)]
+        yield from _nodes(tree, parts, below, tree.left[node] + child, at, depth + 1)
+
+
+def split_text(tree, node, names):
+    """Return a node's split in words."""
+    if tree.feature[node] < 0:
+        return "leaf"
+    return f"{names[tree.feature[node]]} below {tree.threshold[node]:g}"
