@@ -393,7 +393,7 @@ def _check_pair(X: ArrayLike, points: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def _check_positive(value: object, name: str) -> None:
-    if not (isinstance(value, Real) and 0 < value < np.inf):
+    if not (isinstance(value, Real) and 0 < float(value) < np.inf):
         raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
 
 
@@ -415,7 +415,7 @@ def _check_n_jobs(n_jobs: Any) -> int:
     """Return the number of threads."""
     if n_jobs is None:
         return 1
-    if not isinstance(n_jobs, Integral) or not (n_jobs == -1 or n_jobs >= 1):
+    if not isinstance(n_jobs, Integral) or not (n_jobs == -1 or int(n_jobs) >= 1):
         raise ValueError(f"n_jobs must be -1 or an integer of at least 1, got {n_jobs!r}")
     return os.cpu_count() or 1 if n_jobs == -1 else int(n_jobs)
 

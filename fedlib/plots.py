@@ -95,8 +95,8 @@ def scatter(
     ax.scatter(x[noise], y[noise], s=size, c=NOISE, marker="x", linewidths=0.7)
     for ten in range(labels.max(initial=-1) // 10 + 1):
         these = ~noise & (labels // 10 == ten)
-        style = {"c": colours(labels[these]), "marker": MARKERS[ten % len(MARKERS)]}
-        ax.scatter(x[these], y[these], s=size, linewidths=0, **style)
+        marker = MARKERS[ten % len(MARKERS)]
+        ax.scatter(x[these], y[these], size, colours(labels[these]), marker=marker, linewidths=0)
     if title is not None:
         n_clusters = len(np.unique(labels[~noise]))
         counted = f": {_number(n_clusters, 'cluster')}, {_number(noise.sum(), 'noise point')}"
@@ -138,8 +138,8 @@ def compare(
     ['classes: 2 clusters, 0 noise points', 'DBSCAN: 1 cluster, 1 noise point']
     """
     n = len(labellings)
-    options = {"layout": "constrained", "sharex": True, "sharey": True, "squeeze": False}
-    figure, axes = plt.subplots(1, n, figsize=(width * n, height), **options)
+    figure = plt.figure(figsize=(width * n, height), layout="constrained")
+    axes = figure.subplots(1, n, sharex=True, sharey=True, squeeze=False)
     for ax, (title, labels) in zip(axes[0], labellings.items(), strict=True):
         scatter(points, labels, title=title, ax=ax, size=size)
         ax.title.set_fontsize("small")

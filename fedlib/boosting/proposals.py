@@ -32,7 +32,7 @@ class Proposals(NamedTuple):
 
     def take(self, positions: NDArray[np.int64]) -> Proposals:
         """Return the proposals at these positions."""
-        return Proposals(*(column[positions] for column in self))
+        return Proposals._make(column[positions] for column in self)
 
 
 class ProposalGrower(Grower):
