@@ -223,7 +223,7 @@ def test_both_ways_to_find_neighbours_agree(monkeypatch, d, assign, border):
     X = scattered(d, 200)
     model = HorizontalDBSCAN(1.0, 4, border=border, assign=assign, adjacency="full", random_state=0)
     labels = []
-    for n_cells in (0, 3**d):  # as if there were so few or so many cells
+    for n_cells in (0, 3**d):  # forces one method or the other
         offsets = _offsets(d, "full", n_cells)
         assert len(offsets) == (3**d - 1 if n_cells else 0)
         monkeypatch.setattr("fedlib.cells._offsets", lambda *_, offsets=offsets: offsets)

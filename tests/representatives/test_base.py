@@ -238,7 +238,7 @@ def test_clients_that_are_rebuilt_before_every_request(estimator, make_client, r
 @each_protocol
 @pytest.mark.parametrize("step", [1, 2])
 def test_a_client_that_is_lost(estimator, make_client, step):
-    """The others go on, whether it fails before its reply or at its labels."""
+    """The others continue, whether it fails before its reply or at its labels."""
     request = type(next(estimator.protocol())).__name__ if step == 1 else "RelabelPoints"
     clients = {
         "A": make_client(FIRST),
