@@ -75,7 +75,7 @@ def test_a_request_that_comes_again_is_answered_from_the_checkpoint(points, tmp_
             return httpx.Response(410, json={"error": "finished"})
         return httpx.Response(200, content=request, headers={NUMBER: "7"})
 
-    for process in (client, HorizontalDBSCANClient(points[1])):  # the second has not the reply
+    for process in (client, HorizontalDBSCANClient(points[1])):  # the second only reads the reply
         with httpx.Client(base_url="http://test", transport=httpx.MockTransport(handle)) as link:
             assert ClientLoop(link, process, tmp_path, 1).run() == "finished"
     assert len(client.requests) == 1

