@@ -225,9 +225,9 @@ def _read_frame(path: Path, header: bool, texts: Sequence[str]) -> pd.DataFrame:
     if suffix == ".parquet":
         return _read_parquet(path)
     if suffix == ".arff":
-        from fedlib.datasets import _read
+        from fedlib.datasets.tables import parse
 
-        return _read(path.name, path.read_bytes())
+        return parse("rows.arff", path.read_bytes())
     if suffix not in {".csv", ".tsv", ".txt"}:
         raise ValueError(
             f"the format {suffix or 'without a suffix'} is unknown; known are .csv, .tsv, .txt,"
