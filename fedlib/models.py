@@ -394,8 +394,9 @@ def _fits_array(array: np.ndarray, option: Any) -> bool:
         return True
     if get_origin(option) is not np.ndarray:
         return False
-    scalar = get_args(get_args(option)[1])
-    return not scalar or not isinstance(scalar[0], type) or np.issubdtype(array.dtype, scalar[0])
+    (scalar,) = get_args(get_args(option)[1]) or (Any,)
+    unknown = scalar is Any or not isinstance(scalar, type)
+    return unknown or np.issubdtype(array.dtype, scalar)
 
 
 def _describe(hint: Any) -> str:

@@ -31,7 +31,7 @@ had to listen, and any caller could start a run or read a client's data.
 
 from typing import TYPE_CHECKING
 
-import lazy_loader  # type: ignore[import-untyped]
+import lazy_loader
 
 # A site imports only the client's half, without the packages that the server needs.
 __getattr__, __dir__, _ = lazy_loader.attach(
