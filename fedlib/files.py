@@ -227,11 +227,7 @@ def _read_frame(path: Path, header: bool, texts: Sequence[str]) -> pd.DataFrame:
     if suffix == ".arff":
         from fedlib.datasets.tables import parse
 
-<<<<<<< HEAD
-        return parse(path.name, path.read_bytes())
-=======
         return parse("rows.arff", path.read_bytes())
->>>>>>> cli
     if suffix not in {".csv", ".tsv", ".txt"}:
         raise ValueError(
             f"the format {suffix or 'without a suffix'} is unknown; known are .csv, .tsv, .txt,"
