@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,9 +152,15 @@ def _check_protocol(protocol: str) -> None:
 
 
 def _take_part(
-    url: str, make: Any, secret: str, *, state_dir: Path | None, ca: Path | None, **options: Any
+    url: str,
+    make: Callable[[str], Client],
+    secret: str,
+    *,
+    state_dir: Path | None,
+    ca: Path | None,
+    **options: Any,
 ) -> Message | None:
-    """Join the run and return the client's last state."""
+    """Join the run with the client that ``make`` returns, and return its last state."""
     with extra("http"):
         from fedlib.transports.http import JoinError, Unreachable, kept_state
         from fedlib.transports.http import join as join_run
