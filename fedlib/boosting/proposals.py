@@ -32,7 +32,8 @@ class Proposals(NamedTuple):
 
     def take(self, positions: NDArray[np.int64]) -> Proposals:
         """Return the proposals at these positions."""
-        return Proposals._make(column[positions] for column in self)
+        columns: tuple[NDArray[Any], ...] = self
+        return Proposals(*(column[positions] for column in columns))
 
 
 class ProposalGrower(Grower):
