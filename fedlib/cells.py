@@ -71,6 +71,11 @@ def add_counts(
         Cells in any order, possibly repeated.
     counts : array (n,) of int64
 
+    Returns
+    -------
+    cells : array (n_cells, n_features) of int64
+    counts : array (n_cells,) of int64
+
     Examples
     --------
     >>> add_counts(np.array([[2], [0], [2]]), np.array([1, 5, 3]))

@@ -67,8 +67,8 @@ def fitted_labels():
     def fit(model, X, rows):
         model.fit([X[part] for part in rows])
         labels = [-9] * len(X)
-        for part, found in zip(rows, model.labels_, strict=True):
-            for row, label in zip(part.tolist(), found.tolist(), strict=True):
+        for part, part_labels in zip(rows, model.labels_, strict=True):
+            for row, label in zip(part.tolist(), part_labels.tolist(), strict=True):
                 labels[row] = label
         return labels
 
