@@ -8,6 +8,7 @@ if the notebook, its parameters, the library, the locked packages or the data ha
 import json
 import shutil
 import sys
+import tempfile
 import time
 import warnings
 from hashlib import sha256
@@ -106,15 +107,14 @@ def task_notebook():
             target = f"{BUILD}/stage/{profile}/notebooks/{page}.ipynb"
             folder = BUILD / "results" / profile
             needed = [name for name in needs if "/" not in name]
-            command = [sys.executable, "notebooks/run.py", source, target]
-            command += ["--parameters", json.dumps(parameters)]
-            command += ["--results-dir", str(folder), "--results", *results]
+            arguments = [source, target, "--parameters", json.dumps(parameters)]
+            arguments += ["--results-dir", str(folder), "--results", *results]
             yield {
                 "name": f"{profile}/{page}",
                 "doc": " ".join(
                     [notebook, *(f"{key}={value}" for key, value in parameters.items())]
                 ),
-                "actions": [CmdAction(command, shell=False)],
+                "actions": [(run_notebook, [arguments])],
                 "file_dep": [
                     source,
                     *COMMON,
@@ -130,6 +130,21 @@ def task_notebook():
                 "uptodate": [config_changed({"parameters": parameters}), result_dep("data")],
                 "verbosity": 0,
             }
+
+
+def run_notebook(arguments):
+    """Run `notebooks/run.py` in a process of its own, or return what it reports as a failure."""
+    sys.path.insert(0, "notebooks")
+    from run import start  # a slow import that listing the tasks does not need
+
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "output"
+        process = start(arguments, output)
+        process.join()
+        if process.exitcode:
+            texts = [Path(f"{output}.{end}").read_text(errors="replace") for end in ("err", "out")]
+            return TaskFailed("".join(texts))
+    return True
 
 
 def task_results():
@@ -257,10 +272,7 @@ class Progress(ZeroReporter):
     def complete_run(self):
         """Print the output of the tasks that failed."""
         for task, fail in self.failed:
-            texts = [action.err for action in task.actions]
-            if task.name in self.notebooks:  # run.py reports failures on stdout
-                texts += [action.out for action in task.actions]
-            text = "".join(filter(None, texts))
+            text = "".join(action.err or "" for action in task.actions)
             sys.stderr.write(f"\n{text or fail.get_msg()}\n")
 
 

@@ -3,24 +3,31 @@
 The executed notebook contains its outputs but no times or paths of the run, so a second run gives
 the same bytes. A failure is reported on stdout: the notebook, its parameters, the cell, and the end
 of the traceback. stderr is left to the kernel, because its last messages matter if it dies.
+
+Importing the libraries takes most of the time of a short notebook. ``make book`` runs many, so it
+imports them once, in a server process, and forks each runner and its kernel from there (`start`).
 """
 
 import argparse
+import contextlib
 import json
 import logging
+import multiprocessing
 import os
 import re
+import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 
-# Optional dependencies of jsonschema and papermill, without use here. Their import takes longer
-# than all others together, in every process. (The kernel is another process and imports what it
-# needs.)
-sys.modules |= dict.fromkeys(("pyarrow", "rfc3987_syntax"))
+# An optional dependency of jsonschema that is not used here. Its import takes longer than all
+# others together.
+sys.modules.setdefault("rfc3987_syntax", None)
 
 import nbformat  # noqa: E402
 import papermill  # noqa: E402
+from jupyter_client.provisioning import local_provisioner  # noqa: E402
 from nbclient.exceptions import DeadKernelError  # noqa: E402
 
 ROOT = Path(__file__).absolute().parents[1]
@@ -163,6 +170,134 @@ def main(arguments=None):
     options.target.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, options.target)
     return 0
+
+
+# The modules that the server imports before it forks. pyplot is not among them: it connects to the
+# kernel when it is imported.
+PRELOADED = (
+    "papermill",
+    "ipykernel.kernelapp",
+    "matplotlib.axes",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.figure",
+    "matplotlib.font_manager",
+    "pandas",
+    "sklearn.cluster",
+    "sklearn.metrics",
+    "sklearn.mixture",
+    "sklearn.model_selection",
+    "sklearn.neighbors",
+    "xgboost",
+    "fedlib.datasets.tables",
+    "fedlib.metrics",
+    "fedlib.boosting.estimator",
+    "fedlib.horizontal_dbscan",
+    "fedlib.kmeans",
+    "fedlib.mixtures.dbscan",
+    "fedlib.mixtures.federated",
+    "fedlib.representatives.dbdc",
+    "fedlib.representatives.ppdbdc",
+    "fedlib.representatives.sdbdc",
+    "fedlib.vertical_dbscan",
+)
+
+
+def start(arguments, output):
+    """Return a process, forked from the server, that runs `main`.
+
+    Parameters
+    ----------
+    arguments : list of str
+        The arguments of the command.
+    output : path
+        Where the output goes: stdout to ``output.out``, stderr to ``output.err``.
+    """
+    os.environ |= ENVIRONMENT  # the server reads it when it imports
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    process = context.Process(target=_run_forked, args=(arguments, str(output)))
+    process.start()
+    return process
+
+
+def _run_forked(arguments, output):
+    """Run `main` in a forked process, with a kernel that is forked too."""
+    for stream, suffix in ((1, ".out"), (2, ".err")):
+        file = os.open(f"{output}{suffix}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, stream)
+    # The kernel is forked now, while this process has no event loop and no sockets.
+    kernel = ForkedKernel()
+    local_provisioner.launch_kernel = kernel.launch
+    status = main(arguments)
+    sys.stdout.flush()
+    sys.exit(status)
+
+
+class ForkedKernel:
+    """A kernel's process. It waits until `launch` sends its command; then it is like a Popen."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self):
+        receiver, self.sender = os.pipe()
+        self.returncode = None
+        self.pid = os.fork()
+        if self.pid:
+            os.close(receiver)
+            return
+        os.setsid()  # signals for the kernel must not reach the runner
+        os.close(self.sender)
+        with contextlib.suppress(BaseException), os.fdopen(receiver) as pipe:
+            if launched := pipe.read():
+                _be_kernel(**json.loads(launched))
+        os._exit(1)
+
+    def launch(self, command, env, cwd=None, **_):
+        """Let the kernel run a command, as `jupyter_client.launch_kernel` would."""
+        launched = {"command": command, "env": dict(env), "cwd": str(cwd or ".")}
+        with os.fdopen(self.sender, "w") as pipe:
+            json.dump(launched | {"parent": os.getpid()}, pipe)
+        return self
+
+    def poll(self):
+        """Return the exit status, or None while the kernel runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout=None):
+        """Return the exit status when the kernel has ended."""
+        while self.poll() is None:
+            time.sleep(0.01)
+        return self.returncode
+
+    def send_signal(self, number):
+        """Send a signal to the kernel."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self):
+        """Ask the kernel to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        """End the kernel at once."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _be_kernel(command, env, cwd, parent):
+    """Turn this forked process into the kernel that a command would start."""
+    from ipykernel.kernelapp import IPKernelApp
+
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    arguments = command[command.index("ipykernel_launcher") + 1 :]
+    sys.argv = ["ipykernel_launcher", *arguments]
+    IPKernelApp.launch_instance([*arguments, f"--IPKernelApp.parent_handle={parent}"])
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ def test_parameters_reach_the_notebook(run_notebook):
 
 
 def test_a_second_run_gives_the_same_bytes(run_notebook):
+    """The second runner and its kernel are forked, as in a build of the book."""
     figure = """
     %config InlineBackend.figure_formats = ["svg", "png"]
     import matplotlib.pyplot as plt
@@ -27,8 +28,8 @@ def test_a_second_run_gives_the_same_bytes(run_notebook):
     bar = "from tqdm import tqdm\nfor _ in tqdm(range(3)): pass"
     table = "import pandas as pd; pd.DataFrame({'a': [1]}).style.hide(axis='index')"
     runs = [
-        run_notebook(figure, warning, bar, table, parameters='{"n_rows": 7}', target=target)
-        for target in ("first.ipynb", "second.ipynb")
+        run_notebook(figure, warning, bar, table, parameters='{"n_rows": 7}', target=t, forked=f)
+        for t, f in (("first.ipynb", False), ("second.ipynb", True))
     ]
     for done, _ in runs:
         assert done.returncode == 0, done.stdout
