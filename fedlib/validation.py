@@ -45,7 +45,10 @@ def check_points(X: ArrayLike, **checks: Any) -> NDArray[np.float64]:
     array([[1., 2.],
            [3., 4.]])
     """
-    points: NDArray[np.float64] = check_array(X, dtype=np.float64, order="C", **checks)
+    try:
+        points: NDArray[np.float64] = check_array(X, dtype=np.float64, order="C", **checks)
+    except TypeError as error:  # complex numbers in a list
+        raise ValueError(str(error)) from error
     return points
 
 

@@ -102,8 +102,6 @@ def join(
 
     The token is read from --token-file, or else from the environment variable FEDLIB_TOKEN.
     """
-    from fedlib.site import make_client  # before the call: it takes a second
-
     arguments = _client_arguments(options)
     secret = _read_token(token_file)
     if protocol is not None:
@@ -111,6 +109,8 @@ def join(
     table = read_rows(data, columns, target, sample_weight, ids, no_header)
 
     def make(served: str) -> Client:
+        from fedlib.site import make_client  # imports the protocols, which takes a second
+
         return make_client(served, table, arguments, agreed=protocol, passive=passive)
 
     if protocol is not None:  # whatever is wrong with the data is found before any call

@@ -162,11 +162,12 @@ class ClientLoop:
 
     def work(self, welcome: Welcome) -> None:
         """Answer one request after the other, until `RunEnded` is raised."""
-        client = self.client if isinstance(self.client, Client) else self.client(welcome.protocol)
-        checkpoint = Checkpoint.load(self.folder, welcome.run, welcome.client)
-        if checkpoint.state:
-            client.state = decode(checkpoint.state)
-        with self.heartbeats(welcome.heartbeat):
+        with self.heartbeats(welcome.heartbeat):  # making the client may import much
+            make = self.client
+            client = make if isinstance(make, Client) else make(welcome.protocol)
+            checkpoint = Checkpoint.load(self.folder, welcome.run, welcome.client)
+            if checkpoint.state:
+                client.state = decode(checkpoint.state)
             while True:
                 response = self.call("GET", "/request")
                 if response.status_code == 200:
