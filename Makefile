@@ -52,7 +52,7 @@ book: $(INSTALLED) ## run the notebooks that changed and build the book (PROFILE
 	@echo "$(CURDIR)/_build/$(PROFILE)/html/index.html"
 
 test: $(INSTALLED) ## run the tests and doctests; tests of the pages need a built book and Chromium
-	@$(BIN)/python -m pytest -m "not flower"
+	@$(BIN)/python -m pytest -m "not flower" --numprocesses $(JOBS) --dist loadfile
 
 test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and one deployment (at most 20 minutes)
 	@timeout --foreground --signal=INT --kill-after=60 1200 $(BIN)/python -m pytest -m flower tests/transports

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -392,8 +392,13 @@ def _check_pair(X: ArrayLike, points: ArrayLike) -> tuple[Floats, Floats]:
     return queries, places
 
 
+<<<<<<< HEAD
 def _check_positive(value: object, name: str) -> None:
     if not (isinstance(value, Real) and 0 < float(value) < np.inf):
+=======
+def _check_positive(value: float, name: str) -> None:
+    if not (isinstance(value, Real) and 0 < value < np.inf):
+>>>>>>> engine
         raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
 
 
@@ -411,7 +416,7 @@ def _check_per_point(values: ArrayLike, n: int, name: str, infinite: bool = Fals
     return numbers
 
 
-def _check_n_jobs(n_jobs: Any) -> int:
+def _check_n_jobs(n_jobs: int | None) -> int:
     """Return the number of threads."""
     if n_jobs is None:
         return 1

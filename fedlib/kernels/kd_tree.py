@@ -213,7 +213,8 @@ def find_around(tree, queries, i, squared_radius, buffer, position):
     The rows are in tree order. Nothing is written to an empty buffer. Returns the position after
     the last row, so the number of points is the difference.
     """
-    points, order, right, lower, upper = tree.points, tree.order, tree.right, tree.lower, tree.upper
+    points, order, first, stop = tree.points, tree.order, tree.first, tree.stop
+    right, lower, upper = tree.right, tree.lower, tree.upper
     stack = np.empty(MAX_STACK, np.int64)
     stack[0] = 0
     n_stack = 1 if order.size else 0
@@ -227,7 +228,7 @@ def find_around(tree, queries, i, squared_radius, buffer, position):
             stack[n_stack + 1] = node + 1
             n_stack += 2
             continue
-        for place in range(tree.first[node], tree.stop[node]):
+        for place in range(first[node], stop[node]):
             j = order[place]
             if squared_distance(queries, i, points, j) <= squared_radius:
                 if buffer.size:
@@ -268,25 +269,14 @@ def _max_by_node(tree, squared_radii):
 
 
 @kernel
-def _push_nearer_child_last(queries, i, right, lower, upper, node, stack, n_stack):
-    """Push the children of a node; return the number of nodes on the stack."""
-    near, far = node + 1, right[node]
-    to_near = _squared_distance_to_box(queries, i, lower, upper, near)
-    if to_near > _squared_distance_to_box(queries, i, lower, upper, far):
-        near, far = far, near
-    stack[n_stack] = far
-    stack[n_stack + 1] = near
-    return n_stack + 2
-
-
-@kernel
 def find_nearest(tree, queries, squared_radii):
     """Return the nearest point that reaches each query, or -1.
 
     Point j reaches a query at a squared distance of at most ``squared_radii[j]``. Ties go to the
     lowest row.
     """
-    points, order, right, lower, upper = tree.points, tree.order, tree.right, tree.lower, tree.upper
+    points, order, first, stop = tree.points, tree.order, tree.first, tree.stop
+    right, lower, upper = tree.right, tree.lower, tree.upper
     max_squared_radius = _max_by_node(tree, squared_radii)
     found = np.full(queries.shape[0], -1, np.int64)
     stack = np.empty(MAX_STACK, np.int64)
@@ -301,11 +291,15 @@ def find_nearest(tree, queries, squared_radii):
             if _squared_distance_to_box(queries, i, lower, upper, node) > bound:
                 continue
             if right[node]:
-                n_stack = _push_nearer_child_last(
-                    queries, i, right, lower, upper, node, stack, n_stack
-                )
+                near, far = node + 1, right[node]
+                to_near = _squared_distance_to_box(queries, i, lower, upper, near)
+                if to_near > _squared_distance_to_box(queries, i, lower, upper, far):
+                    near, far = far, near
+                stack[n_stack] = far
+                stack[n_stack + 1] = near  # looked at first
+                n_stack += 2
                 continue
-            for place in range(tree.first[node], tree.stop[node]):
+            for place in range(first[node], stop[node]):
                 j = order[place]
                 squared = squared_distance(queries, i, points, j)
                 if squared <= squared_radii[j] and (
