@@ -392,13 +392,8 @@ def _check_pair(X: ArrayLike, points: ArrayLike) -> tuple[Floats, Floats]:
     return queries, places
 
 
-<<<<<<< HEAD
-def _check_positive(value: object, name: str) -> None:
-    if not (isinstance(value, Real) and 0 < float(value) < np.inf):
-=======
 def _check_positive(value: float, name: str) -> None:
     if not (isinstance(value, Real) and 0 < value < np.inf):
->>>>>>> engine
         raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
 
 
