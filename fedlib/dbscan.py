@@ -139,7 +139,7 @@ def cluster(
     _check_positive(min_samples, "min_samples")
     n_threads = _check_n_jobs(n_jobs)
     n = len(points)
-    weights = np.empty(0)  # stands for weights of 1
+    weights = np.empty(0)  # means that all weights are 1
     if sample_weight is not None:
         weights = _check_per_point(sample_weight, n, "sample_weight")
     reach = np.full(n, eps) if radii is None else eps + _check_per_point(radii, n, "radii")

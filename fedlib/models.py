@@ -1,22 +1,24 @@
 """Model files: save a fitted estimator, and load it again without running its protocol.
 
 A model file contains the estimator's parameters and its ``model_``, so a loaded estimator predicts
-exactly what the saved one predicts. Labels of the clients' rows and the ledger are not in it.
+exactly what the saved one predicts. It contains neither the labels of the clients' rows nor the
+ledger.
 
 The format:
 
-- A file is a numpy ``.npz`` archive without pickled objects. It contains the model's arrays under
-  the names of their fields, and under ``model.json`` a JSON document with everything else.
+- A file is a NumPy ``.npz`` archive without pickled objects. It contains the model's arrays under
+  the names of their fields, and a JSON document with everything else under ``model.json``.
 - The document has the ``format`` and its ``version``, the ``protocol``, the name of the
   ``estimator``, its ``parameters``, the ``model``, the dtype and shape of all ``arrays``, the
   ``versions`` of the packages, and a ``checksum`` of the document and the arrays.
 - In the document, ``{"array": name}`` stands for an array, ``{"class": name, "fields": {...}}`` for
   a dataclass, a NamedTuple or a `Message`, ``{"tuple": [...]}`` for a tuple, ``{"scalar": value,
-  "dtype": ...}`` for a numpy scalar and ``{"float": "nan"}`` for a float that JSON does not have.
+  "dtype": ...}`` for a NumPy scalar and ``{"float": "nan"}`` for a float that JSON cannot contain.
 - A ``.json`` file is the same document, with the values of the arrays in it.
 
-Classes are found through the annotations of the estimator, from the parameter of ``_set_model`` on
-down. The file only names them, so loading a file cannot run code of the file's author.
+A file contains only the names of classes. `load` accepts a class only if the annotation of the
+parameter of ``_set_model``, or an annotation inside that class, refers to it. So loading a file
+cannot run code of the file's author.
 """
 
 from __future__ import annotations
@@ -72,20 +74,21 @@ def save(estimator: Federated, path: str | Path) -> None:
     estimator : Federated
         A fitted estimator.
     path : path
-        A file whose name ends with ``.json`` is written as text, any other as an ``.npz`` archive.
+        If the name ends with ``.json``, the file is written as JSON text, otherwise as an ``.npz``
+        archive.
 
     Warns
     -----
     UserWarning
-        When ``random_state`` is a generator object: it is stored as None.
+        When ``random_state`` is a generator object, which is stored as None.
 
     Raises
     ------
     NotFittedError
         When the estimator is not fitted.
     ModelFileError
-        When a parameter or a field of the model has a type that a model file cannot contain, or
-        that its annotation does not allow.
+        When a parameter or a field of the model has a type that a model file cannot contain, or a
+        field has a type that its annotation does not allow.
     OSError
         When the file cannot be written.
 
@@ -127,8 +130,16 @@ def save(estimator: Federated, path: str | Path) -> None:
 def load(path: str | Path) -> Federated:
     """Return the fitted estimator in a model file.
 
-    Its class is that of the protocol with the stored name, as in `fedlib.federated.protocols`. A
-    protocol that is not one of this package must be imported first.
+    Parameters
+    ----------
+    path : path
+        A file written by `save`.
+
+    Returns
+    -------
+    Federated
+        An estimator of the class that `fedlib.federated.protocols` lists under the stored name of
+        the protocol. Import the module of a protocol that does not belong to this package first.
 
     Raises
     ------
@@ -166,7 +177,7 @@ def _restore(
     document: Mapping[str, Any],
     arrays: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, Any], Any]:
-    """Return the parameters and the model, which is of the class that the estimator declares."""
+    """Return the parameters and the model, whose class is the one that the estimator declares."""
     hints = _hints(estimator_class._set_model)
     hint = next((hint for name, hint in hints.items() if name != "return"), Any)
     if hint is Any:
@@ -176,7 +187,7 @@ def _restore(
         )
     stored, model = document.get("parameters"), document.get("model")
     if not isinstance(stored, dict):
-        raise ModelFileError("damaged: it has no parameters")
+        raise ModelFileError("damaged: the file has no parameters")
     reader = _Reader(arrays)
     parameters = {
         name: reader.read(value, Any, f"parameters.{name}") for name, value in stored.items()
@@ -188,7 +199,7 @@ def _restore(
 
 
 class _Writer:
-    """Converts values to JSON and sets their arrays aside.
+    """Converts values to JSON and collects their arrays.
 
     Attributes
     ----------
@@ -200,7 +211,7 @@ class _Writer:
         self.arrays: dict[str, np.ndarray] = {}
 
     def write(self, value: Any, name: str) -> Any:
-        """Return a value as JSON; ``name`` is where it is in the model."""
+        """Return a value as JSON; ``name`` is its path in the model."""
         if isinstance(value, np.ndarray):
             return {"array": self._add(value, name)}
         if isinstance(value, np.generic):
@@ -272,7 +283,7 @@ class _Reader:
         self.arrays = arrays
 
     def read(self, value: Any, hint: Any, name: str) -> Any:
-        """Return the value that JSON stands for; ``name`` is where it is in the model."""
+        """Return the value that JSON represents; ``name`` is its path in the model."""
         allowed = _alternatives(hint)
         match value:
             case {"class": str(kind), "fields": dict(content)} if len(value) == 2:
@@ -431,13 +442,13 @@ def _parse(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise
     # Damaged archives make zipfile, zlib and numpy raise errors of many classes.
     except Exception as error:
-        raise ModelFileError(f"not a model file, or a damaged one: {error}") from error
+        raise ModelFileError(f"not a model file, or damaged: {error}") from error
     if document.get("format") != FORMAT or not isinstance(document.get("version"), int):
         raise ModelFileError("not a model file of fedlib")
     if document["version"] > VERSION:
         raise ModelFileError(
-            f"has the format {document['version']}, but this version of fedlib reads {VERSION};"
-            " a newer one is needed"
+            f"has format version {document['version']}, but this version of fedlib reads at most"
+            f" {VERSION}; install a newer version"
         )
     if _table(arrays) != document.get("arrays"):
         raise ModelFileError("damaged: the arrays do not have the stated names, dtypes and shapes")
@@ -459,7 +470,7 @@ def _from_npz(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def _parse_array(data: bytes) -> np.ndarray:
-    """Return the array in an ``.npy`` file, whose length is checked before memory is taken."""
+    """Return the array in an ``.npy`` file; check the length before memory is allocated."""
     stream = io.BytesIO(data)
     if npy.read_magic(stream) != (1, 0):
         raise ModelFileError("an array has an unknown format")

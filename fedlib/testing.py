@@ -1,4 +1,4 @@
-"""Tools for tests and experiments: a transport that records what passes and can interfere."""
+"""Tools for tests and experiments: a transport that records all messages and can alter replies."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ Tamper = Callable[[bytes, bytes], bytes | None]
 
 @dataclass(frozen=True)
 class Exchange:
-    """One exchange: what was sent and received, by client, and the processor time it took.
+    """One exchange: the messages sent and received, and the processor time that they took.
 
     Attributes
     ----------
     request_bytes, reply_bytes : dict of str to bytes
-        The bytes that passed. A client whose reply was withheld has none.
+        The encoded messages by client. A client whose reply was lost has no entry in
+        ``reply_bytes``.
     client_seconds : dict of str to float
-        Each client's processor time for its reply.
+        The processor time, in seconds, that each client took to reply.
     server_seconds : float
-        The server's processor time since the exchange before, or since the recorder was made.
+        The server's processor time, in seconds, since the previous exchange, or since the recorder
+        was created.
     """
 
     request_bytes: dict[str, bytes]
@@ -46,25 +48,27 @@ class Exchange:
 
 
 class Recorder:
-    """A transport to clients in this process that keeps every message.
+    """A transport to clients in this process that records every message.
 
-    Clients answer one after the other, so that their times can be compared.
+    Clients answer one after the other, so that their times can be compared. All messages stay in
+    memory.
 
     Parameters
     ----------
     clients : mapping of str to Client
         The clients by name, in the order in which their replies are read.
     tamper : mapping of str to callable, optional
-        For a client, a function of the bytes of a request and of its reply. It returns the bytes
-        that arrive in place of the reply, or None to lose the reply.
+        A function per client that takes the bytes of a request and of the client's reply. It
+        returns the bytes that the server receives instead, or None to lose the reply.
     rebuild : callable, optional
-        A function of a client's name that makes the client anew before each request; its state is
-        encoded and restored, as on a transport that keeps no process alive between two messages.
+        A function that takes a client's name and returns a new client with the same data. It is
+        called before each request, and the state of the old client is encoded and restored, as on a
+        transport that keeps no process alive between two messages.
 
     Attributes
     ----------
     exchanges : list of Exchange
-        What has passed, step by step.
+        All exchanges so far, in order.
     errors : dict of str to Exception
         The exception of each client whose last reply was a failure.
     ledger : Ledger or None
@@ -134,7 +138,7 @@ class Recorder:
 
     @property
     def all_bytes(self) -> bytes:
-        """All bytes that passed, in one string, to search for what must not leave a client."""
+        """The bytes of all messages, joined, to search for data that must not leave a client."""
         return b"|".join(
             data
             for exchange in self.exchanges

@@ -535,7 +535,7 @@ def test_unknown_class():
 
 def test_unexpected_class():
     text = refused(encode(Done()), Failure, Declined)
-    assert text == "a Done where Failure or Declined was expected"
+    assert text == "expected Failure or Declined, got Done"
     assert decode(encode(Done()), Failure, Done) == Done()
 
 

@@ -47,7 +47,7 @@ class Settings:
 
 @dataclass(kw_only=True)
 class Training:
-    """What the server knows while trees grow.
+    """The state of the server while trees grow.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""``fedlib join``: one site's part in a run."""
+"""``fedlib join``: take part in a run as one site."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ EXTENDED = "fedlib.cli.join.extended"
 class JoinCommand(click.Command):
     """A command that also takes the arguments of all protocols' clients as options.
 
-    To know them, all protocols must be imported. This is done only for the help text, and for a
-    command line with an option that is not among the command's own.
+    These options require the import of all protocols, which takes time. So they are added only to
+    the help text, and when the command line contains an option that the command does not define.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -65,25 +65,27 @@ class JoinCommand(click.Command):
     "--labels-out",
     type=FILE,
     callback=check_folder,
-    help="Write the cluster of each row, in the order of the rows: .csv or .npy.",
+    help="The file (.csv or .npy) for the cluster of each row, in the order of the rows.",
 )
 @click.option("--token-file", type=EXISTING, help="The file with this site's token.")
-@click.option("--passive", is_flag=True, help="Receive the result and share nothing of the data.")
+@click.option("--passive", is_flag=True, help="Receive the result without sharing any data.")
 @click.option("--protocol", help="The only protocol to which this site agrees.")
-@click.option("--ca", type=EXISTING, help="The certificate (PEM) of the server's authority.")
+@click.option(
+    "--ca", type=EXISTING, help="The certificate (PEM) of the authority that certified the server."
+)
 @click.option(
     "--state-dir",
     type=FOLDER,
-    help="A folder for this site's state, so that it can be killed and started again.",
+    help="A folder for this site's state, so that a restarted site continues where it stopped.",
 )
 @click.option(
     "--patience",
     type=click.FloatRange(0),
     default=30.0,
     show_default=True,
-    help="Seconds for which calls are repeated while the server does not answer.",
+    help="Seconds during which calls are repeated while the server does not answer.",
 )
-@click.option("--insecure", is_flag=True, help="Allow plain HTTP beyond this machine.")
+@click.option("--insecure", is_flag=True, help="Allow plain HTTP to other machines.")
 def join(
     url: str,
     data: Path,
@@ -113,7 +115,7 @@ def join(
 
         return make_client(served, table, arguments, agreed=protocol, passive=passive)
 
-    if protocol is not None:  # whatever is wrong with the data is found before any call
+    if protocol is not None:  # so that invalid data are reported before any call
         try:
             make(protocol)
         except ValueError as error:
@@ -179,7 +181,7 @@ def _take_part(
         state = kept_state(state_dir) if state_dir else None
         if getattr(state, "labels", None) is None:
             raise click.ClickException(str(error)) from error
-        click.echo(f"{error}; the labels kept in {state_dir} are used", err=True)
+        click.echo(f"{error}; using the labels saved in {state_dir}", err=True)
         return state
     except (JoinError, ValueError) as error:
         raise click.ClickException(str(error)) from error
@@ -198,6 +200,6 @@ def _write_labels(path: Path, state: Message | None, table: Table) -> None:
 
     labels = getattr(state, "labels", None)
     if labels is None:
-        raise click.ClickException("this protocol assigns no labels to the site's rows")
+        raise click.ClickException("this protocol assigns no labels to the rows of a site")
     with writing(path):
         write_labels(path, labels, table)

@@ -33,9 +33,14 @@ TYPES: list[tuple[type, click.ParamType]] = [
 
 
 class Parameter(click.ParamType):
-    """The type of an option whose value must meet scikit-learn's parameter constraints.
+    """The type of an option for a parameter with scikit-learn's constraints.
 
     It converts text to a type that the constraints allow. The estimator checks the range.
+
+    Parameters
+    ----------
+    constraints : sequence
+        The parameter's entry in the estimator's ``_parameter_constraints``.
     """
 
     def __init__(self, constraints: Sequence[Any]):
@@ -83,15 +88,20 @@ class Parameter(click.ParamType):
 def parameter_docs(described: object) -> dict[str, str]:
     """Return the description of each parameter in a numpydoc docstring.
 
+    Parameters
+    ----------
+    described : object
+        A class or function. Without a section "Parameters" in its docstring, the result is empty.
+
     Examples
     --------
-    >>> parameter_docs(Parameter)
-    {}
-    >>> parameter_docs(read_array)
-    {}
     >>> from fedlib import VerticalDBSCAN
     >>> sorted(parameter_docs(VerticalDBSCAN))
     ['eps', 'min_samples']
+    >>> parameter_docs(Parameter)
+    {'constraints': "The parameter's entry in the estimator's _parameter_constraints."}
+    >>> parameter_docs(read_array)
+    {}
     """
     text = inspect.getdoc(described) or ""
     section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[^\n]*\n-{3,}$|\Z)", text, re.M | re.S)
@@ -134,9 +144,9 @@ def _parameter_option(
 
 
 def client_options() -> list[click.Option]:
-    """Return one option per argument that some protocol's client takes besides its data.
+    """Return one option per argument that the clients of any protocol take besides their data.
 
-    Identifiers are not among them, as they are a column of the data.
+    Identifiers are excluded because they are a column of the data file.
     """
     users: dict[str, list[str]] = {}
     described: dict[str, tuple[click.ParamType, str]] = {}

@@ -1,6 +1,6 @@
 """The later neighbours of each row: finding, packing and intersecting them, block by block.
 
-A block holds the rows ``first..stop`` of the relation *j is a neighbour of i and j > i* among ``n``
+A block contains the rows ``first..stop`` of the relation *j is a neighbour of i and j > i* among ``n``
 rows. In memory it is a bitset: an array (stop - first, ceil(n / 64)) of uint64, low bits first. A
 message carries it as bytes, in one of two forms:
 

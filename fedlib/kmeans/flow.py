@@ -1,4 +1,4 @@
-"""The server's flows of federated k-means, and the model that they return."""
+"""The server flows of federated k-means, and the model that they return."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = ["KMeansModel", "lloyd", "one_shot"]
 Points = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-GROUPS_PER_CLUSTER = 8  # the maximum number of means that a client sends per requested cluster
+GROUPS_PER_CLUSTER = 8  # the maximum number of means that a client sends per cluster
 
 
 @dataclass(frozen=True)
 class KMeansModel:
-    """The centres, and how they were found.
+    """The centres of federated k-means, and details of the run.
 
     Attributes
     ----------
@@ -41,9 +41,9 @@ class KMeansModel:
         The sum of the squared distances of the points to their nearest centres.
     n_iter : int or None
         The number of iterations; None for `one_shot`.
-    local_centres : array (n_centers, n_features) or None
+    local_centres : array (n_local_centres, n_features) or None
         The centres that the clients sent; None for `lloyd`.
-    local_counts : array (n_centers,) of int64 or None
+    local_counts : array (n_local_centres,) of int64 or None
         The number of points of each of these centres; None for `lloyd`.
     """
 
@@ -59,7 +59,11 @@ class KMeansModel:
         return int(self.centres.shape[1])
 
     def place(self, X: Points) -> NDArray[np.int64]:
-        """Return the nearest centre of each point (n_points, n_features); ties go to the first.
+        """Return the nearest centre of each point; ties go to the first centre.
+
+        Parameters
+        ----------
+        X : array (n_points, n_features) of float64
 
         Raises
         ------
@@ -78,7 +82,16 @@ def one_shot(
     tol: float,
     seed: int,
 ) -> Flow[KMeansModel]:
-    """Return the flow of child and parent; for the parameters see `FederatedKMeans`."""
+    """Return the flow of K's child and parent; for the parameters see `FederatedKMeans`.
+
+    It sends three requests to each client.
+
+    Raises
+    ------
+    ValueError
+        When the clients disagree on the features, or send fewer than ``n_clusters`` distinct
+        centres.
+    """
     replies = yield FindCentres(n_clusters, update_fraction, n_init, max_iter, tol, seed)
     agree_on_features(replies)
     local_centres = np.concatenate([reply.centres for reply in replies.values()])
@@ -98,9 +111,16 @@ def lloyd(
 ) -> Flow[KMeansModel]:
     """Return the flow of Lloyd's iteration; for the parameters see `FederatedKMeans`.
 
-    All starts are iterated in the same rounds. A start ends with the round in which its centres do
-    not move. If ``tol`` or ``max_iter`` stops it earlier, it takes part in one more round, which
-    measures the inertia of its last centres.
+    Each round iterates all starts that have not ended. A start ends with the round in which its
+    centres do not move. If ``tol`` or ``max_iter`` stops it earlier, it takes part in one more
+    round, which measures the inertia of its last centres. A client receives at most
+    ``max_iter + 3`` requests.
+
+    Raises
+    ------
+    ValueError
+        When the clients disagree on the features or have no points, ``init`` has another number of
+        features, or there are fewer than ``n_clusters`` distinct means to draw a start from.
     """
     replies = yield SummariseGroups(0 if init is not None else GROUPS_PER_CLUSTER * n_clusters)
     n_features = agree_on_features(replies)

@@ -237,7 +237,7 @@ def cluster_representatives(
     ----------
     representatives : array (n_representatives, n_features) of float64
     weights : array (n_representatives,) of int64
-        The number of points that each stands for.
+        The number of points that each represents.
     radii : array (n_representatives,) of float64, or None
         Added to ``eps`` for the neighbourhood of each.
     eps : float

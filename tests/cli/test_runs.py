@@ -189,7 +189,7 @@ def test_kept_labels_are_written_when_the_server_has_gone(site):
     arguments += ["--data", "0.csv", "--labels-out", "labels-0.csv"]
     assert "no answer" in invoke(*arguments, "--state-dir", "empty", code=1)
     assert not Path("labels-0.csv").exists()
-    assert "the labels kept in state are used" in invoke(*arguments, "--state-dir", "state")
+    assert "using the labels saved in state" in invoke(*arguments, "--state-dir", "state")
     assert labels("0").tolist() == known.tolist()
     assert "no answer" in invoke(*arguments, "--state-dir", "state", code=1)  # it was finished
 

@@ -28,13 +28,14 @@ def client_app(
     Parameters
     ----------
     make_client : callable
-        A function that makes the site's client from Flower's context. ``context.node_config`` is
-        the site's configuration (its ``partition-id``, the path of its data), ``run_config`` is the
-        run's. It is called for every request. If ``node_config`` has ``passive=true``, the client
-        is passive; a value other than true or false is an error.
+        A function that takes Flower's context and returns the site's client. It is called for every
+        request. ``context.node_config`` is the configuration of the site (such as its
+        ``partition-id`` and the path of its data), ``context.run_config`` that of the run. If
+        ``node_config`` contains ``passive=true``, the client is passive; a value other than true or
+        false is an error.
     after : callable, optional
-        A function of the client and the context that is called after each answered request, for
-        example to write the site's labels to a file.
+        A function that takes the client and the context. It is called after each answered request,
+        for example to write the site's labels to a file.
 
     Examples
     --------
@@ -52,7 +53,7 @@ def client_app(
         try:
             data = _answer(fields(message), context, make_client, after)
         except Exception as error:
-            logger.exception("a request was not answered")
+            logger.exception("a request could not be answered")
             data = failure(type(error).__name__)
         return reply(message, {"reply": data})
 
@@ -65,7 +66,7 @@ def _answer(
     make_client: Callable[[Context], Client],
     after: Callable[[Client, Context], object] | None,
 ) -> bytes:
-    """Answer a request from the state that the previous one left, and keep the new state."""
+    """Answer a request from the state saved after the previous one, and save the new state."""
     session, sequence, request = (received[name] for name in ("session", "sequence", "request"))
     digest = hashlib.sha256(request).digest()
     kept: Mapping[str, Any] = context.state.get(RECORD, {})
@@ -74,7 +75,10 @@ def _answer(
     if (kept["sequence"], kept["digest"]) == (sequence, digest):
         return cast(bytes, kept["reply"])
     if sequence != kept["sequence"] + 1:
-        raise LostState(f"request {sequence} came after the state of request {kept['sequence']}")
+        raise LostState(
+            f"request {sequence} needs the state after request {sequence - 1}, but the saved state"
+            f" is that after request {kept['sequence']}"
+        )
     client = make_client(context)
     client.passive = client.passive or _is_passive(context)
     if kept["state"]:

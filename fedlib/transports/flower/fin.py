@@ -39,25 +39,27 @@ class FINResult(Result):
 
 
 class FIN(Strategy):
-    """A Flower strategy that runs a flow: as many exchanges as it needs, until it returns.
+    """A Flower strategy that runs a flow until it returns.
 
-    There are no rounds, so `configure_train` and its like are not called: the flow decides which
-    requests to send, to which clients, and how often. A lost node does not end the run while
-    ``min_clients`` remain.
+    The flow decides which requests to send, to which clients, and how often. There are no rounds:
+    Flower's `configure_train`, `aggregate_train` and their counterparts for evaluation raise
+    TypeError. The run continues without a lost node as long as ``min_clients`` remain.
 
     Parameters
     ----------
     protocol : estimator or flow
-        An estimator of this package, which is fitted at every start, or a flow (a generator), which
-        can be run once.
-    n_clients, join_timeout
+        An estimator of this package, which each call of `start` fits again, or a flow (a
+        generator), which can run only once.
+    n_clients : int
         As in `Flower`.
     min_clients : int, optional
-        The number of clients that must remain to the end; by default all.
+        The number of clients that must remain until the end; by default all.
+    join_timeout : float, default=600
+        As in `Flower`, in seconds.
 
     Examples
     --------
-    In a ServerApp this is the whole of the main function:
+    The main function of a ServerApp needs only one line:
 
     >>> from fedlib import HorizontalDBSCAN
     >>> from fedlib.horizontal_dbscan import HorizontalDBSCANClient
@@ -97,13 +99,14 @@ class FIN(Strategy):
         Raises
         ------
         ValueError
-            When the flow has been started before, or as `fedlib.protocol.run` and `Flower` do.
+            When the flow has already been started, or for the reasons listed in
+            `fedlib.protocol.run` and `Flower`.
         TooFewClients
-            As `fedlib.protocol.run` does.
+            When fewer than ``min_clients`` remain.
         """
         flow: Flow[Any] = self.protocol
         if inspect.isgenerator(flow) and inspect.getgeneratorstate(flow) != inspect.GEN_CREATED:
-            raise ValueError("the flow has been started before: each start needs a new flow")
+            raise ValueError("the flow has already been started; each start needs a new flow")
         self.summary()
         transport = Flower(
             grid, self.n_clients, join_timeout=self.join_timeout, request_timeout=timeout

@@ -1,4 +1,4 @@
-"""The client's half: `join` calls the server and answers its requests until the run is over."""
+"""The client side: `join` calls the server and answers its requests until the run is over."""
 
 from __future__ import annotations
 
@@ -55,29 +55,30 @@ def join(
     url : str
         The server's address.
     client : Client, or callable
-        The protocol's client with this site's data, or a function that returns it for the
-        protocol's name.
+        The protocol's client with this site's data, or a function that takes the name of the
+        protocol and returns the client.
     token : str
         This client's secret.
     state_dir : path, optional
         A folder for the client's checkpoint. A process that is started again with the same folder
         continues where the last one stopped; without it, it starts without a state.
     ca : str, optional
-        A file with the certificate of the authority that has signed the server's; by default the
-        public authorities are trusted.
+        A file with the certificate of the authority that signed the server's certificate; by
+        default, the public authorities are trusted.
     insecure : bool, default=False
         Allow plain HTTP beyond the loopback interface.
     patience : float, default=30
         Seconds, at least 0, during which a call is repeated while the server does not answer, or
-        while another process with this token, such as the last one of this client, is present.
+        while another process with this token (such as the previous process of this client) is
+        present.
 
     Returns
     -------
     str
-        ``"finished"``; ``"stopped"`` if the server gave up; or why the run continued without this
-        client: ``"TimedOut"``, ``"Gone"``, ``"Left"``, ``"NeverJoined"``, ``"Closed"``, the type of
-        the error with which this client replied, or the reason for which its reply was rejected,
-        with the request and the step.
+        ``"finished"``; ``"stopped"`` if the server ended the run early; or the reason why the run
+        continued without this client: ``"TimedOut"``, ``"Gone"``, ``"Left"``, ``"NeverJoined"``,
+        ``"Closed"``, the type of the error with which this client replied, or why its reply was
+        rejected, with the request and the step.
 
     Raises
     ------
@@ -135,7 +136,7 @@ class ClientLoop:
         patience: float,
     ):
         self.link, self.client, self.folder, self.patience = link, client, folder, patience
-        self.ended = ""  # the reason, if a heartbeat was the first to receive it
+        self.ended = ""  # the reason for the end, if a heartbeat received it first
 
     def run(self) -> str:
         """Take part until the run is over; return the reason for its end."""
@@ -162,7 +163,7 @@ class ClientLoop:
 
     def work(self, welcome: Welcome) -> None:
         """Answer one request after the other, until `RunEnded` is raised."""
-        with self.heartbeats(welcome.heartbeat):  # making the client may import much
+        with self.heartbeats(welcome.heartbeat):  # creating the client may import large packages
             make = self.client
             client = make if isinstance(make, Client) else make(welcome.protocol)
             checkpoint = Checkpoint.load(self.folder, welcome.run, welcome.client)
@@ -175,7 +176,7 @@ class ClientLoop:
                     checkpoint = self.answer(client, number, response.content, checkpoint)
 
     def leave(self) -> None:
-        """Tell the server not to wait for this process, if it listens."""
+        """Notify the server, if it can be reached, that this process stops."""
         with suppress(httpx.TransportError):
             self.link.post("/leave", timeout=1)
 
@@ -184,7 +185,7 @@ class ClientLoop:
     ) -> Checkpoint:
         """Reply to a request, and return the new checkpoint.
 
-        A request that the checkpoint has the reply to is not handled again.
+        If the checkpoint contains the reply, the request is not handled again.
         """
         errors: list[Exception] = []
         if number != checkpoint.number:
@@ -230,7 +231,7 @@ class ClientLoop:
         ----------
         method, path : str
         retry : collection of int, default=()
-            Further status codes after which the call is repeated.
+            Additional status codes after which the call is repeated.
         **content
             Passed to `httpx.Client.request`.
 
@@ -265,7 +266,7 @@ class ClientLoop:
 
 
 def _reason(response: httpx.Response) -> str:
-    """Return the reason in a refusal."""
+    """Return the server's reason for refusing a call."""
     with suppress(ValueError, LookupError, TypeError):
         return str(response.json()["error"])
     return f"status {response.status_code}"

@@ -1,4 +1,4 @@
-"""The transport `HTTP`: the server's half of a run between processes."""
+"""The transport `HTTP`: the server side of a run over HTTP."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ HEARTBEATS = 5  # heartbeats of a client within `gone_after`
 class HTTP:
     """A transport to clients that join over HTTP.
 
-    It listens from the moment it is made. Close it, or use it in a ``with`` statement.
+    It starts to listen when it is created. Close it, or use it in a ``with`` statement.
 
     Parameters
     ----------
     tokens : mapping of str to str
-        The `digest` of each client's token, by the client's name. Their order is the order in which
-        replies are read.
+        The `digest` of each client's token, by the client's name. Replies are read in the order of
+        this mapping.
     bind : str, default="127.0.0.1:8080"
         Host and port to listen on; port 0 takes any free one.
     join_timeout : float, default=600
@@ -44,23 +44,23 @@ class HTTP:
     request_timeout : float, default=3600
         Seconds that a client may take to reply, above 0; then it is lost (TimedOut).
     gone_after : float, default=5
-        Seconds without a sign of life, above 0, after which a client is gone. Clients send five
+        Seconds without a call, above 0, after which a client counts as gone. Clients send five
         heartbeats in this time.
     rejoin_timeout : float, default=0
         Seconds, at least 0, during which a client that is gone or has left may join again before it
         is lost (Gone, Left).
     max_seconds : float, optional
-        Seconds, above 0, that joining and the run may last together; then all clients whose replies
-        are missing are lost (TimedOut).
+        The maximum time for joining and the run together, in seconds, above 0. After this time, all
+        clients whose replies are missing are lost (TimedOut).
     max_bytes : int, default=2**30
-        The size of the largest reply accepted, in bytes, above 0.
+        The maximum size of a reply, in bytes, above 0.
     cert, key : str, optional
         Files with the server's certificate chain and its private key, for TLS.
     insecure : bool, default=False
         Allow plain HTTP beyond the loopback interface.
     protocol : str, default=""
         The protocol's name, which each client receives when it joins.
-    parameters : mapping of str, optional
+    parameters : mapping of str to object, optional
         The protocol's parameters, for the status page.
     status_page : bool, default=True
         Serve the status page at ``/`` to any caller. It contains names and sizes, but no data.
@@ -70,7 +70,7 @@ class HTTP:
     clients : list of str
         The clients' names.
     errors : dict
-        Empty: no client runs in this process.
+        Always empty, because no client runs in this process.
     url : str
         The address that clients join.
     run : str
@@ -124,7 +124,7 @@ class HTTP:
         if not max_bytes > 0:
             raise ValueError(f"max_bytes must be positive, got {max_bytes}")
         if (cert is None) != (key is None):
-            raise ValueError("cert and key must be given together")
+            raise ValueError("cert and key must be given together, got only one of them")
         known = Tokens(tokens)
         host, port = _split(bind)
         require_tls("bind", host, secure=cert is not None, insecure=insecure)
@@ -189,7 +189,7 @@ class HTTP:
         self._shared.end(outcome)
 
     def close(self, outcome: str = "finished") -> None:
-        """End the run, wait until the clients that are present know it, and stop listening."""
+        """End the run, wait until all present clients know the outcome, and stop listening."""
         try:
             self.finish(outcome)
             self._shared.inform()

@@ -45,11 +45,11 @@ def test_fin_runs_a_flow_until_it_stops(grid):
 def test_fin_refuses_a_flow_that_has_been_started(grid):
     fin = FIN(flow(), n_clients=3)
     fin.start(grid)
-    with pytest.raises(ValueError, match="started before: each start needs a new flow"):
+    with pytest.raises(ValueError, match="already been started; each start needs a new flow"):
         fin.start(grid)
     started = flow()
     next(started)
-    with pytest.raises(ValueError, match="started before"):
+    with pytest.raises(ValueError, match="already been started"):
         FIN(started, n_clients=3).start(grid)
     again = FIN(model(), n_clients=3)  # an estimator is fitted at each start
     assert again.start(grid).ledger.entries == again.start(grid).ledger.entries

@@ -1,17 +1,17 @@
-"""A site: its data, its client of the protocol that the run names, and its labels.
+"""A site: its data, its client for the protocol of the run, and its labels.
 
 The configuration of the site's node describes the site:
 
-- ``data`` is the file with its rows. ``columns``, ``target``, ``sample_weight`` and ``ids`` name
-  columns of it.
+- ``data`` is the file with its rows. ``columns``, ``target``, ``sample_weight`` and ``ids`` are
+  names of columns in it.
 - ``labels`` is the file to which the clusters of its rows are written.
 - ``protocol`` is the only protocol to which the site agrees.
 - ``passive=true`` makes it receive the result and share nothing.
 - ``client-NAME`` is the argument NAME of the protocol's client. For a secret, it is the file that
   contains the secret.
-- ``demo=true``, instead of ``data``, gives it a part of the run's data set.
+- ``demo=true`` replaces ``data``: the site gets a part of the run's demonstration data set.
 
-Any other key is an error, so that no misspelt key is ignored.
+Any other key is an error, so that misspelt keys are reported.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ CLIENT = "client-"
 
 
 def make_client(context: Context) -> Client:
-    """Return the site's client of the protocol that the run names."""
+    """Return the site's client for the protocol of the run."""
     config = configuration(context)
     return site.make_client(
         str(context.run_config["protocol"]),
@@ -52,7 +52,7 @@ def configuration(context: Context) -> dict[str, Any]:
 
 
 def client_options(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the further arguments of the protocol's client."""
+    """Return the additional arguments of the protocol's client."""
     return {
         name.removeprefix(CLIENT).replace("-", "_"): value
         for name, value in config.items()
@@ -61,7 +61,7 @@ def client_options(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(context: Context) -> Table:
-    """Return the rows in the site's file, or its part of the demonstration data set."""
+    """Return the rows in the site's file, or the site's part of the demonstration data set."""
     config = configuration(context)
     demo = config.get("demo", False)
     if not isinstance(demo, bool) or demo == ("data" in config):
@@ -82,7 +82,7 @@ def read(context: Context) -> Table:
 
 
 def keep_labels(client: Client, context: Context) -> None:
-    """Write the labels of the site's rows to its file, once they are known."""
+    """Write the labels of the site's rows to the file ``labels``, once they are known."""
     config = configuration(context)
     if "labels" in config and hasattr(client.state, "labels"):
         write_labels(Path(config["labels"]), client.state.labels, read(context))
