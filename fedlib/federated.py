@@ -72,7 +72,7 @@ class Federated(BaseEstimator):
         passive: Collection[int] = (),
         min_clients: int | None = None,
     ) -> Self:
-        """Run the protocol where the data are.
+        """Fit the model to the data of several clients.
 
         Parameters
         ----------

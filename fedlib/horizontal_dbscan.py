@@ -1,9 +1,9 @@
 """Horizontal federated DBSCAN: each client holds different rows of the same features.
 
 Every client lays the same grid over its points and reports the number of its points in each
-occupied cell. The server adds up the counts. A cell is dense when it contains at least ``min_samples``
-points, and adjacent dense cells form a cluster. The server sends the cells of all clusters back,
-and each client uses them to label its own points.
+occupied cell. The server adds up the counts. A cell is dense when it contains at least
+``min_samples`` points, and adjacent dense cells form a cluster. The server sends the cells of all
+clusters back, and each client uses them to label its own points.
 
 Sources: M1 and M2, §3.1 and §4.2. Their pseudocode and their listings differ; ``border`` and
 ``assign`` select one of the readings.

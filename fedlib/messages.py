@@ -3,7 +3,8 @@
 A message is a frozen class of typed fields. Requests are imperatives (``CountCells``), replies are
 nouns (``CellCounts``). Class attributes complete it:
 
-- ``discloses``: the information that the receiver gets, in a few words. The ledger shows it next to the size.
+- ``discloses``: the information that the receiver gets, in a few words. The ledger shows it next to
+  the size.
 - ``reply``: for a request, the class of its reply; by default `Done`.
 - ``asks_for_data``: for a request, whether a passive client declines it; by default True. Set it to
   False for a request that only delivers a result.
@@ -157,7 +158,7 @@ class Message(
     def __init_subclass__(cls, **config: Any) -> None:
         super().__init_subclass__(**config)
         if not getattr(cls, "discloses", None):
-            raise TypeError(f"{cls.__name__} must set discloses, which states what the receiver learns")
+            raise TypeError(f"{cls.__name__} must set discloses, a text about the disclosed data")
         other = registry.get(cls.__name__, cls)
         if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
             raise TypeError(f"a message {cls.__name__} already exists, in {other.__module__}")

@@ -4,8 +4,9 @@ The rules:
 
 - The server is a generator, the flow. It yields one request for all clients, or a mapping of
   clients to requests. It is resumed with the `Replies` and returns the model. It knows no network.
-- A client is an object with one handler per request. The data that it must keep between two requests
-  are its ``state``, a message, so a transport can rebuild the client from its data and its state.
+- A client is an object with one handler per request. The data that it must keep between two
+  requests are its ``state``, a message, so a transport can rebuild the client from its data and its
+  state.
 - `run` is the only place that handles bytes, disclosure and failures. A client that fails, or whose
   reply does not fit the request, leaves the run. When fewer than ``min_clients`` remain,
   `TooFewClients` is raised at the flow's ``yield``.

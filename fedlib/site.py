@@ -88,8 +88,8 @@ def make_client(
     table : Table
         The site's rows. Identifiers and classes are used if the protocol needs them.
     options : mapping, optional
-        Additional arguments of the client. For an argument of bytes, such as a secret, the path of the
-        file that contains it.
+        Additional arguments of the client. For an argument of bytes, such as a secret, the path of
+        the file that contains it.
     agreed : str, optional
         The only protocol to which the site agrees; by default it agrees to all.
     passive : bool, default=False

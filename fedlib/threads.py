@@ -59,7 +59,7 @@ def _limit(kind: str) -> Limits:
 
 @lru_cache(maxsize=2)
 def _loaded_libraries(kind: str, n_modules: int) -> list[Any]:
-    """Return the loaded libraries of a kind; search again only after other modules were imported."""
+    """Return the loaded libraries of a kind; search again only after new imports."""
     return list(ThreadpoolController().select(user_api=kind).lib_controllers)
 
 

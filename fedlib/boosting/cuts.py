@@ -1,7 +1,7 @@
 """Cuts: how clients agree on bins of each feature with about equally many rows.
 
-Clients count their values in the buckets of a fixed grid. A bucket contains the float32 numbers with
-the same sign, exponent and leading digits. The server adds up the counts, and the clients then
+Clients count their values in the buckets of a fixed grid. A bucket contains the float32 numbers
+with the same sign, exponent and leading digits. The server adds up the counts, and the clients then
 count again inside the buckets that matter, three times in all. So the cuts depend only on the
 pooled data, not on how the rows are distributed over the clients.
 

@@ -72,10 +72,10 @@ class FederatedXGBClassifier(Federated):
         The minimum gain of a split as XGBoost defines it, twice the γ of (3.1), in 0..1e30.
     min_child_weight : float, default=1.0
         The minimum sum of hessians on either side of a split, in 0..1e30. It applies to all rows
-        together, except for ``"top_splits"``: there it applies to the rows of each proposing client,
-        so it excludes more splits if the rows are divided over more clients. For ``"union"``, clients propose
-        splits with at least the n-th part of it on either side, n being the number of clients with
-        rows.
+        together, except for ``"top_splits"``: there it applies to the rows of each proposing
+        client, so it excludes more splits if the rows are divided over more clients. For
+        ``"union"``, clients propose splits with at least the n-th part of it on either side, n
+        being the number of clients with rows.
     max_bin : int, default=256
         The maximum number of bins per feature, in 2..32768. Used by ``"histogram"`` only.
     tol : float or None, default=0.004

@@ -7,6 +7,7 @@ The rules:
   So a new estimator can be served and joined as soon as it is imported.
 - Files, columns and options are checked before the first call.
 - Progress and errors are single lines on standard error.
-- Exit status 0: done. 1: failed, and one line gives the reason. 2: the command was wrong. 130: interrupted.
+- Exit status 0: done. 1: failed, and one line gives the reason. 2: the command was wrong. 130:
+  interrupted.
 - `fedlib.cli.main` imports no command; each has a module that is imported when the command is used.
 """

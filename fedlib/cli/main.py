@@ -21,7 +21,7 @@ COMMANDS = {
     "flower": ("flower", "flower", "Run the protocols on Flower."),
     "join": ("join", "join", "Take part in the run at URL as one site."),
     "predict": ("predict", "predict", "Write the clusters or classes of new rows."),
-    "protocols": ("protocols", "list_protocols", "List the protocols and the data that each discloses."),
+    "protocols": ("protocols", "list_protocols", "List the protocols and their disclosures."),
     "serve": ("serve", "serve", "Wait for the sites, run a protocol, write model and ledger."),
     "token": ("tokens", "token", "Create a secret token for each client NAME."),
 }

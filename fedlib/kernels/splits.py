@@ -269,9 +269,9 @@ def sum_bins(histogram, start, stop):
 def best_cut(histogram, start, missing, node, rule):
     """Return the best split of a node by one feature: its gain, its cut, and the missing side.
 
-    The feature's bins are ``start`` to ``missing``; the last one contains its missing values. The gain
-    is 0 if no cut is allowed. Ties go to the lower cut when missing values go right, then to the
-    higher cut when they go left.
+    The feature's bins are ``start`` to ``missing``; the last one contains its missing values. The
+    gain is 0 if no cut is allowed. Ties go to the lower cut when missing values go right, then to
+    the higher cut when they go left.
     """
     gain, cut, missing_left = np.float32(0), -1, False
     left_g, left_h = np.int64(0), np.int64(0)
@@ -298,8 +298,8 @@ def best_cut(histogram, start, missing, node, rule):
 def best_splits(histograms, offsets, rule):
     """Return the `HistogramSplits` of nodes with these histograms (nodes, n_bins, 2).
 
-    The last bin of each feature contains its missing values. Ties go to the lower feature, then as in
-    `best_cut`.
+    The last bin of each feature contains its missing values. Ties go to the lower feature, then as
+    in `best_cut`.
     """
     n_nodes, d = histograms.shape[0], offsets.size - 1
     splits = HistogramSplits(

@@ -183,8 +183,8 @@ class PPDBDC(RepresentativeClustering):
         The largest noise in each coordinate, in units of eps_rep, above 0.
     noise_kind : {"one_sided", "centred"}, default="one_sided"
         ``"one_sided"``: noise is uniform in (0, noise * eps_rep), as in P. It shifts the blurred
-        means to larger coordinates, by noise * eps_rep / 2 on average. ``"centred"``: noise of the same
-        size, with a random sign.
+        means to larger coordinates, by noise * eps_rep / 2 on average. ``"centred"``: noise of the
+        same size, with a random sign.
     min_weight : int, default=3
         A mean of fewer distinct points than this gets noise, at least 1. A mean that coincides with
         a point of its client always does.

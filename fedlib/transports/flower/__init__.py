@@ -5,8 +5,8 @@ The rules:
 - A site is a SuperNode. The name of its client is the number of its partition, which the server
   requests first. So names and order are the same as on every other transport.
 - The ServerApp runs the flow. Each step pushes its requests to all nodes together and pulls
-  replies until every node has answered or the time is up. A reply is matched to its request by message
-  identifier, not by sender: for a node that has left, the SuperLink replies.
+  replies until every node has answered or the time is up. A reply is matched to its request by
+  message identifier, not by sender: for a node that has left, the SuperLink replies.
 - Requests are numbered. A SuperNode starts one process per message, so the client is created again
   each time. Its state stays with the node, under the number of the request that produced it. A node
   without the state that the next request needs, such as one that was restarted, reports `LostState`

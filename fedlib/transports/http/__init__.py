@@ -13,7 +13,8 @@ The rules:
 - A client saves its state and its reply before it sends the reply, so that it can be stopped and
   started again at any moment.
 - Plain HTTP is allowed on the loopback interface only, unless the user sets ``insecure``.
-- A page at ``/`` shows the progress: names, steps, sizes and kinds of disclosed data, but not the data.
+- A page at ``/`` shows the progress: names, steps, sizes and kinds of disclosed data, but not the
+  data.
 - A silent caller takes no thread. A caller that sends a call very slowly occupies one, so on an
   open network admit only the sites' addresses.
 

@@ -54,12 +54,12 @@ DONE      DONE      over      over      over      DONE      DONE     LOST   DONE
 
 Four rules complete the table:
 
-1. After JOIN, WAITING changes immediately: to DONE if the run is over, to WORKING if a request is open,
-   and to ANSWERED if its reply has arrived.
+1. After JOIN, WAITING changes immediately: to DONE if the run is over, to WORKING if a request is
+   open, and to ANSWERED if its reply has arrived.
 2. A call of any process but the session's own is a conflict, in every state. So is JOIN while the
    session is not over and another process is present that is not silent.
-3. A copy of the last reply that was accepted is ignored in every state that accepts CALL: its sender did
-   not receive the answer to the first copy. Another reply with its number is a conflict.
+3. A copy of the last reply that was accepted is ignored in every state that accepts CALL: its
+   sender did not receive the answer to the first copy. Another reply with its number is a conflict.
 4. If the run ends during an exchange, the sessions that owe a reply are lost first.
 """
 

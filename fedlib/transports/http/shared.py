@@ -44,7 +44,7 @@ class SharedSessions:
             try:
                 yield time.monotonic()
             except RefusedCall as refused:
-                if refused.refusal is Refusal.OVER:  # `close` waits until all clients have been informed
+                if refused.refusal is Refusal.OVER:  # `close` waits for all clients
                     self._changed.notify_all()
                 raise
 
@@ -62,7 +62,7 @@ class SharedSessions:
 
     @contextmanager
     def call(self, name: str, process: str) -> Iterator[None]:
-        """Count the call of a client's process, as a sign that it is alive and as one in progress."""
+        """Count the call of a client's process, as a sign of life and as one in progress."""
         session = self.sessions[name]
         with self.locked() as now:
             session.enter(process, now)
