@@ -88,7 +88,7 @@ def problems(draw):
 
 @given(problems())
 def test_labels_are_those_of_dbscan_with_the_maximum_distance(problem):
-    """This includes the numbering and the border rows, for any data and split of columns."""
+    """The numbering and the border rows agree too, for any data and split of columns."""
     parts, eps, min_samples = problem
     central = DBSCAN(eps=np.nextafter(eps, 0), min_samples=min_samples, metric="precomputed")
     expected = central.fit_predict(maximum_distance(parts))

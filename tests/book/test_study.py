@@ -203,7 +203,7 @@ def test_outputs_name_no_address_in_memory_and_no_folder(path):
     assert str(ROOT) not in text
 
 
-def test_rows_name_only_the_differences_between_them(study):
+def test_notes_on_differing_rows_omit_their_common_parts(study):
     note = "top_splits with leaf='all'; below the central 95 % of splits; outside for union"
     numbers = dict.fromkeys(["dataset", "method", "condition", "run", "metric", "published"], "x")
     rows = [numbers | {"status": status, "note": note} for status in ("within", "differs")]

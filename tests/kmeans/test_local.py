@@ -45,7 +45,7 @@ def test_base_and_update_are_those_of_the_source():
 
 @given(st.integers(0, 300), st.integers(0, 60), st.integers(1, 4))
 def test_each_group_has_at_least_three_points(n, n_groups, d):
-    """Every point is in one group, groups have at least three points, and their number is limited."""
+    """Every point is in one group, and groups are few and have at least three points."""
     X = np.random.default_rng(n).normal(size=(n, d))
     means, counts = group_means(X, n_groups)
     assert len(means) == len(counts) <= n_groups

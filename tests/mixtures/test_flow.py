@@ -163,7 +163,7 @@ def rounds_of(X, parts, k, covariance_type, start, n_rounds):
 @given(st.integers(0, 2**31), st.integers(1, 4), st.integers(1, 4), st.integers(1, 5))
 @settings(max_examples=3)
 def test_each_of_100_rounds_is_one_of_sklearns(covariance_type, seed, k, d, n_clients):
-    """This is true for any division of the rows if no component collapses to a point."""
+    """The division of the rows does not matter, if no component collapses to a point."""
     rng = np.random.default_rng(seed)
     X = StandardScaler().fit_transform(blobs(200, d, seed, apart=2.0))
     start = draw_start(X, k, covariance_type, rng)
@@ -230,7 +230,7 @@ def test_averages_find_the_mixture_of_em(covariance_type, seed):
 @settings(max_examples=15)
 @example(760, "full", "average")  # two equal points far from the mean: asymmetric by rounding
 def test_covariances_stay_positive_definite(seed, covariance_type, method):
-    """This includes clients with points of one cluster only, few points, or many equal points."""
+    """Clients may have points of one cluster only, few points, or many equal points."""
     rng = np.random.default_rng(seed)
     X = np.round(blobs(60, 2, seed), 0)
     cuts = np.sort(rng.integers(0, 61, size=3))

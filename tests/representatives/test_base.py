@@ -114,7 +114,7 @@ def test_points_go_to_the_nearest_representative_that_reaches_them():
 
 
 def test_covered_points_go_to_their_own_representative():
-    """This is so even if another one is nearer. Other points go to the nearest one."""
+    """They do so even if another one is nearer. Other points go to the nearest one."""
     client = RepresentativeClient([[2.0], [1.0], [2.5]])
     client.state = Coverage(np.array([1, 0, -1]))
     places, radii = np.array([[1.9]]), np.array([1.0])

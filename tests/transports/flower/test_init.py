@@ -48,7 +48,7 @@ def test_no_connection_is_opened(tmp_path):
     ids=["unset", "on"],
 )
 def test_telemetry_is_off_unless_the_environment_switches_it_on(environment, flag, tmp_path):
-    """This is so even if Flower was imported first and has read the environment."""
+    """It is off even if Flower was imported first and has read the environment."""
     program = """
         from flwr.supercore import telemetry
         assert telemetry.FLWR_TELEMETRY_ENABLED == "1"
