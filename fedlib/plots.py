@@ -1,7 +1,7 @@
 """Figures for the book: points and their clusters, the cells of a grid, a run's messages.
 
 Functions that draw into one panel take its axes as ``ax`` (by default the current ones) and return
-them. `compare` makes a figure of several panels.
+them. `compare` creates a figure of several panels.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def import_all():
 def message_classes():
     """Return the message classes of the package and of this file, without those of doctests.
 
-    A class that is registered but is not an attribute of its module was made inside a function.
+    A class that is registered but is not an attribute of its module was created inside a function.
     """
     import_all()
     return [

@@ -2,7 +2,7 @@
 
 Clients count their values in the buckets of a fixed grid. A bucket contains the float32 numbers
 with the same sign, exponent and leading digits. The server adds up the counts, and the clients then
-count again inside the buckets that matter, three times in all. So the cuts depend only on the
+count again inside the buckets that matter, three times altogether. So the cuts depend only on the
 pooled data, not on how the rows are distributed over the clients.
 
 Disclosure: the counts disclose a client's values to one part in 2**11 at best, and nothing finer.

@@ -262,7 +262,7 @@ class FederatedXGBClassifier(Federated):
         Raises
         ------
         ValueError
-            When the rows have infinite values, or other features than those of `fit`.
+            When the rows contain infinite values, or their features differ from those of `fit`.
         """
         rows = self._check_rows(X)
         return self.model_.margins(rows)
@@ -283,7 +283,7 @@ class FederatedXGBClassifier(Federated):
         Raises
         ------
         ValueError
-            When the rows have infinite values, or other features than those of `fit`.
+            When the rows contain infinite values, or their features differ from those of `fit`.
         """
         rows = self._check_rows(X)
         return self.model_.probabilities(rows)
@@ -303,7 +303,7 @@ class FederatedXGBClassifier(Federated):
         Raises
         ------
         ValueError
-            When the rows have infinite values, or other features than those of `fit`.
+            When the rows contain infinite values, or their features differ from those of `fit`.
         """
         positive = self.decision_function(X) > 0
         return np.array(self.model_.classes)[positive.astype(int)]

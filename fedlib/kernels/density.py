@@ -1,6 +1,6 @@
 """DBSCAN on cells: core points, their connection, and the core point that a border point joins.
 
-A cell is a range of points of which any two are in each other's neighbourhood. All cells are one
+A cell is a range of points. Any two of them are in each other's neighbourhood. All cells are one
 named tuple, `Cells`; a `Block` contains some of them together with the cells near them. No other
 cell has a point within reach of the block's points, or one that reaches them. Squared distances are
 computed as in `fedlib.kernels.kd_tree`.

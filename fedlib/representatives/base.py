@@ -186,7 +186,7 @@ class RepresentativeClustering(Federated):
         Raises
         ------
         ValueError
-            When the points are not finite or have another number of features than those of `fit`.
+            When the points are not finite, or their number of features differs from that of `fit`.
         sklearn.exceptions.NotFittedError
             When `fit` has not been called.
 

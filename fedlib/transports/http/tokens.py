@@ -1,4 +1,4 @@
-"""Tokens: one secret per client, of which the server keeps only the digest."""
+"""Tokens: one secret per client. The server keeps only its digest."""
 
 from __future__ import annotations
 
