@@ -14,8 +14,8 @@ from fedlib.testing import Recorder
 
 ROOT = Path(__file__).parents[1]
 
-# A shell starts its background jobs with SIGINT ignored, and all processes that the tests start would
-# inherit this.
+# A shell starts its background jobs with SIGINT ignored, and all processes that the tests start
+# would inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Kernels compile at the first example, so no example has a deadline.
