@@ -1,6 +1,6 @@
 """The cells of a grid as plain functions: count points, add counts, find clusters, place points.
 
-`fedlib.horizontal_dbscan` makes a federated protocol of them. A cell is a row of whole numbers,
+`fedlib.horizontal_dbscan` builds a federated protocol from them. A cell is a row of whole numbers,
 ``floor(x / cell_size)``; only occupied cells are stored.
 """
 

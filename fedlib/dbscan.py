@@ -1,7 +1,7 @@
 """DBSCAN with point weights and individual radii, in memory linear in the number of points.
 
-The points are sorted into cells, of which any two points are in each other's neighbourhood. So all
-core points of a cell are in one cluster, and a cell of enough weight has core points only. Only
+The points are sorted into cells so that any two points of a cell are neighbours of each other. So
+all core points of a cell are in one cluster, and a cell of enough weight has core points only. Only
 cells near each other remain to be compared. They are found block by block and not stored.
 
 With up to three features, the cells are those of a grid whose diagonal is slightly below ``eps``.
@@ -139,7 +139,7 @@ def cluster(
     _check_positive(min_samples, "min_samples")
     n_threads = _check_n_jobs(n_jobs)
     n = len(points)
-    weights = np.empty(0)  # stands for weights of 1
+    weights = np.empty(0)  # means that all weights are 1
     if sample_weight is not None:
         weights = _check_per_point(sample_weight, n, "sample_weight")
     reach = np.full(n, eps) if radii is None else eps + _check_per_point(radii, n, "radii")
@@ -367,7 +367,7 @@ class _Clustering:
             density.find_border(block, self.cells, self.nearest)
 
     def _blocks(self, cells: Ints) -> Iterator[density.Block]:
-        """Yield these cells (ascending) in blocks. Each block overwrites the one before."""
+        """Yield these cells (ascending) in blocks. Each block overwrites the previous one."""
         near_start = np.empty(BLOCK + 1, np.int64)
         near = np.empty((max(BUFFER, self.index.max_ranges), 2), np.int64)
         done = 0

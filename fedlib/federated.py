@@ -72,7 +72,7 @@ class Federated(BaseEstimator):
         passive: Collection[int] = (),
         min_clients: int | None = None,
     ) -> Self:
-        """Run the protocol where the data are.
+        """Fit the model to the data of several clients.
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class Federated(BaseEstimator):
         min_clients: int | None = None,
         options: Sequence[dict[str, Any]] | None = None,
     ) -> Self:
-        """Do the work of `fit`; ``options`` holds further arguments of each part's client."""
+        """Do the work of `fit`; ``options`` contains other arguments of each part's client."""
         flow = self.protocol()
         for fitted in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, fitted)

@@ -152,7 +152,7 @@ def write_labels(
     labels : array (n_rows,)
     table : Table
     further : mapping of str to array (n_rows,), optional
-        Further columns of the CSV file, by name.
+        Additional columns of the CSV file, by name.
 
     Raises
     ------

@@ -1,9 +1,9 @@
 """Horizontal federated DBSCAN: each client holds different rows of the same features.
 
 Every client lays the same grid over its points and reports the number of its points in each
-occupied cell. The server adds up the counts. A cell is dense when it holds at least ``min_samples``
-points, and adjacent dense cells form a cluster. The server sends the cells of all clusters back,
-and each client uses them to label its own points.
+occupied cell. The server adds up the counts. A cell is dense when it contains at least
+``min_samples`` points, and adjacent dense cells form a cluster. The server sends the cells of all
+clusters back, and each client uses them to label its own points.
 
 Sources: M1 and M2, §3.1 and §4.2. Their pseudocode and their listings differ; ``border`` and
 ``assign`` select one of the readings.
@@ -179,8 +179,8 @@ class HorizontalDBSCAN(Federated):
           there is one. Deterministic; the pseudocode of the theses.
         - ``"absorb"``: a growing cluster includes the cells at its border, unless they were visited
           before, and points one cell further out can then join these cells. The result depends on
-          the order in which cells are visited. This is what the listings of the theses do and
-          how their figures were made.
+          the order in which cells are visited. The listings of the theses work in this
+          way, and their figures were computed with it.
     assign : {"point", "cell"}, default="point"
         How a point in a cell without a cluster chooses among the adjacent cells with a cluster.
 

@@ -19,7 +19,7 @@ SERVER = "server"
 
 @dataclass(frozen=True)
 class Entry:
-    """One message: its step, sender, receiver, class, size in bytes, and what it discloses."""
+    """One message: its step, sender, receiver, class, size in bytes, and disclosed information."""
 
     step: int
     sender: str
@@ -34,7 +34,7 @@ class Ledger:
     """The record of all messages of one run, within each step in the order of the clients.
 
     A step is one exchange: requests to some or all clients, and their replies. The ledger keeps the
-    class and size of a message and what its class declares to disclose, but not its contents.
+    class of a message, its size, and the disclosure that its class declares, but not its contents.
 
     Attributes
     ----------
@@ -104,9 +104,9 @@ class Ledger:
         Parameters
         ----------
         ax : Axes, optional
-            Where to draw; by default a new figure.
+            The axes to draw into; by default those of a new figure.
         max_clients : int, default=4
-            The number of clients drawn separately; one more column stands for the rest.
+            The number of clients drawn separately; one more column represents the rest.
 
         Returns
         -------

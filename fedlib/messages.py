@@ -1,9 +1,10 @@
-"""Messages: what server and clients send each other, and how a message becomes bytes.
+"""Messages between the server and its clients, and their encoding as bytes.
 
 A message is a frozen class of typed fields. Requests are imperatives (``CountCells``), replies are
 nouns (``CellCounts``). Class attributes complete it:
 
-- ``discloses``: what the receiver learns, in a few words. The ledger shows it next to the size.
+- ``discloses``: the information that the receiver gets, in a few words. The ledger shows it next to
+  the size.
 - ``reply``: for a request, the class of its reply; by default `Done`.
 - ``asks_for_data``: for a request, whether a passive client declines it; by default True. Set it to
   False for a request that only delivers a result.
@@ -16,7 +17,7 @@ The wire format:
   shape and its raw little-endian bytes.
 - Decoding checks everything: the class, the type and range of each field, the dtype, number of axes
   and lengths of each array. Floating point numbers must be finite. Nothing is unpickled or
-  evaluated. Whatever fails a check raises `MessageError`.
+  evaluated. A failed check raises `MessageError`.
 - Two messages are equal when their bytes are equal.
 """
 
@@ -97,7 +98,7 @@ class Array:
     le: float | None = None
 
     def problem(self, value: object) -> str | None:
-        """Return what is wrong with a value, or None."""
+        """Return a description of the error in a value, or None if it is valid."""
         wanted = f"an array of {self.dtype} with axes ({', '.join(self.axes)})"
         if not isinstance(value, np.ndarray):
             return f"must be {wanted}, not {type(value).__name__}"
@@ -127,7 +128,7 @@ class Message(
     Attributes
     ----------
     discloses : str
-        What the receiver learns. Every subclass must set it.
+        The information that the receiver gets, in a few words. Every subclass must set it.
     reply : message class, default=Done
         For a request, the class of its reply.
     asks_for_data : bool, default=True
@@ -157,7 +158,7 @@ class Message(
     def __init_subclass__(cls, **config: Any) -> None:
         super().__init_subclass__(**config)
         if not getattr(cls, "discloses", None):
-            raise TypeError(f"{cls.__name__} must set discloses: what its receiver learns")
+            raise TypeError(f"{cls.__name__} must set discloses, a text about the disclosed data")
         other = registry.get(cls.__name__, cls)
         if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
             raise TypeError(f"a message {cls.__name__} already exists, in {other.__module__}")
@@ -183,7 +184,7 @@ class Message(
     def accept(self, reply: Message) -> Any:
         """Return what the flow receives for a reply of the class ``reply``: by default the reply.
 
-        Override it to check that the reply fits this request, or to decode it further.
+        Override it to check that the reply fits this request, or to decode its content.
 
         Raises
         ------
@@ -198,7 +199,7 @@ class Message(
         return encode(self) == encode(other)
 
     def __ne__(self, other: object) -> bool:
-        return not self == other  # msgspec has a __ne__ of its own
+        return not self == other  # msgspec defines its own __ne__
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -259,10 +260,10 @@ def _little(dtype: np.dtype[Any]) -> tuple[str, np.dtype[Any]]:
 
 def _to_wire(value: object) -> object:
     if not isinstance(value, np.ndarray):
-        raise NotImplementedError(f"a message cannot hold a {type(value).__name__}")
+        raise NotImplementedError(f"a message cannot contain a {type(value).__name__}")
     name, dtype = _little(value.dtype)
     if name not in DTYPES:
-        raise NotImplementedError(f"a message cannot hold an array of {value.dtype}")
+        raise NotImplementedError(f"a message cannot contain an array of {value.dtype}")
     little = np.ascontiguousarray(value, dtype)
     return name, value.shape, little.data if little.size else b""
 
@@ -321,7 +322,7 @@ def encode(message: Message) -> bytes:
     Raises
     ------
     MessageError
-        When a field holds a value of a type that cannot be sent.
+        When the value of a field has a type that cannot be sent.
     """
     try:
         return _encoder.encode(message)
@@ -338,7 +339,7 @@ def decode(data: bytes, *expected: type[Message], max_bytes: int = MAX_BYTES) ->
     *expected : message classes
         The classes that are accepted; by default all.
     max_bytes : int, default=2**30
-        The largest size accepted, in bytes.
+        The maximum size, in bytes.
 
     Raises
     ------
@@ -353,7 +354,7 @@ def decode(data: bytes, *expected: type[Message], max_bytes: int = MAX_BYTES) ->
     >>> decode(encode(Done()), Failure)
     Traceback (most recent call last):
     ...
-    fedlib.messages.MessageError: a Done where Failure was expected
+    fedlib.messages.MessageError: expected Failure, got Done
     >>> decode(b"Done")
     Traceback (most recent call last):
     ...
@@ -368,7 +369,7 @@ def decode(data: bytes, *expected: type[Message], max_bytes: int = MAX_BYTES) ->
             raise MessageError(f"a message of the unknown class {name[:100]!r}")
         if expected and message_class not in expected:
             wanted = " or ".join(c.__name__ for c in expected)
-            raise MessageError(f"a {name} where {wanted} was expected")
+            raise MessageError(f"expected {wanted}, got {name}")
         wire = _decoder(message_class).decode(data)
         values = {field: getattr(wire, field) for field in wire.__struct_fields__}
         for field, value in values.items():

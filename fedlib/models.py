@@ -447,7 +447,7 @@ def _parse(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise ModelFileError("not a model file of fedlib")
     if document["version"] > VERSION:
         raise ModelFileError(
-            f"has the format version {document['version']}, but this version of fedlib reads at most"
+            f"has format version {document['version']}, but this version of fedlib reads at most"
             f" {VERSION}; install a newer version"
         )
     if _table(arrays) != document.get("arrays"):

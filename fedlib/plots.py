@@ -1,7 +1,7 @@
 """Figures for the book: points and their clusters, the cells of a grid, a run's messages.
 
 Functions that draw into one panel take its axes as ``ax`` (by default the current ones) and return
-them. `compare` makes a figure of several panels.
+them. `compare` creates a figure of several panels.
 """
 
 from __future__ import annotations
@@ -291,9 +291,9 @@ def sequence_diagram(
 ) -> Axes:
     """Draw the messages of a run; time runs downwards.
 
-    A row stands for one kind of message in one step. Its arrow goes from the server to the
-    receivers, or from the senders to the server. It is labelled with the messages' name, number,
-    total bytes, and what they disclose. Failures are red.
+    A row represents one kind of message in one step. Its arrow points from the server to the
+    receivers, or from the senders to the server. Its label contains the messages' name, number,
+    total bytes, and the data that they disclose. Failures are red.
 
     Parameters
     ----------
@@ -301,9 +301,9 @@ def sequence_diagram(
     ax : Axes, optional
         By default those of a new figure, high enough for all rows.
     max_clients : int, default=4
-        Of more clients, the first are drawn, and one column for all others.
+        If there are more clients, only the first ones are drawn, and one column for all others.
     max_steps : int, default=6
-        Of more steps, the first are drawn, and the last.
+        If there are more steps, only the first ones and the last one are drawn.
     """
     names = list(dict.fromkeys(e.receiver for e in ledger if e.sender == SERVER))
     shown = names if len(names) <= max_clients else names[: max_clients - 1]
@@ -343,7 +343,7 @@ def _steps(ledger: Ledger) -> int:
 def _rows(ledger: Ledger, max_steps: int) -> list[list[Entry]]:
     """Return the entries to draw, grouped by step, direction and message.
 
-    Requests come before replies. An empty row stands for the steps that are left out.
+    Requests come before replies. An empty row represents the steps that are left out.
     """
     last = _steps(ledger)
     left_out = range(max_steps, last) if last > max_steps else range(0)
@@ -380,7 +380,7 @@ def _box() -> dict[str, object]:
 
 
 class Slider(str):
-    """HTML with a slider that shows one of several figures, without any further files."""
+    """HTML with a slider that shows one of several figures, without additional files."""
 
     def _repr_html_(self) -> str:
         return str(self)

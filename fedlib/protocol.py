@@ -4,8 +4,9 @@ The rules:
 
 - The server is a generator, the flow. It yields one request for all clients, or a mapping of
   clients to requests. It is resumed with the `Replies` and returns the model. It knows no network.
-- A client is an object with one handler per request. What it must remember between two requests is
-  its ``state``, a message, so a transport can rebuild the client from its data and its state.
+- A client is an object with one handler per request. The data that it must keep between two
+  requests are its ``state``, a message, so a transport can rebuild the client from its data and its
+  state.
 - `run` is the only place that handles bytes, disclosure and failures. A client that fails, or whose
   reply does not fit the request, leaves the run. When fewer than ``min_clients`` remain,
   `TooFewClients` is raised at the flow's ``yield``.
@@ -61,7 +62,7 @@ class Transport(Protocol):
         The last exception of each client that runs in this process.
     ledger : Ledger or None
         The ledger of the current run. `run` sets it before the first exchange, so that a transport
-        can show the progress and tell a client why it left the run.
+        can show the progress and send a lost client the reason.
     """
 
     clients: Sequence[str]
@@ -82,7 +83,7 @@ class Replies(Mapping[str, Any]):
     Parameters
     ----------
     replies : mapping of str to Message
-        What each client sent, as accepted by `Message.accept`.
+        The reply of each client, as returned by `Message.accept`.
     declined : sequence of str
         The clients that declined in this step.
     lost : sequence of str
@@ -148,9 +149,9 @@ class Client:
     Attributes
     ----------
     X : array
-        The client's data, validated when the client is made.
+        The client's data, validated when the client is created.
     features : tuple of str
-        The names of the features; empty where they have none.
+        The names of the features; empty if they have none.
     passive : bool
         Whether the client receives the result but declines every request that asks for its data.
     state : Message or None
@@ -206,7 +207,7 @@ class Client:
         return reply
 
     def answer(self, request: Message) -> Message:
-        """Return the reply to a request, or `Declined` where a passive client must not share."""
+        """Return the reply to a request, or `Declined` if a passive client must not share."""
         if self.passive and request.asks_for_data:
             return Declined()
         return self.handle(request)
@@ -218,7 +219,7 @@ def serve(
     """Return the bytes of a client's reply to the bytes of a request.
 
     An error in the bytes or in the client becomes a `Failure`, which carries only the error's type.
-    The exception itself goes to ``on_error``, by default the log of this process.
+    The exception itself is passed to ``on_error``, by default the log of this process.
     """
     try:
         with one_thread():
@@ -234,7 +235,7 @@ def agree(what: str, values: Mapping[str, Any], show: Callable[[Any], str] = str
     Parameters
     ----------
     what : str
-        What is compared, for the error's text.
+        A name for the compared values, for the text of the error.
     values : mapping of str to object
         One value per client; at least one.
     show : callable, default=str
@@ -315,7 +316,7 @@ def run(
     min_clients : int, optional
         The number of clients that must remain, in 1..n; by default all n.
     ledger : Ledger, optional
-        Where to record the messages; by default a new one. It becomes ``transport.ledger``.
+        The ledger that records the messages; by default a new one. It becomes ``transport.ledger``.
 
     Raises
     ------
@@ -414,7 +415,7 @@ def _exchange(
 
 
 def _read(name: str, data: bytes, request: Message) -> tuple[Message, Any]:
-    """Return a client's reply, and what the flow receives for it.
+    """Return a client's reply, and the value that the flow receives for it.
 
     A reply that does not fit its request becomes ``Failure("InvalidReply")``; the reason stays in
     the server's log.

@@ -1,6 +1,6 @@
-"""A site's client, made from the name of a protocol, the site's rows and further options.
+"""A site's client, made from the name of a protocol, the site's rows and additional options.
 
-The command line and the Flower app make their clients here.
+The command line and the Flower app create their clients here.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def make_client(
     table : Table
         The site's rows. Identifiers and classes are used if the protocol needs them.
     options : mapping, optional
-        Further arguments of the client. For an argument of bytes, such as a secret, the path of the
-        file that contains it.
+        Additional arguments of the client. For an argument of bytes, such as a secret, the path of
+        the file that contains it.
     agreed : str, optional
         The only protocol to which the site agrees; by default it agrees to all.
     passive : bool, default=False

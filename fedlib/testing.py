@@ -138,7 +138,7 @@ class Recorder:
 
     @property
     def all_bytes(self) -> bytes:
-        """The bytes of all messages, joined, to search them for data that must not leave a client."""
+        """The bytes of all messages, joined, to search for data that must not leave a client."""
         return b"|".join(
             data
             for exchange in self.exchanges

@@ -17,7 +17,7 @@ Limits = list[tuple[Any, int]]  # pairs of a loaded library and a number of thre
 
 _lock = threading.Lock()
 _blas_users = 0  # threads inside `one_thread`; changed only with the lock
-_blas_before: Limits = []  # what the first of them found
+_blas_before: Limits = []  # the limits that the first of them found
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def _limit(kind: str) -> Limits:
 
 @lru_cache(maxsize=2)
 def _loaded_libraries(kind: str, n_modules: int) -> list[Any]:
-    """Return the loaded libraries of a kind; search again only after further imports."""
+    """Return the loaded libraries of a kind; search again only after new imports."""
     return list(ThreadpoolController().select(user_api=kind).lib_controllers)
 
 

@@ -32,7 +32,7 @@ def check_points(X: ArrayLike, **checks: Any) -> NDArray[np.float64]:
     X : array-like (n_points, n_features)
         Finite numbers.
     **checks
-        Further arguments of `sklearn.utils.check_array`.
+        Additional arguments of `sklearn.utils.check_array`.
 
     Raises
     ------

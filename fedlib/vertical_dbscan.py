@@ -389,9 +389,9 @@ class VerticalDBSCAN(Federated):
     client it is DBSCAN itself, except for the strict inequality.
 
     The memory of the server is O(pairs that are neighbours at every client) plus one block of
-    32 MiB per client. A block is sent as gaps or as bits, whichever is smaller. Clients search for
-    neighbours by a sweep over sorted values in one feature, on a grid in two or three features, and
-    by comparing all pairs in more.
+    32 MiB per client. A block is sent as gaps or as bits, whichever takes fewer bytes. Clients
+    search for neighbours by a sweep over sorted values in one feature, on a grid in two or three
+    features, and by comparing all pairs in more.
 
     Sources: M1, §3.2 and §4.3; M2, §3.2 and §4.3.
 
@@ -428,7 +428,7 @@ class VerticalDBSCAN(Federated):
         min_clients: int | None = None,
         ids: Sequence[Sequence[Any]] | None = None,
     ) -> Self:
-        """Run the protocol where the data are.
+        """Fit the model to the data of several clients.
 
         Parameters
         ----------

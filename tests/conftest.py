@@ -14,7 +14,8 @@ from fedlib.testing import Recorder
 
 ROOT = Path(__file__).parents[1]
 
-# A shell starts its background jobs with SIGINT ignored, and so would be all that the tests start.
+# A shell starts its background jobs with SIGINT ignored, and all processes that the tests start
+# would inherit this.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Kernels compile at the first example, so no example has a deadline.
@@ -31,7 +32,7 @@ def pytest_configure(config):
 
 @pytest.fixture
 def real_data():
-    """Return a loader of the real data sets, which skips a test where they are not at hand."""
+    """Return a loader of the real data sets, which skips a test if they are not available."""
 
     def load(name):
         if not os.environ.get("FEDLIB_DATA"):
@@ -43,7 +44,7 @@ def real_data():
 
 @pytest.fixture(scope="session")
 def published():
-    """Return the table of all published numbers; every value is the text as printed."""
+    """Return the table of all published numbers; values are strings, exactly as printed."""
     return pd.read_csv(ROOT / "datasets" / "published.csv", dtype=str, keep_default_na=False)
 
 
@@ -55,7 +56,7 @@ def relay():
 
 @pytest.fixture
 def reborn():
-    """Return a maker of transports whose clients are made anew from data and state each time."""
+    """Return a function that creates a transport which rebuilds its clients before each request."""
 
     def make(client_class, parts):
         clients = {name: client_class(part) for name, part in parts.items()}

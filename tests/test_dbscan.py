@@ -210,7 +210,7 @@ def test_memory_grows_with_the_points_only(radii):
 
 
 @pytest.mark.jit
-def test_many_threads_at_once():
+def test_concurrent_calls():
     """Concurrent calls, each with one to three threads, return what a single call returns."""
     X = np.random.default_rng(0).random((20_000, 2))
     expected = dbscan(X, 0.01, 6)

@@ -121,7 +121,7 @@ def test_a_ledger_in_a_notebook(ledger):
     assert html.count("<tr") == 1 + 10
 
 
-def test_ledgers_share_nothing():
+def test_ledgers_are_independent():
     first, second = Ledger(), Ledger()
     first.record(1, SERVER, "A", Done(), 10)
     first.lost["A"] = "why"
@@ -167,7 +167,7 @@ def test_plot_of_long_disclosures(clients, monkeypatch):
 
 
 def test_plot_of_many_clients():
-    """The first clients have a column each; one more column stands for the rest."""
+    """The first clients have a column each; one more column represents the rest."""
     model = HorizontalDBSCAN(1.0, 2).fit([[[0.1]]] * 9)
     try:
         shown = texts(model.ledger_.plot(max_clients=4))

@@ -86,7 +86,7 @@ def import_all():
 def message_classes():
     """Return the message classes of the package and of this file, without those of doctests.
 
-    A class that is registered but is not an attribute of its module was made inside a function.
+    A class that is registered but is not an attribute of its module was created inside a function.
     """
     import_all()
     return [
@@ -535,11 +535,11 @@ def test_unknown_class():
 
 def test_unexpected_class():
     text = refused(encode(Done()), Failure, Declined)
-    assert text == "a Done where Failure or Declined was expected"
+    assert text == "expected Failure or Declined, got Done"
     assert decode(encode(Done()), Failure, Done) == Done()
 
 
-def test_a_field_twice():
+def test_a_repeated_field():
     """A repeated field name must not let a value escape the checks."""
     number = b"\xa6number\x01"
     encoded = encode(FIELDS)
@@ -572,7 +572,7 @@ def test_nested_too_deep(bomb):
         b"\xc9\xff\xff\xff\xff\x05",  # an extension
     ],
 )
-def test_huge_lengths_claimed(head):
+def test_huge_claimed_lengths(head):
     """A header that claims four billion missing elements costs neither time nor memory."""
     refused(head)
     refused(b"\x81\xa4type" + head)
@@ -752,7 +752,7 @@ def test_any_is_not_used():
 
 
 def test_many_empty_objects_in_an_array_field_cost_no_memory():
-    """An empty map is one byte on the wire and many in memory; the array decoder stops at once."""
+    """An empty map is one byte on the wire and many in memory; the array decoder stops early."""
     n = 1_000_000
     empty = b"\xdd" + n.to_bytes(4, "big") + b"\x80" * n
     start = encode(READINGS)

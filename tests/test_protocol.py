@@ -125,7 +125,7 @@ def test_a_flow_can_be_driven_by_hand():
 
 
 def test_replies_keep_the_order_of_the_transport(three, relay):
-    """The flow reads replies in the transport's order, whatever the order of arrival."""
+    """The flow reads replies in the transport's order, in any order of arrival."""
 
     class Backwards(relay):
         def exchange(self, requests):
@@ -329,7 +329,7 @@ def test_a_rejected_reply_is_logged_at_the_server(three, relay, caplog):
     with caplog.at_level(logging.WARNING, "fedlib.protocol"):
         run(add_up(1), transport, min_clients=2)
     [record] = caplog.records
-    text = "the reply of client 'a' to ToyAdd was rejected: a Done where ToySum or Declined or"
+    text = "the reply of client 'a' to ToyAdd was rejected: expected ToySum or Declined or"
     assert record.getMessage().startswith(text)
     failures = [e for e in transport.ledger if e.message == "Failure"]
     assert [e.discloses for e in failures] == ["the type of an error (InvalidReply)"]
@@ -380,7 +380,7 @@ def test_replies_of_unknown_clients_are_ignored(three, relay):
 
 
 def test_the_cause_of_too_few_clients(three, relay):
-    """`TooFewClients` has no cause when no client raised; an error of an earlier run is none."""
+    """`TooFewClients` has no cause if no client raised an error in this run."""
     three["a"] = Breaking(10)
     transport = relay(three)
     with pytest.raises(TooFewClients):
@@ -527,7 +527,7 @@ def test_a_request_that_cannot_be_sent(three, relay):
     assert transport.exchanges == []
 
 
-def test_agree():
+def test_agree_on_a_value():
     assert agree("the number", {"A": 2, "B": 2}) == 2
     with pytest.raises(ValueError, match=r"disagree on the number: 2 at 'A', 'C'; 3 at 'B'$"):
         agree("the number", {"A": 2, "B": 3, "C": 2})

@@ -1,4 +1,4 @@
-"""BLAS and OpenMP have one thread during the work, whatever the number of cores."""
+"""BLAS and OpenMP have one thread during the work, for any number of cores."""
 
 import threading
 
@@ -46,7 +46,7 @@ def test_blocks_may_be_nested():
 
 
 def test_the_last_of_several_threads_restores_the_number():
-    """BLAS's limit belongs to the process, so it must hold until the last block ends."""
+    """BLAS's limit belongs to the process, so it must stay until the last block ends."""
     entered, leave = threading.Event(), threading.Event()
 
     def hold():

@@ -1,7 +1,7 @@
 """The checks of parameters and data, and the private names of scikit-learn that they build on.
 
 If a test of the first part fails after an update of scikit-learn, the behaviour of a private name
-has changed. Its docstring says what breaks. The only module to adapt is `fedlib.validation`.
+has changed. Its docstring states what breaks. The only module to adapt is `fedlib.validation`.
 """
 
 from numbers import Integral, Real
@@ -129,7 +129,7 @@ def test_the_text_of_an_error_names_the_range(invalid, text):
 
 
 def test_the_text_of_an_error_lists_the_options():
-    """Sets have no order, so neither have the options."""
+    """Sets have no order, so the options have no order either."""
     with pytest.raises(InvalidParameterError) as caught:
         Constrained(kind="c")._validate_params()
     text = str(caught.value)
@@ -185,7 +185,7 @@ def test_points_become_contiguous_numbers(X):
 
 
 def test_points_in_the_right_form_are_not_copied():
-    """Clients may hold many points; a copy would double their memory."""
+    """Clients may have many points; a copy would double their memory."""
     X = np.zeros((3, 2))
     assert check_points(X) is X
 
@@ -204,7 +204,7 @@ def test_points_in_the_right_form_are_not_copied():
         (np.empty((2, 0)), r"Found array with 0 feature\(s\)"),
     ],
 )
-def test_what_is_not_a_table_of_finite_numbers(X, message):
+def test_invalid_tables(X, message):
     with pytest.raises(ValueError, match=message):
         check_points(X)
 

@@ -88,7 +88,7 @@ def problems(draw):
 
 @given(problems())
 def test_labels_are_those_of_dbscan_with_the_maximum_distance(problem):
-    """For any data and split of columns, including the numbering and the border rows."""
+    """The numbering and the border rows agree too, for any data and split of columns."""
     parts, eps, min_samples = problem
     central = DBSCAN(eps=np.nextafter(eps, 0), min_samples=min_samples, metric="precomputed")
     expected = central.fit_predict(maximum_distance(parts))
@@ -173,7 +173,7 @@ def test_identifiers_in_another_order_are_rejected():
 
 
 def test_identifiers_cannot_be_guessed_without_the_key():
-    """The digest depends on the key, and on where one identifier ends and the next begins."""
+    """The digest depends on the key, and on the boundaries between identifiers."""
     X = np.zeros((2, 1))
     digests = {
         VerticalDBSCANClient(X, ids, key).digest
@@ -251,7 +251,7 @@ class FaultyClient(VerticalDBSCANClient):
 @pytest.mark.parametrize("min_clients", [None, 1])
 @pytest.mark.parametrize("request_class", [DescribeRows, FindNeighbours, AssignLabels])
 def test_every_client_is_needed_to_the_end(request_class, min_clients):
-    """Even if the run could continue, there is no result from fewer features."""
+    """There is no result from fewer features, even if the run could continue."""
     X = np.array([[0.0], [0.5]])
     clients = {"A": VerticalDBSCANClient(X), "B": FaultyClient(X, request_class)}
     with pytest.raises(TooFewClients, match="'B'"):

@@ -1,12 +1,12 @@
 """Cuts: how clients agree on bins of each feature with about equally many rows.
 
-Clients count their values in the buckets of a fixed grid. A bucket holds the float32 numbers with
-the same sign, exponent and leading digits. The server adds up the counts, and the clients then
-count again inside the buckets that matter, three times in all. So the cuts depend only on the
+Clients count their values in the buckets of a fixed grid. A bucket contains the float32 numbers
+with the same sign, exponent and leading digits. The server adds up the counts, and the clients then
+count again inside the buckets that matter, three times altogether. So the cuts depend only on the
 pooled data, not on how the rows are distributed over the clients.
 
 Disclosure: the counts disclose a client's values to one part in 2**11 at best, and nothing finer.
-Values that lie further apart are disclosed completely: for integers up to 4096, the number of rows
+Values that are further apart are disclosed completely: for integers up to 4096, the number of rows
 with each value, and so every row with a rare value. A coarser grid could not separate such values.
 If that is too much, round the column before training.
 
@@ -107,7 +107,7 @@ class Cuts:
     ----------
     offsets : array (n_features + 1,) of int64
         The first bin of each feature among the bins of all features. The last bin of each feature
-        holds its missing values.
+        contains its missing values.
     thresholds : array (n_bins,) of float32
         The upper bound of each bin, excluded. The bound of a feature's last two bins is above all
         values.

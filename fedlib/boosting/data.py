@@ -22,7 +22,7 @@ def check_rows(X: Any, **checks: Any) -> NDArray[np.float32]:
     X : array-like (n_rows, n_features)
         Numbers within ±2**127, or NaN.
     **checks
-        Further arguments of `sklearn.utils.check_array`.
+        Additional arguments of `sklearn.utils.check_array`.
 
     Raises
     ------

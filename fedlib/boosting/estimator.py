@@ -54,7 +54,7 @@ class FederatedXGBClassifier(Federated):
         The number of splits per node that each client proposes, in 1..65536 (F's S). Not used by
         ``"histogram"``.
     method : {"top_splits", "union", "histogram"}, default="top_splits"
-        What clients send for each node.
+        The method, which determines the data that clients send for each node.
 
         - ``"top_splits"``: their own best splits (F).
         - ``"union"``: these, and then sums for every split that any client proposed, so that the
@@ -72,10 +72,10 @@ class FederatedXGBClassifier(Federated):
         The minimum gain of a split as XGBoost defines it, twice the γ of (3.1), in 0..1e30.
     min_child_weight : float, default=1.0
         The minimum sum of hessians on either side of a split, in 0..1e30. It applies to all rows
-        together, except for ``"top_splits"``, where it applies to each proposer's rows, so that it
-        excludes more splits the more clients share the rows. For ``"union"``, clients propose
-        splits with at least the n-th part of it on either side, n being the number of clients with
-        rows.
+        together, except for ``"top_splits"``: there it applies to the rows of each proposing
+        client, so it excludes more splits if the rows are divided over more clients. For
+        ``"union"``, clients propose splits with at least the n-th part of it on either side, n
+        being the number of clients with rows.
     max_bin : int, default=256
         The maximum number of bins per feature, in 2..32768. Used by ``"histogram"`` only.
     tol : float or None, default=0.004
@@ -262,7 +262,7 @@ class FederatedXGBClassifier(Federated):
         Raises
         ------
         ValueError
-            When the rows have infinite values, or other features than those of `fit`.
+            When the rows contain infinite values, or their features differ from those of `fit`.
         """
         rows = self._check_rows(X)
         return self.model_.margins(rows)
@@ -283,7 +283,7 @@ class FederatedXGBClassifier(Federated):
         Raises
         ------
         ValueError
-            When the rows have infinite values, or other features than those of `fit`.
+            When the rows contain infinite values, or their features differ from those of `fit`.
         """
         rows = self._check_rows(X)
         return self.model_.probabilities(rows)
@@ -303,7 +303,7 @@ class FederatedXGBClassifier(Federated):
         Raises
         ------
         ValueError
-            When the rows have infinite values, or other features than those of `fit`.
+            When the rows contain infinite values, or their features differ from those of `fit`.
         """
         positive = self.decision_function(X) > 0
         return np.array(self.model_.classes)[positive.astype(int)]

@@ -1,6 +1,6 @@
 """How the server grows a tree: level by level, in the same way for every method.
 
-The request for a level also reports the decisions for the level before, so a tree costs one
+The request for a level also reports the decisions for the previous level, so a tree costs one
 exchange per level. How the splits of a level are chosen is the subject of
 `fedlib.boosting.proposals` and `fedlib.boosting.histograms`.
 """
@@ -47,7 +47,7 @@ class Settings:
 
 @dataclass(kw_only=True)
 class Training:
-    """What the server knows while trees grow.
+    """The state of the server while trees grow.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What several commands share: types of options, the options for a file of rows, and errors."""
+"""Shared parts of the commands: types of options, the options for a file of rows, and errors."""
 
 from __future__ import annotations
 

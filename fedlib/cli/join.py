@@ -70,7 +70,9 @@ class JoinCommand(click.Command):
 @click.option("--token-file", type=EXISTING, help="The file with this site's token.")
 @click.option("--passive", is_flag=True, help="Receive the result without sharing any data.")
 @click.option("--protocol", help="The only protocol to which this site agrees.")
-@click.option("--ca", type=EXISTING, help="The certificate (PEM) of the authority that signed the server's.")
+@click.option(
+    "--ca", type=EXISTING, help="The certificate (PEM) of the authority that certified the server."
+)
 @click.option(
     "--state-dir",
     type=FOLDER,

@@ -21,9 +21,9 @@ COMMANDS = {
     "flower": ("flower", "flower", "Run the protocols on Flower."),
     "join": ("join", "join", "Take part in the run at URL as one site."),
     "predict": ("predict", "predict", "Write the clusters or classes of new rows."),
-    "protocols": ("protocols", "list_protocols", "List the protocols and what each discloses."),
+    "protocols": ("protocols", "list_protocols", "List the protocols and their disclosures."),
     "serve": ("serve", "serve", "Wait for the sites, run a protocol, write model and ledger."),
-    "token": ("tokens", "token", "Make a secret token for each client NAME."),
+    "token": ("tokens", "token", "Create a secret token for each client NAME."),
 }
 
 
@@ -55,7 +55,7 @@ class LazyGroup(click.Group):
     "modules",
     multiple=True,
     metavar="MODULE",
-    help="Import a module first, for example one that defines further protocols.",
+    help="Import a module first, for example one that defines another protocol.",
 )
 def cli(modules: Sequence[str]) -> None:
     """Federated clustering and boosting between real sites.

@@ -1,4 +1,4 @@
-"""``fedlib protocols``: the protocols and what their messages disclose."""
+"""``fedlib protocols``: list the protocols and what their messages disclose."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["list_protocols", "messages_of"]
 @click.command("protocols")
 @click.option("--names", is_flag=True, help="List the names only.")
 def list_protocols(names: bool) -> None:
-    """List the protocols and what each discloses."""
+    """List the protocols and their disclosures."""
     for name, estimator in protocols().items():
         if names:
             click.echo(name)

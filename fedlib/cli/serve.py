@@ -69,7 +69,7 @@ OPTIONS: list[click.Parameter] = [
     click.Option(
         ["--clients", "n_clients"],
         type=click.IntRange(1, 10_000),
-        help="The number N of sites. Tokens are made for site-1 to site-N if they have none.",
+        help="The number N of sites. Tokens are created for site-1 to site-N if they have none.",
     ),
     click.Option(
         ["--token-dir"],

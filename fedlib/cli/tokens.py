@@ -25,7 +25,7 @@ NAME = re.compile(r"\w[\w.-]{0,63}", re.ASCII)
 )
 @click.option("--renew", is_flag=True, help="Replace the token of a client that has one.")
 def token(names: Sequence[str], folder: Path, renew: bool) -> None:
-    """Make a secret token for each client NAME.
+    """Create a secret token for each client NAME.
 
     DIR/NAME.token is for that site only. DIR/clients.json is for the server. It contains digests of
     the tokens, from which no token can be derived. Clients that are already in it remain.

@@ -41,7 +41,8 @@ def sum_by_label(X, labels, sums, counts):
 def move_centres(X, centres, counts):
     """Move, for one point after the other, the nearest centre towards the point.
 
-    ``counts`` (k,) holds the number of points of which each of the ``centres`` (k, d) is the mean.
+    ``counts`` (k,) contains the number of points of which each of the ``centres`` (k, d) is the
+    mean.
     The point is added to the nearest centre's points. Both arrays change.
     """
     for i in range(X.shape[0]):

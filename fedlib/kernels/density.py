@@ -1,8 +1,8 @@
 """DBSCAN on cells: core points, their connection, and the core point that a border point joins.
 
-A cell is a range of points of which any two are in each other's neighbourhood. All cells are one
-named tuple, `Cells`; a `Block` holds some of them together with the cells near them. No other cell
-has a point within reach of the block's points, or one that reaches them. Squared distances are
+A cell is a range of points. Any two of them are in each other's neighbourhood. All cells are one
+named tuple, `Cells`; a `Block` contains some of them together with the cells near them. No other
+cell has a point within reach of the block's points, or one that reaches them. Squared distances are
 computed as in `fedlib.kernels.kd_tree`.
 """
 
@@ -15,14 +15,14 @@ from fedlib.kernels import kernel
 from fedlib.kernels.disjoint_set import find, union
 from fedlib.kernels.kd_tree import build, find_nearest
 
-PIECE = 128  # points that are looked at before asking whether the work is done
+PIECE = 128  # points that are checked before testing whether the work is done
 FEW = 4  # points in a cell up to which checking its box first does not pay
 MANY = 1 << 16  # pairs of points in two cells from which a tree pays
 LEAF_SIZE = 16
 
 
 class Cells(NamedTuple):
-    """Points sorted into cells, and what is known about them so far.
+    """Points sorted into cells, and the results for them so far.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Cells(NamedTuple):
         The points, cell by cell. All arrays with one entry per point are in this order.
     axes : tuple of int or array of int64
         The numbers of the features, 0 to n_features - 1. For a tuple the functions are compiled
-        for this very number of features: a distance then takes a third to a fifth of the time.
+        for exactly this number of features: a distance then takes a third to a fifth of the time.
     squared_radii : array (n_points,) of float64
         The squared radius of each point's neighbourhood.
     weights : array (n_points,) of float64

@@ -1,8 +1,8 @@
 """The later neighbours of each row: finding, packing and intersecting them, block by block.
 
-A block holds the rows ``first..stop`` of the relation *j is a neighbour of i and j > i* among ``n``
-rows. In memory it is a bitset: an array (stop - first, ceil(n / 64)) of uint64, low bits first. A
-message carries it as bytes, in one of two forms:
+A block contains the rows ``first..stop`` of the relation *j is a neighbour of i and j > i* among
+``n`` rows. In memory it is a bitset: an array (stop - first, ceil(n / 64)) of uint64, low bits
+first. A message carries it as bytes, in one of two forms:
 
 - *gaps*: for each row the differences between the numbers of successive neighbours, starting from
   the row itself, as variable-length integers (7 bits per byte, low bits first), then a zero;

@@ -43,8 +43,8 @@ class Cover(NamedTuple):
 def cover_in_order(X, candidates, eps, max_representatives):
     """Return the `Cover` by candidates: each that is not covered yet becomes a representative.
 
-    ``reach`` is the distance to the furthest point within ``eps``, whichever representative covers
-    it.
+    ``reach`` is the distance to the furthest point within ``eps``, even if another representative
+    covers that point.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ class Rows(NamedTuple):
     """The places and gradients of n rows.
 
     ``slot`` (n,) of int32 is the number of a row's node among the open nodes, or -1 for a row in
-    none of them. ``gradients`` (n, 2) of int64 holds each row's gradient and hessian.
+    none of them. ``gradients`` (n, 2) of int64 contains each row's gradient and hessian.
     """
 
     slot: NDArray[np.int32]
@@ -38,8 +38,8 @@ class Rows(NamedTuple):
 class SortedColumns(NamedTuple):
     """The values of n rows and d features, in ascending order of each feature.
 
-    ``order`` (d, n) of int32 holds the rows in this order, rows without a value last. ``values``
-    (d, n) of float32 holds their values, and ``n_present`` (d,) the number of rows with a value.
+    ``order`` (d, n) of int32 contains the rows in this order, rows without a value last. ``values``
+    (d, n) of float32 contains their values, and ``n_present`` (d,) the number of rows with a value.
     """
 
     order: NDArray[np.int32]
@@ -269,9 +269,9 @@ def sum_bins(histogram, start, stop):
 def best_cut(histogram, start, missing, node, rule):
     """Return the best split of a node by one feature: its gain, its cut, and the missing side.
 
-    The feature's bins are ``start`` to ``missing``; the last one holds its missing values. The gain
-    is 0 if no cut is allowed. Ties go to the lower cut when missing values go right, then to the
-    higher cut when they go left.
+    The feature's bins are ``start`` to ``missing``; the last one contains its missing values. The
+    gain is 0 if no cut is allowed. Ties go to the lower cut when missing values go right, then to
+    the higher cut when they go left.
     """
     gain, cut, missing_left = np.float32(0), -1, False
     left_g, left_h = np.int64(0), np.int64(0)
@@ -298,8 +298,8 @@ def best_cut(histogram, start, missing, node, rule):
 def best_splits(histograms, offsets, rule):
     """Return the `HistogramSplits` of nodes with these histograms (nodes, n_bins, 2).
 
-    The last bin of each feature holds its missing values. Ties go to the lower feature, then as in
-    `best_cut`.
+    The last bin of each feature contains its missing values. Ties go to the lower feature, then as
+    in `best_cut`.
     """
     n_nodes, d = histograms.shape[0], offsets.size - 1
     splits = HistogramSplits(

@@ -116,7 +116,7 @@ def improve(X: Array64, mixture: Mixture, reg_covar: float, max_iter: int, tol: 
 
 
 def sum_responsibilities(X: Array64, mixture: Mixture) -> ResponsibilitySums:
-    """Return the sums over points that the second half of a step of EM needs.
+    """Return the sums over points that the M step of EM needs.
 
     Examples
     --------

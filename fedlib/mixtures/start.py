@@ -15,7 +15,7 @@ Array64 = NDArray[np.float64]
 
 
 class Start(NamedTuple):
-    """The given parameters of the first mixture. An empty array stands for one not given.
+    """The given parameters of the first mixture. A parameter that is not given is empty.
 
     Attributes
     ----------

@@ -186,7 +186,7 @@ class RepresentativeClustering(Federated):
         Raises
         ------
         ValueError
-            When the points are not finite or have another number of features than those of `fit`.
+            When the points are not finite, or their number of features differs from that of `fit`.
         sklearn.exceptions.NotFittedError
             When `fit` has not been called.
 
@@ -237,7 +237,7 @@ def cluster_representatives(
     ----------
     representatives : array (n_representatives, n_features) of float64
     weights : array (n_representatives,) of int64
-        The number of points that each stands for.
+        The number of points that each represents.
     radii : array (n_representatives,) of float64, or None
         Added to ``eps`` for the neighbourhood of each.
     eps : float

@@ -1,4 +1,4 @@
-"""PPDBDC: every client sends means of its points, with noise where a mean would disclose a point.
+"""PPDBDC: every client sends means of its points, with noise if a mean would disclose a point.
 
 As in SDBDC, a client chooses representatives until they cover its points, and the server runs
 DBSCAN on them with the numbers of points covered as weights. Three things differ. The choice is
@@ -182,9 +182,9 @@ class PPDBDC(RepresentativeClustering):
     noise : float, default=0.5
         The largest noise in each coordinate, in units of eps_rep, above 0.
     noise_kind : {"one_sided", "centred"}, default="one_sided"
-        ``"one_sided"``: noise is uniform in (0, noise * eps_rep), as in P. It shifts what it blurs
-        to larger coordinates, by noise * eps_rep / 2 on average. ``"centred"``: noise of the same
-        size, with a random sign.
+        ``"one_sided"``: noise is uniform in (0, noise * eps_rep), as in P. It shifts the blurred
+        means to larger coordinates, by noise * eps_rep / 2 on average. ``"centred"``: noise of the
+        same size, with a random sign.
     min_weight : int, default=3
         A mean of fewer distinct points than this gets noise, at least 1. A mean that coincides with
         a point of its client always does.
@@ -227,7 +227,7 @@ class PPDBDC(RepresentativeClustering):
     coincides with no point of the client.
 
     For a given seed the representatives do not depend on the order of the client's rows. P does not
-    say how clients label their points: here by the representative that covers them.
+    state how clients label their points: here by the representative that covers them.
 
     Noise hides single points and pairs of points. It does not hide how dense the points are, it is
     not differential privacy, and it does not help a client that is alone in its region. It hides
@@ -300,7 +300,7 @@ class PPDBDC(RepresentativeClustering):
         min_clients: int | None = None,
         options: Sequence[dict[str, Any]] | None = None,
     ) -> Self:
-        """Do the work of `fit`; give each part's client a seed of its own."""
+        """Do the work of `fit`; give each part's client a different seed."""
         self._validate_params()
         if isinstance(parts, Sequence | np.ndarray) and options is None:
             seeds = check_random_state(self.random_state).randint(2**31 - 1, size=len(parts))

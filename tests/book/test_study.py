@@ -120,7 +120,7 @@ def test_published_numbers_keep_their_printed_digits(study):
     assert all(re.fullmatch(r"\d\.\d{4}", number) for number in printed.values())
 
 
-def test_a_printed_row_tells_which_measure_its_column_holds(study):
+def test_a_printed_row_determines_the_measure_of_its_column(study):
     """TP 68, FN 4, TN 41, FP 1: the specificity is 41/42, the predictive value 41/45."""
     boosting_study = importlib.import_module("boosting_study")
     row = {"accuracy": "0.956", "sensitivity": "0.944"}
@@ -172,7 +172,7 @@ def test_the_interval_of_its_mean_decides_on_a_change(study, differences, tenden
     np.testing.assert_allclose(again["AUC"], 2 * np.array(differences), atol=1e-12)
 
 
-def test_a_note_tells_the_leaf_and_the_trees_that_fit(study):
+def test_a_note_names_the_leaf_and_the_number_of_trees_that_fit(study):
     boosting_study = importlib.import_module("boosting_study")
     columns = ["source", "table", "dataset", "method", "condition", "run", "metric"]
     row = ["F", "3.7", "d", "federated_xgboost", "80-20", "2 clients", "AUC"]
@@ -203,7 +203,7 @@ def test_outputs_name_no_address_in_memory_and_no_folder(path):
     assert str(ROOT) not in text
 
 
-def test_rows_that_differ_say_what_is_not_said_of_all(study):
+def test_notes_on_differing_rows_omit_their_common_parts(study):
     note = "top_splits with leaf='all'; below the central 95 % of splits; outside for union"
     numbers = dict.fromkeys(["dataset", "method", "condition", "run", "metric", "published"], "x")
     rows = [numbers | {"status": status, "note": note} for status in ("within", "differs")]

@@ -53,7 +53,7 @@ def thresholds(cuts, f=0):
 
 
 def test_few_values_get_one_bin_each():
-    """Halfway between the values, to one part in 2**11 of them."""
+    """The bounds are halfway between the values, to one part in 2**11."""
     cuts = agree([column([-3, 5, 0, 5]), column([np.nan, 7, -3])])
     np.testing.assert_allclose(thresholds(cuts), [-1.5, 2.5, 6], rtol=2**-11)
     bins = cuts.bins(column([-4, -3, -1, 0, 5, 8, np.nan]))
@@ -137,7 +137,7 @@ def test_nothing_finer_than_a_bucket_is_disclosed(X, low_bits):
 
 
 def test_features_that_vary_little_around_a_large_number_are_coarse():
-    """Features with few values are not, nor those that only ``max_bin`` makes coarse."""
+    """Features with few values, or with a small ``max_bin``, do not count as coarse."""
     x = np.random.default_rng(0).uniform(0, 100, 500)
     X = np.column_stack([x, x + 1e6, x > 50, x.round(), np.full(500, np.nan)]).astype(np.float32)
     assert coarse_features(X, agree([X]).offsets) == [1]
@@ -148,7 +148,7 @@ def test_features_that_vary_little_around_a_large_number_are_coarse():
 
 
 def test_bins_have_about_equally_many_rows():
-    """Off by at most an eighth of a bin on either side."""
+    """The error is at most an eighth of a bin on either side."""
     X = column(np.random.default_rng(0).lognormal(size=20_000))
     counts = np.bincount(agree([X], 32).bins(X).ravel())
     assert len(counts) == 32

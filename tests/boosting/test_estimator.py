@@ -77,7 +77,7 @@ def test_rows_without_weight_do_not_count():
 
 @each_method
 def test_missing_values_take_the_better_side(method):
-    """All rows without the feature are positive, and so are the rows with large values."""
+    """All rows without the feature are positive, as are the rows with large values."""
     X = np.array([[1.0], [2.0], [8.0], [9.0], [np.nan], [np.nan]] * 4)
     y = np.array([0, 0, 1, 1, 1, 1] * 4)
     for flip in (False, True):

@@ -86,7 +86,7 @@ class Listening(InProcess):
 @each_method
 @pytest.mark.parametrize("n_jobs", [1, 3])
 def test_all_bytes_are_the_same_every_time(method, n_jobs):
-    """Whether the clients work one after the other or side by side."""
+    """The bytes do not depend on whether the clients work in parallel."""
     parts = deal(*make_rows(), 3)
     recorded = []
     for jobs in (n_jobs, n_jobs, 1):
@@ -98,8 +98,8 @@ def test_all_bytes_are_the_same_every_time(method, n_jobs):
 
 @settings(max_examples=10)
 @given(dealings(), st.integers(0, 9), st.sampled_from(METHODS))
-def test_no_order_matters(parts, seed, method):
-    """Neither the order of the clients nor that of a client's rows."""
+def test_the_order_of_clients_and_rows_does_not_matter(parts, seed, method):
+    """The order of the clients and the order of a client's rows do not change the trees."""
     rng = np.random.default_rng(seed)
     model = FederatedXGBClassifier(2, method=method, max_depth=3, min_child_weight=0, tol=None)
     expected = model.fit(parts).trees_
@@ -165,7 +165,7 @@ def test_both_classes_need_weight():
         FederatedXGBClassifier().fit([([[1.0], [2.0]], [0, 1], [1.0, 0.0])])
 
 
-def test_somebody_needs_classes():
+def test_at_least_one_client_needs_classes():
     with pytest.raises(TooFewClients):
         FederatedXGBClassifier().fit(InProcess({"A": BoostingClient(([[1.0]], None))}))
 

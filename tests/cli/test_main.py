@@ -44,7 +44,7 @@ def isolated(program, code=0):
     ],
 )
 def test_the_start_imports_nothing_heavy(program, code):
-    """Neither for the package itself nor for the list of commands."""
+    """Importing the package and listing the commands load no heavy module."""
     text = f"""
         import atexit, sys
         absent = {HEAVY + WEB!r}
@@ -56,7 +56,7 @@ def test_the_start_imports_nothing_heavy(program, code):
 
 
 def test_join_imports_only_what_it_needs():
-    """No web server, and not the protocols that are not joined."""
+    """A site imports neither the web server nor the protocols that it does not join."""
     output = isolated(
         """
         import sys

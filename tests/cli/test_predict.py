@@ -73,7 +73,7 @@ def test_probabilities_of_a_mixture(folder):
         ("vertical-dbscan", "--columns x,y", "vertical-dbscan has no predictions for new rows", 1),
     ],
 )
-def test_what_cannot_be_predicted_is_one_line(name, options, message, code, folder):
+def test_an_error_is_reported_in_one_line(name, options, message, code, folder):
     path = name
     if name in CASES:
         path = f"{name}.npz"

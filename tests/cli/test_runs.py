@@ -70,7 +70,7 @@ def test_every_protocol_of_the_package_is_tested():
 
 
 def test_the_installed_command(site):
-    """Started as a shell does: tokens made by the server, a passive site, three kinds of files."""
+    """The shell command works: tokens from the server, a passive site, three kinds of files."""
     program = [Path(sys.executable).with_name("fedlib")]
     parts = rows()
     np.save("2.npy", parts[1].to_numpy())
@@ -105,7 +105,7 @@ def test_the_installed_command(site):
 
 
 def test_over_tls(command, site):
-    """With the certificates that the page's commands make."""
+    """A run works with the certificates from the page's commands."""
     if not shutil.which("openssl"):
         pytest.skip("needs openssl")
     blocks = re.findall(r"^```console\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)

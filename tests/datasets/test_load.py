@@ -18,7 +18,7 @@ def test_names():
 
 
 def test_importing_the_package_is_cheap():
-    """Neither the import nor a generated set loads what only files and figures need."""
+    """The import and a generated set do not load the packages that files and figures need."""
     code = """
 import sys
 from fedlib.datasets import load

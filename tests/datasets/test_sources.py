@@ -67,7 +67,7 @@ def test_folder_that_does_not_exist(requested, monkeypatch, tmp_path):
     assert load("moons").source == "real"  # it needs no folder
 
 
-def test_empty_variable_is_no_folder(requested, monkeypatch):
+def test_empty_variable_names_no_folder(requested, monkeypatch):
     monkeypatch.setenv("FEDLIB_DATA", "")
     with pytest.warns(StandInWarning):
         assert load("3MC").source == "stand-in"

@@ -35,8 +35,8 @@ assert model.labels_[1].tolist() == [-1, -1]
 def test_an_outlier_far_away(adjacency):
     """Points at 1e15 in six dimensions cost neither memory nor time.
 
-    A box around all cells would contain 1e90 of them. The memory is measured in a process of its
-    own, since a process reports only the peak of its whole life.
+    A box around all cells would contain 1e90 of them. The memory is measured in a separate
+    process, because a process reports only the peak since its start.
     """
     HorizontalDBSCAN(1.0, 2, adjacency=adjacency).fit([[[0.0] * 6] * 3])  # compiles the kernels
     command = [sys.executable, "-c", OUTLIER, adjacency]

@@ -57,7 +57,7 @@ def two_cells(draw):
 
 @given(two_cells(), st.booleans())
 def test_two_cells_are_connected(problem, compiled_axes):
-    """By one pair of core points of which either is near the other; both ways agree on it."""
+    """One pair of core points, either of which is near the other, is enough; both ways agree."""
     parts, squared_radii, core = problem
     cells = make_cells(parts, squared_radii, core=core, compiled_axes=compiled_axes)
     n = len(parts[0])

@@ -66,7 +66,7 @@ def test_only_members_join():
 
 
 def test_the_root_is_the_first_of_its_set():
-    """Whatever the order of joining, a set's root is its smallest member."""
+    """A set's root is its smallest member, for any order of joining."""
     parent = np.arange(6)
     for i, j in ((5, 4), (4, 2), (3, 5), (2, 2)):
         union(parent, i, j)

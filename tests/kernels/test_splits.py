@@ -168,7 +168,7 @@ def test_gradients_by_hand():
 
 
 def test_ties_go_to_the_lower_feature_and_cut():
-    """Both features separate the rows alike, and so do both cuts around an empty bin."""
+    """Both features separate the rows equally, and both cuts around an empty bin do too."""
     bins = np.array([[0, 0], [0, 0], [2, 2], [2, 2]], np.uint16)
     gradients = np.array([[1, 1], [1, 1], [-1, 1], [-1, 1]]) << BITS
     offsets = np.array([0, 4, 8])

@@ -54,7 +54,7 @@ def test_a_seed_is_drawn_when_none_is_given():
 
 @each_method
 def test_bytes_do_not_depend_on_threads(method, relay):
-    """With enough points for scikit-learn to use several threads."""
+    """The parts have enough points for scikit-learn to use several threads."""
     X = np.random.default_rng(0).normal(size=(2000, 3))
     sent = []
     for _ in range(3):
@@ -101,7 +101,7 @@ def test_passive_clients_receive_labels_and_share_nothing(method):
     ],
 )
 def test_a_client_is_lost(method, request_class, nth):
-    """At any step. The run continues if enough clients remain, and ends otherwise."""
+    """After a loss at any step, the run continues if enough clients remain, and ends otherwise."""
     X = np.random.default_rng(2).random((300, 2))
     start = X[:3] if method == "lloyd" else "k-means++"
 
@@ -168,7 +168,7 @@ def test_no_client_has_points(method):
     ],
 )
 def test_bad_parameters(parameters, message):
-    """Refused before the first message."""
+    """They are rejected before the first message."""
     with pytest.raises(ValueError, match=message):
         FederatedKMeans(**({"n_clusters": 2} | parameters)).protocol()
 

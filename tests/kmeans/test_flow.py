@@ -157,7 +157,7 @@ def empties_a_cluster(X, centres):
 @given(problems())
 @settings(max_examples=100)
 def test_lloyd_is_the_centralised_iteration(problem):
-    """From the same start: the same assignments and rounds, and centres equal to 1e-12.
+    """From the same start, assignments and rounds are equal, and centres agree to 1e-12.
 
     Except when a cluster loses all points, which scikit-learn moves to a point.
     """
@@ -174,8 +174,8 @@ def test_lloyd_is_the_centralised_iteration(problem):
 
 
 @pytest.mark.parametrize("options", [{"tol": 0.01}, {"tol": 0.05}, {"max_iter": 2, "tol": 0}])
-def test_lloyd_stops_where_scikit_learn_does(options):
-    """While the centres still move. Labels and inertia are those of the last centres."""
+def test_lloyd_stops_in_the_same_iteration_as_scikit_learn(options):
+    """It stops while the centres still move. Labels and inertia are those of the last centres."""
     X = np.random.default_rng(3).random((500, 2)) + 5
     start = X[:4]
     model = FederatedKMeans(4, method="lloyd", init=start, **options).fit(np.split(X, [100, 101]))
@@ -190,7 +190,7 @@ def test_lloyd_stops_where_scikit_learn_does(options):
 
 @pytest.mark.parametrize("how", ["uniform", "spatial", "stratified"])
 def test_lloyd_finds_the_blobs_from_its_own_start(how):
-    """For any division of the rows, also when a client has points of one blob only."""
+    """It does so for any division of the rows, even if a client has points of one blob only."""
     X, blob = blobs(300)
     parts = [X[rows] for rows in split_rows(X, 12, blob, how=how, random_state=0)]
     model = FederatedKMeans(3, method="lloyd", n_init=3, random_state=0).fit(parts)

@@ -21,7 +21,7 @@ STOP = {"n_init": 10, "max_iter": 300, "tol": 1e-4}
 )
 @settings(max_examples=25)
 def test_a_child_counts_every_row_once(X, n_clusters, update_fraction):
-    """Also with few or repeated rows. The weighted mean of the centres is the mean of the rows."""
+    """The weighted mean of the centres is the mean of the rows, also of few or repeated rows."""
     base, centres, counts = child_centres(
         X, n_clusters, update_fraction, **STOP | {"n_init": 1}, random_state=0
     )
@@ -45,7 +45,7 @@ def test_base_and_update_are_those_of_the_source():
 
 @given(st.integers(0, 300), st.integers(0, 60), st.integers(1, 4))
 def test_each_group_has_at_least_three_points(n, n_groups, d):
-    """Every point is in one group, each group has three points or more, and not too many exist."""
+    """Every point is in one group, and groups are few and have at least three points."""
     X = np.random.default_rng(n).normal(size=(n, d))
     means, counts = group_means(X, n_groups)
     assert len(means) == len(counts) <= n_groups

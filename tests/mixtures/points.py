@@ -56,11 +56,11 @@ def clients_with(last, parts):
 
 
 def float64(*values):
-    """Return an array of float64 as a message holds it."""
+    """Return an array of float64 in the form that a message contains."""
     array = np.array(values, float)
     return ["float64", list(array.shape), array.tobytes()]
 
 
 def int64(*values):
-    """Return an array of int64 as a message holds it."""
+    """Return an array of int64 in the form that a message contains."""
     return ["int64", [len(values)], np.array(values, np.int64).tobytes()]

@@ -137,7 +137,7 @@ def clusters(draw):
 @given(clusters(), st.integers(1, 12), st.sampled_from([1e-3, 1.0, 1e3]))
 @settings(max_examples=25)
 def test_any_cluster_has_a_mixture(X, n_components, eps):
-    """It has at most n // (2(d + 1)) components, with d + 1 points each unless there is one."""
+    """It has at most n // (2(d + 1)) components, with d + 1 points each if there are several."""
     mixture = describe_cluster(X, n_components, eps, 0)
     n, d = X.shape
     k = len(mixture.weights)
@@ -332,7 +332,7 @@ def test_clients_that_do_not_fit_together(relay):
 
 
 def test_no_coordinate_is_sent(relay):
-    """Except for a cluster of equal points, whose mean is the point."""
+    """The only exception is a cluster of equal points, whose mean is the point."""
     transport = relay({str(i): GaussianMixtureDBSCANClient(X) for i, X in enumerate(PARTS)})
     GaussianMixtureDBSCAN(EPS, 5, random_state=0).fit(transport)
     assert not [x for x in np.concatenate(PARTS[:2]).ravel() if x.tobytes() in transport.all_bytes]

@@ -93,7 +93,7 @@ def test_the_bytes_do_not_depend_on_the_number_of_threads(method):
 
 
 def test_the_convergence_warning():
-    """With tol=0 there is none. Otherwise it names the line that calls `fit`."""
+    """With tol=0 there is no warning. Otherwise it names the line that calls `fit`."""
     parts = divided(blobs())
     model = FederatedGaussianMixture(3, "em", tol=0, max_rounds=2, random_state=0).fit(parts)
     assert not model.converged_
@@ -104,7 +104,7 @@ def test_the_convergence_warning():
 
 @each_method
 def test_passive_clients(method):
-    """They contribute nothing and receive labels."""
+    """Passive clients contribute nothing and receive labels."""
     parts = divided(blobs())
     model = FederatedGaussianMixture(3, method, random_state=0).fit(parts, passive=[1])
     wanted = FederatedGaussianMixture(3, method, random_state=0).fit([parts[0], parts[2]])
@@ -224,7 +224,7 @@ def test_clients_that_do_not_fit_together(relay):
     ],
 )
 def test_bad_parameters(name, value):
-    """They are refused by name before the first message."""
+    """They are rejected by name before the first message."""
     parameters = {"n_components": 2} | {name: value}
     with pytest.raises(ValueError, match=name):
         FederatedGaussianMixture(**parameters).protocol()

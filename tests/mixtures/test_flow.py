@@ -163,7 +163,7 @@ def rounds_of(X, parts, k, covariance_type, start, n_rounds):
 @given(st.integers(0, 2**31), st.integers(1, 4), st.integers(1, 4), st.integers(1, 5))
 @settings(max_examples=3)
 def test_each_of_100_rounds_is_one_of_sklearns(covariance_type, seed, k, d, n_clients):
-    """For any division of the rows, on standardised data, if no component collapses to a point."""
+    """The division of the rows does not matter, if no component collapses to a point."""
     rng = np.random.default_rng(seed)
     X = StandardScaler().fit_transform(blobs(200, d, seed, apart=2.0))
     start = draw_start(X, k, covariance_type, rng)
@@ -213,7 +213,7 @@ def test_averages_of_one_client_are_em_on_its_points():
 @each_covariance_type
 @pytest.mark.parametrize("seed", range(3))
 def test_averages_find_the_mixture_of_em(covariance_type, seed):
-    """On rows divided at random, in clusters that are far apart."""
+    """The rows are divided at random, and the clusters are far apart."""
     X = blobs(600, seed=seed, apart=12.0)
     parts = divided(X, 4, seed)
     start = draw_start(X, 3, covariance_type, np.random.default_rng(seed))
@@ -230,7 +230,7 @@ def test_averages_find_the_mixture_of_em(covariance_type, seed):
 @settings(max_examples=15)
 @example(760, "full", "average")  # two equal points far from the mean: asymmetric by rounding
 def test_covariances_stay_positive_definite(seed, covariance_type, method):
-    """Also when clients have points of one cluster only, few points, or many equal points."""
+    """Clients may have points of one cluster only, few points, or many equal points."""
     rng = np.random.default_rng(seed)
     X = np.round(blobs(60, 2, seed), 0)
     cuts = np.sort(rng.integers(0, 61, size=3))
@@ -285,7 +285,7 @@ def test_no_digits_are_lost_far_from_the_origin(covariance_type):
 @each_covariance_type
 @each_method
 def test_a_component_without_points(covariance_type, method):
-    """It keeps its mean and its covariance, unless that is tied. Its weight becomes almost 0."""
+    """It keeps its mean, and its covariance unless that is tied. Its weight becomes almost 0."""
     X = blobs(60, apart=0)
     precisions = {"full": [np.eye(2)] * 2, "tied": np.eye(2), "diag": np.ones((2, 2))}
     model = FederatedGaussianMixture(
@@ -323,7 +323,7 @@ def test_points_far_from_all_components():
 
 @each_method
 def test_clients_with_few_points(method):
-    """Empty clients change nothing; in averages, nor do those with too few points."""
+    """Empty clients change nothing, and in averages, clients with too few points do not either."""
     X = blobs()
     parts = divided(X)
     start = draw_start(X, 3, "full", np.random.default_rng(0))

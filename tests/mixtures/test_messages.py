@@ -109,7 +109,7 @@ def test_a_client_with_an_invalid_reply_is_lost(relay, reply_name, name):
 
 
 def test_replies_are_valid_before_they_are_altered():
-    """Replies with the fields that `INVALID` replaces."""
+    """The replies contain the fields that `INVALID` replaces."""
     mixture = np.array([0.5, 0.5]), np.array(MEANS), np.array([EYE, EYE]), "full"
     sums = np.array([2.0, 2.0]), np.zeros((2, 2)), np.array([EYE, EYE])
     SumResponsibilities(*mixture).accept(ResponsibilitySums(4, -1.0, *sums))

@@ -26,7 +26,7 @@ from .points import blobs, divided, each_method
     ],
 )
 def test_bad_starts(name, value):
-    """They are refused by name before the first message."""
+    """They are rejected by name before the first message."""
     with pytest.raises(ValueError, match=name):
         FederatedGaussianMixture(2, **{name: value}).protocol()
 

@@ -36,7 +36,7 @@ def by_row():
 
 @pytest.fixture(scope="session")
 def sends():
-    """Return a function of a reply: a `Recorder`'s tamper that replaces replies of its class."""
+    """Return a function that makes a `Recorder`'s tamper, which replaces replies of one class."""
 
     def tamper_with(false_reply):
         def tamper(request, reply):

@@ -70,7 +70,7 @@ def fail_at(request, client):
 
 
 def test_a_model_places_points():
-    """In the cluster of the nearest clustered representative that reaches them. Ties: the first."""
+    """A point joins the nearest clustered representative that reaches it; ties go to the first."""
     places = np.array([[4.0], [0.0], [2.0]])
     model = RepresentativeModel(places, np.array([1, 0, -1]), np.array([2.5, 2.0, 9.0]))
     assert model.n_features == 1
@@ -106,7 +106,7 @@ def test_too_many_representatives():
 
 
 def test_points_go_to_the_nearest_representative_that_reaches_them():
-    """At equal distance to the first."""
+    """Ties go to the first representative."""
     client = RepresentativeClient([[1.0], [2.0], [1.5], [9.0]])
     places, radii = np.array([[0.0], [3.0]]), np.array([2.5, 2.5])
     assert client.handle(RelabelPoints(NO_LABELS, places, radii, np.array([1, 0]))) == Done()
@@ -114,7 +114,7 @@ def test_points_go_to_the_nearest_representative_that_reaches_them():
 
 
 def test_covered_points_go_to_their_own_representative():
-    """Even if another is nearer; the others to the nearest."""
+    """They do so even if another one is nearer. Other points go to the nearest one."""
     client = RepresentativeClient([[2.0], [1.0], [2.5]])
     client.state = Coverage(np.array([1, 0, -1]))
     places, radii = np.array([[1.9]]), np.array([1.0])
@@ -152,7 +152,7 @@ def problems(draw, max_points=60):
 
 @given(problem=problems(), protocol=st.sampled_from(sorted(PROTOCOLS)), data=st.data())
 @settings(max_examples=120)
-def test_no_order_matters(problem, protocol, data, deal, by_row):
+def test_the_order_of_rows_and_clients_does_not_matter(problem, protocol, data, deal, by_row):
     """The order of rows and clients changes no label and no representative."""
     X, eps, min_samples = problem
     estimator, make_client = PROTOCOLS[protocol]
@@ -180,7 +180,7 @@ def test_no_order_matters(problem, protocol, data, deal, by_row):
 
 @each_protocol
 def test_a_client_without_rows(estimator, make_client):
-    """It has no representatives, and the result of the others is as if it were not there."""
+    """It has no representatives and does not change the result of the others."""
     clients = {"A": make_client(FIRST), "B": make_client(np.empty((0, 1)))}
     model, labels = fit(estimator, clients)
     alone, labels_alone = fit(estimator, {"A": make_client(FIRST)})
@@ -190,7 +190,7 @@ def test_a_client_without_rows(estimator, make_client):
 
 @each_protocol
 def test_without_any_cluster(estimator, make_client):
-    """One point each, far apart: all noise, and `predict` finds no cluster either."""
+    """Clients with one point each, far apart: all points are noise, also in `predict`."""
     clients = {name: make_client([[x]]) for name, x in (("A", 0.0), ("B", 50.0), ("C", 99.0))}
     model, labels = fit(estimator, clients)
     assert labels == {"A": [-1], "B": [-1], "C": [-1]}
@@ -289,7 +289,7 @@ def test_predict_refuses_what_fit_refuses(estimator, make_client):
 
 @each_protocol
 def test_predict_depends_on_the_model_alone(estimator, make_client):
-    """Neither a changed parameter nor a new estimator with the same model predicts otherwise."""
+    """A changed parameter, or a new estimator with the same model, gives the same prediction."""
     X = np.linspace(-2, 22, 200).reshape(-1, 1)
     model, _ = fit(estimator, {"A": make_client(FIRST), "B": make_client(SECOND)})
     before = model.predict(X)

@@ -107,7 +107,7 @@ def test_the_conversation(local_model):
 
 
 def test_the_last_request():
-    """All representatives in lexicographic order, which hides their clients."""
+    """It contains all representatives in lexicographic order, which hides their clients."""
     flow = DBDC(1, 3).protocol()
     assert next(flow) == BuildLocalModel(1.0, 3, "core")
     first = LocalModel(np.array([[3.9], [20.0]]), np.array([1.0, 1.2]))
@@ -187,7 +187,7 @@ def test_clusters_of_representatives(problem, data, deal):
 
 @given(problem=problems(), local_model=st.sampled_from(LOCAL_MODELS), data=st.data())
 def test_points_go_to_the_nearest_representative(problem, local_model, data, deal, by_row):
-    """Among those that reach them; ties go to the lexicographically first. The rest is noise."""
+    """Only those that reach a point count; ties go to the first. Points without one are noise."""
     X, eps, min_samples = problem
     rows = deal(data, X)
     model = DBDC(eps, min_samples, local_model=local_model).fit([X[part] for part in rows])
@@ -223,7 +223,7 @@ def test_centroids_stay_inside_their_cluster():
 
 @pytest.mark.parametrize("local_model", LOCAL_MODELS)
 def test_it_agrees_with_dbscan(local_model, by_row):
-    """Well separated shapes. Each of five clients has a fifth of the points: MinPts 2, not 10."""
+    """The shapes are far apart. Each of five clients has a fifth of the points, so MinPts is 2."""
     X, _ = shapes(4000)
     rows = split_rows(X, 5, how="uniform", random_state=0)
     model = DBDC(1.8, 2, local_model=local_model).fit([X[part] for part in rows])
@@ -278,7 +278,7 @@ def test_invalid_local_models(places, radii):
 
 @pytest.mark.parametrize("local_model", LOCAL_MODELS)
 def test_representatives_whose_squares_overflow(local_model, relay, sends):
-    """Such coordinates leave the clusters of the others alone."""
+    """Such coordinates do not change the clusters of the others."""
     false_reply = LocalModel(np.array([[1e308], [-1e308]]), np.array([1.0, 1.0]))
     clients = {"A": DBDCClient(FIRST), "B": DBDCClient(FIRST)}
     estimator = DBDC(1.0, 3, local_model=local_model)

@@ -36,7 +36,7 @@ SECOND = np.array([[1.0], [1.1], [1.3], [2.0], [2.3]])
 
 
 def test_two_clients_by_hand():
-    """0.1667 and 1.1333 stand for three points each and are 0.967 apart, less than eps.
+    """0.1667 and 1.1333 represent three points each and are 0.967 apart, less than eps.
 
     5.0 is a single point, 9.0 are equal points, and 2.0 and 2.3 are two: their means get noise.
     """
@@ -81,7 +81,7 @@ def test_the_default_radius(eps_rep):
 
 @st.composite
 def clients(draw):
-    """Draw a client and a request. On a lattice, means coincide with points, and points too."""
+    """Draw a client and a request. On a lattice, many points are equal, or equal to means."""
     n, d = draw(st.integers(0, 60)), draw(st.integers(1, 3))
     step = draw(st.sampled_from([1.0, 0.1, 1e-6, 1e6]))
     far = draw(st.sampled_from([0.0, 1e3, -1e6]))
@@ -99,7 +99,7 @@ def clients(draw):
 @given(clients())
 @settings(max_examples=300)
 def test_a_client_never_sends_one_of_its_points(drawn):
-    """Nor anything within rounding of one, for any data and parameters."""
+    """It sends nothing that equals a point up to rounding, for any data and parameters."""
     client, drawn_request = drawn
     representatives = client.handle(drawn_request).representatives
     gaps = np.linalg.norm(representatives[:, None] - client.X, axis=2)
@@ -147,7 +147,7 @@ def test_few_representatives_are_enough():
     assert len(reply.weights) < 400
 
 
-def test_no_coordinates_travel(relay):
+def test_no_coordinates_are_sent(relay):
     """No coordinate of a client's points is in the bytes of a run.
 
     The points are in general position; on a lattice, a mean may share a coordinate with a point.
@@ -177,7 +177,7 @@ def test_one_sided_noise_shifts_and_centred_noise_does_not():
 
 
 def test_noise_too_small_to_move_a_point():
-    """The client fails rather than disclose a point."""
+    """The client fails instead of disclosing a point."""
     client = PPDBDCClient([[1e18, 0.0], [-1e18, 0.0]])
     with pytest.raises(
         ValueError, match="noise of at most 0.5 is lost in the rounding of coordinates up to 1e"
@@ -230,7 +230,7 @@ def test_invalid_seeds(random_state):
 
 @pytest.mark.parametrize("noise_kind", KINDS)
 def test_it_agrees_with_dbscan(noise_kind, by_row):
-    """Well separated shapes over five clients, with the parameters of DBSCAN."""
+    """The shapes are far apart, over five clients, with the parameters of DBSCAN."""
     X, _ = shapes(4000)
     rows = split_rows(X, 5, how="uniform", random_state=0)
     model = PPDBDC(1.8, 10, noise_kind=noise_kind, random_state=0).fit([X[part] for part in rows])

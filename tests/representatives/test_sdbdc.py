@@ -152,7 +152,7 @@ def test_stops(problem, n_representatives, coverage):
 
 
 def test_it_agrees_with_dbscan(by_row):
-    """Well separated shapes over five clients, with min_samples raised."""
+    """The shapes are far apart, over five clients, with larger min_samples."""
     X, _ = shapes(4000)
     rows = split_rows(X, 5, how="uniform", random_state=0)
     model = SDBDC(1.8, 15).fit([X[part] for part in rows])
@@ -184,7 +184,7 @@ def test_a_client_receives_the_clusters_of_its_own_representatives_only():
 
 @pytest.mark.parametrize("parameters", [{"n_representatives": 2}, {"coverage": 0.9}])
 def test_after_an_early_stop_all_clients_receive_all_clusters(parameters):
-    """But no representatives that are noise."""
+    """Representatives that are noise are not sent."""
     clusters = np.array([[0.0], [7.0]]), np.ones(2), np.array([0, 1])
     assert last_requests(**parameters) == {
         "A": RelabelPoints(np.array([0, -1]), *clusters),

@@ -42,7 +42,7 @@ def test_it_is_a_transport():
 
 
 def test_the_clients_keep_their_order():
-    """Clients and replies have the given order, whichever client answers first."""
+    """Clients and replies have the given order, even if a later client answers first."""
 
     def wait(seconds):
         return Scripted(lambda: time.sleep(seconds))

@@ -4,20 +4,20 @@ The rules:
 
 - A site is a SuperNode. The name of its client is the number of its partition, which the server
   requests first. So names and order are the same as on every other transport.
-- The ServerApp runs the flow. Each step pushes its requests to all nodes at once and pulls replies
-  until every node has answered or the time is up. A reply is matched to its request by message
-  identifier, not by sender: for a node that has left, the SuperLink replies.
-- Requests are numbered. A SuperNode starts one process per message, so the client is made anew each
-  time. Its state stays with the node, under the number of the request that produced it. A node
+- The ServerApp runs the flow. Each step pushes its requests to all nodes together and pulls
+  replies until every node has answered or the time is up. A reply is matched to its request by
+  message identifier, not by sender: for a node that has left, the SuperLink replies.
+- Requests are numbered. A SuperNode starts one process per message, so the client is created again
+  each time. Its state stays with the node, under the number of the request that produced it. A node
   without the state that the next request needs, such as one that was restarted, reports `LostState`
   and leaves the run. A repeated request gets the same reply.
 - Only the bytes of messages travel. An error is named by its type; the text that Flower adds to it
   is not read.
 - Flower's telemetry, its update check and Ray's usage statistics are switched off when this package
-  is imported, unless the environment says otherwise, even if Flower was imported before.
+  is imported, unless environment variables enable them, even if Flower was imported before.
 
-The idea of one strategy that runs any algorithm of a server and clients, with as many exchanges as
-the algorithm needs, is F's FIN (chapter 4).
+The idea of one strategy that runs any algorithm of a server and clients, with any number of
+exchanges, is F's FIN (chapter 4).
 """
 
 import os

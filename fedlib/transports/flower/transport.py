@@ -205,7 +205,7 @@ class Flower:
 
 
 def _read_reply(reply: Message) -> bytes:
-    """Return the bytes of a node's reply, or of the `Failure` that stands for it."""
+    """Return the bytes of a node's reply, or of the `Failure` that replaces it."""
     if reply.has_error():
         return failure(error_name(reply))
     data = fields(reply).get("reply")

@@ -13,16 +13,17 @@ The rules:
 - A client saves its state and its reply before it sends the reply, so that it can be stopped and
   started again at any moment.
 - Plain HTTP is allowed on the loopback interface only, unless the user sets ``insecure``.
-- A page at ``/`` shows the progress: names, steps, sizes and what is disclosed, but no data.
+- A page at ``/`` shows the progress: names, steps, sizes and kinds of disclosed data, but not the
+  data.
 - A silent caller takes no thread. A caller that sends a call very slowly occupies one, so on an
   open network admit only the sites' addresses.
 
 The modules:
 
-- The server's half: `sessions` is a state machine and `limits` its time limits; `shared` adds a
+- The server side: `sessions` is a state machine and `limits` its time limits; `shared` adds a
   lock and the clock; `web` translates calls into its events; `status` describes the progress of a
   run; `server` has the transport `HTTP`.
-- The client's half: `client` has `join`, and `checkpoint` what a client saves.
+- The client side: `client` has `join`, and `checkpoint` the file with a client's state.
 - Both: `tokens` and `wire`.
 
 The idea of server and clients as Flask programs is that of M1 and M2, chapter 4. There the clients
@@ -33,7 +34,7 @@ from typing import TYPE_CHECKING
 
 import lazy_loader
 
-# A site imports only the client's half, without the packages that the server needs.
+# A site imports only the client side, without the packages that the server needs.
 __getattr__, __dir__, _ = lazy_loader.attach(
     __name__,
     submod_attrs={

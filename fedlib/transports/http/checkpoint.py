@@ -1,4 +1,4 @@
-"""Checkpoints: what a client writes to disk, so that it can be stopped and started again."""
+"""Checkpoints: files with a client's state, so that it can be stopped and started again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Checkpoint(msgspec.Struct):
         folder.mkdir(parents=True, exist_ok=True)
         part = folder / "client.part"
         part.unlink(missing_ok=True)
-        part.touch(mode=0o600)  # the state may contain what the site must keep to itself
+        part.touch(mode=0o600)  # the state may contain private data of the site
         with part.open("wb") as file:
             file.write(msgspec.msgpack.encode(self))
             file.flush()

@@ -189,7 +189,7 @@ class HTTP:
         self._shared.end(outcome)
 
     def close(self, outcome: str = "finished") -> None:
-        """End the run, wait until all clients that are present know the outcome, and stop listening."""
+        """End the run, wait until all present clients know the outcome, and stop listening."""
         try:
             self.finish(outcome)
             self._shared.inform()

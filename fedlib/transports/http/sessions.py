@@ -1,7 +1,7 @@
-"""Sessions: what the server knows about each client, as a state machine.
+"""Sessions: the server's record of each client, as a state machine.
 
 This module has no threads, no sockets and no clock. The time is an argument, ``now``, in seconds
-from any origin that does not move (`time.monotonic`).
+from any fixed origin (`time.monotonic`).
 
 **Sessions and processes.** A run has one `Session` per client, from the beginning to the end. The
 client's processes come and go: a process chooses a random identifier when it starts, and JOIN makes
@@ -24,7 +24,7 @@ carries the number of its request.
 - DONE: the run is over.
 
 A session in LOST or DONE is *over*, and its ``reason`` is set. A process can still join then, and
-hears the reason at its next call.
+receives the reason at its next call.
 
 **Events.** Clients cause the first four, the server the other four:
 
@@ -37,7 +37,7 @@ hears the reason at its next call.
 - LOSE: a deadline has passed, or the run has rejected the client's reply.
 - END: the run is over.
 
-**Transitions.** A cell holds the next state, or the reason for which a client's call is refused
+**Transitions.** A cell holds the next state, or the reason why a client's call is refused
 (`Refusal`). An empty cell cannot occur unless the server has an error.
 
 ========  ========  ========  ========  ========  ========  =======  =====  ========
@@ -54,12 +54,12 @@ DONE      DONE      over      over      over      DONE      DONE     LOST   DONE
 
 Four rules complete the table:
 
-1. After JOIN, WAITING changes at once: to DONE if the run is over, to WORKING if a request is open,
-   and to ANSWERED if its reply has arrived.
+1. After JOIN, WAITING changes immediately: to DONE if the run is over, to WORKING if a request is
+   open, and to ANSWERED if its reply has arrived.
 2. A call of any process but the session's own is a conflict, in every state. So is JOIN while the
    session is not over and another process is present that is not silent.
-3. A copy of the last reply that was accepted is ignored wherever CALL is accepted: its sender did
-   not receive the answer to the first copy. Another reply with its number is a conflict.
+3. A copy of the last reply that was accepted is ignored in every state that accepts CALL: its
+   sender did not receive the answer to the first copy. Another reply with its number is a conflict.
 4. If the run ends during an exchange, the sessions that owe a reply are lost first.
 """
 
@@ -156,7 +156,7 @@ TRANSITIONS: Mapping[State, Mapping[Event, State | Refusal]] = {
 
 
 class Reply:
-    """A reply as it arrived. Its digest is computed at once, which takes time for a large body.
+    """A reply as it arrived. Its digest is computed here, because that takes time for a large body.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ class Reply:
 
 @dataclass
 class Session:
-    """What the server knows about one client.
+    """The server's record of one client.
 
     Attributes
     ----------
@@ -228,7 +228,7 @@ class Session:
         return bool(self.process) and recent
 
     def missed_at(self, start: float) -> float:
-        """Return when the client is lost if it gives no further sign of life.
+        """Return when the client is lost if it makes no other call.
 
         Silence before ``start``, the beginning of the exchange, does not count: the server may have
         been too busy to listen.

@@ -44,7 +44,7 @@ class SharedSessions:
             try:
                 yield time.monotonic()
             except RefusedCall as refused:
-                if refused.refusal is Refusal.OVER:  # `close` waits until all have heard it
+                if refused.refusal is Refusal.OVER:  # `close` waits for all clients
                     self._changed.notify_all()
                 raise
 
@@ -73,7 +73,7 @@ class SharedSessions:
                 session.exit()
 
     def join(self, name: str, process: str) -> None:
-        """Make a process the present one of a client."""
+        """Make a process the current process of a client."""
         with self.locked() as now:
             self.sessions[name].join(process, now)
             self._changed.notify_all()
@@ -139,7 +139,7 @@ class SharedSessions:
             self._changed.notify_all()
 
     def inform(self) -> None:
-        """Wait until every process that is present has heard that the run is over."""
+        """Wait until every process that is present has been informed that the run is over."""
         with self.locked() as now:
             until = now + self.sessions.limits.gone_after
             while self.sessions.uninformed(time.monotonic()):

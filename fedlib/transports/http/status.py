@@ -1,4 +1,4 @@
-"""The status of a run: what the status page and the command line show of its progress.
+"""The status of a run: its progress, as shown by the status page and the command line.
 
 It consists of names, numbers and sizes. No data and no token can be on the page.
 """
@@ -28,11 +28,11 @@ class ClientStatus:
     state : str
         One of expected, waiting, working, answered, away, lost and done.
     why : str
-        Why the client is lost; empty if it is not.
+        The reason why the client is lost; empty if it is not.
     since : datetime or None
         When the client joined, left or was lost; None if this is not known.
     seen : float or None
-        Seconds since its last sign of life; None if it has never joined.
+        Seconds since its last call; None if it has never joined.
     """
 
     name: str
@@ -57,7 +57,7 @@ class ConversationLine:
     bytes : int
         Their total size.
     discloses : str
-        What the receiver learns.
+        The information that the receiver gets.
     """
 
     step: int

@@ -1,4 +1,4 @@
-"""Tokens: one secret per client, of which the server keeps only the digest."""
+"""Tokens: one secret per client. The server keeps only its digest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def new_token() -> str:
 
 
 def digest(token: str) -> str:
-    """Return what the server keeps of a token: its SHA-256 digest in hexadecimal.
+    """Return the SHA-256 digest of a token in hexadecimal, which the server stores instead of it.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What both halves of the HTTP transport share: headers, the answer to a join, and when to use TLS.
+"""Shared by both sides of the HTTP transport: headers, the answer to a join, the need for TLS.
 
 A client makes five kinds of calls:
 

@@ -65,7 +65,7 @@ def fit_in_process(rows):
 
 
 def nodes(folder, parts, options, notebook):
-    """Return the nodes' app; whatever it needs is sent with it or can be imported."""
+    """Return the nodes' app; its code is sent with it or can be imported."""
     kinds = {name: protocols()[name].client_class for name in options}
 
     def make_client(context):

@@ -93,7 +93,7 @@ def visitors():
     return GridInProcess(client_app(lambda context: Visitor()), 2)
 
 
-def test_a_client_made_anew_for_every_message_has_its_state(visitors):
+def test_a_client_rebuilt_for_every_message_has_its_state(visitors):
     assert run(visit(3), Flower(visitors, 2)) == [[1, 1], [2, 2], [3, 3]]
 
 

@@ -27,7 +27,7 @@ def test_fin_fits_an_estimator_and_counts_by_step(grid):
 
 
 def test_fin_runs_a_flow_until_it_stops(grid):
-    """The flow decides how often it sends a request: here until the cells are coarse enough."""
+    """The flow decides how often it sends a request: here, until the cells are coarse enough."""
 
     def coarsen(cell_size, max_cells):
         while True:

@@ -21,7 +21,7 @@ def isolated(program, home, **environment):
 
 
 def test_no_connection_is_opened(tmp_path):
-    """In a process in which every connection is an error."""
+    """The program runs in a process in which every connection is an error."""
     program = """
         import os, socket, sys
         def refuse(*arguments, **options):
@@ -48,7 +48,7 @@ def test_no_connection_is_opened(tmp_path):
     ids=["unset", "on"],
 )
 def test_telemetry_is_off_unless_the_environment_switches_it_on(environment, flag, tmp_path):
-    """Even if Flower was imported first and has read the environment."""
+    """It is off even if Flower was imported first and has read the environment."""
     program = """
         from flwr.supercore import telemetry
         assert telemetry.FLWR_TELEMETRY_ENABLED == "1"

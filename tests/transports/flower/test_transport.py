@@ -247,7 +247,7 @@ def test_a_message_that_the_superlink_rejects_loses_the_client(grid):
 
 
 def test_replies_are_matched_by_their_requests(grid):
-    """Not by order or sender: the error of a lost node comes from the SuperLink."""
+    """Order and sender do not matter: the error of a lost node comes from the SuperLink."""
     pull = grid.pull_messages
 
     def shuffled(numbers):

@@ -31,7 +31,7 @@ def wait_for(condition, seconds=10):
 
 
 def serve(names="012", **options):
-    """Return a transport to some of the three clients that soon notices when one is gone."""
+    """Return a transport to some of the three clients, with a short ``gone_after``."""
     options = {"gone_after": 2, "join_timeout": ANSWER, "request_timeout": ANSWER, **options}
     return HTTP({name: DIGESTS[name] for name in names}, "127.0.0.1:0", **options)
 

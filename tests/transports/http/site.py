@@ -106,7 +106,7 @@ def be_site(url, token, X, protocol="horizontal", dies=None, labels=None, **opti
         plan_death(*dies)
     try:
         join(url, client, token, **options)
-    except Unreachable:  # it was started again too late to hear that the run is over
+    except Unreachable:  # it was started again too late to learn that the run is over
         client.state = kept_state(options.get("state_dir", "nowhere"))
     if labels and hasattr(client.state, "labels"):
         with open(f"{labels}.part", "wb") as file:

@@ -107,7 +107,7 @@ def test_two_thousand_malformed_calls_do_not_harm_a_run(points, start):
     "body", [b"x", b"\xc1" * 100, VALID[:-1], VALID + b"x"], ids=["x", "c1", "cut", "long"]
 )
 def test_a_malformed_reply_loses_only_its_sender(body, points, start):
-    """Only the run decodes a reply, so the call succeeds and the client hears the reason later."""
+    """Only the run decodes a reply, so the call succeeds; the client gets the reason later."""
     with serve("01") as transport, caller(transport) as link:
         assert link.post("/join").status_code == 200
         [end] = attend(start, transport, {"1": HorizontalDBSCANClient(points[1])})
@@ -184,7 +184,7 @@ def test_a_refused_body_is_not_kept_in_memory():
 
 
 def test_silent_callers_take_no_thread(points, start):
-    """More of them than the server has threads do not delay the page or a run."""
+    """Even if they outnumber the server's threads, they do not delay the page or a run."""
     with serve("0") as transport:
         silent = [socket.create_connection(address(transport)) for _ in range(3 * MAX_CALLS)]
         begin = time.monotonic()

@@ -86,7 +86,7 @@ def test_work_may_take_longer_than_gone_after(points, start):
 
 
 def test_a_server_that_is_too_busy_to_listen_loses_no_client(points, start):
-    """A flow that computes for long between two requests may hold the interpreter."""
+    """A flow that computes for long between two requests may keep the interpreter busy."""
     with serve("0", gone_after=0.4) as transport:
         [end] = attend(start, transport, {"0": HorizontalDBSCANClient(points[0])})
         assert isinstance(
@@ -100,7 +100,7 @@ def test_a_server_that_is_too_busy_to_listen_loses_no_client(points, start):
 
 
 @pytest.mark.parametrize("limit", ["request_timeout", "max_seconds"])
-def test_a_client_that_takes_too_long_is_lost_and_hears_it(limit, points, start):
+def test_a_client_that_takes_too_long_is_lost_and_informed(limit, points, start):
     client = Slow(points[1])
     clients = {"0": HorizontalDBSCANClient(points[0]), "1": client}
     with serve("01", **{limit: 1}) as transport:
@@ -174,7 +174,7 @@ class Liar(HorizontalDBSCANClient):
         return Done()
 
 
-def test_a_client_whose_reply_is_rejected_hears_why(points, start):
+def test_a_client_whose_reply_is_rejected_receives_the_reason(points, start):
     clients = {"0": Liar(points[0]), "1": HorizontalDBSCANClient(points[1])}
     with serve("01") as transport:
         ends = attend(start, transport, clients)
@@ -184,8 +184,8 @@ def test_a_client_whose_reply_is_rejected_hears_why(points, start):
 
 
 @pytest.mark.parametrize("min_clients", [1, 2])
-def test_a_client_whose_reply_a_direct_run_rejects_hears_why(min_clients, points, start):
-    """Without an estimator, and also when the run ends with the rejected reply."""
+def test_a_client_whose_reply_a_direct_run_rejects_receives_the_reason(min_clients, points, start):
+    """No estimator is needed, and the rejected reply may also end the run."""
     clients = {"0": Liar(points[0]), "1": HorizontalDBSCANClient(points[1])}
     with serve("01") as transport:
         ends = attend(start, transport, clients)

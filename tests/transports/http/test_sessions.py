@@ -143,7 +143,7 @@ def test_take_needs_a_request_with_a_reply_or_a_lost_client():
     assert in_state(("join", "ask", "lose")).take() is None
 
 
-def test_a_process_that_joins_after_the_end_hears_the_outcome():
+def test_a_process_that_joins_after_the_end_receives_the_outcome():
     session = Session(LIMITS)
     session.end("stopped")
     assert session.state is State.EXPECTED
@@ -154,7 +154,7 @@ def test_a_process_that_joins_after_the_end_hears_the_outcome():
     assert session.informed
 
 
-def test_a_process_that_joins_a_lost_session_hears_the_reason():
+def test_a_process_that_joins_a_lost_session_receives_the_reason():
     session = in_state(("join", "lose"))
     session.join("next", 1)
     with pytest.raises(RefusedCall, match="Gone") as refused:
@@ -251,7 +251,7 @@ def test_the_run_waits_for_clients_until_all_are_present_or_time_is_up():
     assert sessions.ready(0)  # it is decided once
 
 
-def test_a_client_that_has_never_joined_is_lost_at_once():
+def test_a_client_that_has_never_joined_is_lost_immediately():
     sessions = Sessions("ab", LIMITS, now=0)
     sessions["a"].join("process", 0)
     sessions.ready(200)

@@ -14,7 +14,7 @@ BODIES = st.sampled_from([b"x", b"y"])
 
 
 class RandomRun(RuleBasedStateMachine):
-    """A run whose clients and server do what they like, in any order."""
+    """A run whose clients and server act at random, in any order."""
 
     def __init__(self):
         super().__init__()

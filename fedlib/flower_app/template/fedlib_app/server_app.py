@@ -1,4 +1,4 @@
-"""The server: run the protocol that the run's configuration names."""
+"""The server: run the protocol named in the run's configuration."""
 
 import time
 import tomllib
@@ -14,7 +14,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the protocol, print what was exchanged, and write model and ledger."""
+    """Run the protocol, print a summary of the messages, and write model and ledger."""
     run: dict[str, Any] = dict(context.run_config)
     if run["protocol"] not in protocols():
         known = ", ".join(protocols())
