@@ -269,45 +269,51 @@ def _max_by_node(tree, squared_radii):
 
 
 @kernel
+def _find_nearest_to(tree, queries, i, squared_radii, max_squared_radius, stack):
+    """Return the nearest point that reaches query ``i``, or -1."""
+    points, order, first, stop = tree.points, tree.order, tree.first, tree.stop
+    right, lower, upper = tree.right, tree.lower, tree.upper
+    found, smallest = -1, np.inf
+    stack[0] = 0
+    n_stack = 1 if order.size else 0
+    while n_stack:
+        n_stack -= 1
+        node = stack[n_stack]
+        bound = min(smallest, max_squared_radius[node])
+        if _squared_distance_to_box(queries, i, lower, upper, node) > bound:
+            continue
+        if right[node]:
+            near, far = node + 1, right[node]
+            to_near = _squared_distance_to_box(queries, i, lower, upper, near)
+            if to_near > _squared_distance_to_box(queries, i, lower, upper, far):
+                near, far = far, near
+            stack[n_stack] = far
+            stack[n_stack + 1] = near  # looked at first
+            n_stack += 2
+            continue
+        for place in range(first[node], stop[node]):
+            j = order[place]
+            squared = squared_distance(queries, i, points, j)
+            if squared <= squared_radii[j] and (
+                squared < smallest or (squared == smallest and (found < 0 or j < found))
+            ):
+                found, smallest = j, squared
+    return found
+
+
+@kernel
 def find_nearest(tree, queries, squared_radii):
     """Return the nearest point that reaches each query, or -1.
 
     Point j reaches a query at a squared distance of at most ``squared_radii[j]``. Ties go to the
     lowest row.
     """
-    points, order, first, stop = tree.points, tree.order, tree.first, tree.stop
-    right, lower, upper = tree.right, tree.lower, tree.upper
     max_squared_radius = _max_by_node(tree, squared_radii)
-    found = np.full(queries.shape[0], -1, np.int64)
     stack = np.empty(MAX_STACK, np.int64)
+    nearest = np.empty(queries.shape[0], np.int64)
     for i in range(queries.shape[0]):
-        nearest = np.inf
-        stack[0] = 0
-        n_stack = 1 if order.size else 0
-        while n_stack:
-            n_stack -= 1
-            node = stack[n_stack]
-            bound = min(nearest, max_squared_radius[node])
-            if _squared_distance_to_box(queries, i, lower, upper, node) > bound:
-                continue
-            if right[node]:
-                near, far = node + 1, right[node]
-                to_near = _squared_distance_to_box(queries, i, lower, upper, near)
-                if to_near > _squared_distance_to_box(queries, i, lower, upper, far):
-                    near, far = far, near
-                stack[n_stack] = far
-                stack[n_stack + 1] = near  # looked at first
-                n_stack += 2
-                continue
-            for place in range(first[node], stop[node]):
-                j = order[place]
-                squared = squared_distance(queries, i, points, j)
-                if squared <= squared_radii[j] and (
-                    squared < nearest or (squared == nearest and (found[i] < 0 or j < found[i]))
-                ):
-                    nearest = squared
-                    found[i] = j
-    return found
+        nearest[i] = _find_nearest_to(tree, queries, i, squared_radii, max_squared_radius, stack)
+    return nearest
 
 
 @kernel
