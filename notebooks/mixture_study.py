@@ -186,5 +186,6 @@ def clients_plot(runs):
             set_curves(ax, runs[runs["setting"] == setting], "clients", y, ls=line)
     axes[2].set_ylabel("drawn points, share of all")
     handles, names = axes[0].get_legend_handles_labels()
-    figure.legend(handles[:6], names[:6], ncols=6, loc="outside upper center")
+    n_sets = runs["set"].nunique()
+    figure.legend(handles[:n_sets], names[:n_sets], ncols=6, loc="outside upper center")
     line_legend(figure, styles, loc="outside lower center")

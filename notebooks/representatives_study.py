@@ -238,7 +238,8 @@ def choice_plot(choices, settings):
         column[1].set_xlabel("representatives / greedy's")
     axes[0, 0].set_ylabel("accuracy")
     axes[1, 0].set_ylabel("share of points covered")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    legend = axes[0, 0].get_legend_handles_labels()
+    figure.legend(*legend, loc="outside lower center", ncols=min(4, 2 * len(settings)))
 
 
 def anonymity_plot(anonymity, others, sizes):
@@ -295,6 +296,7 @@ def legend_below(axes, ncols, ylabel=None):
     if ylabel is not None:
         axes[0].set_ylabel(ylabel)
     handles = axes[0].get_legend_handles_labels()
+    ncols = min(ncols, 2 * len(axes))  # as wide as the panels
     axes[0].figure.legend(*handles, loc="outside lower center", ncols=ncols)
 
 
@@ -341,7 +343,8 @@ def time_by_parties(runs, settings):
         ax.set_xlabel("parties")
     for ax in axes[:, 0]:
         ax.set_ylabel("milliseconds")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=6)
+    legend = axes[0, 0].get_legend_handles_labels()
+    figure.legend(*legend, loc="outside upper center", ncols=min(6, 2 * len(settings)))
 
 
 def time_by_size(runs, settings):
