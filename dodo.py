@@ -273,7 +273,8 @@ class Progress(ZeroReporter):
         """Print the output of the tasks that failed."""
         for task, fail in self.failed:
             text = "".join(action.err or "" for action in task.actions)
-            sys.stderr.write(f"\n{text or fail.get_msg()}\n")
+            # Actions in threads redirect sys.stderr and may restore it in the wrong order.
+            sys.__stderr__.write(f"\n{text or fail.get_msg()}\n")
 
 
 DOIT_CONFIG = {"reporter": Progress, "backend": "json", "dep_file": str(BUILD / "doit.json")}

@@ -163,7 +163,7 @@ def disclosure_plot(curve, bound):
 def set_curves(ax, runs, x, y, **style):
     """Draw the mean of ``y`` against ``x``, one curve per data set."""
     names = list(runs["set"].unique())
-    for name, marker, colour in zip(names, MARKERS, plots.colours(range(6)), strict=True):
+    for name, marker, colour in zip(names, MARKERS, plots.colours(range(len(MARKERS))), strict=False):
         mean = runs[runs["set"] == name].groupby(x)[y].mean()
         ax.plot(mean.index, mean, marker=marker, ms=4, color=colour, label=name, **style)
     ax.set(xlabel=x, ylabel=y, xticks=sorted(runs[x].unique()))

@@ -254,7 +254,7 @@ class ForkedKernel:
 
     def launch(self, command, env, cwd=None, **_):
         """Let the kernel run a command, as `jupyter_client.launch_kernel` would."""
-        launched = {"command": command, "env": dict(env), "cwd": str(cwd or ".")}
+        launched = {"command": command, "env": dict(env), "cwd": os.path.abspath(cwd or ".")}
         with os.fdopen(self.sender, "w") as pipe:
             json.dump(launched | {"parent": os.getpid()}, pipe)
         return self

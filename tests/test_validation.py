@@ -211,7 +211,7 @@ def test_invalid_tables(X, message):
 
 def test_sparse_points_are_rejected():
     """A sparse matrix is not converted without notice, which could exhaust the memory."""
-    with pytest.raises(TypeError, match="[Ss]parse"):
+    with pytest.raises(ValueError, match="[Ss]parse"):
         check_points(csr_array(np.eye(2)))
 
 
