@@ -163,7 +163,8 @@ def disclosure_plot(curve, bound):
 def set_curves(ax, runs, x, y, **style):
     """Draw the mean of ``y`` against ``x``, one curve per data set."""
     names = list(runs["set"].unique())
-    for name, marker, colour in zip(names, MARKERS, plots.colours(range(len(MARKERS))), strict=False):
+    colours = plots.colours(range(len(names)))
+    for name, marker, colour in zip(names, MARKERS[: len(names)], colours, strict=True):
         mean = runs[runs["set"] == name].groupby(x)[y].mean()
         ax.plot(mean.index, mean, marker=marker, ms=4, color=colour, label=name, **style)
     ax.set(xlabel=x, ylabel=y, xticks=sorted(runs[x].unique()))

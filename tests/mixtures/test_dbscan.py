@@ -370,7 +370,7 @@ def test_predict_checks_its_points():
     with pytest.raises(NotFittedError):
         model.predict(PARTS[0])
     model.fit(PARTS)
-    with pytest.raises(ValueError, match="same features"):
+    with pytest.raises(ValueError, match="same number of features"):
         model.predict(np.zeros((1, 3)))
 
 
