@@ -24,7 +24,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book test test-flower test-oldest coverage lab format check lock build clean
+.PHONY: help install book test test-book test-flower test-oldest coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -44,6 +44,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@$(UV) --require-hashes -r requirements.lock || $(PIP) --require-hashes -r requirements.lock
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -c 'import matplotlib.font_manager' # builds the font cache now, not in the output of a notebook
+	@$(BIN)/python notebooks/compile_kernels.py # compiles them now, not in a page or a test
 	@touch $@
 
 book: $(INSTALLED) ## run the notebooks that changed and build the book (PROFILE=full: all experiments in full)
@@ -51,8 +52,11 @@ book: $(INSTALLED) ## run the notebooks that changed and build the book (PROFILE
 	@echo "the book is ready; open this page in a browser:"
 	@echo "$(CURDIR)/_build/$(PROFILE)/html/index.html"
 
-test: $(INSTALLED) ## run the tests and doctests; tests of the pages need a built book and Chromium
-	@$(BIN)/python -m pytest -m "not flower" --numprocesses $(JOBS) --dist loadfile
+test: $(INSTALLED) ## run the tests and doctests
+	@$(BIN)/python -m pytest -m "not flower and not book" --numprocesses $(JOBS) --dist loadfile
+
+test-book: $(INSTALLED) ## check the pages of a built book in Chromium; takes minutes
+	@$(BIN)/python -m pytest -m book tests/book
 
 test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and one deployment (at most 20 minutes)
 	@timeout --foreground --signal=INT --kill-after=60 1200 $(BIN)/python -m pytest -m flower tests/transports

@@ -67,7 +67,7 @@ class CountBuckets(Message):
     """
 
     discloses = (
-        "which buckets hold many rows of all clients; for features with few buckets, which hold any"
+        "the buckets with many rows of all clients; for features with few buckets, those with any row"
     )
     reply = RowsPerBucket
     depth: Annotated[int, msgspec.Meta(ge=1, le=24)]

@@ -58,7 +58,7 @@ NoiseKind = Literal["one_sided", "centred"]
 class BlurredRepresentatives(Message):
     """Means of a client's points, some of them with noise, and the number of points of each."""
 
-    discloses = "how dense the client's points are in each place, and none of its points"
+    discloses = "roughly where the client's points lie and how dense they are, but none of its points"
     representatives: Points
     weights: Weights
     features: FeatureNames = ()

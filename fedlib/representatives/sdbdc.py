@@ -47,7 +47,7 @@ class WeightedRepresentatives(Message):
     ``radii`` are the distances to the furthest points covered.
     """
 
-    discloses = "some of a client's points, and how many others lie how near to each"
+    discloses = "some of a client's points, the number of points near each, and how near they are"
     representatives: Points
     weights: Weights
     radii: Radii
