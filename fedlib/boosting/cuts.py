@@ -67,7 +67,8 @@ class CountBuckets(Message):
     """
 
     discloses = (
-        "the buckets with many rows of all clients; for features with few buckets, those with any row"
+        "the buckets with many rows of all clients; for features with few buckets, those with any"
+        " row"
     )
     reply = RowsPerBucket
     depth: Annotated[int, msgspec.Meta(ge=1, le=24)]

@@ -53,8 +53,8 @@ class LocalModel(Message):
     """The representatives of a client's clusters, and how far each reaches."""
 
     discloses = (
-        "representatives of the client's clusters (points of the client, or centroids; the centroid "
-        "of a single point is that point) and the radius that each covers"
+        "representatives of the client's clusters (points of the client, or centroids; the centroid"
+        " of a single point is that point) and the radius that each covers"
     )
     representatives: Points
     radii: Radii

@@ -58,7 +58,9 @@ NoiseKind = Literal["one_sided", "centred"]
 class BlurredRepresentatives(Message):
     """Means of a client's points, some of them with noise, and the number of points of each."""
 
-    discloses = "roughly where the client's points lie and how dense they are, but none of its points"
+    discloses = (
+        "roughly where the client's points lie and how dense they are, but none of its points"
+    )
     representatives: Points
     weights: Weights
     features: FeatureNames = ()
