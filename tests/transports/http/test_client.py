@@ -101,7 +101,11 @@ def test_a_client_can_be_interrupted(points, start):
         ("127.0.0.1:80", {}, "url must begin with http:// or https://"),
         ("ftp://127.0.0.1", {}, "url must begin with http:// or https://"),
         ("http://", {}, "url must begin with http:// or https://"),
-        ("http://127.0.0.1", {"token": ""}, "token must consist of visible ASCII characters"),
+        (
+            "http://127.0.0.1",
+            {"token": ""},
+            "token must consist of one or more visible ASCII characters",
+        ),
         ("http://127.0.0.1", {"patience": -1}, "patience must be at least 0, got -1"),
     ],
 )

@@ -216,7 +216,7 @@ def test_no_token_is_shown_anywhere(points, start, caplog, capfd):
         shown += repr(transport) + repr(vars(transport))
     with pytest.raises(JoinError) as unreachable:
         join(transport.url, Client(), TOKENS["0"], patience=0)
-    with pytest.raises(ValueError, match="token must consist of visible ASCII") as bad:
+    with pytest.raises(ValueError, match="token must consist of one or more visible ASCII") as bad:
         join(transport.url, Client(), TOKENS["0"] + "\n")
     for error in (taken, unknown, unreachable, bad):
         shown += "".join(traceback.format_exception(error.value))
