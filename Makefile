@@ -64,7 +64,8 @@ test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and one 
 test-oldest: $(INSTALLED) ## run the tests of the package with the oldest dependencies that pyproject.toml allows
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(OLDEST)
 	@VIRTUAL_ENV=$(OLDEST) $(BIN)/uv pip install --quiet --resolution lowest-direct --editable ".[http,xgboost,test]"
-	@$(OLDEST)/bin/python -m pytest -m "not book and not flower" tests --ignore=tests/book \
+	@$(OLDEST)/bin/python -m pytest -m "not book and not flower" --numprocesses $(JOBS) --dist loadfile \
+	  tests --ignore=tests/book \
 	  --ignore=tests/transports -W default::DeprecationWarning -W default::FutureWarning
 
 # Plain Python warns when a kernel's 64-bit hash overflows, which is intended.
