@@ -22,6 +22,10 @@ __all__ = ["Table", "read_array", "read_table", "write_file", "write_labels"]
 # The exceptions of pandas, pyarrow, numpy and scipy for a file that they cannot read.
 UNREADABLE = (OSError, ValueError, LookupError, NotImplementedError, StopIteration)
 
+# Without it, pandas before 3.1 errs in the last bit of a number; pandas 3.1 deprecates it.
+OLD_PANDAS = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
+EXACT_NUMBERS: dict[str, Any] = {"float_precision": "round_trip"} if OLD_PANDAS else {}
+
 
 class Table(NamedTuple):
     """A site's rows.
@@ -241,6 +245,7 @@ def _read_frame(path: Path, header: bool, texts: Sequence[str]) -> pd.DataFrame:
         index_col=False,
         keep_default_na=False,  # a word such as NA is a word and not a missing value
         na_values=[""],
+        **EXACT_NUMBERS,
         encoding="utf-8-sig",
     )
     frame.columns = frame.columns.astype(str).str.strip()

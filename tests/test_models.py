@@ -488,7 +488,7 @@ def test_exchanged_arrays_are_detected(name, value, message, tmp_path):
     with np.load(tmp_path / "model.npz") as file:
         members = dict(file)
     members[name] = value
-    np.savez(tmp_path / "model.npz", allow_pickle=True, **members)
+    np.savez(tmp_path / "model.npz", **members)
     with pytest.raises(ModelFileError, match=message):
         load(tmp_path / "model.npz")
 

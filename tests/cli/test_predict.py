@@ -42,10 +42,10 @@ def test_probabilities_of_a_classifier(folder):
     classes()[1].to_csv("new.csv", index=False)
     arguments = ["--data", "new.csv", "--target", "kind", "--labels-out", "out.csv"]
     invoke("predict", "model.json", *arguments, "--probabilities")
-    table = pd.read_csv("out.csv")
+    table = pd.read_csv("out.csv", dtype=str)  # some versions of pandas err in the last bit
     assert table.columns.tolist() == ["label", "probability_0", "probability_1"]
     expected = estimator.predict_proba(rows()[1])
-    shares = table[["probability_0", "probability_1"]].to_numpy()
+    shares = table[["probability_0", "probability_1"]].to_numpy().astype(np.float64)
     assert shares.astype(expected.dtype).tobytes() == expected.tobytes()
 
 
