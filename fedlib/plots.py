@@ -42,7 +42,7 @@ NO_CLUSTER = "#dcdcdc"
 FAILURE = "#b3202c"
 MARKERS = "osD^v"
 LETTERS = 26  # small letters that fit between two columns of a sequence diagram
-LINE = 0.22  # height of one more line of small letters; the height of a row is 1
+LINE = 0.28  # height of one more line of small letters; the height of a row is 1
 BLUE = "#3f90da"
 RED = "#bd1f01"
 
@@ -371,7 +371,7 @@ def _arrow(ax: Axes, y: float, row: Sequence[Entry], ends: list[int], note: str)
     text = f"{many}{entry.message}, {size:,} bytes"
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     ax.text(0.12, y - 0.1, text, va="bottom", color=colour, bbox=box)
-    ax.text(0.12, y + 0.08, note, va="top", fontsize="x-small", color="#555", bbox=box)
+    ax.text(0.12, y + 0.08, note, va="top", fontsize=9, color="#555", bbox=box)
 
 
 def _box() -> dict[str, object]:
