@@ -1,4 +1,4 @@
-"""Figures of the page on what P builds on: partitions, neighbourhoods, steps and flows."""
+"""Figures of the pages on what P builds on: partitions, neighbourhoods, steps, flows, indexes."""
 
 from itertools import groupby
 
@@ -17,7 +17,7 @@ SMALL = 9.5
 def partitions(sets, medoids, clusters):
     """Draw each set once with the partition of CLARANS and once with the clusters of DBSCAN."""
     figure, axes = plt.subplots(
-        2, len(sets), figsize=(9, 6.6), layout="constrained", sharex="col", sharey="col"
+        2, len(sets), figsize=(9, 6.4), layout="constrained", sharex=True, sharey=True
     )
     for (above, below), (name, (X, _)) in zip(axes.T, sets.items(), strict=True):
         of_set, chosen = medoids[name]
@@ -82,7 +82,7 @@ def neighbourhood_circles(X, names, labels, core, eps):
 def moments(X, names, panels):
     """Draw the labels at several moments of a run, one panel per title."""
     figure, axes = plt.subplots(
-        2, 2, figsize=(9, 4.9), layout="constrained", sharex=True, sharey=True
+        2, 2, figsize=(9, 4), layout="constrained", sharex=True, sharey=True
     )
     for ax, (title, labels) in zip(axes.flat, panels.items(), strict=True):
         named_points(ax, X, names, labels)
@@ -109,7 +109,7 @@ def flow_chart(ledger, actions, title):
         )
     ]
     names = list(dict.fromkeys(e.receiver for e in ledger if e.sender == SERVER))
-    figure, ax = plt.subplots(figsize=(8.6, 1.2 + 1.45 * len(rows)), layout="constrained")
+    figure, ax = plt.subplots(figsize=(8.6, 1.1 + 1.25 * len(rows)), layout="constrained")
     middle = (len(names) - 1) / 2
     _box(ax, middle, 0, len(names), f"{SERVER}: starts the run")
     for row, ((_, to_server, message), entries) in enumerate(rows, 1):
@@ -143,16 +143,100 @@ def _box(ax, x, y, width, text):
 
 
 def radius_curves(curves, eps):
-    """Draw sorted MinPts-distances, each curve with its name at its right end."""
+    """Draw sorted MinPts-distances, one curve per name."""
     figure, ax = plt.subplots(figsize=(8.4, 4), layout="constrained")
-    for (name, (share, distance)), (colour, style) in zip(
-        curves.items(),
-        (("black", "-"), (plots.BLUE, "-"), ("#e76300", "-"), ("#832db6", "-"), (GREY, "--")),
-        strict=False,
-    ):
-        ax.plot(share, distance, style, color=colour, lw=1.6, label=name)
+    styles = [("black", "-"), (plots.BLUE, "-"), ("#e76300", "-"), ("#832db6", "-")]
+    styles += [(GREY, "--"), (GREY, ":")]
+    for (name, (share, distance)), (colour, style) in zip(curves.items(), styles, strict=True):
+        ax.plot(share, distance, style, color=colour, lw=1.8, label=name)
     ax.axhline(eps, color=plots.RED, lw=1)
-    ax.text(1, eps, f"eps = {eps:g}", color=plots.RED, ha="right", va="bottom", fontsize=11)
+    ax.text(0.55, eps, f"eps = {eps:g}", color=plots.RED, va="bottom", fontsize=11)
     ax.set(xlabel="share of the points, most isolated first", ylabel="distance to the MinPts-th")
-    ax.legend(fontsize=10)
+    ax.legend(fontsize=10.5)
+    return figure
+
+
+def represented_area(X, core, s, eps, reach):
+    """Draw what a specific core point stands for: its neighbourhood, and those of core points."""
+    figure, ax = plt.subplots(figsize=(5.6, 5), layout="constrained")
+    distance = np.linalg.norm(X - X[s], axis=1)
+    covered = np.flatnonzero(core & (distance <= eps))
+    for c in covered:
+        ax.add_patch(Circle(X[c], eps, fill=False, ec="#c8c8c8", lw=0.8))
+    ax.add_patch(Circle(X[s], eps, fill=False, ec=plots.BLUE, lw=2))
+    ax.add_patch(Circle(X[s], reach, fill=False, ec=plots.RED, lw=2))
+    ax.scatter(*X[~core].T, s=16, c="#b5b5b5", linewidths=0)
+    ax.scatter(*X[core].T, s=22, c=DARK, linewidths=0)
+    ax.scatter(*X[s], s=140, c=plots.RED, marker="*", zorder=3)
+    ax.set(xlim=X[s, 0] + np.array([-1.1, 1.1]) * reach, xticks=[], yticks=[])
+    ax.set(ylim=X[s, 1] + np.array([-1.1, 1.1]) * reach)
+    ax.set_aspect("equal")
+    return figure
+
+
+def index_panels(panels, points, query, radius):
+    """Draw the boxes of each index, those that one query opens (blue) and excludes (orange).
+
+    Parameters
+    ----------
+    panels : mapping of str to (Boxes, list of int, list of int)
+        The title, the boxes, and the numbers of those opened and excluded.
+    points : array (n, 2)
+    query : array (2,)
+    radius : float
+    """
+    figure, axes = study.panels(len(panels), width=3, height=3.3, sharex=True, sharey=True)
+    for ax, (title, (boxes, opened, excluded)) in zip(axes, panels.items(), strict=True):
+        leaves = [node for node, children in enumerate(boxes.children) if not children]
+        for chosen, style in (
+            (leaves, {"fill": False, "ec": "#c8c8c8", "lw": 0.6}),
+            (excluded, {"fill": False, "ec": "#e76300", "lw": 1.3, "zorder": 3}),
+            (opened, {"fc": "#bcdcf5", "ec": DARK, "lw": 1}),
+        ):
+            for node in chosen:
+                size = boxes.upper[node] - boxes.lower[node]
+                ax.add_patch(Rectangle(boxes.lower[node], *size, **style))
+        ax.scatter(*points.T, s=1.5, c="#555", linewidths=0, zorder=2)
+        ax.add_patch(Circle(query, radius, fill=False, ec=plots.RED, lw=1.8, zorder=4))
+        ax.set_title(f"{title}: {len(opened)} opened,\n{len(excluded)} excluded", fontsize=11)
+        ax.set(xticks=[], yticks=[])
+        ax.set_aspect("equal")
+    return figure
+
+
+INDEXES = {"quadtree": (plots.BLUE, "o-"), "k-d tree": ("#e76300", "s-"), "grid": ("#832db6", "^-")}
+
+
+def leaf_size_plot(runs):
+    """Draw boxes and distances per query against the size of the leaves."""
+    figure, axes = study.panels(2, width=4.3, height=3.4)
+    for ax, counted in zip(axes, ("boxes", "distances"), strict=True):
+        for index, rows in runs.groupby("index", sort=False):
+            colour, style = INDEXES[index]
+            if index == "grid":
+                ax.axhline(rows[counted].iloc[0], color=colour, ls="--", label="grid, no leaves")
+            else:
+                ax.plot(rows["leaf size"], rows[counted], style, color=colour, label=index)
+        ax.set_xscale("log", base=2)
+        ax.set_xticks([1, 4, 16, 64, 256], ["1", "4", "16", "64", "256"])
+        ax.set(xlabel="most points in a leaf", title=f"{counted} per query", ylim=(0, None))
+    axes[0].legend(fontsize=10.5)
+    return figure
+
+
+def growth_plot(runs):
+    """Draw the work of a query against the number of points, one panel per choice of radius."""
+    figure, axes = study.panels(2, width=4.3, height=3.6, sharey=True)
+    for ax, (title, of_panel) in zip(axes, runs.groupby("radius", sort=False), strict=True):
+        for index, rows in of_panel.groupby("index", sort=False):
+            colour, style = INDEXES[index]
+            ax.loglog(rows["points"], rows["work"], style, color=colour, label=index)
+        sizes = of_panel.groupby("points")["neighbours"].first()
+        ax.loglog(sizes.index, sizes.index, ":", color="black", label="no index")
+        ax.loglog(sizes, "--", color=GREY, label="neighbours")
+        ax.set(xlabel="points", title=title)
+        ax.set_xticks(sizes.index, [f"{n / 1000:g}k" for n in sizes.index])
+        ax.set_xticks([], minor=True)
+    axes[0].set_ylabel("boxes and distances per query")
+    axes[1].legend(fontsize=10.5)
     return figure
