@@ -218,7 +218,7 @@ def leaf_size_plot(runs):
             else:
                 ax.plot(rows["leaf size"], rows[counted], style, color=colour, label=index)
         ax.set_xscale("log", base=2)
-        ax.set_xticks([1, 4, 16, 64, 256], ["1", "4", "16", "64", "256"])
+        ax.set_xticks([4, 16, 64, 256], ["4", "16", "64", "256"])
         ax.set(xlabel="most points in a leaf", title=f"{counted} per query", ylim=(0, None))
     axes[0].legend(fontsize=10.5)
     return figure
@@ -235,7 +235,7 @@ def growth_plot(runs):
         ax.loglog(sizes.index, sizes.index, ":", color="black", label="no index")
         ax.loglog(sizes, "--", color=GREY, label="neighbours")
         ax.set(xlabel="points", title=title)
-        ax.set_xticks(sizes.index, [f"{n / 1000:g}k" for n in sizes.index])
+        ax.set_xticks(sizes.index, [f"{n / 1000:.0f}k" for n in sizes.index])
         ax.set_xticks([], minor=True)
     axes[0].set_ylabel("boxes and distances per query")
     axes[1].legend(fontsize=10.5)

@@ -115,9 +115,14 @@ def equal_balls(n_per_side, random_state=0):
 
 
 def _stack(shapes, noise=None):
-    """Return the points of all shapes, and the shape of each."""
+    """Return the points of all shapes, and the shape of each.
+
+    Coordinates are rounded, so that they do not depend on the last bit of a sine.
+    """
     parts = [np.empty((0, 2)) if noise is None else noise, *shapes]
-    return np.concatenate(parts), np.repeat(np.arange(len(parts)) - 1, [len(p) for p in parts])
+    return np.concatenate(parts).round(3), np.repeat(
+        np.arange(len(parts)) - 1, [len(p) for p in parts]
+    )
 
 
 def _ball(rng, centre, radius, n):

@@ -97,7 +97,9 @@ def build_quadtree(points, leaf_size, max_depth=50):
 def build_kd_tree(points, leaf_size):
     """Return the k-d tree of `fedlib.kernels`."""
     tree = kd_tree.build(points, leaf_size, 0.0)
-    children = [[node + 1, right] if right else [] for node, right in enumerate(tree.right.tolist())]
+    children = [
+        [node + 1, right] if right else [] for node, right in enumerate(tree.right.tolist())
+    ]
     return Boxes(points, tree.order, tree.first, tree.stop, children, tree.lower, tree.upper)
 
 
