@@ -185,7 +185,7 @@ def fit(estimator, names, lie=None, columns=None, min_clients=2):
 
 
 def assert_same_result(result, expected):
-    """The partitions are equal; a start that the liar took part in may number them differently."""
+    """Compare partitions; a start that the liar took part in may number them differently."""
     labels, expected_labels = (model.predict(POINTS["liar"]) for model in (result, expected))
     assert adjusted_rand_score(labels, expected_labels) == 1
 
