@@ -25,7 +25,7 @@ from fedlib.kernels.grid import (
 )
 from fedlib.validation import check_option
 
-__all__ = ["add_counts", "count_cells", "label_cells", "place_points"]
+__all__ = ["add_counts", "count_cells", "distinct_and_sorted", "label_cells", "place_points"]
 
 
 def count_cells(
@@ -87,6 +87,23 @@ def add_counts(
     first = np.ones(len(cells), bool)
     first[1:] = (cells[1:] != cells[:-1]).any(axis=1)
     return cells[first], np.add.reduceat(counts, np.flatnonzero(first)) if len(counts) else counts
+
+
+def distinct_and_sorted(cells: NDArray[np.int64]) -> bool:
+    """Return whether cells (n_cells, n_features) are distinct and in lexicographic order.
+
+    Examples
+    --------
+    >>> distinct_and_sorted(np.array([[0, 2], [0, 3], [1, 0]]))
+    True
+    >>> distinct_and_sorted(np.array([[0, 2], [0, 2]]))
+    False
+    """
+    before, after = cells[:-1], cells[1:]
+    larger = np.zeros(len(before), bool)
+    for j in reversed(range(cells.shape[1])):  # the first feature counts most
+        larger = (before[:, j] < after[:, j]) | ((before[:, j] == after[:, j]) & larger)
+    return bool(larger.all())
 
 
 def label_cells(

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 
+from fedlib.agreement import agree_on_features
 from fedlib.ledger import Ledger
-from fedlib.protocol import Client, Flow, Transport, agree_on_features, run
+from fedlib.protocol import Client, Flow, Transport, run
 from fedlib.transports.in_process import InProcess
 from fedlib.validation import check_points, feature_names
 

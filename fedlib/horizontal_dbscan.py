@@ -14,18 +14,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from fedlib.cells import add_counts, count_cells, label_cells, place_points
+from fedlib.agreement import agree_on_features, exclude, settle
+from fedlib.cells import (
+    add_counts,
+    count_cells,
+    distinct_and_sorted,
+    label_cells,
+    place_points,
+)
 from fedlib.federated import Federated, PointsClient
 from fedlib.kernels.grid import MAX_CELL
-from fedlib.messages import Array, Done, FeatureNames, Labels, Message
-from fedlib.protocol import Flow, agree_on_features, handles
+from fedlib.messages import Array, Done, FeatureNames, Labels, Message, MessageError
+from fedlib.protocol import Flow, Replies, handles
 from fedlib.validation import Interval, StrOptions, check_points
 
 __all__ = [
@@ -46,6 +53,7 @@ Cells = Annotated[np.ndarray, Array("int64", ("cells", "features"), ge=-MAX_CELL
 Assign = Literal["point", "cell"]
 Adjacency = Literal["faces", "full"]
 CellSize = Annotated[float, msgspec.Meta(gt=0)]
+MAX_POINTS = 2**40  # of one client; the sum over any number of clients fits an int64
 
 
 class CellCounts(Message):
@@ -53,7 +61,7 @@ class CellCounts(Message):
 
     discloses = "the occupied cells of a client and its number of points in each"
     cells: Cells
-    counts: Annotated[np.ndarray, Array("int64", ("cells",), ge=1, le=2**40)]
+    counts: Annotated[np.ndarray, Array("int64", ("cells",), ge=1, le=MAX_POINTS)]
     features: FeatureNames = ()
 
     @property
@@ -68,6 +76,17 @@ class CountCells(Message):
     discloses = "the cell size"
     reply = CellCounts
     cell_size: CellSize
+
+    def accept(self, reply: Message) -> Message:
+        counted = cast(CellCounts, reply)
+        if not distinct_and_sorted(counted.cells):
+            raise MessageError("CellCounts.cells must be distinct and in lexicographic order")
+        total = int(counted.counts.sum(dtype=np.float64))
+        if total > MAX_POINTS:
+            raise MessageError(
+                f"CellCounts.counts must sum to at most {MAX_POINTS}, got about {total}"
+            )
+        return reply
 
 
 class AssignCells(Message):
@@ -138,15 +157,28 @@ def horizontal_dbscan(
     border: str,
     assign: Assign,
     adjacency: Adjacency,
+    max_cells: int | None,
     random_state: Any,
 ) -> Flow[GridModel]:
     """Return the server flow; for the parameters see `HorizontalDBSCAN`."""
     replies = yield CountCells(float(cell_size))
+    replies = yield from settle(replies, agree_on_features)
+    replies = yield from exclude(replies, _with_too_many_cells(replies, max_cells))
     cells, counts = sum_cells(replies)
     labels = label_cells(cells, counts, min_samples, border, adjacency, random_state)
     model = GridModel(float(cell_size), cells, counts, labels, assign, adjacency)
     yield model.clusters
     return model
+
+
+def _with_too_many_cells(replies: Replies, max_cells: int | None) -> dict[str, str]:
+    """Return the reason to exclude each client that reported more than ``max_cells`` cells."""
+    limit = np.inf if max_cells is None else max_cells
+    return {
+        name: f"CellCounts.cells must have at most max_cells={max_cells} rows, got {n_cells}"
+        for name, reply in replies.items()
+        if (n_cells := len(reply.cells)) > limit
+    }
 
 
 class HorizontalDBSCANClient(PointsClient):
@@ -190,6 +222,10 @@ class HorizontalDBSCAN(Federated):
     adjacency : {"faces", "full"}, default="faces"
         ``"faces"``: cells that share a face are adjacent (the theses). ``"full"``: cells that share
         an edge or a corner are adjacent too.
+    max_cells : int, default=None
+        The maximum number of cells that one client may report, at least 1. A client that reports
+        more leaves the run. It protects the memory of the server, which needs about 500 bytes per
+        cell. By default there is no limit.
     random_state : int, RandomState or None, default=None
         Determines the order in which ``border="absorb"`` visits the cells.
 
@@ -250,6 +286,7 @@ class HorizontalDBSCAN(Federated):
         "border": [StrOptions({"nearest", "absorb"})],
         "assign": [StrOptions({"point", "cell"})],
         "adjacency": [StrOptions({"faces", "full"})],
+        "max_cells": [Interval(Integral, 1, None, closed="left"), None],
         "random_state": ["random_state"],
     }
 
@@ -261,6 +298,7 @@ class HorizontalDBSCAN(Federated):
         border: str = "nearest",
         assign: str = "point",
         adjacency: str = "faces",
+        max_cells: int | None = None,
         random_state: Any = None,
     ):
         self.cell_size = cell_size
@@ -268,6 +306,7 @@ class HorizontalDBSCAN(Federated):
         self.border = border
         self.assign = assign
         self.adjacency = adjacency
+        self.max_cells = max_cells
         self.random_state = random_state
 
     def _flow(self) -> Flow[GridModel]:
@@ -311,7 +350,7 @@ def sum_cells(
     Parameters
     ----------
     replies : mapping of str to CellCounts
-        The reply of each client, at least one. Its cells may come in any order and repeatedly.
+        The reply of each client, at least one.
 
     Returns
     -------

@@ -4,6 +4,7 @@ The rules:
 
 - The server is a generator, the flow. It yields one request for all clients, or a mapping of
   clients to requests. It is resumed with the `Replies` and returns the model. It knows no network.
+  It yields `Reject` to exclude clients whose replies cannot be right.
 - A client is an object with one handler per request. The data that it must keep between two
   requests are its ``state``, a message, so a transport can rebuild the client from its data and its
   state.
@@ -18,9 +19,9 @@ The rules:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from numbers import Integral
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -32,11 +33,10 @@ __all__ = [
     "Client",
     "Flow",
     "LostState",
+    "Reject",
     "Replies",
     "TooFewClients",
     "Transport",
-    "agree",
-    "agree_on_features",
     "handles",
     "run",
     "serve",
@@ -45,9 +45,10 @@ __all__ = [
 Model = TypeVar("Model")
 State = TypeVar("State", bound=Message)
 Handler = TypeVar("Handler", bound=Callable[..., Message])
-Flow = Generator[Message | Mapping[str, Message], "Replies", Model]
+Flow = Generator["Message | Mapping[str, Message] | Reject", "Replies", Model]
 
 logger = logging.getLogger(__name__)
+REJECTED = "the reply of client %r to %s was rejected: %s"
 
 
 @runtime_checkable
@@ -111,6 +112,31 @@ class Replies(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"Replies({self._replies!r})"
+
+    def without(self, clients: Collection[str], lost: Sequence[str]) -> Replies:
+        """Return the replies of the other clients; ``lost`` are the clients lost so far."""
+        kept = {name: reply for name, reply in self.items() if name not in clients}
+        return Replies(kept, self.declined, lost)
+
+
+@dataclass(frozen=True)
+class Reject:
+    """Yielded by a flow instead of a request: these clients leave the run.
+
+    Their replies are valid by themselves but cannot be right, as the flow has found out by
+    comparing them with what it knows. The run sends nothing. It resumes the flow with `Replies`
+    that contain only the lost clients, or throws the error. See `fedlib.agreement`.
+
+    Attributes
+    ----------
+    reasons : mapping of str to str
+        The reason for each client, for the server's log.
+    error : Exception or None
+        Thrown when too few clients remain; by default `TooFewClients`.
+    """
+
+    reasons: Mapping[str, str]
+    error: Exception | None = None
 
 
 class TooFewClients(RuntimeError):
@@ -229,76 +255,6 @@ def serve(
         return encode(Failure(type(error).__name__))
 
 
-def agree(what: str, values: Mapping[str, Any], show: Callable[[Any], str] = str) -> Any:
-    """Return the value on which all clients agree.
-
-    Parameters
-    ----------
-    what : str
-        A name for the compared values, for the text of the error.
-    values : mapping of str to object
-        One value per client; at least one.
-    show : callable, default=str
-        Turns a value into text for the error.
-
-    Raises
-    ------
-    ValueError
-        When the values differ; the text names the clients.
-
-    Examples
-    --------
-    >>> agree("the number of features", {"A": 2, "B": 2, "C": 3})
-    Traceback (most recent call last):
-    ...
-    ValueError: clients disagree on the number of features: 2 at 'A', 'B'; 3 at 'C'
-    """
-    clients: dict[Any, list[str]] = {}
-    for client, value in values.items():
-        clients.setdefault(value, []).append(repr(client))
-    if len(clients) > 1:
-        sides = "; ".join(f"{show(value)} at {', '.join(at)}" for value, at in clients.items())
-        raise ValueError(f"clients disagree on {what}: {sides}")
-    return next(iter(clients))
-
-
-def agree_on_features(described: Mapping[str, Any]) -> int:
-    """Return the number of features on which all clients agree.
-
-    Names are compared before numbers, so that the error names the missing column. A client without
-    names is assumed to have the features of the others.
-
-    Parameters
-    ----------
-    described : mapping of str to object
-        One object per client with ``n_features`` and ``features``, the names or an empty tuple:
-        replies of one class, or clients.
-
-    Raises
-    ------
-    ValueError
-        When the clients disagree, or have no features.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace as Reply
-    >>> agree_on_features({"A": Reply(n_features=1, features=("age",)),
-    ...                    "B": Reply(n_features=1, features=("weight",))})
-    Traceback (most recent call last):
-    ...
-    ValueError: clients disagree on the features: age at 'A'; weight at 'B'
-    """
-    names = {client: tuple(own.features) for client, own in described.items() if own.features}
-    if names:
-        agree("the features", names, ", ".join)
-    n_features = agree(
-        "the number of features", {client: own.n_features for client, own in described.items()}
-    )
-    if n_features == 0:
-        raise ValueError("the clients' points have no features")
-    return int(n_features)
-
-
 def run(
     flow: Flow[Model],
     transport: Transport,
@@ -324,8 +280,9 @@ def run(
         When fewer than ``min_clients`` remain. In process it is chained to the error of the client
         that failed last.
     ValueError
-        When there is no client, ``min_clients`` is out of range, every client is passive, or the
-        clients disagree.
+        When there is no client, ``min_clients`` is out of range, or every client is passive.
+    fedlib.agreement.Disagreement
+        A ValueError: when the clients disagree, and those that agree are too few.
 
     Examples
     --------
@@ -343,22 +300,40 @@ def run(
     needed = _check_min_clients(min_clients, len(names))
     ledger = Ledger() if ledger is None else ledger
     transport.ledger = ledger
-    resume: Callable[[], Message | Mapping[str, Message]] = partial(next, flow)
-    for step in count(1):
+    replies, requests, step = Replies({}), dict[str, Message](), 0
+    shared: set[str] = set()
+    resume: Callable[[], Message | Mapping[str, Message] | Reject] = partial(next, flow)
+    while True:
         try:
             with one_thread():
                 asked = resume()
         except StopIteration as finished:
             model: Model = finished.value
             return model
-        present = [name for name in names if name not in ledger.lost]
-        replies = _exchange(step, _address(asked, present, ledger.lost), transport, ledger)
+        lost_before = dict(ledger.lost)
+        if isinstance(asked, Reject):
+            _reject(asked, step, requests, ledger)
+            replies = Replies({}, replies.declined, list(ledger.lost))
+        else:
+            step += 1
+            present = [name for name in names if name not in ledger.lost]
+            requests = _address(asked, present, ledger.lost)
+            replies = _exchange(step, requests, transport, ledger, shared)
         error = _reason_to_stop(replies, len(names), needed)
         if error is None:
             resume = partial(flow.send, replies)
+        elif isinstance(asked, Reject) and asked.error is not None:
+            resume = partial(flow.throw, _describe(asked.error, lost_before, transport.errors))
         else:
             resume = partial(flow.throw, _describe(error, ledger.lost, transport.errors))
-    raise AssertionError("count never ends")
+
+
+def _reject(rejected: Reject, step: int, requests: Mapping[str, Message], ledger: Ledger) -> None:
+    """Record that clients leave the run because of their last replies."""
+    for name, reason in rejected.reasons.items():
+        request = type(requests[name]).__name__
+        logger.warning(REJECTED, name, request, reason)
+        ledger.lost[name] = f"InvalidReply at {request}, step {step}"
 
 
 def _check_names(clients: Sequence[str]) -> list[str]:
@@ -392,9 +367,17 @@ def _address(
 
 
 def _exchange(
-    step: int, requests: Mapping[str, Message], transport: Transport, ledger: Ledger
+    step: int,
+    requests: Mapping[str, Message],
+    transport: Transport,
+    ledger: Ledger,
+    shared: set[str],
 ) -> Replies:
-    """Send the requests of one step, read the replies and record both."""
+    """Send the requests of one step, read the replies and record both.
+
+    ``shared`` are the clients that have shared data. Such a client may no longer decline: a result
+    that contains one half of its data would be silently wrong. It is added to when others share.
+    """
     sent = {name: encode(request) for name, request in requests.items()}
     for name, request in requests.items():
         ledger.record(step, SERVER, name, request, len(sent[name]))
@@ -407,10 +390,14 @@ def _exchange(
         ledger.record(step, name, SERVER, reply, len(data))
         if isinstance(reply, Failure):
             ledger.lost[name] = f"{reply.error} at {type(request).__name__}, step {step}"
+        elif isinstance(reply, Declined) and name in shared:
+            ledger.lost[name] = f"Declined at {type(request).__name__}, step {step}"
         elif isinstance(reply, Declined):
             declined.append(name)
         else:
             replies[name] = accepted
+            if request.asks_for_data:
+                shared.add(name)
     return Replies(replies, declined, list(ledger.lost))
 
 
@@ -423,12 +410,11 @@ def _read(name: str, data: bytes, request: Message) -> tuple[Message, Any]:
     if not data:
         return Failure("Lost"), None
     try:
-        reply = decode(data, request.reply, Declined, Failure)
+        may_decline = (Declined,) if request.asks_for_data else ()
+        reply = decode(data, request.reply, *may_decline, Failure)
         accepted = request.accept(reply) if isinstance(reply, request.reply) else None
     except MessageError as error:
-        logger.warning(
-            "the reply of client %r to %s was rejected: %s", name, type(request).__name__, error
-        )
+        logger.warning(REJECTED, name, type(request).__name__, error)
         return Failure("InvalidReply"), None
     return reply, accepted
 

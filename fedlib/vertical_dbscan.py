@@ -30,11 +30,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
+from fedlib.agreement import agree
 from fedlib.federated import Federated
 from fedlib.kernels import neighbours as kernels
 from fedlib.kernels.grid import adjacent_pairs, group_points
 from fedlib.messages import Array, Done, Labels, Message, MessageError
-from fedlib.protocol import Client, Flow, Replies, TooFewClients, Transport, agree, handles
+from fedlib.protocol import Client, Flow, Replies, TooFewClients, Transport, handles
 from fedlib.validation import Interval, check_points
 
 __all__ = [

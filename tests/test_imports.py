@@ -29,6 +29,7 @@ CORE = [
         "ledger",
         "threads",
         "protocol",
+        "agreement",
         "transports.in_process",
         "validation",
         "federated",

@@ -1,6 +1,5 @@
 import logging
 import re
-from types import SimpleNamespace
 
 import pytest
 
@@ -21,8 +20,6 @@ from fedlib.protocol import (
     Replies,
     TooFewClients,
     Transport,
-    agree,
-    agree_on_features,
     handles,
     run,
     serve,
@@ -525,39 +522,6 @@ def test_a_request_that_cannot_be_sent(three, relay):
     with pytest.raises(MessageError, match="ToyAdd cannot be sent"):
         run(flow(), transport)
     assert transport.exchanges == []
-
-
-def test_agree_on_a_value():
-    assert agree("the number", {"A": 2, "B": 2}) == 2
-    with pytest.raises(ValueError, match=r"disagree on the number: 2 at 'A', 'C'; 3 at 'B'$"):
-        agree("the number", {"A": 2, "B": 3, "C": 2})
-
-
-def described(n_features, *names):
-    return SimpleNamespace(n_features=n_features, features=names)
-
-
-def test_agree_on_features():
-    """Clients without names are assumed to have the features of the others."""
-    assert agree_on_features({"A": described(2, "x", "y"), "B": described(2)}) == 2
-
-
-@pytest.mark.parametrize(
-    ("other", "text"),
-    [
-        (described(1, "y"), "clients disagree on the features: x at 'A'; y at 'B'"),
-        (described(2, "x", "y"), "clients disagree on the features: x at 'A'; x, y at 'B'"),
-        (described(2), "clients disagree on the number of features: 1 at 'A'; 2 at 'B'"),
-    ],
-)
-def test_clients_that_disagree_on_features(other, text):
-    with pytest.raises(ValueError, match=re.escape(text)):
-        agree_on_features({"A": described(1, "x"), "B": other})
-
-
-def test_clients_without_features():
-    with pytest.raises(ValueError, match="the clients' points have no features"):
-        agree_on_features({"A": described(0)})
 
 
 def test_the_transport_protocol():

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import log
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.agreement import exclude
 from fedlib.boosting.cuts import Cuts
 from fedlib.boosting.messages import Class, Growth
 from fedlib.boosting.trees import Tree, children, node_totals
@@ -132,6 +134,7 @@ class Grower:
 
     def __init__(self, training: Training):
         self.training = training
+        self.max_margin = abs(training.base_margin)  # no margin of a row is larger
         self.report()
 
     def grow(self, values: NDArray[np.float32]) -> Flow[Tree | None]:
@@ -163,6 +166,7 @@ class Grower:
         log-loss. So measuring the loss costs no message.
         """
         self.update["values"] = values
+        self.max_margin += float(np.abs(values).max(initial=0))
         levels: list[Decisions] = []
         level = Level(0, 1)
         while level.n_open:
@@ -212,7 +216,21 @@ class Grower:
         update = self.update
         self.report()
         replies = yield from self.ask(request, unit, **update, **level._asdict(), **fields)
+        replies = yield from exclude(replies, self.impossible_losses(replies))
+        self.training.remove(replies.lost)
         return replies
+
+    def impossible_losses(self, replies: Replies) -> dict[str, str]:
+        """Return the reason to exclude each client whose log-loss no rows can have.
+
+        The log-loss of a row is at most its weight times the size of its margin plus log 2.
+        """
+        largest = 1.000001 * (self.max_margin + log(2))
+        return {
+            name: f"loss must be at most {self.training.weights[name] * largest}, got {loss}"
+            for name, reply in replies.items()
+            if (loss := getattr(reply, "loss", 0.0)) > self.training.weights[name] * largest
+        }
 
 
 def leaves(n_nodes: int) -> Decisions:

@@ -11,16 +11,18 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.utils import check_random_state
 
+from fedlib.agreement import agree_on_features, exclude, settle
 from fedlib.kmeans.local import GROUP_SIZE, assign
 from fedlib.kmeans.messages import (
     AssignCentres,
+    ClusterSums,
     FindCentres,
     GroupMeans,
     MeasureInertia,
     SumClusters,
     SummariseGroups,
 )
-from fedlib.protocol import Flow, agree_on_features
+from fedlib.protocol import Flow
 
 __all__ = ["KMeansModel", "lloyd", "one_shot"]
 
@@ -93,7 +95,7 @@ def one_shot(
         centres.
     """
     replies = yield FindCentres(n_clusters, update_fraction, n_init, max_iter, tol, seed)
-    agree_on_features(replies)
+    replies = yield from settle(replies, agree_on_features)
     local_centres = np.concatenate([reply.centres for reply in replies.values()])
     counts = np.concatenate([reply.counts for reply in replies.values()])
     _check_distinct(local_centres, n_clusters, "centres of the clients")
@@ -123,7 +125,8 @@ def lloyd(
         features, or there are fewer than ``n_clusters`` distinct means to draw a start from.
     """
     replies = yield SummariseGroups(0 if init is not None else GROUPS_PER_CLUSTER * n_clusters)
-    n_features = agree_on_features(replies)
+    replies = yield from settle(replies, agree_on_features)
+    n_features, described = agree_on_features(replies), replies
     tolerance = tol * _mean_variance(replies)
     if init is None:
         centres = _draw_starts(replies, n_clusters, n_init, seed)
@@ -138,6 +141,7 @@ def lloyd(
     moving = np.ones(len(centres), bool)
     while (active := np.flatnonzero(np.isinf(inertias))).size:
         replies = yield SumClusters(centres[active])
+        replies = yield from exclude(replies, _contradictions(described, replies))
         sums = _exact_sum(reply.sums for reply in replies.values())
         counts = np.sum([reply.counts for reply in replies.values()], axis=0)
         measured = _exact_sum(reply.inertias for reply in replies.values())
@@ -152,6 +156,28 @@ def lloyd(
     best = inertias.argmin()
     yield AssignCentres(centres[best])
     return KMeansModel(centres[best], float(inertias[best]), int(n_iter[best]))
+
+
+def _contradictions(
+    described: Mapping[str, GroupMeans], replies: Mapping[str, ClusterSums]
+) -> dict[str, str]:
+    """Return the reason to exclude each client whose sums contradict its first reply.
+
+    The difference between the sum of some points and as many times the mean of all is bounded by
+    the sum of squares, by Cauchy and Schwarz. Rounding gets a margin.
+    """
+    reasons = {}
+    for name, reply in replies.items():
+        first = described[name]
+        if (reply.counts.sum(axis=1) != first.n_points).any():
+            reasons[name] = f"ClusterSums.counts must sum to n_points={first.n_points}"
+            continue
+        counts = reply.counts[..., np.newaxis]
+        shift = np.abs(reply.sums - counts * first.mean)
+        margin = 1e-6 * counts * (np.abs(first.mean) + np.sqrt(first.squares))
+        if (shift > np.sqrt(counts * first.squares) + margin).any():
+            reasons[name] = "ClusterSums.sums are outside of the range of the client's points"
+    return reasons
 
 
 def _move_to_means(centres: Points, sums: Points, counts: Counts) -> float:

@@ -20,13 +20,14 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from fedlib.agreement import agree_on_features, exclude, settle
 from fedlib.dbscan import cluster, nearest_within
 from fedlib.federated import Federated, PointsClient
 from fedlib.messages import Array, Done, FeatureNames, Labels, Message, MessageError
 from fedlib.mixtures.covariances import positive_definite
 from fedlib.mixtures.em import assign_components, fit_mixture
 from fedlib.mixtures.messages import MAX_COORDINATE, Mixture
-from fedlib.protocol import Flow, agree_on_features, handles
+from fedlib.protocol import Flow, Replies, handles
 from fedlib.validation import Interval, check_points
 
 __all__ = [
@@ -175,17 +176,32 @@ class DrawnModel:
 
 
 def gaussian_mixture_dbscan(
-    eps: float, min_samples: int, n_components: int, local_min_samples: int, random_state: Any
+    eps: float,
+    min_samples: int,
+    n_components: int,
+    local_min_samples: int,
+    max_points: int,
+    random_state: Any,
 ) -> Flow[DrawnModel]:
     """Return the server's flow; for the parameters see `GaussianMixtureDBSCAN`."""
     rng = check_random_state(random_state)
     seed = int(rng.randint(2**31))
     replies = yield DescribeClusters(eps, local_min_samples, n_components, seed)
-    agree_on_features(replies)
+    replies = yield from settle(replies, agree_on_features)
+    replies = yield from exclude(replies, _with_too_many_points(replies, max_points))
     samples = np.concatenate([draw_points(reply, rng) for reply in replies.values()])
     labels, core = cluster(samples, eps, min_samples)
     yield AssignPoints(eps, samples[core], labels[core])
     return DrawnModel(samples, labels, core, eps)
+
+
+def _with_too_many_points(replies: Replies, max_points: int) -> dict[str, str]:
+    """Return the reason to exclude each client whose clusters have more than ``max_points``."""
+    return {
+        name: f"ClusterMixtures.sizes must sum to at most max_points={max_points}, got {n_points}"
+        for name, reply in replies.items()
+        if (n_points := int(reply.sizes.sum())) > max_points
+    }
 
 
 class GaussianMixtureDBSCANClient(PointsClient):
@@ -231,6 +247,9 @@ class GaussianMixtureDBSCAN(Federated):
         The maximum number of Gaussians per cluster of a client, at least 1 (F: 10).
     local_min_samples : int, default=None
         ``min_samples`` at the clients, at least 1. By default the same as at the server, as in F.
+    max_points : int, default=1_000_000
+        The maximum number of points in all clusters of one client, 1 to 10,000,000. The server
+        draws as many points, so a client that reports more leaves the run.
     random_state : int, RandomState or None, default=None
         Draws the points and the seed of the fits at the clients.
 
@@ -285,7 +304,6 @@ class GaussianMixtureDBSCAN(Federated):
 
     *Cost.* One request for the mixtures and one message with the result per client. The size of
     both does not depend on the number of points, except for the drawn core points in the result.
-    The clusters of a client can have ten million points in total.
 
     Source: F, §5.2.
 
@@ -310,6 +328,7 @@ class GaussianMixtureDBSCAN(Federated):
         "min_samples": [Interval(Integral, 1, None, closed="left")],
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "local_min_samples": [Interval(Integral, 1, None, closed="left"), None],
+        "max_points": [Interval(Integral, 1, MAX_POINTS, closed="both")],
         "random_state": ["random_state"],
     }
 
@@ -320,12 +339,14 @@ class GaussianMixtureDBSCAN(Federated):
         *,
         n_components: int = 10,
         local_min_samples: int | None = None,
+        max_points: int = 1_000_000,
         random_state: Any = None,
     ):
         self.eps = eps
         self.min_samples = min_samples
         self.n_components = n_components
         self.local_min_samples = local_min_samples
+        self.max_points = max_points
         self.random_state = random_state
 
     def _flow(self) -> Flow[DrawnModel]:
@@ -337,6 +358,7 @@ class GaussianMixtureDBSCAN(Federated):
             int(self.min_samples),
             int(self.n_components),
             int(local_min_samples),
+            int(self.max_points),
             self.random_state,
         )
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
+from fedlib.agreement import agree_on_features, exclude, settle
 from fedlib.mixtures.covariances import CovarianceType
 from fedlib.mixtures.em import Moments, assign_components, maximise
 from fedlib.mixtures.messages import (
@@ -26,7 +27,7 @@ from fedlib.mixtures.messages import (
     parameters,
 )
 from fedlib.mixtures.start import Start
-from fedlib.protocol import Flow, agree_on_features
+from fedlib.protocol import Flow, Replies
 from fedlib.validation import check_option
 
 __all__ = [
@@ -102,24 +103,37 @@ def federated_gaussian_mixture(
         n_components, covariance_type, reg_covar, start, random_state
     )
     log_likelihoods: list[float] = []
-    previous: list[str] = []
+    previous: dict[str, int] = {}
     converged = False
     while not converged and len(log_likelihoods) < max_rounds:
         current = *parameters(mixture), covariance_type
         if method == "em":
             replies = yield SumResponsibilities(*current)
-            mixture = step_of_em(mixture, replies, reg_covar)
         else:
             replies = yield ImproveMixture(*current, reg_covar, max_local_iter, tol)
+        replies = yield from exclude(replies, _changed_numbers(previous, replies))
+        if method == "em":
+            mixture = step_of_em(mixture, replies, reg_covar)
+        else:
             mixture = average_mixtures(replies)
-        n_points = sum(reply.n_points for reply in replies.values())
-        log_likelihoods.append(fsum(reply.log_likelihood for reply in replies.values()) / n_points)
+        n_points = {name: reply.n_points for name, reply in replies.items()}
+        total = fsum(reply.log_likelihood for reply in replies.values())
+        log_likelihoods.append(total / sum(n_points.values()))
         # Likelihoods are comparable only if both are of the same clients' points.
-        same_clients = list(replies) == previous
+        same_clients = n_points == previous
         converged = same_clients and abs(log_likelihoods[-1] - log_likelihoods[-2]) < tol
-        previous = list(replies)
+        previous = n_points
     yield AssignComponents(*parameters(mixture), covariance_type)
     return MixtureModel(mixture, log_likelihoods, converged, reg_covar, tol, max_rounds)
+
+
+def _changed_numbers(previous: Mapping[str, int], replies: Replies) -> dict[str, str]:
+    """Return the reason to exclude each client whose number of points has changed."""
+    return {
+        name: f"n_points must be {previous[name]}, as before; got {reply.n_points}"
+        for name, reply in replies.items()
+        if reply.n_points != previous.get(name, reply.n_points)
+    }
 
 
 def _first_mixture(
@@ -134,6 +148,7 @@ def _first_mixture(
     If that client is lost, the next one drawn replaces it.
     """
     replies = yield IntroducePoints(n_components)
+    replies = yield from settle(replies, agree_on_features)
     n_features = agree_on_features(replies)
     _check_start(start, n_features, covariance_type)
     if start.complete:

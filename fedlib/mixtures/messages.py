@@ -244,6 +244,10 @@ def _consistent(received: ResponsibilitySums, mixture: Mixture) -> bool:
     shift = received.sums / n[:, np.newaxis]
     within = received.products - scatter(shift, n, mixture.covariance_type)
     if mixture.covariance_type in MATRICES:
+        asymmetry = np.abs(received.products - received.products.swapaxes(1, 2))
+        largest = np.abs(received.products).max(axis=(1, 2), keepdims=True)
+        if (asymmetry > 1e-9 * largest + SMALLEST_NORMAL).any():
+            return False
         scale = np.trace(received.products, axis1=1, axis2=2)[:, np.newaxis]
         smallest = np.linalg.eigvalsh(within)
     else:

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from fedlib.agreement import agree_on_features
 from fedlib.dbscan import dbscan, nearest_within
 from fedlib.federated import Federated, PointsClient
 from fedlib.messages import Array, Done, Labels, Message, MessageError
-from fedlib.protocol import Replies, agree_on_features, handles
+from fedlib.protocol import Replies, handles
 from fedlib.validation import check_points
 
 __all__ = [

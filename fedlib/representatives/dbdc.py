@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.agreement import agree_on_features, settle
 from fedlib.dbscan import cluster, dbscan
 from fedlib.kernels import representatives as kernels
 from fedlib.messages import FeatureNames, Message, MessageError
@@ -117,6 +118,7 @@ def dbdc(
     if not np.isfinite(eps_global):
         raise ValueError(f"eps_global, by default 2 eps, must be finite, got {eps_global}")
     replies = yield BuildLocalModel(float(eps), int(min_samples), local_model)
+    replies = yield from settle(replies, agree_on_features)
     representatives, radii = gather(replies, "representatives", "radii")
     order = lexicographic_order(representatives, radii)
     labels = np.empty(len(order), np.int64)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
+from fedlib.agreement import agree_on_features, settle
 from fedlib.dbscan import nearest_within
 from fedlib.kernels.representatives import cover_in_order
 from fedlib.messages import FeatureNames, Message
@@ -115,6 +116,7 @@ def ppdbdc(
     replies = yield DrawRepresentatives(
         float(eps_rep), n_representatives, float(noise), noise_kind, int(min_weight)
     )
+    replies = yield from settle(replies, agree_on_features)
     representatives, weights = gather(replies, "representatives", "weights")
     model = cluster_representatives(representatives, weights, None, eps, min_samples)
     yield relabel_requests(replies, model, complete=n_representatives is None)

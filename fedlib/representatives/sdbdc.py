@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
+from fedlib.agreement import agree_on_features, settle
 from fedlib.kernels.representatives import cover_greedily
 from fedlib.messages import FeatureNames, Message, MessageError
 from fedlib.protocol import Flow, handles
@@ -102,6 +103,7 @@ def sdbdc(
     array([0, 0])
     """
     replies = yield ChooseRepresentatives(float(eps), n_representatives, float(coverage))
+    replies = yield from settle(replies, agree_on_features)
     representatives, weights, radii = gather(replies, "representatives", "weights", "radii")
     model = cluster_representatives(representatives, weights, radii, eps, min_samples)
     complete = n_representatives is None and coverage == 1

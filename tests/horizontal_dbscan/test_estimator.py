@@ -25,6 +25,7 @@ def test_it_follows_the_conventions_of_scikit_learn(lists):
         "assign": "point",
         "border": "absorb",
         "cell_size": 0.5,
+        "max_cells": None,
         "min_samples": 3,
         "random_state": 4,
     }

@@ -176,11 +176,3 @@ def test_clients_with_other_numbers_of_features():
     cells = CellCounts(np.empty((0, 0), np.int64), np.empty(0, np.int64))
     with pytest.raises(ValueError, match="features: 0 at 'B'; 1 at 'A'|1 at 'A'; 0 at 'B'"):
         sum_cells({"A": CellCounts(np.array([[1]]), np.array([1])), "B": cells})
-
-
-def test_repeated_and_unsorted_cells():
-    """A valid reply need not be sorted; the server adds the counts of repeated cells."""
-    reply = CellCounts(np.array([[5], [0], [5], [-2]]), np.array([1, 2, 3, 4]))
-    cells, counts = sum_cells({"A": reply})
-    assert cells.tolist() == [[-2], [0], [5]]
-    assert counts.tolist() == [4, 2, 4]

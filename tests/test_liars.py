@@ -1,0 +1,227 @@
+"""Clients that lie: the liar leaves the run, and the result is that of the others.
+
+Each lie is a reply that is valid by its types and shapes. Lies that no server can detect, such as
+invented points, are not here.
+"""
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.metrics import adjusted_rand_score
+
+from fedlib import (
+    DBDC,
+    PPDBDC,
+    SDBDC,
+    FederatedGaussianMixture,
+    FederatedKMeans,
+    FederatedXGBClassifier,
+    GaussianMixtureDBSCAN,
+    HorizontalDBSCAN,
+)
+from fedlib.agreement import Disagreement
+from fedlib.federated import protocols
+from fedlib.messages import Declined, encode
+from fedlib.testing import Recorder
+
+RNG = np.random.default_rng(0)
+POINTS = {
+    name: np.concatenate([RNG.normal(0, 0.5, (30, 2)), RNG.normal(6, 0.5, (30, 2))])
+    for name in ("A", "B", "liar")
+}
+CLASSES = np.repeat(["ill", "well"], 30)
+
+DENSITY = {"eps": 0.8, "min_samples": 5}
+ESTIMATORS = {
+    "horizontal-dbscan": HorizontalDBSCAN(0.5, 3, max_cells=1000),
+    "dbdc": DBDC(**DENSITY),
+    "sdbdc": SDBDC(**DENSITY),
+    "ppdbdc": PPDBDC(**DENSITY),
+    "kmeans, one shot": FederatedKMeans(2, random_state=0),
+    "kmeans, Lloyd": FederatedKMeans(2, method="lloyd", random_state=0),
+    "mixture, EM": FederatedGaussianMixture(2, method="em", random_state=0),
+    "mixture, average": FederatedGaussianMixture(2, method="average", random_state=0),
+    "mixture and DBSCAN": GaussianMixtureDBSCAN(**DENSITY, random_state=0, max_points=1000),
+    "xgboost, top splits": FederatedXGBClassifier(3, max_depth=2, tol=None),
+    "xgboost, union": FederatedXGBClassifier(3, max_depth=2, tol=None, method="union"),
+    "xgboost, histogram": FederatedXGBClassifier(3, max_depth=2, tol=None, method="histogram"),
+}
+
+
+def another_feature(name, reply):
+    """Add one column to the reply."""
+    wide = {"cells", "representatives", "centres", "means"} & set(reply)
+    if reply["type"] in {"PointsIntroduction", "TrainingDescription"}:
+        return {"n_features": 3}
+    if not wide:
+        return {}
+    field = wide.pop()
+    width = array(reply[field]).shape[1] + 1
+    changed = {field: np.zeros((len(array(reply[field])), width), array(reply[field]).dtype)}
+    if reply["type"] == "CellCounts":
+        changed[field][:, 0] = np.arange(len(changed[field]))
+    if reply["type"] == "GroupMeans":
+        changed |= {"mean": np.zeros(3), "squares": np.ones(3)}
+    if reply["type"] == "ClusterMixtures":
+        changed["covariances"] = np.tile(np.eye(3), (len(changed[field]), 1, 1))
+    return changed
+
+
+def fields_of(*replies):
+    """Return a lie that changes fields of a class of replies."""
+    changes = dict(replies)
+    return lambda name, reply: changes[name](reply) if name in changes else {}
+
+
+def at_second(of, change):
+    """Return a lie that changes the second reply of a class."""
+    seen = []
+
+    def lie(name, reply):
+        if name == of:
+            seen.append(name)
+        return change(reply) if name == of and len(seen) == 2 else {}
+
+    return lie
+
+
+LIES = {
+    **{(name, "another feature"): another_feature for name in ESTIMATORS},
+    ("horizontal-dbscan", "one cell many times"): fields_of(
+        (
+            "CellCounts",
+            lambda r: {"cells": np.zeros((2**12, 2), np.int64), "counts": np.full(2**12, 2**40)},
+        )
+    ),
+    ("horizontal-dbscan", "more points than can be"): fields_of(
+        (
+            "CellCounts",
+            lambda r: {
+                "cells": np.stack([np.arange(9), np.arange(9)], axis=1),
+                "counts": np.full(9, 2**40),
+            },
+        )
+    ),
+    ("horizontal-dbscan", "too many cells"): fields_of(
+        (
+            "CellCounts",
+            lambda r: {
+                "cells": np.stack([np.arange(1001), np.zeros(1001, int)], axis=1),
+                "counts": np.ones(1001, np.int64),
+            },
+        )
+    ),
+    ("kmeans, Lloyd", "another number of points"): fields_of(
+        ("ClusterSums", lambda r: {"counts": array(r["counts"]) + 1})
+    ),
+    ("kmeans, Lloyd", "sums outside of the range"): fields_of(
+        ("ClusterSums", lambda r: {"sums": array(r["sums"]) + 1e4})
+    ),
+    ("mixture, EM", "another number of points"): at_second(
+        "ResponsibilitySums",
+        lambda r: {
+            key: 2 * (array(r[key]) if key != "n_points" else r[key])
+            for key in ("n_points", "counts", "sums", "products")
+        },
+    ),
+    ("mixture, EM", "products that are not symmetric"): fields_of(
+        (
+            "ResponsibilitySums",
+            lambda r: {"products": array(r["products"]) + np.array([[0, 0.1], [0, 0]])},
+        )
+    ),
+    ("mixture and DBSCAN", "a huge cluster"): fields_of(
+        ("ClusterMixtures", lambda r: {"sizes": array(r["sizes"]) + 10**6})
+    ),
+    ("xgboost, top splits", "a third class"): fields_of(
+        (
+            "TrainingDescription",
+            lambda r: {"classes": ["ill", "mad", "well"], "weights": np.array([30.0, 0.0, 30.0])},
+        )
+    ),
+    ("xgboost, top splits", "classes as numbers"): fields_of(
+        ("TrainingDescription", lambda r: {"classes": [0, 1]})
+    ),
+    **{
+        (f"xgboost, {method}", "an impossible loss"): at_second(reply, lambda r: {"loss": 2.0**200})
+        for method, reply in (("top splits", "SplitProposals"), ("histogram", "Histograms"))
+    },
+}
+
+
+def array(field):
+    """Return an array from its message format."""
+    dtype, shape, data = field
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def packed(value):
+    """Return an array in its message format."""
+    if not isinstance(value, np.ndarray):
+        return value
+    return [value.dtype.name, value.shape, value.tobytes()]
+
+
+def make_client(estimator, name, columns):
+    X = pd.DataFrame(POINTS[name], columns=columns) if columns else POINTS[name]
+    options = {"random_state": 0} if estimator.name == "ppdbdc" else {}
+    part = (X, CLASSES) if estimator.name == "xgboost" else X
+    return protocols()[estimator.name].client_class(part, **options)
+
+
+def fit(estimator, names, lie=None, columns=None, min_clients=2):
+    """Fit an estimator to these clients; the lie changes the fields of the liar's replies."""
+
+    def tamper(request, reply):
+        fields = msgspec.msgpack.decode(reply)
+        changed = {key: packed(value) for key, value in lie(fields["type"], fields).items()}
+        return msgspec.msgpack.encode(fields | changed)
+
+    clients = {name: make_client(estimator, name, (columns or {}).get(name)) for name in names}
+    tampering = {} if lie is None else {"liar": tamper}
+    return clone(estimator).fit(Recorder(clients, tampering), min_clients=min_clients)
+
+
+def assert_same_result(result, expected):
+    """Compare partitions; a start that the liar took part in may number them differently."""
+    labels, expected_labels = (model.predict(POINTS["liar"]) for model in (result, expected))
+    assert adjusted_rand_score(labels, expected_labels) == 1
+
+
+@pytest.mark.parametrize(("name", "kind"), LIES)
+def test_the_liar_leaves(name, kind):
+    estimator = ESTIMATORS[name]
+    result = fit(estimator, ["A", "liar", "B"], LIES[name, kind])
+    assert [*result.ledger_.lost] == ["liar"]
+    assert result.ledger_.lost["liar"].startswith("InvalidReply at ")
+    if kind != "an impossible loss":  # sent with the second tree; the first one keeps its share
+        assert_same_result(result, fit(estimator, ["A", "B"]))
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_other_names_of_columns(name):
+    columns = {"A": ["x", "y"], "liar": ["x", "z"], "B": ["x", "y"]}
+    result = fit(ESTIMATORS[name], ["A", "liar", "B"], columns=columns)
+    assert [*result.ledger_.lost] == ["liar"]
+    assert_same_result(result, fit(ESTIMATORS[name], ["A", "B"]))
+    with pytest.raises(Disagreement, match="the features: x, y at 'A', 'B'; x, z at 'liar'"):
+        fit(ESTIMATORS[name], ["A", "liar", "B"], columns=columns, min_clients=3)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_declining_after_sharing(name):
+    """Otherwise the result would contain one part of the client's data, in silence."""
+    estimator = ESTIMATORS[name]
+    shared = []
+
+    def decline_later(request, reply):
+        shared.append(request)
+        return reply if len(shared) == 1 else encode(Declined())
+
+    clients = {name: make_client(estimator, name, None) for name in ("A", "liar", "B")}
+    result = clone(estimator).fit(Recorder(clients, {"liar": decline_later}), min_clients=2)
+    asked_twice = len({entry.step for entry in result.ledger_}) > 2
+    reason = result.ledger_.lost["liar"]
+    assert reason.startswith("Declined at " if asked_twice else "InvalidReply at ")
