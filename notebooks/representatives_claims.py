@@ -1,19 +1,19 @@
-"""P's claims on accuracy and time, judged by the measurements of two pages.
+"""P's claims on accuracy and time, tested by the measurements of two pages."""
 
-The texts of the claims are keys of the kept results: a change of one breaks the comparison with the
-last complete run.
-"""
-
+import claims
 import numpy as np
 import pandas as pd
-import study
 
 SPLITS = ("regular", "arbitrary")
 P_METHODS = ["PPDBDC 0.5", "PPDBDC 0.9"]  # the two curves of P's figures
+DBDC_METHODS = ["DBDC, core", "DBDC, kmeans"]
+MUCH = "0.05 was taken for much"
+NOTHING = "0.01 was taken for nothing"
+TWICE = "twice was taken for much"
 
 
 class Claims:
-    """A list of P's claims, each as a row of `study.claim`.
+    """A list of tests of P's claims, each a row of `claims.judge`.
 
     Parameters
     ----------
@@ -27,31 +27,19 @@ class Claims:
         self.digits = digits
         self.rows = []
 
-    def add(self, values, published, table, metric, method, setting, how="", note=""):
-        """Judge one claim; for the parameters see `study.claim`."""
+    def add(self, number, values, limit, method, setting, how="", note=""):
+        """Test one claim in one setting; for the parameters see `claims.judge`."""
         condition = f"{setting}, {how}" if how else setting
         dataset = self.settings[setting][0]
-        row = study.claim(values, published, f"§{table}", metric, dataset, method, condition, note)
+        row = claims.judge(values, limit, "P", number, dataset, method, condition, note)
         if self.digits is not None:
             for column in ("measured", "low", "high"):
                 row[column] = float(f"{row[column]:.{self.digits}g}")
         self.rows.append(row)
 
     def to_frame(self):
-        """Return one row per claim."""
+        """Return one row per test."""
         return pd.DataFrame(self.rows)
-
-
-def by_claim(claims):
-    """Return the claims grouped by their section, the algorithm and the claim's text."""
-    algorithm = claims["method"].str.extract("^([A-Z]+)")[0].rename("of")
-    return claims.groupby(["table", algorithm, "metric"], sort=False)
-
-
-def count_claims(claims):
-    """Return how many tests of each claim are exact, within or differ."""
-    counts = by_claim(claims)["status"].value_counts().unstack()
-    return counts.reindex(columns=["exact", "within", "differs"]).fillna(0).astype(int)
 
 
 class AccuracyClaims(Claims):
@@ -74,13 +62,12 @@ class AccuracyClaims(Claims):
         self.all_ppdbdc = [f"PPDBDC {share:g}" for share in shares]
 
     def judge_all(self):
-        """Judge the claims on all settings and return one row per claim."""
+        """Test the claims on all settings and return one row per test."""
         for setting in self.settings:
-            for method in ("DBDC, core", "DBDC, kmeans"):
+            for method in DBDC_METHODS:
                 self._dbdc(method, setting)
             gain = self.pick("DBDC, kmeans", setting) - self.pick("DBDC, core", setting)
-            what = "k-means model more accurate than core model"
-            self.add(gain, "above 0", "3.1", what, "DBDC", setting)
+            self.add(1, gain, "above 0", "DBDC", setting, note="accuracy gained by k-means")
             for method in ["SDBDC", *self.all_ppdbdc]:
                 self._number_of_parties(method, setting)
             for method in self.all_ppdbdc:
@@ -103,89 +90,82 @@ class AccuracyClaims(Claims):
     def _dbdc(self, method, setting):
         regular, arbitrary = (self.pick(method, setting, how) for how in SPLITS)
         factor = self.pick(method, setting, column="factor")
+        parties = f"change from {self.first} to {self.last} parties"
         if setting.startswith("set 1"):
-            what = f"falls from {self.first} to {self.last} parties"
             fall = self.change(regular)
-            self.add(fall, "below 0", "4.3, Fig. 11", what, method, setting, "regular")
-            more = self.change(arbitrary).to_numpy() - fall.to_numpy()
-            what = "falls more than on regular splits"
-            self.add(more, "below 0", "4.3, Fig. 12", what, method, setting)
-        what = "needs a MinPts below DBSCAN's, as a share of it"
-        self.add(factor["regular"], "below 1", "4.3", what, method, setting, "regular")
-        what = "needs no MinPts much below DBSCAN's, as a share of it"
-        how = "arbitrary", "half of it was taken for much lower"
-        self.add(factor["arbitrary"], "above 0.5", "4.3", what, method, setting, *how)
+            self.add(9, fall, "below -0.05", method, setting, "regular", f"{parties}; {MUCH}")
+            more = self.change(arbitrary).droplevel("split") - fall.droplevel("split")
+            self.add(16, more, "below 0", method, setting, "", f"{parties}, less that on regular")
+            gain = self.pick(method, setting) - self.pick(method, setting, rows=self.untuned)
+            self.add(11, gain, "above 0", method, setting, "", "accuracy gained by tuning")
+        note = "as a share of DBSCAN's; half of it was taken for much lower"
+        self.add(14, factor["regular"], "at most 0.5", method, setting, "regular", note)
+        self.add(15, factor["arbitrary"], "above 0.5", method, setting, "arbitrary", note)
         if setting == "set 2":
             for rows, how in ((self.tuned, "tuned MinPts"), (self.untuned, "DBSCAN's MinPts")):
                 values = self.pick(method, setting, rows=rows)
-                claim = "below 0.85", "4.3, Fig. 13", "is unusable"
-                self.add(values, *claim, method, setting, how, "P calls less very low")
+                self.add(20, values, "below 0.85", method, setting, how, "P calls less very low")
+        for rival in P_METHODS:
+            less = self.pick(method, setting) - self.pick(rival, setting)
+            self.add(34, less, "below -0.05", method, setting, f"against {rival}", MUCH)
 
     def _number_of_parties(self, method, setting):
         regular, arbitrary = (self.pick(method, setting, how) for how in SPLITS)
+        parties = f"change from {self.first} to {self.last} parties"
         if setting.startswith("set 1"):
-            claim = "above 0.85", "4.3, Fig. 11", "accuracy is high whatever the number of parties"
             note = "P calls less than 0.85 very low"
-            self.add(regular, *claim, method, setting, "regular", note)
-            claim = "below 0", "4.3, Fig. 12", "accuracy falls with the parties"
-            self.add(self.change(arbitrary), *claim, method, setting, "arbitrary")
-        what = "accuracy rises with the parties"
-        self.add(self.change(regular), "above 0", "4.3", what, method, setting, "regular")
+            self.add(10, regular, "above 0.85", method, setting, "regular", note)
+            fall = self.change(arbitrary)
+            self.add(17, fall, "below 0", method, setting, "arbitrary", parties)
+        self.add(18, self.change(regular), "above 0", method, setting, "regular", parties)
         if setting == "set 2":
             difference = self.change(self.pick(method, setting)).abs()
-            parties = f"{self.first} and {self.last} parties"
-            what = f"practically the same with {parties}, apart by"
-            note = "0.02 was taken for practically the same"
-            self.add(difference, "below 0.02", "4.3, Fig. 13", what, method, setting, "", note)
+            note = f"{parties}; 0.02 was taken for practically the same"
+            self.add(21, difference, "below 0.02", method, setting, "", note)
 
     def _ppdbdc(self, method, setting):
         accuracy = self.pick(method, setting)
         if setting == "set 2":
-            at_last = accuracy.xs(self.last, level="n_clients")
-            what = f"accuracy at {self.last} parties"
-            self.add(at_last, "above 0.98", "4.3, Fig. 13", what, method, setting)
+            at_last = accuracy.xs(self.last, level="n_clients", drop_level=False)
+            self.add(23, at_last, "above 0.98", method, setting)
             gain = accuracy - self.pick("SDBDC", setting)
-            what = "more accurate than SDBDC, by"
-            self.add(gain, "above 0", "4.3, Fig. 13", what, method, setting)
-        what = "accuracy in practically every test"
-        self.add(accuracy, "above 0.9", "4.5", what, method, setting)
-        rivals = ("DBDC, core", "DBDC, kmeans", "SDBDC")
+            self.add(22, gain, "above 0", method, setting)
+        self.add(31, accuracy, "above 0.9", method, setting)
+        rivals = (*DBDC_METHODS, "SDBDC")
         best = pd.concat([self.pick(rival, setting) for rival in rivals], axis=1).max(axis=1)
-        self.add(accuracy - best, "above 0", "4.5", "best in every test, by", method, setting)
+        note = "accuracy less that of the best other"
+        self.add(32, accuracy - best, "above 0", method, setting, "", note)
 
     def _min_samples(self, setting):
         factor = self.pick("SDBDC", setting, column="factor", rows=self.best)
-        what = "needs a MinPts above DBSCAN's, as a multiple"
-        self.add(factor, "above 1", "4.5", what, "SDBDC", setting)
-        note = "0.01 was taken for nothing"
+        note = "as a multiple of DBSCAN's; 1.2 was taken for much"
+        self.add(12, factor, "at least 1.2", "SDBDC", setting, "", note)
         gain = self.pick("SDBDC", setting, rows=self.best) - self.pick("SDBDC", setting)
-        what = "needs the same MinPts for all parties: accuracy gained by one for each test"
-        self.add(gain, "below 0.01", "4.3", what, "SDBDC", setting, "", note)
+        note = f"accuracy gained by the best MinPts of each test; {NOTHING}"
+        self.add(13, gain, "below 0.01", "SDBDC", setting, "", note)
         if self.settings[setting][2] == 360:
-            what = "MinPts for DBSCAN's 360"
-            self.add(360 * factor, "500", "3.3", what, "SDBDC", setting)
+            note = "500, give or take a tenth"
+            self.add(6, 360 * factor, "450 to 550", "SDBDC", setting, "", note)
         method = "PPDBDC 0.45"
         gain = self.pick(method, setting, rows=self.best) - self.pick(method, setting)
-        what = "takes DBSCAN's MinPts: accuracy gained by another"
-        self.add(gain, "below 0.01", "4.5", what, method, setting, "", note)
+        note = f"accuracy gained by another MinPts; {NOTHING}"
+        self.add(35, gain, "below 0.01", method, setting, "", note)
 
     def _representatives(self, setting):
         loss = self.pick("PPDBDC 0.9", setting) - self.pick("PPDBDC 0.25", setting)
-        what = "a larger eps_rep is less accurate: 0.9 against 0.25"
-        self.add(loss, "below 0", "3.3", what, "PPDBDC", setting)
+        self.add(7, loss, "below 0", "PPDBDC", setting, "", "eps_rep 0.9 against 0.25 eps")
         method = "PPDBDC 0.5"
         more = self.change(self.pick(method, setting, "regular", "representatives"))
-        what = "more parties, more representatives, so fewer points each"
-        self.add(more, "above 0", "4.3", what, method, setting, "regular")
+        note = f"change from {self.first} to {self.last} parties"
+        self.add(19, more, "above 0", method, setting, "regular", note)
         rows = self.choices[self.choices["setting"] == setting]
         rows = rows[rows["choice"].isin(["greedy", "random"])]
         paired = rows.pivot(
             index=["split", "dealing", "share"], columns="choice", values="accuracy"
         )
         gain = paired["random"] - paired["greedy"]
-        what = "a random choice is as accurate as the greedy one, more by"
         note = "as many representatives; a loss of 0.01 was taken for nothing"
-        self.add(gain, "above -0.01", "3.3", what, "SDBDC", setting, "", note)
+        self.add(5, gain, "above -0.01", "SDBDC", setting, "", note)
 
 
 class SpeedClaims(Claims):
@@ -195,7 +175,8 @@ class SpeedClaims(Claims):
     ----------
     settings : mapping of str to (dataset, eps, min_samples)
     indexed, by_parties, grown, greedy : DataFrame
-        The results of the page; the second indexed by setting, split and number of parties.
+        The results of the page; the second indexed by setting, split and number of parties, the
+        third by setting and number of points.
     """
 
     def __init__(self, settings, indexed, by_parties, grown, greedy):
@@ -203,63 +184,56 @@ class SpeedClaims(Claims):
         self.indexed, self.by_parties, self.grown, self.greedy = indexed, by_parties, grown, greedy
 
     def judge_all(self):
-        """Judge the claims on all settings and return one row per claim."""
+        """Test the claims on all settings and return one row per test."""
         for setting in self.settings:
             here = self.by_parties.loc[setting]
             self._index(setting)
             self._sdbdc(setting, here)
-            for method in ["DBDC, core", "DBDC, kmeans", "SDBDC", *P_METHODS]:
+            for method in [*DBDC_METHODS, "SDBDC", *P_METHODS]:
                 self._number_of_parties(setting, here, method)
             self._dbdc(setting, here)
-            growth = np.diff(self.grown.loc[setting, "difference"])
-            what = "the more data, the more slower than PPDBDC: growth, ms"
-            self.add(growth, "above 0", "4.4, Fig. 17", what, "SDBDC", setting)
+            growth = self.grown.loc[setting, "difference"].diff().dropna()
+            self.add(30, growth, "above 0", "SDBDC", setting, "", "milliseconds more per step")
             share = here["PPDBDC 0.9"] / here["PPDBDC 0.25"]
-            what = "a larger eps_rep is faster: 0.9 against 0.25, as a share of the time"
-            self.add(share, "below 1", "3.3", what, "PPDBDC", setting)
-            times = self.greedy.loc[self.greedy["setting"] == setting, "times as fast"]
-            what = "DynRep anew for every point takes very much time, times"
-            note = "against keeping it up to date"
-            self.add(times, "above 2", "3.3", what, "SDBDC", setting, "", note)
+            self.add(8, share, "below 1", "PPDBDC", setting, "", "time at 0.9 by time at 0.25 eps")
+            times = self.greedy.set_index("setting").loc[[setting], "times as fast"]
+            note = f"times as long as with updates; {TWICE}"
+            self.add(4, times, "above 2", "SDBDC", setting, "", note)
         return self.to_frame()
 
     def _index(self, setting):
-        rows = self.indexed[self.indexed["setting"] == setting].dropna()
+        rows = self.indexed[self.indexed["setting"] == setting].dropna().set_index("points")
         ratio = rows["no index / grid"]
-        what = "slower without an index than with one, times"
-        self.add(ratio, "above 1", "4.4, Fig. 14", what, "DBSCAN", setting)
+        note = f"times as long as with the grid; {TWICE}"
+        self.add(24, ratio, "above 2", "DBSCAN", setting, "", note)
         if len(rows) > 1:
-            growth = np.diff(np.log(ratio)) / np.diff(np.log(rows["points"]))
-            what = "the more so the larger the set, growth of the ratio"
-            self.add(growth, "above 0", "4.4, Fig. 14", what, "DBSCAN", setting)
+            slope = np.diff(np.log(ratio)) / np.diff(np.log(ratio.index))
+            growth = pd.Series(slope, ratio.index[1:])
+            note = "growth of the ratio, as a power of the number of points"
+            self.add(25, growth, "above 0", "DBSCAN", setting, "", note)
 
     def _sdbdc(self, setting, here):
-        what = "much slower than PPDBDC, times"
         for how in SPLITS:
-            for method in P_METHODS:
+            for method in [*DBDC_METHODS, *P_METHODS]:
                 values = here.loc[how, "SDBDC"] / here.loc[how, method]
-                note = f"against {method}; twice was taken for much"
-                where = setting, f"{how}, {method}", note
-                self.add(values, "above 2", "4.4, Fig. 15", what, "SDBDC", *where)
+                note = f"times as long; {TWICE}"
+                self.add(26, values, "above 2", "SDBDC", setting, f"{how}, against {method}", note)
 
     def _number_of_parties(self, setting, here, method):
         numbers = here.index.get_level_values("n_clients")
         first, last = numbers.min(), numbers.max()
         times = here[method]
         fall = times.xs(last, level="n_clients") / times.xs(first, level="n_clients")
-        what = f"faster with {last} parties than with {first}, as a share of the time"
-        self.add(fall, "below 1", "4.4, Fig. 15", what, method, setting)
-        what = f"but not in proportion ({first / last:g})"
-        self.add(fall, f"above {first / last:g}", "4.4, Fig. 15", what, method, setting)
+        note = f"time with {last} parties by time with {first}"
+        self.add(27, fall, "below 1", method, setting, "", note)
+        self.add(28, fall, f"above {first / last:g}", method, setting, "", note)
         slower = times.loc["arbitrary"] / times.loc["regular"]
-        what = "slower on arbitrary splits, times"
         note = "P's arbitrary parts were uneven; here all have as many points"
-        self.add(slower, "above 1", "4.4, Fig. 15", what, method, setting, "", note)
+        self.add(29, slower, "above 1", method, setting, "", note)
 
     def _dbdc(self, setting, here):
-        what = "about as fast as PPDBDC: the slower by the faster"
-        note = "up to twice, or half, was taken for like"
-        for method in ("DBDC, core", "DBDC, kmeans"):
+        note = "the slower by the faster; up to twice was taken for like"
+        for method in DBDC_METHODS:
             ratio = here[method] / here["PPDBDC 0.5"]
             larger = np.maximum(ratio, 1 / ratio)
-            self.add(larger, "below 2", "4.5", what, method, setting, "", note)
+            self.add(33, larger, "below 2", method, setting, "", note)

@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(os.environ.get("FEDLIB_RESULTS", ROOT / "_build/results/interactive"))
 KEPT = ROOT / "book/results"
 KEY = ["source", "table", "dataset", "method", "condition", "run", "metric"]
-WRAPPED = {"number": "11rem", "discloses": "11rem", "note": "20rem"}  # widths of text columns
+WRAPPED = {"number": "11rem", "discloses": "11rem", "note": "20rem", "counterexample": "16rem"}
+SHADES = {"exact": "#1a7f37", "within": "#0550ae", "misprint": "#7d4e00", "differs": "#b3202c"}
+SHADES |= {"holds": "#1a7f37", "holds partly": "#0550ae", "refuted": "#b3202c"}  # claims in words
 VERSIONS = ", ".join(
     [f"python {platform.python_version()}"]
     + [f"fedlib {__version__}"]
@@ -148,44 +150,6 @@ def fidelity(rows, data, measured, spread=None, notes=None, truncated=False):
     return rows
 
 
-def claim(values, published, table, metric, dataset="", method="", condition="", note=""):
-    """Return the verdict on a claim that P makes in words, as a row like those of `fidelity`.
-
-    Parameters
-    ----------
-    values : array-like
-        The measured values, one per run.
-    published : str
-        A limit that the claim states, such as ``"above 0.9"`` or ``"below 0"``; or a number, which
-        is compared as in `judge`.
-    table : str
-        The section and figure of the claim.
-    metric : str
-        The claim in a few words.
-    dataset, method, condition, note : str, optional
-        The other columns of the row.
-
-    Returns
-    -------
-    dict
-        ``measured`` is the median, ``low`` and ``high`` are the minimum and maximum. ``status``
-        is ``exact`` if all values agree with the claim, ``within`` if some do, else ``differs``.
-    """
-    values = np.asarray(values, float)
-    middle, low, high = np.median(values), values.min(), values.max()
-    side, _, limit = published.rpartition(" ")
-    if side:
-        agrees = values > float(limit) if side == "above" else values < float(limit)
-        status = "exact" if agrees.all() else "within" if agrees.any() else "differs"
-        note = f"{note}; {agrees.sum()} of {len(values)} runs bear it out".lstrip("; ")
-    else:
-        status = judge(published, middle, low, high)
-    row = ["P", table, dataset, method, condition, "", metric, published]
-    row += [middle, low, high, status, note]
-    columns = [*KEY, "published", "measured", "low", "high", "status", "note"]
-    return dict(zip(columns, row, strict=True)) | {"sha256": "", "versions": VERSIONS}
-
-
 def read(pattern, folders=(RESULTS, KEPT)):
     """Return the results whose file names match a pattern, in one table.
 
@@ -193,8 +157,9 @@ def read(pattern, folders=(RESULTS, KEPT)):
     last complete run.
     """
     paths = next(filter(None, (sorted(folder.glob(pattern)) for folder in folders)))
-    text = dict.fromkeys(("published", "sha256", "versions", "passive", *KEY), str)
-    numbers = {column: [""] for column in ("measured", "low", "high")}
+    text = ("published", "sha256", "versions", "passive", "counterexample", *KEY)
+    text = dict.fromkeys(text, str)
+    numbers = {column: [""] for column in ("measured", "low", "high", "agreeing", "runs")}
     tables = [
         pd.read_csv(path, dtype=text, keep_default_na=False, na_values=numbers) for path in paths
     ]
@@ -228,8 +193,7 @@ def table(frame, formats=None, precision=4):
 
 def _mark(status):
     """Return the style of a status; its colour repeats what the word says."""
-    shades = {"exact": "#1a7f37", "within": "#0550ae", "misprint": "#7d4e00", "differs": "#b3202c"}
-    return f"font-weight: bold; color: white; background-color: {shades.get(status, '#555555')}"
+    return f"font-weight: bold; color: white; background-color: {SHADES.get(status, '#555555')}"
 
 
 def scores_table(columns):
