@@ -77,7 +77,18 @@ def agrees(values, limit):
     return outside < 0 if strict else outside <= 1e-12
 
 
-def judge(values, limit, source, number, dataset="", method="", condition="", note="", sha256=""):
+def judge(
+    values,
+    limit,
+    source,
+    number,
+    dataset="",
+    method="",
+    condition="",
+    note="",
+    sha256="",
+    printed=False,
+):
     """Return the verdict on one test of a claim, as a row like those of `study.fidelity`.
 
     Parameters
@@ -91,6 +102,8 @@ def judge(values, limit, source, number, dataset="", method="", condition="", no
         The claim's number in its source, as in `listed`.
     dataset, method, condition, note, sha256 : str, optional
         The other columns of the row.
+    printed : bool, default=False
+        Whether the values are the source's own printed numbers. The column ``run`` states it.
 
     Returns
     -------
@@ -108,6 +121,7 @@ def judge(values, limit, source, number, dataset="", method="", condition="", no
         contrary = f"{name}: {values.iloc[worst]:.4g}".removeprefix(": ")
     spread = values.median(), values.min(), values.max()
     row = _row(source, number, dataset, method, condition, limit, spread)
+    row["run"] = "printed" if printed else ""
     return _counted(row, int(agreeing.sum()), len(values), contrary, note, sha256)
 
 
@@ -154,7 +168,7 @@ def _counted(row, agreeing, runs, counterexample, note, sha256):
 
 def name_run(index, position):
     """Return the name of a run: the values of an index at a position, with their units."""
-    if isinstance(index, pd.RangeIndex):
+    if index.names == [None]:
         return ""
     key = index[position]
     keys = key if isinstance(key, tuple) else (key,)
@@ -178,7 +192,7 @@ def of_source(source, this_run):
     return rows.astype({"agreeing": int, "runs": int}).reset_index(drop=True)
 
 
-def combine(rows, by=()):
+def combine(rows, by=(), printed=False):
     """Return one row per claim: how many runs agree, in all tests together, and the verdict.
 
     Parameters
@@ -187,6 +201,8 @@ def combine(rows, by=()):
         Rows of `judge` on claims of one source.
     by : sequence of str, optional
         Columns by which to divide the tests of a claim.
+    printed : bool, default=False
+        Combine the tests on the source's printed numbers instead of those on measured values.
 
     Returns
     -------
@@ -196,6 +212,7 @@ def combine(rows, by=()):
     """
     combined = []
     by = list(by)
+    rows = rows[rows["run"].eq("printed") == printed]
     for (_, *values), tests in rows.assign(number=numbers(rows)).groupby(
         ["number", *by], sort=False
     ):
@@ -228,22 +245,23 @@ def _worst(tests):
     return ", ".join(name for name in names if name)
 
 
-def show(rows, claims=None, by=()):
+def show(rows, claims=None, by=(), printed=False):
     """Return `combine` as a table for the book, of all claims or those with these numbers."""
     rows = rows if claims is None else rows[numbers(rows).isin(claims)]
-    frame = combine(rows, by)
+    frame = combine(rows, by, printed)
     frame["runs that agree"] = [
         f"{row.agreeing} of {row.runs} ({row.share:.0%})" for row in frame.itertuples()
     ]
-    columns = ["claim", *by, "runs that agree", "status", "counterexample"]
-    return study.table(frame[columns])
+    columns = ["claim", *by, "text", "runs that agree", "status", "counterexample"]
+    return study.table(frame[columns].rename(columns={"text": "in short"}))
 
 
 def tests_in_folds(rows):
     """Return HTML with one folded table per claim: all its tests."""
-    columns = ["dataset", "method", "condition", "published", "measured", "low", "high"]
+    columns = ["dataset", "method", "condition", "run", "published", "measured", "low", "high"]
     columns += ["agreeing", "runs", "status", "counterexample", "note"]
-    titles = {"published": "limit", "measured": "median"}
+    titles = {"published": "limit", "run": "of"}
+    rows = rows.assign(run=rows["run"].replace("", "measured"))
     folds = []
     for number, tests in rows.groupby(numbers(rows).to_numpy()):
         head = f"{tests['source'].iloc[0]}{number}: {tests['metric'].iloc[0]}"

@@ -1,5 +1,6 @@
 """Shared by the notebooks: data with their origin, published numbers, result files, tables."""
 
+import hashlib
 import os
 import platform
 import warnings
@@ -16,7 +17,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(os.environ.get("FEDLIB_RESULTS", ROOT / "_build/results/interactive"))
 KEPT = ROOT / "book/results"
 KEY = ["source", "table", "dataset", "method", "condition", "run", "metric"]
-WRAPPED = {"number": "11rem", "discloses": "11rem", "note": "20rem", "counterexample": "16rem"}
+WRAPPED = {"number": "11rem", "discloses": "11rem", "note": "20rem"}
+WRAPPED |= {"counterexample": "12rem", "in short": "16rem"}
 SHADES = {"exact": "#1a7f37", "within": "#0550ae", "misprint": "#7d4e00", "differs": "#b3202c"}
 SHADES |= {"holds": "#1a7f37", "holds partly": "#0550ae", "refuted": "#b3202c"}  # claims in words
 VERSIONS = ", ".join(
@@ -55,6 +57,13 @@ def load(name):
             "No number on this page is comparable with the published ones."
         )
     return data
+
+
+def checksum(data):
+    """Return the SHA-256 of a data set's file, or of its array without a file; "" for stand-ins."""
+    if data.source == "stand-in":
+        return ""
+    return data.sha256 or hashlib.sha256(data.X.tobytes()).hexdigest()
 
 
 def published(**values):
@@ -145,7 +154,7 @@ def fidelity(rows, data, measured, spread=None, notes=None, truncated=False):
     statuses = [judge(*cell, truncated) for cell in cells]
     rows["status"] = pd.Series(statuses, rows.index, dtype=object)
     rows["note"] = [(notes or {}).get(status, "") for status in statuses]
-    rows["sha256"] = data.sha256 or ""
+    rows["sha256"] = checksum(data)
     rows["versions"] = VERSIONS
     return rows
 
@@ -170,7 +179,7 @@ def save(frame, name, data=None):
     """Write a result file of this run; with ``data``, add the checksum and the versions."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     if data is not None:
-        frame = frame.assign(sha256=data.sha256 or "", versions=VERSIONS)
+        frame = frame.assign(sha256=checksum(data), versions=VERSIONS)
     frame.to_csv(RESULTS / name, index=False, lineterminator="\n")
 
 
