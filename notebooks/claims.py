@@ -12,6 +12,8 @@ The claims' numbers and texts are keys of the kept results: a change of one brea
 with the last complete run.
 """
 
+from itertools import groupby
+
 import numpy as np
 import pandas as pd
 import study
@@ -176,6 +178,11 @@ def name_run(index, position):
     return ", ".join(parts)
 
 
+def label(source, number):
+    """Return the short name of a claim, such as P7. M1 and M2 are the editions of M, not claims."""
+    return f"M, claim {number}" if source == "M" else f"{source}{number}"
+
+
 def numbers(rows):
     """Return the claims' numbers of rows of `judge`."""
     return rows["table"].str.extract(r"^claim (\d+),")[0].astype(int)
@@ -219,7 +226,7 @@ def combine(rows, by=(), printed=False):
         first = tests.iloc[0]
         claim = listed(source=first["source"], number=int(first["number"])).iloc[0]
         agreeing, runs = int(tests["agreeing"].sum()), int(tests["runs"].sum())
-        row = {"claim": f"{first['source']}{first['number']}"}
+        row = {"claim": label(first["source"], first["number"])}
         row |= dict(zip(by, values, strict=True)) | {"text": claim["text"]}
         row |= {"agreeing": agreeing, "runs": runs, "share": agreeing / runs}
         row["status"] = verdict(agreeing, runs, claim["universal"])
@@ -242,7 +249,8 @@ def _worst(tests):
     ]
     row = contrary.iloc[int(np.argmax(far))]
     names = [row["method"], row["condition"] or row["dataset"], row["counterexample"]]
-    return ", ".join(name for name in names if name)
+    parts = ", ".join(name for name in names if name).split(", ")
+    return ", ".join(part for part, _ in groupby(parts))  # a kind of split may occur twice
 
 
 def show(rows, claims=None, by=(), printed=False):
@@ -252,7 +260,7 @@ def show(rows, claims=None, by=(), printed=False):
     frame["runs that agree"] = [
         f"{row.agreeing} of {row.runs} ({row.share:.0%})" for row in frame.itertuples()
     ]
-    columns = ["claim", *by, "text", "runs that agree", "status", "counterexample"]
+    columns = ["claim", *(by or ["text"]), "runs that agree", "status", "counterexample"]
     return study.table(frame[columns].rename(columns={"text": "in short"}))
 
 
@@ -264,7 +272,7 @@ def tests_in_folds(rows):
     rows = rows.assign(run=rows["run"].replace("", "measured"))
     folds = []
     for number, tests in rows.groupby(numbers(rows).to_numpy()):
-        head = f"{tests['source'].iloc[0]}{number}: {tests['metric'].iloc[0]}"
+        head = f"{label(tests['source'].iloc[0], number)}: {tests['metric'].iloc[0]}"
         body = tests[columns].rename(columns=titles).reset_index(drop=True)
         html = study.table(body, precision=3).to_html()
         folds.append(f"<details><summary>{head}</summary>{html}</details>")

@@ -7,6 +7,7 @@ import claims
 import numpy as np
 import pandas as pd
 import study
+import xgboost
 from boosting_study import METHODS, ORIGINAL
 from scipy.special import expit
 from sklearn.metrics import adjusted_rand_score, silhouette_score
@@ -52,9 +53,12 @@ class Boosting:
     clients, change, volume, imbalance, loss : DataFrame
         The results ``xgboost_clients``, ``xgboost_clients_change``, ``xgboost_volume``,
         ``xgboost_imbalance`` and ``xgboost_imbalance_change``.
+    checksums : mapping of str to str
+        Of the data sets whose results have none, because they come with a library.
     """
 
-    def __init__(self, clients, change, volume, imbalance, loss):
+    def __init__(self, clients, change, volume, imbalance, loss, checksums):
+        self.checksums = checksums
         self.clients, self.change = clients, change
         self.volume, self.imbalance, self.loss = volume, imbalance, loss
         self.rows = []
@@ -69,7 +73,7 @@ class Boosting:
         return pd.DataFrame(self.rows)
 
     def _add(self, number, values, limit, *names, note="", frame=None, printed=False):
-        sha256 = "" if frame is None else frame["sha256"].iloc[0]
+        sha256 = "" if printed else frame["sha256"].iloc[0] or self.checksums[names[0]]
         row = claims.judge(values, limit, "F", number, *names, note, sha256, printed)
         self.rows.append(row)
 
@@ -92,7 +96,7 @@ class Boosting:
                 F_METHOD,
                 f"{condition}, {metric}, {change.split(', ')[1]} clients",
                 "change on the same split; one client is XGBoost",
-                row.sha256 if isinstance(row.sha256, str) else "",
+                row.sha256 or self.checksums[dataset],
             )
         )
 
@@ -268,10 +272,13 @@ def disclosed_classes(data, n_clients, random_state=0):
 def differences(data, client_numbers, seed=0):
     """Return the largest difference in probability from XGBoost on pooled rows, per number."""
     train, test = boosting_study.hold_out(data.y, seed)
-    compared = boosting_study.compare(data.X, data.y, train, test, client_numbers, seed)
-    predicted = {(method, n): p for method, n, p in compared}
-    pooled = predicted[ORIGINAL, 1]
-    apart = {n: np.abs(predicted[F_METHOD, n] - pooled).max() for n in client_numbers}
+    rows = xgboost.DMatrix(data.X[test])
+    pooled = boosting_study.original(data.X[train], data.y[train]).predict(rows)
+    apart = {}
+    for n in client_numbers:
+        parts = boosting_study.deal(data.X, data.y, train, n, seed)
+        model = boosting_study.federated(F_METHOD).fit(parts)
+        apart[n] = np.abs(model.predict_proba(data.X[test])[:, 1] - pooled).max()
     return pd.Series(apart).rename_axis("n_clients")
 
 
