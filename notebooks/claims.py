@@ -19,8 +19,9 @@ import pandas as pd
 import study
 
 STATUSES = ["holds", "holds partly", "refuted"]
-COLUMNS = [*study.KEY, "published", "measured", "low", "high", "status", "note"]
-COLUMNS += ["agreeing", "runs", "counterexample", "sha256", "versions"]
+COUNTED = ["agreeing", "runs", "counterexample"]  # columns that only tests of claims have
+COLUMNS = [*study.KEY, "published", "measured", "low", "high", "status", "note", *COUNTED]
+COLUMNS += ["sha256", "versions"]
 UNITS = {"n_clients": "{} clients", "points": "{:,} points"}
 UNITS |= {name: f"{name} {{}}" for name in ("share", "dealing", "seed")}
 
@@ -188,14 +189,21 @@ def numbers(rows):
     return rows["table"].str.extract(r"^claim (\d+),")[0].astype(int)
 
 
+def are_tests(rows):
+    """Return which rows are tests of claims, and not comparisons of printed numbers."""
+    return rows["table"].str.startswith("claim ")
+
+
 def of_source(source, this_run):
     """Return the kept rows of one source's claims, or those of this run.
 
     The kept rows are of the last complete run on real data.
     """
-    rows = study.read("fidelity-*.csv", [study.RESULTS]) if this_run else None
-    rows = study.read("fidelity.csv", [study.KEPT]) if rows is None else rows
-    rows = rows[(rows["source"] == source) & rows["table"].str.startswith("claim ")]
+    if this_run:
+        rows = study.read("fidelity-*.csv", [study.RESULTS])
+    else:
+        rows = study.read("claims.csv", [study.KEPT])
+    rows = rows[(rows["source"] == source) & are_tests(rows)]
     return rows.astype({"agreeing": int, "runs": int}).reset_index(drop=True)
 
 
@@ -248,7 +256,8 @@ def _worst(tests):
         max(excess(np.array([row.low, row.high]), row.published)) for row in contrary.itertuples()
     ]
     row = contrary.iloc[int(np.argmax(far))]
-    names = [row["method"], row["condition"] or row["dataset"], row["counterexample"]]
+    dataset = "" if row["source"] == "P" and row["condition"] else row["dataset"]  # P: in settings
+    names = [row["method"], dataset, row["condition"], row["counterexample"]]
     parts = ", ".join(name for name in names if name).split(", ")
     return ", ".join(part for part, _ in groupby(parts))  # a kind of split may occur twice
 
