@@ -283,6 +283,6 @@ def tests_in_folds(rows):
     for number, tests in rows.groupby(numbers(rows).to_numpy()):
         head = f"{label(tests['source'].iloc[0], number)}: {tests['metric'].iloc[0]}"
         body = tests[columns].rename(columns=titles).reset_index(drop=True)
-        html = study.table(body, precision=3).to_html()
+        html = study.table(body, precision=3).to_html(table_uuid=f"tests_{number}")
         folds.append(f"<details><summary>{head}</summary>{html}</details>")
     return "".join(folds)
