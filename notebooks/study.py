@@ -63,7 +63,7 @@ def checksum(data):
     """Return the SHA-256 of a data set's file, or of its array without a file; "" for stand-ins."""
     if data.source == "stand-in":
         return ""
-    return data.sha256 or hashlib.sha256(data.X.tobytes()).hexdigest()
+    return hashlib.sha256(data.X.tobytes()).hexdigest() if data.sha256 is None else data.sha256
 
 
 def published(**values):
