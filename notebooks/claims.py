@@ -235,7 +235,8 @@ def combine(rows, by=(), printed=False):
         claim = listed(source=first["source"], number=int(first["number"])).iloc[0]
         agreeing, runs = int(tests["agreeing"].sum()), int(tests["runs"].sum())
         row = {"claim": label(first["source"], first["number"])}
-        row |= dict(zip(by, values, strict=True)) | {"text": claim["text"]}
+        kind = " (universal)" if claim["universal"] else ""
+        row |= dict(zip(by, values, strict=True)) | {"text": claim["text"] + kind}
         row |= {"agreeing": agreeing, "runs": runs, "share": agreeing / runs}
         row["status"] = verdict(agreeing, runs, claim["universal"])
         combined.append(row | {"counterexample": _worst(tests)})
