@@ -16,6 +16,7 @@ import pandas as pd
 import study
 import xgboost
 from boosting_study import METHODS, federated, hold_out, original
+from matplotlib.ticker import MaxNLocator
 from scipy import stats
 from scipy.stats import ortho_group
 from sklearn.cluster import KMeans
@@ -207,7 +208,7 @@ class Means(Problem):
 
     def score(self, name, model, rows):
         squares = np.square(self.X[rows][:, None] - model[None]).sum(axis=2)
-        return squares.min(axis=1).mean()
+        return squares.min(axis=1).mean() if len(rows) else np.nan
 
 
 class Mixtures(Problem):
@@ -291,7 +292,10 @@ def problems(load):
         data = load(name)
         yield Columns(data, MinMaxScaler().fit_transform(data.X), eps, m)
     data = load("shapes_13147")
-    yield Density(data, data.X, 1.7, 30, ("DBDC", "SDBDC", "PPDBDC"), ACCURACY)
+    for eps, m in ((5.0, 360), (1.7, 30)):
+        problem = Density(data, data.X, eps, m, ("DBDC", "SDBDC", "PPDBDC"), ACCURACY)
+        problem.name += f", MinPts {m}"
+        yield problem
     for name, eps in RADII.items():
         data = load(name)
         yield Density(data, data.X, eps, 5, ("mixtures of clusters",))
@@ -373,8 +377,10 @@ def of_all(summary):
 def interval(rows, name):
     """Return a mean with the 95 % interval of the mean as text; without it for a single run."""
     return [
-        f"{mean:.3f}" if np.isnan(low) or low == high else f"{mean:.3f} ({low:.3f} to {high:.3f})"
-        for mean, low, high in rows[[name, f"{name} low", f"{name} high"]].to_numpy() + 0.0
+        _number(mean)
+        if np.isnan(low) or high - low < 1e-9
+        else f"{_number(mean)} ({_number(low)} to {_number(high)})"
+        for mean, low, high in rows[[name, f"{name} low", f"{name} high"]].to_numpy()
     ]
 
 
@@ -384,7 +390,7 @@ def loss_table(summary):
     table = rows[["method", "score", "partition"]].assign(
         loss=interval(rows, "loss"), δ=[f"{delta:.3f}" for delta in rows["delta"]]
     )
-    table["of one site"] = [f"{loss + 0.0:.3f}" for loss in rows["single_loss"]]
+    table["of one site"] = [_number(loss) for loss in rows["single_loss"]]
     wide = table.pivot(index=["score", "method"], columns="partition")
     wide = wide.reorder_levels([1, 0], axis=1)
     columns = [(AS_SOURCE, name) for name in ("of one site", "loss", "δ")]
@@ -425,46 +431,58 @@ def own_table(summary):
     return _styled(wide, keys, columns)
 
 
-def answer(summary):
-    """Return the answer in sentences, as Markdown."""
-    rows, lines = of_all(summary), []
-    for how in (AS_SOURCE, REGIONS):
-        part = rows[(rows["partition"] == how) & (rows["score"] != SILHOUETTE)]
-        same = (part["federated"] - part["one site"]).abs() < 5e-4
-        losses = [
-            f"{score}: "
-            + ", ".join(
-                f"{method} {loss + 0.0:.3f}"
-                for method, loss in group.sort_values("loss")[["method", "loss"]].to_numpy()
-            )
-            for score, group in part.groupby("score", sort=False)
+def answer(summary, small=0.005):
+    """Return the answer in sentences, as Markdown; a mean loss up to ``small`` is small."""
+    rows = of_all(summary)
+    rows = rows[rows["score"] != SILHOUETTE]
+    loss = rows.pivot(index="method", columns="partition", values="loss")
+    loss = loss.loc[rows["method"].drop_duplicates()]
+    score = rows.drop_duplicates("method").set_index("method")["score"]
+    at_source, by_region = loss[AS_SOURCE] <= small, loss[REGIONS].fillna(0) <= small
+    groups = {
+        "**Small for both partitions**": at_source & by_region,
+        "**Small as in the source, but not for regions**": at_source & ~by_region,
+        "**Small for regions, but not as in the source**": ~at_source & by_region,
+        "**Not small for either**": ~at_source & ~by_region,
+    }
+    lines = [f"- A mean loss of at most {small} of the score is called small here."]
+    for title, members in groups.items():
+        named = [
+            f"{method} ({' / '.join(_number(v) for v in loss.loc[method] if not np.isnan(v))}, "
+            f"{score[method]})"
+            for method in loss.index[members]
         ]
-        title = "Partition as in the source" if how == AS_SOURCE else "Regions"
-        lines.append(f"- **{title}.** Mean loss, {'; '.join(losses)}.")
-        lines.append(
-            "  To three digits, the division of the data costs nothing for "
-            f"{_listed(part.loc[same, 'method'])}: one site with all data reaches the same."
-        )
-    compared = rows[rows["score"] != SILHOUETTE]
+        lines.append(f"- {title}: {_listed(named, '; ')}.")
+    same = (rows["federated"] - rows["one site"]).abs() < 5e-4
+    same = same.groupby(rows["method"], sort=False).all()
+    lines.append(
+        "- **The division of the data costs nothing**, to three digits and in both partitions, for "
+        f"{_listed(same.index[same])}: one site that has all data reaches the same."
+    )
     for name, what in (("gain", "on all rows"), ("own gain", "on its own rows")):
-        low, high = (compared[f"{name} {side}"].fillna(compared[name]) for side in ("low", "high"))
-        exceptions = compared[~(low > 0)]
-        behind = [
-            f"{method} ({how}, {'behind' if top < 0 else 'no clear difference'})"
-            for method, how, top in zip(
-                exceptions["method"], exceptions["partition"], high[exceptions.index], strict=True
-            )
-        ]
-        lines.append(
-            f"- **Against learning alone, {what}**, the federation is ahead of the mean site in "
-            f"{(low > 0).sum()} of {len(compared)} cases (a method and a partition), by the "
-            f"interval of the mean. The others: {_listed(behind)}."
-        )
+        lines.append(f"- **Against a site alone, {what}**, {_compared(rows, name)}")
     return "\n".join(lines)
 
 
-def _listed(names):
-    return ", ".join(names) if len(names) else "none"
+def _compared(rows, name):
+    """Return in how many cases a gain is above 0 by the interval of its mean, and the others."""
+    low, high = (rows[f"{name} {side}"].fillna(rows[name]) for side in ("low", "high"))
+    cases = rows["method"] + " (" + rows["partition"] + ")"
+    text = (
+        f"the federation is ahead in {(low > 0).sum()} of {len(rows)} cases (a method and a "
+        f"partition), by the interval of the mean. It is behind in {(high < 0).sum()}: "
+        f"{_listed(cases[high < 0])}."
+    )
+    unclear = cases[(low <= 0) & (high >= 0)]
+    return f"{text} There is no clear difference in {len(unclear)}: {_listed(unclear)}."
+
+
+def _number(value):
+    return f"{round(value, 3) + 0.0:.3f}".replace("-", "−")
+
+
+def _listed(names, separator=", "):
+    return separator.join(names) if len(names) else "none"
 
 
 # Figures
@@ -518,7 +536,7 @@ def flower_round():
             (0, 1, "configure_evaluate"),
             (1, 2, "evaluate instructions: the new model"),
             (2, 1, "evaluate response: its score"),
-            (1, 0, "aggregate_evaluate: the score of the round"),
+            (1, 0, "aggregate_evaluate: the score"),
         ],
         "one round of Flower; the number of rounds is fixed",
     )
@@ -529,29 +547,29 @@ def flower_round():
 def rounds_plot(curves, sums):
     """Draw the distance to the pooled solution after each round, one curve per rule."""
     _, ax = plt.subplots(figsize=(8, 3.8), layout="constrained")
-    colours = ("#717581", "#bd1f01", "#e76300", "#832db6")
-    for (name, distance), colour in zip(curves.items(), colours, strict=True):
+    colours = ("#717581", "#bd1f01", "#b35900", "#832db6")
+    n_rounds = max(map(len, curves.values()))
+    floor = 10 ** np.floor(np.log10(min(map(min, curves.values()))))
+    ends = np.array([np.log10(distance[-1]) for distance in curves.values()])
+    places, place = np.empty(len(ends)), -np.inf
+    for i in np.argsort(ends):  # labels at least a little apart
+        places[i] = place = max(ends[i], place + 0.35)
+    for (name, distance), colour, place in zip(curves.items(), colours, places, strict=True):
         ax.semilogy(np.arange(1, len(distance) + 1), distance, color=colour, lw=1.8)
-        ax.annotate(
-            name,
-            (len(distance), distance[-1]),
-            xytext=(5, 0),
-            textcoords="offset points",
-            color=colour,
-            va="center",
-        )
-    ax.plot(1, max(sums, 1e-16), "D", color=SITES[0], ms=7)
-    ax.annotate(
-        "sums, 1 round",
-        (1, max(sums, 1e-16)),
-        xytext=(9, 0),
-        textcoords="offset points",
+        ax.text(1.02 * n_rounds, 10**place, name, color=colour, va="center")
+    ax.plot(1, 1.3 * floor, "v", color=SITES[0], ms=8)
+    ax.text(
+        0.03 * n_rounds,
+        1.3 * floor,
+        f"sums: {sums:.0e} after 1 round",
         color="#1f5c99",
         va="center",
     )
-    ax.set(xlabel="round", ylabel="distance to the pooled solution")
-    ax.set_xlim(0, 1.38 * max(map(len, curves.values())))
-    ax.set_xticks(range(0, max(map(len, curves.values())) + 1, 5))
+    ax.set(xlabel="round", ylabel="distance to the pooled solution", ylim=(floor, None))
+    ax.set_xlim(0, 1.4 * n_rounds)
+    ax.set_xticks(range(0, n_rounds + 1, n_rounds // 5))
+    ax.spines["bottom"].set_bounds(0, n_rounds)
+    ax.xaxis.set_label_coords(0.36, -0.12)
 
 
 def comparison_plot(summary):
@@ -611,7 +629,7 @@ def _compare(ax, rows, sign):
                 color=GREY,
             )
         elif clipped and row["local"] < low:
-            text = f"← mean {row['local']:.0f}, from {row['worst site']:.0f}"
+            text = f"← mean {row['local']:.0f}, worst {row['worst site']:.0f}".replace("-", "−")
             ax.text(
                 0.02,
                 place - 0.33,
@@ -620,5 +638,6 @@ def _compare(ax, rows, sign):
                 color="0.35",
                 va="center",
             )
+    ax.xaxis.set_major_locator(MaxNLocator(5))
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="x", lw=0.3)
