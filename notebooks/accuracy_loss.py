@@ -7,6 +7,7 @@ is depends on the problem: the labels of all rows, a matrix of centres, a mixtur
 
 import hashlib
 import warnings
+from functools import partial
 from typing import NamedTuple
 
 import boosting_study
@@ -283,28 +284,44 @@ def converged_or_not(fit, X):
         return fit(X)
 
 
-def problems(load):
-    """Yield every problem of the book; ``load`` returns a data set by name."""
+def problems(names=None):
+    """Yield the problems of the book, or those on the data sets with the given names."""
+    for name, make in _problems():
+        if names is None or name in names:
+            yield make(study.datasets.load(name))
+
+
+def _problems():
+    """Yield the name of the data set of each problem, and the function that makes it."""
+    p_methods = ("DBDC", "SDBDC", "PPDBDC")
     for name, eps, m in (("banana", 0.03, 4), ("s-set1", 0.03, 15)):
-        data = load(name)
-        yield Density(data, MinMaxScaler().fit_transform(data.X), eps, m, ("grid",))
+        yield name, partial(_unit_square, Density, eps=eps, min_samples=m, methods=("grid",))
     for name, eps, m in (("aggregation", 0.04, 6), ("3MC", 0.1, 4)):
-        data = load(name)
-        yield Columns(data, MinMaxScaler().fit_transform(data.X), eps, m)
-    data = load("shapes_13147")
+        yield name, partial(_unit_square, Columns, eps=eps, min_samples=m)
     for eps, m in ((5.0, 360), (1.7, 30)):
-        problem = Density(data, data.X, eps, m, ("DBDC", "SDBDC", "PPDBDC"), ACCURACY)
-        problem.name += f", MinPts {m}"
-        yield problem
+        yield "shapes_13147", partial(_first_set_of_p, eps=eps, min_samples=m, methods=p_methods)
     for name, eps in RADII.items():
-        data = load(name)
-        yield Density(data, data.X, eps, 5, ("mixtures of clusters",))
-    yield Means(load("dim_reduced_2d"))
+        methods = ("mixtures of clusters",)
+        yield name, partial(_as_it_is, Density, eps=eps, min_samples=5, methods=methods)
+    yield "dim_reduced_2d", Means
     for name in COMPONENTS:
-        data = load(name)
-        yield Mixtures(data, data.X)
+        yield name, partial(_as_it_is, Mixtures)
     for name in ("breast_cancer", "diabetes", "heart"):
-        yield Boosting(load(name))
+        yield name, Boosting
+
+
+def _as_it_is(kind, data, **options):
+    return kind(data, data.X, **options)
+
+
+def _unit_square(kind, data, **options):
+    return kind(data, MinMaxScaler().fit_transform(data.X), **options)
+
+
+def _first_set_of_p(data, min_samples, **options):
+    problem = Density(data, data.X, min_samples=min_samples, reference=ACCURACY, **options)
+    problem.name += f", MinPts {min_samples}"  # the set is used twice
+    return problem
 
 
 # From runs to intervals
