@@ -454,7 +454,11 @@ def answer(summary, small=0.005):
     rows = rows[rows["score"] != SILHOUETTE]
     loss = rows.pivot(index="method", columns="partition", values="loss")
     loss = loss.loc[rows["method"].drop_duplicates()]
-    score = rows.drop_duplicates("method").set_index("method")["score"]
+    unit = rows.drop_duplicates("method").set_index("method")["score"]
+    percent = 100 * loss.div(rows.drop_duplicates("method").set_index("method")["pooled"], axis=0)
+    for method in unit.index[unit == SSE]:
+        share = " / ".join(f"{value:.0f} %" for value in percent.loc[method])
+        unit[method] += f": {share} of the pooled SSE"
     at_source, by_region = loss[AS_SOURCE] <= small, loss[REGIONS].fillna(0) <= small
     groups = {
         "**Small for both partitions**": at_source & by_region,
@@ -465,8 +469,7 @@ def answer(summary, small=0.005):
     lines = [f"- A mean loss of at most {small} of the score is called small here."]
     for title, members in groups.items():
         named = [
-            f"{method} ({' / '.join(_number(v) for v in loss.loc[method] if not np.isnan(v))}, "
-            f"{score[method]})"
+            f"{method} ({' / '.join(map(_number, loss.loc[method].dropna()))}, {unit[method]})"
             for method in loss.index[members]
         ]
         lines.append(f"- {title}: {_listed(named, '; ')}.")
