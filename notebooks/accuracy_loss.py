@@ -472,7 +472,7 @@ def answer(summary, small=0.005):
             f"{method} ({' / '.join(map(_number, loss.loc[method].dropna()))}, {unit[method]})"
             for method in loss.index[members]
         ]
-        lines.append(f"- {title}: {_listed(named, '; ')}.")
+        lines.append(f"- {title}: {_listed(named)}.")
     same = (rows["federated"] - rows["one site"]).abs() < 5e-4
     same = same.groupby(rows["method"], sort=False).all()
     lines.append(
@@ -488,21 +488,23 @@ def _compared(rows, name):
     """Return in how many cases a gain is above 0 by the interval of its mean, and the others."""
     low, high = (rows[f"{name} {side}"].fillna(rows[name]) for side in ("low", "high"))
     cases = rows["method"] + " (" + rows["partition"] + ")"
-    text = (
+    sentences = [
         f"the federation is ahead in {(low > 0).sum()} of {len(rows)} cases (a method and a "
-        f"partition), by the interval of the mean. It is behind in {(high < 0).sum()}: "
-        f"{_listed(cases[high < 0])}."
-    )
-    unclear = cases[(low <= 0) & (high >= 0)]
-    return f"{text} There is no clear difference in {len(unclear)}: {_listed(unclear)}."
+        "partition), by the interval of the mean."
+    ]
+    others = {"It is behind": high < 0, "There is no clear difference": (low <= 0) & (high >= 0)}
+    for sentence, members in others.items():
+        if members.any():
+            sentences.append(f"{sentence} in {members.sum()}: {_listed(cases[members])}.")
+    return " ".join(sentences)
 
 
 def _number(value):
     return f"{round(value, 3) + 0.0:.3f}".replace("-", "−")
 
 
-def _listed(names, separator=", "):
-    return separator.join(names) if len(names) else "none"
+def _listed(names):
+    return "; ".join(names) if len(names) else "none"
 
 
 # Figures
