@@ -20,7 +20,7 @@ CLOSED = object()  # Addition: ends a thread that a page has found waiting witho
 
 
 class Stuck(RuntimeError):
-    """Addition: nothing arrived in a queue in time. F's programs would wait without end."""
+    """Addition: a wait that cannot end, because nobody will fill the queue."""
 
 
 @dataclass(frozen=True)
@@ -86,24 +86,19 @@ class FinServer:
     ----------
     algorithm : callable
         As in `MLServer`.
-    patience : float
-        Addition: the seconds after which a wait counts as endless.
     """
 
-    def __init__(self, algorithm: Callable[[Cycle], Any], patience: float = 10.0):
-        self.patience = patience
+    def __init__(self, algorithm: Callable[[Cycle], Any]):
         self.calls: Calls = []
         self.send_queue: Queue = Queue()
         self.receive_queue: Queue = Queue()
         self.ml_server = MLServer(algorithm, self.send_queue, self.receive_queue, self.calls)
         self.thread = threading.Thread(target=self.ml_server.fit, daemon=True)
+        self.n_instructions = self.n_responses = 0  # Addition, for `next_data`
         self.thread.start()
 
     def configure_fit(self) -> FitInstructions | None:
-        try:
-            client_id, data = self.send_queue.get(timeout=self.patience)
-        except Empty:
-            raise Stuck("FIN_SERVER waits for send_queue") from None
+        client_id, data = self.next_data()
         if data is None:
             return None
         self.calls.append(("send_queue", "FIN_SERVER", "get", data))
@@ -111,12 +106,28 @@ class FinServer:
 
     def aggregate_fit(self, fit_response: FitResponse) -> None:
         self.calls.append(("FIN_SERVER", "receive_queue", "put", fit_response.data))
+        self.n_responses += 1
         self.receive_queue.put(fit_response.data)
+
+    def next_data(self) -> tuple[str, bytes] | tuple[None, None]:
+        """Return send_queue.get(). Addition: raise `Stuck` if it would never return."""
+        if self.n_instructions > self.n_responses:
+            raise Stuck("FIN_SERVER waits for send_queue, ML_SERVER waits for receive_queue")
+        while True:
+            running = self.thread.is_alive()  # what it puts, it puts before it ends
+            try:
+                item = self.send_queue.get(timeout=0.01)
+            except Empty:
+                if not running:
+                    raise Stuck("FIN_SERVER waits for send_queue, its thread has ended") from None
+            else:
+                self.n_instructions += 1
+                return item
 
     def close(self) -> None:
         """Addition: end the thread if it waits for a response."""
         self.receive_queue.put(CLOSED)
-        self.thread.join(self.patience)
+        self.thread.join()
 
 
 class FinClient:
@@ -165,7 +176,6 @@ class Outcome:
 def run_rounds(
     algorithm: Callable[[Cycle], Any],
     clients: Mapping[str, FinClient],
-    patience: float = 10.0,
     before_round: Callable[[dict[str, FinClient], int], None] = lambda clients, number: None,
     deliveries: Callable[[int], int] = lambda number: 1,
 ) -> Outcome:
@@ -176,8 +186,6 @@ def run_rounds(
     algorithm : callable
         As in `MLServer`.
     clients : mapping of str to FinClient
-    patience : float
-        The seconds after which a wait counts as endless.
     before_round : callable, optional
         Called with the clients and the number of the round; it may replace clients.
     deliveries : callable, optional
@@ -190,7 +198,7 @@ def run_rounds(
     """
     outcome, present = Outcome(), dict(clients)
     with _errors_of_threads(outcome.errors):
-        server = FinServer(algorithm, patience)
+        server = FinServer(algorithm)
         outcome.calls = server.calls
         try:
             while (instructions := server.configure_fit()) is not None:
@@ -201,9 +209,7 @@ def run_rounds(
                     server.aggregate_fit(response)
             outcome.result = server.ml_server.result
         except Stuck as error:
-            alive = server.thread.is_alive()
-            thread = "ML_SERVER waits for receive_queue" if alive else "its thread has ended"
-            outcome.ended = f"no end: {error}, {thread}"
+            outcome.ended = f"no end: {error}"
         server.close()
     return outcome
 

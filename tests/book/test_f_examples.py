@@ -90,7 +90,7 @@ def test_fin_waits_without_end_after_an_error_in_the_algorithm(module):
     def algorithm(send_receive_cycle):
         raise ZeroDivisionError
 
-    outcome = module("fin_threads").run_rounds(algorithm, {}, patience=0.05)
+    outcome = module("fin_threads").run_rounds(algorithm, {})
     assert outcome.ended == "no end: FIN_SERVER waits for send_queue, its thread has ended"
     assert outcome.errors == ["ZeroDivisionError in the thread"]
 
@@ -103,7 +103,7 @@ def test_fin_waits_without_end_after_the_loss_of_a_client(module):
         raise ConnectionError
 
     outcome = fin_threads.run_rounds(
-        lambda cycle: cycle("a", b"data"), {"a": fin_threads.FinClient(failing())}, patience=0.05
+        lambda cycle: cycle("a", b"data"), {"a": fin_threads.FinClient(failing())}
     )
     assert outcome.ended.endswith("ML_SERVER waits for receive_queue")
     assert outcome.errors == ["ConnectionError at a"]
