@@ -67,7 +67,11 @@ def as_printed(rows, index, columns, titles=None, decimals=None, caption=""):
         cells[key] = ordered.rename_categories([shown.get(value, value) for value in order])
     names = {"index": [None] * len(index), "columns": [None] * len(columns)}
     text, styles = (
-        cells.pivot(index=index, columns=columns, values=value).rename_axis(**names).fillna("")
+        cells.pivot(index=index, columns=columns, values=value)
+        .sort_index()
+        .sort_index(axis=1)
+        .rename_axis(**names)
+        .fillna("")
         for value in ("text", "style")
     )
     styler = text.style.apply(lambda _: styles, axis=None)

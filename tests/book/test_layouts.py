@@ -90,6 +90,27 @@ def test_rows_and_columns_have_the_printed_order_and_names(layouts, rows):
     ]
 
 
+def test_columns_are_grouped_by_the_outer_key(layouts):
+    """The rows come data set by data set; the printed table goes method by method."""
+    numbers = [
+        (metric, dataset, method, "1", 1.0, "exact")
+        for dataset in ("small", "large")
+        for method in ("federated", "central")
+        for metric in ("ARI", "AMI")
+    ]
+    columns = ["metric", "dataset", "method", "published", "measured", "status"]
+    numbers = pd.DataFrame(numbers, columns=columns)
+    titles = {"dataset": {"large": "Large"}}
+    shown = layouts.as_printed(numbers, ["metric"], ["method", "dataset"], titles).data
+    assert shown.index.tolist() == ["ARI", "AMI"]
+    assert shown.columns.tolist() == [
+        ("federated", "Large"),
+        ("federated", "small"),
+        ("central", "Large"),
+        ("central", "small"),
+    ]
+
+
 def test_only_cells_that_differ_are_coloured_and_explained(layouts, rows):
     measured = rows.dropna()
     html = layouts.as_printed(measured, ["metric"], ["group", "run"], caption="Toy.").to_html()
