@@ -8,8 +8,12 @@ The rules:
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
+import warnings
+import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +24,20 @@ import pandas as pd
 __all__ = ["Table", "read_array", "read_table", "write_file", "write_labels"]
 
 # The exceptions of pandas, pyarrow, numpy and scipy for a file that they cannot read.
-UNREADABLE = (OSError, ValueError, LookupError, NotImplementedError, StopIteration)
+UNREADABLE = (
+    EOFError,
+    LookupError,
+    NotImplementedError,
+    OSError,
+    StopIteration,
+    pd.errors.ParserWarning,  # of rows that are longer than the header
+    ValueError,
+    zlib.error,
+)
+TEXT = {".csv", ".tsv", ".txt"}
+FORMATS = ".csv, .tsv and .txt (also with .gz), .arff, .parquet and .npy"
+DECIMAL_COMMA = r"[-+]?\d+(,\d+)?"
+MAX_EXACT = 2**53  # whole numbers up to here are float64 numbers
 
 # Without it, pandas before 3.1 errs in the last bit of a number; pandas 3.1 deprecates it.
 OLD_PANDAS = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
@@ -61,7 +78,10 @@ def read_table(
     Parameters
     ----------
     path : Path
-        A .csv, .tsv, .txt, .arff, .parquet or .npy file.
+        A .csv, .tsv, .txt, .arff, .parquet or .npy file. Text is UTF-8 and may be compressed
+        (.csv.gz). Its separator is the comma, semicolon or tab that occurs in its first line. With
+        another separator than the comma, numbers may have decimal commas, as Excel writes them in
+        some countries.
     columns : str, optional
         The names of the features, separated by commas; by default all columns that are not named by
         the next three parameters.
@@ -115,7 +135,8 @@ def _feature_columns(frame: pd.DataFrame, columns: str | None, others: Sequence[
         raise ValueError(f"there is no column {', '.join(missing)}; the columns are {available}")
     if not names:
         raise ValueError("no column is left for the features")
-    repeated = {name for name in names if names.count(name) > 1 or name in others}
+    counts = Counter(names)
+    repeated = {name for name in names if counts[name] > 1 or name in others}
     if repeated:
         raise ValueError(f"columns used more than once: {', '.join(sorted(repeated))}")
     return names
@@ -220,6 +241,10 @@ def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
 
 def _read_frame(path: Path, header: bool, texts: Sequence[str]) -> pd.DataFrame:
     """Return the table in a file; the columns ``texts`` of a text file remain text."""
+    name = path.name.lower().removesuffix(".gz")
+    suffix = Path(name).suffix
+    if suffix in TEXT:
+        return _read_text(path, header, texts)
     suffix = path.suffix.lower()
     if suffix == ".npy":
         array = np.load(path, allow_pickle=False)
@@ -232,26 +257,84 @@ def _read_frame(path: Path, header: bool, texts: Sequence[str]) -> pd.DataFrame:
         from fedlib.datasets.tables import parse
 
         return parse("rows.arff", path.read_bytes())
-    if suffix not in {".csv", ".tsv", ".txt"}:
-        raise ValueError(
-            f"the format {suffix or 'without a suffix'} is unknown; known are .csv, .tsv, .txt,"
-            " .arff, .parquet and .npy"
-        )
-    frame = pd.read_csv(
-        path,
-        sep="\t" if suffix == ".tsv" else ",",
-        header=0 if header else None,
-        dtype=dict.fromkeys(texts, str),
-        index_col=False,
-        keep_default_na=False,  # a word such as NA is a word and not a missing value
-        na_values=[""],
-        **EXACT_NUMBERS,
-        encoding="utf-8-sig",
-    )
-    frame.columns = frame.columns.astype(str).str.strip()
-    if header and pd.to_numeric(pd.Series(frame.columns), errors="coerce").notna().all():
-        raise ValueError("the first row contains numbers instead of names; use --no-header")
+    raise ValueError(f"the format {suffix or 'without a suffix'} is unknown; known are {FORMATS}")
+
+
+def _read_text(path: Path, header: bool, texts: Sequence[str]) -> pd.DataFrame:
+    """Return the table in a text file; the columns ``texts`` remain text."""
+    separator, n_skipped = _separator(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(
+                path,
+                sep=separator,
+                skiprows=n_skipped,
+                header=None,
+                dtype=str,
+                nrows=1,
+                index_col=False,
+                skipinitialspace=True,
+                keep_default_na=False,
+                encoding="utf-8-sig",
+            )
+            names = [str(name).strip() for name in frame.iloc[0]] if header else None
+            if names is not None:
+                _check_names(names)
+            frame = pd.read_csv(
+                path,
+                sep=separator,
+                skiprows=n_skipped + header,
+                header=None,
+                names=names,
+                dtype=dict.fromkeys(texts, str),
+                index_col=False,
+                skipinitialspace=True,
+                keep_default_na=False,  # a word such as NA is a word and not a missing value
+                na_values=[""],
+                encoding="utf-8-sig",
+                **EXACT_NUMBERS,
+            )
+    except UnicodeDecodeError as error:
+        byte = f"0x{error.object[error.start]:02x}"
+        raise ValueError(f"the text is not UTF-8 (byte {byte}); save the file as UTF-8") from error
+    frame.columns = frame.columns.astype(str)
+    if separator != ",":
+        for name in frame.columns.difference(list(texts)):
+            frame[name] = _with_decimal_points(frame[name])
     return frame
+
+
+def _separator(path: Path) -> tuple[str, int]:
+    """Return the separator of a text file, and the number of lines to skip: 1 for ``sep=;``."""
+    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
+        first = file.readline(2**20).decode("utf-8-sig", "replace").rstrip()
+    if first.startswith("sep=") and len(first) == 5:  # written by Excel
+        return first[4], 1
+    if "," in first:
+        return ",", 0
+    return next((mark for mark in ";\t" if mark in first), ","), 0
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Raise ValueError if names of columns are numbers, empty or repeated."""
+    if pd.to_numeric(pd.Series(names), errors="coerce").notna().all():
+        raise ValueError("the first row contains numbers instead of names; use --no-header")
+    if "" in names:
+        raise ValueError(f"column {names.index('') + 1} has no name")
+    repeated = sorted(name for name, n in Counter(names).items() if n > 1)
+    if repeated:
+        raise ValueError(f"columns with the same name: {', '.join(repeated)}")
+
+
+def _with_decimal_points(column: pd.Series) -> pd.Series:
+    """Return a column of numbers with decimal commas as numbers, and any other column unchanged."""
+    if pd.api.types.is_numeric_dtype(column):
+        return column
+    texts = column.dropna().astype(str).str.strip()
+    if not len(texts) or not texts.str.fullmatch(DECIMAL_COMMA).all():
+        return column
+    return texts.str.replace(",", ".").astype(np.float64).reindex(column.index)
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -281,6 +364,12 @@ def _numbers(column: pd.Series) -> np.ndarray:
         value = str(column.iloc[first])[:40]
         raise ValueError(
             f"column {column.name!r} must contain finite numbers, got {value!r} in row {first + 1}"
+        )
+    if not pd.api.types.is_float_dtype(column) and (inexact := np.abs(numbers) > MAX_EXACT).any():
+        first = int(np.argmax(inexact))
+        raise ValueError(
+            f"column {column.name!r} must contain whole numbers within ±2**53, which are exact as"
+            f" 64-bit floats, got {str(column.iloc[first])[:40]} in row {first + 1}"
         )
     return numbers
 

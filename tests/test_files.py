@@ -1,5 +1,8 @@
 """Files: tables of every kind, what is wrong with them, and labels."""
 
+import gzip
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +59,23 @@ def test_files_without_names(rows, tmp_path):
         ("a.csv", "1,2\n3,4\n", {}, "the first row contains numbers instead of names"),
         ("a.csv", 'a,b\n1,2\n3,"4\n', {}, "cannot be read"),
         ("a.csv", "", {}, "cannot be read"),
+        ("a.csv", "a,b\n1,2\n3\n", {}, "column 'b' has no value in row 2"),
+        ("a.csv", "a,b\n1,2\n3,4,5\n", {}, "Expected 2 fields in line 3, saw 3"),
+        ("a.csv", "a,b\n1,2,3\n4,5,6\n", {}, "Length of header or names does not match"),
+        ("a.csv", "a;b\n1,5;x\n", {}, "'b' must contain finite numbers, got 'x' in row 1"),
+        ("a.csv", 'a,b\n"1,5",2\n', {}, "'a' must contain finite numbers, got '1,5' in row 1"),
+        ("a.csv", "a,b\n1.000,5;2\n", {}, "'b' must contain finite numbers, got '5;2' in row 1"),
+        ("a.csv", "a,b,a\n1,2,3\n", {}, "columns with the same name: a"),
+        ("a.csv", "a,,b\n1,2,3\n", {}, "column 2 has no name"),
+        (
+            "a.csv",
+            "a\n123456789012345678901\n",
+            {},
+            "within .*, got 123456789012345678901 in row 1",
+        ),
+        ("a.csv", "a\n1\n-9007199254740994\n", {}, "got -9007199254740994 in row 2"),
+        ("a.csv", "a\n2020-01-31\n", {}, "'a' must contain finite numbers, got '2020-01-31'"),
+        ("a.csv.gz", "a\n1\n", {}, "cannot be read: Not a gzipped file"),
         ("a.xls", "a", {}, "cannot be read: the format .xls is unknown; known are .csv"),
         ("a", "a", {}, "the format without a suffix is unknown"),
         ("a.parquet", "a", {}, "cannot be read"),
@@ -71,6 +91,55 @@ def test_invalid_tables_are_reported(name, text, options, message, tmp_path):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
         read_table(tmp_path / name, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.csv", b"\xef\xbb\xbfage,bmi\n41,1.5\n57,-20.25\n"),
+        ("a.csv", b'"age", "bmi"\r\n41, 1.5\r\n\r\n57, "-20.25"\r\n'),
+        ("a.csv", b"age;bmi\n41;1,5\n57;-20,25\n"),
+        ("a.csv", b"age;bmi\n41;1.5\n57;-20.25\n"),
+        ("a.txt", b"sep=;\nage;bmi\n41;1,5\n57;-20,25\n"),
+        ("a.csv", b"age\tbmi\n41\t1.5\n57\t-20.25\n"),
+        ("a.csv.gz", gzip.compress(b"age,bmi\n41,1.5\n57,-20.25\n")),
+        ("a.TSV.gz", gzip.compress(b"age\tbmi\n41\t1,5\n57\t-20,25\n")),
+    ],
+)
+def test_text_as_programs_write_it(name, data, tmp_path):
+    """Byte order marks, Excel's semicolons and decimal commas, Windows' line ends, compression."""
+    (tmp_path / name).write_bytes(data)
+    table = read_table(tmp_path / name)
+    assert table.X.to_dict("list") == {"age": [41, 57], "bmi": [1.5, -20.25]}
+
+
+def test_identifiers_remain_text(tmp_path):
+    """Long numbers and leading zeros are kept, and a decimal comma in them is no decimal comma."""
+    (tmp_path / "a.csv").write_text("id;x\n007;1,5\n123456789012345678901;2\n1,5;3\n")
+    table = read_table(tmp_path / "a.csv", ids="id")
+    assert table.ids.tolist() == ["007", "123456789012345678901", "1,5"]
+    assert table.X["x"].tolist() == [1.5, 2, 3]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "cp1252"])
+def test_other_encodings_are_named(encoding, tmp_path):
+    (tmp_path / "a.csv").write_bytes("größe,b\n1,2\n".encode(encoding))
+    with pytest.raises(ValueError, match=r"the text is not UTF-8 \(byte 0x..\); save the file as"):
+        read_table(tmp_path / "a.csv")
+
+
+def test_a_truncated_archive(tmp_path):
+    data = gzip.compress(b"a,b\n" + b"1,2\n" * 10_000)
+    (tmp_path / "a.csv.gz").write_bytes(data[: len(data) // 2])
+    with pytest.raises(ValueError, match="cannot be read: Compressed file ended"):
+        read_table(tmp_path / "a.csv.gz")
+
+
+def test_many_columns(tmp_path):
+    n = 20_000
+    names = ",".join(f"c{i}" for i in range(n))
+    (tmp_path / "a.csv").write_text(f"{names}\n{','.join(['1'] * n)}\n")
+    assert read_table(tmp_path / "a.csv").X.shape == (1, n)
 
 
 def test_an_array_of_one_axis_is_not_a_table(tmp_path):
@@ -120,3 +189,28 @@ def test_a_file_is_replaced_completely_or_not_at_all(tmp_path, monkeypatch):
     write_file(path, b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     assert path.read_bytes() == b"new"
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from fedlib.files import write_file
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    write_file(Path(sys.argv[1]), bytes(5000))
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    """A limit on the size of files stands for the full disk."""
+    path = tmp_path / "labels.csv"
+    write_file(path, b"old")
+    command = [sys.executable, "-c", FULL_DISK, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "OSError\n"
+    assert path.read_bytes() == b"old"
+    write_file(path, b"new")  # what is left of the first attempt is no obstacle
+    assert [p.name for p in tmp_path.iterdir()] == ["labels.csv"]
