@@ -10,7 +10,7 @@
 - ``page`` and ``anchor``: the page, as in `book/_toc.yml`, and the name of the place in it. A text
   names a place by ``(name)=``, or by the label of a formula. Several elements can share one.
 - ``verdict``: one of `VERDICTS`.
-- ``table``: the name of a table with numbers in `fidelity.csv`.
+- ``table``: the name of a table with numbers in `datasets/published.csv`.
 - ``note``: what was corrected, or why an element is partial or missing.
 """
 
@@ -19,6 +19,7 @@ import os
 import re
 from functools import cache
 
+import claims
 import nbformat
 import pandas as pd
 from study import ROOT
@@ -94,12 +95,25 @@ def in_html(words):
     return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(words, quote=False))
 
 
-def results(row, fidelity):
-    """Return the statuses of an element's rows in fidelity.csv, with their numbers."""
-    names = fidelity.loc[fidelity["source"] == row["source"], "table"]
-    if row["kind"] == "claim":
-        names = names[names.str.startswith(f"claim {row['number']},")]
-    else:
-        names = names[names == row["table"]]
-    counts = fidelity.loc[names.index, "status"].value_counts(sort=False)
+def results(row, numbers, tests):
+    """Return what was measured of a table or a claim, in a few words.
+
+    Parameters
+    ----------
+    row : mapping
+        A row of the list.
+    numbers : DataFrame
+        The rows of `fidelity.csv`, of printed numbers.
+    tests : DataFrame
+        The rows of `claims.csv`, of tests of claims.
+    """
+    if row["verdict"] == "judged":
+        tests = tests[tests["source"] == row["source"]]
+        tests = tests[claims.numbers(tests) == int(row["number"])]
+        printed = bool(tests["run"].eq("printed").all())  # tested on the printed numbers only
+        for claim in claims.combine(tests, printed=printed).itertuples() if len(tests) else ():
+            return f"{claim.status}, in {claim.agreeing} of {claim.runs} runs"
+        return ""
+    rows = numbers[(numbers["source"] == row["source"]) & (numbers["table"] == row["table"])]
+    counts = rows["status"].value_counts(sort=False)
     return ", ".join(f"{count} {status}" for status, count in counts.items())
