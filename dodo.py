@@ -118,7 +118,7 @@ def task_notebook():
                 "file_dep": [
                     source,
                     *COMMON,
-                    *(name for name in needs if "/" in name),
+                    *(path for name in needs if "/" in name for path in files(name)),
                     *(path for name in needed for path in results_of(profile, name)),
                 ],
                 "task_dep": [
@@ -130,6 +130,11 @@ def task_notebook():
                 "uptodate": [config_changed({"parameters": parameters}), result_dep("data")],
                 "verbosity": 0,
             }
+
+
+def files(name):
+    """Return the files that an entry of `needs` names: one, or those that match its ``*``."""
+    return sorted(map(str, Path().glob(name))) if "*" in name else [name]
 
 
 def run_notebook(arguments):

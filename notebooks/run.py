@@ -42,6 +42,10 @@ ENVIRONMENT = {
 CELL_FILE = re.compile(r"/[^\s\"']*/ipykernel_\d+/\d+\.py")
 STYLED_TABLE = re.compile(r"\bT_[0-9a-f]{5}(?=[_\"\s])")  # pandas chooses the identifier at random
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+# What gives a place in a page a name: `(name)=`, the option of a formula, a label after `$$`.
+TARGET = re.compile(
+    r"^\([a-z0-9-]+\)=[ \t]*\n?|^:label:.*\n|(?<=\$\$) *\([a-z0-9-]+\)$", re.MULTILINE
+)
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 TRACEBACK_LINES = 15
 
@@ -137,6 +141,16 @@ def strip(notebook):
     return notebook
 
 
+def drop_targets(notebook):
+    """Remove the names of places from the text, for a page that repeats another one's text.
+
+    A name must be unique in the book. Links lead to the page of the first parameter set.
+    """
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = TARGET.sub("", cell.source)
+
+
 def main(arguments=None):
     """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -167,6 +181,8 @@ def main(arguments=None):
     except NotebookError as error:
         print(error)
         return 1
+    if options.target.stem != options.source.stem:
+        drop_targets(notebook)
     options.target.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, options.target)
     return 0

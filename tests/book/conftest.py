@@ -29,12 +29,19 @@ sys.exit(process.exitcode)
 def run_notebook(tmp_path):
     """Return a function that runs a notebook, as a command or in a forked process.
 
-    The notebook has a title, a cell of parameters and the given code cells. The function returns
-    the finished process and the path of the executed notebook.
+    The notebook `small` has a title, a cell of parameters and the given code cells. The function
+    returns the finished process and the path of the executed notebook.
     """
 
-    def run(*sources, parameters="{}", results=(), target="out.ipynb", forked=False):
-        cells = [v4.new_markdown_cell("# A notebook"), PARAMETERS, *map(v4.new_code_cell, sources)]
+    def run(
+        *sources,
+        parameters="{}",
+        results=(),
+        target="out.ipynb",
+        forked=False,
+        title="# A notebook",
+    ):
+        cells = [v4.new_markdown_cell(title), PARAMETERS, *map(v4.new_code_cell, sources)]
         for number, cell in enumerate(cells):
             cell.id = str(number)
         notebook = v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL})

@@ -48,6 +48,15 @@ def test_a_notebook_depends_on_the_results_it_needs(dodo):
     assert {Path(f"_build/results/quick/{name}.csv") for name in results} <= needed
 
 
+def test_a_notebook_depends_on_the_files_it_needs(dodo):
+    Path("notebooks/study.yml").write_text("first: {needs: [book/x.csv, book/*.md], quick: {a: }}")
+    for name in ("b.md", "a.md", "c.txt"):
+        (Path("book") / name).write_text("")
+    (task,) = (task for task in dodo.task_notebook() if task["name"] == "quick/first")
+    needed = [path for path in task["file_dep"] if path.startswith("book/")]
+    assert needed == ["book/x.csv", "book/a.md", "book/b.md"]
+
+
 def test_stale_results_are_removed(dodo):
     dodo.drop_stale_results()
     assert {path.name for path in Path("_build/results/full").iterdir()} == {"first.csv", "n-9.csv"}

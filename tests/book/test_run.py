@@ -75,6 +75,41 @@ def test_a_dead_kernel_is_reported_with_its_cell(run_notebook):
     assert lines[-1].startswith("The kernel died")
 
 
+TITLE = """(f-table-1)=
+# A notebook
+
+(f-section-1)=
+(f-section-1-1)=
+(See the text)=1.
+
+$$a$$ (f-equation-1)
+
+```{math}
+:label: f-equation-2
+b
+```
+"""
+WITHOUT_TARGETS = """# A notebook
+
+(See the text)=1.
+
+$$a$$
+
+```{math}
+b
+```"""
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [("small.ipynb", TITLE.strip()), ("small-other.ipynb", WITHOUT_TARGETS)],
+)
+def test_only_the_first_page_of_a_notebook_has_targets(run_notebook, target, text):
+    done, executed = run_notebook(target=f"out/{target}", title=TITLE)
+    assert done.returncode == 0, done.stdout
+    assert cells(executed)[0].source.strip() == text
+
+
 @pytest.mark.parametrize(("written", "status"), [("table.csv", 0), ("other.csv", 1)])
 def test_missing_results_are_an_error(run_notebook, tmp_path, written, status):
     (tmp_path / "results").mkdir()
