@@ -6,6 +6,7 @@ afford many thousand models. One fit returns the predictions after several numbe
 the first trees of a longer run are those of a shorter one.
 """
 
+from itertools import pairwise
 from math import ceil, log2
 from typing import NamedTuple
 
@@ -67,7 +68,7 @@ def boost(parts, X_new, grid, options):
     y = np.concatenate([classes for _, classes in parts])
     starts = np.append(0, np.cumsum([len(classes) for _, classes in parts]))
     order = np.empty((X.shape[1], len(X)), np.int32)
-    for a, b in zip(starts[:-1], starts[1:], strict=True):
+    for a, b in pairwise(starts):
         order[:, a:b] = np.argsort(X[a:b].T, axis=1, kind="stable")
     owner = np.repeat(starts[:-1], np.diff(starts))
     values = np.take_along_axis(X.T, order + owner, axis=1)

@@ -231,12 +231,16 @@ def _original(job, fits, train, new):
     return margins, 0
 
 
+def deal(job, fits, train, n_clients):
+    """Return the parts of the clients that hold these training rows."""
+    X, y = fits.X[train], fits.y[train]
+    dealt = split_rows(X, n_clients, y, job.setting.dealing, random_state=job.seed)
+    return [(X[part], y[part]) for part in dealt]
+
+
 def _federated(job, fits, train, new, n_clients):
     setting = job.setting
-    dealt = split_rows(
-        fits.X[train], n_clients, fits.y[train], setting.dealing, random_state=job.seed
-    )
-    parts = [(fits.X[train[part]], fits.y[train[part]]) for part in dealt]
+    parts = deal(job, fits, train, n_clients)
     options = f_boosting.Options(
         setting.depth,
         setting.rate,
@@ -332,27 +336,32 @@ def _decode(text):
 def settings_of(**choices):
     """Return the settings with every combination of these values."""
     names = list(choices)
-    return [Setting(**dict(zip(names, values, strict=True))) for values in product(*choices.values())]
+    return [
+        Setting(**dict(zip(names, values, strict=True))) for values in product(*choices.values())
+    ]
 
 
 SETTINGS = {
-    "small": settings_of(
-        depth=(2, 3, 4, 6, 8), rate=(0.05, 0.1, 0.3, 0.5), limit=(0.0, 1.0, 3.0)
-    ),
+    "small": settings_of(depth=(2, 3, 4, 6, 8), rate=(0.05, 0.1, 0.3, 0.5), limit=(0.0, 1.0, 3.0)),
     "small-federated": settings_of(
-        depth=(2, 3, 4, 6),
-        rate=(0.1, 0.3, 0.5),
+        depth=(2, 3, 6),
+        rate=(0.1, 0.3),
         limit=(0.0, 1.0),
         leaf=("all", "parent"),
         update=("server", "client"),
     ),
     "volume": settings_of(
-        preparation=("fifth of all", "fifth of sample"), depth=(3, 4, 6, 8), rate=(0.1, 0.3, 0.5)
+        preparation=("fifth of all", "fifth of sample", "folds"),
+        depth=(3, 4, 6, 8),
+        rate=(0.1, 0.3, 0.5),
+    ),
+    "volume-ID": settings_of(
+        preparation=("fifth of all, ID", "folds, ID"), depth=(4, 6, 8), rate=(0.1, 0.3, 0.5)
     ),
     "volume-federated": settings_of(
-        preparation=("fifth of all",),
-        depth=(3, 4, 6),
-        rate=(0.1, 0.3, 0.5),
+        preparation=("folds", "fifth of all"),
+        depth=(4, 6),
+        rate=(0.3, 0.5),
         update=("server", "client"),
     ),
     "imbalance": settings_of(
@@ -363,15 +372,28 @@ SETTINGS = {
     ),
 }
 TABLES_OF = {"small": SMALL, "volume": ("3.6",), "imbalance": ("3.7",)}
-SPLITS = {"small": 10, "volume": 4, "imbalance": 3}
+ROUNDS = (  # a stage, its first split, and the split after its last one
+    ("small", 0, 4),
+    ("volume", 0, 4),
+    ("volume-ID", 0, 4),
+    ("imbalance", 0, 4),
+    ("small-federated", 0, 4),
+    ("volume-federated", 0, 4),
+    ("imbalance-federated", 0, 4),
+    ("small", 4, 10),
+    ("small-federated", 4, 10),
+)
+FINAL_SPLITS = {"small": 50, "volume": 20, "imbalance": 20}
 
 
 def plan(stages=tuple(SETTINGS)):
     """Yield the jobs of these stages: first one split of all settings, then the next split."""
-    for stage in stages:
+    for stage, first, stop in ROUNDS:
+        if stage not in stages:
+            continue
         kind = stage.split("-")[0]
         method = FEDERATED if "federated" in stage else ORIGINAL
-        for seed in range(SPLITS[kind]):
+        for seed in range(first, stop):
             for table in TABLES_OF[kind]:
                 for condition in CONDITIONS[table]:
                     for setting in SETTINGS[stage]:
@@ -394,13 +416,48 @@ def search(journal, jobs, minutes=np.inf):
     return remaining
 
 
+def continue_from(kept, journal, minutes=np.inf):
+    """Copy a kept journal and run the jobs of the plan that it lacks, then those of `finals`."""
+    journal = Path(journal)
+    if not journal.exists():
+        journal.parent.mkdir(parents=True, exist_ok=True)
+        journal.write_text(Path(kept).read_text(encoding="utf-8"), encoding="utf-8")
+    search(Journal(journal), plan(), minutes)
+    return search(Journal(journal), finals(journal), minutes)
+
+
+def finals(journal):
+    """Yield the jobs of the most plausible setting of each table, on `FINAL_SPLITS` splits."""
+    import f_likelihood  # it imports this module
+
+    runs = read([journal])
+    chosen = f_likelihood.chosen(runs)
+    for seed in range(max(FINAL_SPLITS.values())):
+        for _, row in chosen.iterrows():
+            table, kind = row["table"], next(k for k, t in TABLES_OF.items() if row["table"] in t)
+            if seed >= FINAL_SPLITS[kind]:
+                continue
+            for method in (ORIGINAL, FEDERATED):
+                setting = f_likelihood.setting_of(row, method)
+                for condition in CONDITIONS[table]:
+                    yield Job(table, condition, method, setting, seed)
+
+
+def count_fits(runs):
+    """Return how many models these rows of `read` are from."""
+    jobs = runs.drop_duplicates([*KEY, "n_clients"])["table"]
+    return int(jobs.map(lambda table: 4 if table in SMALL else 1).sum())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("journal")
     parser.add_argument("--minutes", type=float, default=np.inf)
     parser.add_argument("--stages", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--finals", action="store_true", help="run the most plausible settings")
     options = parser.parse_args()
-    remaining = search(Journal(options.journal), plan(options.stages), options.minutes)
+    jobs = finals(options.journal) if options.finals else plan(options.stages)
+    remaining = search(Journal(options.journal), jobs, options.minutes)
     print(f"{remaining} jobs remain")
 
 
