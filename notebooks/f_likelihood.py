@@ -122,22 +122,25 @@ def log_likelihoods(values, printed):
     return likelihood, stats.f.sf(distance / d, d, df)
 
 
-def blocks(runs, n_splits):
-    """Yield each row of F's tables with the settings measured for it and their scores.
+def blocks(runs):
+    """Yield each row of F's tables with the settings of one preparation and their scores.
 
     A block is (table, condition, n_clients), a table of settings and numbers of trees, and an array
-    (settings, splits, scores) in the order of `all_scores`. Settings with fewer than ``n_splits``
-    splits are left out; of the others, the first ones count.
+    (settings, splits, scores) in the order of `all_scores`. The first `f_search.COARSE_SPLITS`
+    splits count; settings with fewer are left out.
     """
-    runs, keys = runs[runs["seed"] < n_splits], [*SETTING, "trees"]
-    for place, rows in runs.groupby(["table", "condition", "n_clients"], sort=False):
-        names = all_scores(place[0])
+    keys = [*SETTING, "trees"]
+    # The spread depends on the rows that are scored, so each preparation is a block of its own.
+    by = ["table", "condition", "n_clients", "preparation"]
+    for (*place, _), rows in runs.groupby(by, sort=False):
+        n_splits = f_search.COARSE_SPLITS[f_search.kind_of(place[0])]
+        names, rows = all_scores(place[0]), rows[rows["seed"] < n_splits]
         rows = rows.sort_values([*keys, "seed"], kind="stable")
         complete = rows.groupby(keys, sort=False)["seed"].transform("size") == n_splits
         rows = rows[complete.to_numpy()]
         if len(rows):
             values = rows[names].to_numpy().reshape(-1, n_splits, len(names))
-            yield place, rows[keys].iloc[::n_splits].reset_index(drop=True), values
+            yield tuple(place), rows[keys].iloc[::n_splits].reset_index(drop=True), values
 
 
 def all_scores(table):
@@ -146,10 +149,10 @@ def all_scores(table):
     return [f"{part} {name}" for part in parts for name in f_search.SCORES]
 
 
-def by_row(runs, n_splits):
+def by_row(runs):
     """Return likelihood and joint p-value of each printed row under each setting of `blocks`."""
     printed, found = printed_scores(), []
-    for place, settings, values in blocks(runs, n_splits):
+    for place, settings, values in blocks(runs):
         names = measures(place[0])
         columns = [all_scores(place[0]).index(name) for name in names]
         target = printed.loc[place, names].to_numpy(float)
@@ -159,14 +162,14 @@ def by_row(runs, n_splits):
     return pd.concat(found, ignore_index=True)
 
 
-def inside(runs, n_splits):
+def inside(runs):
     """Return for each printed number and setting whether it is in the predicted central 95 %.
 
     One row per number and setting, with the columns ``mean``, ``low``, ``high`` and ``within``. The
     limits are those of `predict`, because few splits have no reliable quantiles.
     """
     printed, found = printed_scores(), []
-    for place, settings, values in blocks(runs, n_splits):
+    for place, settings, values in blocks(runs):
         where = dict(zip(("table", "condition", "n_clients"), place, strict=True))
         mean, variance, *_, df = predict(values)
         margin = stats.t.ppf(0.975, df) * np.sqrt(variance)
@@ -236,9 +239,9 @@ def best(settings, by="whole", number=1):
     return ordered.groupby("table", sort=False).head(number).reset_index(drop=True)
 
 
-def chosen(runs, n_splits=4):
-    """Return the most plausible setting of each whole table, judged on these splits."""
-    return best(together(by_setting(by_row(runs, n_splits))))
+def chosen(runs):
+    """Return the most plausible setting of each whole table."""
+    return best(together(by_setting(by_row(runs))))
 
 
 def setting_of(row, method):
@@ -251,6 +254,110 @@ def setting_of(row, method):
     types = {name: type(getattr(default, name)) for name in names if name in row}
     values = {name: types[name](row[name]) for name in types}
     return default._replace(**values)
+
+
+def describe(row, method, trees):
+    """Return a setting in words."""
+    number = "F's rule" if trees == f_search.RULE else f"{trees} trees"
+    words = [f"{number}, depth {row['depth']}, rate {row['rate']}", f"limit {row['limit']}"]
+    if row["preparation"] != "hold-out":
+        words.append(f"rows: {row['preparation']}")
+    if method == f_search.FEDERATED:
+        words += [f"leaf {row['leaf']}", f"update by the {row['update']}"]
+    elif row["start"] == "share":
+        words.append("start at P/(P + N)")
+    return ", ".join(words)
+
+
+def reach(runs, settings):
+    """Return for each printed number how many settings give it, and the most plausible of them.
+
+    Parameters
+    ----------
+    runs : DataFrame
+        From `f_search.read`.
+    settings : DataFrame
+        From `by_setting`; the likelihood of the whole table orders the settings.
+
+    Returns
+    -------
+    DataFrame
+        One row per table, condition, number of clients and score, with ``within`` and ``tried``
+        (numbers of settings) and ``reach`` (in words).
+    """
+    found = inside(runs)
+    found["method"] = np.where(found["n_clients"] == 1, f_search.ORIGINAL, f_search.FEDERATED)
+    keys = ["table", "method", *SETTING, "trees"]
+    found = found.merge(settings[[*keys, "whole"]], on=keys, how="left")
+    found = found.sort_values("whole", ascending=False, kind="stable", na_position="last")
+    rows = []
+    for place, group in found.groupby(["table", "condition", "n_clients", "score"], sort=False):
+        fitting = group[group["within"]]
+        words = f"not reachable by any of {len(group)} settings tried"
+        if len(fitting):
+            first = fitting.iloc[0]
+            words = f"reachable with {describe(first, first['method'], first['trees'])}"
+            words += f" ({len(fitting)} of {len(group)} settings tried)"
+        rows.append((*place, len(fitting), len(group), words))
+    columns = ["table", "condition", "n_clients", "score", "within", "tried", "reach"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def intervals(runs, chosen, reached):
+    """Return the intervals of every printed number under the chosen setting of its table.
+
+    All splits of the setting count. The columns are those of `boosting_study.plausible_intervals`.
+    """
+    published = pd.concat(
+        [study.published(source="F", table=table) for table in f_search.TABLES], ignore_index=True
+    )
+    places = reached.set_index(["table", "condition", "n_clients", "score"])["reach"]
+    spreads = {}
+    for _, row in chosen.iterrows():
+        for place, values in of_chosen(runs, row):
+            spreads[place] = values
+    rows = []
+    for number in published.to_dict("records"):
+        table, n = number["table"], int(number["run"].split()[0]) if number["run"] else 1
+        small = table in f_search.SMALL
+        part = number["condition"] if small else "test"
+        score = f"{part} {boosting_study.PRINTED[number['metric']]}"
+        place = table, "" if small else number["condition"], n
+        if place not in spreads:
+            continue
+        of_row = spreads[place]
+        values = of_row["values"][:, all_scores(table).index(score)]
+        low, high = np.quantile(values, (0.025, 0.975))
+        spread = {"mean": values.mean(), "low": low, "high": high, "splits": len(values)}
+        rest = {name: of_row[name] for name in ("p_value", "same", "setting")}
+        key = {name: number[name] for name in (*study.KEY, "published")}
+        rows.append(key | spread | rest | {"reach": places[(*place, score)]})
+    return pd.DataFrame(rows)
+
+
+def of_chosen(runs, row):
+    """Yield each row of a table with its scores (splits, scores) under a setting of `together`.
+
+    Besides the ``values``: the ``setting`` in words, the ``p_value`` of the printed row, and
+    ``same``, the number of splits that print all digits of the row.
+    """
+    printed = printed_scores()
+    for method in (f_search.ORIGINAL, f_search.FEDERATED):
+        setting = setting_of(row, method)
+        trees = row["trees of the original"] if method == f_search.ORIGINAL else row["trees"]
+        key = pd.Series(map(str, setting), SETTING)
+        is_there = (runs[SETTING] == key).all(axis=1) & (runs["method"] == method)
+        of_setting = runs[is_there & (runs["table"] == row["table"]) & (runs["trees"] == trees)]
+        for place, rows in of_setting.groupby(["table", "condition", "n_clients"], sort=False):
+            names, vector = all_scores(place[0]), measures(place[0])
+            values = rows.sort_values("seed")[names].to_numpy()
+            columns = [names.index(name) for name in vector]
+            target = printed.loc[place, vector].to_numpy(float)
+            _, p_value = log_likelihoods(values[None, :, columns], target)
+            cut = np.floor(values[:, columns] * 1000 + 1e-6) == np.round(1000 * target)
+            words = describe(key, method, trees)
+            found = {"setting": words, "p_value": p_value[0], "same": cut.all(axis=1).sum()}
+            yield place, found | {"values": values}
 
 
 def possible_means(sizes):

@@ -38,6 +38,7 @@ CONDITIONS = dict.fromkeys(SMALL, ("",)) | {
 }
 SMALL_GRID = (5, 10, 15, 20, 30, 40, 50, 75, 100, 150)
 GRID = dict.fromkeys(SMALL, SMALL_GRID) | dict.fromkeys(("3.6", "3.7"), SMALL_GRID[:-1])
+FEDERATED_GRID = GRID | dict.fromkeys(("3.6", "3.7"), SMALL_GRID[:-3])  # a tree costs much there
 RULE = "rule"  # in place of a number of trees: F's stopping rule
 TOL = 0.004  # F's example
 SCORES = ("accuracy", "AUC", "sensitivity", "NPV")
@@ -251,7 +252,7 @@ def _federated(job, fits, train, new, n_clients):
         setting.update == "client",
         TOL,
     )
-    return f_boosting.boost(parts, fits.X[new], GRID[job.table], options)
+    return f_boosting.boost(parts, fits.X[new], FEDERATED_GRID[job.table], options)
 
 
 # The journal
@@ -308,7 +309,9 @@ def read(paths):
     blocks = []
     for (table, method), group in lines.groupby(["table", "method"], sort=False):
         numbers = (1,) if method == ORIGINAL else N_CLIENTS[table]
-        trees = [*map(str, GRID[table]), *([] if method == ORIGINAL else [RULE])]
+        trees = [*map(str, GRID[table])]
+        if method == FEDERATED:
+            trees = [*map(str, FEDERATED_GRID[table]), RULE]
         names = [f"test {name}" for name in SCORES]
         if table in SMALL:
             names = [f"validation {name}" for name in SCORES] + names
@@ -344,46 +347,57 @@ def settings_of(**choices):
 SETTINGS = {
     "small": settings_of(depth=(2, 3, 4, 6, 8), rate=(0.05, 0.1, 0.3, 0.5), limit=(0.0, 1.0, 3.0)),
     "small-federated": settings_of(
-        depth=(2, 3, 6),
-        rate=(0.1, 0.3),
+        depth=(3, 6, 8),
+        rate=(0.3, 0.5),
         limit=(0.0, 1.0),
         leaf=("all", "parent"),
         update=("server", "client"),
+    ),
+    "small-federated-slow": settings_of(
+        depth=(3, 6), rate=(0.1,), limit=(0.0, 1.0), update=("server", "client")
     ),
     "volume": settings_of(
         preparation=("fifth of all", "fifth of sample", "folds"),
         depth=(3, 4, 6, 8),
         rate=(0.1, 0.3, 0.5),
     ),
-    "volume-ID": settings_of(
-        preparation=("fifth of all, ID", "folds, ID"), depth=(4, 6, 8), rate=(0.1, 0.3, 0.5)
-    ),
+    "volume-refined": settings_of(
+        preparation=("folds",), depth=(7, 8, 10, 12), rate=(0.4, 0.5, 0.7)
+    )
+    + settings_of(preparation=("folds, ID",), depth=(6, 8), rate=(0.3, 0.5)),
     "volume-federated": settings_of(
-        preparation=("folds", "fifth of all"),
-        depth=(4, 6),
-        rate=(0.3, 0.5),
-        update=("server", "client"),
+        preparation=("folds",), depth=(6, 8), rate=(0.3, 0.5), update=("server", "client")
     ),
     "imbalance": settings_of(
         preparation=("equal", "fewer positives", "all rows"), depth=(3, 6, 8), rate=(0.1, 0.3, 0.5)
     ),
+    "imbalance-refined": settings_of(
+        preparation=("fewer positives",), depth=(7, 8, 10, 12), rate=(0.4, 0.5, 0.7)
+    )
+    + settings_of(preparation=("fewer positives, ID",), depth=(6, 8), rate=(0.3, 0.5)),
     "imbalance-federated": settings_of(
-        preparation=("equal",), depth=(3, 6), rate=(0.1, 0.3), update=("server", "client")
+        preparation=("fewer positives",), depth=(6, 8), rate=(0.3, 0.5), update=("server", "client")
     ),
 }
 TABLES_OF = {"small": SMALL, "volume": ("3.6",), "imbalance": ("3.7",)}
 ROUNDS = (  # a stage, its first split, and the split after its last one
     ("small", 0, 4),
-    ("volume", 0, 4),
-    ("volume-ID", 0, 4),
-    ("imbalance", 0, 4),
+    ("volume", 0, 3),
+    ("imbalance", 0, 3),
+    ("imbalance-refined", 0, 3),
+    ("volume-refined", 0, 3),
+    ("imbalance-federated", 0, 3),
     ("small-federated", 0, 4),
-    ("volume-federated", 0, 4),
-    ("imbalance-federated", 0, 4),
-    ("small", 4, 10),
-    ("small-federated", 4, 10),
+    ("volume-federated", 0, 3),
+    ("small-federated-slow", 0, 4),
 )
+COARSE_SPLITS = {"small": 4, "volume": 3, "imbalance": 3}  # with which settings are compared
 FINAL_SPLITS = {"small": 50, "volume": 20, "imbalance": 20}
+
+
+def kind_of(table):
+    """Return the kind of experiment: the key of `TABLES_OF`, `COARSE_SPLITS`, `FINAL_SPLITS`."""
+    return next(kind for kind, tables in TABLES_OF.items() if table in tables)
 
 
 def plan(stages=tuple(SETTINGS)):
@@ -434,8 +448,8 @@ def finals(journal):
     chosen = f_likelihood.chosen(runs)
     for seed in range(max(FINAL_SPLITS.values())):
         for _, row in chosen.iterrows():
-            table, kind = row["table"], next(k for k, t in TABLES_OF.items() if row["table"] in t)
-            if seed >= FINAL_SPLITS[kind]:
+            table = row["table"]
+            if seed >= FINAL_SPLITS[kind_of(table)]:
                 continue
             for method in (ORIGINAL, FEDERATED):
                 setting = f_likelihood.setting_of(row, method)
