@@ -182,7 +182,9 @@ def inside(runs):
             spread = {"low": low[:, column], "high": high[:, column]}
             spread |= {"mean": values[:, :, column].mean(axis=1), "within": within}
             found.append(settings.assign(**where, score=name, printed=number, **spread))
-    return pd.concat(found, ignore_index=True)
+    found = pd.concat(found, ignore_index=True)
+    method = np.where(found["n_clients"] == 1, f_search.ORIGINAL, f_search.FEDERATED)
+    return found.assign(method=method)
 
 
 def half_of(table, condition, n_clients):
@@ -269,13 +271,13 @@ def describe(row, method, trees):
     return ", ".join(words)
 
 
-def reach(runs, settings):
+def reach(found, settings):
     """Return for each printed number how many settings give it, and the most plausible of them.
 
     Parameters
     ----------
-    runs : DataFrame
-        From `f_search.read`.
+    found : DataFrame
+        From `inside`.
     settings : DataFrame
         From `by_setting`; the likelihood of the whole table orders the settings.
 
@@ -285,8 +287,6 @@ def reach(runs, settings):
         One row per table, condition, number of clients and score, with ``within`` and ``tried``
         (numbers of settings) and ``reach`` (in words).
     """
-    found = inside(runs)
-    found["method"] = np.where(found["n_clients"] == 1, f_search.ORIGINAL, f_search.FEDERATED)
     keys = ["table", "method", *SETTING, "trees"]
     found = found.merge(settings[[*keys, "whole"]], on=keys, how="left")
     found = found.sort_values("whole", ascending=False, kind="stable", na_position="last")

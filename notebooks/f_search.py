@@ -5,12 +5,12 @@ per number of clients. All jobs form a *plan*, the most informative first. The *
 file with one line per finished job, so a killed search loses one job at most, and a search
 continues where the journal ends:
 
-    python notebooks/f_search.py JOURNAL [--minutes 60] [--stages small small-federated]
+    python notebooks/f_search.py book/results/f_search.csv --minutes 60 --finals
 """
 
 import argparse
 import time
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -347,14 +347,18 @@ def settings_of(**choices):
 SETTINGS = {
     "small": settings_of(depth=(2, 3, 4, 6, 8), rate=(0.05, 0.1, 0.3, 0.5), limit=(0.0, 1.0, 3.0)),
     "small-federated": settings_of(
-        depth=(3, 6, 8),
+        depth=(3, 6),
         rate=(0.3, 0.5),
         limit=(0.0, 1.0),
         leaf=("all", "parent"),
         update=("server", "client"),
     ),
-    "small-federated-slow": settings_of(
-        depth=(3, 6), rate=(0.1,), limit=(0.0, 1.0), update=("server", "client")
+    "small-federated-wide": settings_of(
+        depth=(2, 3, 6, 8),
+        rate=(0.1, 0.3, 0.5),
+        limit=(0.0, 1.0),
+        leaf=("all", "ended", "parent"),
+        update=("server", "client"),
     ),
     "volume": settings_of(
         preparation=("fifth of all", "fifth of sample", "folds"),
@@ -366,7 +370,14 @@ SETTINGS = {
     )
     + settings_of(preparation=("folds, ID",), depth=(6, 8), rate=(0.3, 0.5)),
     "volume-federated": settings_of(
-        preparation=("folds",), depth=(6, 8), rate=(0.3, 0.5), update=("server", "client")
+        preparation=("folds",), depth=(6, 8), rate=(0.5,), leaf=("all", "parent")
+    ),
+    "volume-federated-wide": settings_of(
+        preparation=("folds",),
+        depth=(4, 6, 8),
+        rate=(0.3, 0.5),
+        leaf=("all", "parent"),
+        update=("server", "client"),
     ),
     "imbalance": settings_of(
         preparation=("equal", "fewer positives", "all rows"), depth=(3, 6, 8), rate=(0.1, 0.3, 0.5)
@@ -377,6 +388,14 @@ SETTINGS = {
     + settings_of(preparation=("fewer positives, ID",), depth=(6, 8), rate=(0.3, 0.5)),
     "imbalance-federated": settings_of(
         preparation=("fewer positives",), depth=(6, 8), rate=(0.3, 0.5), update=("server", "client")
+    )
+    + settings_of(preparation=("fewer positives",), depth=(6, 8), rate=(0.5,), leaf=("parent",)),
+    "imbalance-federated-wide": settings_of(
+        preparation=("fewer positives", "equal"),
+        depth=(6, 8),
+        rate=(0.3, 0.5),
+        leaf=("all", "parent"),
+        update=("server", "client"),
     ),
 }
 TABLES_OF = {"small": SMALL, "volume": ("3.6",), "imbalance": ("3.7",)}
@@ -384,15 +403,17 @@ ROUNDS = (  # a stage, its first split, and the split after its last one
     ("small", 0, 4),
     ("volume", 0, 3),
     ("imbalance", 0, 3),
+    ("small-federated", 0, 3),
+    ("imbalance-federated", 0, 3),
+    ("volume-federated", 0, 3),
     ("imbalance-refined", 0, 3),
     ("volume-refined", 0, 3),
-    ("imbalance-federated", 0, 3),
-    ("small-federated", 0, 4),
-    ("volume-federated", 0, 3),
-    ("small-federated-slow", 0, 4),
+    ("small-federated-wide", 0, 3),
+    ("volume-federated-wide", 0, 3),
+    ("imbalance-federated-wide", 0, 3),
 )
-COARSE_SPLITS = {"small": 4, "volume": 3, "imbalance": 3}  # with which settings are compared
-FINAL_SPLITS = {"small": 50, "volume": 20, "imbalance": 20}
+COARSE_SPLITS = {"small": 3, "volume": 3, "imbalance": 3}  # with which settings are compared
+FINAL_SPLITS = {"small": 50, "volume": 10, "imbalance": 10}
 
 
 def kind_of(table):
@@ -430,12 +451,17 @@ def search(journal, jobs, minutes=np.inf):
     return remaining
 
 
-def continue_from(kept, journal, minutes=np.inf):
-    """Copy a kept journal and run the jobs of the plan that it lacks, then those of `finals`."""
+def copy(kept, journal):
+    """Copy a kept journal, if there is one, unless the journal has begun."""
     journal = Path(journal)
+    journal.parent.mkdir(parents=True, exist_ok=True)
     if not journal.exists():
-        journal.parent.mkdir(parents=True, exist_ok=True)
-        journal.write_text(Path(kept).read_text(encoding="utf-8"), encoding="utf-8")
+        text = Path(kept).read_text(encoding="utf-8") if Path(kept).exists() else Journal.header
+        journal.write_text(text, encoding="utf-8")
+
+
+def search_all(journal, minutes=np.inf):
+    """Run all jobs of the plan that a journal lacks, and then those of `finals`."""
     search(Journal(journal), plan(), minutes)
     return search(Journal(journal), finals(journal), minutes)
 
@@ -458,9 +484,11 @@ def finals(journal):
 
 
 def count_fits(runs):
-    """Return how many models these rows of `read` are from."""
-    jobs = runs.drop_duplicates([*KEY, "n_clients"])["table"]
-    return int(jobs.map(lambda table: 4 if table in SMALL else 1).sum())
+    """Return how many models these rows of `read` are from, by table and method."""
+    models = runs.drop_duplicates([*KEY, "n_clients"])
+    each = np.where(models["table"].isin(SMALL), 4, 1)
+    each = np.where(models["preparation"].str.startswith("folds"), 3, each)
+    return models.assign(fits=each).groupby(["table", "method"])["fits"].sum()
 
 
 def main():
@@ -468,9 +496,15 @@ def main():
     parser.add_argument("journal")
     parser.add_argument("--minutes", type=float, default=np.inf)
     parser.add_argument("--stages", nargs="+", choices=SETTINGS, default=list(SETTINGS))
-    parser.add_argument("--finals", action="store_true", help="run the most plausible settings")
+    parser.add_argument(
+        "--finals",
+        action="store_true",
+        help="then run the most plausible setting of each table on more splits",
+    )
     options = parser.parse_args()
-    jobs = finals(options.journal) if options.finals else plan(options.stages)
+    jobs = plan(options.stages)
+    if options.finals:
+        jobs = chain(jobs, finals(options.journal))  # chosen when all jobs of the plan are done
     remaining = search(Journal(options.journal), jobs, options.minutes)
     print(f"{remaining} jobs remain")
 
