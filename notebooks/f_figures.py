@@ -9,33 +9,48 @@ COLOURS = dict(
     zip(f_search.TABLES, ("#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#444444"), strict=True)
 )
 MARKERS = dict(zip(f_search.TABLES, "os^Dv", strict=True))
-LABELS = {"trees": "trees", "depth": "maximum depth", "rate": "learning rate"}
+LABELS = {
+    "trees": "trees",
+    "depth": "maximum depth",
+    "rate": "learning rate",
+    "leaf": "leaf",
+    "update": "update by the",
+}
 LOWEST = -25  # differences below are drawn here
 
 
-def profiles(settings):
-    """Draw the best likelihood per value of a parameter, less the best of the table."""
-    figure, axes = plt.subplots(1, 3, figsize=(11, 3.9), sharey=True, layout="constrained")
-    for ax, (name, label) in zip(axes, LABELS.items(), strict=True):
+def profiles(settings, names):
+    """Draw the best likelihood per value of these parameters, less the best of the table."""
+    figure, axes = plt.subplots(
+        1,
+        len(names),
+        figsize=(11, 3.9),
+        sharey=True,
+        layout="constrained",
+        width_ratios=names.values(),
+    )
+    for ax, name in zip(axes, names, strict=True):
         values = sorted(settings[name].unique(), key=_number)
         for table, rows in settings.groupby("table", sort=True):
-            best = rows.groupby(name)["whole"].max() - rows["whole"].max()
-            best = best.reindex([value for value in values if value in best.index])
-            places = [values.index(value) for value in best.index]
+            best = (rows.groupby(name)["whole"].max() - rows["whole"].max()).clip(lower=LOWEST)
+            best = best.reindex(values)  # a gap in the line where nothing was measured
             style = {"color": COLOURS[table], "marker": MARKERS[table], "ms": 5, "lw": 1.4}
-            ax.plot(places, best.clip(lower=LOWEST), label=f"Table {table}", **style)
+            numbers = [value for value in values if value != f_search.RULE]
+            ax.plot(range(len(numbers)), best[numbers], label=f"Table {table}", **style)
+            if f_search.RULE in values:
+                ax.plot([len(numbers)], best[[f_search.RULE]], **style)
         ax.set_xticks(range(len(values)), values)
-        ax.set(xlabel=label, ylim=(LOWEST - 1, 1))
+        ax.set(xlabel=LABELS[name], ylim=(LOWEST - 1, 1), xlim=(-0.4, len(values) - 0.6))
         ax.axhline(-np.log(10), color="0.7", lw=1, ls=":")
     axes[0].set_ylabel("log-likelihood less the best")
-    handles, names = axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper center", ncols=5)
-    return figure
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=5)
 
 
 def _number(value):
-    """Return the sort key of a parameter's value; F's rule comes last."""
-    return pd.to_numeric(value, errors="coerce") if value != f_search.RULE else np.inf
+    """Return the sort key of a parameter's value; texts come last, in alphabetical order."""
+    number = pd.to_numeric(value, errors="coerce")
+    return (1, 0, value) if np.isnan(number) else (0, number, "")
 
 
 def reached(judged, names):

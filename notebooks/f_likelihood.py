@@ -331,7 +331,7 @@ def intervals(runs, chosen, reached):
         spread = {"mean": values.mean(), "low": low, "high": high, "splits": len(values)}
         rest = {name: of_row[name] for name in ("p_value", "same", "setting")}
         key = {name: number[name] for name in (*study.KEY, "published")}
-        rows.append(key | spread | rest | {"reach": places[(*place, score)]})
+        rows.append(key | spread | rest | {"reach": places.get((*place, score), "")})
     return pd.DataFrame(rows)
 
 

@@ -369,9 +369,8 @@ SETTINGS = {
         preparation=("folds",), depth=(7, 8, 10, 12), rate=(0.4, 0.5, 0.7)
     )
     + settings_of(preparation=("folds, ID",), depth=(6, 8), rate=(0.3, 0.5)),
-    "volume-federated": settings_of(
-        preparation=("folds",), depth=(6, 8), rate=(0.5,), leaf=("all", "parent")
-    ),
+    "volume-federated": settings_of(preparation=("folds",), depth=(6, 8), rate=(0.5,))
+    + settings_of(preparation=("folds",), depth=(8,), rate=(0.5,), leaf=("parent",)),
     "volume-federated-wide": settings_of(
         preparation=("folds",),
         depth=(4, 6, 8),
@@ -472,11 +471,9 @@ def finals(journal):
 
     runs = read([journal])
     chosen = f_likelihood.chosen(runs)
-    for seed in range(max(FINAL_SPLITS.values())):
-        for _, row in chosen.iterrows():
-            table = row["table"]
-            if seed >= FINAL_SPLITS[kind_of(table)]:
-                continue
+    for _, row in chosen.sort_values("table").iterrows():
+        table = row["table"]
+        for seed in range(FINAL_SPLITS[kind_of(table)]):
             for method in (ORIGINAL, FEDERATED):
                 setting = f_likelihood.setting_of(row, method)
                 for condition in CONDITIONS[table]:
