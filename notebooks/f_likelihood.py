@@ -303,6 +303,20 @@ def reach(found, settings):
     return pd.DataFrame(rows, columns=columns)
 
 
+def central(values):
+    """Return the central 95 % of single splits.
+
+    These are the quantiles of at least 40 splits. Fewer have no reliable quantiles, so the limits
+    are those of the t distribution of `predict`.
+    """
+    if len(values) >= 40:
+        return np.quantile(values, (0.025, 0.975))
+    mean, variance, *_, df = predict(values[None, :, None])
+    margin = stats.t.ppf(0.975, df) * np.sqrt(variance[0, 0])
+    limits = mean[0, 0] + np.array([-margin, margin])
+    return np.sin(np.clip(limits, 0, np.pi / 2)) ** 2
+
+
 def intervals(runs, chosen, reached):
     """Return the intervals of every printed number under the chosen setting of its table.
 
@@ -327,7 +341,7 @@ def intervals(runs, chosen, reached):
             continue
         of_row = spreads[place]
         values = of_row["values"][:, all_scores(table).index(score)]
-        low, high = np.quantile(values, (0.025, 0.975))
+        low, high = central(values)
         spread = {"mean": values.mean(), "low": low, "high": high, "splits": len(values)}
         rest = {name: of_row[name] for name in ("p_value", "same", "setting")}
         key = {name: number[name] for name in (*study.KEY, "published")}

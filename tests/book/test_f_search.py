@@ -179,6 +179,17 @@ def test_the_setting_near_the_printed_numbers_is_the_most_plausible(module):
     assert reached.groupby("rate")["within"].mean()["near"] > 0.3
 
 
+def test_the_central_share_of_few_splits_is_that_of_a_t_distribution(module):
+    likelihood = module("f_likelihood")
+    many = np.linspace(0.7, 0.9, 201)
+    np.testing.assert_allclose(likelihood.central(many), [0.705, 0.895])
+    few = np.array([0.78, 0.80, 0.82])
+    z = np.arcsin(np.sqrt(few))
+    margin = stats.t.ppf(0.975, 12) * z.std(ddof=1) * np.sqrt(4 / 3)
+    expected = np.sin(z.mean() + np.array([-margin, margin])) ** 2
+    np.testing.assert_allclose(likelihood.central(few), expected)
+
+
 def test_means_of_fractions_decide_which_numbers_can_be_printed(module):
     """Of three folds with 44 positive rows each, only multiples of 1/132 are possible."""
     likelihood = module("f_likelihood")
