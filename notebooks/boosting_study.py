@@ -236,103 +236,71 @@ def save_and_choose(measured, name, of="splits"):
 # The verdict on published numbers
 
 
-def verdict(published, found, data):
-    """Return the published numbers of one data set next to the intervals of the same method.
+def plausible_intervals():
+    """Return the intervals under the most plausible setting of each table, from `f_settings`.
+
+    One row per published number, with the columns of `study.KEY`, ``mean``, ``low`` and ``high``
+    (the central 95 % of single splits), ``splits``, ``p_value`` of the whole printed row,
+    ``setting``, and ``reach``: the settings of the search under which the number lies inside.
+    """
+    return study.read("f_settings_intervals.csv")
+
+
+def verdict(published, plausible, data):
+    """Return published numbers next to the intervals of the most plausible setting.
 
     Parameters
     ----------
     published : DataFrame
-        From `study.published`; `condition` and `run` as in `found`.
-    found : DataFrame
-        From `intervals`, by dataset, condition, method and n_clients.
+        From `study.published`.
+    plausible : DataFrame
+        From `plausible_intervals`.
+    data : Dataset
 
     Returns
     -------
     DataFrame
-        Rows as of `study.fidelity`, with status ``within`` or ``differs``. F's method is compared
-        with ``"top_splits"``. The note names its leaf and states for the other two methods whether
-        the number is inside their interval.
+        Rows as of `study.fidelity`, with status ``within`` or ``differs``. The note names the
+        setting, how likely a row as far from the centre is, and for a number that differs, the
+        settings that reach it.
     """
     if data.source != "real":
         published = published[:0]
-    published = published[published["condition"].isin(found["condition"])]
-    rows = []
-    places = found.set_index(["dataset", "condition", "method", "n_clients", "metric"]).sort_index()
-    for (dataset, condition, method, run), group in published.groupby(
-        ["dataset", "condition", "method", "run"], sort=False
-    ):
-        n = 1 if method == ORIGINAL else int(run.split()[0])
-        methods = (ORIGINAL,) if n == 1 else METHODS
-        spreads = [places.loc[(dataset, condition, one, n)] for one in methods]
-        judged = [_judged(group, spread, data) for spread in spreads]
-        rows.append(judged[0].assign(note=_notes(judged, methods), versions=VERSIONS))
-    return pd.concat(rows, ignore_index=True) if rows else study.fidelity(published, data, {})
+    columns = [*study.KEY, "mean", "low", "high", "splits", "p_value", "setting", "reach"]
+    merged = published.merge(plausible[columns], on=study.KEY, how="left", validate="one_to_one")
+    rows = merged[[*study.KEY, "published"]].rename(columns={"mean": "measured"})
+    rows = rows.assign(measured=merged["mean"], low=merged["low"], high=merged["high"])
+    cells = zip(rows["published"], rows["low"], rows["high"], strict=True)
+    # A mean over splits that has the printed digits has them by chance, so no number is exact.
+    statuses = [
+        study.judge(number, np.nan, low, high, truncated=True) for number, low, high in cells
+    ]
+    rows["status"] = pd.Series(statuses, rows.index, dtype=object)
+    notes = [_note(row) for _, row in merged.assign(status=rows["status"]).iterrows()]
+    rows["note"] = pd.Series(notes, rows.index, dtype=object)
+    return rows.assign(sha256=data.sha256 or "", versions=VERSIONS)
 
 
-def _judged(group, spread, data):
-    at = {metric: spread.loc[measure] for metric, measure in PRINTED.items()}
-    limits = {metric: (row["low"], row["high"]) for metric, row in at.items()}
-    means = {metric: row["mean"] for metric, row in at.items()}
-    judged = study.fidelity(group, data, means, limits, truncated=True)
-    # A mean over splits that has the printed digits has them by chance.
-    return judged.assign(status=judged["status"].replace("exact", "within"))
-
-
-def _notes(judged, methods):
-    """Return where a number lies, and whether it is inside the intervals of the other methods."""
-    notes = []
-    for place, row in judged[0].iterrows():
-        value = float(row["published"])
-        note = [f"top_splits with leaf={LEAF!r}"] if methods[0] != ORIGINAL else []
-        if row["status"] == "differs":
-            side = "below" if value < row["low"] else "above"
-            note.append(
-                f"{side} the central 95 % of splits with {N_TREES} trees; F's number of trees, "
-                "other parameters and splits are unknown"
-            )
-        for method, other in zip(methods[1:], judged[1:], strict=True):
-            inside = "inside" if other.loc[place, "status"] == "within" else "outside"
-            note.append(f"{inside} for {method}")
-        if row["metric"] == "specificity":
-            how = "is" if row["condition"] == "test" else "is taken for"
-            note.append(f"the column {how} the negative predictive value")
-        notes.append("; ".join(note))
-    return notes
-
-
-def note_trees(judged, by_trees):
-    """Add to the note of every number that differs the numbers of trees that would fit it.
-
-    Parameters
-    ----------
-    judged : DataFrame
-        From `verdict`.
-    by_trees : DataFrame
-        Intervals of XGBoost alone, by condition, trees and metric.
-    """
-    places = by_trees.set_index(["condition", "metric"]).sort_index()
-    notes = []
-    for _, row in judged.iterrows():
-        if row["status"] != "differs":
-            notes.append(row["note"])
-            continue
-        of_number = places.loc[[(row["condition"], PRINTED[row["metric"]])]]
-        inside = [
-            study.judge(row["published"], np.nan, low, high, truncated=True) == "within"
-            for low, high in of_number[["low", "high"]].to_numpy()
-        ]
-        trees = of_number.loc[inside, "trees"] if any(inside) else of_number["trees"]
-        where = f"{'inside' if any(inside) else 'outside'} for XGBoost alone with"
-        notes.append(f"{row['note']}; {where} {', '.join(map(str, trees))} trees")
-    return judged.assign(note=notes)
+def _note(row):
+    """Return the setting, where a number lies, and what is known about its row and its column."""
+    note = [row["setting"]]
+    if row["status"] == "differs":
+        side = "below" if float(row["published"]) < row["low"] else "above"
+        note.append(f"{side} the central 95 % of {row['splits']} splits; {row['reach']}")
+    share = row["p_value"]
+    rare = "less than 0.1 %" if share < 0.001 else f"{share:.1%}"
+    note.append(f"{rare} of splits are expected to be as far from the centre as its row")
+    if row["metric"] == "specificity":
+        how = "is" if row["condition"] == "test" else "is taken for"
+        note.append(f"the column {how} the negative predictive value")
+    return "; ".join(note)
 
 
 def that_differ(judged):
     """Return the rows of `verdict` that differ, without the parts of notes common to all."""
-    of_all = ("top_splits with", "below ", "above ", "F's number", "the column is")
     rows = judged[judged["status"] == "differs"]
     notes = [
-        "; ".join(part for part in note.split("; ") if not part.startswith(of_all))
+        "; ".join(part for part in note.split("; ")[2:] if not part.startswith("the column"))
         for note in rows["note"]
     ]
     columns = ["dataset", "method", "condition", "run", "metric", "published", "measured"]

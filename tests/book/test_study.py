@@ -172,26 +172,31 @@ def test_the_interval_of_its_mean_decides_on_a_change(study, differences, tenden
     np.testing.assert_allclose(again["AUC"], 2 * np.array(differences), atol=1e-12)
 
 
-def test_a_note_names_the_leaf_and_the_number_of_trees_that_fit(study):
+def test_a_verdict_uses_the_most_plausible_setting(study):
     boosting_study = importlib.import_module("boosting_study")
-    columns = ["source", "table", "dataset", "method", "condition", "run", "metric"]
-    row = ["F", "3.7", "d", "federated_xgboost", "80-20", "2 clients", "AUC"]
-    published = pd.DataFrame([row], columns=columns).assign(published="0.800")
-    found = pd.DataFrame(
-        {"method": method, "metric": metric, "mean": 0.9, "low": 0.89, "high": 0.91}
-        for method in boosting_study.METHODS
-        for metric in boosting_study.PRINTED.values()
-    ).assign(dataset="d", condition="80-20", n_clients=2)
+    row = ["F", "3.7", "d", "federated_xgboost", "80-20", "2 clients"]
+    published = pd.DataFrame([[*row, "AUC"], [*row, "specificity"]], columns=study.KEY)
+    plausible = published.assign(mean=0.9, low=0.89, high=0.91, splits=50, p_value=[0.0004, 0.25])
+    plausible = plausible.assign(setting="depth 3, 50 trees", reach="reachable with depth 9")
+    published = published.assign(published=["0.800", "0.911"])
     data = SimpleNamespace(source="real", sha256="")
-    judged = boosting_study.verdict(published, found, data)
-    by_trees = pd.DataFrame(
-        [(10, 0.89, 0.91), (50, 0.79, 0.81)], columns=["trees", "low", "high"]
-    ).assign(condition="80-20", metric="AUC")
-    [note] = boosting_study.note_trees(judged, by_trees)["note"]
-    assert note.startswith("top_splits with leaf='all'; below the central 95 %")
-    assert note.endswith("inside for XGBoost alone with 50 trees")
-    [note] = boosting_study.note_trees(judged, by_trees[:1])["note"]
-    assert note.endswith("outside for XGBoost alone with 10 trees")
+    judged = boosting_study.verdict(published, plausible, data)
+    assert judged["status"].tolist() == ["differs", "differs"]
+    below, above = judged["note"]
+    assert below.startswith(
+        "depth 3, 50 trees; below the central 95 % of 50 splits; reachable with"
+    )
+    assert below.endswith(
+        "less than 0.1 % of splits are expected to be as far from the centre as its row"
+    )
+    assert "above the central 95 %" in above
+    assert above.endswith("the column is taken for the negative predictive value")
+    inside = boosting_study.verdict(published.assign(published="0.910"), plausible, data)
+    assert inside["status"].tolist() == ["within", "within"]
+    assert "reachable" not in inside["note"][0]
+    assert boosting_study.verdict(
+        published, plausible, SimpleNamespace(source="stand-in", sha256="")
+    ).empty
 
 
 @pytest.mark.book
@@ -204,11 +209,11 @@ def test_outputs_name_no_address_in_memory_and_no_folder(path):
 
 
 def test_notes_on_differing_rows_omit_their_common_parts(study):
-    note = "top_splits with leaf='all'; below the central 95 % of splits; outside for union"
+    note = "depth 3; below the central 95 % of 50 splits; reachable with depth 9; the column is x"
     numbers = dict.fromkeys(["dataset", "method", "condition", "run", "metric", "published"], "x")
     rows = [numbers | {"status": status, "note": note} for status in ("within", "differs")]
     judged = pd.DataFrame(rows).assign(measured=1.0, low=0.0, high=2.0)
     boosting_study = importlib.import_module("boosting_study")
     shown = boosting_study.that_differ(judged)
-    assert shown["note"].tolist() == ["outside for union"]
+    assert shown["note"].tolist() == ["reachable with depth 9"]
     assert boosting_study.that_differ(judged[:0]).empty
