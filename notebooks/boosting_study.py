@@ -34,6 +34,8 @@ N_CANDIDATES = 10  # F's example
 LEAF = "all"  # XGBoost's; xgboost.ipynb compares it with the other readings of F
 VERSIONS = f"{study.VERSIONS}, xgboost {xgboost.__version__}"
 
+PLAUSIBLE = 0.05  # a row at least so likely is plausible as a whole
+
 # F's column "specificity" holds the negative predictive value: proved for the test rows of Tables
 # 3.3-3.5 on their page, inferred for the others.
 PRINTED = {"accuracy": "accuracy", "AUC": "AUC", "sensitivity": "sensitivity", "specificity": "NPV"}
@@ -270,26 +272,40 @@ def verdict(published, plausible, data):
     merged = published.merge(plausible[columns], on=study.KEY, how="left", validate="one_to_one")
     rows = merged[[*study.KEY, "published"]].rename(columns={"mean": "measured"})
     rows = rows.assign(measured=merged["mean"], low=merged["low"], high=merged["high"])
-    cells = zip(rows["published"], rows["low"], rows["high"], strict=True)
-    # A mean over splits that has the printed digits has them by chance, so no number is exact.
-    statuses = [
-        study.judge(number, np.nan, low, high, truncated=True) for number, low, high in cells
-    ]
-    rows["status"] = pd.Series(statuses, rows.index, dtype=object)
-    notes = [_note(row) for _, row in merged.assign(status=rows["status"]).iterrows()]
+    rows["status"] = pd.Series(list(map(judge, *_judged(merged))), rows.index, dtype=object)
+    notes = [_note(row) for _, row in merged.iterrows()]
     rows["note"] = pd.Series(notes, rows.index, dtype=object)
     return rows.assign(sha256=data.sha256 or "", versions=VERSIONS)
 
 
+def judge(published, low, high, p_value):
+    """Return the status of a printed number whose row is from one split.
+
+    ``within`` if the number is inside the central 95 % of single splits, or if its whole row is
+    plausible: one lucky or unlucky split moves all numbers of a row. A mean over splits that has
+    the printed digits has them by chance, so no number is ``exact``.
+    """
+    status = study.judge(published, np.nan, low, high, truncated=True)
+    return "within" if p_value >= PLAUSIBLE else status
+
+
+def _judged(rows):
+    return (rows[name] for name in ("published", "low", "high", "p_value"))
+
+
 def _note(row):
     """Return the setting, where a number lies, and what is known about its row and its column."""
-    note = [row["setting"]]
-    if row["status"] == "differs":
-        side = "below" if float(row["published"]) < row["low"] else "above"
-        note.append(f"{side} the central 95 % of {row['splits']} splits; {row['reach']}")
-    share = row["p_value"]
+    note, share = [row["setting"]], row["p_value"]
     rare = "less than 0.1 %" if share < 0.001 else f"{share:.1%}"
-    note.append(f"{rare} of splits are expected to be as far from the centre as its row")
+    if study.judge(row["published"], np.nan, row["low"], row["high"], truncated=True) == "differs":
+        side = "below" if float(row["published"]) < row["low"] else "above"
+        note.append(f"{side} the central 95 % of {row['splits']} splits by itself")
+    is_plausible = "plausible" if share >= PLAUSIBLE else "not plausible"
+    note.append(
+        f"its row is {is_plausible} as a whole: {rare} of splits are expected to be as far off"
+    )
+    if judge(row["published"], row["low"], row["high"], share) == "differs":
+        note.append(row["reach"])
     if row["metric"] == "specificity":
         how = "is" if row["condition"] == "test" else "is taken for"
         note.append(f"the column {how} the negative predictive value")
@@ -300,7 +316,7 @@ def that_differ(judged):
     """Return the rows of `verdict` that differ, without the parts of notes common to all."""
     rows = judged[judged["status"] == "differs"]
     notes = [
-        "; ".join(part for part in note.split("; ")[2:] if not part.startswith("the column"))
+        "; ".join(part for part in note.split("; ")[3:] if not part.startswith("the column"))
         for note in rows["note"]
     ]
     columns = ["dataset", "method", "condition", "run", "metric", "published", "measured"]

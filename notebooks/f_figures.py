@@ -27,7 +27,7 @@ def profiles(settings, names):
         figsize=(11, 3.9),
         sharey=True,
         layout="constrained",
-        width_ratios=names.values(),
+        width_ratios=list(names.values()),
     )
     for ax, name in zip(axes, names, strict=True):
         values = sorted(settings[name].unique(), key=_number)

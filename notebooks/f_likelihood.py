@@ -271,7 +271,7 @@ def describe(row, method, trees):
     return ", ".join(words)
 
 
-def reach(found, settings):
+def reach(found, settings, chosen):
     """Return for each printed number how many settings give it, and the most plausible of them.
 
     Parameters
@@ -280,6 +280,8 @@ def reach(found, settings):
         From `inside`.
     settings : DataFrame
         From `by_setting`; the likelihood of the whole table orders the settings.
+    chosen : DataFrame
+        From `chosen`; the other settings are named, and this one is judged on more splits.
 
     Returns
     -------
@@ -292,12 +294,18 @@ def reach(found, settings):
     found = found.sort_values("whole", ascending=False, kind="stable", na_position="last")
     rows = []
     for place, group in found.groupby(["table", "condition", "n_clients", "score"], sort=False):
+        row = chosen[chosen["table"] == place[0]]
+        if len(row):
+            method = group["method"].iloc[0]
+            trees = "trees of the original" if method == f_search.ORIGINAL else "trees"
+            key = [*map(str, setting_of(row.iloc[0], method)), row.iloc[0][trees]]
+            group = group[(group[[*SETTING, "trees"]] != key).any(axis=1)]
         fitting = group[group["within"]]
-        words = f"not reachable by any of {len(group)} settings tried"
+        words = f"not reachable by any of {len(group)} other settings tried"
         if len(fitting):
             first = fitting.iloc[0]
             words = f"reachable with {describe(first, first['method'], first['trees'])}"
-            words += f" ({len(fitting)} of {len(group)} settings tried)"
+            words += f" ({len(fitting)} of {len(group)} other settings)"
         rows.append((*place, len(fitting), len(group), words))
     columns = ["table", "condition", "n_clients", "score", "within", "tried", "reach"]
     return pd.DataFrame(rows, columns=columns)

@@ -176,27 +176,28 @@ def test_a_verdict_uses_the_most_plausible_setting(study):
     boosting_study = importlib.import_module("boosting_study")
     row = ["F", "3.7", "d", "federated_xgboost", "80-20", "2 clients"]
     published = pd.DataFrame([[*row, "AUC"], [*row, "specificity"]], columns=study.KEY)
-    plausible = published.assign(mean=0.9, low=0.89, high=0.91, splits=50, p_value=[0.0004, 0.25])
+    plausible = published.assign(mean=0.9, low=0.89, high=0.91, splits=50, p_value=0.0004)
     plausible = plausible.assign(setting="depth 3, 50 trees", reach="reachable with depth 9")
     published = published.assign(published=["0.800", "0.911"])
     data = SimpleNamespace(source="real", sha256="")
     judged = boosting_study.verdict(published, plausible, data)
     assert judged["status"].tolist() == ["differs", "differs"]
     below, above = judged["note"]
-    assert below.startswith(
-        "depth 3, 50 trees; below the central 95 % of 50 splits; reachable with"
-    )
-    assert below.endswith(
-        "less than 0.1 % of splits are expected to be as far from the centre as its row"
-    )
-    assert "above the central 95 %" in above
+    assert below.startswith("depth 3, 50 trees; below the central 95 % of 50 splits by itself; ")
+    assert "not plausible as a whole: less than 0.1 % of splits" in below
+    assert below.endswith("; reachable with depth 9")
+    assert "; above the central 95 %" in above
     assert above.endswith("the column is taken for the negative predictive value")
+    shown = boosting_study.that_differ(judged)
+    assert shown["note"].tolist() == ["reachable with depth 9"] * 2
     inside = boosting_study.verdict(published.assign(published="0.910"), plausible, data)
     assert inside["status"].tolist() == ["within", "within"]
-    assert "reachable" not in inside["note"][0]
-    assert boosting_study.verdict(
-        published, plausible, SimpleNamespace(source="stand-in", sha256="")
-    ).empty
+    lucky = boosting_study.verdict(published, plausible.assign(p_value=0.25), data)
+    assert lucky["status"].tolist() == ["within", "within"]
+    assert "below the central 95 %" in lucky["note"][0]
+    assert "reachable" not in lucky["note"][0]
+    data.source = "stand-in"
+    assert boosting_study.verdict(published, plausible, data).empty
 
 
 @pytest.mark.book
@@ -209,7 +210,7 @@ def test_outputs_name_no_address_in_memory_and_no_folder(path):
 
 
 def test_notes_on_differing_rows_omit_their_common_parts(study):
-    note = "depth 3; below the central 95 % of 50 splits; reachable with depth 9; the column is x"
+    note = "depth 3; below the interval; its row; reachable with depth 9; the column is x"
     numbers = dict.fromkeys(["dataset", "method", "condition", "run", "metric", "published"], "x")
     rows = [numbers | {"status": status, "note": note} for status in ("within", "differs")]
     judged = pd.DataFrame(rows).assign(measured=1.0, low=0.0, high=2.0)
