@@ -289,26 +289,36 @@ def reach(found, settings, chosen):
         One row per table, condition, number of clients and score, with ``within`` and ``tried``
         (numbers of settings) and ``reach`` (in words).
     """
-    keys = ["table", "method", *SETTING, "trees"]
+    keys, place = (
+        ["table", "method", *SETTING, "trees"],
+        ["table", "condition", "n_clients", "score"],
+    )
     found = found.merge(settings[[*keys, "whole"]], on=keys, how="left")
-    found = found.sort_values("whole", ascending=False, kind="stable", na_position="last")
-    rows = []
-    for place, group in found.groupby(["table", "condition", "n_clients", "score"], sort=False):
-        row = chosen[chosen["table"] == place[0]]
-        if len(row):
-            method = group["method"].iloc[0]
-            trees = "trees of the original" if method == f_search.ORIGINAL else "trees"
-            key = [*map(str, setting_of(row.iloc[0], method)), row.iloc[0][trees]]
-            group = group[(group[[*SETTING, "trees"]] != key).any(axis=1)]
-        fitting = group[group["within"]]
-        words = f"not reachable by any of {len(group)} other settings tried"
-        if len(fitting):
-            first = fitting.iloc[0]
-            words = f"reachable with {describe(first, first['method'], first['trees'])}"
-            words += f" ({len(fitting)} of {len(group)} other settings)"
-        rows.append((*place, len(fitting), len(group), words))
-    columns = ["table", "condition", "n_clients", "score", "within", "tried", "reach"]
-    return pd.DataFrame(rows, columns=columns)
+    own = pd.DataFrame([key for _, row in chosen.iterrows() for key in _keys_of(row)], columns=keys)
+    others = found.merge(own.assign(own=True), on=keys, how="left")
+    others = others[others["own"].isna()]
+    counts = others.groupby(place, sort=False)["within"].agg(["sum", "size"]).reset_index()
+    counts = counts.rename(columns={"sum": "within", "size": "tried"})
+    best_first = others[others["within"]].sort_values("whole", ascending=False, kind="stable")
+    first = best_first.drop_duplicates(place)
+    words = [describe(row, row["method"], row["trees"]) for _, row in first.iterrows()]
+    counts = counts.merge(first[place].assign(first=words), on=place, how="left")
+    counts["reach"] = [
+        f"reachable with {first} ({within} of {tried} other settings)"
+        if within
+        else f"not reachable by any of {tried} other settings tried"
+        for first, within, tried in counts[["first", "within", "tried"]].to_numpy()
+    ]
+    return counts.drop(columns="first")
+
+
+def _keys_of(row):
+    """Yield table, method, setting and trees of both methods of a row of `together`."""
+    for method, trees in (
+        (f_search.ORIGINAL, row["trees of the original"]),
+        (f_search.FEDERATED, row["trees"]),
+    ):
+        yield row["table"], method, *map(str, setting_of(row, method)), trees
 
 
 def central(values):
