@@ -102,13 +102,13 @@ def test_invalid_tables_are_reported(name, text, options, message, tmp_path):
         ("a.csv", b"age;bmi\n41;1.5\n57;-20.25\n"),
         ("a.txt", b"sep=;\nage;bmi\n41;1,5\n57;-20,25\n"),
         ("a.csv", b"age\tbmi\n41\t1.5\n57\t-20.25\n"),
-        ("a.csv.gz", gzip.compress(b"age,bmi\n41,1.5\n57,-20.25\n")),
-        ("a.TSV.gz", gzip.compress(b"age\tbmi\n41\t1,5\n57\t-20,25\n")),
+        ("a.csv.gz", b"age,bmi\n41,1.5\n57,-20.25\n"),
+        ("a.TSV.gz", b"age\tbmi\n41\t1,5\n57\t-20,25\n"),
     ],
 )
 def test_text_as_programs_write_it(name, data, tmp_path):
     """Byte order marks, Excel's semicolons and decimal commas, Windows' line ends, compression."""
-    (tmp_path / name).write_bytes(data)
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     table = read_table(tmp_path / name)
     assert table.X.to_dict("list") == {"age": [41, 57], "bmi": [1.5, -20.25]}
 
