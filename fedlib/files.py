@@ -263,36 +263,29 @@ def _read_frame(path: Path, header: bool, texts: Sequence[str]) -> pd.DataFrame:
 def _read_text(path: Path, header: bool, texts: Sequence[str]) -> pd.DataFrame:
     """Return the table in a text file; the columns ``texts`` remain text."""
     separator, n_skipped = _separator(path)
+    options: dict[str, Any] = {
+        "sep": separator,
+        "header": None,
+        "index_col": False,
+        "skipinitialspace": True,
+        "keep_default_na": False,  # a word such as NA is a word and not a missing value
+        "encoding": "utf-8-sig",
+    }
+    names = None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            frame = pd.read_csv(
-                path,
-                sep=separator,
-                skiprows=n_skipped,
-                header=None,
-                dtype=str,
-                nrows=1,
-                index_col=False,
-                skipinitialspace=True,
-                keep_default_na=False,
-                encoding="utf-8-sig",
-            )
-            names = [str(name).strip() for name in frame.iloc[0]] if header else None
-            if names is not None:
+            if header:
+                first = pd.read_csv(path, skiprows=n_skipped, nrows=1, dtype=str, **options)
+                names = [str(name).strip() for name in first.iloc[0]]
                 _check_names(names)
             frame = pd.read_csv(
                 path,
-                sep=separator,
                 skiprows=n_skipped + header,
-                header=None,
                 names=names,
                 dtype=dict.fromkeys(texts, str),
-                index_col=False,
-                skipinitialspace=True,
-                keep_default_na=False,  # a word such as NA is a word and not a missing value
                 na_values=[""],
-                encoding="utf-8-sig",
+                **options,
                 **EXACT_NUMBERS,
             )
     except UnicodeDecodeError as error:

@@ -214,7 +214,7 @@ def interval_text(frame):
 
 def stamped(frame, data):
     """Return a result with the source and checksum of its data, and the versions."""
-    return frame.assign(source=data.source, sha256=data.sha256 or "", versions=VERSIONS)
+    return frame.assign(source=data.source, sha256=study.checksum(data), versions=VERSIONS)
 
 
 def stamped_by_set(frame, sets):
@@ -275,7 +275,7 @@ def verdict(published, plausible, data):
     rows["status"] = pd.Series(list(map(judge, *_judged(merged))), rows.index, dtype=object)
     notes = [_note(row) for _, row in merged.iterrows()]
     rows["note"] = pd.Series(notes, rows.index, dtype=object)
-    return rows.assign(sha256=data.sha256 or "", versions=VERSIONS)
+    return rows.assign(sha256=study.checksum(data), versions=VERSIONS)
 
 
 def judge(published, low, high, p_value):
