@@ -225,3 +225,18 @@ def test_declining_after_sharing(name):
     asked_twice = len({entry.step for entry in result.ledger_}) > 2
     reason = result.ledger_.lost["liar"]
     assert reason.startswith("Declined at " if asked_twice else "InvalidReply at ")
+
+
+def test_sharing_after_declining():
+    """Lloyd's iteration has no description with which it could compare the sums."""
+    replies = []
+
+    def decline_first(request, reply):
+        replies.append(reply)
+        return encode(Declined()) if len(replies) == 1 else reply
+
+    estimator = ESTIMATORS["kmeans, Lloyd"]
+    clients = {name: make_client(estimator, name, None) for name in ("A", "liar", "B")}
+    result = clone(estimator).fit(Recorder(clients, {"liar": decline_first}), min_clients=2)
+    assert dict(result.ledger_.lost) == {"liar": "InvalidReply at SumClusters, step 2"}
+    assert_same_result(result, fit(estimator, ["A", "B"]))

@@ -168,7 +168,10 @@ def _contradictions(
     """
     reasons = {}
     for name, reply in replies.items():
-        first = described[name]
+        first = described.get(name)
+        if first is None:
+            reasons[name] = "ClusterSums from a client that declined to describe its points"
+            continue
         if (reply.counts.sum(axis=1) != first.n_points).any():
             reasons[name] = f"ClusterSums.counts must sum to n_points={first.n_points}"
             continue
