@@ -41,8 +41,8 @@ NOISE = "#8c8c8c"
 NO_CLUSTER = "#dcdcdc"
 FAILURE = "#b3202c"
 MARKERS = "osD^v"
-LETTER = 0.066  # width of a small letter in a sequence diagram, in inches
-WIDEST = 7.5  # a sequence diagram, in inches
+LETTER = 0.066  # width of a small letter, in inches
+WIDEST = 7.5  # width of a page, in inches
 LINE = 0.28  # height of one more line of small letters; the height of a row is 1
 BLUE = "#3f90da"
 RED = "#bd1f01"
@@ -129,7 +129,7 @@ def compare(
     size : float, default=6
         Of the points.
     width, height : float
-        Of one panel, in inches.
+        Of one panel, in inches. Panels that are together wider than 7.5 inches get smaller.
 
     Examples
     --------
@@ -139,11 +139,12 @@ def compare(
     ['classes: 2 clusters, 0 noise points', 'DBSCAN: 1 cluster, 1 noise point']
     """
     n = len(labellings)
-    figure = plt.figure(figsize=(width * n, height), layout="constrained")
+    scale = min(1.0, WIDEST / (width * n))
+    figure = plt.figure(figsize=(scale * width * n, scale * height), layout="constrained")
     axes = figure.subplots(1, n, sharex=True, sharey=True, squeeze=False)
     for ax, (title, labels) in zip(axes[0], labellings.items(), strict=True):
         scatter(points, labels, title=title, ax=ax, size=size)
-        ax.title.set_fontsize(_small())
+        ax.set_title(textwrap.fill(ax.get_title(), int(scale * width / LETTER)), size=_small())
     return figure
 
 

@@ -208,7 +208,7 @@ def styled(frame, formats=None, precision=4):
     for column in frame.columns.intersection(list(WRAPPED)):
         wrap = {"white-space": "normal", "min-width": WRAPPED[column]}
         styler.set_properties(subset=[column], **wrap)
-    classes = ["" if all(map(NUMBER.fullmatch, column)) else "fedlib-text" for column in texts]
+    classes = ["fedlib-number" if all(map(NUMBER.fullmatch, column)) else "" for column in texts]
     if len(frame) and frame.index.is_unique and frame.columns.is_unique:
         styler.set_td_classes(pd.DataFrame([classes] * len(frame), frame.index, frame.columns))
     return styler
@@ -273,12 +273,17 @@ def mark_best(styler, best, best_in, precision):
 def folded(styler):
     """Return a table in a box that scrolls, folded if it has many rows."""
     n_rows = len(styler.data)
-    if n_rows <= VISIBLE_ROWS:
-        return f'<div class="fedlib-scroll">{styler.to_html()}</div>'
-    rows = styler.to_html(sparse_index=False)
+    is_long = n_rows > VISIBLE_ROWS
+    # The filter hides rows, so a label of the index must not span several of them.
+    rows = styler.to_html(sparse_index=False) if is_long else styler.to_html()
+    for column in set(re.findall(r"(col\d+) fedlib-number", rows)):
+        rows = rows.replace(f'level0 {column}"', f'level0 {column} fedlib-number"')
+    rows = f'<div class="fedlib-scroll">{rows}</div>'
+    if not is_long:
+        return rows
     return (
-        f'<details class="fedlib-fold" ontoggle="{SHOW_FILTER}"><summary>Show the {n_rows:,} rows'
-        f'</summary>{FILTER}<div class="fedlib-scroll">{rows}</div></details>'
+        f'<details class="fedlib-fold" ontoggle="{SHOW_FILTER}">'
+        f"<summary>Show the {n_rows:,} rows</summary>{FILTER}{rows}</details>"
     )
 
 
