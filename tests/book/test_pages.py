@@ -190,3 +190,29 @@ def test_an_output_with_a_caption_becomes_a_target(pages, document):
     assert set(document.nameids) == {"fig-a", "tab-a"}
     assert extension.caption_text(figure) == "A figure."
     assert 'href="#fig-a"' in box[0]["content"]  # the figure also stands in the box
+
+
+def test_headlines_count_the_kept_results(tmp_path):
+    headlines = importlib.import_module("headlines")
+    path = tmp_path / "fidelity.csv"
+    path.write_text("status\nexact\nexact\nexact\nwithin\n", encoding="utf-8")
+    numbers = headlines.count(path)
+    assert (numbers["n_published"], numbers["n_exact"], numbers["share_within"]) == (
+        "4",
+        "3",
+        "25%",
+    )
+    assert numbers["n_differs"] == "0"
+    names = set(re.findall(r"{{ (\w+) }}", (ROOT / "book/intro.md").read_text(encoding="utf-8")))
+    assert names
+    assert names <= set(numbers)
+
+
+def test_pictures_of_the_first_page_exist_for_both_themes_and_load_nothing():
+    text = (ROOT / "book/intro.md").read_text(encoding="utf-8")
+    pictures = re.findall(r"```{image} (\S+)\n:alt: (.{40,})\n:class: only-(light|dark)", text)
+    assert [theme for *_, theme in pictures] == ["light", "dark"] * 2
+    for address, _, theme in pictures:
+        assert f"-{theme}.svg" in address
+        drawn = (ROOT / "book" / address).read_text(encoding="utf-8")
+        assert re.findall(r'(?:href|src)="(?!#)[^"]*"', drawn) == []
