@@ -86,9 +86,9 @@ def figure(caption, *, name, alt, content=None, in_short=False):
     check(name, "fig", caption=caption, alt=alt)
     content = plt.gcf() if content is None else content
     if isinstance(content, str):
-        body = f'<div class="fedlib-scroll">{content}</div>'
+        body = f'<div class="fedlib-scroll" tabindex="0">{content}</div>'
     else:
-        body = f'<div class="fedlib-scroll">{image(content, alt)}</div>'
+        body = f'<div class="fedlib-scroll" tabindex="0">{image(content, alt)}</div>'
     kind = "fedlib-figure fedlib-in-short" if in_short else "fedlib-figure"
     return Page(
         f'<figure class="{kind}" id="{name}">{body}'
@@ -278,7 +278,7 @@ def folded(styler):
     rows = styler.to_html(sparse_index=False) if is_long else styler.to_html()
     for column in set(re.findall(r"(col\d+) fedlib-number", rows)):
         rows = rows.replace(f'level0 {column}"', f'level0 {column} fedlib-number"')
-    rows = f'<div class="fedlib-scroll">{rows}</div>'
+    rows = f'<div class="fedlib-scroll" tabindex="0">{rows}</div>'
     if not is_long:
         return rows
     return (
