@@ -8,7 +8,6 @@ import numpy as np
 
 from fedlib.kernels import kernel
 
-
 BLOCK = 128  # points that are compared with one centre before the next; they fit into the L1 cache
 
 
