@@ -201,6 +201,6 @@ def test_means_of_fractions_decide_which_numbers_can_be_printed(module):
 
 
 def test_jobs_can_be_written_with_commas_between_their_columns(module):
-    """A comma within a value would shift the columns of the journal: the job would never be done."""
+    """A comma within a value would shift the columns, and the job would never be done."""
     search = module("f_search")
     assert [job for job in search.plan() if "," in "".join(job.key)] == []
