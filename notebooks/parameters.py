@@ -89,8 +89,8 @@ def table(known, values):
     return (
         f'<details class="fedlib-parameters"{" open" if len(known) <= OPEN_UP_TO else ""}>'
         f"<summary><strong>Parameters.</strong> {summary}</summary>"
-        f'<div class="fedlib-scroll" tabindex="0"><table class="dataframe"><thead><tr>{heads}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div></details>"
+        f'<div class="fedlib-scroll" tabindex="0"><table class="dataframe">'
+        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></details>"
     )
 
 
