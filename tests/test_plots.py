@@ -35,7 +35,7 @@ def test_a_sequence_diagram_fits_a_page(n_clients):
 
 def test_titles_of_many_panels_wrap():
     with mpl.rc_context({"xtick.labelsize": 9}):
-        labellings = dict.fromkeys(["classes", "DBSCAN", "a federated method"], [0, -1])
+        labellings = {key: [0, -1] for key in ["classes", "DBSCAN", "a federated method"]}
         figure = plots.compare([[0, 0], [1, 1]], labellings)
     assert figure.get_figwidth() <= plots.WIDEST
     titles = [ax.get_title() for ax in figure.axes]
