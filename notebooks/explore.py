@@ -15,11 +15,11 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import ipywidgets as widgets
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import EllipseCollection
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from PIL import Image
 from sklearn.metrics import roc_auc_score
@@ -48,6 +48,11 @@ DATASETS += ["3MC", "shapes_13147"]
 DEALINGS = ["uniform", "stratified", "dirichlet", "spatial"]
 LOSSES = ["before their first reply", "after their first reply"]
 N_SHOWN_ROWS = 120  # of the table of neighbours
+WIDTH = "6.5rem"  # of the names of the controls
+# From the colour of the first class to that of the second.
+CLASSES = LinearSegmentedColormap.from_list(
+    "classes", [plots.colours([0])[0], "white", plots.colours([1])[0]]
+)
 N_TILES = 60  # per side of the picture of a classifier
 
 
@@ -151,7 +156,8 @@ class Protocol:
     fixed: dict[str, Any] = field(default_factory=dict)
     by_columns: bool = False
     has_classes: bool = False
-    seeded: bool = False  # the clients draw random numbers
+    server_draws: bool = False  # the estimator has a random_state
+    clients_draw: bool = False  # the clients have one
 
 
 @cache
@@ -198,7 +204,8 @@ def run(settings):
 def arguments(protocol, settings):
     """Return the arguments of the estimator."""
     first = {name: parameter.first for name, parameter in protocol.parameters.items()}
-    return first | settings.parameters | protocol.fixed
+    seed = {"random_state": settings.random_state} if protocol.server_draws else {}
+    return first | settings.parameters | protocol.fixed | seed
 
 
 def deal(protocol, settings, X, y):
@@ -215,7 +222,7 @@ def clients(protocol, settings, parts):
     """Return the clients by name; the last ones are passive."""
     made = {}
     for i, part in enumerate(parts):
-        seed = {"random_state": settings.random_state + i} if protocol.seeded else {}
+        seed = {"random_state": settings.random_state + i} if protocol.clients_draw else {}
         made[str(i)] = protocol.estimator.client_class(part, **seed)
         made[str(i)].passive = i >= len(parts) - settings.n_passive
     return made
@@ -294,7 +301,7 @@ def draw_mixture(ax, outcome):
     means, covariances = outcome.model.means_, outcome.model.covariances_
     draw_ellipses(ax, [means], [covariances], edgecolor=plots.RED, linewidth=2)
     ax.scatter(*means.T, s=30, c=plots.RED, marker="x")
-    return f"{len(replies)} mixtures of clients (grey) and the result (red)"
+    return f"{len(replies)} mixtures (grey), the result (red)"
 
 
 def draw_centres(ax, outcome):
@@ -314,17 +321,14 @@ def draw_centres(ax, outcome):
 
 
 def draw_neighbours(ax, outcome):
-    """Draw the table of neighbours of the first rows: all that the server learns."""
-    exchanges = outcome.recorder.exchanges
-    found = next(e for e in exchanges if type(e.requests["0"]).__name__ == "FindNeighbours")
-    requests, near = found.requests, np.ones((1, 1), bool)
-    for name, reply in found.replies.items():
-        request = requests[name]
-        bits = reply.read(request.n_rows, request.first, request.stop)[:N_SHOWN_ROWS]
-        near = near & np.unpackbits(bits.view(np.uint8), axis=1, bitorder="little").astype(bool)
-    near = near[:, : len(near)]
+    """Draw which of the first rows are neighbours in all features: all that the server learns.
+
+    It is computed from the points again, because decoding the messages takes longer.
+    """
+    X = outcome.X[:N_SHOWN_ROWS]
+    near = (abs(X[:, np.newaxis] - X) <= outcome.model.eps).all(axis=2)
     size = len(near) - 0.5
-    ax.imshow(near | near.T, cmap="Blues", interpolation="nearest")
+    ax.imshow(near, cmap="Blues", interpolation="nearest")
     ax.set(xlim=(-0.5, size), ylim=(size, -0.5))
     return f"which of the rows 0 to {len(near) - 1} are neighbours"
 
@@ -338,7 +342,7 @@ def draw_classifier(ax, outcome):
     )
     shown = 1 / (1 + np.exp(-margins.astype(float))).reshape(N_TILES, N_TILES)
     box = (low[0], high[0], low[1], high[1])
-    ax.imshow(shown, cmap="PuOr_r", vmin=0, vmax=1, origin="lower", extent=box)
+    ax.imshow(shown, cmap=CLASSES, vmin=0, vmax=1, origin="lower", extent=box)
     n_nodes = sum(map(len, outcome.model.trees_))
     return f"{len(outcome.model.trees_)} trees with {n_nodes} nodes, and sums in each"
 
@@ -379,7 +383,7 @@ PROTOCOLS = {
             "adjacency": Choice(("faces", "full")),
         },
         draw_cells,
-        {"random_state": 0},
+        server_draws=True,
     ),
     "vertical-dbscan": Protocol(
         VerticalDBSCAN,
@@ -413,13 +417,13 @@ PROTOCOLS = {
             "min_weight": Range(1, 10, 1, 3),
         },
         draw_representatives,
-        seeded=True,
+        clients_draw=True,
     ),
     "gaussian-mixture-dbscan": Protocol(
         GaussianMixtureDBSCAN,
-        {"eps": EPS, "min_samples": MIN_SAMPLES, "n_components": Range(1, 10, 1, 4)},
+        {"eps": EPS, "min_samples": MIN_SAMPLES, "n_components": Range(1, 10, 1, 2)},
         draw_mixtures,
-        {"random_state": 0},
+        server_draws=True,
     ),
     "kmeans": Protocol(
         FederatedKMeans,
@@ -429,7 +433,7 @@ PROTOCOLS = {
             "n_init": Range(1, 10, 1, 1),
         },
         draw_centres,
-        {"random_state": 0},
+        server_draws=True,
     ),
     "gaussian-mixture": Protocol(
         FederatedGaussianMixture,
@@ -439,7 +443,8 @@ PROTOCOLS = {
             "max_rounds": Range(1, 30, 1, 5),
         },
         draw_mixture,
-        {"random_state": 0, "max_local_iter": 10},
+        {"max_local_iter": 10},
+        server_draws=True,
     ),
     "xgboost": Protocol(
         FederatedXGBClassifier,
@@ -499,8 +504,9 @@ def draw_labels(ax, outcome):
     """Draw the points in the colours of their labels; points of lost clients are left out."""
     labels = outcome.labels[outcome.has_labels]
     draw_points(ax, outcome.X[outcome.has_labels], labels)
-    n_clusters, n_noise = labels.max(initial=-1) + 1, (labels < 0).sum()
-    ax.set_title(f"clients: {n_clusters} clusters, {n_noise:,} noise points")
+    n_labels, n_noise = labels.max(initial=-1) + 1, (labels < 0).sum()
+    what = "classes" if hasattr(outcome.model, "classes_") else "clusters"
+    ax.set_title(f"clients: {n_labels} {what}, {n_noise:,} noise points")
     show_all(ax, outcome.X)
 
 
@@ -538,7 +544,8 @@ def gallery(protocols=None, **options):
     """
     names = list(protocols or PROTOCOLS)
     n_rows = -(-len(names) // 2)
-    figure, axes = plt.subplots(n_rows, 4, figsize=(10, 2.7 * n_rows), layout="constrained")
+    figure = Figure(figsize=(10, 2.7 * n_rows), layout="constrained")
+    axes = figure.subplots(n_rows, 4, squeeze=False)
     for ax in axes.flat:
         hide_axes(ax)
     for name, (left, right) in zip(names, axes.reshape(-1, 2), strict=False):
@@ -602,7 +609,7 @@ class Controls:
         self.image = widgets.Image(format="png", layout={"max_width": "100%"})
         self.table = widgets.HTML()
         for name, widget in self.common.items():
-            widget.description = name
+            widget.description, widget.style.description_width = name, WIDTH
             widget.observe(self.choose if name == "protocol" else self.update, "value")
         columns = widgets.HBox([widgets.VBox(list(self.common.values())), self.panel])
         self.box = widgets.VBox([columns, self.image, self.table])
@@ -638,8 +645,9 @@ class Controls:
 
 def make_widget(name, parameter):
     """Return the control of a parameter."""
+    style = {"description_width": WIDTH}
     if isinstance(parameter, Choice):
-        return widgets.Dropdown(options=parameter.values, description=name)
+        return widgets.Dropdown(options=parameter.values, description=name, style=style)
     low, high, step, first = parameter
     make = widgets.IntSlider if isinstance(step, int) else widgets.FloatSlider
-    return make(first, min=low, max=high, step=step, description=name)
+    return make(first, min=low, max=high, step=step, description=name, style=style)
