@@ -175,7 +175,7 @@
     return {
       labels, ringed: [], shapes,
       summary: `${count(n_clusters, "centre")} after ${count(n, "round")}; ` +
-        `the centres ${ended ? "no longer move" : "still move or have not been tried"}. ` +
+        `the centres ${ended ? "no longer move" : n ? "still move" : "have not moved yet"}. ` +
         `Each round, the server receives ${count(n_clients * n_clusters, "sum")}.`,
     }
   }

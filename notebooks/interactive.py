@@ -40,7 +40,7 @@ STYLE = """
 .fedlib-interactive .controls label { display: block; }
 .fedlib-interactive .controls output { font-weight: bold; }
 .fedlib-interactive input { display: block; width: 100%; margin: 0; accent-color: #3f90da; }
-.fedlib-interactive .panels { display: grid; gap: 1rem; margin-top: 0.5rem;
+.fedlib-interactive .panels { display: grid; gap: 1rem; margin-top: 0.5rem; align-items: end;
   grid-template-columns: repeat(auto-fit, minmax(min(16rem, 100%), 1fr)); }
 .fedlib-interactive .panel > span { display: block; font-weight: bold; }
 .fedlib-interactive svg { display: block; width: 100%; height: auto; border: 1px solid #8888; }
@@ -158,7 +158,7 @@ def render(example):
     ringed = set(state.ringed)
     dots = "".join(
         f'<circle class="{colour(label)}{" ringed" if row in ringed else ""}"'
-        f' cx="{x:g}" cy="{-y:g}" r="{unit:.4g}"/>'
+        f' cx="{x:g}" cy="{-y:g}" r="{0.85 * unit:.4g}"/>'
         for row, ((x, y), label) in enumerate(zip(points, state.labels, strict=True))
     )
     shapes = "".join(element(shape, unit) for shape in state.shapes)
@@ -312,7 +312,7 @@ def horizontal_dbscan_example():
             Slider("cell_size", "Cell size", [0.08, 0.1, 0.12, 0.14, 0.16, 0.2, 0.25, 0.3, 0.4], 4),
             Slider("min_samples", "Points of a dense cell", list(range(1, 21)), 3),
             Slider("n_clients", "Clients", list(range(1, 11)), 4),
-            Slider("n_passive", "Of these passive (one shares always)", list(range(10)), 0),
+            Slider("n_passive", "Passive clients (at least one shares)", list(range(10)), 0),
         ],
         {"points": X.tolist()},
         compute,
@@ -340,10 +340,10 @@ def kmeans_example():
             sums = [(reply.sums[0], reply.counts[0]) for reply in rounds[-1].replies.values()]
         labels = KMeansModel(path[-1], 0.0).place(X)
         ended = n_iter > 0 and (path[-1] == path[-2]).all()
+        moving = "no longer move" if ended else "still move" if n_iter else "have not moved yet"
         summary = (
-            f"{number(len(start), 'centre')} after {number(n_iter, 'round')}; the centres"
-            f" {'no longer move' if ended else 'still move or have not been tried'}. Each round,"
-            f" the server receives {number(len(parts) * len(start), 'sum')}."
+            f"{number(len(start), 'centre')} after {number(n_iter, 'round')}; the centres {moving}."
+            f" Each round, the server receives {number(len(parts) * len(start), 'sum')}."
         )
         return State(labels.tolist(), [], kmeans_shapes(path, sums), summary)
 
@@ -351,7 +351,7 @@ def kmeans_example():
         "kmeans",
         "Federated k-means: one round after the other",
         "The clients' points and their clusters",
-        "What the server sees: each client's means, and the path of the centres",
+        "What the server sees: means of the clients",
         [
             Slider("rounds", "Rounds", list(range(31)), 0),
             Slider("n_clusters", "Clusters", list(range(1, MOST_CLUSTERS + 1)), 4),

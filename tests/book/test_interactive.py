@@ -15,7 +15,10 @@ CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 METHODS = ("horizontal-dbscan", "kmeans", "ppdbdc", "boosting")
 N_SETTINGS = 12  # per method, besides the first settings
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
+pytestmark = [
+    pytest.mark.book,  # they need no book, but Chromium and some time
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"),
+]
 
 
 @pytest.fixture(scope="module")
