@@ -15,6 +15,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import ipywidgets as widgets
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -533,7 +534,7 @@ def draw_server(ax, settings, outcome):
 
 
 def gallery(protocols=None, **options):
-    """Return a figure with the first result of each protocol: labels and the server's view.
+    """Draw the first result of each protocol: labels and the server's view. Return the figure.
 
     Parameters
     ----------
@@ -544,7 +545,7 @@ def gallery(protocols=None, **options):
     """
     names = list(protocols or PROTOCOLS)
     n_rows = -(-len(names) // 2)
-    figure = Figure(figsize=(10, 2.7 * n_rows), layout="constrained")
+    figure = plt.figure(figsize=(10, 2.7 * n_rows), layout="constrained")
     axes = figure.subplots(n_rows, 4, squeeze=False)
     for ax in axes.flat:
         hide_axes(ax)

@@ -353,7 +353,7 @@ def kmeans_example():
         "The clients' points and their clusters",
         "What the server sees: means of the clients",
         [
-            Slider("rounds", "Rounds", list(range(31)), 0),
+            Slider("rounds", "Rounds", list(range(31)), 3),
             Slider("n_clusters", "Clusters", list(range(1, MOST_CLUSTERS + 1)), 4),
             Slider("n_clients", "Clients", list(range(1, 11)), 2),
             Slider("start", "Start", list(range(len(starts))), 0),
