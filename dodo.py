@@ -27,6 +27,7 @@ LIBRARY = sorted(map(str, Path("fedlib").rglob("*.py")))
 COMMON = [
     *LIBRARY,
     *sorted(map(str, Path("notebooks").glob("*.py"))),
+    "notebooks/interactive.js",
     "datasets/sources.csv",
     "datasets/published.csv",
     "notebooks/matplotlibrc",
