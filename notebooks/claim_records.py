@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 # An optional dependency of jsonschema that is not used here, and slow to import.
 sys.modules.setdefault("rfc3987_syntax", None)
-sys.path.append(str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import claim_ids  # noqa: E402
 import claims  # noqa: E402
@@ -213,7 +213,7 @@ def versions(texts):
     {'python': '3.11.7', 'numpy': '2.4.6'}
     """
     pairs = [part.rsplit(" ", 1) for text in dict.fromkeys(texts) for part in text.split(", ")]
-    return {name: number for name, number in pairs}
+    return dict(pairs)
 
 
 def _pages():
@@ -223,7 +223,7 @@ def _pages():
 
 
 def _places(column):
-    """Return the places in the book of all tables or statements: a dict by source and ``column``."""
+    """Return the places in the book of tables or statements: a dict by source and ``column``."""
     rows = elements.read()
     rows = rows[rows["table"] != ""] if column == "table" else rows[rows["verdict"] == "judged"]
     return {
@@ -291,10 +291,11 @@ def _measured(record):
         return ""
     if record["kind"] == "statement":
         return f"{record['measured']:.0%} of runs agree"
-    spread = (
-        "<small>{:.5g} to {:.5g}</small>".format(*record["interval"]) if record["interval"] else ""
-    )
-    return f"{record['measured']:.6g}{spread}"
+    text = f"{record['measured']:.6g}"
+    if record["interval"] is None:
+        return text
+    low, high = record["interval"]
+    return f"{text}<small>{low:.5g} to {high:.5g}</small>"
 
 
 def table(found):
@@ -317,7 +318,8 @@ def table(found):
 def _select(name, values):
     """Return a field to choose one of the values, or all."""
     options = "".join(f"<option>{value}</option>" for value in dict.fromkeys(values))
-    return f'<label>{name} <select name="{name}"><option value="">all</option>{options}</select></label>'
+    field = f'<select name="{name}"><option value="">all</option>{options}</select>'
+    return f"<label>{name} {field}</label>"
 
 
 def write(folder, shown=None):

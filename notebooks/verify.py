@@ -1,7 +1,7 @@
 """Run what a claim of a source was measured with, and compare the verdict with the kept one.
 
 ``make verify CLAIM=M1:passive:10:II:AMI`` runs the notebook that computes the verdict, with the
-quickest parameters that reach it, and prints the published and the measured value and both verdicts.
+quickest parameters that reach it. It prints the published and the measured value and both verdicts.
 It needs the real data. The exit status is 0 if the verdict equals the kept one, 1 if it does not,
 and 2 if there is no such claim or a notebook fails.
 
@@ -161,7 +161,7 @@ def measured(record, folder):
         return f"{judged.agreeing} of {judged.runs} runs agree", judged.status, real
     row = rows.iloc[0]
     spread = "" if row[["low", "high"]].isna().any() else f", {row['low']:.6g} to {row['high']:.6g}"
-    return f"{row['measured']:.10g}{spread}", row["status"], real
+    return f"{row['measured']}{spread}", row["status"], real
 
 
 def verify(name, records, profile=None):
