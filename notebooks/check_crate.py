@@ -48,8 +48,8 @@ def main():
     """Run both validators and return the first exit status that is not 0."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("crate", type=Path)
-    parser.add_argument("context", type=Path, help="ro-crate.jsonld of the package rocrate")
     parser.add_argument("citation", type=Path, help="CITATION.cff")
+    parser.add_argument("context", type=Path, help="ro-crate.jsonld of the package rocrate")
     options = parser.parse_args()
     programs = Path(sys.executable).parent
     with tempfile.TemporaryDirectory() as folder:
@@ -57,7 +57,6 @@ def main():
         fill_cache(cache, options.context)
         crate = [programs / "rocrate-validator", "--no-interactive", "validate", options.crate]
         crate += ["--offline", "--cache-path", cache, "--no-paging", "--verbose"]
-        crate += ["--requirement-severity", "recommended"]
         citation = [programs / "cffconvert", "--validate", "--infile", options.citation]
         codes = [
             subprocess.run(list(map(str, c)), check=False).returncode for c in (crate, citation)

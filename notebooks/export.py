@@ -1,8 +1,9 @@
 """Write the records of the claims, with what is needed to cite and repeat them, as an RO-Crate.
 
-``python notebooks/export.py FOLDER`` writes to the folder the records and their schema, the
+``python notebooks/export.py --crate FOLDER`` writes to the folder the records and their schema, the
 published numbers, the results, the notebooks, the articles (`articles.py`), `codemeta.json`, and
 `ro-crate-metadata.json`, which describes them. `notebooks/check_crate.py` validates the crate.
+``--codemeta`` rewrites `codemeta.json` from `CITATION.cff` and `pyproject.toml`.
 """
 
 import argparse
@@ -30,6 +31,7 @@ COPIED = {  # what the crate has besides results and notebooks, and the title of
     "datasets/sources.csv": "The origin and the checksum of each data set",
     "notebooks/study.yml": "The parameters of all runs",
     "requirements.lock": "The locked versions of all packages",
+    "codemeta.json": "Metadata of the software",
     "CITATION.cff": "How to cite the project",
     "LICENSE": "The licence",
 }
@@ -92,8 +94,6 @@ def write(folder):
         _copy(crate, folder, name, title)
     for path in sorted(claim_records.study.KEPT.glob("*.csv")):
         _copy(crate, folder, f"book/results/{path.name}", f"Results: {path.stem}")
-    (folder / "codemeta.json").write_text(json.dumps(codemeta(), indent=2) + "\n", encoding="utf-8")
-    _add(crate, folder, "codemeta.json", "Metadata of the software")
     for written in articles.write(folder / "article", records):
         for path in sorted(written.iterdir()):
             title = f"Replication of {written.name}: {path.stem}"
@@ -132,7 +132,7 @@ def _describe(citation):
     for key in dict.fromkeys(key for keys in claim_records.DOCUMENTS.values() for key in keys):
         text = articles.reference(key)["text"]
         values = {"@type": "CreativeWork", "name": text}
-        root.append_to("citation", crate.add(ContextEntity(crate, f"#{key}", values)))
+        root.append_to("isBasedOn", crate.add(ContextEntity(crate, f"#{key}", values)))
     return crate
 
 
@@ -148,7 +148,8 @@ def _add(crate, folder, name, title, kind=None):
     """Add a file that is in the folder of the crate, and return its entity."""
     path = folder / name
     described = {
-        "name": title,
+        "name": Path(name).name,
+        "description": title,
         "encodingFormat": FORMATS.get(path.suffix, "text/plain"),
         "contentSize": str(path.stat().st_size),
     }
@@ -159,7 +160,9 @@ def _add(crate, folder, name, title, kind=None):
 
 def _add_runs(crate, folder, records):
     """Add the notebooks, and an action for each run that computes verdicts."""
-    language = {"@type": "ComputerLanguage", "name": "Python", "url": "https://www.python.org/"}
+    release = records[0]["versions"]["python"]
+    language = {"@type": "ComputerLanguage", "name": "Python", "version": release}
+    language["url"] = f"https://www.python.org/downloads/release/python-{release.replace('.', '')}/"
     crate.add(ContextEntity(crate, "#python", language))
     runs = {run["page"]: run for record in records for run in record["runs"]}
     notebooks = {}
@@ -199,10 +202,18 @@ def _copy_notebook(crate, folder, name):
 def main(arguments=None):
     """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="where to write the crate; replaced if it exists")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--crate", type=Path, metavar="FOLDER", help="write the crate, in a new folder"
+    )
+    what.add_argument("--codemeta", action="store_true", help="rewrite codemeta.json")
     options = parser.parse_args(arguments)
-    shutil.rmtree(options.folder, ignore_errors=True)
-    write(options.folder)
+    if options.codemeta:
+        text = json.dumps(codemeta(), indent=2) + "\n"
+        (study.ROOT / "codemeta.json").write_text(text, encoding="utf-8")
+    else:
+        shutil.rmtree(options.crate, ignore_errors=True)
+        write(options.crate)
     return 0
 
 
