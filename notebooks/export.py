@@ -111,7 +111,12 @@ def _describe(citation):
         ContextEntity(
             crate,
             LICENSE,
-            {"@type": "CreativeWork", "name": "BSD 3-Clause License", "url": LICENSE},
+            {
+                "@type": "CreativeWork",
+                "name": "BSD 3-Clause License",
+                "description": "Use and redistribution are permitted if the notice is kept.",
+                "url": LICENSE,
+            },
         )
     )
     seconds = os.environ.get("SOURCE_DATE_EPOCH")
