@@ -273,9 +273,11 @@ def show(record):
     name, page, status = record["id"], record["page"], record["status"]
     anchor = name if page in record["cells"] else record["anchor"]
     reason = f"<small>{html.escape(record['reason'])}</small>" if record["reason"] else ""
+    published, in_words = html.escape(record["published"]), record["kind"] == "statement"
+    words = f"<p>{published}</p>" if in_words else ""
     columns = [
-        f'<a href="#{name}"><code>{name.replace(":", ":<wbr>")}</code></a>{reason}',
-        html.escape(record["published"]),
+        f'<a href="#{name}"><code>{name.replace(":", ":<wbr>")}</code></a>{words}{reason}',
+        "in words" if in_words else published,
         _measured(record),
         f"<strong>{status}</strong>",
         f'<a href="../{page}.html#{anchor}">{html.escape(elements.title(page))}</a>',
