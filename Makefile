@@ -7,6 +7,7 @@ VENV      := .venv
 BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/installed.stamp
 OLDEST    := _build/oldest
+VALIDATORS := _build/validators
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 DOIT      := $(BIN)/python -m doit run --parallel-type thread --process $(JOBS) --continue
 PIP       := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -24,7 +25,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book test test-book test-flower test-oldest coverage lab format check lock build clean
+.PHONY: help install book verify crate check-crate test test-book test-flower test-oldest coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -51,6 +52,19 @@ book: $(INSTALLED) ## run the notebooks that changed and build the book (PROFILE
 	@$(DOIT) book:$(PROFILE)
 	@echo "the book is ready; open this page in a browser:"
 	@echo "$(CURDIR)/_build/$(PROFILE)/html/index.html"
+
+verify: $(INSTALLED) ## measure one claim again (CLAIM=M1:passive:10:II:AMI), or list claims (LIST='K:*')
+	@$(BIN)/python notebooks/verify.py $(if $(LIST),--list '$(LIST)') $(if $(CLAIM),'$(CLAIM)')
+
+crate: $(INSTALLED) ## write the records of all claims and the articles as an RO-Crate to _build/crate
+	@$(BIN)/python notebooks/export.py --crate _build/crate
+	@echo "the crate is ready: $(CURDIR)/_build/crate/ro-crate-metadata.json"
+
+check-crate: crate ## validate the crate and CITATION.cff, in an environment of their own
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VALIDATORS)
+	@VIRTUAL_ENV=$(VALIDATORS) $(BIN)/uv pip install --quiet "roc-validator==0.13.*" "cffconvert==2.0.*"
+	@$(VALIDATORS)/bin/python notebooks/check_crate.py _build/crate CITATION.cff \
+	  "$$($(BIN)/python -c 'from importlib.resources import files; print(files("rocrate") / "data/ro-crate.jsonld")')"
 
 test: $(INSTALLED) ## run the tests and doctests
 	@$(BIN)/python -m pytest -m "not flower and not book" --numprocesses $(JOBS) --dist loadfile
@@ -91,9 +105,10 @@ check: $(INSTALLED) ## check style, types, notebooks without outputs, and the lo
 	@$(EXPORT) --no-header --output-file _build/requirements.lock >/dev/null
 	@grep -v '^#' requirements.lock | diff - _build/requirements.lock >/dev/null || { echo "requirements.lock does not match uv.lock: run make lock" >&2; exit 1; }
 
-lock: $(INSTALLED) ## resolve pyproject.toml into uv.lock and requirements.lock
+lock: $(INSTALLED) ## resolve pyproject.toml into uv.lock and requirements.lock, and rewrite codemeta.json
 	@$(BIN)/uv lock
 	@$(BIN)/uv export --quiet --all-extras --no-emit-project --output-file requirements.lock
+	@$(BIN)/python notebooks/export.py --codemeta
 
 build: $(INSTALLED) ## build the wheel and the source distribution into dist/
 	@$(BIN)/python -m build --no-isolation

@@ -21,8 +21,11 @@ from doit.reporter import ZeroReporter
 from doit.tools import config_changed, result_dep
 
 PROFILES = ("quick", "full")
+KEYS = {"results", "settles", "settles_in_full", "needs", *PROFILES}  # of an entry of study.yml
 BUILD = Path("_build")
 RESULTS = Path("book/results")
+CLAIMS = ["notebooks/claim_records.py", "datasets/pages.csv", "datasets/claims.csv"]
+CLAIMS += ["datasets/published.csv", "notebooks/study.yml"]  # of the page of all claims
 LIBRARY = sorted(map(str, Path("fedlib").rglob("*.py")))
 COMMON = [
     *LIBRARY,
@@ -45,7 +48,7 @@ def study():
     """
     notebooks = yaml.safe_load(Path("notebooks/study.yml").read_text(encoding="utf-8")) or {}
     for name, entry in notebooks.items():
-        if unknown := set(entry) - {"results", "needs", *PROFILES}:
+        if unknown := set(entry) - KEYS:
             raise ValueError(f"study.yml: {name} has unknown keys {sorted(unknown)}")
         if not entry.get("quick"):
             raise ValueError(f"study.yml: {name} has no parameter set under `quick`")
@@ -187,16 +190,20 @@ def task_book():
         jupyter_book = str(Path(sys.executable).with_name("jupyter-book"))
         command = [jupyter_book, "build", ".", "--toc", "book/_toc.yml", "--quiet"]
         command += ["-W", "-n", "--keep-going"]
+        records = [sys.executable, "notebooks/claim_records.py", str(stage / "book")]
+        records += ["--notebooks", str(stage / "notebooks")]
         yield {
             "name": profile,
             "actions": [
                 (stage_pages, [stage]),
+                CmdAction(records, shell=False),
                 CmdAction(command, shell=False, cwd=stage),
                 (publish, [stage / "_build/html", BUILD / profile / "html"]),
             ],
             "file_dep": [
                 "_config.yml",
                 "requirements.lock",
+                *CLAIMS,
                 *(path for path in Path("book").rglob("*") if is_source(path)),
                 *(stage / "notebooks" / f"{page}.ipynb" for page, *_ in pages(profile)),
             ],
