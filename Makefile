@@ -24,7 +24,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book test test-book test-flower test-oldest coverage lab format check lock build clean
+.PHONY: help install book pdf test test-book test-flower test-oldest coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -51,6 +51,10 @@ book: $(INSTALLED) ## run the notebooks that changed and build the book (PROFILE
 	@$(DOIT) book:$(PROFILE)
 	@echo "the book is ready; open this page in a browser:"
 	@echo "$(CURDIR)/_build/$(PROFILE)/html/index.html"
+
+pdf: $(INSTALLED) ## print the whole book to one PDF with Chromium (PROFILE as for book)
+	@$(DOIT) pdf:$(PROFILE)
+	@echo "$(CURDIR)/_build/$(PROFILE)/book.pdf"
 
 test: $(INSTALLED) ## run the tests and doctests
 	@$(BIN)/python -m pytest -m "not flower and not book" --numprocesses $(JOBS) --dist loadfile
