@@ -60,7 +60,7 @@ test: $(INSTALLED) ## run the tests and doctests
 	@$(BIN)/python -m pytest -m "not flower and not book" --numprocesses $(JOBS) --dist loadfile
 
 test-book: $(INSTALLED) ## check the pages of a built book in Chromium; takes minutes
-	@$(BIN)/python -m pytest -m book tests/book
+	@$(BIN)/python -m pytest -m book --numprocesses $(JOBS) --dist loadgroup tests/book
 
 test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and one deployment (at most 20 minutes)
 	@timeout --foreground --signal=INT --kill-after=60 1200 $(BIN)/python -m pytest -m flower tests/transports

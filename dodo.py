@@ -282,7 +282,7 @@ def provenance(profile, data):
     versions = [("package", "version"), ("Python", platform.python_version())]
     versions += [(name, version(name)) for name in SHOWN_PACKAGES]
     sets = [("data set", "used here", "sha256")]
-    sets += [(name, source, digest[:16]) for name, (source, digest) in data.items()]
+    sets += [(name, source, (digest or "")[:16]) for name, (source, digest) in data.items()]
     return {"runs": runs, "versions": versions, "data": sets}
 
 

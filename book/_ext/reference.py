@@ -31,13 +31,23 @@ from fedlib.messages import Array, Message
 INDEX = "book/reference"
 SHARED = "study"  # the module of all notebooks
 PROJECTS = {
+    "matplotlib": "https://matplotlib.org/stable/",
     "numpy": "https://numpy.org/doc/stable/",
     "pandas": "https://pandas.pydata.org/docs/",
     "python": "https://docs.python.org/3/",
-    "scipy": "https://docs.scipy.org/doc/scipy/",
     "sklearn": "https://scikit-learn.org/stable/",
     "xgboost": "https://xgboost.readthedocs.io/en/stable/",
 }
+# Words for types in docstrings, besides those that numpydoc knows.
+TYPES = {
+    "Axes": "matplotlib.axes.Axes",
+    "DataFrame": "pandas.DataFrame",
+    "Path": "pathlib.Path",
+    "bytes": ":class:`python:bytes`",
+    "mapping": ":term:`python:mapping`",
+    "set": ":class:`python:set`",
+}
+MESSAGES = "autosummary/messages.rst"  # the template for the messages of a module
 # Members of these classes of other projects are documented there.
 FOREIGN = "BaseEstimator, ClassifierMixin, ClusterMixin, Exception, Generic, Mapping, Struct, tuple"
 ROUTING = re.compile(r"set_\w+_request|get_metadata_routing")  # methods that scikit-learn adds
@@ -64,15 +74,24 @@ def inventory(rows):
     return header.encode() + zlib.compress("".join(lines).encode())
 
 
+def listed_objects(app):
+    """Return all documented objects by name, and the names of the modules with messages."""
+    entries = find_autosummary_in_files([str(Path(app.srcdir, f"{INDEX}.md"))])
+    objects = {entry.name: import_by_name(entry.name)[1] for entry in entries}
+    return objects, [entry.name for entry in entries if entry.template == MESSAGES]
+
+
+def link_types(app, config):
+    """Let numpydoc link the names of types that have a page, here or in another project."""
+    objects, _ = listed_objects(app)
+    classes = {value.__name__: name for name, value in objects.items() if isclass(value)}
+    config.numpydoc_xref_aliases = TYPES | classes
+
+
 def describe_objects(app, config):
     """Set what the templates of the pages need: the messages of modules, and the chapters."""
-    listed = find_autosummary_in_files([str(Path(app.srcdir, f"{INDEX}.md"))])
-    objects = {}
-    messages = {}
-    for entry in listed:
-        objects[entry.name] = import_by_name(entry.name)[1]
-        if entry.template == "autosummary/messages.rst":
-            messages[entry.name] = messages_of(objects[entry.name])
+    objects, modules = listed_objects(app)
+    messages = {name: messages_of(objects[name]) for name in modules}
     used = {}
     for page in config.external_site_map:
         if page.startswith("notebooks/") and "-" not in page:  # with a hyphen: a repetition
@@ -80,7 +99,9 @@ def describe_objects(app, config):
                 used.setdefault(id(value), []).append(page)
     pages = {name: used.get(id(value), []) for name, value in objects.items()}
     for module, names in messages.items():
-        found = {page for name in names for page in used.get(id(getattr(objects[module], name)), [])}
+        found = {
+            page for name in names for page in used.get(id(getattr(objects[module], name)), [])
+        }
         pages[module] = [page for page in config.external_site_map if page in found]
     config.autosummary_context = {"foreign": FOREIGN, "messages": messages, "used_in": pages}
 
@@ -230,7 +251,9 @@ def keep_helpers(app, env, node, content):
     target = node.get("reftarget", "")
     module = node.get("py:module") or "fedlib"
     parent = ".".join(filter(None, [module, node.get("py:class")]))
-    if node.get("refdomain") == "py" and any(map(exists, (target, f"{module}.{target}", f"{parent}.{target}"))):
+    if node.get("refdomain") == "py" and any(
+        map(exists, (target, f"{module}.{target}", f"{parent}.{target}"))
+    ):
         return content
     return None
 
@@ -276,6 +299,7 @@ class LinkNames(SphinxPostTransform):
 def setup(app):
     """Connect the functions to Sphinx."""
     app.connect("config-inited", use_inventories)
+    app.connect("config-inited", link_types, priority=400)  # before numpydoc
     app.connect("config-inited", describe_objects, priority=950)  # after the table of contents
     app.connect("autodoc-process-docstring", describe_message, priority=400)  # before numpydoc
     app.connect("autodoc-skip-member", skip_routing)

@@ -20,7 +20,9 @@ BOOK = BUILD / ("quick" if (BUILD / "quick/html/index.html").exists() else "full
 INDEX = BOOK / "index.html"  # redirects to the first page
 APART = INDEX, BOOK / "404.html"  # tested by themselves
 PAGES = [
-    page for page in sorted(BOOK.rglob("*.html")) if "_static" not in page.parts and page not in APART
+    page
+    for page in sorted(BOOK.rglob("*.html"))
+    if "_static" not in page.parts and page not in APART
 ]
 SAMPLES = {
     f"book/reference/fedlib.{name}.html"

@@ -65,8 +65,8 @@ def test_each_object_is_listed_once_and_has_a_docstring():
         (Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)], "int, from -2**62 to 2**62"),
         (Annotated[int, msgspec.Meta(ge=1)] | None, "int, at least 1 or None"),
         (Annotated[str, msgspec.Meta(pattern="^a$")], "str, matching ``^a$``"),
-        (Annotated[np.ndarray, Array("int64", ("rows",), ge=-1)], "array (rows,) of int64, at least -1"),
-        (Annotated[np.ndarray, Array("bool", ("rows", "columns"))], "array (rows, columns) of bool"),
+        (Annotated[np.ndarray, Array("int64", ("n",), ge=-1)], "array (n,) of int64, at least -1"),
+        (Annotated[np.ndarray, Array("bool", ("n", "d"))], "array (n, d) of bool"),
         (Literal["faces", "full"], "'faces' or 'full'"),
         (Annotated[tuple[str, ...], msgspec.Meta(max_length=9)], "tuple of str, at most 9 items"),
     ],
@@ -101,7 +101,8 @@ def test_fields_of_all_messages_can_be_described(extension):
 
 def test_a_chapter_uses_what_it_or_its_modules_import_or_what_it_names(extension, tmp_path):
     objects = {"a": HorizontalDBSCAN, "b": split_rows, "c": CellCounts, "d": CountCells}
-    code = "%matplotlib inline\nimport helper\nimport study\nfrom fedlib import partition as p\np.split_rows"
+    imports = "import helper\nimport study\nfrom fedlib import partition as p"
+    code = f"%matplotlib inline\n{imports}\np.split_rows"
     cells = [v4.new_code_cell(code), v4.new_markdown_cell("A reply is `CellCounts`, see `run`.")]
     nbformat.write(v4.new_notebook(cells=cells), tmp_path / "page.ipynb")
     (tmp_path / "helper.py").write_text("from fedlib import HorizontalDBSCAN\n")
