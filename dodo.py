@@ -277,6 +277,7 @@ def provenance(profile, data):
     for page, _, parameters, *_ in pages(profile):
         seconds.append(float(time_of(profile, page).read_text(encoding="utf-8")))
         values = ", ".join(f"{key} = {value}" for key, value in parameters.items())
+        values = values.replace("'", "")  # which the page would show as typographic quotes
         runs.append((f"[](../notebooks/{page}.ipynb)", values, f"{seconds[-1]:.1f}"))
     runs.append(("**all pages**", "", f"{sum(seconds):.1f}"))
     versions = [("package", "version"), ("Python", platform.python_version())]

@@ -86,6 +86,7 @@ def link_types(app, config):
     objects, _ = listed_objects(app)
     classes = {value.__name__: name for name, value in objects.items() if isclass(value)}
     config.numpydoc_xref_aliases = TYPES | classes
+    config.numpydoc_xref_ignore = "all"  # other words; Sphinx refuses this value in _config.yml
 
 
 def describe_objects(app, config):
@@ -291,7 +292,8 @@ class LinkNames(SphinxPostTransform):
             if name in names and not linked:
                 page, anchor = names.pop(name)
                 address = self.app.builder.get_relative_uri(self.env.docname, page)
-                link = nodes.reference("", "", refuri=f"{address}#{anchor}", internal=True)
+                file = address.partition("#")[0]  # if the book is one page, its own addresses
+                link = nodes.reference("", "", refuri=f"{file}#{anchor}", internal=True)
                 literal.replace_self(link)
                 link += literal
 
