@@ -298,6 +298,29 @@ class LinkNames(SphinxPostTransform):
                 link += literal
 
 
+def mend_links_back(app, error):
+    """Correct the links from source code to the reference.
+
+    If a module's first documented object has a shorter public name, such as
+    ``fedlib.HorizontalDBSCAN``, viewcode takes the public module for all objects of the module.
+    """
+    if error is not None or app.builder.name != "html":
+        return
+    objects = app.env.get_domain("py").objects
+    folder = Path(app.outdir, "_modules")
+    for page in folder.glob("fedlib/**/*.html"):
+        module = ".".join(page.relative_to(folder).with_suffix("").parts)
+
+        def place(link, module=module):
+            parts = link[1].split(".")
+            names = [".".join([module, *parts[first:]]) for first in range(1, len(parts))]
+            known = [objects[name].node_id for name in names if name in objects]
+            return f'#{known[0] if known and link[1] not in objects else link[1]}"'
+
+        text = page.read_text(encoding="utf-8")
+        page.write_text(re.sub(r'#(fedlib\.[\w.]+)"', place, text), encoding="utf-8")
+
+
 def setup(app):
     """Connect the functions to Sphinx."""
     app.connect("config-inited", use_inventories)
@@ -306,5 +329,6 @@ def setup(app):
     app.connect("autodoc-process-docstring", describe_message, priority=400)  # before numpydoc
     app.connect("autodoc-skip-member", skip_routing)
     app.connect("missing-reference", keep_helpers, priority=900)  # after intersphinx
+    app.connect("build-finished", mend_links_back)
     app.add_post_transform(LinkNames)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -42,7 +42,7 @@ SEARCHES = {
     "PPDBDC": "book/reference/fedlib.PPDBDC.html",
     "glossary": "book/glossary.html",
     "threat model": "book/conventions.html",
-    "concordance": "notebooks/concordance.html",
+    "bibliography": "book/bibliography.html",
     "changelog": "book/changelog.html",
 }
 
