@@ -315,7 +315,7 @@ def mend_links_back(app, error):
             parts = link[1].split(".")
             names = [".".join([module, *parts[first:]]) for first in range(1, len(parts))]
             known = [objects[name].node_id for name in names if name in objects]
-            return f'#{known[0] if known and link[1] not in objects else link[1]}"'
+            return f'#{known[0] if known else link[1]}"'
 
         text = page.read_text(encoding="utf-8")
         page.write_text(re.sub(r'#(fedlib\.[\w.]+)"', place, text), encoding="utf-8")
