@@ -69,7 +69,8 @@ class GaussianMixtureClient(PointsClient):
     def introduce_points(self, request: IntroducePoints) -> PointsIntroduction:
         n_distinct = len(np.unique(self.X, axis=0))
         can_start = n_distinct >= min_points(request.n_components)
-        return PointsIntroduction(self.n_features, can_start, self.features)
+        magnitude = int(np.frexp(np.abs(self.X).max())[1]) if len(self.X) else None
+        return PointsIntroduction(self.n_features, can_start, magnitude, self.features)
 
     @handles(FitMixture)
     def fit_mixture(self, request: FitMixture) -> LocalMixture:
