@@ -8,13 +8,12 @@ and the exit code is not 0. ``make test-fuzz`` runs all targets.
 import sys
 import tempfile
 
-import atheris
-
-with atheris.instrument_imports(include=["fedlib.messages", "fedlib.transports.http.sessions"]):
-    from targets import CORPUS, TARGETS
-
 
 def main(target, seconds, folder=None):
+    import atheris  # in an environment of its own
+
+    with atheris.instrument_imports(include=["fedlib.messages", "fedlib.transports.http.sessions"]):
+        from targets import CORPUS, TARGETS
     with tempfile.TemporaryDirectory() as temporary:
         options = [f"-max_total_time={seconds}", "-max_len=4096", "-timeout=10", "-verbosity=0"]
         folders = [folder or temporary, str(CORPUS / target)]
