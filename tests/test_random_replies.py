@@ -44,7 +44,7 @@ POINTS = {
 CLASSES = np.repeat(["ill", "well"], 7)
 
 DENSITY = {"eps": 1.0, "min_samples": 3}
-MIXTURE = {"max_rounds": 4, "tol": 0, "random_state": 0}
+MIXTURE = {"max_rounds": 3, "max_local_iter": 2, "tol": 0, "random_state": 0}
 TREES = {"n_trees": 2, "max_depth": 2, "min_child_weight": 0.1}
 ESTIMATORS = {
     "horizontal-dbscan": HorizontalDBSCAN(0.5, 3, max_cells=1000),
