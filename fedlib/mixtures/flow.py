@@ -126,10 +126,9 @@ def federated_gaussian_mixture(
         else:
             replies = yield ImproveMixture(*current, reg_covar, max_local_iter, tol)
         replies = yield from exclude(replies, history.problems(replies, mixture))
+        next_mixture: Callable[[Mapping[str, Any]], Mixture] = average_mixtures
         if method == "em":
             next_mixture = partial(step_of_em, mixture, reg_covar=reg_covar)
-        else:
-            next_mixture = average_mixtures
         replies, mixture = yield from _without_the_largest(replies, next_mixture, history.limits)
         n_points = {name: reply.n_points for name, reply in replies.items()}
         total = fsum(reply.log_likelihood for reply in replies.values())
