@@ -253,13 +253,13 @@ def invented(name: str) -> tuple[np.ndarray, np.ndarray]:
     """Return points, and their classes, that a false client invents to harm a protocol most.
 
     They are a chain of points that joins both clusters, points far away, a column without
-    neighbours, or the points of an honest client with the wrong classes.
+    neighbours, or many copies of an honest client's points, all of one class.
     """
     X, y = make_parts(1)["C"]
     if name == "VerticalDBSCAN":
         return 10.0 * np.arange(len(X)).reshape(-1, 1), y
     if name.startswith("FederatedXGBClassifier"):
-        return np.tile(X, (20, 1)), np.tile(1 - y, 20)
+        return np.tile(X, (20, 1)), np.zeros(20 * len(X), int)
     if name.startswith(("FederatedKMeans", "FederatedGaussianMixture")):
         return X + 1000.0, y
     along = np.linspace(0, 4, 60)
