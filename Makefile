@@ -2,12 +2,14 @@
 PYTHON  ?= python3
 PROFILE ?= quick
 JOBS    ?= 2
+SECONDS ?= 60
 
 VENV      := .venv
 BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/installed.stamp
 OLDEST    := _build/oldest
 VALIDATORS := _build/validators
+FUZZ      := _build/fuzz
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 DOIT      := $(BIN)/python -m doit run --parallel-type thread --process $(JOBS) --continue
 PIP       := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -25,7 +27,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book pdf verify crate check-crate test test-book test-flower test-oldest coverage lab format check lock build clean
+.PHONY: help install book pdf verify crate check-crate test test-book test-flower test-oldest test-liars test-fuzz coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -71,7 +73,7 @@ check-crate: crate ## validate the crate and CITATION.cff, in an environment of 
 	  "$$($(BIN)/python -c 'from importlib.resources import files; print(files("rocrate") / "data/ro-crate.jsonld")')"
 
 test: $(INSTALLED) ## run the tests and doctests
-	@$(BIN)/python -m pytest -m "not flower and not book" --numprocesses $(JOBS) --dist loadfile
+	@$(BIN)/python -m pytest -m "not flower and not book and not liars and not soak" --numprocesses $(JOBS) --dist loadfile
 
 test-book: $(INSTALLED) ## check the pages of a built book in Chromium; takes minutes
 	@$(BIN)/python -m pytest -m book --numprocesses $(JOBS) --dist loadgroup tests/book
@@ -79,16 +81,26 @@ test-book: $(INSTALLED) ## check the pages of a built book in Chromium; takes mi
 test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and one deployment (at most 20 minutes)
 	@timeout --foreground --signal=INT --kill-after=60 1200 $(BIN)/python -m pytest -m flower tests/transports
 
+test-liars: $(INSTALLED) ## run every protocol with thousands of random replies; takes minutes
+	@$(BIN)/python -m pytest -m liars --numprocesses $(JOBS) tests/test_random_replies.py tests/book/test_faults.py
+
+# Atheris has wheels for few versions of Python, so it has an environment of its own.
+test-fuzz: $(INSTALLED) ## run the decoder and the sessions under a coverage-guided fuzzer (SECONDS=60)
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(FUZZ)
+	@VIRTUAL_ENV=$(FUZZ) $(BIN)/uv pip install --quiet --editable . "atheris>=3" "hypothesis>=6.150"
+	@$(FUZZ)/bin/python tests/fuzz/run.py decode $$(($(SECONDS) / 2))
+	@$(FUZZ)/bin/python tests/fuzz/run.py sessions $$(($(SECONDS) / 2))
+
 test-oldest: $(INSTALLED) ## run the tests of the package with the oldest dependencies that pyproject.toml allows
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(OLDEST)
 	@VIRTUAL_ENV=$(OLDEST) $(BIN)/uv pip install --quiet --resolution lowest-direct --editable ".[http,xgboost,test]"
-	@$(OLDEST)/bin/python -m pytest -m "not book and not flower" --numprocesses $(JOBS) --dist loadfile \
+	@$(OLDEST)/bin/python -m pytest -m "not book and not flower and not liars and not soak" --numprocesses $(JOBS) --dist loadfile \
 	  tests --ignore=tests/book \
 	  --ignore=tests/transports -W default::DeprecationWarning -W default::FutureWarning
 
 # Plain Python warns when a kernel's 64-bit hash overflows, which is intended.
 coverage: $(INSTALLED) ## run the tests with the kernels as plain Python and list the lines not reached
-	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m "not jit and not book and not flower" \
+	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m "not jit and not book and not flower and not liars and not soak" \
 	  -W "ignore:overflow encountered in scalar:RuntimeWarning" --cov --cov-report=term-missing:skip-covered
 
 lab: $(INSTALLED) ## open the notebooks in JupyterLab

@@ -260,6 +260,9 @@ class HorizontalDBSCAN(Federated):
     neighbours, and when that exceeds the number of cells, all pairs of cells are compared instead.
     The coordinates of the cells must lie within ±2**62.
 
+    False counts cannot be detected: a client that reports a chain of dense cells joins the clusters
+    of other clients.
+
     Sources: M1, §3.1 and §4.2; M2, §3.1 and §4.2.
 
     Examples

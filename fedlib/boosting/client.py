@@ -101,6 +101,7 @@ class BoostingClient(Client):
         rate = request.learning_rate if self.learning_rate is None else float(self.learning_rate)
         return TrainingDescription(
             n_features=self.n_features,
+            n_rows=len(self.X),
             classes=tuple(classes.tolist()),
             weights=weights.astype(np.float64),
             learning_rate=rate,
