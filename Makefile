@@ -25,7 +25,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book verify crate check-crate test test-book test-flower test-oldest coverage lab format check lock build clean
+.PHONY: help install book pdf verify crate check-crate test test-book test-flower test-oldest coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -53,6 +53,10 @@ book: $(INSTALLED) ## run the notebooks that changed and build the book (PROFILE
 	@echo "the book is ready; open this page in a browser:"
 	@echo "$(CURDIR)/_build/$(PROFILE)/html/index.html"
 
+pdf: $(INSTALLED) ## print the whole book to one PDF with Chromium (PROFILE as for book)
+	@$(DOIT) pdf:$(PROFILE)
+	@echo "$(CURDIR)/_build/$(PROFILE)/book.pdf"
+
 verify: $(INSTALLED) ## measure one claim again (CLAIM=M1:passive:10:II:AMI), or list claims (LIST='K:*')
 	@$(BIN)/python notebooks/verify.py $(if $(LIST),--list '$(LIST)') $(if $(CLAIM),'$(CLAIM)')
 
@@ -70,7 +74,7 @@ test: $(INSTALLED) ## run the tests and doctests
 	@$(BIN)/python -m pytest -m "not flower and not book" --numprocesses $(JOBS) --dist loadfile
 
 test-book: $(INSTALLED) ## check the pages of a built book in Chromium; takes minutes
-	@$(BIN)/python -m pytest -m book tests/book
+	@$(BIN)/python -m pytest -m book --numprocesses $(JOBS) --dist loadgroup tests/book
 
 test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and one deployment (at most 20 minutes)
 	@timeout --foreground --signal=INT --kill-after=60 1200 $(BIN)/python -m pytest -m flower tests/transports
