@@ -14,7 +14,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 FOOTER = """<div style="width: 100%; font: 8px sans-serif; text-align: center">
 <span class="pageNumber"></span> of <span class="totalPages"></span></div>"""
 MARGINS = dict.fromkeys(("left", "right"), "15mm") | {"top": "15mm", "bottom": "18mm"}
-# Chromium prints what is visible: formulas must be drawn, and solutions open. Hidden code stays so.
+# Chromium prints what is visible: formulas must be drawn, and solutions open. Code stays hidden.
 PREPARE = """async () => {
   await window.MathJax?.startup?.promise
   document.querySelectorAll('details:not(.hide)').forEach(part => { part.open = true })
