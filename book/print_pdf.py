@@ -20,7 +20,8 @@ PREPARE = """async () => {
   document.querySelectorAll('details:not(.hide)').forEach(part => { part.open = true })
   await document.fonts.ready
 }"""
-# Formulas must be drawn and solutions open before Chromium prints. Hidden code stays hidden.
+HIDE = """.skip-link, #pst-skip-link, .bd-header, .bd-header-article, .bd-sidebar,
+  .bd-sidebar-primary,
   .bd-sidebar-secondary, .prev-next-area, .search-button, .pst-back-to-top, #pst-back-to-top,
   .bd-footer, .bd-footer-content, dialog, details.hide, #jb-print-docs-body
   { display: none !important }"""
