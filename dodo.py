@@ -232,9 +232,9 @@ def task_pdf():
     """Build the whole book as one page and print it with Chromium."""
     for profile in PROFILES:
         stage = BUILD / "stage" / profile
-        page = stage / "_build/singlehtml/book/intro.html"
+        folder = stage / "_build/singlehtml"
         target = BUILD / profile / "book.pdf"
-        command = [sys.executable, "book/print_pdf.py", str(page), str(target)]
+        command = [sys.executable, "book/print_pdf.py", str(folder), str(target)]
         yield {
             "name": profile,
             "actions": [

@@ -1,6 +1,6 @@
-"""Print a page to a tagged PDF with an outline and page numbers: `print_pdf.py page.html book.pdf`.
+"""Print the book to a tagged PDF with an outline and page numbers: `print_pdf.py FOLDER book.pdf`.
 
-It uses the Chromium of the system.
+The folder is the result of Sphinx's builder `singlehtml`. Chromium must be installed.
 """
 
 import argparse
@@ -14,16 +14,23 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 FOOTER = """<div style="width: 100%; font: 8px sans-serif; text-align: center">
 <span class="pageNumber"></span> of <span class="totalPages"></span></div>"""
 MARGINS = dict.fromkeys(("left", "right"), "15mm") | {"top": "15mm", "bottom": "18mm"}
-# Chromium prints what is visible: formulas must be drawn, and folded parts open.
+# Chromium prints what is visible: formulas must be drawn, and solutions open. Code stays hidden.
 PREPARE = """async () => {
   await window.MathJax?.startup?.promise
-  document.querySelectorAll('details').forEach(part => { part.open = true })
+  document.querySelectorAll('details:not(.hide)').forEach(part => { part.open = true })
   await document.fonts.ready
 }"""
+HIDE = """.skip-link, #pst-skip-link, .bd-header, .bd-header-article, .bd-sidebar,
+  .bd-sidebar-primary,
+  .bd-sidebar-secondary, .prev-next-area, .search-button, .pst-back-to-top, #pst-back-to-top,
+  .bd-footer, .bd-footer-content, dialog, details.hide, #jb-print-docs-body
+  { display: none !important }"""
 
 
-def print_pdf(page, target):
-    """Print the file `page` to the file `target`."""
+def print_pdf(folder, target):
+    """Print the book in `folder` to the file `target`."""
+    page = folder / "book.html"  # Sphinx writes it elsewhere, with references from here
+    shutil.copy(folder / "book/intro.html", page)
     chromium = next(filter(None, map(shutil.which, NAMES)), None)
     if chromium is None:
         sys.exit(f"the PDF needs Chromium: none of {', '.join(NAMES)} is on the PATH")
@@ -34,6 +41,7 @@ def print_pdf(page, target):
         tab.set_default_timeout(600_000)
         tab.goto(page.absolute().as_uri(), wait_until="load")
         tab.evaluate(PREPARE)
+        tab.add_style_tag(content=HIDE)
         tab.pdf(
             path=target,
             format="A4",
@@ -49,7 +57,7 @@ def print_pdf(page, target):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("page", type=Path)
+    parser.add_argument("folder", type=Path)
     parser.add_argument("target", type=Path)
     options = parser.parse_args()
-    print_pdf(options.page, options.target)
+    print_pdf(options.folder, options.target)
