@@ -37,7 +37,7 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -480,6 +480,7 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
+@cache
 def _versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that can change a result."""
     versions = {"fedlib": import_module("fedlib").__version__, "Python": platform.python_version()}
@@ -503,8 +504,8 @@ def _frame(content: bytes) -> bytes:
 def _read_records(file: BinaryIO, path: Path) -> Iterator[Record]:
     """Yield the complete records of a journal; the file stands behind the one yielded last.
 
-    A record that is incomplete or broken, and the last one, was being written during a crash. It is
-    dropped.
+    A crash can leave a last record that is incomplete, or in which zeros take the place of bytes
+    that did not reach the disk. It is dropped.
 
     Raises
     ------
@@ -523,7 +524,7 @@ def _read_records(file: BinaryIO, path: Path) -> Iterator[Record]:
             break
         length, check, digest = FRAME.unpack(frame)
         if check != zlib.crc32(frame[: LENGTH.size]):
-            if not any(frame) and _only_zeros(file):
+            if _only_zeros(file):
                 break
             raise JournalError(f"{path} is damaged at byte {end}")
         stop = end + FRAME.size + length
@@ -531,7 +532,7 @@ def _read_records(file: BinaryIO, path: Path) -> Iterator[Record]:
             break
         content = file.read(length)
         if hashlib.sha256(content).digest() != digest:
-            if stop == size:
+            if _only_zeros(file):
                 break
             raise JournalError(f"{path} is damaged at byte {end}")
         yield _decode(content, path, end)
@@ -542,7 +543,7 @@ def _read_records(file: BinaryIO, path: Path) -> Iterator[Record]:
 
 
 def _only_zeros(file: BinaryIO) -> bool:
-    """Return whether the rest of a file is zeros, as a file system may leave it after a crash."""
+    """Return whether the rest of a file is empty or consists of zeros."""
     return not any(any(block) for block in iter(partial(file.read, 2**20), b""))
 
 

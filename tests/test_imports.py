@@ -28,6 +28,7 @@ CORE = [
         "messages",
         "ledger",
         "threads",
+        "journal",
         "protocol",
         "agreement",
         "transports.in_process",
