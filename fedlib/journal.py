@@ -20,106 +20,45 @@ The rules:
   where it stopped.
 - The journal contains every reply, so its owner alone may read it (mode 0600). Delete it after the
   run.
-
-The file begins with `MAGIC`. A record is a frame, with the length, its CRC-32 and the SHA-256 of
-the content, and the content, a MessagePack map.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import platform
 import secrets
-import struct
-import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
-import msgspec
 import numpy as np
 
 from fedlib.ledger import Entry, Ledger
+from fedlib.records import (
+    Answered,
+    Asked,
+    Header,
+    JournalError,
+    Noted,
+    Record,
+    Row,
+    lock,
+    read_records,
+    sync_folder,
+    write_record,
+)
 
 __all__ = ["Durable", "Journal", "JournalError", "Place", "read_ledger", "run_id"]
 
-MAGIC = b"fedlib journal 1\n"
-FRAME = struct.Struct("<QI32s")  # length, CRC-32 of the length, SHA-256 of the content
-LENGTH = struct.Struct("<Q")
 PACKAGES = ("numba", "numpy", "scikit-learn", "scipy")  # their versions can change a result
 
-Row = tuple[int, str, str, str, int, str]  # the fields of an `Entry`
-
-logger = logging.getLogger(__name__)
-
-
-class JournalError(ValueError):
-    """The journal is of another run, damaged or in use; the text gives the reason."""
-
-
-class Header(msgspec.Struct, tag=True):
-    """Everything that determines a run.
-
-    Attributes
-    ----------
-    run : str
-        The identifier of the run.
-    protocol : str
-    parameters, versions : dict of str to str
-    seed : int
-        Replaces ``random_state=None``.
-    clients : dict of str to str
-        A digest of the data of each client, in the order of the clients. Empty for a client whose
-        data are not in this process.
-    min_clients : int
-    states : dict of str to bytes
-        The states of the clients before the run, encoded; only of clients in this process.
-    """
-
-    run: str
-    protocol: str
-    parameters: dict[str, str]
-    versions: dict[str, str]
-    seed: int
-    clients: dict[str, str] = {}
-    min_clients: int = 0
-    states: dict[str, bytes] = {}
-
-
-class Asked(msgspec.Struct, tag=True):
-    """The requests of a step, by their digests, and the news for the ledger."""
-
-    step: int
-    digests: dict[str, bytes]
-    entries: list[Row]
-    lost: dict[str, str]
-
-
-class Answered(msgspec.Struct, tag=True):
-    """The replies of a step as they arrived, and the states that changed in it."""
-
-    step: int
-    replies: dict[str, bytes]
-    states: dict[str, bytes]
-
-
-class Noted(msgspec.Struct, tag=True):
-    """News for the ledger after the replies of a step."""
-
-    entries: list[Row]
-    lost: dict[str, str]
-
-
-Record = Header | Asked | Answered | Noted
 Kind = TypeVar("Kind", Header, Asked, Answered)
-_decoder = msgspec.msgpack.Decoder(Record)
 
 
 @dataclass
@@ -180,10 +119,10 @@ class Journal:
         created = not self.path.exists()
         self._file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
         try:
-            _lock(self._file, self.path)
+            lock(self._file, self.path)
             if created:
-                _sync_folder(self.path)
-            self._records = _read_records(self._file, self.path)
+                sync_folder(self.path)
+            self._records = read_records(self._file, self.path)
             self._next_record = next(self._records, None)
             self._end = self._file.tell()
         except BaseException:
@@ -360,12 +299,7 @@ class Journal:
             self._writing = True
             self._file.seek(self._end)
             self._file.truncate()
-            if self._end == 0:
-                self._file.write(MAGIC)
-        content = msgspec.msgpack.encode(record)
-        self._file.write(_frame(content))
-        self._file.write(content)
-        self._file.flush()
+        write_record(self._file, record)
         if sync:
             os.fsync(self._file.fileno())
         self._mark(record)
@@ -419,7 +353,7 @@ def run_id(path: str | os.PathLike[str]) -> str | None:
     True
     """
     with suppress(FileNotFoundError), open(path, "rb") as file:
-        for record in _read_records(file, Path(path)):
+        for record in read_records(file, Path(path)):
             return record.run if isinstance(record, Header) else None
     return None
 
@@ -446,7 +380,7 @@ def read_ledger(path: str | os.PathLike[str]) -> Ledger:
     """
     ledger = Ledger()
     with open(path, "rb") as file:
-        for record in _read_records(file, Path(path)):
+        for record in read_records(file, Path(path)):
             if isinstance(record, Asked | Noted):
                 ledger.entries += [Entry(*row) for row in record.entries]
                 ledger.lost = dict(record.lost)
@@ -494,81 +428,3 @@ def _names(names: Collection[str]) -> str:
     """Return at most ten names as text."""
     shown: Sequence[str] = [*map(repr, list(names)[:10])]
     return ", ".join(shown) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
-
-
-def _frame(content: bytes) -> bytes:
-    length = LENGTH.pack(len(content))
-    return length + struct.pack("<I", zlib.crc32(length)) + hashlib.sha256(content).digest()
-
-
-def _read_records(file: BinaryIO, path: Path) -> Iterator[Record]:
-    """Yield the complete records of a journal; the file stands behind the one yielded last.
-
-    A crash can leave a last record that is incomplete, or in which zeros take the place of bytes
-    that did not reach the disk. It is dropped.
-
-    Raises
-    ------
-    JournalError
-        When the file is not a journal, or is damaged before its last record.
-    """
-    size = os.fstat(file.fileno()).st_size
-    magic = file.read(len(MAGIC))
-    if not MAGIC.startswith(magic):
-        raise JournalError(f"{path} is not a journal of fedlib")
-    end = file.tell() if magic == MAGIC else 0
-    while end:
-        file.seek(end)
-        frame = file.read(FRAME.size)
-        if len(frame) < FRAME.size:
-            break
-        length, check, digest = FRAME.unpack(frame)
-        if check != zlib.crc32(frame[: LENGTH.size]):
-            if _only_zeros(file):
-                break
-            raise JournalError(f"{path} is damaged at byte {end}")
-        stop = end + FRAME.size + length
-        if stop > size:
-            break
-        content = file.read(length)
-        if hashlib.sha256(content).digest() != digest:
-            if _only_zeros(file):
-                break
-            raise JournalError(f"{path} is damaged at byte {end}")
-        yield _decode(content, path, end)
-        end = stop
-    if end < size:
-        logger.warning("%s: the last record is incomplete and is dropped", path)
-    file.seek(end)
-
-
-def _only_zeros(file: BinaryIO) -> bool:
-    """Return whether the rest of a file is empty or consists of zeros."""
-    return not any(any(block) for block in iter(partial(file.read, 2**20), b""))
-
-
-def _decode(content: bytes, path: Path, position: int) -> Record:
-    try:
-        record: Record = _decoder.decode(content)
-    except msgspec.DecodeError as error:  # written by another version
-        raise JournalError(f"{path}: unknown record at byte {position}: {error}") from error
-    return record
-
-
-def _lock(file: BinaryIO, path: Path) -> None:
-    """Reserve a journal for this process until the file is closed."""
-    import fcntl  # not on Windows
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise JournalError(f"{path} is in use by another process") from error
-
-
-def _sync_folder(path: Path) -> None:
-    """Make sure that a new file is in its folder after a power failure."""
-    folder = os.open(path.absolute().parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

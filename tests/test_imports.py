@@ -28,6 +28,7 @@ CORE = [
         "messages",
         "ledger",
         "threads",
+        "records",
         "journal",
         "protocol",
         "agreement",
