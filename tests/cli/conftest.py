@@ -17,7 +17,14 @@ def forkserver():
     """Return a context that forks processes from one that has imported everything."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["fedlib.cli.serve", "fedlib.cli.join", "fedlib.cli.options", "flask", "cheroot", "httpx"]
+        [
+            "fedlib.cli.serve",
+            "fedlib.cli.join",
+            "fedlib.cli.options",
+            "starlette",
+            "uvicorn",
+            "httpx",
+        ]
     )
     return context
 
