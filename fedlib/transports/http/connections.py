@@ -196,13 +196,10 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         size = self._body_size()
-        authorization = next(
-            (value for name, value in self.headers if name == b"authorization"), b""
-        )
-        self.listener.identify(self, authorization)
-        known = self.limits.body_seconds + size / self.limits.bytes_per_second
+        tokens = [value for name, value in self.headers if name == b"authorization"]
+        self.listener.identify(self, tokens[0] if tokens else b"")
         if self.name:
-            self.limit(known)
+            self.limit(self.limits.body_seconds + size / self.limits.bytes_per_second)
         self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
 

@@ -225,9 +225,8 @@ class SessionService:
         self._note_rejected()
         sessions.await_clients(time.monotonic())
         await self._until(lambda: sessions.ready(time.monotonic()))
-        kinds = {
-            request: Expected.by(request, self.max_bytes) for request in set(requests.values())
-        }
+        distinct = set(requests.values())
+        kinds = {request: Expected.by(request, self.max_bytes) for request in distinct}
         self._expected = {name: kinds[request] for name, request in requests.items()}
         sessions.ask(requests, time.monotonic())
         for name in requests:

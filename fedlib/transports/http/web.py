@@ -114,7 +114,7 @@ class Calls:
             return _json({})
 
     async def leave(self, request: Request) -> Response:
-        with self._call(request) as (name, process, connection):
+        with self._call(request) as (name, process, _):
             self.service.leave(name, process)
             return _json({})
 

@@ -184,9 +184,9 @@ def test_a_refused_body_is_not_read():
     with serve("0") as transport, socket.create_connection(address(transport), ANSWER) as line:
         tracemalloc.start()
         line.sendall(f"POST /reply HTTP/1.1\r\nContent-Length: {size}\r\n\r\n".encode())
+        pieces = (line.sendall(piece) for _ in range(size // len(piece)))
         with pytest.raises(ConnectionError):
-            for _ in range(size // len(piece)):
-                line.sendall(piece)
+            list(pieces)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert peak < size / 8
