@@ -17,7 +17,8 @@ def forkserver():
     """Return a context that forks processes from one that has imported everything."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["fedlib.cli.serve", "fedlib.cli.join", "fedlib.cli.options", "flask", "cheroot", "httpx"]
+        [f"fedlib.cli.{name}" for name in ("serve", "join", "options")]
+        + [f"fedlib.transports.http.{name}" for name in ("server", "client")]
     )
     return context
 

@@ -32,7 +32,7 @@ from cli_helpers import (
 from fedlib import HorizontalDBSCAN, models
 from fedlib.federated import protocols
 
-pytest.importorskip("flask")
+pytest.importorskip("uvicorn")
 
 
 @pytest.mark.parametrize("name", CASES)

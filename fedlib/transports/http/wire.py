@@ -38,7 +38,7 @@ import msgspec
 
 __all__ = ["HOLD", "NUMBER", "PROCESS", "Welcome", "require_tls"]
 
-HOLD = 10.0  # seconds for which the server delays the answer when there is no request
+HOLD = 25.0  # seconds for which the server delays the answer when there is no request
 NUMBER = "Fedlib-Sequence"
 PROCESS = "Fedlib-Session"
 
