@@ -37,6 +37,10 @@ class Unreachable(JoinError):
     """The server does not answer."""
 
 
+class SessionLost(Exception):
+    """The server does not know this process (any more): it must join again."""
+
+
 class RunEnded(Exception):
     """The run is over for this client; the text gives the reason."""
 
@@ -72,7 +76,8 @@ def join(
     insecure : bool, default=False
         Allow plain HTTP beyond the loopback interface.
     patience : float, default=30
-        Seconds, at least 0, during which a call is repeated while the server does not answer, or
+        Seconds, at least 0, during which a call is repeated while the server does not answer (such
+        as a server that has died and is started again with its journal), or
         while another process with this token (such as the previous process of this client) is
         present. The pauses between the attempts grow to two seconds and are random, so that many
         clients do not call at the same time.
@@ -154,6 +159,7 @@ class ClientLoop:
         patience: float,
     ):
         self.link, self.client, self.folder, self.patience = link, client, folder, patience
+        self.checkpoint = Checkpoint("", "")
         self.ended = ""  # the reason for the end, if a heartbeat received it first
         self.working = threading.Event()  # only then are heartbeats needed
 
@@ -180,43 +186,55 @@ class ClientLoop:
         self.working.set()  # creating the client may import large packages
         make = self.client
         client = make if isinstance(make, Client) else make(welcome.protocol)
-        checkpoint = Checkpoint.load(self.folder, welcome.run, welcome.client)
-        if checkpoint.state:
-            client.state = decode(checkpoint.state)
+        self.checkpoint = Checkpoint.load(self.folder, welcome.run, welcome.client)
+        if self.checkpoint.state:
+            client.state = decode(self.checkpoint.state)
         while True:
             self.working.clear()
-            response = self.call("GET", "/request")
-            self.working.set()
-            if response.status_code == 200:
-                number = int(response.headers[NUMBER])
-                checkpoint = self.answer(client, number, response.content, checkpoint)
+            try:
+                response = self.call("GET", "/request")
+                self.working.set()
+                if response.status_code == 200:
+                    self.answer(client, int(response.headers[NUMBER]), response.content)
+            except SessionLost:
+                self.join_again()
+
+    def join_again(self) -> None:
+        """Join the run again after the server was started again; it repeats open requests.
+
+        Raises
+        ------
+        JoinError
+            When the server does not continue the run.
+        """
+        if self.join().run != self.checkpoint.run:
+            self.leave()
+            raise JoinError(
+                f"{self.link.base_url} was started again and serves another run; this client has"
+                " to be started again too"
+            )
 
     def leave(self) -> None:
         """Notify the server, if it can be reached, that this process stops."""
         with suppress(httpx.TransportError):
             self.link.post("/leave", timeout=1)
 
-    def answer(
-        self, client: Client, number: int, request: bytes, checkpoint: Checkpoint
-    ) -> Checkpoint:
-        """Reply to a request, and return the new checkpoint.
-
-        If the checkpoint contains the reply, the request is not handled again.
-        """
+    def answer(self, client: Client, number: int, request: bytes) -> None:
+        """Reply to a request. If the checkpoint has the reply, the request is not handled again."""
         errors: list[Exception] = []
-        if number != checkpoint.number:
+        if number != self.checkpoint.number:
             reply = serve(client, request, errors.append)
             state = b"" if client.state is None else encode(client.state)
-            checkpoint = Checkpoint(checkpoint.run, checkpoint.client, number, reply, state)
+            last = self.checkpoint
+            self.checkpoint = Checkpoint(last.run, last.client, number, reply, state)
             if self.folder:
-                checkpoint.save(self.folder)
+                self.checkpoint.save(self.folder)
         for error in errors:
             logger.error("%s: %s", type(error).__name__, error, exc_info=error)
-        self.call("POST", "/reply", content=checkpoint.reply, headers={NUMBER: str(number)})
+        self.call("POST", "/reply", content=self.checkpoint.reply, headers={NUMBER: str(number)})
         for error in errors:
             self.leave()  # a client that has failed receives no further requests
             raise RunEnded(type(error).__name__)
-        return checkpoint
 
     @contextmanager
     def heartbeats(self, interval: float) -> Iterator[None]:
@@ -266,6 +284,8 @@ class ClientLoop:
         ------
         RunEnded
             When the run is over for this client.
+        SessionLost
+            When the server does not know this process.
         JoinError
             When the server refuses the call, or does not answer for ``patience`` seconds.
         """
@@ -283,6 +303,8 @@ class ClientLoop:
                 kind, reason, code = JoinError, _reason(response), response.status_code
                 if code == 410:
                     raise RunEnded(reason)
+                if code == 428:
+                    raise SessionLost
                 again = code in {429, *retry} or code >= 500
             until = min(until, time.monotonic() + self.patience)
             if not again or time.monotonic() >= until:

@@ -9,7 +9,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from uvicorn.config import Config
 
+from fedlib.journal import Place
 from fedlib.ledger import Ledger
 from fedlib.transports.http.connections import (
     BACKLOG,
@@ -86,6 +87,9 @@ class HTTP:
         The protocol's parameters, for the status page.
     status_page : bool, default=True
         Serve the status page at ``/`` to any caller. It contains names and sizes, but no data.
+    run : str, optional
+        The identifier of the run, by default random. To continue a run from its journal, pass
+        `fedlib.journal.run_id` of the journal: the clients continue under this identifier only.
     connections : ConnectionLimits, optional
         What a connection may cost the server.
 
@@ -98,7 +102,7 @@ class HTTP:
     url : str
         The address that clients join.
     run : str
-        A random identifier of this run.
+        The identifier of this run.
     ledger : Ledger or None
         The ledger of the current run, for the status page.
 
@@ -144,6 +148,7 @@ class HTTP:
         protocol: str = "",
         parameters: Mapping[str, Any] | None = None,
         status_page: bool = True,
+        run: str | None = None,
         connections: ConnectionLimits | None = None,
     ):
         limits = Limits(
@@ -158,7 +163,7 @@ class HTTP:
         require_tls("bind", host, secure=cert is not None, insecure=insecure)
         self.clients: Sequence[str] = list(tokens)
         self.errors: Mapping[str, BaseException] = {}
-        self.run = secrets.token_hex(8)
+        self.run = run or secrets.token_hex(8)
         self.protocol = protocol
         self.parameters = dict(parameters or {})
         now = time.monotonic()
@@ -246,6 +251,20 @@ class HTTP:
         sessions, now = self._service.sessions, time.monotonic()
         return take_status(sessions, self.ledger, self.protocol, self.parameters, now, self._date)
 
+    # For a journal
+
+    def data_digests(self) -> dict[str, str]:
+        """Return nothing: the clients' data are not in this process."""
+        return {}
+
+    def states(self, clients: Collection[str]) -> dict[str, bytes]:
+        """Return nothing: the clients keep their states."""
+        return {}
+
+    def resume(self, place: Place) -> None:
+        """Continue the run with requests that follow those answered before."""
+        self._do(lambda: self._service.resume(place.numbers))
+
     def finish(self, outcome: str = "finished") -> None:
         """End the run: from now on, clients that ask for work receive the outcome.
 
@@ -253,12 +272,17 @@ class HTTP:
         """
         self._do(lambda: self._service.end(outcome))
 
-    def close(self, outcome: str = "finished") -> None:
-        """End the run, wait until all present clients know the outcome, and stop listening."""
+    def close(self, outcome: str | None = "finished") -> None:
+        """End the run, wait until all present clients know the outcome, and stop listening.
+
+        With ``outcome=None`` the run does not end: its clients keep calling, and another server
+        with the same journal can continue it.
+        """
         try:
-            self.finish(outcome)
-            if self._thread.is_alive():
-                self._submit(self._service.inform())
+            if outcome is not None:
+                self.finish(outcome)
+                if self._thread.is_alive():
+                    self._submit(self._service.inform())
         finally:
             self._server.should_exit = True
             self._thread.join()

@@ -256,6 +256,11 @@ class SessionService:
         finally:
             self._condition = None
 
+    def resume(self, numbers: Mapping[str, int]) -> None:
+        """Continue a run in which each client has answered this number of requests."""
+        self._note_rejected()
+        self.sessions.resume(numbers)
+
     def abort(self) -> None:
         """End the exchange without its replies."""
         self.sessions.abort()

@@ -48,24 +48,27 @@ receives the reason at its next call.
 ========  ========  ========  ========  ========  ========  =======  =====  ========
 State     JOIN      CALL      LEAVE     REPLY     ASK       TAKE     LOSE   END
 ========  ========  ========  ========  ========  ========  =======  =====  ========
-EXPECTED  WAITING   conflict  conflict  conflict  EXPECTED           LOST   EXPECTED
+EXPECTED  WAITING   unknown   unknown   unknown   EXPECTED           LOST   EXPECTED
 WAITING   WAITING   WAITING   AWAY      conflict  WORKING            LOST   DONE
 WORKING   WORKING   WORKING   AWAY      ANSWERED  WORKING            LOST   DONE
 ANSWERED  ANSWERED  ANSWERED  AWAY      conflict  WORKING   WAITING  LOST   DONE
-AWAY      WAITING   conflict  conflict  conflict  AWAY      AWAY     LOST   DONE
+AWAY      WAITING   unknown   unknown   unknown   AWAY      AWAY     LOST   DONE
 LOST      LOST      over      over      over      LOST      LOST     LOST   LOST
 DONE      DONE      over      over      over      DONE      DONE     LOST   DONE
 ========  ========  ========  ========  ========  ========  =======  =====  ========
 
-Four rules complete the table:
+Five rules complete the table:
 
 1. After JOIN, WAITING changes immediately: to DONE if the run is over, to WORKING if a request is
    open, and to ANSWERED if its reply has arrived.
-2. A call of any process but the session's own is a conflict, in every state. So is JOIN while the
+2. A call of any process but the session's own is a conflict, in every state, or unknown if the
+   session has no process: then the process must join (again). A conflict is also JOIN while the
    session is not over and another process is present that is not gone.
 3. A copy of the last reply that was accepted is ignored in every state that accepts CALL: its
    sender did not receive the answer to the first copy. Another reply with its number is a conflict.
-4. If the run ends during an exchange, the sessions that owe a reply are lost first.
+4. A server that continues a run after a crash starts with sessions in EXPECTED and the numbers of
+   the last requests (`Sessions.resume`). Its clients' calls are unknown, so they join again.
+5. If the run ends during an exchange, the sessions that owe a reply are lost first.
 """
 
 from __future__ import annotations
@@ -123,6 +126,7 @@ class Refusal(Enum):
     """Why a client's call is refused."""
 
     CONFLICT = "conflict"  # the call does not fit the state of the session
+    UNKNOWN = "unknown"  # the session has no process: join first
     OVER = "over"  # the session is over
     TOO_MANY = "too many"  # too many calls of this client are in progress
 
@@ -141,7 +145,7 @@ class IllegalTransition(RuntimeError):
 
 EXPECTED, WAITING, WORKING, ANSWERED, AWAY, LOST, DONE = State
 JOIN, CALL, LEAVE, REPLY, ASK, TAKE, LOSE, END = Event
-_NO, _OVER = Refusal.CONFLICT, Refusal.OVER
+_NO, _UNKNOWN, _OVER = Refusal.CONFLICT, Refusal.UNKNOWN, Refusal.OVER
 
 
 def _row(*cells: State | Refusal | None) -> dict[Event, State | Refusal]:
@@ -150,11 +154,11 @@ def _row(*cells: State | Refusal | None) -> dict[Event, State | Refusal]:
 
 # The table above. An event that is missing in a row is an empty cell.
 TRANSITIONS: Mapping[State, Mapping[Event, State | Refusal]] = {
-    EXPECTED: _row(WAITING, _NO, _NO, _NO, EXPECTED, None, LOST, EXPECTED),
+    EXPECTED: _row(WAITING, _UNKNOWN, _UNKNOWN, _UNKNOWN, EXPECTED, None, LOST, EXPECTED),
     WAITING: _row(WAITING, WAITING, AWAY, _NO, WORKING, None, LOST, DONE),
     WORKING: _row(WORKING, WORKING, AWAY, ANSWERED, WORKING, None, LOST, DONE),
     ANSWERED: _row(ANSWERED, ANSWERED, AWAY, _NO, WORKING, WAITING, LOST, DONE),
-    AWAY: _row(WAITING, _NO, _NO, _NO, AWAY, AWAY, LOST, DONE),
+    AWAY: _row(WAITING, _UNKNOWN, _UNKNOWN, _UNKNOWN, AWAY, AWAY, LOST, DONE),
     LOST: _row(LOST, _OVER, _OVER, _OVER, LOST, LOST, LOST, LOST),
     DONE: _row(DONE, _OVER, _OVER, _OVER, DONE, DONE, LOST, DONE),
 }
@@ -227,6 +231,11 @@ class Session:
     def over(self) -> bool:
         """Whether the session is over."""
         return self.state in {LOST, DONE}
+
+    @property
+    def absent(self) -> bool:
+        """Whether no process is present, although the client is not lost."""
+        return not self.process and self.state is not LOST
 
     @property
     def awaited(self) -> bool:
@@ -389,10 +398,10 @@ class Session:
 
     def _check(self, process: str) -> None:
         """Refuse the call of a process that is not the present one."""
-        if not self.process or self.process != process:
-            raise RefusedCall(
-                Refusal.CONFLICT, "this session has not joined, or another has replaced it"
-            )
+        if not self.process:
+            raise RefusedCall(Refusal.UNKNOWN, "no process of this client has joined: join first")
+        if self.process != process:
+            raise RefusedCall(Refusal.CONFLICT, "another process of this client has joined")
 
     def _move(self, event: Event) -> None:
         """Make the transition that the table prescribes."""
@@ -459,6 +468,7 @@ class Sessions:
         # only at the last one of a list until it changes costs O(1) per event, for any n_clients.
         self._absent: list[str] = list(self.by_name)
         self._owing: list[str] = []
+        self._returning: set[str] = set()  # clients of the run that this one continues
 
     def __getitem__(self, name: str) -> Session:
         return self.by_name[name]
@@ -468,22 +478,32 @@ class Sessions:
         """The number of clients with a process present."""
         return sum(bool(session.process) for session in self.by_name.values())
 
+    def resume(self, numbers: Mapping[str, int]) -> None:
+        """Continue a run in which each client has answered this number of requests."""
+        for name, number in numbers.items():
+            self[name].number = number
+            if number:
+                self._returning.add(name)
+
     def await_clients(self, now: float) -> None:
         """Begin to wait for clients to join."""
         self._join_by = min(now + self.limits.join_timeout, self._last)
 
     def ready(self, now: float) -> bool:
-        """Return whether an exchange can begin: all clients are present, or joining is over."""
+        """Return whether an exchange can begin: all clients are present, or joining is over.
+
+        Lost clients do not count: those of a run that is continued are not expected.
+        """
         if not self.opened:
             self.opened = bool(self.outcome) or now >= self._join_by or self._everybody()
         return self.opened
 
     def _everybody(self) -> bool:
         """Return whether all clients are present."""
-        while self._absent and self[self._absent[-1]].process:
+        while self._absent and not self[self._absent[-1]].absent:
             self._absent.pop()
         if not self._absent:  # others may have left since they were looked at
-            self._absent = [name for name, s in self.by_name.items() if not s.process]
+            self._absent = [name for name, s in self.by_name.items() if s.absent]
         return not self._absent
 
     def ask(self, requests: Mapping[str, bytes], now: float) -> None:
@@ -523,7 +543,7 @@ class Sessions:
 
     def _reason_to_lose(self, session: Session, now: float) -> str:
         if session.state is EXPECTED:
-            return "NeverJoined"
+            return "Gone" if session.number > 1 else "NeverJoined"
         if now >= self._reply_by:
             return "TimedOut"
         if now >= session.missed_at(self._started):
@@ -556,9 +576,13 @@ class Sessions:
             session.end(outcome)
 
     def uninformed(self, now: float) -> list[str]:
-        """Return the clients whose process is present but does not know that the run is over."""
+        """Return the clients whose process is present but does not know that the run is over.
+
+        In a run that is continued, the clients that have not joined again yet count as well.
+        """
         return [
             name
             for name, session in self.by_name.items()
-            if session.alive(now) and not session.informed
+            if (session.alive(now) and not session.informed)
+            or (name in self._returning and session.state is EXPECTED)
         ]

@@ -25,7 +25,12 @@ from fedlib.transports.http.wire import NUMBER, PROCESS, Welcome
 
 __all__ = ["HEADERS", "application"]
 
-CODES = {Refusal.CONFLICT: 409, Refusal.OVER: 410, Refusal.TOO_MANY: 429}
+CODES = {
+    Refusal.CONFLICT: 409,
+    Refusal.OVER: 410,
+    Refusal.UNKNOWN: 428,
+    Refusal.TOO_MANY: 429,
+}
 HEADERS = [("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff")]  # of all answers
 CLOSE = {"Connection": "close"}
 MAX_PROCESS = 64  # characters of the identifier of a client's process
