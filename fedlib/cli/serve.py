@@ -185,6 +185,10 @@ def run_server(
                 save(estimator, model_out)
     except JournalError as error:
         raise click.ClickException(str(error)) from error
+    except OSError as error:
+        if journal is None:
+            raise
+        raise click.ClickException(f"{journal}: cannot be written: {error}") from error
     except TooFewClients as error:
         outcome = "stopped"
         _report_lost(transport)

@@ -28,8 +28,8 @@ def command(forkserver, tmp_path):
     """Return a function that starts a process of the command line in the test's folder."""
     started = []
 
-    def start(*arguments):
-        started.append(Command(forkserver, tmp_path, map(str, arguments)))
+    def start(*arguments, **more):
+        started.append(Command(forkserver, tmp_path, map(str, arguments), **more))
         return started[-1]
 
     yield start
