@@ -11,6 +11,8 @@ sys.path.append(str(Path(__file__).parent))
 
 from cli_helpers import SITES, Command, invoke, rows
 
+from fedlib.federated import protocols
+
 
 @pytest.fixture(scope="session")
 def forkserver():
@@ -19,6 +21,7 @@ def forkserver():
     context.set_forkserver_preload(
         [f"fedlib.cli.{name}" for name in ("serve", "join", "options")]
         + [f"fedlib.transports.http.{name}" for name in ("server", "client")]
+        + sorted({kind.__module__ for kind in protocols().values()})
     )
     return context
 
