@@ -279,9 +279,9 @@ def run(
         The ledger that records the messages; by default a new one. It becomes ``transport.ledger``.
     journal : path, optional
         A file that records the run, so that the same call continues it after a crash: it resumes
-        the flow with the recorded replies and asks no client for them. An empty `Ledger` is needed
-        again. Parameters of the flow are not compared, but a request that differs from the recorded
-        one stops the run. See `fedlib.journal`.
+        the flow with the recorded replies and asks no client for them. ``ledger`` must be empty.
+        Parameters of the flow are not compared, but a request that differs from the recorded one
+        stops the run. See `fedlib.journal`.
 
     Raises
     ------
