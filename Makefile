@@ -10,6 +10,8 @@ INSTALLED := $(VENV)/installed.stamp
 OLDEST    := _build/oldest
 VALIDATORS := _build/validators
 FUZZ      := _build/fuzz
+# All tests but the long ones, which have targets of their own.
+QUICK     := not book and not chaos and not flower and not liars and not soak
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 DOIT      := $(BIN)/python -m doit run --parallel-type thread --process $(JOBS) --continue
 PIP       := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -27,7 +29,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book pdf verify crate check-crate test test-book test-flower test-oldest test-liars test-fuzz coverage lab format check lock build clean
+.PHONY: help install book pdf verify crate check-crate test test-book test-flower test-oldest test-liars test-fuzz test-chaos coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -73,7 +75,7 @@ check-crate: crate ## validate the crate and CITATION.cff, in an environment of 
 	  "$$($(BIN)/python -c 'from importlib.resources import files; print(files("rocrate") / "data/ro-crate.jsonld")')"
 
 test: $(INSTALLED) ## run the tests and doctests
-	@$(BIN)/python -m pytest -m "not flower and not book and not liars and not soak" --numprocesses $(JOBS) --dist loadfile
+	@$(BIN)/python -m pytest -m "$(QUICK)" --numprocesses $(JOBS) --dist loadfile
 
 test-book: $(INSTALLED) ## check the pages of a built book in Chromium; takes minutes
 	@$(BIN)/python -m pytest -m book --numprocesses $(JOBS) --dist loadgroup tests/book
@@ -91,16 +93,19 @@ test-fuzz: $(INSTALLED) ## run the decoder and the sessions under a coverage-gui
 	@$(FUZZ)/bin/python tests/fuzz/run.py decode $$(($(SECONDS) / 2))
 	@$(FUZZ)/bin/python tests/fuzz/run.py sessions $$(($(SECONDS) / 2))
 
+test-chaos: $(INSTALLED) ## kill servers and sites at every step of every protocol; takes minutes
+	@$(BIN)/python -m pytest -m chaos --numprocesses $(JOBS) tests/cli
+
 test-oldest: $(INSTALLED) ## run the tests of the package with the oldest dependencies that pyproject.toml allows
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(OLDEST)
 	@VIRTUAL_ENV=$(OLDEST) $(BIN)/uv pip install --quiet --resolution lowest-direct --editable ".[http,xgboost,test]"
-	@$(OLDEST)/bin/python -m pytest -m "not book and not flower and not liars and not soak" --numprocesses $(JOBS) --dist loadfile \
+	@$(OLDEST)/bin/python -m pytest -m "$(QUICK)" --numprocesses $(JOBS) --dist loadfile \
 	  tests --ignore=tests/book \
 	  --ignore=tests/transports -W default::DeprecationWarning -W default::FutureWarning
 
 # Plain Python warns when a kernel's 64-bit hash overflows, which is intended.
 coverage: $(INSTALLED) ## run the tests with the kernels as plain Python and list the lines not reached
-	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m "not jit and not book and not flower and not liars and not soak" \
+	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m "not jit and $(QUICK)" \
 	  -W "ignore:overflow encountered in scalar:RuntimeWarning" --cov --cov-report=term-missing:skip-covered
 
 lab: $(INSTALLED) ## open the notebooks in JupyterLab

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Sequence
 from importlib import import_module
 from numbers import Integral
@@ -12,9 +13,11 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils import check_random_state
 
 from fedlib.agreement import agree_on_features
+from fedlib.journal import Journal
 from fedlib.ledger import Ledger
 from fedlib.protocol import Client, Flow, Transport, run
 from fedlib.transports.in_process import InProcess
@@ -72,6 +75,7 @@ class Federated(BaseEstimator):
         *,
         passive: Collection[int] = (),
         min_clients: int | None = None,
+        journal: str | os.PathLike[str] | None = None,
     ) -> Self:
         """Fit the model to the data of several clients.
 
@@ -85,6 +89,11 @@ class Federated(BaseEstimator):
             transport, each client decides this itself.
         min_clients : int, optional
             The number of clients that must remain to the end; by default all.
+        journal : path, optional
+            A file that records the run. After a crash the same call continues the run: it reads the
+            recorded replies and asks the clients only for what is missing. For a list of parts, the
+            file also contains the states of the clients. It contains private data; its mode is
+            0600. See `fedlib.journal`.
 
         Returns
         -------
@@ -98,8 +107,10 @@ class Federated(BaseEstimator):
             When a parameter or a part is invalid, or the parts do not fit together.
         TooFewClients
             When clients failed and fewer than ``min_clients`` remain.
+        fedlib.journal.JournalError
+            A ValueError: when the journal is of another run, damaged or in use.
         """
-        return self._fit(parts, passive, min_clients)
+        return self._fit(parts, passive, min_clients, journal=journal)
 
     def _fit(
         self,
@@ -107,9 +118,37 @@ class Federated(BaseEstimator):
         passive: Collection[int] = (),
         min_clients: int | None = None,
         options: Sequence[dict[str, Any]] | None = None,
+        journal: str | os.PathLike[str] | None = None,
     ) -> Self:
         """Do the work of `fit`; ``options`` contains other arguments of each part's client."""
-        flow = self.protocol()
+        if journal is None:
+            return self._run(self, parts, passive, min_clients, options)
+        with Journal(journal) as opened:
+            seeded = self._with_recorded_seed(opened)
+            return self._run(seeded, parts, passive, min_clients, options, opened)
+
+    def _with_recorded_seed(self, journal: Journal) -> Federated:
+        """Return this estimator, or one with the journal's seed instead of ``random_state=None``.
+
+        The seed is recorded, so that the run that continues this one draws the same numbers.
+        """
+        parameters = self.get_params()
+        seedless = parameters.get("random_state", "none") is None
+        seed = int(check_random_state(None).randint(2**31 - 1)) if seedless else 0
+        seed = journal.begin(getattr(self, "name", type(self).__name__), parameters, seed)
+        return clone(self).set_params(random_state=seed) if seedless else self
+
+    def _run(
+        self,
+        seeded: Federated,
+        parts: Sequence[Any] | Transport,
+        passive: Collection[int],
+        min_clients: int | None,
+        options: Sequence[dict[str, Any]] | None,
+        journal: Journal | None = None,
+    ) -> Self:
+        """Run the protocol of the estimator ``seeded`` and set the fitted attributes."""
+        flow = seeded.protocol()
         for fitted in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, fitted)
         clients: dict[str, Client] | None = None
@@ -127,13 +166,19 @@ class Federated(BaseEstimator):
                     "parts must be a list with one part per client, or a transport; got a"
                     f" {type(parts).__name__}"
                 )
-            clients = self._make_clients(parts, options or [{}] * len(parts), passive)
+            options = options or seeded._client_options(len(parts))
+            clients = self._make_clients(parts, options, passive)
             transport = InProcess(clients)
-        self.ledger_ = Ledger()
-        self._set_model(run(flow, transport, min_clients=min_clients, ledger=self.ledger_))
+        self.ledger_ = ledger = Ledger()
+        model = run(flow, transport, min_clients=min_clients, ledger=ledger, journal=journal)
+        self._set_model(model)
         if clients is not None:
             self._set_labels(clients)
         return self
+
+    def _client_options(self, n_parts: int) -> Sequence[dict[str, Any]]:
+        """Return further arguments of the client of each part."""
+        return [{}] * n_parts
 
     def _make_clients(
         self, parts: Sequence[Any], options: Sequence[dict[str, Any]], passive: Collection[int]

@@ -9,6 +9,8 @@ nouns (``CellCounts``). Class attributes complete it:
 - ``asks_for_data``: for a request, whether a passive client declines it; by default True. Set it to
   False for a request that only delivers a result.
 
+The annotations also bound the size of a reply, if they can (`Message.reply_limit`).
+
 When a reply must fit its request in more than its class, the request overrides `Message.accept`.
 
 The wire format:
@@ -42,6 +44,7 @@ __all__ = [
     "MessageError",
     "decode",
     "encode",
+    "size_limit",
 ]
 
 MAX_BYTES = 2**30
@@ -193,6 +196,13 @@ class Message(
         """
         return reply
 
+    def reply_limit(self) -> int:
+        """Return the maximum size of a reply to this request, in bytes (`size_limit`).
+
+        Override it in a request that knows more, for example the number of rows.
+        """
+        return max(size_limit(kind) for kind in (self.reply, Declined, Failure))
+
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
@@ -214,6 +224,56 @@ def arrays(message_class: type[Message]) -> dict[str, Array]:
         for mark in getattr(hints[field], "__metadata__", ())
         if isinstance(mark, Array)
     }
+
+
+@cache
+def size_limit(message_class: type[Message]) -> int:
+    """Return the maximum size of the messages of a class, in bytes.
+
+    It follows from the annotations. A class with an array, or with a text or a sequence without a
+    ``max_length``, has no bound of its own, and the result is ``MAX_BYTES``.
+
+    Examples
+    --------
+    >>> size_limit(Done)
+    11
+    >>> size_limit(Labels) == MAX_BYTES
+    True
+    """
+    hints = get_type_hints(message_class, include_extras=True)
+    size = _HEADER + len("type") + _HEADER + len(message_class.__name__)
+    for field in message_class.__struct_fields__:
+        size += _HEADER + len(field) + _bound(msgspec.inspect.type_info(hints[field]))
+    return min(size, MAX_BYTES)
+
+
+_HEADER = 5  # the most bytes that MessagePack puts before a text, a sequence or a map
+_NUMBER = 9  # the most bytes of a number, a truth value or nothing
+
+
+def _bound(kind: msgspec.inspect.Type) -> int:
+    """Return the maximum size of a value of a type, at least ``MAX_BYTES`` if it has none."""
+    match kind:
+        case (
+            msgspec.inspect.IntType()
+            | msgspec.inspect.FloatType()
+            | msgspec.inspect.BoolType()
+            | msgspec.inspect.NoneType()
+        ):
+            return _NUMBER
+        case msgspec.inspect.LiteralType(values):
+            return max(_HEADER + 4 * len(str(value)) for value in values)
+        case msgspec.inspect.StrType(max_length=int(length)):
+            return _HEADER + 4 * length  # of UTF-8
+        case msgspec.inspect.BytesType(max_length=int(length)):
+            return _HEADER + length
+        case msgspec.inspect.UnionType(types):
+            return max(map(_bound, types))
+        case msgspec.inspect.TupleType(items):
+            return _HEADER + sum(map(_bound, items))
+        case msgspec.inspect.VarTupleType(item, max_length=int(length)):
+            return _HEADER + length * _bound(item)
+    return MAX_BYTES
 
 
 class Done(Message):
@@ -249,7 +309,7 @@ class Failure(Message):
     """
 
     discloses = "the type of an error"
-    error: Annotated[str, msgspec.Meta(pattern=r"^\w{1,100}\Z")]
+    error: Annotated[str, msgspec.Meta(pattern=r"^\w{1,100}\Z", max_length=100)]
 
 
 @cache

@@ -13,18 +13,21 @@ The rules:
   `TooFewClients` is raised at the flow's ``yield``.
 - `serve` is the client's side of `run`: it takes the bytes of one request and returns the bytes of
   one reply. It never raises an exception.
+- With a journal (`fedlib.journal`), a run continues after a crash of the server.
 - Both sides limit BLAS and OpenMP to one thread, so that no sum depends on the number of cores.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
+from fedlib.journal import Journal
 from fedlib.ledger import SERVER, Ledger
 from fedlib.messages import Declined, Failure, Message, MessageError, decode, encode
 from fedlib.threads import one_thread
@@ -261,6 +264,7 @@ def run(
     *,
     min_clients: int | None = None,
     ledger: Ledger | None = None,
+    journal: Journal | str | os.PathLike[str] | None = None,
 ) -> Model:
     """Run a flow over a transport and return its model.
 
@@ -273,6 +277,11 @@ def run(
         The number of clients that must remain, in 1..n; by default all n.
     ledger : Ledger, optional
         The ledger that records the messages; by default a new one. It becomes ``transport.ledger``.
+    journal : path, optional
+        A file that records the run, so that the same call continues it after a crash: it resumes
+        the flow with the recorded replies and asks no client for them. ``ledger`` must be empty.
+        Parameters of the flow are not compared, but a request that differs from the recorded one
+        stops the run. See `fedlib.journal`.
 
     Raises
     ------
@@ -281,6 +290,8 @@ def run(
         that failed last.
     ValueError
         When there is no client, ``min_clients`` is out of range, or every client is passive.
+    fedlib.journal.JournalError
+        A ValueError: when the journal is of another run, damaged or in use.
     fedlib.agreement.Disagreement
         A ValueError: when the clients disagree, and those that agree are too few.
 
@@ -296,10 +307,16 @@ def run(
     >>> model.cells.tolist(), model.labels.tolist()
     ([[0], [5]], [0, -1])
     """
+    if journal is not None and not isinstance(journal, Journal):
+        with Journal(journal) as opened:
+            opened.begin(getattr(flow, "__qualname__", type(flow).__name__), {})
+            return run(flow, transport, min_clients=min_clients, ledger=ledger, journal=opened)
     names = _check_names(transport.clients)
     needed = _check_min_clients(min_clients, len(names))
     ledger = Ledger() if ledger is None else ledger
     transport.ledger = ledger
+    if journal is not None:
+        journal.enrol(transport, needed)
     replies, requests, step = Replies({}), dict[str, Message](), 0
     shared: set[str] = set()
     resume: Callable[[], Message | Mapping[str, Message] | Reject] = partial(next, flow)
@@ -308,6 +325,8 @@ def run(
             with one_thread():
                 asked = resume()
         except StopIteration as finished:
+            if journal is not None:
+                journal.finish(transport)
             model: Model = finished.value
             return model
         lost_before = dict(ledger.lost)
@@ -318,7 +337,9 @@ def run(
             step += 1
             present = [name for name in names if name not in ledger.lost]
             requests = _address(asked, present, ledger.lost)
-            replies = _exchange(step, requests, transport, ledger, shared)
+            replies = _exchange(step, requests, transport, ledger, shared, journal)
+        if journal is not None:
+            journal.note(ledger)
         error = _reason_to_stop(replies, len(names), needed)
         if isinstance(error, TooFewClients) and not isinstance(asked, Reject):
             error = TooFewClients(f"{error}{_suspect(requests, lost_before, replies.lost)}")
@@ -374,6 +395,7 @@ def _exchange(
     transport: Transport,
     ledger: Ledger,
     shared: set[str],
+    journal: Journal | None,
 ) -> Replies:
     """Send the requests of one step, read the replies and record both.
 
@@ -383,7 +405,10 @@ def _exchange(
     sent = {name: encode(request) for name, request in requests.items()}
     for name, request in requests.items():
         ledger.record(step, SERVER, name, request, len(sent[name]))
-    received = transport.exchange(sent)
+    if journal is None:
+        received = transport.exchange(sent)
+    else:
+        received = journal.exchange(transport, step, sent, ledger)
     replies: dict[str, Any] = {}
     declined: list[str] = []
     for name, request in requests.items():

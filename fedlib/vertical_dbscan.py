@@ -433,6 +433,7 @@ class VerticalDBSCAN(Federated):
         passive: Collection[int] = (),
         min_clients: int | None = None,
         ids: Sequence[Sequence[Any]] | None = None,
+        journal: str | os.PathLike[str] | None = None,
     ) -> Self:
         """Fit the model to the data of several clients.
 
@@ -447,6 +448,9 @@ class VerticalDBSCAN(Federated):
             Only the number of clients is accepted: all clients are needed.
         ids : list of sequences, optional
             The identifiers of each part's rows, compared by their digests.
+        journal : path, optional
+            A file that records the run, so that the same call continues it after a crash; see
+            `fedlib.journal`.
 
         Returns
         -------
@@ -468,7 +472,7 @@ class VerticalDBSCAN(Federated):
                 f" needed; got {min_clients}"
             )
         if ids is None:
-            return super().fit(parts)
+            return super().fit(parts, journal=journal)
         if isinstance(parts, Transport):
             raise ValueError("ids applies to a list of parts; over a transport, clients have ids")
         if len(ids) != len(parts):
@@ -476,7 +480,8 @@ class VerticalDBSCAN(Federated):
                 f"ids must contain one sequence per part, {len(parts)}; got {len(ids)}"
             )
         key = secrets.token_bytes(32)
-        return self._fit(parts, options=[{"ids": part, "key": key} for part in ids])
+        options = [{"ids": part, "key": key} for part in ids]
+        return self._fit(parts, options=options, journal=journal)
 
     def _set_model(self, model: RowLabels) -> None:
         super()._set_model(model)

@@ -28,6 +28,8 @@ CORE = [
         "messages",
         "ledger",
         "threads",
+        "records",
+        "journal",
         "protocol",
         "agreement",
         "transports.in_process",
@@ -56,9 +58,9 @@ LATE = {"fedlib.ledger": {"fedlib.plots"}}
 FRAMEWORKS = {
     "flwr": "fedlib.transports.flower",
     "ray": "fedlib.transports.flower",
-    "flask": "fedlib.transports.http",
-    "cheroot": "fedlib.transports.http",
-    "werkzeug": "fedlib.transports.http",
+    "starlette": "fedlib.transports.http",
+    "uvicorn": "fedlib.transports.http",
+    "httptools": "fedlib.transports.http",
     "httpx": "fedlib.transports.http",
     "click": "fedlib.cli",
 }

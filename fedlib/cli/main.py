@@ -20,6 +20,7 @@ __all__ = ["cli", "main"]
 COMMANDS = {
     "flower": ("flower", "flower", "Run the protocols on Flower."),
     "join": ("join", "join", "Take part in the run at URL as one site."),
+    "ledger": ("ledger", "show_ledger", "Print the ledger of the run in a journal."),
     "predict": ("predict", "predict", "Write the clusters or classes of new rows."),
     "protocols": ("protocols", "list_protocols", "List the protocols and their disclosures."),
     "serve": ("serve", "serve", "Wait for the sites, run a protocol, write model and ledger."),

@@ -16,10 +16,12 @@ import click
 import numpy as np
 
 from fedlib.cli.common import EXISTING, FILE, FOLDER, POSITIVE, check_folder, extra, writing
+from fedlib.cli.ledger import to_csv
 from fedlib.cli.options import protocol_options
 from fedlib.cli.tokens import make_tokens, read_clients
 from fedlib.federated import Federated, protocols
 from fedlib.files import write_file
+from fedlib.journal import JournalError, run_id
 from fedlib.ledger import Ledger
 from fedlib.models import ModelFileError, save
 from fedlib.protocol import TooFewClients
@@ -105,6 +107,12 @@ OPTIONS: list[click.Parameter] = [
         show_default=True,
         help="The maximum size of a reply.",
     ),
+    click.Option(
+        ["--journal"],
+        type=FILE,
+        callback=check_folder,
+        help="Record the run in this file. If the server dies, the same command continues it.",
+    ),
     _seconds(
         "--linger",
         0.0,
@@ -137,12 +145,17 @@ def run_server(
     token_dir: Path,
     tokens: Path | None,
     min_clients: int | None,
+    journal: Path | None,
     linger: float,
     model_out: Path | None,
     ledger_out: Path | None,
     **options: Any,
 ) -> None:
-    """Serve one run. The ledger is written even if the run fails."""
+    """Serve one run. The ledger is written even if the run fails.
+
+    With a journal, a run that does not come to its end can be continued. Then the sites do not
+    receive an outcome, so that they keep calling.
+    """
     if (n_clients is None) == (tokens is None):
         raise click.UsageError("name the sites with either --clients or --tokens")
     try:
@@ -155,36 +168,57 @@ def run_server(
             f"--min-clients must be at most {len(clients)}, the number of clients;"
             f" got {min_clients}"
         )
-    transport = _listen(estimator, clients, options)
-    outcome = "stopped"
+    with _reporting_journal():
+        run = run_id(journal) if journal else None
+    transport = _listen(estimator, clients, {**options, "run": run})
+    outcome = None if journal else "stopped"
     try:
         click.echo(f"{estimator.name} at {transport.url}", err=True)
         if tokens is None:
             click.echo(f"each site's token: {token_dir}{os.sep}site-N.token", err=True)
         with _progress(transport):
-            estimator.fit(transport, min_clients=min_clients)
+            estimator.fit(transport, min_clients=min_clients, journal=journal)
             transport.finish()
             outcome = "finished"
         if model_out:
             with writing(model_out):
                 save(estimator, model_out)
+    except JournalError as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        if journal is None:
+            raise
+        raise click.ClickException(f"{journal}: cannot be written: {error}") from error
     except TooFewClients as error:
+        outcome = "stopped"
         _report_lost(transport)
         raise click.ClickException(str(error)) from error
     except ModelFileError as error:
         raise click.ClickException(f"{model_out}: {error}") from error
     except ValueError as error:
+        outcome = "stopped"
         raise click.ClickException(str(error)) from error
     finally:
-        transport.finish(outcome)
+        if outcome:
+            transport.finish(outcome)
         try:
             if ledger_out:
                 with writing(ledger_out):
-                    table = (transport.ledger or Ledger()).to_frame()
-                    write_file(ledger_out, table.to_csv(index=False, lineterminator="\n").encode())
-            time.sleep(linger if sys.exc_info()[0] is not KeyboardInterrupt else 0)
+                    write_file(ledger_out, to_csv(transport.ledger or Ledger()).encode())
+            time.sleep(linger if outcome and sys.exc_info()[0] is not KeyboardInterrupt else 0)
         finally:
-            transport.close()
+            transport.close(outcome)
+            if outcome is None:
+                click.echo(f"the same command continues the run from {journal}", err=True)
+
+
+@contextmanager
+def _reporting_journal() -> Iterator[None]:
+    """Turn an error in reading the journal into one line."""
+    try:
+        yield
+    except (JournalError, OSError) as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _listen(estimator: Federated, clients: dict[str, str], options: dict[str, Any]) -> HTTP:

@@ -11,9 +11,9 @@ Source: P, §3.3.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -23,12 +23,14 @@ from sklearn.utils import check_random_state
 from fedlib.agreement import agree_on_features, settle
 from fedlib.dbscan import nearest_within
 from fedlib.kernels.representatives import cover_in_order
-from fedlib.messages import FeatureNames, Message
-from fedlib.protocol import Flow, Transport, handles
+from fedlib.messages import Done, FeatureNames, Labels, Message
+from fedlib.protocol import Flow, handles
 from fedlib.representatives.base import (
     Count,
+    Coverage,
     Points,
     Positive,
+    RelabelPoints,
     RepresentativeClient,
     RepresentativeClustering,
     RepresentativeModel,
@@ -54,6 +56,7 @@ COINCIDENCE = 1e-6  # of the noise's amplitude: at most this far apart, two poin
 MAX_DRAWS = 100
 
 NoiseKind = Literal["one_sided", "centred"]
+Seed = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]+\Z")]
 
 
 class BlurredRepresentatives(Message):
@@ -88,6 +91,18 @@ class DrawRepresentatives(Message):
         assert isinstance(reply, BlurredRepresentatives)
         check_count(reply.representatives, self.n_representatives)
         return reply
+
+
+class SeededCoverage(Coverage):
+    """The state of a client that has sent representatives, with its seed in hexadecimal."""
+
+    seed: Seed
+
+
+class SeededLabels(Labels):
+    """The state of a client that knows its clusters, with its seed in hexadecimal."""
+
+    seed: Seed
 
 
 def ppdbdc(
@@ -142,17 +157,20 @@ class PPDBDCClient(RepresentativeClient):
 
     Notes
     -----
-    Equal requests get equal replies, so that repeating a request does not average out the noise. A
-    server that may send requests with other parameters can still find points; see `PPDBDC`.
+    Equal requests get equal replies, so that repeating a request does not average out the noise.
+    Therefore the seed is a part of the state, and a client that is started again with its state
+    repeats its replies. A server that may send requests with other parameters can still find
+    points; see `PPDBDC`.
     """
 
     def __init__(self, X: ArrayLike, random_state: int | None = None):
         super().__init__(X)
-        self._seed = np.random.SeedSequence(random_state)
+        self._seed = f"{np.random.SeedSequence(random_state).entropy:x}"
 
     @handles(DrawRepresentatives)
     def draw_representatives(self, request: DrawRepresentatives) -> BlurredRepresentatives:
-        rng = np.random.default_rng(self._seed)
+        seed = self._current_seed()
+        rng = np.random.default_rng(int(seed, 16))
         order = lexicographic_order(self.X)
         X = self.X[order]
         max_representatives = request.n_representatives or len(X)
@@ -163,7 +181,20 @@ class PPDBDCClient(RepresentativeClient):
         few = n_distinct < request.min_weight
         representatives = blur(means, few, X, amplitude, request.noise_kind, rng)
         self.keep_coverage(order, cover.owner)
+        self.state = SeededCoverage(self.recall(Coverage).owner, seed)
         return BlurredRepresentatives(representatives, weights, self.features)
+
+    @handles(RelabelPoints)
+    def relabel_points(self, request: RelabelPoints) -> Done:
+        seed = self._current_seed()
+        done = super().relabel_points(request)
+        self.state = SeededLabels(self.recall(Labels).labels, seed)
+        return done
+
+    def _current_seed(self) -> str:
+        """Return the seed in the state, or else the one with which the client was created."""
+        known = isinstance(self.state, SeededCoverage | SeededLabels)
+        return self.state.seed if known else self._seed
 
 
 class PPDBDC(RepresentativeClustering):
@@ -299,19 +330,10 @@ class PPDBDC(RepresentativeClustering):
         del parameters["random_state"]  # the server must not know the clients' seeds
         return ppdbdc(**parameters)
 
-    def _fit(
-        self,
-        parts: Sequence[Any] | Transport,
-        passive: Collection[int] = (),
-        min_clients: int | None = None,
-        options: Sequence[dict[str, Any]] | None = None,
-    ) -> Self:
-        """Do the work of `fit`; give each part's client a different seed."""
-        self._validate_params()
-        if isinstance(parts, Sequence | np.ndarray) and options is None:
-            seeds = check_random_state(self.random_state).randint(2**31 - 1, size=len(parts))
-            options = [{"random_state": int(seed)} for seed in seeds]
-        return super()._fit(parts, passive, min_clients, options)
+    def _client_options(self, n_parts: int) -> Sequence[dict[str, Any]]:
+        """Return a different seed for the client of each part."""
+        seeds = check_random_state(self.random_state).randint(2**31 - 1, size=n_parts)
+        return [{"random_state": int(seed)} for seed in seeds]
 
 
 def blur(

@@ -5,12 +5,17 @@ As on any other transport, only bytes pass between server and clients.
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import numpy as np
+
+from fedlib.journal import Place
 from fedlib.ledger import Ledger
+from fedlib.messages import decode, encode
 from fedlib.protocol import Client, serve
 
 __all__ = ["InProcess"]
@@ -68,3 +73,30 @@ class InProcess:
     def _serve(self, name: str, request: bytes) -> bytes:
         self._errors.pop(name, None)
         return serve(self._clients[name], request, partial(self._errors.__setitem__, name))
+
+    # For a journal
+
+    def data_digests(self) -> dict[str, str]:
+        """Return a digest of the data of each client."""
+        return {name: _data_digest(client) for name, client in self._clients.items()}
+
+    def states(self, clients: Collection[str]) -> dict[str, bytes]:
+        """Return the encoded states of those of these clients that have one."""
+        states = {name: self._clients[name].state for name in clients}
+        return {name: encode(state) for name, state in states.items() if state is not None}
+
+    def resume(self, place: Place) -> None:
+        """Give each client the state that it had at this place of the run."""
+        for name, client in self._clients.items():
+            state = place.states.get(name)
+            client.state = None if state is None else decode(state)
+
+
+def _data_digest(client: Client) -> str:
+    """Return a digest of everything in a client's data that a reply can depend on."""
+    digest = hashlib.sha256(repr((type(client).__name__, client.passive, client.features)).encode())
+    for name, value in sorted(vars(client).items()):
+        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+            digest.update(repr((name, value.dtype.str, value.shape)).encode())
+            digest.update(np.ascontiguousarray(value).data.cast("B") if value.size else b"")
+    return digest.hexdigest()[:16]

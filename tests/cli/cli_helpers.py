@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from click.testing import CliRunner
 
+from fedlib import models
 from fedlib.cli.main import cli
 from fedlib.federated import protocols
 
@@ -115,10 +116,11 @@ def refuse(*arguments, code=1, **options):
 class Command:
     """A process of the command line and its output."""
 
-    def __init__(self, context, folder, arguments):
+    def __init__(self, context, folder, arguments, **more):
         self.file = folder / f"out-{len(list(folder.glob('out-*')))}"
         self.file.touch()
         settings = {"folder": str(folder), "output": str(self.file), "arguments": list(arguments)}
+        settings |= more
         options = {"init_globals": {"settings": settings}, "run_name": "__main__"}
         path = str(Path(__file__).with_name("command.py"))
         self.process = context.Process(target=runpy.run_path, args=(path,), kwargs=options)
@@ -169,3 +171,33 @@ def assert_labels_as_in_process(estimator):
     """Check the labels of all sites against those of an estimator fitted in process."""
     for name, expected in zip(SITES, estimator.fit(rows()).labels_, strict=True):
         assert labels(name).tobytes() == expected.tobytes()
+
+
+def site_arguments(name):
+    """Write the data of the three sites of a case; return the arguments with which each joins."""
+    case = CASES[name]
+    Path("rows.key").write_bytes(bytes(range(32)))
+    arguments = []
+    for i, data in enumerate(case.data()):
+        data.to_csv(f"{i}.csv", index=False)
+        token, labels = f"tokens/{i}.token", f"labels-{i}.csv"
+        given = ["--data", f"{i}.csv", "--token-file", token, "--labels-out", labels]
+        arguments.append([*given, *case.join.format(site=i).split()])
+    return arguments
+
+
+def assert_run_as_in_process(name):
+    """Check model.npz, ledger.csv and the labels of a run against the estimator, in bytes."""
+    case, here = CASES[name], fitted(name)
+    ledger = here.ledger_.to_frame().to_csv(index=False, lineterminator="\n")
+    assert Path("ledger.csv").read_text() == ledger
+    models.save(here, "here.npz")
+    assert Path("model.npz").read_bytes() == Path("here.npz").read_bytes()
+    known = getattr(here, "labels_", [])
+    common = isinstance(known, np.ndarray)  # one array for the rows that all sites share
+    for i, expected in enumerate([known] * 3 if common else known):
+        table = pd.read_csv(f"labels-{i}.csv", dtype={"id": str})
+        assert table["label"].to_numpy(np.int64).tobytes() == expected.tobytes()
+        assert len(set(expected)) > 1
+        if "--ids" in case.join:
+            assert table["id"].tolist() == case.data()[i]["id"].tolist()

@@ -1,8 +1,48 @@
-"""One process of the command line: its arguments, folder and output are the global ``settings``."""
+"""One process of the command line: its arguments, folder and output are the global ``settings``.
+
+With the setting ``dies``, the process kills itself at a moment: ``(moment, number)`` is its
+``number``-th moment of this kind, counted from 0.
+"""
 
 import os
+import signal
 
 from fedlib.cli.main import main
+
+
+def die_at(wanted, number):
+    """Wrap what the moments are: records of a journal, and the work of a client."""
+    from fedlib.journal import Journal
+    from fedlib.transports.http import client
+    from fedlib.transports.http.checkpoint import Checkpoint
+
+    client.RETRY, client.MAX_RETRY = 0.02, 0.1  # the tests start many processes
+    left = [number]
+
+    def moment(name):
+        if name == wanted:
+            left[0] -= 1
+            if left[0] < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    append, save, answer = Journal._append, Checkpoint.save, client.ClientLoop.answer
+
+    def append_and_die(journal, record, sync=False):
+        append(journal, record, sync)
+        moment("recorded")
+
+    def save_and_die(checkpoint, folder):
+        moment("handled")
+        save(checkpoint, folder)
+        moment("saved")
+
+    def answer_and_die(loop, client, number, request):
+        answer(loop, client, number, request)
+        moment("answered")
+
+    Journal._append, Checkpoint.save = append_and_die, save_and_die
+    client.ClientLoop.answer = answer_and_die
+
 
 if __name__ == "__main__":
     settings = globals()["settings"]
@@ -11,4 +51,6 @@ if __name__ == "__main__":
     for stream in (1, 2):
         os.dup2(file, stream)
     os.environ.pop("FEDLIB_TOKEN", None)
+    if "dies" in settings:
+        die_at(*settings["dies"])
     main(settings["arguments"])

@@ -11,13 +11,17 @@ sys.path.append(str(Path(__file__).parent))
 
 from cli_helpers import SITES, Command, invoke, rows
 
+from fedlib.federated import protocols
+
 
 @pytest.fixture(scope="session")
 def forkserver():
     """Return a context that forks processes from one that has imported everything."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["fedlib.cli.serve", "fedlib.cli.join", "fedlib.cli.options", "flask", "cheroot", "httpx"]
+        [f"fedlib.cli.{name}" for name in ("serve", "join", "options")]
+        + [f"fedlib.transports.http.{name}" for name in ("server", "client")]
+        + sorted({kind.__module__ for kind in protocols().values()})
     )
     return context
 
@@ -27,8 +31,8 @@ def command(forkserver, tmp_path):
     """Return a function that starts a process of the command line in the test's folder."""
     started = []
 
-    def start(*arguments):
-        started.append(Command(forkserver, tmp_path, map(str, arguments)))
+    def start(*arguments, **more):
+        started.append(Command(forkserver, tmp_path, map(str, arguments), **more))
         return started[-1]
 
     yield start

@@ -16,7 +16,7 @@ from fedlib.cli.main import COMMANDS, cli
 from fedlib.federated import protocols
 
 HEAVY = ("numpy", "sklearn", "scipy", "numba", "pandas", "matplotlib", "msgspec")
-WEB = ("httpx", "flask", "cheroot", "werkzeug", "flwr")
+WEB = ("httpx", "starlette", "uvicorn", "httptools", "flwr")
 
 
 def isolated(program, code=0):
@@ -63,7 +63,7 @@ def test_join_imports_only_what_it_needs():
         import fedlib.cli.join, fedlib.site, fedlib.transports.http
         from fedlib.transports.http import join
         fedlib.site.find_estimator("horizontal-dbscan")
-        absent = ("flask", "cheroot", "flwr", "matplotlib", "fedlib.kmeans", "fedlib.boosting")
+        absent = ("starlette", "uvicorn", "flwr", "matplotlib", "fedlib.kmeans", "fedlib.boosting")
         print([name for name in absent if name in sys.modules])
         """
     )
@@ -85,7 +85,7 @@ def test_the_listed_help_texts_are_those_of_the_commands():
     ("missing", "arguments"),
     [
         ("httpx", "join http://127.0.0.1:9 --data rows.csv"),
-        ("flask", "serve kmeans --n-clusters 2 --tokens clients.json"),
+        ("uvicorn", "serve kmeans --n-clusters 2 --tokens clients.json"),
     ],
 )
 def test_a_missing_extra_is_named_in_one_line(missing, arguments, tmp_path, monkeypatch):
@@ -106,7 +106,7 @@ def test_a_missing_extra_is_named_in_one_line(missing, arguments, tmp_path, monk
 def test_commands_work_without_the_extra(tmp_path):
     program = """
         import sys
-        for name in ("httpx", "flask", "cheroot", "werkzeug", "flwr", "pyarrow"):
+        for name in ("httpx", "starlette", "uvicorn", "httptools", "flwr", "pyarrow"):
             sys.modules[name] = None
         from fedlib.cli.main import main
         main(["protocols", "--names"])

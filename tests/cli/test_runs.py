@@ -20,48 +20,31 @@ from cli_helpers import (
     PAGE,
     SITES,
     assert_labels_as_in_process,
-    fitted,
+    assert_run_as_in_process,
     flags,
     invoke,
     joining,
     labels,
     rows,
     serving,
+    site_arguments,
 )
 
 from fedlib import HorizontalDBSCAN, models
 from fedlib.federated import protocols
 
-pytest.importorskip("flask")
+pytest.importorskip("uvicorn")
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_protocol_gives_the_same_as_in_process(name, command, site):
-    case, here = CASES[name], fitted(name)
-    Path("rows.key").write_bytes(bytes(range(32)))
     options = ["--model-out", "model.npz", "--ledger-out", "ledger.csv"]
-    server, url = serving(command, *options, protocol=["serve", name, *flags(case.parameters)])
-    sites = []
-    for i, data in enumerate(case.data()):
-        data.to_csv(f"{i}.csv", index=False)
-        write = ["--labels-out", f"labels-{i}.csv"] if hasattr(here, "labels_") else []
-        token = ["--token-file", f"tokens/{i}.token"]
-        further = case.join.format(site=i).split()
-        sites.append(command("join", url, "--data", f"{i}.csv", *token, *write, *further))
+    protocol = ["serve", name, *flags(CASES[name].parameters)]
+    server, url = serving(command, *options, protocol=protocol)
+    sites = [command("join", url, *arguments) for arguments in site_arguments(name)]
     for one in (*sites, server):
         assert "warning" not in one.ends()
-    ledger = here.ledger_.to_frame().to_csv(index=False, lineterminator="\n")
-    assert Path("ledger.csv").read_text() == ledger
-    models.save(here, "here.npz")
-    assert Path("model.npz").read_bytes() == Path("here.npz").read_bytes()
-    known = getattr(here, "labels_", [])
-    common = isinstance(known, np.ndarray)  # one array for the rows that all sites share
-    for i, expected in enumerate([known] * 3 if common else known):
-        table = pd.read_csv(f"labels-{i}.csv", dtype={"id": str})
-        assert table["label"].to_numpy(np.int64).tobytes() == expected.tobytes()
-        assert len(set(expected)) > 1
-        if "--ids" in case.join:
-            assert table["id"].tolist() == case.data()[i]["id"].tolist()
+    assert_run_as_in_process(name)
 
 
 def test_every_protocol_of_the_package_is_tested():

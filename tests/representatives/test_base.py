@@ -232,7 +232,7 @@ def test_clients_that_are_rebuilt_before_every_request(estimator, make_client, r
     transport = reborn(make_client, parts)
     clone(estimator).fit(transport)
     for name, client in transport.members.items():
-        assert client.state == Labels(np.array(labels[name]))
+        assert client.state.labels.tolist() == labels[name]
 
 
 @each_protocol

@@ -12,6 +12,9 @@ The rules:
   request. A copy of it is ignored; a different one is refused.
 - A client saves its state and its reply before it sends the reply, so that it can be stopped and
   started again at any moment.
+- A server that is started again with its journal continues the run under the same identifier. It
+  does not know the sessions of its clients, so they join again. Each keeps its last reply, and
+  sends it again if it is asked for it.
 - Plain HTTP is allowed on the loopback interface only, unless the user sets ``insecure``.
 - A page at ``/`` shows the progress: names, steps, sizes and kinds of disclosed data, but not the
   data.

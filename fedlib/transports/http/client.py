@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import secrets
 import ssl
@@ -23,7 +24,9 @@ from fedlib.transports.http.wire import HOLD, NUMBER, PROCESS, Welcome, require_
 
 __all__ = ["ClientLoop", "JoinError", "RunEnded", "Unreachable", "join"]
 
-RETRY = 0.2  # seconds between two attempts of a call
+RETRY, MAX_RETRY = 0.2, 2.0  # seconds between two attempts of a call, at first and at most
+GIVE_UP = 1.0  # seconds to wait at the end for the answer to a heartbeat
+CONNECT = 10.0  # seconds within which a connection must be open
 
 
 class JoinError(RuntimeError):
@@ -32,6 +35,10 @@ class JoinError(RuntimeError):
 
 class Unreachable(JoinError):
     """The server does not answer."""
+
+
+class SessionLost(Exception):
+    """The server does not know this process (any more): it must join again."""
 
 
 class RunEnded(Exception):
@@ -47,6 +54,7 @@ def join(
     ca: str | None = None,
     insecure: bool = False,
     patience: float = 30,
+    proxy: str | None = None,
 ) -> str:
     """Take part in a run as one client, until it is over.
 
@@ -68,9 +76,14 @@ def join(
     insecure : bool, default=False
         Allow plain HTTP beyond the loopback interface.
     patience : float, default=30
-        Seconds, at least 0, during which a call is repeated while the server does not answer, or
+        Seconds, at least 0, during which a call is repeated while the server does not answer (such
+        as a server that has died and is started again with its journal), or
         while another process with this token (such as the previous process of this client) is
-        present.
+        present. The pauses between the attempts grow to two seconds and are random, so that many
+        clients do not call at the same time.
+    proxy : str, optional
+        The address of the proxy through which this site reaches the server, ``http://host:port``.
+        Without it, calls are direct, whatever the environment's variables say.
 
     Returns
     -------
@@ -111,10 +124,20 @@ def join(
         raise ValueError(f"patience must be at least 0, got {patience}")
     headers = {"Authorization": f"Bearer {token}", PROCESS: secrets.token_hex(16)}
     verify = ssl.create_default_context(cafile=ca)
-    with httpx.Client(
-        base_url=url, headers=headers, verify=verify, timeout=2 * HOLD, trust_env=False
-    ) as link:
+    options: dict[str, Any] = {"headers": headers, "verify": verify, "trust_env": False}
+    timeout = httpx.Timeout(2 * HOLD, connect=CONNECT)
+    with httpx.Client(base_url=url, timeout=timeout, proxy=_proxy(proxy), **options) as link:
         return ClientLoop(link, client, Path(state_dir) if state_dir else None, patience).run()
+
+
+def _proxy(address: str | None) -> httpx.Proxy | None:
+    """Return the proxy with an address."""
+    if address is None:
+        return None
+    parts = urlsplit(address)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError(f"proxy must begin with http:// or https:// and a host, got {address!r}")
+    return httpx.Proxy(address)
 
 
 class ClientLoop:
@@ -136,19 +159,16 @@ class ClientLoop:
         patience: float,
     ):
         self.link, self.client, self.folder, self.patience = link, client, folder, patience
+        self.checkpoint = Checkpoint("", "")
         self.ended = ""  # the reason for the end, if a heartbeat received it first
+        self.working = threading.Event()  # only then are heartbeats needed
 
     def run(self) -> str:
         """Take part until the run is over; return the reason for its end."""
         try:
             welcome = self.join()
-            try:
+            with self.heartbeats(welcome.heartbeat):
                 self.work(welcome)
-            except RunEnded:
-                raise
-            except BaseException:
-                self.leave()
-                raise
         except RunEnded as ended:
             return str(ended)
         raise AssertionError("work ends with an exception")
@@ -163,64 +183,89 @@ class ClientLoop:
 
     def work(self, welcome: Welcome) -> None:
         """Answer one request after the other, until `RunEnded` is raised."""
-        with self.heartbeats(welcome.heartbeat):  # creating the client may import large packages
-            make = self.client
-            client = make if isinstance(make, Client) else make(welcome.protocol)
-            checkpoint = Checkpoint.load(self.folder, welcome.run, welcome.client)
-            if checkpoint.state:
-                client.state = decode(checkpoint.state)
-            while True:
+        self.working.set()  # creating the client may import large packages
+        make = self.client
+        client = make if isinstance(make, Client) else make(welcome.protocol)
+        self.checkpoint = Checkpoint.load(self.folder, welcome.run, welcome.client)
+        if self.checkpoint.state:
+            client.state = decode(self.checkpoint.state)
+        while True:
+            self.working.clear()
+            try:
                 response = self.call("GET", "/request")
+                self.working.set()
                 if response.status_code == 200:
-                    number = int(response.headers[NUMBER])
-                    checkpoint = self.answer(client, number, response.content, checkpoint)
+                    self.answer(client, int(response.headers[NUMBER]), response.content)
+            except SessionLost:
+                self.join_again()
+
+    def join_again(self) -> None:
+        """Join the run again after the server was started again; it repeats open requests.
+
+        Raises
+        ------
+        JoinError
+            When the server does not continue the run.
+        """
+        if self.join().run != self.checkpoint.run:
+            self.leave()
+            raise JoinError(
+                f"{self.link.base_url} was started again and serves another run; this client has"
+                " to be started again too"
+            )
 
     def leave(self) -> None:
         """Notify the server, if it can be reached, that this process stops."""
         with suppress(httpx.TransportError):
             self.link.post("/leave", timeout=1)
 
-    def answer(
-        self, client: Client, number: int, request: bytes, checkpoint: Checkpoint
-    ) -> Checkpoint:
-        """Reply to a request, and return the new checkpoint.
-
-        If the checkpoint contains the reply, the request is not handled again.
-        """
+    def answer(self, client: Client, number: int, request: bytes) -> None:
+        """Reply to a request. If the checkpoint has the reply, the request is not handled again."""
         errors: list[Exception] = []
-        if number != checkpoint.number:
+        if number != self.checkpoint.number:
             reply = serve(client, request, errors.append)
             state = b"" if client.state is None else encode(client.state)
-            checkpoint = Checkpoint(checkpoint.run, checkpoint.client, number, reply, state)
+            last = self.checkpoint
+            self.checkpoint = Checkpoint(last.run, last.client, number, reply, state)
             if self.folder:
-                checkpoint.save(self.folder)
+                self.checkpoint.save(self.folder)
         for error in errors:
             logger.error("%s: %s", type(error).__name__, error, exc_info=error)
-        self.call("POST", "/reply", content=checkpoint.reply, headers={NUMBER: str(number)})
+        self.call("POST", "/reply", content=self.checkpoint.reply, headers={NUMBER: str(number)})
         for error in errors:
             self.leave()  # a client that has failed receives no further requests
             raise RunEnded(type(error).__name__)
-        return checkpoint
 
     @contextmanager
     def heartbeats(self, interval: float) -> Iterator[None]:
-        """Send a heartbeat every ``interval`` seconds during the block."""
+        """Send heartbeats during the block, while this client works; leave if it fails.
+
+        The server holds a heartbeat, so the next one follows ``interval`` seconds after its answer.
+        The first one follows ``interval`` seconds after the work has begun: short work needs none.
+        """
         done = threading.Event()
 
         def beat() -> None:
-            while not self.ended and not done.wait(interval):
-                with suppress(httpx.TransportError):  # `call` decides when to give up
-                    response = self.link.post("/heartbeat", timeout=2 * interval)
-                    if response.status_code == 410:
-                        self.ended = _reason(response)
+            while self.working.wait() and not (done.wait(interval) or self.ended):
+                if self.working.is_set():
+                    with suppress(httpx.TransportError):  # `call` decides when to give up
+                        response = self.link.post("/heartbeat")
+                        if response.status_code == 410:
+                            self.ended = _reason(response)
 
         thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
         thread.start()
         try:
             yield
+        except RunEnded:
+            raise
+        except BaseException:
+            self.leave()  # the server then answers the heartbeat that it holds
+            raise
         finally:
             done.set()
-            thread.join()
+            self.working.set()
+            thread.join(GIVE_UP)
 
     def call(
         self, method: str, path: str, retry: Collection[int] = (), **content: Any
@@ -239,10 +284,12 @@ class ClientLoop:
         ------
         RunEnded
             When the run is over for this client.
+        SessionLost
+            When the server does not know this process.
         JoinError
             When the server refuses the call, or does not answer for ``patience`` seconds.
         """
-        until = float("inf")
+        until, pause = float("inf"), RETRY
         while not self.ended:
             try:
                 response = self.link.request(method, path, **content)
@@ -256,12 +303,15 @@ class ClientLoop:
                 kind, reason, code = JoinError, _reason(response), response.status_code
                 if code == 410:
                     raise RunEnded(reason)
+                if code == 428:
+                    raise SessionLost
                 again = code in {429, *retry} or code >= 500
             until = min(until, time.monotonic() + self.patience)
             if not again or time.monotonic() >= until:
                 kind = kind if again else JoinError
                 raise kind(f"{str(self.link.base_url).rstrip('/')}{path}: {reason}")
-            time.sleep(RETRY)
+            time.sleep(pause * random.uniform(0.5, 1))
+            pause = min(2 * pause, MAX_RETRY)
         raise RunEnded(self.ended)
 
 

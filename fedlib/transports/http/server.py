@@ -2,34 +2,54 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
+import socket
+import ssl
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
+from uvicorn.config import Config
+
+from fedlib.journal import Place
 from fedlib.ledger import Ledger
-from fedlib.messages import MAX_BYTES
-from fedlib.transports.http.limits import Limits
+from fedlib.transports.http.connections import (
+    BACKLOG,
+    RESERVE,
+    Connection,
+    Listener,
+    WebServer,
+    raise_descriptor_limit,
+)
+from fedlib.transports.http.limits import ConnectionLimits, Limits
+from fedlib.transports.http.service import SessionService
 from fedlib.transports.http.sessions import Sessions
-from fedlib.transports.http.shared import SharedSessions
 from fedlib.transports.http.status import Status, take_status
 from fedlib.transports.http.tokens import Tokens
-from fedlib.transports.http.web import TLS, WebServer, application
+from fedlib.transports.http.web import HEADERS, application
 from fedlib.transports.http.wire import Welcome, require_tls
 
 __all__ = ["HTTP"]
 
-HEARTBEATS = 5  # heartbeats of a client within `gone_after`
+HEARTBEATS = 4  # heartbeats of a client within `gone_after`
+MAX_BYTES = 2**28  # the default of ``max_bytes``
+
+Result = TypeVar("Result")
+
+logger = logging.getLogger(__name__)
 
 
 class HTTP:
     """A transport to clients that join over HTTP.
 
-    It starts to listen when it is created. Close it, or use it in a ``with`` statement.
+    It starts to listen when it is created. Close it, or use it in a ``with`` statement. The web
+    server is an event loop in a thread of its own; the run stays in the caller's thread.
 
     Parameters
     ----------
@@ -43,17 +63,20 @@ class HTTP:
         (NeverJoined).
     request_timeout : float, default=3600
         Seconds that a client may take to reply, above 0; then it is lost (TimedOut).
-    gone_after : float, default=5
-        Seconds without a call, above 0, after which a client counts as gone. Clients send five
-        heartbeats in this time.
+    gone_after : float, default=4
+        Seconds without a call and without an open connection, above 0, after which a client counts
+        as gone.
+    silent_after : float, default=30
+        The same for a client with an open connection. A call that the server holds is no silence.
     rejoin_timeout : float, default=0
         Seconds, at least 0, during which a client that is gone or has left may join again before it
         is lost (Gone, Left).
     max_seconds : float, optional
         The maximum time for joining and the run together, in seconds, above 0. After this time, all
         clients whose replies are missing are lost (TimedOut).
-    max_bytes : int, default=2**30
-        The maximum size of a reply, in bytes, above 0.
+    max_bytes : int, default=2**28
+        The maximum size of a reply, in bytes, above 0. A smaller maximum follows from the request
+        for a reply whose class has one (`fedlib.messages.size_limit`).
     cert, key : str, optional
         Files with the server's certificate chain and its private key, for TLS.
     insecure : bool, default=False
@@ -64,6 +87,11 @@ class HTTP:
         The protocol's parameters, for the status page.
     status_page : bool, default=True
         Serve the status page at ``/`` to any caller. It contains names and sizes, but no data.
+    run : str, optional
+        The identifier of the run, by default random. To continue a run from its journal, pass
+        `fedlib.journal.run_id` of the journal: the clients continue under this identifier only.
+    connections : ConnectionLimits, optional
+        What a connection may cost the server.
 
     Attributes
     ----------
@@ -74,7 +102,7 @@ class HTTP:
     url : str
         The address that clients join.
     run : str
-        A random identifier of this run.
+        The identifier of this run.
     ledger : Ledger or None
         The ledger of the current run, for the status page.
 
@@ -109,7 +137,8 @@ class HTTP:
         *,
         join_timeout: float = 600,
         request_timeout: float = 3600,
-        gone_after: float = 5,
+        gone_after: float = 4,
+        silent_after: float = 30,
         rejoin_timeout: float = 0,
         max_seconds: float | None = None,
         max_bytes: int = MAX_BYTES,
@@ -119,8 +148,12 @@ class HTTP:
         protocol: str = "",
         parameters: Mapping[str, Any] | None = None,
         status_page: bool = True,
+        run: str | None = None,
+        connections: ConnectionLimits | None = None,
     ):
-        limits = Limits(join_timeout, request_timeout, gone_after, rejoin_timeout, max_seconds)
+        limits = Limits(
+            join_timeout, request_timeout, gone_after, silent_after, rejoin_timeout, max_seconds
+        )
         if not max_bytes > 0:
             raise ValueError(f"max_bytes must be positive, got {max_bytes}")
         if (cert is None) != (key is None):
@@ -130,27 +163,59 @@ class HTTP:
         require_tls("bind", host, secure=cert is not None, insecure=insecure)
         self.clients: Sequence[str] = list(tokens)
         self.errors: Mapping[str, BaseException] = {}
-        self.run = secrets.token_hex(8)
+        self.run = run or secrets.token_hex(8)
         self.protocol = protocol
         self.parameters = dict(parameters or {})
         now = time.monotonic()
         self._origin = datetime.now() - timedelta(seconds=now)
-        self._shared = SharedSessions(Sessions(tokens, limits, now))
+        self._service = SessionService(Sessions(tokens, limits, now), max_bytes)
         app = application(
-            self._shared,
-            known,
-            welcome=self._welcome,
-            status=self.status if status_page else None,
-            max_bytes=max_bytes,
+            self._service, welcome=self._welcome, status=self._status if status_page else None
         )
-        self._server = WebServer((host, port), app, len(tokens))
+        context = None
         if cert is not None:
-            self._server.ssl_adapter = TLS(cert, key)
-        self._server.prepare()
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(cert, key)
+        allowed = connections or ConnectionLimits()
+        needed = len(tokens) + allowed.max_strangers + RESERVE
+        sock = _listen(host, port)
+        try:
+            max_connections = raise_descriptor_limit(needed) - RESERVE
+        except ValueError:
+            sock.close()
+            raise
+        listener = Listener(
+            sock, context, allowed, len(tokens), max_connections, known.client, self._closed
+        )
         scheme = "http" if cert is None else "https"
-        self.url = f"{scheme}://{bind.rpartition(':')[0]}:{self._server.bind_addr[1]}"
-        self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
+        self.url = f"{scheme}://{bind.rpartition(':')[0]}:{sock.getsockname()[1]}"
+        self._loop = asyncio.new_event_loop()
+        self._server = WebServer(_config(app), listener)
+        self._thread = threading.Thread(target=self._serve, name="http", daemon=True)
         self._thread.start()
+
+    def _serve(self) -> None:
+        """Serve in this thread until the server is told to stop."""
+        self._loop.set_exception_handler(_log_error)
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._server.serve())
+
+    def _submit(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine in the event loop and return its result."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _do(self, function: Callable[[], Result]) -> Result:
+        """Call a function in the event loop, or here if the loop has ended."""
+
+        async def call() -> Result:
+            return function()
+
+        return self._submit(call()) if self._thread.is_alive() else function()
 
     def __enter__(self) -> Self:
         return self
@@ -160,11 +225,11 @@ class HTTP:
 
     @property
     def ledger(self) -> Ledger | None:
-        return self._shared.ledger
+        return self._service.ledger
 
     @ledger.setter
     def ledger(self, ledger: Ledger | None) -> None:
-        self._shared.ledger = ledger
+        self._service.ledger = ledger
 
     def exchange(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """Send each client its request and return the replies.
@@ -172,34 +237,64 @@ class HTTP:
         The first call waits until all clients have joined, or the join timeout is over. For a
         client that is lost, the reply is an encoded `Failure` with the reason.
         """
-        return self._shared.exchange(requests)
+        try:
+            return self._submit(self._service.exchange(requests))
+        except BaseException:  # an interruption
+            self._do(self._service.abort)
+            raise
 
     def status(self) -> Status:
         """Return the progress of the run in names, numbers and sizes."""
-        with self._shared.locked() as now:
-            return take_status(
-                self._shared.sessions, self.ledger, self.protocol, self.parameters, now, self._date
-            )
+        return self._do(self._status)
+
+    def _status(self) -> Status:
+        sessions, now = self._service.sessions, time.monotonic()
+        return take_status(sessions, self.ledger, self.protocol, self.parameters, now, self._date)
+
+    # For a journal
+
+    def data_digests(self) -> dict[str, str]:
+        """Return nothing: the clients' data are not in this process."""
+        return {}
+
+    def states(self, clients: Collection[str]) -> dict[str, bytes]:
+        """Return nothing: the clients keep their states."""
+        return {}
+
+    def resume(self, place: Place) -> None:
+        """Continue the run with requests that follow those answered before."""
+        self._do(lambda: self._service.resume(place.numbers))
 
     def finish(self, outcome: str = "finished") -> None:
         """End the run: from now on, clients that ask for work receive the outcome.
 
         Only the first outcome counts. The server listens until it is closed.
         """
-        self._shared.end(outcome)
+        self._do(lambda: self._service.end(outcome))
 
-    def close(self, outcome: str = "finished") -> None:
-        """End the run, wait until all present clients know the outcome, and stop listening."""
+    def close(self, outcome: str | None = "finished") -> None:
+        """End the run, wait until all present clients know the outcome, and stop listening.
+
+        With ``outcome=None`` the run does not end: its clients keep calling, and another server
+        with the same journal can continue it.
+        """
         try:
-            self.finish(outcome)
-            self._shared.inform()
+            if outcome is not None:
+                self.finish(outcome)
+                if self._thread.is_alive():
+                    self._submit(self._service.inform())
         finally:
-            self._server.stop()
+            self._server.should_exit = True
             self._thread.join()
 
     def _welcome(self, name: str) -> Welcome:
-        heartbeat = self._shared.sessions.limits.gone_after / HEARTBEATS
+        heartbeat = self._service.sessions.limits.gone_after / HEARTBEATS
         return Welcome(name, self.run, self.protocol, heartbeat)
+
+    def _closed(self, connection: Connection) -> None:
+        """Note that a client's connection is closed."""
+        if connection.link is not None:
+            self._service.disconnect(connection.name, connection.process, connection.link)
 
     def _date(self, time: float) -> datetime:
         """Return the date of a time of the monotonic clock."""
@@ -213,3 +308,35 @@ def _split(bind: str) -> tuple[str, int]:
         if parts.hostname and parts.port is not None:
             return parts.hostname, parts.port
     raise ValueError(f"bind must be host:port with a port in 0..65535, got {bind!r}")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens and does not block."""
+    [(family, _, _, _, address), *_] = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    sock = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    sock.setblocking(False)
+    return sock
+
+
+def _config(app: Any) -> Config:
+    """Return the configuration of uvicorn."""
+    return Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        headers=HEADERS,
+    )
+
+
+def _log_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error of the event loop; those of connections are for debugging only."""
+    error = context.get("exception")
+    level = logging.DEBUG if isinstance(error, OSError) else logging.ERROR
+    logger.log(level, "%s", context.get("message"), exc_info=error)

@@ -6,8 +6,13 @@ from any fixed origin (`time.monotonic`).
 **Sessions and processes.** A run has one `Session` per client, from the beginning to the end. The
 client's processes come and go: a process chooses a random identifier when it starts, and JOIN makes
 it the process of its session. It stays so until it leaves, or until another process joins after it
-has been silent for ``gone_after`` seconds. Every call carries the identifier, so that a call of an
-earlier process cannot be taken for one of the current process.
+is gone. Every call carries the identifier, so that a call of an earlier process cannot be taken for
+one of the current process.
+
+**Signs of life.** A call is one, and so is a call that the server holds, for as long as it holds
+it. A process is gone after ``silent_after`` seconds without a sign of life, or after only
+``gone_after`` seconds if it has no open connection: the operating system closes the connections of
+a process that dies.
 
 **Exchanges.** In an exchange the server opens a request in some sessions (ASK). When each of them
 has a reply or is lost, the exchange ends (TAKE). A session's requests are numbered, and a reply
@@ -34,7 +39,7 @@ receives the reason at its next call.
 - REPLY: the process sends the reply to the open request.
 - ASK: the server opens a request.
 - TAKE: the exchange ends, and the server takes the reply, if there is one.
-- LOSE: a deadline has passed, or the run has rejected the client's reply.
+- LOSE: a deadline has passed, or the client's reply was rejected.
 - END: the run is over.
 
 **Transitions.** A cell holds the next state, or the reason why a client's call is refused
@@ -43,24 +48,27 @@ receives the reason at its next call.
 ========  ========  ========  ========  ========  ========  =======  =====  ========
 State     JOIN      CALL      LEAVE     REPLY     ASK       TAKE     LOSE   END
 ========  ========  ========  ========  ========  ========  =======  =====  ========
-EXPECTED  WAITING   conflict  conflict  conflict  EXPECTED           LOST   EXPECTED
+EXPECTED  WAITING   unknown   unknown   unknown   EXPECTED           LOST   EXPECTED
 WAITING   WAITING   WAITING   AWAY      conflict  WORKING            LOST   DONE
 WORKING   WORKING   WORKING   AWAY      ANSWERED  WORKING            LOST   DONE
 ANSWERED  ANSWERED  ANSWERED  AWAY      conflict  WORKING   WAITING  LOST   DONE
-AWAY      WAITING   conflict  conflict  conflict  AWAY      AWAY     LOST   DONE
+AWAY      WAITING   unknown   unknown   unknown   AWAY      AWAY     LOST   DONE
 LOST      LOST      over      over      over      LOST      LOST     LOST   LOST
 DONE      DONE      over      over      over      DONE      DONE     LOST   DONE
 ========  ========  ========  ========  ========  ========  =======  =====  ========
 
-Four rules complete the table:
+Five rules complete the table:
 
 1. After JOIN, WAITING changes immediately: to DONE if the run is over, to WORKING if a request is
    open, and to ANSWERED if its reply has arrived.
-2. A call of any process but the session's own is a conflict, in every state. So is JOIN while the
-   session is not over and another process is present that is not silent.
+2. A call of any process but the session's own is a conflict, in every state, or unknown if the
+   session has no process: then the process must join (again). A conflict is also JOIN while the
+   session is not over and another process is present that is not gone.
 3. A copy of the last reply that was accepted is ignored in every state that accepts CALL: its
    sender did not receive the answer to the first copy. Another reply with its number is a conflict.
-4. If the run ends during an exchange, the sessions that owe a reply are lost first.
+4. A server that continues a run after a crash starts with sessions in EXPECTED and the numbers of
+   the last requests (`Sessions.resume`). Its clients' calls are unknown, so they join again.
+5. If the run ends during an exchange, the sessions that owe a reply are lost first.
 """
 
 from __future__ import annotations
@@ -118,6 +126,7 @@ class Refusal(Enum):
     """Why a client's call is refused."""
 
     CONFLICT = "conflict"  # the call does not fit the state of the session
+    UNKNOWN = "unknown"  # the session has no process: join first
     OVER = "over"  # the session is over
     TOO_MANY = "too many"  # too many calls of this client are in progress
 
@@ -136,7 +145,7 @@ class IllegalTransition(RuntimeError):
 
 EXPECTED, WAITING, WORKING, ANSWERED, AWAY, LOST, DONE = State
 JOIN, CALL, LEAVE, REPLY, ASK, TAKE, LOSE, END = Event
-_NO, _OVER = Refusal.CONFLICT, Refusal.OVER
+_NO, _UNKNOWN, _OVER = Refusal.CONFLICT, Refusal.UNKNOWN, Refusal.OVER
 
 
 def _row(*cells: State | Refusal | None) -> dict[Event, State | Refusal]:
@@ -145,11 +154,11 @@ def _row(*cells: State | Refusal | None) -> dict[Event, State | Refusal]:
 
 # The table above. An event that is missing in a row is an empty cell.
 TRANSITIONS: Mapping[State, Mapping[Event, State | Refusal]] = {
-    EXPECTED: _row(WAITING, _NO, _NO, _NO, EXPECTED, None, LOST, EXPECTED),
+    EXPECTED: _row(WAITING, _UNKNOWN, _UNKNOWN, _UNKNOWN, EXPECTED, None, LOST, EXPECTED),
     WAITING: _row(WAITING, WAITING, AWAY, _NO, WORKING, None, LOST, DONE),
     WORKING: _row(WORKING, WORKING, AWAY, ANSWERED, WORKING, None, LOST, DONE),
     ANSWERED: _row(ANSWERED, ANSWERED, AWAY, _NO, WORKING, WAITING, LOST, DONE),
-    AWAY: _row(WAITING, _NO, _NO, _NO, AWAY, AWAY, LOST, DONE),
+    AWAY: _row(WAITING, _UNKNOWN, _UNKNOWN, _UNKNOWN, AWAY, AWAY, LOST, DONE),
     LOST: _row(LOST, _OVER, _OVER, _OVER, LOST, LOST, LOST, LOST),
     DONE: _row(DONE, _OVER, _OVER, _OVER, DONE, DONE, LOST, DONE),
 }
@@ -168,7 +177,7 @@ class Reply:
     def __init__(self, number: int, body: bytes):
         self.number = number
         self.body = body
-        self.key = (number, hashlib.sha256(body).digest())
+        self.key = (number, len(body), hashlib.sha256(body).digest())
 
 
 @dataclass
@@ -186,6 +195,10 @@ class Session:
         When the process joined or left, or the client was lost; None if this is not known.
     calls : int
         The number of calls in progress.
+    held : int
+        The number of calls of the present process that the server holds.
+    links : set of int
+        The open connections of the present process.
     number : int
         The number of the last request.
     request : bytes or None
@@ -205,12 +218,14 @@ class Session:
     seen: float | None = None
     since: float | None = None
     calls: int = 0
+    held: int = 0
+    links: set[int] = field(default_factory=set)
     number: int = 0
     request: bytes | None = None
     reply: bytes | None = None
     reason: str = ""
     informed: bool = False
-    _accepted: tuple[int, bytes] = (0, b"")
+    _accepted: tuple[int, int, bytes] = (0, 0, b"")
 
     @property
     def over(self) -> bool:
@@ -218,14 +233,28 @@ class Session:
         return self.state in {LOST, DONE}
 
     @property
+    def absent(self) -> bool:
+        """Whether no process is present, although the client is not lost."""
+        return not self.process and self.state is not LOST
+
+    @property
     def awaited(self) -> bool:
         """Whether an exchange waits for this client's reply."""
         return self.request is not None and self.reply is None and self.state is not LOST
 
     def alive(self, now: float) -> bool:
-        """Return whether a process is present and not silent."""
-        recent = self.seen is not None and now - self.seen < self.limits.gone_after
-        return bool(self.process) and recent
+        """Return whether a process is present and not gone."""
+        return bool(self.process) and now < self.gone_at(-math.inf)
+
+    def gone_at(self, start: float) -> float:
+        """Return when the present process is gone if it gives no other sign of life.
+
+        Silence before ``start`` does not count.
+        """
+        if self.held:
+            return math.inf
+        last = start if self.seen is None else max(self.seen, start)
+        return last + (self.limits.silent_after if self.links else self.limits.gone_after)
 
     def missed_at(self, start: float) -> float:
         """Return when the client is lost if it makes no other call.
@@ -233,35 +262,52 @@ class Session:
         Silence before ``start``, the beginning of the exchange, does not count: the server may have
         been too busy to listen.
         """
-        last, patience = self.seen, self.limits.gone_after
         if self.state is AWAY:
-            last, patience = self.since, 0
-        begin = start if last is None else max(last, start)
-        return begin + patience + self.limits.rejoin_timeout
+            gone = start if self.since is None else max(self.since, start)
+        else:
+            gone = self.gone_at(start)
+        return gone + self.limits.rejoin_timeout
 
     # Events that a client causes. Each raises `RefusedCall` if the session does not allow it.
 
-    def enter(self, process: str, now: float) -> None:
-        """Begin a call of any kind, which is a sign of life of the present process."""
+    def enter(self, process: str, now: float, link: int | None = None) -> None:
+        """Begin a call of any kind on a connection: a sign of life of the present process."""
         if self.calls >= MAX_CALLS:
             raise RefusedCall(Refusal.TOO_MANY, f"more than {MAX_CALLS} calls at the same time")
         self.calls += 1
         if self.process == process:
-            self.seen = now
+            self._live(now, link)
 
     def exit(self) -> None:
         """End a call."""
         self.calls -= 1
 
-    def join(self, process: str, now: float) -> None:
+    def hold(self, process: str) -> None:
+        """Begin to hold a call."""
+        if self.process == process:
+            self.held += 1
+
+    def release(self, process: str, now: float) -> None:
+        """End to hold a call."""
+        if self.process == process and self.held:
+            self.held -= 1
+            self.seen = now
+
+    def unlink(self, process: str, link: int) -> None:
+        """Note that a connection has been closed."""
+        if self.process == process:
+            self.links.discard(link)
+
+    def join(self, process: str, now: float, link: int | None = None) -> None:
         """Make a process the present one. If it is already present, only note the sign of life."""
         if self.process != process:
             if self.alive(now) and not self.over:
                 raise RefusedCall(Refusal.CONFLICT, "a client with this token is already present")
-            self.process, self.informed = process, False
+            self._replace(process)
+            self.informed = False
             if self.state is not LOST:
                 self.since = now
-        self.seen = now
+        self._live(now, link)
         self._move(JOIN)
         if self.state is WAITING and self.reason:
             self.state = DONE
@@ -287,7 +333,20 @@ class Session:
         """Note that the process stops."""
         self._check(process)
         self._move(LEAVE)
-        self.process, self.since = "", now
+        self._replace("")
+        self.since = now
+
+    def admit(self, process: str, number: int, length: int) -> bool:
+        """Return whether a reply of this length is new, before its body is read.
+
+        It is not new if it can be a copy of the last accepted one.
+        """
+        self.call(process)
+        accepted, size, _ = self._accepted
+        copy = number == accepted and length == size
+        if not copy and (number != self.number or self.state is not WORKING):
+            self._refuse(Refusal.CONFLICT, REPLY)
+        return not copy
 
     def accept(self, process: str, reply: Reply) -> None:
         """Accept the reply to the open request, and ignore a copy of the last accepted one."""
@@ -327,12 +386,22 @@ class Session:
         self._move(END)
         self.reason = self.reason or outcome
 
+    def _replace(self, process: str) -> None:
+        """Forget what is known of the present process; another one, if any, takes its place."""
+        self.process, self.held, self.links = process, 0, set()
+
+    def _live(self, now: float, link: int | None) -> None:
+        """Note a sign of life of the present process."""
+        self.seen = now
+        if link is not None:
+            self.links.add(link)
+
     def _check(self, process: str) -> None:
         """Refuse the call of a process that is not the present one."""
-        if not self.process or self.process != process:
-            raise RefusedCall(
-                Refusal.CONFLICT, "this session has not joined, or another has replaced it"
-            )
+        if not self.process:
+            raise RefusedCall(Refusal.UNKNOWN, "no process of this client has joined: join first")
+        if self.process != process:
+            raise RefusedCall(Refusal.CONFLICT, "another process of this client has joined")
 
     def _move(self, event: Event) -> None:
         """Make the transition that the table prescribes."""
@@ -374,10 +443,8 @@ class Sessions:
     --------
     >>> sessions = Sessions(["north", "south"], Limits(join_timeout=60), now=0)
     >>> sessions["north"].join("process 1", now=5)
-    >>> sessions.ready(now=5), sessions.next_deadline()
-    (False, 60)
-    >>> sessions.ready(now=60)
-    True
+    >>> sessions.ready(now=5), sessions.ready(now=60)
+    (False, True)
     >>> sessions.ask({"north": b"request", "south": b"request"}, now=60)
     >>> sessions.expire(now=60)  # the clients whose replies are awaited
     ['north']
@@ -395,8 +462,13 @@ class Sessions:
         self.opened = False
         self._last = now + (math.inf if limits.max_seconds is None else limits.max_seconds)
         self._join_by = min(now + limits.join_timeout, self._last)
-        self._asked: list[str] = []  # the clients of the current exchange
+        self._asked: dict[str, None] = {}  # the clients of the current exchange
         self._started, self._reply_by = now, self._last
+        # Clients that were absent, and that owed a reply, when they were last looked at. Looking
+        # only at the last one of a list until it changes costs O(1) per event, for any n_clients.
+        self._absent: list[str] = list(self.by_name)
+        self._owing: list[str] = []
+        self._returning: set[str] = set()  # clients of the run that this one continues
 
     def __getitem__(self, name: str) -> Session:
         return self.by_name[name]
@@ -406,58 +478,87 @@ class Sessions:
         """The number of clients with a process present."""
         return sum(bool(session.process) for session in self.by_name.values())
 
+    def resume(self, numbers: Mapping[str, int]) -> None:
+        """Continue a run in which each client has answered this number of requests."""
+        for name, number in numbers.items():
+            self[name].number = number
+            if number:
+                self._returning.add(name)
+
     def await_clients(self, now: float) -> None:
         """Begin to wait for clients to join."""
         self._join_by = min(now + self.limits.join_timeout, self._last)
 
     def ready(self, now: float) -> bool:
-        """Return whether an exchange can begin: all clients are present, or joining is over."""
-        everybody = self.n_present == len(self.by_name)
-        self.opened = self.opened or everybody or bool(self.outcome) or now >= self._join_by
+        """Return whether an exchange can begin: all clients are present, or joining is over.
+
+        Lost clients do not count: those of a run that is continued are not expected.
+        """
+        if not self.opened:
+            self.opened = bool(self.outcome) or now >= self._join_by or self._everybody()
         return self.opened
+
+    def _everybody(self) -> bool:
+        """Return whether all clients are present."""
+        while self._absent and not self[self._absent[-1]].absent:
+            self._absent.pop()
+        if not self._absent:  # others may have left since they were looked at
+            self._absent = [name for name, s in self.by_name.items() if s.absent]
+        return not self._absent
 
     def ask(self, requests: Mapping[str, bytes], now: float) -> None:
         """Begin an exchange: open each client's request."""
-        self._asked, self._started = list(requests), now
+        self._asked, self._started = dict.fromkeys(requests), now
         self._reply_by = min(now + self.limits.request_timeout, self._last)
         for name, request in requests.items():
             self[name].ask(request)
+        self._owing = list(requests)
 
     def expire(self, now: float) -> list[str]:
         """Lose the clients whose time is up; return those whose replies are still awaited."""
-        for session in self._awaited().values():
-            if reason := self._reason_to_lose(session, now):
-                session.lose(reason, now)
+        self._owing = list(self._awaited())
+        for name in self._owing:
+            self.check(name, now)
         return list(self._awaited())
+
+    def check(self, name: str, now: float) -> None:
+        """Lose one client if its reply is awaited and its time is up."""
+        session = self[name]
+        owes = name in self._asked and session.awaited
+        if owes and (reason := self._reason_to_lose(session, now)):
+            session.lose(reason, now)
+
+    def excuse(self, now: float) -> None:
+        """Forgive all silence until now: the server was too busy to listen."""
+        self._started = max(self._started, now)
+
+    def complete(self) -> bool:
+        """Return whether each client of the exchange has replied or is lost."""
+        while self._owing and not self[self._owing[-1]].awaited:
+            self._owing.pop()
+        return not self._owing
 
     def _awaited(self) -> dict[str, Session]:
         return {name: self[name] for name in self._asked if self[name].awaited}
 
     def _reason_to_lose(self, session: Session, now: float) -> str:
         if session.state is EXPECTED:
-            return "NeverJoined"
+            return "Gone" if session.number > 1 else "NeverJoined"
         if now >= self._reply_by:
             return "TimedOut"
         if now >= session.missed_at(self._started):
             return "Left" if session.state is AWAY else "Gone"
         return "Closed" if self.outcome else ""
 
-    def next_deadline(self) -> float:
-        """Return the time at which `ready` or `expire` may change by itself."""
-        if not self.opened:
-            return self._join_by
-        missed = [session.missed_at(self._started) for session in self._awaited().values()]
-        return min([self._reply_by, *missed])
-
     def take(self) -> dict[str, bytes | None]:
         """End the exchange; return each client's reply, or None for a client that is lost."""
         replies = {name: self[name].take() for name in self._asked}
-        self._asked = []
+        self._asked, self._owing = {}, []
         return replies
 
     def abort(self) -> None:
         """End the exchange without its replies. Clients may still send them, in vain."""
-        self._asked = []
+        self._asked, self._owing = {}, []
 
     def reject(self, lost: Mapping[str, str]) -> None:
         """Lose the clients whose replies the run has rejected, given with the reasons."""
@@ -475,9 +576,13 @@ class Sessions:
             session.end(outcome)
 
     def uninformed(self, now: float) -> list[str]:
-        """Return the clients whose process is present but does not know that the run is over."""
+        """Return the clients whose process is present but does not know that the run is over.
+
+        In a run that is continued, the clients that have not joined again yet count as well.
+        """
         return [
             name
             for name, session in self.by_name.items()
-            if session.alive(now) and not session.informed
+            if (session.alive(now) and not session.informed)
+            or (name in self._returning and session.state is EXPECTED)
         ]

@@ -1,32 +1,42 @@
-"""The web application and its server: they translate HTTP calls into events of the sessions."""
+"""The web application: it translates HTTP calls into events of the sessions."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import math
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
+import jinja2
 import msgspec
-from cheroot.ssl.builtin import BuiltinSSLAdapter
-from cheroot.wsgi import Server
-from flask import Flask, Response, abort, render_template, request
-from werkzeug.exceptions import HTTPException
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Route
 
-from fedlib.transports.http.sessions import MAX_CALLS, Refusal, RefusedCall
-from fedlib.transports.http.shared import SharedSessions
+from fedlib.transports.http.connections import Connection
+from fedlib.transports.http.service import SessionService
+from fedlib.transports.http.sessions import Refusal, RefusedCall
 from fedlib.transports.http.status import Status, size
-from fedlib.transports.http.tokens import Tokens
 from fedlib.transports.http.wire import NUMBER, PROCESS, Welcome
 
-__all__ = ["TLS", "WebServer", "application"]
+__all__ = ["HEADERS", "application"]
 
-CODES = {Refusal.CONFLICT: 409, Refusal.OVER: 410, Refusal.TOO_MANY: 429}
+CODES = {
+    Refusal.CONFLICT: 409,
+    Refusal.OVER: 410,
+    Refusal.UNKNOWN: 428,
+    Refusal.TOO_MANY: 429,
+}
+HEADERS = [("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff")]  # of all answers
+CLOSE = {"Connection": "close"}
 MAX_PROCESS = 64  # characters of the identifier of a client's process
+FRESH = 0.5  # seconds for which a status page is not made again
 REFRESH = 2  # seconds after which a browser reloads the status page
-PIECE = 2**18  # bytes that are written to or read from a connection at once
+PIECE = 2**18  # bytes that are written to a connection at once
 BINARY = "application/octet-stream"
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:;"
@@ -34,185 +44,167 @@ PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 
-logger = logging.getLogger(__name__)
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def application(
-    shared: SharedSessions,
-    tokens: Tokens,
+    service: SessionService,
     *,
     welcome: Callable[[str], Welcome],
     status: Callable[[], Status] | None,
-    max_bytes: int,
-) -> Flask:
-    """Return the WSGI application.
+) -> Starlette:
+    """Return the ASGI application. Its server is a `WebServer`, which identifies the callers.
 
     Parameters
     ----------
-    shared : SharedSessions
-    tokens : Tokens
+    service : SessionService
     welcome : callable
         Returns the answer to a client that has joined, by its name.
     status : callable, optional
         Returns the status of the run; without it there is no status page.
-    max_bytes : int
-        The largest body accepted.
     """
-    app = Flask("fedlib", static_folder=None, template_folder=str(Path(__file__).parent))
-    app.jinja_env.filters["size"] = size
-    app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
-    _add_rules(app, max_bytes)
-    _add_calls(app, shared, tokens, welcome)
-    _add_status_page(app, status)
+    calls = Calls(service, welcome)
+    routes = [
+        Route("/", _status_page(service, status), methods=["GET"]),
+        Route("/join", calls.join, methods=["POST"]),
+        Route("/heartbeat", calls.heartbeat, methods=["POST"]),
+        Route("/leave", calls.leave, methods=["POST"]),
+        Route("/request", calls.request, methods=["GET"]),
+        Route("/reply", calls.reply, methods=["POST"]),
+    ]
+    handled = (HTTPException, RefusedCall, ClientDisconnect)
+    app = Starlette(routes=routes, exception_handlers=dict.fromkeys(handled, calls.explain))
+    app.router.redirect_slashes = False
     return app
 
 
-def _add_rules(app: Flask, max_bytes: int) -> None:
-    """Add what holds for all calls: the limit of a body, headers, and the form of errors."""
-
-    @app.before_request
-    def limit() -> None:
-        length = request.headers.get("Content-Length", "0")
-        if not length.isdecimal():
-            abort(400, "Content-Length must be a number")
-        if int(length) > max_bytes or "Transfer-Encoding" in request.headers:
-            abort(413, f"a body must have a Content-Length of at most {max_bytes} bytes")
-
-    @app.after_request
-    def secure(response: Response) -> Response:
-        response.headers["Cache-Control"] = "no-store"
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        return response
-
-    @app.after_request
-    def drain(response: Response) -> Response:
-        """Read the rest of a refused body in pieces; the server would read it as a whole."""
-        with suppress(HTTPException, OSError, ValueError):
-            while response.status_code != 413 and request.stream.read(PIECE):
-                pass
-        return response
-
-    @app.errorhandler(HTTPException)
-    def explain(error: HTTPException) -> tuple[dict[str, str | None], int]:
-        return {"error": error.description}, error.code or 500
-
-    @app.errorhandler(RefusedCall)
-    def refuse(refused: RefusedCall) -> tuple[dict[str, str], int]:
-        return {"error": str(refused)}, CODES[refused.refusal]
+def _json(content: object, code: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(content), code, headers, "application/json")
 
 
-def _add_calls(
-    app: Flask, shared: SharedSessions, tokens: Tokens, welcome: Callable[[str], Welcome]
-) -> None:
-    """Add the calls of clients."""
+class Calls:
+    """The calls of clients.
 
-    @contextmanager
-    def call() -> Iterator[tuple[str, str]]:
-        """Authenticate a call; return the client's name and the identifier of its process."""
-        name = tokens.client(request.headers.get("Authorization", "").removeprefix("Bearer "))
-        if name is None:
-            abort(401, "unknown token")
-        process = request.headers.get(PROCESS, "")
-        if not 0 < len(process) <= MAX_PROCESS:
-            abort(400, f"{PROCESS} must have 1 to {MAX_PROCESS} characters")
-        with shared.call(name, process):
-            yield name, process
-
-    @app.post("/join")
-    def join() -> Any:
-        with call() as (name, process):
-            shared.join(name, process)
-            return msgspec.to_builtins(welcome(name))
-
-    @app.post("/heartbeat")
-    def heartbeat() -> Any:
-        with call() as (name, process):
-            shared.heartbeat(name, process)
-            return {}
-
-    @app.post("/leave")
-    def leave() -> Any:
-        with call() as (name, process):
-            shared.leave(name, process)
-            return {}
-
-    @app.get("/request")
-    def next_request() -> Any:
-        with call() as (name, process):
-            asked = shared.next_request(name, process)
-        if asked is None:
-            return Response(status=204)
-        number, body = asked
-        headers = {NUMBER: str(number), "Content-Length": str(len(body))}
-        pieces = (body[i : i + PIECE] for i in range(0, len(body), PIECE))
-        return Response(pieces, headers=headers, mimetype=BINARY)
-
-    @app.post("/reply")
-    def reply() -> Any:
-        with call() as (name, process):
-            number = request.headers.get(NUMBER, type=int)
-            if number is None:
-                abort(400, f"{NUMBER} must be a number")
-            shared.heartbeat(name, process)  # before the body is read into memory
-            shared.accept(name, process, number, _read_body())
-            return {}
-
-
-def _read_body() -> bytes:
-    """Return the complete body of the call. Only the run decodes it."""
-    try:
-        body = request.get_data(cache=False)
-    except OSError:
-        body = b""
-    if not body or len(body) != request.content_length:
-        abort(400, "the body is empty or incomplete")
-    return body
-
-
-def _add_status_page(app: Flask, status: Callable[[], Status] | None) -> None:
-    @app.get("/")
-    def status_page() -> Any:
-        if status is None:
-            abort(404, "the status page is turned off")
-        current, still = status(), "still" in request.args
-        page = render_template("status.html", status=current, still=still, now=datetime.now())
-        response = Response(page, headers=PAGE_HEADERS)
-        if not (current.outcome or still):
-            response.headers["Refresh"] = str(REFRESH)
-        return response
-
-
-class TLS(BuiltinSSLAdapter):
-    """TLS with the handshake in the thread that reads the call.
-
-    By default, the handshake takes place in the one thread that accepts connections, and a caller
-    that does not answer would block it.
+    Parameters
+    ----------
+    service, welcome
+        As for `application`.
     """
 
-    def wrap(self, sock: Any) -> tuple[Any, dict[str, str]]:
-        options: dict[str, Any] = {"server_side": True, "do_handshake_on_connect": False}
-        return self.context.wrap_socket(sock, **options), {}
+    def __init__(self, service: SessionService, welcome: Callable[[str], Welcome]):
+        self.service, self.welcome = service, welcome
+        self._read: set[str] = set()  # the clients whose bodies are being read
 
-
-class WebServer(Server):
-    """The web server, with enough threads for all clients and some strangers, and small headers."""
-
-    max_request_header_size = 2**16
-    expiration_interval = 0.1  # seconds between two checks whether to stop
-
-    def __init__(self, address: tuple[str, int], app: Flask, n_clients: int):
-        threads = 2 * MAX_CALLS * max(1, n_clients)
-        super().__init__(address, app, threads, request_queue_size=threads, shutdown_timeout=1)
-        self.keep_alive_conn_limit = threads
-        self.server_name = "fedlib"
-
-    def process_conn(self, conn: Any) -> None:
-        """Give a connection a thread when its first bytes arrive, not before."""
-        if conn.last_used is None:
-            self.put_conn(conn)
+    async def explain(self, request: Request, error: Exception) -> Response:
+        """Return the answer to a refused call."""
+        if isinstance(error, ClientDisconnect):  # nobody receives it
+            code, text = 400, "the body is incomplete"
+        elif isinstance(error, RefusedCall):
+            code, text = CODES[error.refusal], str(error)
         else:
-            super().process_conn(conn)
+            assert isinstance(error, HTTPException)
+            code, text = error.status_code, error.detail
+        known = bool(request.scope["connection"].name)
+        drain = known and _length(request) <= self.service.max_bytes
+        return _json({"error": text}, code, None if drain else CLOSE)
 
-    def error_log(self, msg: str = "", level: int = 20, traceback: bool = False) -> None:
-        """Log the errors of connections for debugging only; callers cause them at will."""
-        logger.debug("%s", msg, exc_info=traceback)
+    async def join(self, request: Request) -> Response:
+        with self._call(request) as (name, process, connection):
+            self.service.join(name, process, connection.link)
+            return _json(self.welcome(name))
+
+    async def heartbeat(self, request: Request) -> Response:
+        with self._call(request) as (name, process, connection):
+            await self.service.heartbeat(name, process, connection.hold)
+            return _json({})
+
+    async def leave(self, request: Request) -> Response:
+        with self._call(request) as (name, process, _):
+            self.service.leave(name, process)
+            return _json({})
+
+    async def request(self, request: Request) -> Response:
+        with self._call(request) as (name, process, connection):
+            asked = await self.service.next_request(name, process, connection.hold)
+        if asked is None:
+            return Response(status_code=204)
+        number, body = asked
+        headers = {NUMBER: str(number)}
+        if len(body) <= PIECE:
+            return Response(body, headers=headers, media_type=BINARY)
+        headers["Content-Length"] = str(len(body))
+        return StreamingResponse(_pieces(body), headers=headers, media_type=BINARY)
+
+    async def reply(self, request: Request) -> Response:
+        with self._call(request) as (name, process, _):
+            number, length = _number(request), _length(request)
+            if not self.service.admit(name, process, number, length):
+                raise HTTPException(413, f"a body of {length} bytes is not accepted")
+            with self._reading(name):
+                body = b"".join([piece async for piece in request.stream()])
+            await self.service.accept(name, process, number, body)
+            return _json({})
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        """Read one body of a client at a time, so that its memory is limited."""
+        if name in self._read:
+            raise HTTPException(429, "a reply of this client is being read")
+        self._read.add(name)
+        try:
+            yield
+        finally:
+            self._read.remove(name)
+
+    @contextmanager
+    def _call(self, request: Request) -> Iterator[tuple[str, str, Connection]]:
+        """Count a call; return the client, the identifier of its process, and the connection."""
+        connection: Connection = request.scope["connection"]
+        if not connection.name:
+            raise HTTPException(401, "unknown token")
+        process = request.headers.get(PROCESS, "")
+        if not 0 < len(process) <= MAX_PROCESS:
+            raise HTTPException(400, f"{PROCESS} must have 1 to {MAX_PROCESS} characters")
+        connection.process = process
+        with self.service.call(connection.name, process, connection.link):
+            yield connection.name, process, connection
+
+
+def _number(request: Request) -> int:
+    """Return the number of the request that a reply is for."""
+    try:
+        return int(request.headers[NUMBER])
+    except (KeyError, ValueError) as error:
+        raise HTTPException(400, f"{NUMBER} must be a number") from error
+
+
+def _length(request: Request) -> int:
+    """Return the length of a call's body, which the connection has checked."""
+    return int(request.headers.get("Content-Length", 0))
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    for i in range(0, len(body), PIECE):
+        yield body[i : i + PIECE]
+
+
+def _status_page(service: SessionService, status: Callable[[], Status] | None) -> Endpoint:
+    """Return the endpoint of the status page. A page is sent again while it is fresh."""
+    folder = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(loader=folder, autoescape=True)
+    environment.filters["size"] = size
+    pages: dict[tuple[bool, str], tuple[float, str]] = {}
+
+    async def page(request: Request) -> Response:
+        if status is None:
+            raise HTTPException(404, "the status page is turned off")
+        kind = still, outcome = "still" in request.query_params, service.sessions.outcome
+        made, text = pages.get(kind, (-math.inf, ""))
+        if time.monotonic() - made > FRESH:
+            template = environment.get_template("status.html")
+            text = template.render(status=status(), still=still, now=datetime.now())
+            pages[kind] = time.monotonic(), text
+        refresh = {} if outcome or still else {"Refresh": str(REFRESH)}
+        return HTMLResponse(text, headers={**PAGE_HEADERS, **refresh, **CLOSE})
+
+    return page

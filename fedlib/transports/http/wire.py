@@ -24,6 +24,7 @@ Code  Meaning
 409   The call does not fit the session, for example because another process has joined.
 410   The session is over; the reason is the outcome of the run, or why the client was lost.
 413   The body is too large, or its length is missing.
+428   The server does not know this session, for example because it was started again: join.
 429   Too many calls of this client are in progress.
 ====  ====================================================================================
 """
@@ -38,7 +39,7 @@ import msgspec
 
 __all__ = ["HOLD", "NUMBER", "PROCESS", "Welcome", "require_tls"]
 
-HOLD = 10.0  # seconds for which the server delays the answer when there is no request
+HOLD = 25.0  # seconds for which the server delays the answer when there is no request
 NUMBER = "Fedlib-Sequence"
 PROCESS = "Fedlib-Session"
 

@@ -32,13 +32,19 @@ def wait_for(condition, seconds=10):
 
 def serve(names="012", **options):
     """Return a transport to some of the three clients, with a short ``gone_after``."""
-    options = {"gone_after": 2, "join_timeout": ANSWER, "request_timeout": ANSWER, **options}
+    options = {
+        "gone_after": 2,
+        "silent_after": 2,
+        "join_timeout": ANSWER,
+        "request_timeout": ANSWER,
+        **options,
+    }
     return HTTP({name: DIGESTS[name] for name in names}, "127.0.0.1:0", **options)
 
 
 def session(transport, name="0"):
     """Return a client's session."""
-    return transport._shared.sessions[name]
+    return transport._service.sessions[name]
 
 
 def attend(start, transport, clients, **options):

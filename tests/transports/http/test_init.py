@@ -17,8 +17,8 @@ def test_every_name_can_be_imported():
 @pytest.mark.parametrize(
     ("names", "unused"),
     [
-        ("join, JoinError, Unreachable, kept_state, forget", {"flask", "werkzeug", "cheroot"}),
-        ("new_token, digest", {"flask", "werkzeug", "cheroot", "httpx"}),
+        ("join, JoinError, Unreachable, kept_state, forget", {"starlette", "uvicorn", "httptools"}),
+        ("new_token, digest", {"starlette", "uvicorn", "httptools", "httpx"}),
     ],
 )
 def test_a_site_does_not_import_what_only_the_server_needs(names, unused):

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from contextlib import nullcontext, suppress
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,7 @@ from http_helpers import (
 
 from fedlib import VerticalDBSCAN
 from fedlib.horizontal_dbscan import CellCounts, CountCells, HorizontalDBSCANClient
-from fedlib.messages import Done, decode, encode
+from fedlib.messages import Array, Done, Labels, Message, decode, encode
 from fedlib.protocol import Client, TooFewClients, run
 from fedlib.transports.http import HTTP
 from fedlib.vertical_dbscan import VerticalDBSCANClient
@@ -59,17 +60,26 @@ def test_vertical_dbscan_over_http_equals_in_process(points, start):
     assert clients["0"].state.labels.tobytes() == here.labels_.tobytes()
 
 
+class EchoLabels(Message):
+    """Return the labels."""
+
+    discloses = "labels"
+    reply = Labels
+    labels: Annotated[np.ndarray, Array("int64", ("rows",))]
+
+
 def test_a_large_message_travels_in_both_directions(start):
     class Echo(Client):
         X = None
 
         def answer(self, request):
-            return request
+            return Labels(request.labels)
 
-    counts = CellCounts(np.arange(2**19)[:, None], np.ones(2**19, np.int64))
+    labels = np.arange(2**20)
+    request, reply = encode(EchoLabels(labels)), encode(Labels(labels))
     with serve("0") as transport:
         attend(start, transport, {"0": Echo()})
-        assert transport.exchange({"0": encode(counts)})["0"] == encode(counts)
+        assert transport.exchange({"0": request})["0"] == reply
 
 
 def test_work_may_take_longer_than_gone_after(points, start):
@@ -92,9 +102,9 @@ def test_a_server_that_is_too_busy_to_listen_loses_no_client(points, start):
         assert isinstance(
             decode(transport.exchange({"0": encode(CountCells(1.0))})["0"]), CellCounts
         )
-        with transport._shared.locked():  # no sign of life is noted meanwhile
-            time.sleep(1)
-            reply = transport.exchange({"0": encode(CountCells(1.0))})["0"]
+        busy = start(transport._do, lambda: time.sleep(1))  # no sign of life is noted meanwhile
+        reply = transport.exchange({"0": encode(CountCells(1.0))})["0"]
+        busy.result(ANSWER)
         assert isinstance(decode(reply), CellCounts)
     assert end.result(ANSWER) == "finished"
 
@@ -286,6 +296,7 @@ def test_after_a_run_everything_is_closed(points, start):
         ({"join_timeout": 0}, "join_timeout must be positive, got 0"),
         ({"request_timeout": -1}, "request_timeout must be positive, got -1"),
         ({"gone_after": float("nan")}, "gone_after must be positive, got nan"),
+        ({"silent_after": 0}, "silent_after must be positive, got 0"),
         ({"rejoin_timeout": -1}, "rejoin_timeout must be at least 0, got -1"),
         ({"max_seconds": 0}, "max_seconds must be positive, got 0"),
         ({"max_bytes": 0}, "max_bytes must be positive, got 0"),
@@ -304,7 +315,6 @@ def test_invalid_parameters_are_named(options, message):
     assert "secret" not in str(raised.value)
 
 
-@pytest.mark.filterwarnings("ignore:unclosed <socket")  # of the web server
 def test_an_address_in_use_is_an_error():
     with serve("0") as transport, pytest.raises(OSError, match="in use"):
         HTTP(DIGESTS, transport.url.removeprefix("http://"))

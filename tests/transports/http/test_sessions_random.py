@@ -88,8 +88,8 @@ class RandomRun(RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule()
     def finish_exchange(self):
-        if self.sessions.expire(self.now):
-            assert self.sessions.next_deadline() > self.now
+        assert bool(self.sessions.expire(self.now)) != self.sessions.complete()
+        if not self.sessions.complete():
             return
         replies = self.sessions.take()
         assert list(replies) == self.open

@@ -103,7 +103,7 @@ def test_it_shows_no_data_and_no_secret(transport):
     assert page.headers["X-Content-Type-Options"] == "nosniff"
     policy = page.headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; style-src 'unsafe-inline';")
-    assert "cheroot" not in received.lower()
+    assert "uvicorn" not in received.lower()
 
 
 def test_it_ends_with_the_run_and_can_be_turned_off():

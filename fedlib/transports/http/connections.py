@@ -1,0 +1,392 @@
+"""The connections of the web server: who may open how many, and how long each may take.
+
+uvicorn parses the calls and answers them. This module adds the rules that protect a run from
+strangers, callers without a valid token:
+
+- A stranger's connection ends after ``stranger_seconds``, whatever it does: it may be silent, send
+  its headers or the bytes of a TLS handshake one by one, or not read its answer. It can make one
+  call, whose body is not read.
+- If there are too many strangers, the one that came first is closed. An honest caller is a stranger
+  for a moment only, so it is one of the last. The same holds for the strangers of one address.
+- The process opens no more connections than its limit of file descriptors permits.
+- Headers are limited in size. What RFC 9112 calls ambiguous is refused: a second Content-Length, a
+  Transfer-Encoding, a negative length, a space before a colon. No call may follow another before
+  its answer.
+- Calls with a token have their own limits: time for the headers, and time for the body, in
+  proportion to its length.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import socket
+import ssl
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import Server
+
+from fedlib.transports.http.limits import ConnectionLimits
+
+try:
+    import resource
+except ImportError:  # Windows has no such limit
+    resource = None  # type: ignore[assignment]
+
+__all__ = ["Connection", "Listener", "WebServer", "raise_descriptor_limit"]
+
+MAX_HEADERS = 2**14  # bytes of a call's method, path and headers together
+MAX_LINKS = 8  # open connections per client
+RESERVE = 128  # file descriptors for everything but connections
+BACKLOG = 4096  # connections that the operating system keeps until they are accepted
+
+logger = logging.getLogger(__name__)
+uvicorn_logger = logging.getLogger("fedlib.uvicorn")
+uvicorn_logger.setLevel(logging.ERROR)  # callers cause its warnings at will
+
+
+def raise_descriptor_limit(needed: int) -> int:
+    """Raise the limit of open file descriptors as far as allowed, and return it.
+
+    Raises
+    ------
+    ValueError
+        When the limit stays below the number needed.
+    """
+    if resource is None:
+        return max(needed, 2**14)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard or hard == resource.RLIM_INFINITY:
+        wanted = max(soft, needed) if hard == resource.RLIM_INFINITY else hard
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    if soft < needed:
+        raise ValueError(
+            f"tokens need {needed} file descriptors, this process may open {soft}: raise its hard"
+            " limit (ulimit -Hn), or serve fewer clients"
+        )
+    return soft
+
+
+class Refused(Exception):
+    """A call that cannot be read; the connection ends after the answer."""
+
+    def __init__(self, code: int, text: str):
+        super().__init__(text)
+        self.code = code
+
+
+class Connection(HttpToolsProtocol):
+    """One connection.
+
+    Parameters
+    ----------
+    listener : Listener
+        Counts the connections.
+    address : str
+        The caller's address.
+    *arguments
+        Of uvicorn's protocol.
+
+    Attributes
+    ----------
+    client : str
+        The name of the client whose token the current call carries; empty for a stranger.
+    link : int or None
+        A number that identifies the connection; None when it is closed.
+    process : str
+        The identifier of the client's process, set by the application.
+    held : Future or None
+        What the current call waits for, set by the application.
+    opening : Task or None
+        It sets up the connection, with the handshake of TLS.
+    """
+
+    numbers = itertools.count(1)
+
+    def __init__(self, listener: Listener, address: str, *arguments: Any):
+        super().__init__(*arguments)
+        self.listener, self.limits, self.address = listener, listener.limits, address
+        self.logger, self.access_log = uvicorn_logger, False
+        self.link: int | None = next(self.numbers)
+        self.name = self.process = ""
+        self.held: asyncio.Future[None] | None = None
+        self.opening: asyncio.Task[None] | None = None
+        self._n_headers = 0  # bytes of the headers of the current call
+        self._timer: asyncio.TimerHandle | None = None
+        self.limit(self.limits.stranger_seconds)
+
+    def limit(self, seconds: float | None) -> None:
+        """Close the connection after some time, unless it is limited anew before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self.loop.call_later(seconds, self.close)
+
+    def close(self) -> None:
+        """Close the connection at once, without what has not been sent yet."""
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.opening is not None:
+            self.opening.cancel()
+
+    def hold(self, future: asyncio.Future[None]) -> None:
+        """Remember what the current call waits for, to end it when the connection is closed."""
+        self.held = future
+        if self.link is None and not future.done():
+            future.set_result(None)
+
+    # Events of the connection
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        self.limit(None)
+        if self.held is not None and not self.held.done():
+            self.held.set_result(None)
+        self.listener.forget(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        if self.transport.is_closing():
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(Refused(400, "this server speaks HTTP/1.1 only"))
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            self._refuse(cause if isinstance(cause, Refused) else Refused(400, "malformed HTTP"))
+
+    def _refuse(self, refused: Refused) -> None:
+        """Answer a call that cannot be read, and close the connection."""
+        if self.cycle is None or self.cycle.response_complete:
+            body = json.dumps({"error": str(refused)}).encode()
+            head = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)
+            answer = [STATUS_LINE[refused.code], head, b"connection: close\r\n\r\n", body]
+            self.transport.write(b"".join(answer))
+        self.transport.close()
+
+    # Events of the parser
+
+    def on_message_begin(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            raise Refused(400, "a call must wait for the answer to the one before it")
+        super().on_message_begin()
+        self._n_headers = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._count(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(name + value)
+        super().on_header(name, value)
+
+    def _count(self, part: bytes) -> None:
+        self._n_headers += len(part)
+        if self._n_headers > MAX_HEADERS:
+            raise Refused(431, f"the headers may have at most {MAX_HEADERS} bytes")
+
+    def on_headers_complete(self) -> None:
+        size = self._body_size()
+        tokens = [value for name, value in self.headers if name == b"authorization"]
+        self.listener.identify(self, tokens[0] if tokens else b"")
+        if self.name:
+            self.limit(self.limits.body_seconds + size / self.limits.bytes_per_second)
+        self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
+        super().on_headers_complete()
+
+    def _body_size(self) -> int:
+        """Return the length of the body."""
+        if any(name == b"transfer-encoding" for name, _ in self.headers):
+            raise Refused(413, "a body must have a Content-Length")
+        lengths = [value for name, value in self.headers if name == b"content-length"]
+        if len(lengths) > 1 or not all(value.isdigit() for value in lengths):
+            raise Refused(400, "Content-Length must be one number")
+        return int(lengths[0]) if lengths else 0
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if self.name:
+            self.limit(self.limits.idle_seconds if self.cycle.response_complete else None)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.name and not self.cycle.more_body:
+            self.limit(self.limits.idle_seconds)
+
+
+class Listener:
+    """Accepts connections, counts them, and closes those that are too many.
+
+    Parameters
+    ----------
+    sock : socket
+        It listens and does not block.
+    context : ssl.SSLContext or None
+        For TLS.
+    limits : ConnectionLimits
+    n_clients : int
+    max_connections : int
+    client : callable
+        Returns the name of the client with a token, or None.
+    on_closed : callable
+        Receives each connection of a client that is closed.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        context: ssl.SSLContext | None,
+        limits: ConnectionLimits,
+        n_clients: int,
+        max_connections: int,
+        client: Callable[[str], str | None],
+        on_closed: Callable[[Connection], object],
+    ):
+        self.sock, self.context, self.limits = sock, context, limits
+        self.max_strangers = limits.max_strangers + n_clients
+        self.max_per_address = limits.max_per_address + n_clients
+        self.max_connections = max_connections
+        self._client, self._on_closed = client, on_closed
+        self._connections: set[Connection] = set()
+        # Ordered sets, so that the first one came first.
+        self._strangers: dict[Connection, None] = {}
+        self._by_address: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
+        self._n_links: Counter[str] = Counter()
+        self._accepting: asyncio.Task[None] | None = None
+
+    def start(self, server: Server) -> None:
+        """Accept connections for a server from now on."""
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(server))
+
+    async def _accept(self, server: Server) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, address = await loop.sock_accept(self.sock)
+            except OSError:  # the caller has gone, or the process has no file descriptor left
+                self._close_first(self._strangers)
+                await asyncio.sleep(0.1)
+                continue
+            connection = Connection(self, address[0], server.config, server.server_state, {}, loop)
+            if self._make_room(address[0]):
+                self._connections.add(connection)
+                self._strangers[connection] = self._by_address[address[0]][connection] = None
+                connection.opening = loop.create_task(self._open(connection, sock))
+            else:
+                sock.close()
+            await asyncio.sleep(0)  # let the connection begin, and others continue
+
+    def _make_room(self, address: str) -> bool:
+        """Close strangers so that one more has room; return whether it has."""
+        if len(self._by_address[address]) >= self.max_per_address:
+            self._close_first(self._by_address[address])
+        elif len(self._strangers) >= self.max_strangers:
+            self._close_first(self._strangers)
+        elif len(self._connections) >= self.max_connections:
+            return self._close_first(self._strangers)
+        return True
+
+    def _close_first(self, connections: dict[Connection, None]) -> bool:
+        """Close the connection that came first; return whether there is one."""
+        first = next(iter(connections), None)
+        if first is not None:
+            self.forget(first)
+            first.close()
+        return first is not None
+
+    async def _open(self, connection: Connection, sock: socket.socket) -> None:
+        """Set up a connection."""
+        options: dict[str, Any] = {}
+        if self.context is not None:
+            seconds = self.limits.stranger_seconds
+            options = {"ssl_handshake_timeout": seconds, "ssl_shutdown_timeout": 1}
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(
+                lambda: connection, sock, ssl=self.context, **options
+            )
+        except OSError:  # the caller has gone, or does not speak TLS
+            self.forget(connection)
+        finally:
+            connection.opening = None
+
+    def identify(self, connection: Connection, authorization: bytes) -> None:
+        """Find out whose token a call carries.
+
+        Raises
+        ------
+        Refused
+            When the client has too many connections.
+        """
+        token = authorization.decode("latin-1").removeprefix("Bearer ")
+        name = self._client(token) or ""
+        if name == connection.name:
+            return
+        self._release(connection)
+        connection.name = name
+        if not name:
+            connection.limit(self.limits.stranger_seconds)
+            return
+        if self._n_links[name] >= MAX_LINKS:
+            connection.name = ""
+            raise Refused(429, f"more than {MAX_LINKS} connections at the same time")
+        self._n_links[name] += 1
+
+    def _release(self, connection: Connection) -> None:
+        """Remove a connection from the strangers, or from those of its client."""
+        self._strangers.pop(connection, None)
+        same = self._by_address.get(connection.address, {})
+        same.pop(connection, None)
+        if not same:
+            self._by_address.pop(connection.address, None)
+        if connection.name:
+            self._n_links[connection.name] -= 1
+            self._on_closed(connection)
+
+    def forget(self, connection: Connection) -> None:
+        """Note that a connection is closed."""
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self._release(connection)
+            connection.link = None
+            connection.limit(None)
+
+    def close(self) -> None:
+        """Accept no more connections, and close within a second those that are open."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+        self.sock.close()
+        for connection in [*self._strangers]:
+            connection.close()
+        asyncio.get_running_loop().call_later(1, self._close_all)
+
+    def _close_all(self) -> None:
+        for connection in [*self._connections]:
+            connection.close()
+
+    async def wait_closed(self) -> None:
+        """Wait until no connection is open."""
+        while self._connections:
+            await asyncio.sleep(0.02)
+
+
+class WebServer(Server):
+    """uvicorn's server with a `Listener`."""
+
+    def __init__(self, config: Config, listener: Listener):
+        super().__init__(config)
+        self.listener = listener
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.servers = [self.listener]  # type: ignore[list-item]  # what `shutdown` closes
+        self.listener.start(self)
+        self.started = True
