@@ -25,6 +25,7 @@ from fedlib.transports.http.wire import HOLD, NUMBER, PROCESS, Welcome, require_
 __all__ = ["ClientLoop", "JoinError", "RunEnded", "Unreachable", "join"]
 
 RETRY, MAX_RETRY = 0.2, 2.0  # seconds between two attempts of a call, at first and at most
+_random = random.Random()  # the global generator belongs to the user
 GIVE_UP = 1.0  # seconds to wait at the end for the answer to a heartbeat
 CONNECT = 10.0  # seconds within which a connection must be open
 
@@ -288,7 +289,7 @@ class ClientLoop:
             if not again or time.monotonic() >= until:
                 kind = kind if again else JoinError
                 raise kind(f"{str(self.link.base_url).rstrip('/')}{path}: {reason}")
-            time.sleep(pause * random.uniform(0.5, 1))
+            time.sleep(pause * _random.uniform(0.5, 1))
             pause = min(2 * pause, MAX_RETRY)
         raise RunEnded(self.ended)
 
