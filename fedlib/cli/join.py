@@ -86,6 +86,7 @@ class JoinCommand(click.Command):
     help="Seconds during which calls are repeated while the server does not answer.",
 )
 @click.option("--insecure", is_flag=True, help="Allow plain HTTP to other machines.")
+@click.option("--proxy", help="The proxy that leads to the server, http://host:port.")
 def join(
     url: str,
     data: Path,

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from fedlib import __version__
+from fedlib.cli.common import printable
 
 __all__ = ["cli", "main"]
 
@@ -93,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo("interrupted", err=True)
         sys.exit(130)
     except click.ClickException as error:
+        error.message = printable(error.message)
         error.show()
         sys.exit(error.exit_code)
 
@@ -104,4 +106,4 @@ class OneLine(logging.Formatter):
         return ""
 
     def format(self, record: logging.LogRecord) -> str:
-        return super().format(record).rstrip()
+        return printable(super().format(record).rstrip())

@@ -17,10 +17,11 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
+from fedlib import __version__
 from fedlib.messages import decode, encode
 from fedlib.protocol import Client, logger, serve
 from fedlib.transports.http.checkpoint import Checkpoint
-from fedlib.transports.http.wire import HOLD, NUMBER, PROCESS, Welcome, require_tls
+from fedlib.transports.http.wire import HOLD, NUMBER, PROCESS, VERSION, Welcome, require_tls
 
 __all__ = ["ClientLoop", "JoinError", "RunEnded", "Unreachable", "join"]
 
@@ -119,6 +120,7 @@ def join(
     if not patience >= 0:
         raise ValueError(f"patience must be at least 0, got {patience}")
     headers = {"Authorization": f"Bearer {token}", PROCESS: secrets.token_hex(16)}
+    headers[VERSION] = __version__
     verify = ssl.create_default_context(cafile=ca)
     options: dict[str, Any] = {"headers": headers, "verify": verify, "trust_env": False}
     timeout = httpx.Timeout(2 * HOLD, connect=CONNECT)

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from fedlib import __version__
 from fedlib.horizontal_dbscan import HorizontalDBSCANClient
 from fedlib.messages import Message, encode
 from fedlib.protocol import serve
@@ -46,6 +47,7 @@ class Site(asyncio.Protocol):
     def __init__(self, address, token, number, answer):
         self.address, self.answer = address, answer
         self.head = f"Host: x\r\nAuthorization: Bearer {token}\r\nFedlib-Session: load-{number}\r\n"
+        self.head += f"Fedlib-Version: {__version__}\r\n"
         self.loop = asyncio.get_running_loop()
         self.end = self.loop.create_future()
         self.transport, self.data = None, b""
