@@ -46,12 +46,12 @@ def check_folder(
 
 
 def printable(text: str, length: int = 2000) -> str:
-    """Return a text without control characters, shortened: a part of it may come from a site.
+    r"""Return a text without control characters, shortened: a part of it may come from a site.
 
     Examples
     --------
-    >>> print(printable(chr(27) + "[2J finished", 12))
-    \\x1b[2J fini…
+    >>> print(printable("\x1b[2J finished", 12))
+    \x1b[2J fini…
     """
     safe = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text[:length])
     return safe if len(safe) <= length else safe[:length] + "…"

@@ -94,7 +94,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo("interrupted", err=True)
         sys.exit(130)
     except click.ClickException as error:
-        error.message = printable(error.message)
         error.show()
         sys.exit(error.exit_code)
 

@@ -180,11 +180,11 @@ def run_server(
                 save(estimator, model_out)
     except TooFewClients as error:
         _report_lost(transport)
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(printable(str(error))) from error
     except ModelFileError as error:
         raise click.ClickException(f"{model_out}: {error}") from error
     except ValueError as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(printable(str(error))) from error
     finally:
         transport.finish(outcome)
         try:

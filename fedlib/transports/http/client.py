@@ -28,6 +28,7 @@ __all__ = ["ClientLoop", "JoinError", "RunEnded", "Unreachable", "join"]
 RETRY, MAX_RETRY = 0.2, 2.0  # seconds between two attempts of a call, at first and at most
 _random = random.Random()  # the global generator belongs to the user
 GIVE_UP = 1.0  # seconds to wait at the end for the answer to a heartbeat
+FINISHED = "finished"
 CONNECT = 10.0  # seconds within which a connection must be open
 
 
@@ -161,14 +162,28 @@ class ClientLoop:
         self.working = threading.Event()  # only then are heartbeats needed
 
     def run(self) -> str:
-        """Take part until the run is over; return the reason for its end."""
+        """Take part until the run is over; return the reason for its end.
+
+        A process that is started again after its run has finished calls the server only once: the
+        server may be gone, and the result is in the checkpoint.
+        """
+        kept = Checkpoint.read(self.folder) if self.folder else None
+        if kept is not None and kept.finished:
+            self.patience = 0
         try:
             welcome = self.join()
             with self.heartbeats(welcome.heartbeat):
                 self.work(welcome)
         except RunEnded as ended:
+            self.note_end(str(ended))
             return str(ended)
         raise AssertionError("work ends with an exception")
+
+    def note_end(self, reason: str) -> None:
+        """Note in the checkpoint that the run has finished."""
+        if self.folder and reason == FINISHED and (kept := Checkpoint.read(self.folder)):
+            kept.finished = True
+            kept.save(self.folder)
 
     def join(self) -> Welcome:
         """Join the run; wait while another process of this client is present."""

