@@ -11,7 +11,7 @@ OLDEST    := _build/oldest
 VALIDATORS := _build/validators
 FUZZ      := _build/fuzz
 # All tests but the long ones, which have targets of their own.
-QUICK     := not book and not chaos and not flower and not liars and not soak
+QUICK     := not book and not chaos and not flower and not liars and not load and not soak
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 DOIT      := $(BIN)/python -m doit run --parallel-type thread --process $(JOBS) --continue
 PIP       := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -29,7 +29,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book pdf verify crate check-crate test test-book test-flower test-oldest test-liars test-fuzz test-chaos coverage lab format check lock build clean
+.PHONY: help install book pdf verify crate check-crate test test-book test-flower test-oldest test-liars test-fuzz test-chaos test-load coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -95,6 +95,9 @@ test-fuzz: $(INSTALLED) ## run the decoder and the sessions under a coverage-gui
 
 test-chaos: $(INSTALLED) ## kill servers and sites at every step of every protocol; takes minutes
 	@$(BIN)/python -m pytest -m chaos --numprocesses $(JOBS) tests/cli
+
+test-load: $(INSTALLED) ## run 10,000 sites on this machine and compare the times with what is promised
+	@$(BIN)/python -m pytest -m load tests/transports
 
 test-oldest: $(INSTALLED) ## run the tests of the package with the oldest dependencies that pyproject.toml allows
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(OLDEST)
