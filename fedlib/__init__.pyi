@@ -6,6 +6,7 @@ from .mixtures.federated import FederatedGaussianMixture as FederatedGaussianMix
 from .representatives.dbdc import DBDC as DBDC
 from .representatives.ppdbdc import PPDBDC as PPDBDC
 from .representatives.sdbdc import SDBDC as SDBDC
+from .summary.federated import FederatedSummary as FederatedSummary
 from .vertical_dbscan import VerticalDBSCAN as VerticalDBSCAN
 
 __version__: str
