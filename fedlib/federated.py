@@ -245,8 +245,9 @@ def protocols() -> dict[str, type[Federated]]:
     by_name: dict[str, type[Federated]] = {}
     classes: list[type[Federated]] = [Federated]
     for estimator in classes:  # grows while it is read
-        if "name" in vars(estimator):
-            by_name[estimator.name] = estimator
+        name = vars(estimator).get("name")
+        if isinstance(name, str):  # the name of a pipeline is a property
+            by_name[name] = estimator
         classes += estimator.__subclasses__()
     return dict(sorted(by_name.items()))
 

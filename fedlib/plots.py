@@ -13,7 +13,7 @@ import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -25,11 +25,15 @@ from numpy.typing import ArrayLike
 
 from fedlib.ledger import SERVER, Entry, Ledger
 
+if TYPE_CHECKING:
+    from fedlib.summary.flow import TableSummary
+
 __all__ = [
     "Slider",
     "calls",
     "cells",
     "colours",
+    "column_histograms",
     "compare",
     "scatter",
     "sequence_diagram",
@@ -445,3 +449,48 @@ def slider(frames: Mapping[Any, Figure], name: str, start: int = 0, dpi: int = 9
         f'aria-valuetext="{first}" oninput="{script}">'
         f"</label>{''.join(images)}</figure>"
     )
+
+
+def column_histograms(
+    summary: TableSummary, n_columns: int = 4, max_categories: int = 12
+) -> Figure:
+    """Draw one panel per column of a table: a histogram, or the counts of the categories.
+
+    Parameters
+    ----------
+    summary : TableSummary
+        The model of a fitted `fedlib.FederatedSummary`.
+    n_columns : int, default=4
+        The number of panels side by side.
+    max_categories : int, default=12
+        The number of the most frequent categories that are drawn.
+
+    Returns
+    -------
+    Figure
+    """
+    n_panels = len(summary.features)
+    n_columns = min(n_columns, n_panels)
+    n_rows = -(-n_panels // n_columns)
+    figure, axes = plt.subplots(
+        n_rows,
+        n_columns,
+        figsize=(2.6 * n_columns, 2 * n_rows),
+        squeeze=False,
+        layout="constrained",
+    )
+    for j, ax in enumerate(axes.flat):
+        if j >= n_panels:
+            ax.set_axis_off()
+            continue
+        missing = summary.n_rows - int(summary.counts[j])
+        ax.set_title(f"{summary.features[j]} ({missing} missing)", fontsize="small")
+        ax.tick_params(labelsize="x-small")
+        if summary.categories[j]:
+            order = np.argsort(-summary.category_counts[j], kind="stable")[:max_categories][::-1]
+            names = [summary.categories[j][i] for i in order]
+            ax.barh(range(len(names)), summary.category_counts[j][order], color=BLUE)
+            ax.set_yticks(range(len(names)), names)
+        elif summary.histograms[j].any():
+            ax.stairs(summary.histograms[j], summary.edges[j], fill=True, color=BLUE)
+    return figure
