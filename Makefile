@@ -24,7 +24,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book test test-book test-flower test-chaos test-oldest coverage lab format check lock build clean
+.PHONY: help install book test test-book test-flower test-chaos test-load test-oldest coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -53,7 +53,7 @@ book: $(INSTALLED) ## run the notebooks that changed and build the book (PROFILE
 	@echo "$(CURDIR)/_build/$(PROFILE)/html/index.html"
 
 test: $(INSTALLED) ## run the tests and doctests
-	@$(BIN)/python -m pytest -m "not flower and not book and not chaos" --numprocesses $(JOBS) --dist loadfile
+	@$(BIN)/python -m pytest -m "not flower and not book and not chaos and not load" --numprocesses $(JOBS) --dist loadfile
 
 test-book: $(INSTALLED) ## check the pages of a built book in Chromium; takes minutes
 	@$(BIN)/python -m pytest -m book tests/book
@@ -64,16 +64,19 @@ test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and one 
 test-chaos: $(INSTALLED) ## kill servers and sites at every step of every protocol; takes minutes
 	@$(BIN)/python -m pytest -m chaos --numprocesses $(JOBS) tests/cli
 
+test-load: $(INSTALLED) ## run 10,000 sites on this machine and compare the times with what is promised
+	@$(BIN)/python -m pytest -m load tests/transports
+
 test-oldest: $(INSTALLED) ## run the tests of the package with the oldest dependencies that pyproject.toml allows
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(OLDEST)
 	@VIRTUAL_ENV=$(OLDEST) $(BIN)/uv pip install --quiet --resolution lowest-direct --editable ".[http,xgboost,test]"
-	@$(OLDEST)/bin/python -m pytest -m "not book and not flower and not chaos" --numprocesses $(JOBS) --dist loadfile \
+	@$(OLDEST)/bin/python -m pytest -m "not book and not flower and not chaos and not load" --numprocesses $(JOBS) --dist loadfile \
 	  tests --ignore=tests/book \
 	  --ignore=tests/transports -W default::DeprecationWarning -W default::FutureWarning
 
 # Plain Python warns when a kernel's 64-bit hash overflows, which is intended.
 coverage: $(INSTALLED) ## run the tests with the kernels as plain Python and list the lines not reached
-	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m "not jit and not book and not flower and not chaos" \
+	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m "not jit and not book and not flower and not chaos and not load" \
 	  -W "ignore:overflow encountered in scalar:RuntimeWarning" --cov --cov-report=term-missing:skip-covered
 
 lab: $(INSTALLED) ## open the notebooks in JupyterLab

@@ -22,6 +22,7 @@ __all__ = [
     "check_folder",
     "extra",
     "options_for_rows",
+    "printable",
     "read_rows",
     "writing",
 ]
@@ -42,6 +43,18 @@ def check_folder(
     if path is not None and not os.access(path.absolute().parent, os.W_OK):
         raise click.BadParameter(f"the folder of {path} does not exist or cannot be written to")
     return path
+
+
+def printable(text: str, length: int = 2000) -> str:
+    r"""Return a text without control characters, shortened: a part of it may come from a site.
+
+    Examples
+    --------
+    >>> print(printable("\x1b[2J finished", 12))
+    \x1b[2J fini…
+    """
+    safe = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text[:length])
+    return safe if len(safe) <= length else safe[:length] + "…"
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from fedlib.cli.common import (
     check_folder,
     extra,
     options_for_rows,
+    printable,
     read_rows,
     writing,
 )
@@ -86,6 +87,7 @@ class JoinCommand(click.Command):
     help="Seconds during which calls are repeated while the server does not answer.",
 )
 @click.option("--insecure", is_flag=True, help="Allow plain HTTP to other machines.")
+@click.option("--proxy", help="The proxy that leads to the server, http://host:port.")
 def join(
     url: str,
     data: Path,
@@ -123,10 +125,6 @@ def join(
     state = _take_part(url, make, secret, **options)
     if labels_out:
         _write_labels(labels_out, state, table)
-    if options["state_dir"]:
-        from fedlib.transports.http import forget
-
-        forget(options["state_dir"])
     click.echo("finished", err=True)
 
 
@@ -184,13 +182,13 @@ def _take_part(
         click.echo(f"{error}; using the labels saved in {state_dir}", err=True)
         return state
     except (JoinError, ValueError) as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(printable(str(error))) from error
     except OSError as error:
         raise click.ClickException(f"{url}: {error}") from error
     if outcome == "stopped":
         raise click.ClickException("the server has stopped the run")
     if outcome != "finished":
-        raise click.ClickException(f"the run continued without this site: {outcome}")
+        raise click.ClickException(f"the run continued without this site: {printable(outcome)}")
     state = made[0].state
     return state
 

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from fedlib import __version__
+from fedlib.cli.common import printable
 
 __all__ = ["cli", "main"]
 
@@ -105,4 +106,4 @@ class OneLine(logging.Formatter):
         return ""
 
     def format(self, record: logging.LogRecord) -> str:
-        return super().format(record).rstrip()
+        return printable(super().format(record).rstrip())

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from fedlib.cli.common import EXISTING, FILE, FOLDER, POSITIVE, check_folder, extra, writing
+from fedlib.cli.common import (
+    EXISTING,
+    FILE,
+    FOLDER,
+    POSITIVE,
+    check_folder,
+    extra,
+    printable,
+    writing,
+)
 from fedlib.cli.ledger import to_csv
 from fedlib.cli.options import protocol_options
 from fedlib.cli.tokens import make_tokens, read_clients
@@ -96,16 +105,17 @@ OPTIONS: list[click.Parameter] = [
     ),
     _seconds("--join-timeout", 600.0, "Seconds to wait for the sites to join."),
     _seconds("--request-timeout", 3600.0, "Seconds within which a site must answer a request."),
-    _seconds("--gone-after", 5.0, "Seconds without a heartbeat after which a site is gone."),
+    _seconds("--gone-after", 4.0, "Seconds without a connection after which a site is gone."),
+    _seconds("--silent-after", 30.0, "Seconds of silence on a connection after which it is gone."),
     _seconds(
         "--rejoin-timeout", 0.0, "Seconds within which a site that is gone may return.", zero=True
     ),
     click.Option(
         ["--max-bytes"],
         type=click.IntRange(1),
-        default=2**30,
+        default=2**28,
         show_default=True,
-        help="The maximum size of a reply.",
+        help="The maximum size of a reply, in bytes.",
     ),
     click.Option(
         ["--journal"],
@@ -192,12 +202,12 @@ def run_server(
     except TooFewClients as error:
         outcome = "stopped"
         _report_lost(transport)
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(printable(str(error))) from error
     except ModelFileError as error:
         raise click.ClickException(f"{model_out}: {error}") from error
     except ValueError as error:
         outcome = "stopped"
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(printable(str(error))) from error
     finally:
         if outcome:
             transport.finish(outcome)
@@ -256,7 +266,7 @@ def _report_lost(transport: HTTP) -> None:
     for client in transport.status().clients:
         if client.state == "lost":
             when = client.since.strftime(" at %H:%M:%S") if client.since else ""
-            click.echo(f"lost{when}: {client.name}, {client.why}", err=True)
+            click.echo(f"lost{when}: {client.name}, {printable(client.why)}", err=True)
 
 
 @contextmanager

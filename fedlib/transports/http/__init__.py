@@ -3,7 +3,8 @@
 The rules:
 
 - A client joins, asks for its next request (the server delays the answer until there is one), and
-  posts its reply. Heartbeats during the work show that it is alive. The server never connects to a
+  posts its reply. A held call shows that it is alive, and so do heartbeats during the work, which
+  the server holds too. A waiting client needs one connection. The server never connects to a
   client, and no address discloses anyone's data.
 - Every call carries the client's token and the identifier that the client's process chose when it
   started. The server keeps only the digests of the tokens. A token serves one live process at a
@@ -18,14 +19,17 @@ The rules:
 - Plain HTTP is allowed on the loopback interface only, unless the user sets ``insecure``.
 - A page at ``/`` shows the progress: names, steps, sizes and kinds of disclosed data, but not the
   data.
-- A silent caller takes no thread. A caller that sends a call very slowly occupies one, so on an
-  open network admit only the sites' addresses.
+- A caller without a valid token has a few seconds for its whole connection, and its body is not
+  read. When there are too many such strangers, the one that came first is closed (`connections`).
+- A body is read only if it is the reply to the open request, up to a size that follows from the
+  class of the reply. A malformed reply loses its client at once.
 
 The modules:
 
-- The server side: `sessions` is a state machine and `limits` its time limits; `shared` adds a
-  lock and the clock; `web` translates calls into its events; `status` describes the progress of a
-  run; `server` has the transport `HTTP`.
+- The server side: `sessions` is a state machine and `limits` its limits; `service` adds the clock
+  and held calls, in one event loop; `connections` limits what strangers can do; `web` translates
+  calls into events of the sessions; `status` describes the progress of a run; `server` has the
+  transport `HTTP`, which starts the event loop in a thread and runs Starlette on uvicorn in it.
 - The client side: `client` has `join`, and `checkpoint` the file with a client's state.
 - Both: `tokens` and `wire`.
 
@@ -41,7 +45,7 @@ import lazy_loader
 __getattr__, __dir__, _ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "checkpoint": ["Checkpoint", "forget", "kept_state"],
+        "checkpoint": ["Checkpoint", "kept_state"],
         "client": ["JoinError", "Unreachable", "join"],
         "server": ["HTTP"],
         "status": ["ClientStatus", "ConversationLine", "Status"],
@@ -50,7 +54,7 @@ __getattr__, __dir__, _ = lazy_loader.attach(
 )
 
 if TYPE_CHECKING:
-    from fedlib.transports.http.checkpoint import Checkpoint, forget, kept_state
+    from fedlib.transports.http.checkpoint import Checkpoint, kept_state
     from fedlib.transports.http.client import JoinError, Unreachable, join
     from fedlib.transports.http.server import HTTP
     from fedlib.transports.http.status import ClientStatus, ConversationLine, Status
@@ -65,7 +69,6 @@ __all__ = [
     "Status",
     "Unreachable",
     "digest",
-    "forget",
     "join",
     "kept_state",
     "new_token",

@@ -9,12 +9,12 @@ import msgspec
 
 from fedlib.messages import Message, MessageError, decode
 
-__all__ = ["Checkpoint", "forget", "kept_state"]
+__all__ = ["Checkpoint", "kept_state"]
 
 FILE = "client.state"
 
 
-class Checkpoint(msgspec.Struct):
+class Checkpoint(msgspec.Struct, omit_defaults=True):
     """A client's last reply and its state after it.
 
     Attributes
@@ -27,6 +27,8 @@ class Checkpoint(msgspec.Struct):
         The reply to it.
     state : bytes
         The client's state, encoded; empty if it has none.
+    finished : bool
+        Whether the run has ended well, and the client knows it.
     """
 
     run: str
@@ -34,6 +36,7 @@ class Checkpoint(msgspec.Struct):
     number: int = msgspec.field(default=0, name="sequence")
     reply: bytes = b""
     state: bytes = b""
+    finished: bool = False
 
     def save(self, folder: Path) -> None:
         """Write the checkpoint so that a crash leaves either the old or the new one."""
@@ -99,13 +102,3 @@ def kept_state(state_dir: str | Path) -> Message | None:
         return decode(checkpoint.state)
     except MessageError as error:
         raise ValueError(f"state_dir contains an invalid state: {state_dir}") from error
-
-
-def forget(state_dir: str | Path) -> None:
-    """Remove a client's checkpoint, if there is one.
-
-    Examples
-    --------
-    >>> forget("no/such/folder")
-    """
-    (Path(state_dir) / FILE).unlink(missing_ok=True)

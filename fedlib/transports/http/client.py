@@ -17,15 +17,18 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
+from fedlib import __version__
 from fedlib.messages import decode, encode
 from fedlib.protocol import Client, logger, serve
 from fedlib.transports.http.checkpoint import Checkpoint
-from fedlib.transports.http.wire import HOLD, NUMBER, PROCESS, Welcome, require_tls
+from fedlib.transports.http.wire import HOLD, NUMBER, PROCESS, VERSION, Welcome, require_tls
 
 __all__ = ["ClientLoop", "JoinError", "RunEnded", "Unreachable", "join"]
 
 RETRY, MAX_RETRY = 0.2, 2.0  # seconds between two attempts of a call, at first and at most
+_random = random.Random()  # the global generator belongs to the user
 GIVE_UP = 1.0  # seconds to wait at the end for the answer to a heartbeat
+FINISHED = "finished"
 CONNECT = 10.0  # seconds within which a connection must be open
 
 
@@ -123,6 +126,7 @@ def join(
     if not patience >= 0:
         raise ValueError(f"patience must be at least 0, got {patience}")
     headers = {"Authorization": f"Bearer {token}", PROCESS: secrets.token_hex(16)}
+    headers[VERSION] = __version__
     verify = ssl.create_default_context(cafile=ca)
     options: dict[str, Any] = {"headers": headers, "verify": verify, "trust_env": False}
     timeout = httpx.Timeout(2 * HOLD, connect=CONNECT)
@@ -164,14 +168,28 @@ class ClientLoop:
         self.working = threading.Event()  # only then are heartbeats needed
 
     def run(self) -> str:
-        """Take part until the run is over; return the reason for its end."""
+        """Take part until the run is over; return the reason for its end.
+
+        A process that is started again after its run has finished calls the server only once: the
+        server may be gone, and the result is in the checkpoint.
+        """
+        kept = Checkpoint.read(self.folder) if self.folder else None
+        if kept is not None and kept.finished:
+            self.patience = 0
         try:
             welcome = self.join()
             with self.heartbeats(welcome.heartbeat):
                 self.work(welcome)
         except RunEnded as ended:
+            self.note_end(str(ended))
             return str(ended)
         raise AssertionError("work ends with an exception")
+
+    def note_end(self, reason: str) -> None:
+        """Note in the checkpoint that the run has finished."""
+        if self.folder and reason == FINISHED and (kept := Checkpoint.read(self.folder)):
+            kept.finished = True
+            kept.save(self.folder)
 
     def join(self) -> Welcome:
         """Join the run; wait while another process of this client is present."""
@@ -310,7 +328,7 @@ class ClientLoop:
             if not again or time.monotonic() >= until:
                 kind = kind if again else JoinError
                 raise kind(f"{str(self.link.base_url).rstrip('/')}{path}: {reason}")
-            time.sleep(pause * random.uniform(0.5, 1))
+            time.sleep(pause * _random.uniform(0.5, 1))
             pause = min(2 * pause, MAX_RETRY)
         raise RunEnded(self.ended)
 

@@ -239,6 +239,11 @@ class Listener:
         Returns the name of the client with a token, or None.
     on_closed : callable
         Receives each connection of a client that is closed.
+
+    Attributes
+    ----------
+    connections : set of Connection
+        The open connections.
     """
 
     def __init__(
@@ -256,7 +261,7 @@ class Listener:
         self.max_per_address = limits.max_per_address + n_clients
         self.max_connections = max_connections
         self._client, self._on_closed = client, on_closed
-        self._connections: set[Connection] = set()
+        self.connections: set[Connection] = set()
         # Ordered sets, so that the first one came first.
         self._strangers: dict[Connection, None] = {}
         self._by_address: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
@@ -276,9 +281,10 @@ class Listener:
                 self._close_first(self._strangers)
                 await asyncio.sleep(0.1)
                 continue
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # answers are short
             connection = Connection(self, address[0], server.config, server.server_state, {}, loop)
             if self._make_room(address[0]):
-                self._connections.add(connection)
+                self.connections.add(connection)
                 self._strangers[connection] = self._by_address[address[0]][connection] = None
                 connection.opening = loop.create_task(self._open(connection, sock))
             else:
@@ -291,7 +297,7 @@ class Listener:
             self._close_first(self._by_address[address])
         elif len(self._strangers) >= self.max_strangers:
             self._close_first(self._strangers)
-        elif len(self._connections) >= self.max_connections:
+        elif len(self.connections) >= self.max_connections:
             return self._close_first(self._strangers)
         return True
 
@@ -354,8 +360,8 @@ class Listener:
 
     def forget(self, connection: Connection) -> None:
         """Note that a connection is closed."""
-        if connection in self._connections:
-            self._connections.remove(connection)
+        if connection in self.connections:
+            self.connections.remove(connection)
             self._release(connection)
             connection.link = None
             connection.limit(None)
@@ -370,12 +376,12 @@ class Listener:
         asyncio.get_running_loop().call_later(1, self._close_all)
 
     def _close_all(self) -> None:
-        for connection in [*self._connections]:
+        for connection in [*self.connections]:
             connection.close()
 
     async def wait_closed(self) -> None:
         """Wait until no connection is open."""
-        while self._connections:
+        while self.connections:
             await asyncio.sleep(0.02)
 
 

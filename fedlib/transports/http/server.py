@@ -37,7 +37,7 @@ from fedlib.transports.http.wire import Welcome, require_tls
 
 __all__ = ["HTTP"]
 
-HEARTBEATS = 4  # heartbeats of a client within `gone_after`
+HEARTBEATS = 4  # heartbeats of a client before it counts as gone
 MAX_BYTES = 2**28  # the default of ``max_bytes``
 
 Result = TypeVar("Result")
@@ -288,7 +288,8 @@ class HTTP:
             self._thread.join()
 
     def _welcome(self, name: str) -> Welcome:
-        heartbeat = self._service.sessions.limits.gone_after / HEARTBEATS
+        limits = self._service.sessions.limits
+        heartbeat = min(limits.gone_after, limits.silent_after) / HEARTBEATS
         return Welcome(name, self.run, self.protocol, heartbeat)
 
     def _closed(self, connection: Connection) -> None:

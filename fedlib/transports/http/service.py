@@ -30,6 +30,8 @@ LARGE = 2**18  # bytes from which a reply is checked outside the event loop
 
 OnHold = Callable[["asyncio.Future[None]"], object]  # receives the future that ends the waiting
 
+_random = random.Random()  # the global generator belongs to the user
+
 logger = logging.getLogger(__name__)
 
 
@@ -165,7 +167,7 @@ class SessionService:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         # Calls that began together end at different times, so that the next ones do not collide.
-        timer = loop.call_later(HOLD * random.uniform(0.75, 1), _set_all, (future,))
+        timer = loop.call_later(HOLD * _random.uniform(0.75, 1), _set_all, (future,))
         on_hold(future)
         session = self.sessions[name]
         session.hold(process)

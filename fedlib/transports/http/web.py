@@ -21,7 +21,7 @@ from fedlib.transports.http.connections import Connection
 from fedlib.transports.http.service import SessionService
 from fedlib.transports.http.sessions import Refusal, RefusedCall
 from fedlib.transports.http.status import Status, size
-from fedlib.transports.http.wire import NUMBER, PROCESS, Welcome
+from fedlib.transports.http.wire import NUMBER, PROCESS, VERSION, Welcome, check_version
 
 __all__ = ["HEADERS", "application"]
 
@@ -110,6 +110,10 @@ class Calls:
 
     async def join(self, request: Request) -> Response:
         with self._call(request) as (name, process, connection):
+            try:
+                check_version(request.headers.get(VERSION, "of an unknown version"))
+            except ValueError as error:
+                raise HTTPException(400, str(error)) from error
             self.service.join(name, process, connection.link)
             return _json(self.welcome(name))
 

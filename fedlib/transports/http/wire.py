@@ -8,24 +8,26 @@ Method    Path        Answer
 POST      /join       200 and a `Welcome` in JSON
 GET       /request    200 and the bytes of the next request, or 204 after `HOLD` seconds
 POST      /reply      200 if the reply was accepted, now or before
-POST      /heartbeat  200
+POST      /heartbeat  200, while the client works after at most `HOLD` seconds
 POST      /leave      200
 ========  ==========  =======================================================================
 
 Each carries the token (``Authorization: Bearer TOKEN``) and the identifier of the client's process
-(`PROCESS`). A request and its reply carry the request's number (`NUMBER`). A refused call is
-answered with ``{"error": reason}`` in JSON and one of these codes:
+(`PROCESS`). A join also carries the version of fedlib (`VERSION`). A request and its reply carry
+the request's number (`NUMBER`). A refused call is answered with ``{"error": reason}`` in JSON and
+one of these codes:
 
 ====  ====================================================================================
 Code  Meaning
 ====  ====================================================================================
-400   The call is malformed, or its body is incomplete.
+400   The call is malformed, or the versions of the site and the server do not fit.
 401   The token is unknown.
 409   The call does not fit the session, for example because another process has joined.
 410   The session is over; the reason is the outcome of the run, or why the client was lost.
-413   The body is too large, or its length is missing.
+413   The body is empty or too large, or its length is missing.
 428   The server does not know this session, for example because it was started again: join.
 429   Too many calls of this client are in progress.
+431   The headers are too large.
 ====  ====================================================================================
 """
 
@@ -37,11 +39,14 @@ from typing import Annotated
 
 import msgspec
 
-__all__ = ["HOLD", "NUMBER", "PROCESS", "Welcome", "require_tls"]
+from fedlib import __version__
+
+__all__ = ["HOLD", "NUMBER", "PROCESS", "VERSION", "Welcome", "check_version", "require_tls"]
 
 HOLD = 25.0  # seconds for which the server delays the answer when there is no request
 NUMBER = "Fedlib-Sequence"
 PROCESS = "Fedlib-Session"
+VERSION = "Fedlib-Version"
 
 
 class Welcome(msgspec.Struct):
@@ -63,6 +68,27 @@ class Welcome(msgspec.Struct):
     run: str
     protocol: str
     heartbeat: Annotated[float, msgspec.Meta(gt=0)]
+
+
+def check_version(site: str, server: str = __version__) -> None:
+    """Raise ValueError when a site's version does not fit the server's.
+
+    Versions fit if their first two numbers are equal: a later version may send other messages.
+
+    Examples
+    --------
+    >>> check_version("1.2.3", "1.2.0")
+    >>> check_version("1.2.3", "1.3.0")
+    Traceback (most recent call last):
+    ...
+    ValueError: the site has fedlib '1.2.3', the server 1.3.0: install fedlib-study 1.3 at the site
+    """
+    wanted = server.split(".")[:2]
+    if site.split(".")[:2] != wanted:
+        raise ValueError(
+            f"the site has fedlib {site[:20]!r}, the server {server}: install fedlib-study"
+            f" {'.'.join(wanted)} at the site"
+        )
 
 
 def require_tls(parameter: str, host: str, *, secure: bool, insecure: bool) -> None:

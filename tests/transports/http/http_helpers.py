@@ -6,10 +6,10 @@ from pathlib import Path
 
 import httpx
 
-from fedlib import HorizontalDBSCAN
+from fedlib import HorizontalDBSCAN, __version__
 from fedlib.horizontal_dbscan import HorizontalDBSCANClient
 from fedlib.transports.http import HTTP, digest, join, new_token
-from fedlib.transports.http.wire import PROCESS
+from fedlib.transports.http.wire import PROCESS, VERSION
 
 SITE = Path(__file__).with_name("site.py")
 ANSWER = 60  # seconds after which a test that still waits has failed
@@ -57,7 +57,7 @@ def attend(start, transport, clients, **options):
 
 def caller(transport, name="0", process="stranger"):
     """Return a link for calls by hand."""
-    headers = {"Authorization": f"Bearer {TOKENS[name]}", PROCESS: process}
+    headers = {"Authorization": f"Bearer {TOKENS[name]}", PROCESS: process, VERSION: __version__}
     return httpx.Client(base_url=transport.url, headers=headers, timeout=ANSWER, trust_env=False)
 
 

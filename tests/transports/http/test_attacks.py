@@ -78,7 +78,9 @@ def test_two_thousand_malformed_calls_do_not_harm_a_run(points, start, monkeypat
         processes = st.sampled_from([process] * 3 + ["stranger", ""])
         paths = st.sampled_from(["/reply"] * 5 + ["/join", "/request", "/heartbeat"])
 
-        @settings(max_examples=2000, database=None, suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=2000, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+        )
         @given(paths, tokens | VALUES, processes | VALUES, NUMBERS, BODIES)
         def call(path, token, sender, number, body):
             given = {"Authorization": token, PROCESS: sender, NUMBER: number}
@@ -150,7 +152,9 @@ def test_malformed_http_does_not_harm_a_run(points, start, capfd):
                     answer += piece
             return answer
 
-        @settings(max_examples=300, database=None, suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+        )
         @given(st.sampled_from([b"", start_line, known]), st.binary(max_size=100))
         def call(beginning, data):
             assert b" 200 " not in send(beginning + data).partition(b"\r\n")[0]
@@ -171,7 +175,6 @@ def test_malformed_http_does_not_harm_a_run(points, start, capfd):
         }.items():
             answer = send(known + headers + b"\r\n\r\nab", ends=False)
             assert f" {code} ".encode() in answer.partition(b"\r\n")[0]
-        assert send(known + b"Content-Length: 5\r\n\r\nab") == b""  # fewer bytes follow
         client.go.set()
         assert model.result(ANSWER).ledger_.lost == {}
     assert end.result(ANSWER) == "finished"

@@ -9,12 +9,13 @@ import httpx
 import numpy as np
 import pytest
 
+from fedlib import __version__
 from fedlib.horizontal_dbscan import CellCounts, CountCells
 from fedlib.ledger import Ledger
 from fedlib.messages import Failure, encode
 from fedlib.transports.http import HTTP, digest, new_token
 from fedlib.transports.http.status import size
-from fedlib.transports.http.wire import NUMBER, PROCESS
+from fedlib.transports.http.wire import NUMBER, PROCESS, VERSION
 
 NAMES = ("north", "south", "<b>&west</b>", "east", "never-" + "x" * 58)
 TOKENS = {name: new_token() for name in NAMES}
@@ -39,6 +40,7 @@ def transport():
         links = {}
         for name in NAMES[:-1]:
             headers = {"Authorization": f"Bearer {TOKENS[name]}", PROCESS: f"session-{name}"}
+            headers[VERSION] = __version__
             links[name] = httpx.Client(base_url=server.url, headers=headers, trust_env=False)
             links[name].post("/join")
         server.ledger = ledger = Ledger()

@@ -1,6 +1,7 @@
 """The web application: which calls are accepted, from whom, and what the answers disclose."""
 
 import logging
+import re
 import time
 import traceback
 
@@ -19,10 +20,11 @@ from http_helpers import (
     wait_for,
 )
 
+from fedlib import __version__
 from fedlib.horizontal_dbscan import CountCells, HorizontalDBSCANClient
 from fedlib.messages import Declined, Failure, decode, encode
 from fedlib.protocol import Client
-from fedlib.transports.http import JoinError, join, new_token, service
+from fedlib.transports.http import JoinError, client, join, new_token, service
 from fedlib.transports.http.sessions import MAX_CALLS
 from fedlib.transports.http.wire import NUMBER, PROCESS
 
@@ -99,6 +101,14 @@ def test_a_reply_is_accepted_once_from_the_right_client_for_the_right_request(st
             kept.informed = True
 
 
+@pytest.mark.parametrize("version", ["", "0.0.9", "99.1"])
+def test_a_site_of_another_version_is_refused_with_both_versions(version, monkeypatch):
+    monkeypatch.setattr(client, "__version__", version)
+    reason = f"/join: the site has fedlib '{version}', the server {__version__}: install"
+    with serve("0") as transport, pytest.raises(JoinError, match=re.escape(reason)):
+        join(transport.url, Client(), TOKENS["0"], patience=ANSWER)
+
+
 def test_a_call_needs_the_identifier_of_a_process_that_has_joined(start):
     with serve("0") as transport, caller(transport) as link:
         paths = [("POST", "/heartbeat"), ("GET", "/request"), ("POST", "/reply"), ("POST", "/join")]
@@ -106,9 +116,9 @@ def test_a_call_needs_the_identifier_of_a_process_that_has_joined(start):
             for method, path in paths:
                 assert refused(link.request(method, path, headers={PROCESS: process}), 400)
         for method, path in paths[:2]:
-            assert refused(link.request(method, path), 409)  # it has not joined
+            assert refused(link.request(method, path), 428)  # it has not joined
         headers = {NUMBER: "1", PROCESS: "é".encode()}
-        assert refused(link.post("/reply", headers=headers), 409)
+        assert refused(link.post("/reply", headers=headers), 428)
 
 
 def test_a_message_that_is_too_large_is_refused(points, start):
