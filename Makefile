@@ -2,11 +2,16 @@
 PYTHON  ?= python3
 PROFILE ?= quick
 JOBS    ?= 2
+SECONDS ?= 60
 
 VENV      := .venv
 BIN       := $(VENV)/bin
 INSTALLED := $(VENV)/installed.stamp
 OLDEST    := _build/oldest
+VALIDATORS := _build/validators
+FUZZ      := _build/fuzz
+# All tests but the long ones, which have targets of their own.
+QUICK     := not book and not chaos and not flower and not liars and not load and not soak
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 DOIT      := $(BIN)/python -m doit run --parallel-type thread --process $(JOBS) --continue
 PIP       := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -24,7 +29,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book test test-book test-flower test-chaos test-load test-oldest coverage lab format check lock build clean
+.PHONY: help install book pdf verify crate check-crate test test-book test-flower test-oldest test-liars test-fuzz test-chaos test-load coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -52,14 +57,41 @@ book: $(INSTALLED) ## run the notebooks that changed and build the book (PROFILE
 	@echo "the book is ready; open this page in a browser:"
 	@echo "$(CURDIR)/_build/$(PROFILE)/html/index.html"
 
+pdf: $(INSTALLED) ## print the whole book to one PDF with Chromium (PROFILE as for book)
+	@$(DOIT) pdf:$(PROFILE)
+	@echo "$(CURDIR)/_build/$(PROFILE)/book.pdf"
+
+verify: $(INSTALLED) ## measure one claim again (CLAIM=M1:passive:10:II:AMI), or list claims (LIST='K:*')
+	@$(BIN)/python notebooks/verify.py $(if $(LIST),--list '$(LIST)') $(if $(CLAIM),'$(CLAIM)')
+
+crate: $(INSTALLED) ## write the records of all claims and the articles as an RO-Crate to _build/crate
+	@$(BIN)/python notebooks/export.py --crate _build/crate
+	@echo "the crate is ready: $(CURDIR)/_build/crate/ro-crate-metadata.json"
+
+check-crate: crate ## validate the crate and CITATION.cff, in an environment of their own
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VALIDATORS)
+	@VIRTUAL_ENV=$(VALIDATORS) $(BIN)/uv pip install --quiet "roc-validator==0.13.*" "cffconvert==2.0.*"
+	@$(VALIDATORS)/bin/python notebooks/check_crate.py _build/crate CITATION.cff \
+	  "$$($(BIN)/python -c 'from importlib.resources import files; print(files("rocrate") / "data/ro-crate.jsonld")')"
+
 test: $(INSTALLED) ## run the tests and doctests
-	@$(BIN)/python -m pytest -m "not flower and not book and not chaos and not load" --numprocesses $(JOBS) --dist loadfile
+	@$(BIN)/python -m pytest -m "$(QUICK)" --numprocesses $(JOBS) --dist loadfile
 
 test-book: $(INSTALLED) ## check the pages of a built book in Chromium; takes minutes
-	@$(BIN)/python -m pytest -m book tests/book
+	@$(BIN)/python -m pytest -m book --numprocesses $(JOBS) --dist loadgroup tests/book
 
 test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and one deployment (at most 20 minutes)
 	@timeout --foreground --signal=INT --kill-after=60 1200 $(BIN)/python -m pytest -m flower tests/transports
+
+test-liars: $(INSTALLED) ## run every protocol with thousands of random replies; takes minutes
+	@$(BIN)/python -m pytest -m liars --numprocesses $(JOBS) tests/test_random_replies.py tests/book/test_faults.py
+
+# Atheris has wheels for few versions of Python, so it has an environment of its own.
+test-fuzz: $(INSTALLED) ## run the decoder and the sessions under a coverage-guided fuzzer (SECONDS=60)
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(FUZZ)
+	@VIRTUAL_ENV=$(FUZZ) $(BIN)/uv pip install --quiet --editable . "atheris>=3" "hypothesis>=6.150"
+	@$(FUZZ)/bin/python tests/fuzz/run.py decode $$(($(SECONDS) / 2))
+	@$(FUZZ)/bin/python tests/fuzz/run.py sessions $$(($(SECONDS) / 2))
 
 test-chaos: $(INSTALLED) ## kill servers and sites at every step of every protocol; takes minutes
 	@$(BIN)/python -m pytest -m chaos --numprocesses $(JOBS) tests/cli
@@ -70,13 +102,13 @@ test-load: $(INSTALLED) ## run 10,000 sites on this machine and compare the time
 test-oldest: $(INSTALLED) ## run the tests of the package with the oldest dependencies that pyproject.toml allows
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(OLDEST)
 	@VIRTUAL_ENV=$(OLDEST) $(BIN)/uv pip install --quiet --resolution lowest-direct --editable ".[http,xgboost,test]"
-	@$(OLDEST)/bin/python -m pytest -m "not book and not flower and not chaos and not load" --numprocesses $(JOBS) --dist loadfile \
+	@$(OLDEST)/bin/python -m pytest -m "$(QUICK)" --numprocesses $(JOBS) --dist loadfile \
 	  tests --ignore=tests/book \
 	  --ignore=tests/transports -W default::DeprecationWarning -W default::FutureWarning
 
 # Plain Python warns when a kernel's 64-bit hash overflows, which is intended.
 coverage: $(INSTALLED) ## run the tests with the kernels as plain Python and list the lines not reached
-	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m "not jit and not book and not flower and not chaos and not load" \
+	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m "not jit and $(QUICK)" \
 	  -W "ignore:overflow encountered in scalar:RuntimeWarning" --cov --cov-report=term-missing:skip-covered
 
 lab: $(INSTALLED) ## open the notebooks in JupyterLab
@@ -97,9 +129,10 @@ check: $(INSTALLED) ## check style, types, notebooks without outputs, and the lo
 	@$(EXPORT) --no-header --output-file _build/requirements.lock >/dev/null
 	@grep -v '^#' requirements.lock | diff - _build/requirements.lock >/dev/null || { echo "requirements.lock does not match uv.lock: run make lock" >&2; exit 1; }
 
-lock: $(INSTALLED) ## resolve pyproject.toml into uv.lock and requirements.lock
+lock: $(INSTALLED) ## resolve pyproject.toml into uv.lock and requirements.lock, and rewrite codemeta.json
 	@$(BIN)/uv lock
 	@$(BIN)/uv export --quiet --all-extras --no-emit-project --output-file requirements.lock
+	@$(BIN)/python notebooks/export.py --codemeta
 
 build: $(INSTALLED) ## build the wheel and the source distribution into dist/
 	@$(BIN)/python -m build --no-isolation

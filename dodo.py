@@ -1,17 +1,20 @@
-"""The tasks of `make book`: run the notebooks that changed, collect the pages, build the HTML.
+"""The tasks of `make book` and `make pdf`: run the notebooks that changed, build the pages.
 
 `notebooks/study.yml` lists the runs. One notebook with one parameter set is one task. It runs again
 if the notebook, its parameters, the library, the locked packages or the data have changed.
 `.venv/bin/doit list --all` lists all tasks, and `.venv/bin/doit notebook:quick/dbscan` runs one.
 """
 
+import csv
 import json
+import platform
 import shutil
 import sys
 import tempfile
 import time
 import warnings
 from hashlib import sha256
+from importlib.metadata import version
 from pathlib import Path
 
 import yaml
@@ -21,12 +24,18 @@ from doit.reporter import ZeroReporter
 from doit.tools import config_changed, result_dep
 
 PROFILES = ("quick", "full")
+KEYS = {"results", "settles", "settles_in_full", "needs", *PROFILES}  # of an entry of study.yml
 BUILD = Path("_build")
 RESULTS = Path("book/results")
+CLAIMS = ["notebooks/claim_records.py", "datasets/pages.csv", "datasets/claims.csv"]
+CLAIMS += ["datasets/published.csv", "notebooks/study.yml"]  # of the page of all claims
+SHOWN_PACKAGES = ["numpy", "scipy", "numba", "scikit-learn", "pandas", "xgboost", "flwr", "msgspec"]
+SHOWN_PACKAGES += ["matplotlib", "papermill", "jupyter-book"]
 LIBRARY = sorted(map(str, Path("fedlib").rglob("*.py")))
 COMMON = [
     *LIBRARY,
     *sorted(map(str, Path("notebooks").glob("*.py"))),
+    "notebooks/interactive.js",
     "datasets/sources.csv",
     "datasets/published.csv",
     "notebooks/matplotlibrc",
@@ -44,7 +53,7 @@ def study():
     """
     notebooks = yaml.safe_load(Path("notebooks/study.yml").read_text(encoding="utf-8")) or {}
     for name, entry in notebooks.items():
-        if unknown := set(entry) - {"results", "needs", *PROFILES}:
+        if unknown := set(entry) - KEYS:
             raise ValueError(f"study.yml: {name} has unknown keys {sorted(unknown)}")
         if not entry.get("quick"):
             raise ValueError(f"study.yml: {name} has no parameter set under `quick`")
@@ -114,7 +123,7 @@ def task_notebook():
                 "doc": " ".join(
                     [notebook, *(f"{key}={value}" for key, value in parameters.items())]
                 ),
-                "actions": [(run_notebook, [arguments])],
+                "actions": [(run_notebook, [arguments, time_of(profile, page)])],
                 "file_dep": [
                     source,
                     *COMMON,
@@ -126,7 +135,11 @@ def task_notebook():
                     for other, name, *_ in pages(profile)
                     if name in needed
                 ],
-                "targets": [target, *(folder / result for result in results)],
+                "targets": [
+                    target,
+                    time_of(profile, page),
+                    *(folder / result for result in results),
+                ],
                 "uptodate": [config_changed({"parameters": parameters}), result_dep("data")],
                 "verbosity": 0,
             }
@@ -137,11 +150,17 @@ def files(name):
     return sorted(map(str, Path().glob(name))) if "*" in name else [name]
 
 
-def run_notebook(arguments):
+def time_of(profile, page):
+    """Return the file with the seconds of a run. The notebook itself contains no times."""
+    return BUILD / "times" / profile / f"{page}.txt"
+
+
+def run_notebook(arguments, time_file):
     """Run `notebooks/run.py` in a process of its own, or return what it reports as a failure."""
     sys.path.insert(0, "notebooks")
     from run import start  # a slow import that listing the tasks does not need
 
+    began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "output"
         process = start(arguments, output)
@@ -149,6 +168,8 @@ def run_notebook(arguments):
         if process.exitcode:
             texts = [Path(f"{output}.{end}").read_text(errors="replace") for end in ("err", "out")]
             return TaskFailed("".join(texts))
+    time_file.parent.mkdir(parents=True, exist_ok=True)
+    time_file.write_text(f"{time.perf_counter() - began:.1f}\n", encoding="utf-8")
     return True
 
 
@@ -183,19 +204,21 @@ def task_book():
     """Collect the pages and the executed notebooks in one folder and build the HTML."""
     for profile in PROFILES:
         stage = BUILD / "stage" / profile
-        jupyter_book = str(Path(sys.executable).with_name("jupyter-book"))
-        command = [jupyter_book, "build", ".", "--toc", "book/_toc.yml", "--quiet"]
-        command += ["-W", "-n", "--keep-going"]
         yield {
             "name": profile,
             "actions": [
-                (stage_pages, [stage]),
-                CmdAction(command, shell=False, cwd=stage),
+                (stage_pages, [stage, profile]),
+                write_claims(stage),
+                build_pages(stage, "html", "-W", "-n", "--keep-going"),
                 (publish, [stage / "_build/html", BUILD / profile / "html"]),
             ],
+            "getargs": {"data": ("data", None)},
             "file_dep": [
                 "_config.yml",
+                "CHANGELOG.md",
                 "requirements.lock",
+                *CLAIMS,
+                *LIBRARY,
                 *(path for path in Path("book").rglob("*") if is_source(path)),
                 *(stage / "notebooks" / f"{page}.ipynb" for page, *_ in pages(profile)),
             ],
@@ -205,17 +228,76 @@ def task_book():
         }
 
 
+def task_pdf():
+    """Build the whole book as one page and print it with Chromium."""
+    for profile in PROFILES:
+        stage = BUILD / "stage" / profile
+        folder = stage / "_build/singlehtml"
+        target = BUILD / profile / "book.pdf"
+        command = [sys.executable, "book/print_pdf.py", str(folder), str(target)]
+        yield {
+            "name": profile,
+            "actions": [
+                (stage_pages, [stage, profile]),
+                write_claims(stage),
+                build_pages(stage, "singlehtml"),
+                CmdAction(command, shell=False),
+            ],
+            "getargs": {"data": ("data", None)},
+            "task_dep": [f"book:{profile}"],  # it uses the same folder
+            "file_dep": ["book/print_pdf.py", BUILD / profile / "html/index.html"],
+            "targets": [target],
+            "verbosity": 0,
+        }
+
+
+def write_claims(stage):
+    """Return the action that writes the page of all claims and their records to the stage."""
+    command = [sys.executable, "notebooks/claim_records.py", str(stage / "book")]
+    return CmdAction([*command, "--notebooks", str(stage / "notebooks")], shell=False)
+
+
+def build_pages(stage, builder, *options):
+    """Return the action that runs Jupyter Book in the stage."""
+    jupyter_book = str(Path(sys.executable).with_name("jupyter-book"))
+    command = [jupyter_book, "build", ".", "--toc", "book/_toc.yml", "--quiet"]
+    return CmdAction([*command, "--builder", builder, *options], shell=False, cwd=stage)
+
+
 def is_source(path):
     """Return whether a path under book/ is written by hand."""
     return path.is_file() and "__pycache__" not in path.parts and RESULTS not in path.parents
 
 
-def stage_pages(stage):
+def stage_pages(stage, profile, data):
     """Copy the hand-written pages to the stage, and remove an earlier build there."""
     for folder in ("book", "_build"):
         shutil.rmtree(stage / folder, ignore_errors=True)
     shutil.copytree("book", stage / "book", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy("_config.yml", stage)
+    for path in ("_config.yml", "CHANGELOG.md"):
+        shutil.copy(path, stage)
+    for path in Path("notebooks").glob("*.py"):  # the reference names the chapters that use fedlib
+        shutil.copy(path, stage / "notebooks")
+    for name, rows in provenance(profile, data).items():
+        with (stage / "book" / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows(rows)
+
+
+def provenance(profile, data):
+    """Return the tables of the page `book/runs.md`: each a list of rows, the first the header."""
+    runs = [("page", "parameters", "seconds")]
+    seconds = []
+    for page, _, parameters, *_ in pages(profile):
+        seconds.append(float(time_of(profile, page).read_text(encoding="utf-8")))
+        values = ", ".join(f"{key} = {value}" for key, value in parameters.items())
+        values = values.replace("'", "")  # which the page would show as typographic quotes
+        runs.append((f"[](../notebooks/{page}.ipynb)", values, f"{seconds[-1]:.1f}"))
+    runs.append(("**all pages**", "", f"{sum(seconds):.1f}"))
+    versions = [("package", "version"), ("Python", platform.python_version())]
+    versions += [(name, version(name)) for name in SHOWN_PACKAGES]
+    sets = [("data set", "used here", "sha256")]
+    sets += [(name, source, (digest or "")[:16]) for name, (source, digest) in data.items()]
+    return {"runs": runs, "versions": versions, "data": sets}
 
 
 def publish(built, html):
@@ -270,7 +352,7 @@ class Progress(ZeroReporter):
         if task.name in self.notebooks:
             self.done += 1
             self.write(f"[{self.done}/{len(self.notebooks)}] {task.doc}: {outcome}\n")
-        elif task.name.startswith("book:") or outcome == "FAILED":
+        elif task.name.startswith(("book:", "pdf:")) or outcome == "FAILED":
             self.write(f"{task.name}: {outcome}\n")
         self.outstream.flush()
 

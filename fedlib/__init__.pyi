@@ -3,9 +3,11 @@ from .horizontal_dbscan import HorizontalDBSCAN as HorizontalDBSCAN
 from .kmeans import FederatedKMeans as FederatedKMeans
 from .mixtures.dbscan import GaussianMixtureDBSCAN as GaussianMixtureDBSCAN
 from .mixtures.federated import FederatedGaussianMixture as FederatedGaussianMixture
+from .pipeline.federated import FederatedPipeline as FederatedPipeline
 from .representatives.dbdc import DBDC as DBDC
 from .representatives.ppdbdc import PPDBDC as PPDBDC
 from .representatives.sdbdc import SDBDC as SDBDC
+from .summary.federated import FederatedSummary as FederatedSummary
 from .vertical_dbscan import VerticalDBSCAN as VerticalDBSCAN
 
 __version__: str

@@ -13,10 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
+from fedlib.kernels.boxes import (
+    Box,
+    bounding_box,
+    cells_of,
+    count_in_box,
+    extremes,
+    place_in_box,
+    point_keys,
+    run_lengths,
+    sort_keys,
+)
 from fedlib.kernels.disjoint_set import connected_components
 from fedlib.kernels.grid import (
+    MAX_CELL,
     Candidates,
-    Groups,
     adjacent_pairs,
     find_candidates,
     group_points,
@@ -55,9 +66,19 @@ def count_cells(
     (array([[ 0, -1],
            [ 2,  0]]), array([2, 1]))
     """
-    groups = _group(X, cell_size, with_inverse=False)
-    order = _lexicographic_order(groups.cells)
-    return groups.cells[order], groups.counts[order]
+    if len(X) == 0:
+        return np.empty(X.shape, np.int64), np.empty(0, np.int64)
+    box = _box_of_points(X, cell_size)
+    if box is None:
+        groups = group_points(X, cell_size, False)
+        order = _lexicographic_order(groups.cells)
+        return groups.cells[order], groups.counts[order]
+    if box.size <= X.size:  # then the array of counts is no larger than the points
+        counts = count_in_box(X, cell_size, box)
+        keys = np.flatnonzero(counts)
+        return cells_of(keys, box), counts[keys]
+    keys, counts = run_lengths(sort_keys(point_keys(X, cell_size, box), box.size))
+    return cells_of(keys, box), counts
 
 
 def add_counts(
@@ -82,6 +103,15 @@ def add_counts(
     (array([[0],
            [2]]), array([5, 4]))
     """
+    box = _box_of_cells(cells)
+    if box is not None and box.size <= cells.size:
+        total = np.zeros(box.size, np.int64)
+        keys = _keys(cells, box)
+        np.add.at(total, keys, counts)
+        occupied = np.zeros(box.size, bool)
+        occupied[keys] = True
+        keys = np.flatnonzero(occupied)
+        return cells_of(keys, box), total[keys]
     order = _lexicographic_order(cells)
     cells, counts = cells[order], counts[order]
     first = np.ones(len(cells), bool)
@@ -216,15 +246,38 @@ def place_points(
         raise ValueError(
             f"X must have {cells.shape[1]} features, as the cells do; got {X.shape[1]}"
         )
-    groups = _group(X, cell_size, with_inverse=True)
+    if len(X) == 0 or len(cells) == 0:
+        return np.full(len(X), -1)
+    _box_of_points(X, cell_size)
     order = _lexicographic_order(cells)
     cells, labels = cells[order], labels[order]
-    candidates = find_candidates(groups.cells, cells, _offsets(X.shape[1], adjacency, len(cells)))
-    if assign == "point":
-        chosen = nearest_candidate(X, groups.inverse, candidates, cells, cell_size)
+    offsets = _offsets(X.shape[1], adjacency, len(cells))
+    box = _box_of_cells(cells, margin=2)
+    if box is not None and len(offsets) and box.size <= X.size + cells.size:
+        table = np.full(box.size, -1)
+        table[_keys(cells, box)] = np.arange(len(cells))
+        chosen = place_in_box(X, cell_size, box, table, cells, offsets, assign == "point")
     else:
-        chosen = _largest(candidates)[groups.inverse]
+        chosen = _place_by_hashing(X, cell_size, cells, offsets, assign)
     return np.append(labels, -1)[chosen]
+
+
+def _place_by_hashing(
+    X: NDArray[np.float64],
+    cell_size: float,
+    cells: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    assign: str,
+) -> NDArray[np.int64]:
+    """Return the number of the cell that takes each point, or -1; for cells that lie far apart."""
+    groups = group_points(X, cell_size, True)
+    candidates = find_candidates(groups.cells, cells, offsets)
+    if assign == "point":
+        nearest: NDArray[np.int64] = nearest_candidate(
+            X, groups.inverse, candidates, cells, cell_size
+        )
+        return nearest
+    return _largest(candidates)[groups.inverse]
 
 
 def _largest(candidates: Candidates) -> NDArray[np.int64]:
@@ -236,14 +289,40 @@ def _largest(candidates: Candidates) -> NDArray[np.int64]:
     return last
 
 
-def _group(X: NDArray[np.float64], cell_size: float, with_inverse: bool) -> Groups:
-    groups: Groups = group_points(X, cell_size, with_inverse)
-    if groups.outside >= 0:
-        raise ValueError(
-            f"cell_size={cell_size} is too small for row {groups.outside}:"
-            " its cell lies outside ±2**62"
-        )
-    return groups
+def _box_of_points(X: NDArray[np.float64], cell_size: float) -> Box | None:
+    """Return the box of the points' cells, or None if it is too large.
+
+    Dividing and rounding down keep the order of numbers, so the cell of the least value is the
+    least cell.
+
+    Raises
+    ------
+    ValueError
+        When a point's cell lies outside ±2**62.
+    """
+    least, largest, valid = extremes(X)
+    with np.errstate(all="ignore"):  # infinite coordinates are outside
+        low, high = np.floor(least / cell_size), np.floor(largest / cell_size)
+        if not (valid and (low >= -MAX_CELL).all() and (high <= MAX_CELL).all()):
+            beyond = ~(np.abs(np.floor(X / cell_size)) <= MAX_CELL).all(axis=1)
+            raise ValueError(
+                f"cell_size={cell_size} is too small for row {beyond.argmax()}:"
+                " its cell lies outside ±2**62"
+            )
+    return bounding_box(low, high)
+
+
+def _box_of_cells(cells: NDArray[np.int64], margin: int = 0) -> Box | None:
+    """Return the box of cells with a margin on all sides, or None if it is too large."""
+    if len(cells) == 0:
+        return None
+    low, high, _ = extremes(cells)
+    return bounding_box(low - margin, high + margin)
+
+
+def _keys(cells: NDArray[np.int64], box: Box) -> NDArray[np.intp]:
+    """Return the key of each cell."""
+    return ((cells - box.low) @ box.strides).astype(np.intp)
 
 
 def _lexicographic_order(cells: NDArray[np.int64]) -> NDArray[np.intp]:

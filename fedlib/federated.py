@@ -133,10 +133,14 @@ class Federated(BaseEstimator):
         The seed is recorded, so that the run that continues this one draws the same numbers.
         """
         parameters = self.get_params()
-        seedless = parameters.get("random_state", "none") is None
+        seedless = [  # also those of an estimator inside this one
+            name
+            for name, value in parameters.items()
+            if value is None and name.rpartition("__")[2] == "random_state"
+        ]
         seed = int(check_random_state(None).randint(2**31 - 1)) if seedless else 0
         seed = journal.begin(getattr(self, "name", type(self).__name__), parameters, seed)
-        return clone(self).set_params(random_state=seed) if seedless else self
+        return clone(self).set_params(**dict.fromkeys(seedless, seed)) if seedless else self
 
     def _run(
         self,
@@ -245,8 +249,9 @@ def protocols() -> dict[str, type[Federated]]:
     by_name: dict[str, type[Federated]] = {}
     classes: list[type[Federated]] = [Federated]
     for estimator in classes:  # grows while it is read
-        if "name" in vars(estimator):
-            by_name[estimator.name] = estimator
+        name = vars(estimator).get("name")
+        if isinstance(name, str):  # the name of a pipeline is a property
+            by_name[name] = estimator
         classes += estimator.__subclasses__()
     return dict(sorted(by_name.items()))
 

@@ -2,7 +2,8 @@
 
 The rules:
 
-- The features in a file are finite numbers. Otherwise the error names the column and the row.
+- The features in a file are finite numbers. Otherwise the error names the column and the row. If
+  the run preprocesses the rows, they may also be text, and there may be gaps.
 - A file is written completely or not at all.
 """
 
@@ -20,6 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+
+from fedlib.summary.tables import read_columns
 
 __all__ = ["Table", "read_array", "read_table", "write_file", "write_labels"]
 
@@ -72,6 +75,7 @@ def read_table(
     sample_weight: str | None = None,
     ids: str | None = None,
     header: bool = True,
+    raw: bool = False,
 ) -> Table:
     r"""Read a site's rows and check that its features are finite numbers.
 
@@ -90,12 +94,15 @@ def read_table(
     header : bool, default=True
         Whether the first row of a text file contains the names. Columns without names, and those of
         a .npy file, are called 0, 1 and so on.
+    raw : bool, default=False
+        Whether the features may be text and have gaps, for a run that preprocesses them.
 
     Raises
     ------
     ValueError
         When the file cannot be read, a column is missing, or a feature contains anything except
-        finite numbers. The text names the column and the row, counted from 1.
+        finite numbers (if ``raw``, anything except numbers, text and gaps). The text names the
+        column and the row, counted from 1.
 
     Examples
     --------
@@ -113,7 +120,11 @@ def read_table(
         raise ValueError(f"cannot be read: {' '.join(str(error).split())}") from error
     others = [name for name in (target, sample_weight, ids) if name is not None]
     names = _feature_columns(frame, columns, others)
-    X = pd.DataFrame({name: _numbers(frame[name]) for name in names}, columns=names)
+    if raw:
+        X = frame[names]
+        read_columns(X)
+    else:
+        X = pd.DataFrame({name: _feature(frame[name]) for name in names}, columns=names)
     named = path.suffix != ".npy" and header
     return Table(
         X if named else X.to_numpy(),
@@ -268,6 +279,7 @@ def _read_text(path: Path, header: bool, texts: Sequence[str]) -> pd.DataFrame:
         "header": None,
         "index_col": False,
         "skipinitialspace": True,
+        "low_memory": False,  # otherwise numbers and text could be mixed in one column
         "keep_default_na": False,  # a word such as NA is a word and not a missing value
         "encoding": "utf-8-sig",
     }
@@ -343,6 +355,17 @@ def _complete(column: pd.Series, content: str) -> pd.Series:
     if len(gaps):
         raise ValueError(f"column {column.name!r} has no {content} in row {gaps[0] + 1}")
     return column
+
+
+def _feature(column: pd.Series) -> np.ndarray:
+    """Return the numbers in a feature's column; an error names the remedy."""
+    try:
+        return _numbers(column)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; text and gaps need a run that preprocesses: fedlib serve with --encode and"
+            " --impute, fedlib join with --protocol pipeline/NAME"
+        ) from error
 
 
 def _numbers(column: pd.Series) -> np.ndarray:

@@ -11,7 +11,8 @@ Sources: M1 and M2, §3.1 and §4.2. Their pseudocode and their listings differ;
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, Literal, cast
@@ -53,6 +54,7 @@ Cells = Annotated[np.ndarray, Array("int64", ("cells", "features"), ge=-MAX_CELL
 Assign = Literal["point", "cell"]
 Adjacency = Literal["faces", "full"]
 CellSize = Annotated[float, msgspec.Meta(gt=0)]
+MAX_NARROW, MIN_WIDE = 2, 100  # values within one cell's length lie in at most two cells
 MAX_POINTS = 2**40  # of one client; the sum over any number of clients fits an int64
 
 
@@ -165,6 +167,7 @@ def horizontal_dbscan(
     replies = yield from settle(replies, agree_on_features)
     replies = yield from exclude(replies, _with_too_many_cells(replies, max_cells))
     cells, counts = sum_cells(replies)
+    _warn_of_scales(cells, next((r.features for r in replies.values() if r.features), ()))
     labels = label_cells(cells, counts, min_samples, border, adjacency, random_state)
     model = GridModel(float(cell_size), cells, counts, labels, assign, adjacency)
     yield model.clusters
@@ -179,6 +182,22 @@ def _with_too_many_cells(replies: Replies, max_cells: int | None) -> dict[str, s
         for name, reply in replies.items()
         if (n_cells := len(reply.cells)) > limit
     }
+
+
+def _warn_of_scales(cells: NDArray[np.int64], features: Sequence[str]) -> None:
+    """Warn when one feature hardly leaves a cell while another one extends over hundreds."""
+    if not len(cells):
+        return
+    spans = cells.max(axis=0) - cells.min(axis=0) + 1
+    narrow, wide = int(spans.argmin()), int(spans.argmax())
+    if spans[narrow] <= MAX_NARROW and spans[wide] >= MIN_WIDE:
+        names = features or [str(j) for j in range(len(spans))]
+        warnings.warn(
+            f"feature {names[wide]!r} extends over {spans[wide]} cells, but {names[narrow]!r} over"
+            f" {spans[narrow]}, so it hardly counts; scale the features alike, for example with"
+            " FederatedPipeline(..., scale='standard')",
+            stacklevel=2,
+        )
 
 
 class HorizontalDBSCANClient(PointsClient):
@@ -252,6 +271,12 @@ class HorizontalDBSCAN(Federated):
     ValueError
         When a parameter is out of range.
 
+    Warns
+    -----
+    UserWarning
+        When a feature extends over at most two cells and another one over at least 100: their
+        scales differ too much for one cell size.
+
     Notes
     -----
     The labels depend neither on how the rows are distributed over the clients nor on the order of
@@ -259,6 +284,9 @@ class HorizontalDBSCAN(Federated):
     cells. ``adjacency="full"`` costs more with many features: a cell has ``3**n_features - 1``
     neighbours, and when that exceeds the number of cells, all pairs of cells are compared instead.
     The coordinates of the cells must lie within ±2**62.
+
+    False counts cannot be detected: a client that reports a chain of dense cells joins the clusters
+    of other clients.
 
     Sources: M1, §3.1 and §4.2; M2, §3.1 and §4.2.
 

@@ -14,6 +14,8 @@ The format:
 - In the document, ``{"array": name}`` stands for an array, ``{"class": name, "fields": {...}}`` for
   a dataclass, a NamedTuple or a `Message`, ``{"tuple": [...]}`` for a tuple, ``{"scalar": value,
   "dtype": ...}`` for a NumPy scalar and ``{"float": "nan"}`` for a float that JSON cannot contain.
+  A parameter may also be ``{"dict": [[key, value], ...]}`` or, for an estimator, ``{"estimator":
+  protocol, "parameters": {...}}``.
 - A ``.json`` file is the same document, with the values of the arrays in it.
 
 A file contains only the names of classes. `load` accepts a class only if the annotation of the
@@ -29,30 +31,22 @@ import json
 import math
 import warnings
 import zipfile
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 import numpy as np
 from numpy.lib import format as npy
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib import __version__
-from fedlib.federated import Federated, protocols
+from fedlib.federated import Federated
 from fedlib.files import write_file
-from fedlib.messages import Message
+from fedlib.site import find_estimator
+from fedlib.type_hints import alternatives, class_of, describe_hint, field_names, fits, item_hints
 
 __all__ = ["ModelFileError", "load", "save"]
 
@@ -110,10 +104,7 @@ def save(estimator: Federated, path: str | Path) -> None:
         "version": VERSION,
         "protocol": estimator.name,
         "estimator": type(estimator).__name__,
-        "parameters": {
-            name: writer.write(_parameter(name, value), f"parameters.{name}")
-            for name, value in estimator.get_params(deep=False).items()
-        },
+        "parameters": writer.write_parameters(estimator, "parameters"),
         "model": writer.write(estimator.model_, ""),
         "arrays": _table(writer.arrays),
         "versions": {
@@ -150,26 +141,30 @@ def load(path: str | Path) -> Federated:
         When the file cannot be read.
     """
     document, arrays = _parse(Path(path).read_bytes())
-    name = document.get("protocol")
-    estimator_class = protocols().get(name) if isinstance(name, str) else None
-    if estimator_class is None:
-        raise ModelFileError(
-            f"unknown protocol {name!r}; import the module that defines it before loading"
-        )
+    estimator_class = _find_class(document.get("protocol"))
     parameters, model = _restore(estimator_class, document, arrays)
-    try:
+    with _fitting(estimator_class):
         estimator = estimator_class(**parameters)
         estimator._set_model(model)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ModelFileError(f"does not fit {estimator_class.__name__}: {error}") from error
     return estimator
 
 
-def _parameter(name: str, value: Any) -> Any:
-    if isinstance(value, np.random.RandomState | np.random.Generator):
-        warnings.warn(f"{name} is a {type(value).__name__}, which is stored as None", stacklevel=3)
-        return None
-    return value
+def _find_class(protocol: object) -> type[Federated]:
+    estimator_class = find_estimator(protocol) if isinstance(protocol, str) else None
+    if estimator_class is None:
+        raise ModelFileError(
+            f"unknown protocol {protocol!r}; import the module that defines it before loading"
+        )
+    return estimator_class
+
+
+@contextmanager
+def _fitting(estimator_class: type[Federated]) -> Iterator[None]:
+    """Turn the errors of an estimator that rejects its parameters or model into one class."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ModelFileError(f"does not fit {estimator_class.__name__}: {error}") from error
 
 
 def _restore(
@@ -178,6 +173,17 @@ def _restore(
     arrays: Mapping[str, np.ndarray],
 ) -> tuple[dict[str, Any], Any]:
     """Return the parameters and the model, whose class is the one that the estimator declares."""
+    stored, model = document.get("parameters"), document.get("model")
+    if not isinstance(stored, dict):
+        raise ModelFileError("damaged: the file has no parameters")
+    reader = _Reader(arrays)
+    parameters = reader.read_parameters(stored, "parameters")
+    hint = _model_hint(estimator_class, parameters)
+    return parameters, reader.read(model, hint, "model")
+
+
+def _model_hint(estimator_class: type[Federated], parameters: Mapping[str, Any]) -> Any:
+    """Return the class of the model; the class of a pipeline's model has an argument."""
     hints = _hints(estimator_class._set_model)
     hint = next((hint for name, hint in hints.items() if name != "return"), Any)
     if hint is Any:
@@ -185,14 +191,10 @@ def _restore(
             f"the parameter of {estimator_class.__name__}._set_model must be annotated with the"
             " class of the model"
         )
-    stored, model = document.get("parameters"), document.get("model")
-    if not isinstance(stored, dict):
-        raise ModelFileError("damaged: the file has no parameters")
-    reader = _Reader(arrays)
-    parameters = {
-        name: reader.read(value, Any, f"parameters.{name}") for name, value in stored.items()
-    }
-    return parameters, reader.read(model, hint, "model")
+    inner = parameters.get("estimator")
+    if not isinstance(inner, Federated) or not get_args(hint):
+        return hint
+    return class_of(hint)[_model_hint(type(inner), inner.get_params(deep=False))]
 
 
 # Values to JSON
@@ -210,6 +212,25 @@ class _Writer:
     def __init__(self) -> None:
         self.arrays: dict[str, np.ndarray] = {}
 
+    def write_parameters(self, estimator: Federated, name: str) -> dict[str, Any]:
+        """Return the parameters of an estimator as JSON."""
+        written = {}
+        for parameter, value in estimator.get_params(deep=False).items():
+            path = f"{name}.{parameter}"
+            if isinstance(value, np.random.RandomState | np.random.Generator):
+                text = f"{parameter} is a {type(value).__name__}, which is stored as None"
+                warnings.warn(text, stacklevel=4)
+                value = None
+            if isinstance(value, Federated):
+                inner = self.write_parameters(value, path)
+                written[parameter] = {"estimator": value.name, "parameters": inner}
+            elif isinstance(value, dict):
+                items = [self.write(item, path) for item in value.items()]
+                written[parameter] = {"dict": items}
+            else:
+                written[parameter] = self.write(value, path)
+        return written
+
     def write(self, value: Any, name: str) -> Any:
         """Return a value as JSON; ``name`` is its path in the model."""
         if isinstance(value, np.ndarray):
@@ -225,7 +246,7 @@ class _Writer:
             return [self.write(item, _join(name, i)) for i, item in enumerate(value)]
         if type(value) is tuple:
             return {"tuple": [self.write(item, _join(name, i)) for i, item in enumerate(value)]}
-        if (names := _field_names(type(value))) is not None:
+        if (names := field_names(type(value))) is not None:
             content = {n: self.write(getattr(value, n), _join(name, n)) for n in names}
             return {"class": type(value).__name__, "fields": content}
         raise ModelFileError(f"{name or 'model'} cannot be stored: it is a {type(value).__name__}")
@@ -262,17 +283,6 @@ def _check_dtype(dtype: np.dtype[Any], name: str) -> None:
         raise ModelFileError(f"{name or 'model'} cannot be stored: its dtype is {dtype}")
 
 
-def _field_names(kind: type) -> list[str] | None:
-    """Return the fields of a dataclass, NamedTuple or message class; None for any other class."""
-    if is_dataclass(kind):
-        return [field.name for field in fields(kind) if field.init]
-    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return list(kind._fields)
-    if issubclass(kind, Message):
-        return list(kind.__struct_fields__)
-    return None
-
-
 # JSON to values
 
 
@@ -282,9 +292,27 @@ class _Reader:
     def __init__(self, arrays: Mapping[str, np.ndarray]):
         self.arrays = arrays
 
+    def read_parameters(self, stored: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """Return the parameters of an estimator."""
+        parameters: dict[str, Any] = {}
+        for parameter, value in stored.items():
+            path = f"{name}.{parameter}"
+            match value:
+                case {"estimator": str(protocol), "parameters": dict(inner)} if len(value) == 2:
+                    estimator_class = _find_class(protocol)
+                    with _fitting(estimator_class):
+                        made = estimator_class(**self.read_parameters(inner, path))
+                    parameters[parameter] = made
+                case {"dict": list(items)} if len(value) == 1:
+                    pairs = [self.read(item, tuple[Any, Any], path) for item in items]
+                    parameters[parameter] = dict(pairs)
+                case _:
+                    parameters[parameter] = self.read(value, Any, path)
+        return parameters
+
     def read(self, value: Any, hint: Any, name: str) -> Any:
         """Return the value that JSON represents; ``name`` is its path in the model."""
-        allowed = _alternatives(hint)
+        allowed = alternatives(hint)
         match value:
             case {"class": str(kind), "fields": dict(content)} if len(value) == 2:
                 return self._read_object(kind, content, allowed, name)
@@ -302,34 +330,39 @@ class _Reader:
                 result = value
             case _:
                 raise ModelFileError(f"{name} contains {str(value)[:60]!r}")
-        if not any(_fits(result, option) for option in allowed):
+        if not any(fits(result, option) for option in allowed):
             kind = getattr(result, "dtype", type(result).__name__)
-            raise ModelFileError(f"{name} must be {_describe(hint)}, got {kind}")
+            raise ModelFileError(f"{name} must be {describe_hint(hint)}, got {kind}")
         return result
 
     def _read_object(
         self, kind: str, content: dict[str, Any], allowed: list[Any], name: str
     ) -> Any:
-        classes = [c for c in allowed if isinstance(c, type) and c.__name__ == kind]
-        known = _field_names(classes[0]) if classes else None
+        classes = [c for c in allowed if getattr(class_of(c), "__name__", "") == kind]
+        made: Any = class_of(classes[0]) if classes else NoneType
+        known = field_names(made)
         if known is None:
             raise ModelFileError(f"{name} must not be of the class {kind[:100]}")
         unknown = [field for field in content if field not in known]
         if unknown:
             raise ModelFileError(f"{name}: {kind} has no field {unknown[0][:100]}")
-        hints = _hints(classes[0])
+        hints = _hints(made)
+        variables = dict(
+            zip(getattr(made, "__parameters__", ()), get_args(classes[0]), strict=False)
+        )
+        hints |= {n: variables.get(h, h) for n, h in hints.items() if isinstance(h, TypeVar)}
         values = {
             field: self.read(value, hints[field], f"{name}.{field}")
             for field, value in content.items()
         }
         try:
-            return classes[0](**values)
+            return made(**values)
         except (TypeError, ValueError) as error:
             raise ModelFileError(f"{name}: {error}") from error
 
     def _read_items(self, items: list[Any], kind: type, allowed: list[Any], name: str) -> list[Any]:
         for option in allowed:
-            hints = _item_hints(option, kind, len(items))
+            hints = item_hints(option, kind, len(items))
             if hints is not None:
                 return [
                     self.read(item, hint, f"{name}.{i}")
@@ -356,62 +389,6 @@ def _hints(described: Callable[..., Any]) -> dict[str, Any]:
     except NameError as error:
         name = getattr(described, "__qualname__", described)
         raise ModelFileError(f"the annotations of {name} cannot be resolved: {error}") from error
-
-
-def _alternatives(hint: Any) -> list[Any]:
-    """Return the members of a union, without the metadata of `Annotated`."""
-    origin = get_origin(hint)
-    if origin is Annotated:
-        return _alternatives(get_args(hint)[0])
-    if origin in (Union, UnionType):
-        return [option for part in get_args(hint) for option in _alternatives(part)]
-    return [Any if isinstance(hint, TypeVar) else hint]
-
-
-def _item_hints(option: Any, kind: type, n_items: int) -> list[Any] | None:
-    """Return the hints of the items of a list or tuple; None if the option is another type."""
-    if option is Any or option is kind:
-        return [Any] * n_items
-    if get_origin(option) is not kind:
-        return None
-    arguments = get_args(option)
-    if kind is list or (len(arguments) == 2 and arguments[1] is Ellipsis):
-        return [arguments[0]] * n_items
-    return list(arguments) if len(arguments) == n_items else None
-
-
-def _fits(value: Any, option: Any) -> bool:
-    """Return whether a value is of a type; an int is a float too, but a bool is not an int."""
-    if option is Any:
-        return True
-    if option is NoneType or value is None:
-        return option is NoneType and value is None
-    origin = get_origin(option)
-    if origin is Literal:
-        return any(type(value) is type(member) and value == member for member in get_args(option))
-    if isinstance(value, np.ndarray):
-        return _fits_array(value, option)
-    if not isinstance(option, type):
-        return False
-    if isinstance(value, bool | np.bool_):
-        return option in (bool, np.bool_)
-    if isinstance(value, int | np.integer) and option in (int, float):
-        return True
-    return isinstance(value, option) or (isinstance(value, np.floating) and option is float)
-
-
-def _fits_array(array: np.ndarray, option: Any) -> bool:
-    if option is np.ndarray:
-        return True
-    if get_origin(option) is not np.ndarray:
-        return False
-    (scalar,) = get_args(get_args(option)[1]) or (Any,)
-    unknown = scalar is Any or not isinstance(scalar, type)
-    return unknown or np.issubdtype(array.dtype, scalar)
-
-
-def _describe(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 
 # Files

@@ -13,7 +13,7 @@ import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -25,11 +25,15 @@ from numpy.typing import ArrayLike
 
 from fedlib.ledger import SERVER, Entry, Ledger
 
+if TYPE_CHECKING:
+    from fedlib.summary.flow import TableSummary
+
 __all__ = [
     "Slider",
     "calls",
     "cells",
     "colours",
+    "column_histograms",
     "compare",
     "scatter",
     "sequence_diagram",
@@ -41,7 +45,8 @@ NOISE = "#8c8c8c"
 NO_CLUSTER = "#dcdcdc"
 FAILURE = "#b3202c"
 MARKERS = "osD^v"
-LETTERS = 26  # small letters that fit between two columns of a sequence diagram
+LETTER = 0.066  # width of a small letter, in inches
+WIDEST = 7.5  # width of a page, in inches
 LINE = 0.28  # height of one more line of small letters; the height of a row is 1
 BLUE = "#3f90da"
 RED = "#bd1f01"
@@ -128,7 +133,7 @@ def compare(
     size : float, default=6
         Of the points.
     width, height : float
-        Of one panel, in inches.
+        Of one panel, in inches. Panels that are together wider than 7.5 inches get smaller.
 
     Examples
     --------
@@ -138,11 +143,12 @@ def compare(
     ['classes: 2 clusters, 0 noise points', 'DBSCAN: 1 cluster, 1 noise point']
     """
     n = len(labellings)
-    figure = plt.figure(figsize=(width * n, height), layout="constrained")
+    scale = min(1.0, WIDEST / (width * n))
+    figure = plt.figure(figsize=(scale * width * n, scale * height), layout="constrained")
     axes = figure.subplots(1, n, sharex=True, sharey=True, squeeze=False)
     for ax, (title, labels) in zip(axes[0], labellings.items(), strict=True):
         scatter(points, labels, title=title, ax=ax, size=size)
-        ax.title.set_fontsize("small")
+        ax.set_title(textwrap.fill(ax.get_title(), int(scale * width / LETTER)), size=_small())
     return figure
 
 
@@ -218,14 +224,14 @@ def calls(
     """
     for x, name in enumerate(names):
         ax.plot([x, x], [0.2, -len(arrows) - 0.2], lw=0.8, color="grey", zorder=0)
-        ax.text(x, 0.4, name, ha="center", va="bottom", fontsize=8, weight="bold")
+        ax.text(x, 0.4, name, ha="center", va="bottom", fontsize=_small(), weight="bold")
     style = {"arrowstyle": "->", "shrinkA": 0, "shrinkB": 0}
     for row, (start, stop, text) in enumerate(arrows):
         y = -row - 0.5
         ax.annotate("", xy=(stop, y), xytext=(start, y), arrowprops=style)
-        ax.text((start + stop) / 2, y + 0.08, text, ha="center", va="bottom", fontsize=7.5)
+        ax.text((start + stop) / 2, y + 0.08, text, ha="center", va="bottom", fontsize=_small())
     ax.set(xlim=(-0.6, len(names) - 0.4), ylim=(-8.4, 1.6))
-    ax.set_title(title, fontsize=10)
+    ax.set_title(title)
     ax.axis("off")
     return ax
 
@@ -280,7 +286,7 @@ def cells(
         is_dark = counts > counts.max() / 3
         for (x, y), count, dark in zip(squares.mean(axis=1), counts, is_dark, strict=True):
             colour = "white" if dark and labels is None else "black"
-            ax.text(x, y, str(count), ha="center", va="center", color=colour, fontsize="x-small")
+            ax.text(x, y, str(count), ha="center", va="center", color=colour, fontsize=_small())
     ax.autoscale_view()
     ax.set_aspect("equal")
     return ax
@@ -291,8 +297,9 @@ def sequence_diagram(
 ) -> Axes:
     """Draw the messages of a run; time runs downwards.
 
-    A row represents one kind of message in one step. Its arrow points from the server to the
-    receivers, or from the senders to the server. Its label contains the messages' name, number,
+    A row represents one kind of message in one step. Its arrow points from the server to the last
+    receiver, with a dot at each of the others, or from the senders, each with a dot, to the
+    server. Its label contains the messages' name, number,
     total bytes, and the data that they disclose. Failures are red.
 
     Parameters
@@ -313,11 +320,12 @@ def sequence_diagram(
     heads = {0: SERVER} | {i: f"client {name}" for name, i in column.items()}
     if len(names) > len(shown):
         heads[rest] = f"{len(names) - len(shown)} more clients"
-    width = LETTERS * max(2, *heads)
-    notes = [textwrap.wrap(row[0].discloses, width) if row else [] for row in rows]
+    width = min(1.5 * len(heads) + 1.5, WIDEST)
+    letters = int(width / len(heads) * max(heads) / LETTER)
+    notes = [textwrap.wrap(row[0].discloses, letters) if row else [] for row in rows]
     heights = [1 + LINE * max(len(note) - 1, 0) for note in notes]
     if ax is None:
-        size = (1.5 * (len(shown) + 2) + 1.5, 0.62 * sum(heights) + 0.8)
+        size = (width, 0.62 * sum(heights) + 0.8)
         ax = plt.subplots(figsize=size, layout="constrained")[1]
     for i, head in heads.items():
         ax.axvline(i, color="#c8c8c8", lw=1, zorder=0)
@@ -362,16 +370,23 @@ def _arrow(ax: Axes, y: float, row: Sequence[Entry], ends: list[int], note: str)
     """Draw one row between the server's column and the columns of the clients in it."""
     entry, size = row[0], sum(e.bytes for e in row)
     colour = FAILURE if entry.message == "Failure" else "#204a87"
-    ax.plot([0, ends[-1]], [y, y], color=colour, lw=1.2)
-    heads, marker = (ends, ">") if entry.sender == SERVER else ([0], "<")
-    ax.plot(heads, [y] * len(heads), ls="", marker=marker, color=colour, ms=7, zorder=5)
-    if entry.sender != SERVER:
-        ax.plot(ends, [y] * len(ends), ls="", marker="o", color=colour, ms=4)
+    is_request = entry.sender == SERVER
+    tip, tail = (ends[-1], 0) if is_request else (0, ends[-1])
+    style = {"arrowstyle": "-|>", "color": colour, "shrinkA": 0, "shrinkB": 0, "lw": 1.2}
+    ax.annotate("", xy=(tip, y), xytext=(tail, y), arrowprops=style | {"mutation_scale": 14})
+    passed = ends[:-1] if is_request else ends  # a dot marks each other client in the row
+    ax.plot(passed, [y] * len(passed), ls="", marker="o", color=colour, ms=5, zorder=5)
     many = f"{len(row)} × " if len(row) > 1 else ""
     text = f"{many}{entry.message}, {size:,} bytes"
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     ax.text(0.12, y - 0.1, text, va="bottom", color=colour, bbox=box)
-    ax.text(0.12, y + 0.08, note, va="top", fontsize=9, color="#555", bbox=box)
+    ax.text(0.12, y + 0.08, note, va="top", fontsize=_small(), color="#555", bbox=box)
+
+
+def _small() -> float | str:
+    """Return the size of small text, as the style in use has it for the labels of ticks."""
+    size: float | str = mpl.rcParams["xtick.labelsize"]
+    return size
 
 
 def _box() -> dict[str, object]:
@@ -434,3 +449,48 @@ def slider(frames: Mapping[Any, Figure], name: str, start: int = 0, dpi: int = 9
         f'aria-valuetext="{first}" oninput="{script}">'
         f"</label>{''.join(images)}</figure>"
     )
+
+
+def column_histograms(
+    summary: TableSummary, n_columns: int = 4, max_categories: int = 12
+) -> Figure:
+    """Draw one panel per column of a table: a histogram, or the counts of the categories.
+
+    Parameters
+    ----------
+    summary : TableSummary
+        The model of a fitted `fedlib.FederatedSummary`.
+    n_columns : int, default=4
+        The number of panels side by side.
+    max_categories : int, default=12
+        The number of the most frequent categories that are drawn.
+
+    Returns
+    -------
+    Figure
+    """
+    n_panels = len(summary.features)
+    n_columns = min(n_columns, n_panels)
+    n_rows = -(-n_panels // n_columns)
+    figure, axes = plt.subplots(
+        n_rows,
+        n_columns,
+        figsize=(2.6 * n_columns, 2 * n_rows),
+        squeeze=False,
+        layout="constrained",
+    )
+    for j, ax in enumerate(axes.flat):
+        if j >= n_panels:
+            ax.set_axis_off()
+            continue
+        missing = summary.n_rows - int(summary.counts[j])
+        ax.set_title(f"{summary.features[j]} ({missing} missing)", fontsize="small")
+        ax.tick_params(labelsize="x-small")
+        if summary.categories[j]:
+            order = np.argsort(-summary.category_counts[j], kind="stable")[:max_categories][::-1]
+            names = [summary.categories[j][i] for i in order]
+            ax.barh(range(len(names)), summary.category_counts[j][order], color=BLUE)
+            ax.set_yticks(range(len(names)), names)
+        elif summary.histograms[j].any():
+            ax.stairs(summary.histograms[j], summary.edges[j], fill=True, color=BLUE)
+    return figure

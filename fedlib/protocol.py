@@ -341,6 +341,8 @@ def run(
         if journal is not None:
             journal.note(ledger)
         error = _reason_to_stop(replies, len(names), needed)
+        if isinstance(error, TooFewClients) and not isinstance(asked, Reject):
+            error = TooFewClients(f"{error}{_suspect(requests, lost_before, replies.lost)}")
         if error is None:
             resume = partial(flow.send, replies)
         elif isinstance(asked, Reject) and asked.error is not None:
@@ -453,6 +455,17 @@ def _reason_to_stop(replies: Replies, n_clients: int, needed: int) -> Exception 
         which = "every remaining client" if replies.lost else "every client"
         return ValueError(f"{which} is passive, so nobody shares any data")
     return None
+
+
+def _suspect(
+    requests: Mapping[str, Message], lost_before: Collection[str], lost: Sequence[str]
+) -> str:
+    """Return a remark if most clients failed at the same request, else no text."""
+    n_failed = len(lost) - len(lost_before)
+    if n_failed < 2 or 2 * n_failed <= len(requests):
+        return ""
+    request = type(next(iter(requests.values()))).__name__
+    return f"; {n_failed} of {len(requests)} failed at {request}, which points to the request"
 
 
 def _describe(

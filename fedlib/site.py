@@ -13,9 +13,18 @@ from typing import Any, get_args, get_type_hints
 
 from fedlib.federated import Federated, protocols
 from fedlib.files import Table
+from fedlib.pipeline import FederatedPipeline, PipelineClient
+from fedlib.pipeline.federated import PREFIX
 from fedlib.protocol import Client
 
-__all__ = ["argument_types", "client_arguments", "find_estimator", "make_client"]
+__all__ = [
+    "argument_types",
+    "client_arguments",
+    "find_estimator",
+    "make_client",
+    "make_estimator",
+    "takes_raw_tables",
+]
 
 
 def find_estimator(protocol: str) -> type[Federated] | None:
@@ -30,9 +39,14 @@ def find_estimator(protocol: str) -> type[Federated] | None:
     'HorizontalDBSCAN'
     >>> find_estimator("xgboost").__name__
     'FederatedXGBClassifier'
+    >>> find_estimator("pipeline/xgboost").__name__
+    'FederatedPipeline'
     >>> find_estimator("dbscan") is None
     True
     """
+    if protocol.startswith(PREFIX):
+        inner = find_estimator(protocol.removeprefix(PREFIX))
+        return None if inner is None else FederatedPipeline
     package = import_module("fedlib")
     for name in package.__all__:
         if name.lower() in {protocol.replace("-", ""), f"federated{protocol.replace('-', '')}"}:
@@ -41,6 +55,52 @@ def find_estimator(protocol: str) -> type[Federated] | None:
             if estimator.name == protocol and not estimator.__subclasses__():
                 return estimator
     return protocols().get(protocol)
+
+
+def takes_raw_tables(protocol: str) -> bool:
+    """Return whether the clients of a protocol take tables with text and gaps.
+
+    Examples
+    --------
+    >>> takes_raw_tables("pipeline/kmeans"), takes_raw_tables("summary"), takes_raw_tables("kmeans")
+    (True, True, False)
+    """
+    client_class = getattr(find_estimator(protocol), "client_class", None)
+    return bool(getattr(client_class, "raw", False))
+
+
+def make_estimator(protocol: str, parameters: Mapping[str, Any]) -> Federated:
+    """Return an estimator that is not fitted.
+
+    Parameters
+    ----------
+    protocol : str
+        The name of the protocol, with the prefix ``pipeline/`` for a pipeline.
+    parameters : mapping
+        The parameters of the estimator, and those of the pipeline if there is one.
+
+    Raises
+    ------
+    ValueError
+        When the protocol is unknown.
+    TypeError
+        When there is no such parameter.
+
+    Examples
+    --------
+    >>> make_estimator("pipeline/kmeans", {"n_clusters": 3, "scale": "standard"})
+    FederatedPipeline(estimator=FederatedKMeans(n_clusters=3), scale='standard')
+    """
+    estimator_class = find_estimator(protocol)
+    if estimator_class is None:
+        known = ", ".join(protocols())
+        raise ValueError(f"protocol must be one of {known}, or pipeline/NAME; got {protocol!r}")
+    if estimator_class is not FederatedPipeline:
+        return estimator_class(**parameters)
+    names = FederatedPipeline._get_param_names()
+    inner = {name: value for name, value in parameters.items() if name not in names}
+    own = {name: value for name, value in parameters.items() if name in names}
+    return FederatedPipeline(make_estimator(protocol.removeprefix(PREFIX), inner), **own)
 
 
 def client_arguments(estimator: type[Federated]) -> dict[str, inspect.Parameter]:
@@ -109,14 +169,18 @@ def make_client(
     """
     if agreed is not None and protocol != agreed:
         raise ValueError(f"the server runs {protocol!r}; this site agrees to {agreed!r} only")
-    estimator = find_estimator(protocol)
+    estimator = find_estimator(protocol.removeprefix(PREFIX))
     if estimator is None:
         known = ", ".join(protocols())
         raise ValueError(f"the protocol {protocol!r} is unknown here; known are {known}")
     arguments = _read_secrets(estimator, options or {})
     if "ids" in client_arguments(estimator) and table.ids is not None:
         arguments["ids"] = table.ids.tolist()
-    client: Client = estimator.client_class(_part(estimator, table), **arguments)
+    client_class: Any = estimator.client_class
+    if protocol.startswith(PREFIX):
+        arguments["client_class"] = client_class
+        client_class = PipelineClient
+    client: Client = client_class(_part(estimator, table), **arguments)
     client.passive = passive
     return client
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array
 from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions
@@ -37,7 +38,8 @@ def check_points(X: ArrayLike, **checks: Any) -> NDArray[np.float64]:
     Raises
     ------
     ValueError
-        When the points are not a table of finite numbers.
+        When the points are not a table of finite numbers. If it is due to text or a gap, the
+        message names the column, the row and the remedy.
 
     Examples
     --------
@@ -49,7 +51,45 @@ def check_points(X: ArrayLike, **checks: Any) -> NDArray[np.float64]:
         points: NDArray[np.float64] = check_array(X, dtype=np.float64, order="C", **checks)
     except TypeError as error:  # complex numbers in a list
         raise ValueError(str(error)) from error
+    except ValueError as error:
+        problem = _text_or_gap(X, f"Input {checks.get('input_name', '')}".rstrip())
+        if problem is None:
+            raise
+        raise ValueError(problem) from error
     return points
+
+
+def _text_or_gap(X: Any, input_name: str) -> str | None:
+    """Return a description of the first text or gap in a table; None if there is none."""
+    try:
+        frame = X if isinstance(X, pd.DataFrame) else pd.DataFrame(np.asarray(X, dtype=object))
+    except (TypeError, ValueError):
+        return None
+    for j, name in enumerate(feature_names(X) or frame.columns.astype(str)):
+        column = frame.iloc[:, j].astype(object)
+        gaps = column.isna().to_numpy()
+        texts = np.array([isinstance(value, str) and not _is_number(value) for value in column])
+        if texts.any():
+            row = int(np.argmax(texts))
+            return (
+                f"column {name!r} must contain numbers, got {column.iloc[row][:40]!r} in row"
+                f" {row + 1}; FederatedPipeline(..., encode='one_hot') encodes text"
+            )
+        if gaps.any():
+            return (
+                f"{input_name} contains NaN: column {name!r} must contain finite numbers, got no"
+                f" value in row {int(np.argmax(gaps)) + 1}; FederatedPipeline(..., impute='mean')"
+                " fills gaps"
+            )
+    return None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def feature_names(X: ArrayLike) -> tuple[str, ...]:

@@ -389,6 +389,11 @@ class VerticalDBSCAN(Federated):
     The result is that of DBSCAN with the maximum of the clients' distances as the metric. With one
     client it is DBSCAN itself, except for the strict inequality.
 
+    Every client is needed: the run ends with `TooFewClients` when one is lost, whatever
+    ``min_clients`` is. False neighbours cannot be detected. Two rows must be neighbours at every
+    client, so a client that reports none makes all rows noise; false neighbours that only one
+    client reports have no effect.
+
     The memory of the server is O(pairs that are neighbours at every client) plus one block of
     32 MiB per client. A block is sent as gaps or as bits, whichever takes fewer bytes. Clients
     search for neighbours by a sweep over sorted values in one feature, on a grid in two or three

@@ -12,8 +12,10 @@ The claims' numbers and texts are keys of the kept results: a change of one brea
 with the last complete run.
 """
 
+import re
 from itertools import groupby
 
+import claim_ids
 import numpy as np
 import pandas as pd
 import study
@@ -184,6 +186,18 @@ def label(source, number):
     return f"M, claim {number}" if source == "M" else f"{source}{number}"
 
 
+def link(label):
+    """Return the short name of a claim as a link to the page of all claims, in HTML.
+
+    Examples
+    --------
+    >>> link("P7")
+    '<a class="claim" href="../book/claims.html#P:claim:7">P7</a>'
+    """
+    source, number = re.fullmatch(r"([A-Z])\D*(\d+)", label).groups()
+    return claim_ids.link(label, claim_ids.of_statement(source, int(number)))
+
+
 def numbers(rows):
     """Return the claims' numbers of rows of `judge`."""
     return rows["table"].str.extract(r"^claim (\d+),")[0].astype(int)
@@ -264,14 +278,14 @@ def _worst(tests):
 
 
 def show(rows, claims=None, by=(), printed=False):
-    """Return `combine` as a table for the book, of all claims or those with these numbers."""
+    """Return `combine` as a Styler, of all claims or those with these numbers."""
     rows = rows if claims is None else rows[numbers(rows).isin(claims)]
     frame = combine(rows, by, printed)
     frame["runs that agree"] = [
         f"{row.agreeing} of {row.runs} ({row.share:.0%})" for row in frame.itertuples()
     ]
     columns = ["claim", *(by or ["text"]), "runs that agree", "status", "counterexample"]
-    return study.table(frame[columns].rename(columns={"text": "in short"}))
+    return study.styled(frame[columns].rename(columns={"text": "in short"}), {"claim": link})
 
 
 def tests_in_folds(rows):
@@ -284,6 +298,6 @@ def tests_in_folds(rows):
     for number, tests in rows.groupby(numbers(rows).to_numpy()):
         head = f"{label(tests['source'].iloc[0], number)}: {tests['metric'].iloc[0]}"
         body = tests[columns].rename(columns=titles).reset_index(drop=True)
-        html = study.table(body, precision=3).to_html(table_uuid=f"tests_{number}")
+        html = study.styled(body, precision=3).to_html(table_uuid=f"tests_{number}")
         folds.append(f"<details><summary>{head}</summary>{html}</details>")
     return "".join(folds)

@@ -19,10 +19,11 @@ import os
 import re
 from functools import cache
 
+import claim_ids
 import claims
 import nbformat
 import pandas as pd
-from study import ROOT
+from study import ROOT, published
 
 LIST = ROOT / "book/concordance.csv"
 SOURCES = {
@@ -95,6 +96,28 @@ def in_html(words):
     return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(words, quote=False))
 
 
+def claim(row):
+    """Return the name of the claim of an element, of a table's first number, or ``""``."""
+    if row["verdict"] == "judged":
+        return claim_ids.of_statement(row["source"], row["number"])
+    if row["table"]:
+        return claim_ids.of_numbers(published(source=row["source"], table=row["table"])[:1])[0]
+    return ""
+
+
+def judged(tests):
+    """Return the verdict on the claim of these tests: a row of `claims.combine`, as a named tuple.
+
+    Returns None without tests. Tests on measured values count; a claim that has none is judged by
+    those on printed numbers.
+    """
+    if tests.empty:
+        return None
+    printed = bool(tests["run"].eq("printed").all())
+    [claim] = claims.combine(tests, printed=printed).itertuples(index=False)
+    return claim
+
+
 def results(row, numbers, tests):
     """Return what was measured of a table or a claim, in a few words.
 
@@ -109,11 +132,8 @@ def results(row, numbers, tests):
     """
     if row["verdict"] == "judged":
         tests = tests[tests["source"] == row["source"]]
-        tests = tests[claims.numbers(tests) == int(row["number"])]
-        printed = bool(tests["run"].eq("printed").all())  # tested on the printed numbers only
-        for claim in claims.combine(tests, printed=printed).itertuples() if len(tests) else ():
-            return f"{claim.status}, in {claim.agreeing} of {claim.runs} runs"
-        return ""
+        claim = judged(tests[claims.numbers(tests) == int(row["number"])])
+        return f"{claim.status}, in {claim.agreeing} of {claim.runs} runs" if claim else ""
     rows = numbers[(numbers["source"] == row["source"]) & (numbers["table"] == row["table"])]
     counts = rows["status"].value_counts(sort=False)
     return ", ".join(f"{count} {status}" for status, count in counts.items())

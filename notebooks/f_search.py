@@ -163,7 +163,7 @@ def _rows_of_ratio(y, share, preparation, seed):
         "equal": 2 * len(positive),
         "fewer positives": len(positive) * 100 / share,
         "all rows": min(len(negative) * 100 / share, len(positive) * 100 / (100 - share)),
-    }[preparation.removesuffix(", ID")]
+    }[preparation.removesuffix(" with ID")]
     n_negative = round(wanted * share / 100)
     n_positive = round(wanted) - n_negative
     return np.concatenate([negative[:n_negative], positive[:n_positive]]), test
@@ -368,7 +368,7 @@ SETTINGS = {
     "volume-refined": settings_of(
         preparation=("folds",), depth=(7, 8, 10, 12), rate=(0.4, 0.5, 0.7)
     )
-    + settings_of(preparation=("folds, ID",), depth=(6, 8), rate=(0.3, 0.5)),
+    + settings_of(preparation=("folds with ID",), depth=(6, 8), rate=(0.3, 0.5)),
     "volume-federated": settings_of(preparation=("folds",), depth=(6, 8), rate=(0.5,))
     + settings_of(preparation=("folds",), depth=(8,), rate=(0.5,), leaf=("parent",)),
     "volume-federated-wide": settings_of(
@@ -384,7 +384,7 @@ SETTINGS = {
     "imbalance-refined": settings_of(
         preparation=("fewer positives",), depth=(7, 8, 10, 12), rate=(0.4, 0.5, 0.7)
     )
-    + settings_of(preparation=("fewer positives, ID",), depth=(6, 8), rate=(0.3, 0.5)),
+    + settings_of(preparation=("fewer positives with ID",), depth=(6, 8), rate=(0.3, 0.5)),
     "imbalance-federated": settings_of(
         preparation=("fewer positives",), depth=(6, 8), rate=(0.3, 0.5), update=("server", "client")
     )

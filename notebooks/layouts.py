@@ -1,5 +1,8 @@
 """Tables in the layout of the sources, with the printed and the measured value in each cell."""
 
+import html
+
+import claim_ids
 import numpy as np
 import pandas as pd
 
@@ -17,7 +20,8 @@ MARKS = {
 def as_printed(rows, index, columns, titles=None, decimals=None, caption=""):
     """Return the rows of a result in the layout of the table that a source prints.
 
-    Each cell is ``printed | measured``. A cell that is not exact has a sign and a colour.
+    Each cell is ``printed | measured``. A cell that is not exact has a sign and a colour. The
+    printed number is a link to its claim, if the rows have all columns of `study.KEY`.
 
     Parameters
     ----------
@@ -58,6 +62,7 @@ def as_printed(rows, index, columns, titles=None, decimals=None, caption=""):
     titles = titles or {}
     cells = rows.assign(
         text=[cell(row, decimals) for _, row in rows.iterrows()],
+        claim=claim_ids.of_numbers(rows),
         style=rows["status"].where(rows["measured"].notna()).map(style),
     )
     for key in [*index, *columns]:
@@ -66,17 +71,35 @@ def as_printed(rows, index, columns, titles=None, decimals=None, caption=""):
         ordered = pd.Categorical(rows[key], order, ordered=True)
         cells[key] = ordered.rename_categories([shown.get(value, value) for value in order])
     names = {"index": [None] * len(index), "columns": [None] * len(columns)}
-    text, styles = (
+    text, styles, claimed = (
         cells.pivot(index=index, columns=columns, values=value)
         .sort_index()
         .sort_index(axis=1)
         .rename_axis(**names)
         .fillna("")
-        for value in ("text", "style")
+        for value in ("text", "style", "claim")
     )
+    linked = np.frompyfunc(ClaimText, 2, 1)(text.to_numpy(object), claimed.to_numpy(object))
+    text = pd.DataFrame(linked, text.index, text.columns, dtype=object)
     styler = text.style.apply(lambda _: styles, axis=None)
     styler.set_table_attributes('class="dataframe"')
+    styler.format(ClaimText.to_html)
     return styler.set_caption(" ".join(filter(None, [caption, legend(rows)])))
+
+
+class ClaimText(str):
+    """The text of a cell, with the name of the claim to which its printed number is a link."""
+
+    def __new__(cls, text, claim):
+        """Return the text; an empty name means that there is no claim."""
+        self = super().__new__(cls, text)
+        self.claim = claim
+        return self
+
+    def to_html(self):
+        """Return the text with a link, which is also the place of the claim in the page."""
+        published, line, measured = self.partition(" |")
+        return claim_ids.link(published, self.claim, place=True) + line + html.escape(measured)
 
 
 def cell(row, decimals=None):

@@ -29,6 +29,7 @@ import nbformat  # noqa: E402
 import papermill  # noqa: E402
 from jupyter_client.provisioning import local_provisioner  # noqa: E402
 from nbclient.exceptions import DeadKernelError  # noqa: E402
+from parameters import merge  # noqa: E402
 
 ROOT = Path(__file__).absolute().parents[1]
 ENVIRONMENT = {
@@ -44,7 +45,13 @@ STYLED_TABLE = re.compile(r"\bT_[0-9a-f]{5}(?=[_\"\s])")  # pandas chooses the i
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 # What gives a place in a page a name: `(name)=`, the option of a formula, a label after `$$`.
 TARGET = re.compile(
-    r"^\([a-z0-9-]+\)=[ \t]*\n?|^:label:.*\n|(?<=\$\$) *\([a-z0-9-]+\)$", re.MULTILINE
+    r"^\([a-z0-9-]+\)=[ \t]*\n?|^:label:(?! *ex-).*\n|(?<=\$\$) *\([a-z0-9-]+\)$", re.MULTILINE
+)
+# The name of a figure or a table, in an output and in the text.
+CAPTIONED = re.compile(r'(?<=<figure class="fedlib-)(?:[a-z -]+" id=")([a-z0-9-]+)')
+REFERENCE = re.compile(r"\{numref\}`(?:[^`<]+<)?([a-z0-9-]+)")
+EXERCISE = re.compile(
+    r"(?:^:label: *|\{solution(?:-start)?\} *|\{ref\}`)ex-[a-z0-9-]+", re.MULTILINE
 )
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 TRACEBACK_LINES = 15
@@ -60,7 +67,10 @@ def describe(source, parameters):
 
 
 def execute(source, parameters):
-    """Execute the notebook at `source` in its folder and return it, stripped by `strip`.
+    """Execute the notebook at `source` in its folder and return it.
+
+    Its cells of parameters are merged by `parameters.merge`, and `strip` removes the traces of the
+    run.
 
     Raises
     ------
@@ -86,6 +96,7 @@ def execute(source, parameters):
         except DeadKernelError:
             end = ["The kernel died: another process ended it, or compiled code crashed."]
         else:
+            merge(notebook)
             return strip(notebook)
         unfinished = nbformat.read(progress, as_version=4)
     raise NotebookError("\n".join([*name_cell(source, parameters, unfinished), *end]))
@@ -127,8 +138,6 @@ def strip(notebook):
         for key in ("papermill", "widgets", "execution"):
             holder.metadata.pop(key, None)
     for cell in notebook.cells:
-        if "injected-parameters" in cell.metadata.get("tags", []):
-            cell.id = "injected-parameters"
         for output in cell.get("outputs", []):
             if output.output_type == "stream":  # warnings name a file
                 output.text = CELL_FILE.sub("cell", output.text).replace(f"{ROOT}/", "")
@@ -141,14 +150,24 @@ def strip(notebook):
     return notebook
 
 
-def drop_targets(notebook):
-    """Remove the names of places from the text, for a page that repeats another one's text.
+def drop_targets(notebook, suffix):
+    """Make the names of places unique, for a page that repeats another one's text.
 
-    A name must be unique in the book. Links lead to the page of the first parameter set.
+    Names in the text are removed: links lead to the page of the first parameter set. The names of
+    figures, tables and exercises, and the references to them, get a suffix.
     """
+    named = set()
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if page := output.get("data", {}).get("text/html"):
+                named |= set(CAPTIONED.findall(page))
+                output.data["text/html"] = CAPTIONED.sub(rf"\g<0>{suffix}", page)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = TARGET.sub("", cell.source)
+            text = EXERCISE.sub(rf"\g<0>{suffix}", TARGET.sub("", cell.source))
+            cell.source = REFERENCE.sub(
+                lambda match: match[0] + (suffix if match[1] in named else ""), text
+            )
 
 
 def main(arguments=None):
@@ -182,7 +201,7 @@ def main(arguments=None):
         print(error)
         return 1
     if options.target.stem != options.source.stem:
-        drop_targets(notebook)
+        drop_targets(notebook, options.target.stem.removeprefix(options.source.stem))
     options.target.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, options.target)
     return 0

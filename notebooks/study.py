@@ -1,4 +1,4 @@
-"""Shared by the notebooks: data with their origin, published numbers, result files, tables."""
+"""Shared by the notebooks: data with their origin, published numbers and result files."""
 
 import hashlib
 import os
@@ -10,52 +10,31 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from IPython.display import display
+from pages import PAGE_WIDTH, badge, figure, styled, table
 
 from fedlib import __version__, datasets
 
 ROOT = Path(__file__).parents[1]
+__all__ = ["figure", "styled", "table"]  # of `pages`, next to all below
+
 RESULTS = Path(os.environ.get("FEDLIB_RESULTS", ROOT / "_build/results/interactive"))
 KEPT = ROOT / "book/results"
 KEY = ["source", "table", "dataset", "method", "condition", "run", "metric"]
-WRAPPED = {"number": "11rem", "discloses": "11rem", "note": "20rem"}
-WRAPPED |= {"counterexample": "12rem", "in short": "16rem"}
-SHADES = {"exact": "#1a7f37", "within": "#0550ae", "misprint": "#7d4e00", "differs": "#b3202c"}
-SHADES |= {"holds": "#1a7f37", "holds partly": "#0550ae", "refuted": "#b3202c"}  # claims in words
 VERSIONS = ", ".join(
     [f"python {platform.python_version()}"]
     + [f"fedlib {__version__}"]
     + [f"{name} {version(name)}" for name in ("numpy", "scikit-learn", "numba")]
 )
 
-plt.rcParams.update(
-    {
-        "figure.figsize": (8, 4),
-        "figure.dpi": 100,
-        "savefig.bbox": "tight",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.titlesize": "medium",
-        "legend.frameon": False,
-    }
-)
 pd.options.display.precision = 4
 
 
 def load(name):
-    """Load a data set and print its size and origin: real, generated or a stand-in."""
+    """Load a data set and show its size and origin: real, generated or a stand-in."""
     with warnings.catch_warnings(action="ignore", category=datasets.StandInWarning):
         data = datasets.load(name)
-    size = f"{name}: {data.X.shape[0]:,} rows, {data.X.shape[1]} features"
-    if data.source == "real":
-        print(f"{size}. Real data{f', sha256 {data.sha256[:12]}…' if data.sha256 else ''}.")
-    elif data.source == "generated":
-        print(f"{size}. Generated:\nthe source's data were never published.")
-    else:
-        print(
-            f"{size}. STAND-IN DATA:\n"
-            "the file is missing, so this page uses generated data of the same size.\n"
-            "No number on this page is comparable with the published ones."
-        )
+    display(badge(data))
     return data
 
 
@@ -183,34 +162,23 @@ def save(frame, name, data=None):
     frame.to_csv(RESULTS / name, index=False, lineterminator="\n")
 
 
-def table(frame, formats=None, precision=4):
-    """Return a table for the book, with formatted numbers and coloured statuses.
-
-    An index of row numbers is not shown.
-    """
-    styler = frame.style.format(formats, precision=precision, na_rep="")
-    styler.set_table_attributes('class="dataframe"')
-    if frame.index.name is None and pd.api.types.is_integer_dtype(frame.index.dtype):
-        styler.hide(axis="index")
-    if "status" in frame:
-        styler.map(_mark, subset=["status"])
-    for column in frame.columns.intersection(list(WRAPPED)):
-        wrap = {"white-space": "normal", "min-width": WRAPPED[column]}
-        styler.set_properties(subset=[column], **wrap)
-    return styler
-
-
-def _mark(status):
-    """Return the style of a status; its colour repeats what the word says."""
-    return f"font-weight: bold; color: white; background-color: {SHADES.get(status, '#555555')}"
-
-
 def scores_table(columns):
     """Return a mapping of titles to dicts of scores as a table with four digits."""
     return pd.DataFrame(columns).map("{:.4f}".format)
 
 
 def panels(n, width=4.0, height=3.6, **options):
-    """Return a figure and a flat array of ``n`` axes in a row."""
-    figure, axes = plt.subplots(1, n, figsize=(width * n, height), layout="constrained", **options)
+    """Return a figure and a flat array of ``n`` axes in a row, not wider than the page.
+
+    Parameters
+    ----------
+    n : int
+    width, height : float
+        Of one panel, in inches. Panels that are together wider than the page get smaller.
+    **options
+        Arguments of ``plt.subplots``.
+    """
+    scale = min(1.0, PAGE_WIDTH / (width * n))
+    size = (scale * width * n, scale * height)
+    figure, axes = plt.subplots(1, n, figsize=size, layout="constrained", **options)
     return figure, np.atleast_1d(axes)

@@ -214,3 +214,32 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     assert path.read_bytes() == b"old"
     write_file(path, b"new")  # what is left of the first attempt is no obstacle
     assert [p.name for p in tmp_path.iterdir()] == ["labels.csv"]
+
+
+def test_raw_rows_have_text_and_gaps(tmp_path):
+    path = tmp_path / "site.csv"
+    path.write_text("age;sex;id;kind\n41,5;m;007;a\n;;008;b\n")
+    table = read_table(path, target="kind", ids="id", raw=True)
+    assert table.X.columns.tolist() == ["age", "sex"]
+    assert table.X["age"].tolist()[0] == 41.5
+    assert table.X.isna().to_numpy().tolist() == [[False, False], [True, True]]
+    assert table.ids.tolist() == ["007", "008"]
+    with pytest.raises(
+        ValueError, match="'age' has no value in row 2; text and gaps need a run that"
+    ):
+        read_table(path, target="kind", ids="id")
+    path.write_text("sex\nm\n")
+    with pytest.raises(ValueError, match="got 'm' in row 1; text and gaps need a run that"):
+        read_table(path)
+    path.write_text("day\n2020-01-31\n")
+    with pytest.raises(
+        ValueError, match="column 'day' must contain numbers or text, got '2020-01-31'"
+    ):
+        read_table(path, raw=True)
+
+
+def test_raw_rows_without_names(tmp_path):
+    (tmp_path / "a.csv").write_text("1,m\n,f\n")
+    X = read_table(tmp_path / "a.csv", header=False, raw=True).X
+    assert X.shape == (2, 2)
+    assert X[:, 1].tolist() == ["m", "f"]

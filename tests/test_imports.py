@@ -53,7 +53,7 @@ AROUND = {
     )
 }
 # Imported inside a function, when it is needed and not before.
-LATE = {"fedlib.ledger": {"fedlib.plots"}}
+LATE = {"fedlib.ledger": {"fedlib.plots"}, "fedlib.summary.federated": {"fedlib.plots"}}
 # Each framework belongs to one place.
 FRAMEWORKS = {
     "flwr": "fedlib.transports.flower",
@@ -112,7 +112,7 @@ def allowed(module):
         return {*CORE, TRANSPORTS}
     if not outside({module}, AROUND):
         return None
-    return {KERNELS, *CORE, *algorithms()}
+    return {KERNELS, *CORE, *algorithms(), *LATE.get(module, set())}
 
 
 def algorithms():

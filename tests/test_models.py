@@ -95,6 +95,7 @@ PROTOCOLS = {
         for kind in ("full", "tied", "diag", "spherical")
     ],
     "gaussian-mixture-dbscan": [(DENSITY | {"n_components": 3, "random_state": 0}, rows)],
+    "summary": [({"bounds": {"0": (-3.0, 8.0)}, "quantiles": [0.5], "rank_error": 0.1}, rows)],
     "xgboost": [({"n_trees": 3}, classes), ({"n_trees": 2, "method": "histogram"}, classes)],
 }
 CASES = [(name, *case) for name, cases in PROTOCOLS.items() for case in cases]

@@ -198,7 +198,7 @@ def test_points_in_the_right_form_are_not_copied():
         ([1.0, 2.0], "Expected 2D array, got 1D array"),
         (3.0, "Expected 2D array, got scalar"),
         (np.zeros((1, 1, 1)), "Found array with dim 3"),
-        ([["a", "b"]], "could not convert string to float"),
+        ([["a", "b"]], "column '0' must contain numbers, got 'a'"),
         (np.array([[1j]]), "Complex data not supported"),
         (np.empty((0, 2)), r"Found array with 0 sample\(s\)"),
         (np.empty((2, 0)), r"Found array with 0 feature\(s\)"),
@@ -232,3 +232,29 @@ def test_options():
     check_option("border", "nearest", ("nearest", "absorb"))
     with pytest.raises(ValueError, match="border must be one of 'nearest', 'absorb'; got None"):
         check_option("border", None, ("nearest", "absorb"))
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (
+            pd.DataFrame({"x": [1.0], "sex": ["m"]}),
+            "column 'sex' must contain numbers, got 'm' in row 1; Fed",
+        ),
+        ([[1.0, 2.0], [3.0, "low"]], "column '1' must contain numbers, got 'low' in row 2"),
+        (
+            pd.DataFrame({"x": [1.0, np.nan]}),
+            "column 'x' must contain finite numbers, got no value in row 2; Fed",
+        ),
+        ([[1.0], [None]], "column '0' must contain finite numbers, got no value in row 2"),
+        ([[np.inf]], "infinity"),
+        ([1.0, 2.0], "Expected 2D array"),
+    ],
+)
+def test_text_and_gaps_are_named_with_the_remedy(X, message):
+    with pytest.raises(ValueError, match=message):
+        check_points(X)
+
+
+def test_texts_of_numbers_are_numbers():
+    assert check_points([["1", "2.5"]]).tolist() == [[1.0, 2.5]]

@@ -65,6 +65,8 @@ class BoostingClient(Client):
     ----------
     supervised : bool
         True: the client needs classes.
+    gaps_allowed : bool
+        True: rows may have missing values.
 
     Raises
     ------
@@ -79,6 +81,7 @@ class BoostingClient(Client):
     """
 
     supervised: ClassVar[bool] = True
+    gaps_allowed: ClassVar[bool] = True
 
     def __init__(self, part: Sequence[Any], learning_rate: float | None = None):
         if not isinstance(part, tuple | list) or len(part) not in (2, 3):
@@ -101,6 +104,7 @@ class BoostingClient(Client):
         rate = request.learning_rate if self.learning_rate is None else float(self.learning_rate)
         return TrainingDescription(
             n_features=self.n_features,
+            n_rows=len(self.X),
             classes=tuple(classes.tolist()),
             weights=weights.astype(np.float64),
             learning_rate=rate,

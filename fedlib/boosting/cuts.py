@@ -20,7 +20,7 @@ features.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -28,8 +28,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.agreement import exclude
 from fedlib.messages import Array, Message, MessageError
-from fedlib.protocol import Flow
+from fedlib.protocol import Flow, Replies
 
 __all__ = [
     "CountBuckets",
@@ -128,26 +129,33 @@ class Cuts:
         return bins
 
 
-def agree_on_cuts(n_features: int, max_bin: int) -> Flow[Cuts]:
+def agree_on_cuts(n_rows: Mapping[str, int], n_features: int, max_bin: int) -> Flow[Cuts]:
     """Return a flow that agrees on at most ``max_bin`` bins per feature, plus the missing values.
 
-    When a client is lost while the clients count, the count starts again without it.
+    When a client is lost while the clients count, the count starts again without it. ``n_rows`` are
+    the numbers of rows that the clients declared. A client that counts more, or whose counts of the
+    finer buckets differ from that of the coarser one, is excluded.
     """
     while True:
         lost_before: list[str] | None = None
+        previous: dict[str, RowsPerBucket] = {}
         buckets = [_Buckets.whole() for _ in range(n_features)]
         for depth in DEPTHS:
             chosen = [feature.to_refine(max_bin) for feature in buckets]
             keys = [feature.keys[which] for feature, which in zip(buckets, chosen, strict=True)]
-            replies = yield CountBuckets(
+            request = CountBuckets(
                 depth=depth,
                 depth_before=buckets[0].depth,
                 sizes=np.array([len(k) for k in keys], np.int64),
                 keys=np.concatenate(keys).astype(np.uint32),
             )
+            replies = yield request
+            replies = yield from exclude(
+                replies, _contradictions(request, replies, previous, n_rows)
+            )
             if lost_before is not None and replies.lost != lost_before:
                 break
-            lost_before = replies.lost
+            lost_before, previous = replies.lost, dict(replies)
             counted = [_by_feature(r.sizes, r.keys, r.counts) for r in replies.values()]
             buckets = [
                 feature.refined(which, depth, [reply[f] for reply in counted])
@@ -155,6 +163,42 @@ def agree_on_cuts(n_features: int, max_bin: int) -> Flow[Cuts]:
             ]
         else:
             return _cuts([feature.thresholds(max_bin) for feature in buckets])
+
+
+def _contradictions(
+    request: CountBuckets,
+    replies: Replies,
+    previous: Mapping[str, RowsPerBucket],
+    n_rows: Mapping[str, int],
+) -> dict[str, str]:
+    """Return the reason to exclude each client whose counts contradict what it sent before.
+
+    The first counts of a feature are of at most all rows. Later ones divide the buckets of the
+    previous reply.
+    """
+    reasons = {}
+    for name, reply in replies.items():
+        inside = _counts_inside(request, reply, request.depth - request.depth_before)
+        if name not in n_rows:
+            reasons[name] = "RowsPerBucket from a client that declined to describe its rows"
+        elif request.depth_before == 0 and (inside > n_rows[name]).any():
+            reasons[name] = f"RowsPerBucket.counts must sum to at most n_rows={n_rows[name]}"
+        elif name in previous and (inside != _counts_inside(request, previous[name], 0)).any():
+            reasons[name] = "RowsPerBucket.counts differ from those of the coarser buckets"
+    return reasons
+
+
+def _counts_inside(request: CountBuckets, reply: RowsPerBucket, shift: int) -> NDArray[np.int64]:
+    """Return the sum of a reply's counts in each requested bucket.
+
+    The reply's keys are ``shift`` bits longer than those of the request.
+    """
+    requested = _with_feature(request.sizes, request.keys)
+    counted = _with_feature(reply.sizes, reply.keys >> np.uint32(shift))
+    is_inside = np.isin(counted, requested)
+    sums = np.zeros(len(requested), np.int64)
+    np.add.at(sums, np.searchsorted(requested, counted[is_inside]), reply.counts[is_inside])
+    return sums
 
 
 def bucket_counts(X: NDArray[np.float32], request: CountBuckets) -> RowsPerBucket:

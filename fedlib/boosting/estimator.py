@@ -133,7 +133,9 @@ class FederatedXGBClassifier(Federated):
     -----
     A client may have no rows, or rows of one class only. A passive client receives the trees and
     predicts its rows; it needs no ``y``. When a client is lost, the others continue: its rows count
-    for everything decided before, and for nothing after that.
+    for everything decided before, and for nothing after that. A client leaves the run when its
+    replies do not fit the rows that it has declared, or what it sent before. Invented rows cannot
+    be detected: many of one class turn the predictions at all clients.
 
     The arithmetic is XGBoost's, with features, thresholds, margins, gradients and gains in float32.
     Sums are integer multiples of about 2**-52 of the rows' weight, so they do not depend on any

@@ -9,6 +9,7 @@ from math import ceil, log2
 import numpy as np
 
 from fedlib.agreement import Disagreement, agree, agree_on_features, settle
+from fedlib.boosting.checks import DeclaredRows
 from fedlib.boosting.cuts import Cuts, agree_on_cuts
 from fedlib.boosting.growers import Grower, Settings, Training, leaves
 from fedlib.boosting.histograms import HistogramGrower
@@ -71,11 +72,12 @@ def _agree_on_training(settings: Settings) -> Flow[Training]:
     features = _agree_on_names(replies)
     classes, class_weights = _class_weights(replies)
     weights = {name: float(reply.weights.sum()) for name, reply in replies.items()}
+    n_rows = {name: int(reply.n_rows) for name, reply in replies.items()}
     total = sum(weights.values())
     share = _inside_0_and_1(class_weights[1] / total)
     cuts = NO_CUTS
     if settings.method == "histogram":
-        cuts = yield from agree_on_cuts(n_features, settings.max_bin)
+        cuts = yield from agree_on_cuts(n_rows, n_features, settings.max_bin)
     training = Training(
         settings=settings,
         classes=classes,
@@ -86,6 +88,7 @@ def _agree_on_training(settings: Settings) -> Flow[Training]:
         n_features=n_features,
         features=features,
         weights=weights | dict.fromkeys(replies.declined, 0.0),
+        declared={name: DeclaredRows.of(reply, classes[1]) for name, reply in replies.items()},
         cuts=cuts,
     )
     started = yield BeginBoosting(

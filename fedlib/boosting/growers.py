@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.agreement import exclude
+from fedlib.boosting.checks import DeclaredRows, NodeHistory
 from fedlib.boosting.cuts import Cuts
 from fedlib.boosting.messages import Class, Growth
 from fedlib.boosting.trees import Tree, children, node_totals
@@ -69,6 +70,8 @@ class Training:
         The features' names; empty if they have none.
     weights : dict of str to float
         The total weight of each remaining client's rows, as it reported; 0 for passive clients.
+    declared : dict of str to DeclaredRows
+        The rows of each client that is not passive, as it reported them.
     cuts : Cuts
         The bins of all features; for histograms only.
     losses : list of float
@@ -86,6 +89,7 @@ class Training:
     n_features: int
     features: tuple[str, ...]
     weights: dict[str, float]
+    declared: dict[str, DeclaredRows]
     cuts: Cuts
     losses: list[float] = field(default_factory=list)
     client_losses: dict[str, float] = field(default_factory=dict)
@@ -105,6 +109,10 @@ class Training:
         """Remove the clients that are lost."""
         for name in lost:
             self.weights.pop(name, None)
+
+    def rows_of(self, name: str) -> DeclaredRows:
+        """Return the rows that a client has declared; none for a passive one."""
+        return self.declared.get(name, DeclaredRows(0, 0.0, 0.0))
 
     def has_converged(self, losses: Mapping[str, float]) -> bool:
         """Record the clients' losses; return whether the last tree lowered the mean by too little.
@@ -135,6 +143,8 @@ class Grower:
     def __init__(self, training: Training):
         self.training = training
         self.max_margin = abs(training.base_margin)  # no margin of a row is larger
+        self.is_first_tree = True
+        self.weights, self.sums = NodeHistory(), NodeHistory()
         self.report()
 
     def grow(self, values: NDArray[np.float32]) -> Flow[Tree | None]:
@@ -166,18 +176,25 @@ class Grower:
         log-loss. So measuring the loss costs no message.
         """
         self.update["values"] = values
+        self.is_first_tree = not len(values)
         self.max_margin += float(np.abs(values).max(initial=0))
         levels: list[Decisions] = []
         level = Level(0, 1)
+        for history in (self.weights, self.sums):
+            history.begin_tree()
         while level.n_open:
             if len(levels) == self.training.settings.max_depth:
                 levels.append(leaves(level.n_open))
                 break
+            for history in (self.weights, self.sums):
+                history.begin_level()
             decisions = yield from self.split_level(level)
             if decisions is None:
                 return None
             levels.append(decisions)
             self.report(level.first, decisions)
+            for history in (self.weights, self.sums):
+                history.split(decisions.feature >= 0)
             n_split = int((decisions.feature >= 0).sum())
             level = Level(level.first + level.n_open, 2 * n_split)
         return Decisions(*(np.concatenate(arrays) for arrays in zip(*levels, strict=True)))
@@ -216,9 +233,25 @@ class Grower:
         update = self.update
         self.report()
         replies = yield from self.ask(request, unit, **update, **level._asdict(), **fields)
-        replies = yield from exclude(replies, self.impossible_losses(replies))
+        replies = yield from self.exclude(replies, self.impossible_losses(replies))
+        return replies
+
+    def exclude(self, replies: Replies, reasons: Mapping[str, str]) -> Flow[Replies]:
+        """Exclude clients whose replies cannot be right; return the replies of the others."""
+        replies = yield from exclude(replies, reasons)
         self.training.remove(replies.lost)
         return replies
+
+    def problem_of_sums(self, level: Level, name: str, sums: NDArray[np.int64]) -> str | None:
+        """Return why a client's sums in the open nodes cannot be right; None if they can.
+
+        The sums must be those of the declared rows, and next to those of the parents.
+        """
+        rows, unit = self.training.rows_of(name), self.training.unit
+        problem = self.sums.problem(name, sums) or rows.problem(unit, sums)
+        if problem is None and level.first == 0 and self.is_first_tree:
+            problem = rows.problem_of_first(self.training.share, unit, sums.sum(axis=0))
+        return problem
 
     def impossible_losses(self, replies: Replies) -> dict[str, str]:
         """Return the reason to exclude each client whose log-loss no rows can have.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.boosting.checks import reasons
 from fedlib.boosting.growers import Grower, Level, Training, finish_tree, leaves
 from fedlib.boosting.messages import BuildHistograms
 from fedlib.boosting.trees import Tree
@@ -75,9 +76,24 @@ class HistogramGrower(Grower):
     def ask_for_histograms(self, level: Level, wanted: NDArray[np.bool_]) -> Flow[Replies]:
         """Ask for the histograms of the wanted nodes."""
         n_bins = len(self.training.cuts.thresholds)
-        return self.ask_about(
+        replies = yield from self.ask_about(
             level, BuildHistograms, self.training.unit, wanted=wanted, n_bins=n_bins
         )
+        problems = {
+            name: self.problem_of_histograms(level, wanted, name, reply.sums)
+            for name, reply in replies.items()
+        }
+        replies = yield from self.exclude(replies, reasons(problems))
+        return replies
+
+    def problem_of_histograms(
+        self, level: Level, wanted: NDArray[np.bool_], name: str, sums: NDArray[np.int64]
+    ) -> str | None:
+        """Return why a client's histograms cannot be right; None if they can."""
+        features = np.add.reduceat(sums, self.training.cuts.offsets[:-1], axis=1)
+        if (features != features[:, :1]).any():
+            return "the bins of two features do not have the same sum"
+        return self.problem_of_sums(level, name, self.sums.complete(name, wanted, features[:, 0]))
 
     def add_siblings(self, wanted: NDArray[np.bool_], sums: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the histograms of all nodes, from the sums of the wanted ones."""

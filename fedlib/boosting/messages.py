@@ -37,6 +37,7 @@ __all__ = [
 
 MAX_SUM = 2**53  # of one client; the sums of a thousand clients fit an int64
 MAX_NODES = 2**31 - 2
+MAX_ROWS = 2**31 - 1  # of one client
 MAX_WEIGHT = 2.0**40  # of one client's rows; squares of a thousand clients' sums fit a float32
 
 Class = bool | int | float | str
@@ -51,10 +52,11 @@ MissingLeft = Annotated[np.ndarray, Array("bool", ("nodes",))]
 
 
 class TrainingDescription(Message):
-    """A client's features, and the total weight of its rows in each class."""
+    """A client's features, its number of rows, and the total weight of its rows in each class."""
 
     discloses = "the number of a client's rows in each class, its features and learning rate"
     n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+    n_rows: Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
     classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
     weights: Annotated[np.ndarray, Array("float64", ("classes",), ge=0, le=MAX_WEIGHT)]
     learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1)]
@@ -70,6 +72,8 @@ class TrainingDescription(Message):
             raise MessageError("some classes are text and some are numbers")
         if not all(isfinite(label) for label in self.classes if isinstance(label, float)):
             raise MessageError("a class is not finite")
+        if len(set(self.classes)) < len(self.classes):
+            raise MessageError("a class occurs twice")
 
 
 class DescribeTraining(Message):
@@ -204,6 +208,9 @@ class EvaluateSplits(Message):
         _check_length("nodes", len(reply.totals), len(self.count))
         for sums in (reply.left, reply.missing, reply.totals):
             _check_sums(sums, self.weight)
+        node = np.repeat(np.arange(len(self.count)), self.count)
+        if (reply.left + reply.missing > reply.totals[node])[:, 1].any():
+            raise MessageError("the hessians of a split exceed those of its node")
         return reply
 
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from math import isclose
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.boosting.checks import ROUNDING, reasons
 from fedlib.boosting.growers import Grower, Level, finish_tree, leaves
-from fedlib.boosting.messages import EvaluateSplits, ProposeSplits, SumLeaves
+from fedlib.boosting.messages import (
+    EvaluateSplits,
+    LeafSums,
+    ProposeSplits,
+    SplitProposals,
+    SumLeaves,
+)
 from fedlib.boosting.trees import Tree
 from fedlib.kernels import splits as kernels
 from fedlib.kernels.splits import Decisions
@@ -46,15 +54,38 @@ class ProposalGrower(Grower):
             return None
         training, n_nodes = self.training, len(decisions.feature)
         replies = yield from self.ask_about(Level(0, 0), SumLeaves, training.unit, n_nodes=n_nodes)
+        replies = yield from self.exclude(
+            replies,
+            reasons({name: self.problem_of_leaves(name, replies[name]) for name in replies}),
+        )
         sums = sum(reply.sums for reply in replies.values())
         return finish_tree(decisions, sums, training)
+
+    def problem_of_leaves(self, name: str, reply: LeafSums) -> str | None:
+        """Return why a client's sums in the leaves cannot be right; None if they can."""
+        rows, training = self.training.rows_of(name), self.training
+        problem = rows.problem(training.unit, reply.sums)
+        if problem is None and self.is_first_tree:
+            total = reply.sums.sum(axis=0)
+            problem = rows.problem_of_first(training.share, training.unit, total)
+        return problem
+
+    def problem_of_proposals(self, level: Level, name: str, reply: SplitProposals) -> str | None:
+        """Return why a client's proposals cannot be right; None if they can."""
+        training, rows = self.training, self.training.rows_of(name)
+        may_end = training.settings.leaf == "ended"
+        if level.first == 0 and not isclose(reply.weight[0], rows.weight, rel_tol=ROUNDING):
+            return "the weight at the root is not that of the declared rows"
+        return self.weights.problem(name, reply.weight, ROUNDING, may_end) or rows.problem_of_gains(
+            training.unit, training.settings.reg_lambda, reply
+        )
 
     def ask_for_proposals(
         self, level: Level, gamma: float, min_child_weight: float
     ) -> Flow[Replies]:
         """Ask for the clients' best splits, subject to these limits on their rows alone."""
         settings = self.training.settings
-        return self.ask_about(
+        replies = yield from self.ask_about(
             level,
             ProposeSplits,
             1.0,
@@ -65,6 +96,11 @@ class ProposalGrower(Grower):
             min_child_weight=min_child_weight,
             may_end=settings.leaf == "ended",
         )
+        problems = {
+            name: self.problem_of_proposals(level, name, reply) for name, reply in replies.items()
+        }
+        replies = yield from self.exclude(replies, reasons(problems))
+        return replies
 
 
 class TopSplits(ProposalGrower):
@@ -111,6 +147,10 @@ class UnionSplits(ProposalGrower):
             feature=candidates.feature,
             threshold=candidates.threshold,
         )
+        problems = {
+            name: self.problem_of_sums(level, name, reply.totals) for name, reply in replies.items()
+        }
+        replies = yield from self.exclude(replies, reasons(problems))
         sums = kernels.CandidateSums(
             left=sum(reply.left for reply in replies.values()),
             missing=sum(reply.missing for reply in replies.values()),

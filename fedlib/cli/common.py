@@ -114,11 +114,12 @@ def read_rows(
     sample_weight: str | None,
     ids: str | None,
     no_header: bool,
+    raw: bool = False,
 ) -> Table:
-    """Return the rows that the options name."""
+    """Return the rows that the options name; ``raw`` ones may contain text and gaps."""
     from fedlib.files import read_table
 
     try:
-        return read_table(data, columns, target, sample_weight, ids, header=not no_header)
+        return read_table(data, columns, target, sample_weight, ids, not no_header, raw)
     except ValueError as error:
         raise click.ClickException(f"{data}: {error}") from error

@@ -70,7 +70,11 @@ class JoinCommand(click.Command):
 )
 @click.option("--token-file", type=EXISTING, help="The file with this site's token.")
 @click.option("--passive", is_flag=True, help="Receive the result without sharing any data.")
-@click.option("--protocol", help="The only protocol to which this site agrees.")
+@click.option(
+    "--protocol",
+    help="The only protocol to which this site agrees. With pipeline/NAME or summary, the features"
+    " may be text and have gaps.",
+)
 @click.option(
     "--ca", type=EXISTING, help="The certificate (PEM) of the authority that certified the server."
 )
@@ -108,9 +112,8 @@ def join(
     """
     arguments = _client_arguments(options)
     secret = _read_token(token_file)
-    if protocol is not None:
-        _check_protocol(protocol)
-    table = read_rows(data, columns, target, sample_weight, ids, no_header)
+    raw = protocol is not None and _check_protocol(protocol)
+    table = read_rows(data, columns, target, sample_weight, ids, no_header, raw)
 
     def make(served: str) -> Client:
         from fedlib.site import make_client  # imports the protocols, which takes a second
@@ -142,13 +145,17 @@ def _read_token(file: Path | None) -> str:
     return text.strip()
 
 
-def _check_protocol(protocol: str) -> None:
+def _check_protocol(protocol: str) -> bool:
+    """Return whether the protocol takes raw tables; refuse an unknown protocol."""
     from fedlib.federated import protocols
-    from fedlib.site import find_estimator
+    from fedlib.site import find_estimator, takes_raw_tables
 
     if find_estimator(protocol) is None:
         known = ", ".join(protocols())
-        raise click.UsageError(f"--protocol must be one of {known}; got {protocol!r}")
+        raise click.UsageError(
+            f"--protocol must be one of {known}, or pipeline/ and one of them; got {protocol!r}"
+        )
+    return takes_raw_tables(protocol)
 
 
 def _take_part(

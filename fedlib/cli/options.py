@@ -14,6 +14,7 @@ import click
 from fedlib.cli.common import CLIENT, EXISTING
 from fedlib.federated import Federated, protocols
 from fedlib.files import read_array
+from fedlib.pipeline.federated import FederatedPipeline, check_wrapped
 from fedlib.site import argument_types
 from fedlib.validation import Interval, StrOptions
 
@@ -21,6 +22,7 @@ __all__ = [
     "Parameter",
     "client_options",
     "parameter_docs",
+    "pipeline_options",
     "protocol_options",
 ]
 
@@ -55,10 +57,14 @@ class Parameter(click.ParamType):
         self.whole = Integral in self.numbers or "random_state" in constraints
         self.real = any(number not in (None, Integral) for number in self.numbers)
         self.array = "array-like" in constraints
+        self.names = list in constraints
+        self.limits = dict in constraints
         self.none = None in constraints
         kinds = [*self.options, *(["none"] if self.none else [])]
         kinds += ["FLOAT"] if self.real else ["INTEGER"] if self.whole else []
         kinds += ["FILE"] if self.array else []
+        kinds += ["NAME,…"] if self.names else []
+        kinds += ["NAME=LOW:HIGH,…"] if self.limits else []
         self.name = "|".join(kinds) or "text"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
@@ -77,12 +83,30 @@ class Parameter(click.ParamType):
                 return kind(value)
             except ValueError:
                 pass
+        if self.names:
+            return [name.strip() for name in value.split(",")]
+        if self.limits:
+            return self._pairs(value, param, ctx)
         if self.array:
             try:
                 return read_array(Path(value))
             except (OSError, ValueError) as error:
                 self.fail(f"{value} is not an array in a .npy or .csv file: {error}", param, ctx)
         self.fail(f"{value!r} is not one of: {self.name.replace('|', ', ')}", param, ctx)
+
+    def _pairs(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> dict[str, tuple[float, float]]:
+        """Return the limits in text such as ``age=0:120,weight=0:300``."""
+        limits = {}
+        for item in value.split(","):
+            match = re.fullmatch(r"\s*(.+)=([^:=]+):([^:=]+)", item)
+            try:
+                name, low, high = match.groups() if match else ("", "", "")
+                limits[name] = float(low), float(high)
+            except ValueError:
+                self.fail(f"{item!r} is not of the form NAME=LOW:HIGH", param, ctx)
+        return limits
 
 
 def parameter_docs(described: object) -> dict[str, str]:
@@ -126,6 +150,15 @@ def protocol_options(estimator: type[Federated]) -> list[click.Option]:
         )
         for name, parameter in inspect.signature(estimator).parameters.items()
     ]
+
+
+def pipeline_options(estimator: type[Federated]) -> list[click.Option]:
+    """Return one option per parameter of a pipeline; none if it cannot wrap the estimator."""
+    try:
+        check_wrapped(estimator)
+    except ValueError:
+        return []
+    return [option for option in protocol_options(FederatedPipeline) if option.name != "estimator"]
 
 
 def _parameter_option(

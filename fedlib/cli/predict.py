@@ -47,7 +47,7 @@ def predict(model: Path, labels_out: Path, probabilities: bool, **columns: Any) 
         if not hasattr(estimator, method):
             lacking = "predictions for new rows" if method == "predict" else "probabilities"
             raise click.ClickException(f"{estimator.name} has no {lacking}")
-    table = read_rows(**columns)
+    table = read_rows(**columns, raw=getattr(estimator.client_class, "raw", False))
     try:
         labels = estimator.predict(table.X)
         shares = _probabilities(estimator, table.X) if probabilities else {}

@@ -8,6 +8,8 @@ import click
 
 from fedlib.federated import Federated, protocols
 from fedlib.messages import Message
+from fedlib.pipeline import FederatedPipeline
+from fedlib.pipeline.federated import PREFIX
 
 __all__ = ["list_protocols", "messages_of"]
 
@@ -16,7 +18,10 @@ __all__ = ["list_protocols", "messages_of"]
 @click.option("--names", is_flag=True, help="List the names only.")
 def list_protocols(names: bool) -> None:
     """List the protocols and their disclosures."""
-    for name, estimator in protocols().items():
+    listed: dict[str, type[Federated]] = {**protocols()}
+    if not names:
+        listed[f"{PREFIX}NAME"] = FederatedPipeline
+    for name, estimator in listed.items():
         if names:
             click.echo(name)
             continue

@@ -26,7 +26,7 @@ from fedlib.cli.common import (
     writing,
 )
 from fedlib.cli.ledger import to_csv
-from fedlib.cli.options import protocol_options
+from fedlib.cli.options import pipeline_options, protocol_options
 from fedlib.cli.tokens import make_tokens, read_clients
 from fedlib.federated import Federated, protocols
 from fedlib.files import write_file
@@ -34,7 +34,6 @@ from fedlib.journal import JournalError, run_id
 from fedlib.ledger import Ledger
 from fedlib.models import ModelFileError, save
 from fedlib.protocol import TooFewClients
-from fedlib.validation import InvalidParameterError
 
 if TYPE_CHECKING:
     from fedlib.transports.http import HTTP
@@ -54,21 +53,33 @@ class ProtocolCommands(click.Group):
         estimator = protocols().get(cmd_name)
         if estimator is None:
             return None
-        parameters = protocol_options(estimator)
+        parameters, further = protocol_options(estimator), pipeline_options(estimator)
 
         def run(**values: Any) -> None:
-            chosen = {str(option.name): values.pop(str(option.name)) for option in parameters}
-            run_server(estimator(**chosen), **values)
+            chosen, rules = (
+                {str(option.name): values.pop(str(option.name)) for option in options}
+                for options in (parameters, further)
+            )
+            run_server(_with_rules(estimator(**chosen), rules), **values)
 
         summary = (inspect.getdoc(estimator) or "").partition("\n")[0]
         text = f"Serve one run of {cmd_name}.\n\n{summary}"
-        params = [*parameters, *OPTIONS]
+        params = [*parameters, *further, *OPTIONS]
         return click.Command(cmd_name, params=params, callback=run, help=text, short_help=summary)
 
 
 @click.group(cls=ProtocolCommands, subcommand_metavar="PROTOCOL [OPTIONS]...")
 def serve() -> None:
     """Wait for the sites, run a protocol, write model and ledger."""
+
+
+def _with_rules(estimator: Federated, rules: dict[str, Any]) -> Federated:
+    """Return a pipeline if one of the options says what to do to the raw tables."""
+    if any(rules.get(name) is not None for name in ("scale", "impute", "encode")):
+        from fedlib.pipeline import FederatedPipeline
+
+        return FederatedPipeline(estimator, **rules)
+    return estimator
 
 
 def _seconds(flag: str, default: float, text: str, *, zero: bool = False) -> click.Option:
@@ -170,7 +181,7 @@ def run_server(
         raise click.UsageError("name the sites with either --clients or --tokens")
     try:
         estimator.protocol()
-    except InvalidParameterError as error:
+    except ValueError as error:
         raise click.UsageError(str(error)) from error
     clients = read_clients(tokens) if tokens else _site_tokens(n_clients or 0, token_dir)
     if min_clients is not None and min_clients > len(clients):
@@ -247,7 +258,9 @@ def _listen(estimator: Federated, clients: dict[str, str], options: dict[str, An
 
 
 def _summary(value: object) -> object:
-    return f"array of shape {value.shape}" if isinstance(value, np.ndarray) else value
+    if isinstance(value, np.ndarray):
+        return f"array of shape {value.shape}"
+    return str(value) if isinstance(value, Federated) else value
 
 
 def _site_tokens(n_clients: int, folder: Path) -> dict[str, str]:

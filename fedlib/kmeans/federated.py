@@ -161,6 +161,11 @@ class FederatedKMeans(Federated):
     method hides this: ``(local_counts_ == 1).sum()`` is the number of points disclosed by
     ``"one_shot"``.
 
+    *Lost and false clients.* A client that is lost at its first request leaves no trace. Later, the
+    centres keep its share with ``"one_shot"``, and only the inertia is without it; with ``"lloyd"``
+    the rounds continue without it, from centres that it has helped to move. Invented centres or
+    points cannot be detected: some far away take a cluster for themselves.
+
     *One shot.* A client with fewer distinct rows than `n_clusters` has one cluster per distinct
     row; a client without rows has none. The result depends on the order of the clients. A run takes
     three requests per client.

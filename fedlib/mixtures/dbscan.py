@@ -302,6 +302,9 @@ class GaussianMixtureDBSCAN(Federated):
     *Disclosure.* A mixture of few points, or with many components, discloses the positions of
     single points: the drawn points then lie close to real ones.
 
+    *False mixtures* cannot be detected: the points drawn from a wide one join the clusters of other
+    clients. ``max_points`` limits how many are drawn.
+
     *Cost.* One request for the mixtures and one message with the result per client. The size of
     both does not depend on the number of points, except for the drawn core points in the result.
 

@@ -69,7 +69,8 @@ class GaussianMixtureClient(PointsClient):
     def introduce_points(self, request: IntroducePoints) -> PointsIntroduction:
         n_distinct = len(np.unique(self.X, axis=0))
         can_start = n_distinct >= min_points(request.n_components)
-        return PointsIntroduction(self.n_features, can_start, self.features)
+        magnitude = int(np.frexp(np.abs(self.X).max())[1]) if len(self.X) else None
+        return PointsIntroduction(self.n_features, can_start, magnitude, self.features)
 
     @handles(FitMixture)
     def fit_mixture(self, request: FitMixture) -> LocalMixture:
@@ -206,7 +207,14 @@ class FederatedGaussianMixture(Federated):
     components of different clients match because all clients start from the same mixture. An
     average of positive definite covariances is positive definite.
 
-    *Disclosure.* With ``"em"`` a client discloses the number, mean and covariance of its points per
+    *Lost and false clients.* A client that is lost before the rounds leaves no trace, unless it has
+    fitted the first mixture. Later the rounds continue without it, from the mixture that it has
+    helped to fit. A client whose points are more than 2**26 times as large as typical ones leaves
+    the run, and so does one whose replies do not fit the magnitude, the number or the mean of its
+    points. Invented points cannot be detected: points far away take a component for themselves.
+
+    *Disclosure.* Each client discloses the order of magnitude of its largest coordinate. With
+    ``"em"`` a client discloses the number, mean and covariance of its points per
     component; if it has one point, this is the point itself. With ``"average"`` it discloses a
     mixture of its own points in every round. With both methods, the client that fits the first
     mixture discloses that mixture.

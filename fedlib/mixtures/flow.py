@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from math import fsum
 from typing import Any
 
@@ -12,6 +14,8 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from fedlib.agreement import agree_on_features, exclude, settle
+from fedlib.messages import MessageError
+from fedlib.mixtures.checks import PointsHistory, agree_on_magnitude
 from fedlib.mixtures.covariances import CovarianceType
 from fedlib.mixtures.em import Moments, assign_components, maximise
 from fedlib.mixtures.messages import (
@@ -27,7 +31,7 @@ from fedlib.mixtures.messages import (
     parameters,
 )
 from fedlib.mixtures.start import Start
-from fedlib.protocol import Flow, Replies
+from fedlib.protocol import Flow, Reject, Replies
 from fedlib.validation import check_option
 
 __all__ = [
@@ -99,8 +103,18 @@ def federated_gaussian_mixture(
     `FederatedGaussianMixture`.
     """
     check_option("method", method, ("average", "em"))
+    replies = yield IntroducePoints(n_components)
+    replies = yield from settle(replies, agree_on_features)
+    replies = yield from settle(replies, agree_on_magnitude)
+    history = PointsHistory(
+        {
+            name: None if reply.magnitude is None else 2.0**reply.magnitude
+            for name, reply in replies.items()
+        },
+        reg_covar,
+    )
     mixture = yield from _first_mixture(
-        n_components, covariance_type, reg_covar, start, random_state
+        n_components, covariance_type, history, replies, start, random_state
     )
     log_likelihoods: list[float] = []
     previous: dict[str, int] = {}
@@ -111,11 +125,11 @@ def federated_gaussian_mixture(
             replies = yield SumResponsibilities(*current)
         else:
             replies = yield ImproveMixture(*current, reg_covar, max_local_iter, tol)
-        replies = yield from exclude(replies, _changed_numbers(previous, replies))
+        replies = yield from exclude(replies, history.problems(replies, mixture))
+        next_mixture: Callable[[Mapping[str, Any]], Mixture] = average_mixtures
         if method == "em":
-            mixture = step_of_em(mixture, replies, reg_covar)
-        else:
-            mixture = average_mixtures(replies)
+            next_mixture = partial(step_of_em, mixture, reg_covar=reg_covar)
+        replies, mixture = yield from _without_the_largest(replies, next_mixture, history.limits)
         n_points = {name: reply.n_points for name, reply in replies.items()}
         total = fsum(reply.log_likelihood for reply in replies.values())
         log_likelihoods.append(total / sum(n_points.values()))
@@ -127,28 +141,45 @@ def federated_gaussian_mixture(
     return MixtureModel(mixture, log_likelihoods, converged, reg_covar, tol, max_rounds)
 
 
-def _changed_numbers(previous: Mapping[str, int], replies: Replies) -> dict[str, str]:
-    """Return the reason to exclude each client whose number of points has changed."""
-    return {
-        name: f"n_points must be {previous[name]}, as before; got {reply.n_points}"
-        for name, reply in replies.items()
-        if reply.n_points != previous.get(name, reply.n_points)
-    }
+def _without_the_largest(
+    replies: Replies,
+    next_mixture: Callable[[Mapping[str, Any]], Mixture],
+    limits: Mapping[str, float | None],
+) -> Generator[Reject, Replies, tuple[Replies, Mixture]]:
+    """Return the replies and their next mixture.
+
+    If the replies together give no valid mixture, the clients with the largest points are excluded,
+    because their variances can hide those of the others. A majority stays. If that does not help,
+    the error is raised, and no client is excluded.
+    """
+    try:
+        return replies, next_mixture(replies)
+    except MessageError as error:
+        by_size = sorted(replies, key=lambda name: -(limits.get(name) or 0.0))
+        for n_excluded in range(1, (len(by_size) + 1) // 2):
+            excluded = by_size[:n_excluded]
+            rest = replies.without(excluded, replies.lost)
+            with suppress(MessageError, ValueError):
+                mixture = next_mixture(rest)
+                reasons = dict.fromkeys(excluded, f"with this reply, {error}")
+                replies = yield from exclude(replies, reasons, error)
+                return replies, mixture
+        raise
 
 
 def _first_mixture(
     n_components: int,
     covariance_type: CovarianceType,
-    reg_covar: float,
+    history: PointsHistory,
+    replies: Replies,
     start: Start,
     random_state: Any,
 ) -> Flow[Mixture]:
     """Return the user's mixture if it is complete, else one fitted by a client drawn at random.
 
-    If that client is lost, the next one drawn replaces it.
+    ``replies`` are the clients' introductions. If the client drawn is lost, or its mixture cannot
+    be of its points, the next one drawn replaces it.
     """
-    replies = yield IntroducePoints(n_components)
-    replies = yield from settle(replies, agree_on_features)
     n_features = agree_on_features(replies)
     _check_start(start, n_features, covariance_type)
     if start.complete:
@@ -158,8 +189,13 @@ def _first_mixture(
     for i in rng.permutation(len(able)):
         seed = int(rng.randint(2**31))
         replies = yield {
-            able[i]: FitMixture(n_components, n_features, covariance_type, reg_covar, seed, *start)
+            able[i]: FitMixture(
+                n_components, n_features, covariance_type, history.reg_covar, seed, *start
+            )
         }
+        for name, local in replies.items():
+            problem = history.problem_of_start(name, local, start)
+            replies = yield from exclude(replies, {} if problem is None else {name: problem})
         for local in replies.values():
             return Mixture(*parameters(local), covariance_type)
     raise ValueError(

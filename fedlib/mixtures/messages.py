@@ -57,6 +57,7 @@ Covariances = Annotated[
 Sums = Annotated[np.ndarray, Array("float64", ("components", "features"), ge=-MAX_SUM, le=MAX_SUM)]
 LogLikelihood = Annotated[float, msgspec.Meta(ge=-MAX_SQUARE, le=MAX_SQUARE)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+Magnitude = Annotated[int, msgspec.Meta(ge=-1100, le=333)]  # 2**333 > MAX_COORDINATE
 
 
 class Mixture(Message):
@@ -90,16 +91,26 @@ class Mixture(Message):
 
 
 class PointsIntroduction(Message):
-    """The features of a client's points, and whether a first mixture can be fitted to them."""
+    """The features of a client's points, and whether a first mixture can be fitted to them.
 
-    discloses = "the number and names of the features, whether there are enough distinct points"
+    No coordinate of a point is above 2**magnitude; the server refuses means and variances beyond.
+    """
+
+    discloses = (
+        "the number and names of the features, whether there are enough distinct points, the order"
+        " of magnitude of the largest coordinate"
+    )
     n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
     can_start: bool
+    magnitude: Magnitude | None
     features: FeatureNames = ()
 
 
 class IntroducePoints(Message):
-    """Report your features, and whether you have enough distinct points to fit a mixture."""
+    """Report your features, and whether you have enough distinct points to fit a mixture.
+
+    Report also the smallest power of two above all coordinates; None without points.
+    """
 
     discloses = "the number of components"
     reply = PointsIntroduction

@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 MAX_ITER = 300  # of k-means
+MAX_POINTS = 2**40  # of one client
 ROUNDING = 2.0**-40  # radii grow by this share, so that rounding never excludes a point at the rim
 
 
@@ -77,14 +78,20 @@ class BuildLocalModel(Message):
     local_model: Literal["core", "kmeans"]
 
     def accept(self, reply: Message) -> LocalModel:
-        """Return the reply if specific core points have radii between eps and 2 eps."""
+        """Return the reply if its radii are possible.
+
+        The radius of a specific core point is between eps and 2 eps. A point is within 2 eps of a
+        specific core point, and k-means never increases the sum of the squared distances. So the
+        radius of a centroid of n points is at most 2 eps times the square root of n.
+        """
         assert isinstance(reply, LocalModel)
-        largest = 2 * self.eps * (1 + 2 * ROUNDING)
-        outside = (reply.radii < self.eps) | (reply.radii > largest)
-        if self.local_model == "core" and outside.any():
+        smallest, largest = self.eps, 2 * self.eps * (1 + 2 * ROUNDING)
+        if self.local_model == "kmeans":
+            smallest, largest = 0.0, largest * MAX_POINTS**0.5
+        outside = (reply.radii < smallest) | (reply.radii > largest)
+        if outside.any():
             raise MessageError(
-                f"the radius of a specific core point must be in {self.eps}..{largest},"
-                f" got {reply.radii[outside][0]}"
+                f"a radius must be in {smallest}..{largest}, got {reply.radii[outside][0]}"
             )
         return reply
 
@@ -205,10 +212,11 @@ class DBDC(RepresentativeClustering):
     of a single point or of equal points.
 
     A client may send false values. The radius of a specific core point is checked. That of a
-    centroid cannot be checked, because a cluster may have any width. If it is too large, the
-    client's cluster gains points: all that would be noise, and those to which its representative is
-    nearer than any other that reaches them. Radii do not affect which representatives are in one
-    cluster.
+    centroid is only bounded, by eps times 2**21, because the server does not know how many points a
+    cluster has. If it is too large, the client's cluster gains points: all that would be noise, and
+    those to which its representative is nearer than any other that reaches them. Radii do not
+    affect which representatives are in one cluster. False representatives cannot be detected: a
+    chain of them joins the clusters of other clients.
 
     The cost is DBSCAN on each client's points and once on all representatives; see
     `fedlib.dbscan.cluster`. Memory is linear in the number of points.

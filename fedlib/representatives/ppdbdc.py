@@ -270,6 +270,8 @@ class PPDBDC(RepresentativeClustering):
     agreed. A server that requests almost no noise, or sends a second request with another amount,
     learns from the replies where these points are.
 
+    False representatives cannot be detected: a chain of them joins the clusters of other clients.
+
     The cost is one search per representative at each client, and DBSCAN on all representatives; see
     `fedlib.dbscan.cluster`. Memory is linear in the number of points.
 

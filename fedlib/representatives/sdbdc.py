@@ -184,6 +184,8 @@ class SDBDC(RepresentativeClustering):
     server are asymmetric: two core representatives are in one cluster when either is in the
     neighbourhood of the other. Memory is linear in the number of points.
 
+    False representatives cannot be detected: a chain of them joins the clusters of other clients.
+
     Sources: P, §3.2; E. Januzaj, H.-P. Kriegel and M. Pfeifle, "Scalable Density-Based Distributed
     Clustering", PKDD 2004.
 

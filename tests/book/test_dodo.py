@@ -89,3 +89,26 @@ def test_other_results_are_not_kept(dodo, capsys, profile, source, message):
     assert dodo.keep_results(profile, {"banana": [source, None]}) == {"tracked": {}}
     assert not Path("book/results").exists()
     assert message in capsys.readouterr().out
+
+
+def test_the_page_of_runs_has_the_times_and_the_data_in_use(dodo):
+    for number, (page, *_) in enumerate(dodo.pages("quick")):
+        path = dodo.time_of("quick", page)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{number}.5\n")
+    data = {"banana": ["real", "ab" * 32], "moons": ["generated", None]}
+    tables = dodo.provenance("quick", data)
+    assert tables["runs"] == [
+        ("page", "parameters", "seconds"),
+        ("[](../notebooks/first.ipynb)", "n = 1", "0.5"),
+        ("[](../notebooks/first-b.ipynb)", "n = 2", "1.5"),
+        ("[](../notebooks/second.ipynb)", "", "2.5"),
+        ("**all pages**", "", "4.5"),
+    ]
+    assert tables["data"][1:] == [("banana", "real", "ab" * 8), ("moons", "generated", "")]
+    assert dict(tables["versions"])["numpy"]
+
+
+def test_a_notebook_without_a_time_runs_again(dodo):
+    tasks = {task["name"]: task for task in dodo.task_notebook()}
+    assert dodo.time_of("quick", "first-b") in tasks["quick/first-b"]["targets"]

@@ -198,3 +198,9 @@ def test_means_of_fractions_decide_which_numbers_can_be_printed(module):
     assert likelihood.can_print("0.787", values)  # 104/132 = 0.78787…, cut off
     assert not likelihood.can_print("0.787", values, cut=False)
     assert not likelihood.can_print("0.789", values)
+
+
+def test_jobs_can_be_written_with_commas_between_their_columns(module):
+    """A comma within a value would shift the columns, and the job would never be done."""
+    search = module("f_search")
+    assert [job for job in search.plan() if "," in "".join(job.key)] == []

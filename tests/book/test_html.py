@@ -1,8 +1,10 @@
 """The built pages in a browser, opened as files.
 
 They make no request to another host, log no error, have no serious accessibility violation and fit
-the window, on a desktop with light colours and on a phone with dark ones. `make book` builds them.
-Without a book or without Chromium, these tests are skipped.
+the window, on a desktop with light colours and on a phone with dark ones. The pages that Sphinx
+makes from the source code all have the same form, so only one of each kind is visited in this way,
+and the others in one window of either width. `make book` builds the pages. Without a book or
+without Chromium, these tests are skipped.
 """
 
 import shutil
@@ -16,12 +18,36 @@ from playwright.sync_api import sync_playwright
 BUILD = Path(__file__).parents[2] / "_build"
 BOOK = BUILD / ("quick" if (BUILD / "quick/html/index.html").exists() else "full") / "html"
 INDEX = BOOK / "index.html"  # redirects to the first page
+APART = INDEX, BOOK / "404.html"  # tested by themselves
 PAGES = [
-    page for page in sorted(BOOK.rglob("*.html")) if "_static" not in page.parts and page != INDEX
+    page
+    for page in sorted(BOOK.rglob("*.html"))
+    if "_static" not in page.parts and page not in APART
+]
+SAMPLES = {
+    f"book/reference/fedlib.{name}.html"
+    for name in ("HorizontalDBSCAN", "messages.MessageError", "boosting.messages", "protocol.run")
+} | {"_modules/fedlib/ledger.html"}
+GENERATED = [
+    page
+    for page in PAGES
+    if page.relative_to(BOOK).parts[0] == "_modules" or page.parent == BOOK / "book/reference"
+]
+VISITED = [
+    page for page in PAGES if page not in GENERATED or str(page.relative_to(BOOK)) in SAMPLES
 ]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 VIEWS = ("light", 1280), ("dark", 390)  # a desktop and a phone
+
+
+def on_one_worker(pages, name):
+    """Return parameters for a fixture; the tests of one page run in the same process."""
+    return [
+        pytest.param(page, id=name(page), marks=pytest.mark.xdist_group(name(page)))
+        for page in pages
+    ]
+
 
 pytestmark = [
     pytest.mark.book,
@@ -62,22 +88,43 @@ def contexts(browser):
 
 @pytest.fixture(
     scope="module",
-    params=product(PAGES, VIEWS),
-    ids=lambda visit: f"{visit[0].relative_to(BOOK)}-{visit[1][0]}",
+    params=on_one_worker(
+        product(VISITED, VIEWS), lambda visit: f"{visit[0].relative_to(BOOK)}-{visit[1][0]}"
+    ),
 )
 def visit(contexts, request):
     """Open a page, once for all its tests; return it, its requests and its log."""
     address, view = request.param
-    page, requests, errors = contexts[view].new_page(), [], []
-    page.on("request", lambda request: requests.append(request.url))
-    page.on("requestfailed", lambda request: errors.append(f"failed: {request.url}"))
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(f"{message.type}: {message.text}"))
+    page = contexts[view].new_page()
+    requests, errors = listen(page)
     page.goto(address.as_uri(), wait_until="networkidle")
     page.evaluate("async () => { await window.MathJax?.startup?.promise }")  # wait for the formulas
     page.add_style_tag(content="* { transition: none !important }")  # no colours in between
     yield page, requests, errors
     page.close()
+
+
+def listen(page):
+    """Return two lists that grow: the addresses that a page requests, and what it logs."""
+    requests, errors = [], []
+    page.on("request", lambda request: requests.append(request.url))
+    page.on("requestfailed", lambda request: errors.append(f"failed: {request.url}"))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(f"{message.type}: {message.text}"))
+    return requests, errors
+
+
+def check_log(requests, errors):
+    """Assert that a page requested files of the book only, and logged no error."""
+    assert len(requests) > 5  # the page itself, styles, scripts
+    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert [text for text in errors if not text.startswith(("log:", "info:", "debug:"))] == []
+
+
+def check_width(page, width):
+    """Assert that nothing is cut off in a window of a width."""
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(CUT_OFF, width) == []
 
 
 def test_index_redirects_to_the_first_page(browser):
@@ -88,9 +135,7 @@ def test_index_redirects_to_the_first_page(browser):
 
 def test_requests_no_other_host_and_logs_no_error(visit):
     _, requests, errors = visit
-    assert len(requests) > 5  # the page itself, styles, scripts
-    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
-    assert [text for text in errors if not text.startswith(("log:", "info:", "debug:"))] == []
+    check_log(requests, errors)
 
 
 def test_axe_finds_nothing_serious(visit):
@@ -106,6 +151,29 @@ def test_axe_finds_nothing_serious(visit):
 
 def test_fits_the_window(visit):
     page, *_ = visit
-    width = page.viewport_size["width"]
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate(CUT_OFF, width) == []
+    check_width(page, page.viewport_size["width"])
+
+
+@pytest.mark.parametrize("address", GENERATED, ids=lambda path: path.stem)
+def test_pages_from_the_source_code_log_no_error_and_fit(contexts, address):
+    page = contexts["light", 1280].new_page()
+    requests, errors = listen(page)
+    page.goto(address.as_uri(), wait_until="load")
+    check_width(page, 1280)
+    page.set_viewport_size({"width": 390, "height": 900})
+    check_width(page, 390)
+    page.close()
+    check_log(requests, errors)
+
+
+def test_keyboard_reaches_the_text_and_the_search(browser):
+    """The first key leads to a link that skips the navigation; Ctrl + K opens the search."""
+    page = browser.new_page()
+    page.goto((BOOK / "book/intro.html").as_uri())
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.getAttribute('href')") == "#main-content"
+    page.keyboard.press("Control+k")
+    assert page.evaluate("document.activeElement.type") == "search"
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.type") != "search"
+    page.close()

@@ -125,5 +125,16 @@ def test_a_cell_that_occurs_twice_is_refused(layouts, rows):
         layouts.as_printed(rows, ["metric"], ["group"])
 
 
+def test_a_printed_number_is_a_link_to_its_claim_and_its_place(layouts):
+    keys = ["source", "table", "dataset", "method", "condition", "run"]
+    row = dict(zip(keys, ("K", "sse", "dim_reduced_2d", "kmeans", "", ""), strict=True))
+    row |= {"metric": "SSE"} | row_of("1362.1960103577223", 1362.19, "differs")
+    shown = layouts.as_printed(pd.DataFrame([row]), ["method"], ["metric"])
+    assert shown.data.loc["kmeans", "SSE"].startswith("1362.1960103577223 | 1362.19")
+    [link] = re.findall(r"<td[^>]*>(.*)</td>", shown.to_html())
+    assert link.startswith('<a class="claim" id="K:sse:kmeans:SSE" href="../book/claims.html#K:sse')
+    assert ">1362.1960103577223</a> | 1362.19" in link
+
+
 def test_a_table_without_numbers_is_empty(layouts, rows):
     assert layouts.as_printed(rows[:0], ["metric"], ["run"]).data.empty

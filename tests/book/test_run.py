@@ -110,6 +110,34 @@ def test_only_the_first_page_of_a_notebook_has_targets(run_notebook, target, tex
     assert cells(executed)[0].source.strip() == text
 
 
+NAMES = """# A notebook
+
+{numref}`fig-a` and {numref}`a title <tab-a>`, but not {numref}`fig-elsewhere`
+
+```{exercise}
+:label: ex-a
+```
+
+```{solution} ex-a
+```"""
+SHOWN = """
+from IPython.display import HTML, display
+display(HTML('<figure class="fedlib-figure fedlib-in-short" id="fig-a"></figure>'))
+display(HTML('<figure class="fedlib-table" id="tab-a"></figure>'))
+"""
+
+
+def test_names_on_a_page_of_another_set_get_a_suffix(run_notebook):
+    done, executed = run_notebook(SHOWN, target="out/small-other.ipynb", title=NAMES)
+    assert done.returncode == 0, done.stdout
+    text, *_, last = cells(executed)
+    expected = NAMES.replace("fig-a`", "fig-a-other`").replace("tab-a>", "tab-a-other>")
+    assert text.source == expected.replace("ex-a", "ex-a-other")
+    shown = [output.data["text/html"] for output in last.outputs]
+    assert 'id="fig-a-other"' in shown[0]
+    assert 'id="tab-a-other"' in shown[1]
+
+
 @pytest.mark.parametrize(("written", "status"), [("table.csv", 0), ("other.csv", 1)])
 def test_missing_results_are_an_error(run_notebook, tmp_path, written, status):
     (tmp_path / "results").mkdir()

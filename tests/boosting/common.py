@@ -99,7 +99,7 @@ def assert_same_trees(trees, others):
 def cuts_of(X, max_bin=256):
     """Return the cuts on which clients with these rows agree."""
     X = np.asarray(X, np.float32)
-    flow = agree_on_cuts(X.shape[1], max_bin)
+    flow = agree_on_cuts({"A": len(X)}, X.shape[1], max_bin)
     request = next(flow)
     while True:
         try:

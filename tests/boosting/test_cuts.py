@@ -24,7 +24,8 @@ def agree(parts, max_bin=256, lose=None, replies_of_first=None):
 
     The replies of the first client are appended to ``replies_of_first``.
     """
-    flow = agree_on_cuts(parts[0].shape[1], max_bin)
+    n_rows = {str(i): len(X) for i, X in enumerate(parts)}
+    flow = agree_on_cuts(n_rows, parts[0].shape[1], max_bin)
     request = next(flow)
     for number in count():
         replies = {str(i): bucket_counts(X, request) for i, X in enumerate(parts)}

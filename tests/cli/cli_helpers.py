@@ -75,6 +75,7 @@ CASES = {
     "kmeans": Case({"n_clusters": 3, "random_state": 0}),
     "gaussian-mixture": Case({"n_components": 3, "random_state": 0}),
     "gaussian-mixture-dbscan": Case({**DENSITY, "n_components": 3, "random_state": 0}),
+    "summary": Case({"rank_error": 0.1, "n_bins": 4}),
     "xgboost": Case({"n_trees": 3, "n_candidates": 4}, classes, "--target kind", target="kind"),
 }
 

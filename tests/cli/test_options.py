@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 from cli_helpers import invoke
 
-from fedlib.cli.options import Parameter, client_options, protocol_options
+from fedlib.cli.options import (
+    Parameter,
+    client_options,
+    pipeline_options,
+    protocol_options,
+)
 from fedlib.cli.serve import OPTIONS
 from fedlib.federated import protocols
 from fedlib.validation import Interval, StrOptions
@@ -40,6 +45,24 @@ def test_arrays_are_read_from_files(tmp_path):
         assert array.tolist() == [[1, 0], [0, 1]]
     with pytest.raises(click.BadParameter, match="is not an array in a .npy or .csv file"):
         convert("no.npy", "array-like")
+
+
+def test_names_and_limits_are_lists_in_one_text():
+    assert convert("age, sex", list, tuple, None) == ["age", "sex"]
+    assert convert("age=0:120,a=b=-1:1e3", dict, None) == {"age": (0, 120), "a=b": (-1, 1000)}
+    assert convert("none", dict, None) is None
+    for text in ("age", "age=0", "age=0:x", "=0:1"):
+        with pytest.raises(click.BadParameter, match="is not of the form NAME=LOW:HIGH"):
+            convert(text, dict, None)
+
+
+def test_only_protocols_that_a_pipeline_can_wrap_have_its_options():
+    names = {name for name, kind in protocols().items() if pipeline_options(kind)}
+    assert set(protocols()) - names == {"summary", "vertical-dbscan"}
+    text = invoke("serve", "kmeans", "--help")
+    for option in pipeline_options(protocols()["kmeans"]):
+        assert option.help
+        assert option.opts[0] in text
 
 
 @pytest.mark.parametrize("name", protocols())

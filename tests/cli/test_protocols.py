@@ -5,8 +5,10 @@ import re
 import pytest
 from cli_helpers import PAGE, invoke
 
+from fedlib import FederatedPipeline
 from fedlib.cli.protocols import messages_of
 from fedlib.federated import protocols
+from fedlib.pipeline import Preprocess
 
 
 @pytest.mark.parametrize("name", protocols())
@@ -17,6 +19,16 @@ def test_every_message_of_a_protocol_is_listed(name):
     for request, reply in pairs:
         assert f"  server  {request.__name__}: {request.discloses}\n" in output
         assert f"  site    {reply.__name__}: {reply.discloses}\n" in output
+
+
+def test_the_messages_of_a_pipeline_are_listed():
+    output = invoke("protocols")
+    part = output[output.index("pipeline/NAME: Any protocol on raw tables") :]
+    for request, reply in messages_of(FederatedPipeline):
+        assert f"  server  {request.__name__}: {request.discloses}\n" in part
+        assert f"  site    {reply.__name__}: {reply.discloses}\n" in part
+    shown = PAGE.read_text(encoding="utf-8")
+    assert f"`Preprocess`, which discloses {Preprocess.discloses.partition(': ')[2]}" in shown
 
 
 def test_the_names_alone():

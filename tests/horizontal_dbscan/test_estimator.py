@@ -263,3 +263,16 @@ def test_no_clients():
     for parts in ([], InProcess({})):
         with pytest.raises(ValueError, match="there are no clients"):
             HorizontalDBSCAN(1.0, 4).fit(parts)
+
+
+@pytest.mark.parametrize(
+    ("widest", "warns"), [(99.5, False), (100.5, True)], ids=["99 cells", "100 cells"]
+)
+def test_features_of_very_different_scales(widest, warns, recwarn):
+    """Cells -1 and 0 of one feature, and the cells 0 to 99 or 100 of the other one."""
+    X = pd.DataFrame({"share": [-0.1, 0.1], "income": [0.5, widest - 0.6]})
+    HorizontalDBSCAN(1.0, 1).fit([X])
+    texts = [str(one.message) for one in recwarn]
+    assert len(texts) == warns
+    if warns:
+        assert "'income' extends over 100 cells, but 'share' over 2, so it hardly" in texts[0]

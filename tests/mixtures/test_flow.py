@@ -110,7 +110,7 @@ def test_the_flow_by_hand():
         2, "em", precisions_init=ONES["diag"], covariance_type="diag", max_rounds=1, **START
     ).protocol()
     assert next(flow) == IntroducePoints(2)
-    request = flow.send(Replies({"A": PointsIntroduction(1, True)}))
+    request = flow.send(Replies({"A": PointsIntroduction(1, True, 7)}))
     start = np.array([0.5, 0.5]), np.array([[0.0], [100.0]]), np.ones((2, 1, 1)), "diag"
     assert request == SumResponsibilities(*start)
     sums = np.array([2.0, 2.0]), np.array([[2.0], [0.0]]), np.array([[[4.0]], [[6.0]]])

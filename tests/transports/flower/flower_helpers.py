@@ -55,6 +55,7 @@ PROTOCOLS = {
         {"eps": 0.5, "min_samples": 4, "n_components": 3, "random_state": 0},
         _blobs,
     ),
+    "summary": ({"quantiles": [0.5]}, _blobs),
     "xgboost": ({"n_trees": 3, "n_candidates": 4}, _supervised),
 }
 OURS = [name for name, kind in protocols().items() if kind.__module__.startswith("fedlib.")]

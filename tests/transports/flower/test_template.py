@@ -64,7 +64,7 @@ def test_the_app_runs_the_protocol_that_its_configuration_names(app, tmp_path, c
 
 def test_the_app_refuses_an_unknown_protocol(app):
     grid = GridInProcess(app[0], 3, app[2] | {"protocol": "kmean"})
-    with pytest.raises(ValueError, match="protocol must be one of .*kmeans.*, got 'kmean'"):
+    with pytest.raises(ValueError, match="protocol must be one of .*kmeans.*; got 'kmean'"):
         serve(app, grid)
 
 

@@ -71,7 +71,8 @@ def read(context: Context) -> Table:
         )
     if not demo:
         columns: dict[str, Any] = {name: config.get(name) for name in COLUMNS}
-        return read_table(Path(config["data"]), **columns)
+        raw = site.takes_raw_tables(str(context.run_config["protocol"]))
+        return read_table(Path(config["data"]), **columns, raw=raw)
     run: dict[str, Any] = dict(context.run_config)
     data, partition = datasets.load(run["dataset"]), config["partition-id"]
     if run["split"] == "columns":

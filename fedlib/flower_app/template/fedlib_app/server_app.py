@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlib import models
-from fedlib.federated import protocols
+from fedlib.site import make_estimator
 from fedlib.transports.flower import FIN, Context, Grid, ServerApp
 
 app = ServerApp()
@@ -16,11 +16,8 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the protocol, print a summary of the messages, and write model and ledger."""
     run: dict[str, Any] = dict(context.run_config)
-    if run["protocol"] not in protocols():
-        known = ", ".join(protocols())
-        raise ValueError(f"protocol must be one of {known}, got {run['protocol']!r}")
     parameters = tomllib.loads(f"given = {{{run['parameters']}}}")["given"]
-    estimator = protocols()[run["protocol"]](**parameters)
+    estimator = make_estimator(run["protocol"], parameters)
     folder = Path(run["output"]) if run["output"] else None
     if folder:
         folder.mkdir(parents=True, exist_ok=True)

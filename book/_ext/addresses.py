@@ -1,0 +1,67 @@
+"""What depends on the public addresses in `_config.yml`: of the repository and of the book.
+
+Without the repository's address, pages have no buttons that lead to it or start its notebooks.
+Without the book's address, the page for wrong addresses refers to the root of its host.
+"""
+
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+LAUNCH = {"binderhub_url": "https://mybinder.org", "notebook_interface": "jupyterlab"}
+COLAB = "https://colab.research.google.com/github"
+COLAB_BUTTON = {
+    "type": "link",
+    "text": "Colab",
+    "tooltip": "Launch on Colab",
+    "icon": "_static/images/logo_colab.png",
+}
+REPEATED = re.compile(r"(/notebooks/\w+)-[^/]*\.ipynb")
+NOT_FOUND = "404"
+RELATIVE = re.compile(r'((?:href|src|action|data-content_root)=")(?!#|/|[a-z]+:)(?:\./)?([^"]*)')
+
+
+def use_addresses(app, config):
+    """Add the buttons and the address in previews."""
+    options = config.html_theme_options
+    if options.get("repository_url"):
+        options["launch_buttons"] = LAUNCH
+        options["use_repository_button"] = options["use_issues_button"] = True
+    config.ogp_site_url = config.html_baseurl
+    config.html_additional_pages[NOT_FOUND] = "404.html"
+
+
+def adapt_buttons(app, pagename, templatename, context, doctree):
+    """Let the launch buttons open files that exist in the repository, and add one for Colab.
+
+    A page that repeats a notebook with other parameters has no file. Colab opens one notebook
+    without the files that it needs, so its button opens `binder/colab.ipynb`, which fetches them.
+    """
+    address = urlsplit(app.config.html_theme_options.get("repository_url", ""))
+    for group in context.get("header_buttons", []):
+        if group.get("label") == "launch-buttons":
+            for button in group["buttons"]:
+                button["url"] = REPEATED.sub(r"\1.ipynb", button["url"])
+            if address.netloc == "github.com":
+                url = f"{COLAB}{address.path}/blob/HEAD/binder/colab.ipynb"
+                group["buttons"].append(COLAB_BUTTON | {"url": url})
+
+
+def make_absolute(app, error):
+    """Let the page for wrong addresses refer to other files by absolute paths.
+
+    A host sends this page for any path, so relative references would lead nowhere.
+    """
+    page = Path(app.outdir, f"{NOT_FOUND}.html")
+    if error is None and page.exists():
+        root = urlsplit(app.config.html_baseurl).path.rstrip("/") + "/"
+        text = page.read_text(encoding="utf-8")
+        page.write_text(RELATIVE.sub(rf"\g<1>{root}\g<2>", text), encoding="utf-8")
+
+
+def setup(app):
+    """Connect the functions to Sphinx."""
+    app.connect("config-inited", use_addresses)
+    app.connect("html-page-context", adapt_buttons, priority=900)  # after the theme's own buttons
+    app.connect("build-finished", make_absolute, priority=900)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,172 @@
+"""The parts that every page has: boxes, and figures and tables with numbers.
+
+- A quotation that begins with the bold words "In short.", "In practice." or "Try it." becomes a box
+  with that title. In JupyterLab, which knows no MyST, it still reads as a quotation.
+- An output that `notebooks/pages.py` wraps in ``<figure class="fedlib-…">`` becomes a figure or a
+  table with a number, and its name a target of ``{numref}``. Its image becomes a file of the page.
+- A figure with ``in_short=True`` also stands in the box "In short".
+"""
+
+import base64
+import hashlib
+import html
+import re
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.transforms import SphinxTransform
+from sphinx.util.osutil import relative_uri
+
+BOXES = {"In short.": "in-short", "In practice.": "in-practice", "Try it.": "try-it"}
+CAPTIONED = re.compile(
+    r'<figure class="(?P<classes>fedlib-(?P<kind>figure|table)[a-z -]*)" id="(?P<name>[a-z0-9-]+)">'
+    r"(?P<content>.*)</figure>",
+    re.DOTALL,
+)
+CAPTION = re.compile(r"<figcaption>(.*?)</figcaption>", re.DOTALL)
+IMAGE = re.compile(r"<img [^>]*>")
+EMBEDDED = re.compile(r"(?<= src=\")data:image/png;base64,([A-Za-z0-9+/=]+)")
+TAG = re.compile(r"<[^>]+>")
+
+
+class Captioned(nodes.General, nodes.Element):
+    """A figure or a table: HTML with a caption and a number."""
+
+
+class CaptionedFigure(Captioned):
+    """A figure."""
+
+
+class CaptionedTable(Captioned):
+    """A table."""
+
+
+KINDS = {"figure": CaptionedFigure, "table": CaptionedTable}
+
+
+class Boxes(SphinxTransform):
+    """Turn quotations that begin with a title of `BOXES` into boxes."""
+
+    default_priority = 400
+
+    def apply(self, **_):
+        """Replace the quotations of a page."""
+        for quotation in list(self.document.findall(nodes.block_quote)):
+            first = quotation.next_node(nodes.paragraph)
+            words = [node for node in first or [] if node.astext()]  # the parser adds empty texts
+            name = BOXES.get(words[0].astext()) if words else None
+            if name is None or not isinstance(words[0], nodes.strong):
+                continue
+            if len(words) > 1 and isinstance(words[1], nodes.Text):
+                words[1] = nodes.Text(words[1].lstrip())
+            first.children = []
+            first.extend(words[1:])
+            title = nodes.title("", words[0].astext().rstrip("."))
+            content = quotation.children if words[1:] else quotation.children[1:]
+            classes = ["fedlib-box", f"fedlib-{name}"]
+            quotation.replace_self(nodes.admonition("", title, *content, classes=classes))
+
+
+class Captions(SphinxTransform):
+    """Turn outputs with captions into figures and tables."""
+
+    default_priority = 410  # after the boxes
+
+    def apply(self, **_):
+        """Replace the outputs of a page."""
+        for raw in list(self.document.findall(nodes.raw)):
+            match = CAPTIONED.fullmatch(raw.astext().strip())
+            if match is None or raw.get("format") != "html":
+                continue
+            caption = CAPTION.search(match["content"])
+            name = match["name"]
+            captioned = KINDS[match["kind"]](
+                raw.rawsource,
+                names=[name],
+                classes=match["classes"].split(),
+                caption=caption[1],
+                content=CAPTION.sub("", match["content"], count=1),
+            )
+            captioned.source, captioned.line = raw.source, raw.line
+            raw.replace_self(captioned)
+            self.document.note_explicit_target(captioned)
+            if "fedlib-in-short" in captioned["classes"]:
+                self.show_in_short(captioned)
+
+    def show_in_short(self, captioned):
+        """Show the images of a figure in the box "In short", as a link to the figure."""
+        for box in self.document.findall(nodes.admonition):
+            if "fedlib-in-short" in box["classes"]:
+                images = "".join(IMAGE.findall(captioned["content"]))
+                link = f'<a class="fedlib-preview" href="#{captioned["ids"][0]}">{images}</a>'
+                box += Preview("", content=link)
+                return
+
+
+class Preview(nodes.General, nodes.Element):
+    """The images of a figure that stands further down."""
+
+
+def caption_text(node):
+    """Return the caption of a figure or a table without tags."""
+    return html.unescape(TAG.sub("", node["caption"]))
+
+
+def store_images(translator, content):
+    """Return HTML whose embedded images are files of the book."""
+    builder = translator.builder
+
+    def store(match):
+        data = base64.b64decode(match[1])
+        name = f"{hashlib.sha256(data).hexdigest()[:20]}.png"
+        folder = Path(builder.outdir, builder.imagedir)
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+        page = builder.get_target_uri(builder.current_docname)
+        return relative_uri(page, f"{builder.imagedir}/{name}")
+
+    return EMBEDDED.sub(store, content)
+
+
+def visit(translator, node):
+    """Write the opening tag, the caption of a table, and the content."""
+    translator.body.append(translator.starttag(node, "figure"))
+    if isinstance(node, CaptionedTable):
+        write_caption(translator, node)
+    translator.body.append(store_images(translator, node["content"]))
+
+
+def depart(translator, node):
+    """Write the caption of a figure, and the closing tag."""
+    if isinstance(node, CaptionedFigure):
+        write_caption(translator, node)
+    translator.body.append("</figure>\n")
+
+
+def write_caption(translator, node):
+    """Write the number and the text of a caption."""
+    translator.body.append("<figcaption>")
+    translator.add_fignumber(node)
+    translator.body.append(f'<span class="caption-text">{node["caption"]}</span>')
+    what = "table" if isinstance(node, CaptionedTable) else "figure"
+    translator.add_permalink_ref(node, f"Link to this {what}")
+    translator.body.append("</figcaption>")
+
+
+def visit_preview(translator, node):
+    """Write the images."""
+    translator.body.append(store_images(translator, node["content"]))
+
+
+def skip(translator, node):
+    """Write nothing."""
+
+
+def setup(app):
+    """Register the transforms and the nodes."""
+    for kind, node in KINDS.items():
+        app.add_enumerable_node(node, kind, caption_text, html=(visit, depart))
+    app.add_node(Preview, html=(visit_preview, skip))
+    app.add_transform(Boxes)
+    app.add_transform(Captions)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

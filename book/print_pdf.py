@@ -1,0 +1,63 @@
+"""Print the book to a tagged PDF with an outline and page numbers: `print_pdf.py FOLDER book.pdf`.
+
+The folder is the result of Sphinx's builder `singlehtml`. Chromium must be installed.
+"""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FOOTER = """<div style="width: 100%; font: 8px sans-serif; text-align: center">
+<span class="pageNumber"></span> of <span class="totalPages"></span></div>"""
+MARGINS = dict.fromkeys(("left", "right"), "15mm") | {"top": "15mm", "bottom": "18mm"}
+# Chromium prints what is visible: formulas must be drawn, and solutions open. Code stays hidden.
+PREPARE = """async () => {
+  await window.MathJax?.startup?.promise
+  document.querySelectorAll('details:not(.hide)').forEach(part => { part.open = true })
+  await document.fonts.ready
+}"""
+HIDE = """.skip-link, #pst-skip-link, .bd-header, .bd-header-article, .bd-sidebar,
+  .bd-sidebar-primary,
+  .bd-sidebar-secondary, .prev-next-area, .search-button, .pst-back-to-top, #pst-back-to-top,
+  .bd-footer, .bd-footer-content, dialog, details.hide, #jb-print-docs-body
+  { display: none !important }"""
+
+
+def print_pdf(folder, target):
+    """Print the book in `folder` to the file `target`."""
+    page = folder / "book.html"  # Sphinx writes it elsewhere, with references from here
+    shutil.copy(folder / "book/intro.html", page)
+    chromium = next(filter(None, map(shutil.which, NAMES)), None)
+    if chromium is None:
+        sys.exit(f"the PDF needs Chromium: none of {', '.join(NAMES)} is on the PATH")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        tab = browser.new_page(color_scheme="light")
+        tab.set_default_timeout(600_000)
+        tab.goto(page.absolute().as_uri(), wait_until="load")
+        tab.evaluate(PREPARE)
+        tab.add_style_tag(content=HIDE)
+        tab.pdf(
+            path=target,
+            format="A4",
+            margin=MARGINS,
+            display_header_footer=True,
+            header_template="<span></span>",
+            footer_template=FOOTER,
+            tagged=True,
+            outline=True,
+        )
+        browser.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("target", type=Path)
+    options = parser.parse_args()
+    print_pdf(options.folder, options.target)

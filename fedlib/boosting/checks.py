@@ -1,0 +1,159 @@
+"""Checks of a client's replies against what it has reported before.
+
+A client declares its rows before the first tree. From then on its rows only move: from a node to
+the node's children. So the sums of two siblings are exactly the sum of their parent, the bins of
+every feature have the same sum, and the sums at the root belong to the declared weights. A reply
+that breaks such a rule excludes its client.
+
+A client can still invent rows, as long as it invents the same rows in all its replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.boosting.messages import Class, SplitProposals, TrainingDescription
+
+__all__ = ["DeclaredRows", "NodeHistory", "reasons"]
+
+ROUNDING = 1e-5  # of a client's weight; gradients are float32
+Sums = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class DeclaredRows:
+    """The rows that a client has declared.
+
+    Attributes
+    ----------
+    n_rows : int
+    weight : float
+        The total weight of the rows.
+    positive : float
+        The weight of the rows of the second class.
+    """
+
+    n_rows: int
+    weight: float
+    positive: float
+
+    @classmethod
+    def of(cls, described: TrainingDescription, positive: Class) -> DeclaredRows:
+        """Return the rows of a client's description; ``positive`` is the second class."""
+        weights = dict(zip(described.classes, described.weights.tolist(), strict=True))
+        weight = float(described.weights.sum())
+        return cls(described.n_rows, weight, weights.get(positive, 0.0))
+
+    def problem_of_first(self, share: float, unit: float, sums: Sums) -> str | None:
+        """Return why rows cannot have these sums (2,) before the first tree; None if they can.
+
+        All rows then have the probability ``share``. Each row is rounded to a whole ``unit``.
+        """
+        g = self.weight * share - self.positive
+        h = self.weight * share * (1 - share)
+        margin = (ROUNDING * self.weight + 1e-15) / unit + self.n_rows
+        if (np.abs(sums - np.array([g, h]) / unit) > margin).any():
+            return "the sums of the first tree are not those of the declared rows"
+        return None
+
+    def problem(self, unit: float, sums: Sums) -> str | None:
+        """Return why rows cannot have these sums (n_nodes, 2) in disjoint nodes; None if they can.
+
+        The gradient of a row is at most its weight, its hessian at most a quarter of that.
+        """
+        largest = (1 + ROUNDING) * self.weight / unit
+        g, h = np.abs(sums.astype(np.float64)).sum(axis=0)
+        if sums[..., 1].min(initial=0) < 0:
+            return "a negative sum of hessians"
+        if g > largest + self.n_rows or h > largest / 4 + self.n_rows:
+            return "the sums exceed what the declared rows can have"
+        return None
+
+    def problem_of_gains(
+        self, unit: float, reg_lambda: float, proposed: SplitProposals
+    ) -> str | None:
+        """Return why no rows of the reported weights have such gains; None if some have.
+
+        With |G| at most the weight w of a node, G²/(H + λ) is at most w²/λ, and the scores of two
+        children together are not more.
+        """
+        if reg_lambda == 0:
+            return None
+        weight = np.repeat(proposed.weight, proposed.count) + self.n_rows * unit
+        if (proposed.gain > (1 + ROUNDING) * weight * (weight / reg_lambda)).any():
+            return "the gains exceed what the declared rows can have"
+        return None
+
+
+class NodeHistory:
+    """What each client has reported about the nodes that were split last.
+
+    Attributes
+    ----------
+    open : dict of str to array (n_open, …)
+        Per client, the sums or weights in the open nodes.
+    parents : dict of str to array (n_parents, …)
+        The same in the nodes of the level before that were split.
+    """
+
+    def __init__(self) -> None:
+        self.open: dict[str, NDArray[Any]] = {}
+        self.parents: dict[str, NDArray[Any]] = {}
+
+    def begin_tree(self) -> None:
+        """Forget the tree before: the next level is the root."""
+        self.parents = {}
+
+    def begin_level(self) -> None:
+        """Forget the nodes of the level before."""
+        self.open = {}
+
+    def split(self, which: NDArray[np.bool_]) -> None:
+        """Note which of the open nodes are split."""
+        self.parents = {name: reported[which] for name, reported in self.open.items()}
+
+    def complete(self, name: str, wanted: NDArray[np.bool_], reported: Sums) -> Sums:
+        """Return the sums in all open nodes, from those in the ``wanted`` ones of two siblings."""
+        sums = np.zeros((len(wanted), *reported.shape[1:]), reported.dtype)
+        sums[wanted] = reported
+        if name in self.parents and not wanted.all():
+            siblings = sums.reshape(-1, 2, *sums.shape[1:])
+            missing = ~wanted.reshape(-1, 2)
+            siblings[missing] = self.parents[name] - siblings.sum(axis=1)
+        return sums
+
+    def problem(
+        self, name: str, reported: NDArray[Any], tolerance: float = 0.0, may_fall: bool = False
+    ) -> str | None:
+        """Record a client's sums in the open nodes; return why they do not fit their parents'.
+
+        Parameters
+        ----------
+        name : str
+            The client.
+        reported : array (n_open, …)
+            At the root one node, else the children of the nodes that were split, in pairs.
+        tolerance : float
+            The rounding errors, as a share of the parents' values.
+        may_fall : bool
+            Whether rows may have stayed in the parents.
+        """
+        self.open[name] = reported
+        parents = self.parents.get(name)
+        if parents is None or len(reported) != 2 * len(parents):
+            return None
+        excess = reported.reshape(len(parents), 2, *reported.shape[1:]).sum(axis=1) - parents
+        outside = excess if may_fall else np.abs(excess)
+        if (outside > tolerance * np.abs(parents)).any():
+            return "the children of a node do not add up to the node"
+        return None
+
+
+def reasons(problems: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the clients with a problem, and the problem of each."""
+    return {name: problem for name, problem in problems.items() if problem is not None}

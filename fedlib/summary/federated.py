@@ -1,0 +1,362 @@
+"""The client and the estimator of federated summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from fedlib.agreement import agree_on_features
+from fedlib.federated import Federated
+from fedlib.protocol import Client, Flow, handles
+from fedlib.summary.columns import Bounds, agree_on_columns
+from fedlib.summary.flow import TableSummary, summarise
+from fedlib.summary.keys import count_keys, to_keys
+from fedlib.summary.messages import (
+    MAX_BINS,
+    BinCounts,
+    CategoryCounts,
+    ColumnDescription,
+    CountBins,
+    CountCategories,
+    DescribeColumns,
+    Extremes,
+    FindExtremes,
+    SumValues,
+    TableRequest,
+    TableView,
+    ValueMoments,
+)
+from fedlib.summary.tables import MAX_NUMBER, NUMBER, TEXT, RawTable, present, read_columns
+from fedlib.validation import Interval
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["FederatedSummary", "SummaryClient", "check_bounds", "check_names"]
+
+
+class SummaryClient(Client):
+    """A client that holds a raw table.
+
+    Parameters
+    ----------
+    X : DataFrame or array-like (n_rows, n_columns)
+        Numbers and text with gaps; see `fedlib.summary.tables`.
+
+    Attributes
+    ----------
+    raw : bool
+        True: the client takes tables with text and gaps.
+
+    Raises
+    ------
+    ValueError
+        When a column contains anything except numbers, text and gaps.
+    """
+
+    raw: ClassVar[bool] = True
+    X: RawTable
+
+    def __init__(self, X: Any):
+        self.X = read_columns(X)
+        self.features = self.X.features
+
+    def view(self, request: TableRequest | TableView) -> RawTable:
+        """Return the table as a request wants it: categories as text, gaps dropped or filled."""
+        table = self.X.with_text(request.categorical)
+        if request.drop_gaps:
+            table = table.rows(table.complete)
+        return table.filled(request.fill_columns.tolist(), request.fill_values.tolist())
+
+    def _values(self, request: TableRequest, columns: NDArray[np.int64]) -> list[NDArray[Any]]:
+        """Return the values of columns of numbers, without gaps."""
+        table = self.view(request)
+        numbers = [table.numbers(j) for j in columns.tolist()]
+        return [column[~np.isnan(column)] for column in numbers]
+
+    @handles(DescribeColumns)
+    def describe_columns(self, request: DescribeColumns | TableView) -> ColumnDescription:
+        table = self.view(request)
+        return ColumnDescription(len(table), table.kinds, table.counts, self.features)
+
+    @handles(SumValues)
+    def sum_values(self, request: SumValues) -> ValueMoments:
+        columns = self._values(request, request.columns)
+        means = np.array([values.mean() if len(values) else 0.0 for values in columns])
+        deviations = [values - mean for values, mean in zip(columns, means, strict=True)]
+        remainders = np.array([one.sum() for one in deviations], np.float64)
+        squares = np.array([np.square(one).sum() for one in deviations], np.float64)
+        return ValueMoments(means.astype(np.float64), remainders, squares)
+
+    @handles(FindExtremes)
+    def find_extremes(self, request: FindExtremes) -> Extremes:
+        columns = self._values(request, request.columns)
+        ends = [(v.min(), v.max()) if len(v) else (0.0, 0.0) for v in columns]
+        minima, maxima = np.array(ends, np.float64).reshape(-1, 2).T.copy()
+        return Extremes(minima, maxima)
+
+    @handles(CountBins)
+    def count_bins(self, request: CountBins) -> BinCounts:
+        chosen, rows = np.unique(request.columns, return_inverse=True)
+        keys = [to_keys(values) for values in self._values(request, chosen)]
+        ends = zip(rows.tolist(), request.low.tolist(), request.high.tolist(), strict=True)
+        counts = [count_keys(keys[i], low, high, request.n_bins) for i, low, high in ends]
+        return BinCounts(np.array(counts, np.int64).reshape(-1, request.n_bins))
+
+    @handles(CountCategories)
+    def count_categories(self, request: CountCategories) -> CategoryCounts:
+        table = self.view(request)
+        names: list[str] = []
+        found: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+        lengths = []
+        for j in request.columns.tolist():
+            texts = table.texts(j)
+            values = texts[present(texts)].astype(str)
+            categories, counts = np.unique(values, return_counts=True)
+            if len(categories) > request.max_categories:
+                raise ValueError(
+                    f"column {table.labels[j]!r} must have at most"
+                    f" max_categories={request.max_categories} categories, got {len(categories)};"
+                    " leave it out, or set max_categories"
+                )
+            names += categories.tolist()
+            found.append(counts.astype(np.int64))
+            lengths.append(len(categories))
+        return CategoryCounts(np.array(lengths, np.int64), tuple(names), np.concatenate(found))
+
+
+class FederatedSummary(Federated):
+    """Statistics of every column over clients that hold different rows of the same columns.
+
+    Parameters
+    ----------
+    quantiles : array-like of float, default=(0.25, 0.5, 0.75)
+        The fractions of the quantiles, in [0, 1].
+    rank_error : float, default=0.0
+        The largest error of a quantile's rank, as a fraction of the values, in [0, 1). With 0, the
+        quantiles are those of the pooled values. A larger error discloses less and needs fewer
+        rounds.
+    bounds : dict of str to tuple (low, high), default=None
+        Known limits of columns. Clients do not report the extremes of these columns, which are
+        values of single rows, and the histograms lie between the limits.
+    n_bins : int, default=10
+        The number of bins of the histograms, in 0..65536; 0 for no histograms.
+    categorical : list of str, default=None
+        The columns whose numbers are codes of categories. Columns without names are called 0, 1 and
+        so on.
+    max_categories : int, default=1000
+        The maximum number of categories of a column, at least 1. A client with more leaves the run.
+
+    Attributes
+    ----------
+    model_ : TableSummary
+        All statistics.
+    categories_ : dict of str to Series
+        The number of rows with each category, for every column of text.
+    n_features_in_ : int
+        The number of columns.
+    ledger_ : Ledger
+        The messages of the run and their sizes.
+
+    Raises
+    ------
+    ValueError
+        When a parameter is out of range.
+
+    See Also
+    --------
+    FederatedPipeline : scales, fills and encodes the columns before any other protocol.
+
+    Notes
+    -----
+    Counts, extremes and categories are those of the pooled rows. Means and variances equal the
+    pooled ones up to rounding. For the quantiles, each round divides an interval per rank into 256
+    parts, so exact quantiles take at most 8 rounds, in each of which a client sends at most 2 kB
+    per rank. There are at most two ranks per quantile and column.
+
+    *Disclosure.* Extremes and exact quantiles are values of single rows. Give `bounds` and
+    `rank_error` to avoid this. A client with one row discloses the row by its means.
+
+    If a client is lost between two requests, the statistics are computed again without it.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from fedlib import FederatedSummary
+    >>> north = pd.DataFrame({"age": [41, 57, None], "sex": ["m", "f", "f"]})
+    >>> south = pd.DataFrame({"age": [30.0], "sex": ["m"]})
+    >>> model = FederatedSummary().fit([north, south])
+    >>> model.to_frame()[["count", "missing", "min", "50%", "max"]].loc["age"].tolist()
+    [3.0, 1.0, 30.0, 41.0, 57.0]
+    >>> model.categories_["sex"].to_dict()
+    {'f': 2, 'm': 2}
+    """
+
+    name = "summary"
+    client_class = SummaryClient
+    model_: TableSummary
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "quantiles": ["array-like"],
+        "rank_error": [Interval(Real, 0, 1, closed="left")],
+        "bounds": [dict, None],
+        "n_bins": [Interval(Integral, 0, MAX_BINS, closed="both")],
+        "categorical": [list, tuple, None],
+        "max_categories": [Interval(Integral, 1, 2**40, closed="both")],
+    }
+
+    def __init__(
+        self,
+        *,
+        quantiles: Any = (0.25, 0.5, 0.75),
+        rank_error: float = 0.0,
+        bounds: Mapping[str, tuple[float, float]] | None = None,
+        n_bins: int = 10,
+        categorical: Sequence[str] | None = None,
+        max_categories: int = 1000,
+    ):
+        self.quantiles = quantiles
+        self.rank_error = rank_error
+        self.bounds = bounds
+        self.n_bins = n_bins
+        self.categorical = categorical
+        self.max_categories = max_categories
+
+    def _flow(self) -> Flow[TableSummary]:
+        fractions = np.array(self.quantiles, np.float64).ravel()
+        if not ((fractions >= 0) & (fractions <= 1)).all():
+            raise ValueError(f"quantiles must lie in [0, 1], got {self.quantiles!r}")
+        return summarise(
+            TableView(check_names(self.categorical)),
+            fractions.tolist(),
+            float(self.rank_error),
+            check_bounds(self.bounds),
+            int(self.n_bins),
+            int(self.max_categories),
+        )
+
+    def _check_clients(self, clients: dict[str, Client]) -> None:
+        agree_on_features(clients)
+        view = TableView(check_names(self.categorical))
+        agree_on_columns({name: client.describe_columns(view) for name, client in clients.items()})  # type: ignore[attr-defined]
+
+    def _set_model(self, model: TableSummary) -> None:
+        super()._set_model(model)
+        self.n_features_in_ = len(model.features)
+        self.categories_ = {
+            model.features[j]: pd.Series(
+                model.category_counts[j], pd.Index(model.categories[j], dtype=object), name="count"
+            )
+            for j in np.flatnonzero(model.kinds == TEXT)
+        }
+
+    def _set_labels(self, clients: dict[str, Client]) -> None:
+        """Set no labels: a summary has none."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per column of the data, and one column per statistic.
+
+        Returns
+        -------
+        DataFrame
+            With the columns ``content`` (numbers, text or nothing), ``count``, ``missing``,
+            ``mean``, ``std``, ``min``, the quantiles, ``max``, ``categories`` (their number) and
+            ``top`` (the most frequent one).
+
+        Raises
+        ------
+        NotFittedError
+            When called before `fit`.
+        """
+        check_is_fitted(self, "model_")
+        model = self.model_
+        tops = [self._top(j) for j in range(len(model.features))]
+        percent = [f"{100 * q:g}%" for q in model.fractions]
+        columns = {
+            "content": np.array(["numbers", "text", "nothing"], object)[model.kinds],
+            "count": model.counts,
+            "missing": model.n_rows - model.counts,
+            "mean": model.means,
+            "std": np.sqrt(model.variances),
+            "min": model.minima,
+            **dict(zip(percent, model.quantiles, strict=True)),
+            "max": model.maxima,
+            "categories": [len(names) for names in model.categories],
+            "top": np.array(tops, object),
+        }
+        return pd.DataFrame(columns, index=pd.Index(model.features, dtype=object))
+
+    def _top(self, j: int) -> str | None:
+        names, counts = self.model_.categories[j], self.model_.category_counts[j]
+        return names[int(counts.argmax())] if names else None
+
+    def plot(self) -> Figure:
+        """Draw a histogram of each column of numbers and the counts of each column of text.
+
+        Raises
+        ------
+        NotFittedError
+            When called before `fit`.
+        """
+        check_is_fitted(self, "model_")
+        from fedlib.plots import column_histograms
+
+        return column_histograms(self.model_)
+
+    def _repr_html_(self) -> str:
+        """Return the table of statistics with small histograms, or the parameters before `fit`."""
+        if not hasattr(self, "model_"):
+            return str(super()._repr_html_())
+        frame = self.to_frame()
+        frame.insert(1, "histogram", [self._bars(j) for j in range(len(frame))])
+        return str(frame.to_html(na_rep=""))
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+    def _bars(self, j: int) -> str:
+        """Return a histogram as a line of blocks of eight heights."""
+        model = self.model_
+        counts = model.histograms[j] if model.kinds[j] == NUMBER else model.category_counts[j][:20]
+        heights = np.ceil(8 * counts / max(1, counts.max(initial=0))).astype(int)
+        return "".join(" ▁▂▃▄▅▆▇█"[height] for height in heights)
+
+
+def check_names(names: Sequence[Any] | None) -> tuple[str, ...]:
+    """Return names of columns as text; positions are names too."""
+    return tuple(f"{n:.0f}" if isinstance(n, Real) else str(n) for n in names or ())
+
+
+def check_bounds(bounds: Mapping[Any, Any] | None) -> Bounds:
+    """Return the limits of columns by name.
+
+    Raises
+    ------
+    ValueError
+        When a pair is not two finite numbers in ascending order.
+
+    Examples
+    --------
+    >>> check_bounds({"age": (120, 0)})
+    Traceback (most recent call last):
+    ...
+    ValueError: bounds of 'age' must be two numbers low < high within ±1e+100, got (120, 0)
+    """
+    checked = {}
+    for name, limits in (bounds or {}).items():
+        try:
+            low, high = map(float, limits)
+        except (TypeError, ValueError):
+            low, high = 0.0, 0.0
+        if not -MAX_NUMBER <= low < high <= MAX_NUMBER:
+            raise ValueError(
+                f"bounds of {name!r} must be two numbers low < high within ±{MAX_NUMBER:g},"
+                f" got {limits!r}"
+            )
+        checked[check_names([name])[0]] = (low, high)
+    return checked

@@ -1,0 +1,235 @@
+"""The messages of federated summaries, and the checks that reject invalid replies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple, cast
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.messages import Array, FeatureNames, Message, MessageError
+from fedlib.summary.tables import EMPTY, MAX_NUMBER, MAX_TEXT
+
+__all__ = [
+    "BinCounts",
+    "CategoryCounts",
+    "ColumnDescription",
+    "CountBins",
+    "CountCategories",
+    "DescribeColumns",
+    "Extremes",
+    "FindExtremes",
+    "SumValues",
+    "TableView",
+    "ValueMoments",
+    "split",
+]
+
+MAX_ROWS = 2**40
+MAX_COLUMNS = 2**16
+MAX_BINS = 2**16
+MAX_SQUARES = 1e240
+MAX_MEAN = 1.01 * MAX_NUMBER  # a mean may exceed the bound by rounding
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
+Positions = Annotated[np.ndarray, Array("int64", ("chosen",), ge=0, le=MAX_COLUMNS)]
+ColumnCounts = Annotated[np.ndarray, Array("int64", ("columns",), ge=0, le=MAX_ROWS)]
+Category = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT)]
+
+
+class TableView(NamedTuple):
+    """What clients do to their raw tables before they compute a statistic.
+
+    Attributes
+    ----------
+    categorical : tuple of str
+        The columns whose numbers are codes of categories.
+    drop_gaps : bool
+        Whether rows with a gap are left out.
+    fill_columns : array (n_filled,) of int64
+        The positions of the columns whose gaps are filled.
+    fill_values : array (n_filled,) of float64
+        The value for the gaps of each of these columns.
+    """
+
+    categorical: tuple[str, ...] = ()
+    drop_gaps: bool = False
+    fill_columns: NDArray[np.int64] = np.empty(0, np.int64)
+    fill_values: NDArray[np.float64] = np.empty(0)
+
+
+class ColumnDescription(Message):
+    """The number of a client's rows, and the kind and number of values of each column."""
+
+    discloses = "a client's number of rows, its columns and the number of gaps in each"
+    n_rows: Count
+    kinds: Annotated[np.ndarray, Array("uint8", ("columns",), le=EMPTY)]
+    counts: ColumnCounts
+    features: FeatureNames = ()
+
+    @property
+    def n_features(self) -> int:
+        """The number of columns."""
+        return len(self.kinds)
+
+
+class TableRequest(Message):
+    """Base class of the requests for a statistic; the fields are those of `TableView`."""
+
+    discloses = "nothing but the parameters"
+    categorical: FeatureNames
+    drop_gaps: bool
+    fill_columns: Annotated[np.ndarray, Array("int64", ("filled",), ge=0, le=MAX_COLUMNS)]
+    fill_values: Annotated[np.ndarray, Array("float64", ("filled",), -MAX_MEAN, MAX_MEAN)]
+
+
+class DescribeColumns(TableRequest):
+    """Describe your columns: their kinds, and how many values they have."""
+
+    discloses = "the values that fill gaps, if there are any"
+    reply = ColumnDescription
+
+    def accept(self, reply: Message) -> Message:
+        described = cast(ColumnDescription, reply)
+        if (described.counts > described.n_rows).any():
+            raise MessageError("ColumnDescription.counts must be at most n_rows")
+        if ((described.counts == 0) != (described.kinds == EMPTY)).any():
+            raise MessageError("ColumnDescription.kinds must be empty where counts are 0")
+        if described.features and len(described.features) != described.n_features:
+            raise MessageError("ColumnDescription.features must have one name per column")
+        return reply
+
+
+class ValueMoments(Message):
+    """The mean of each column of numbers, and the sum of squared deviations from it.
+
+    ``remainders`` are the sums of deviations. They are not 0 because the means are rounded.
+    """
+
+    discloses = "the mean and the spread of a client's values; the mean of one value is the value"
+    means: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_MEAN, MAX_MEAN)]
+    remainders: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_SQUARES, MAX_SQUARES)]
+    squares: Annotated[np.ndarray, Array("float64", ("chosen",), ge=0, le=MAX_SQUARES)]
+
+
+class SumValues(TableRequest):
+    """Report the mean and the spread of some columns of numbers."""
+
+    discloses = "the values that fill gaps, if there are any"
+    reply = ValueMoments
+    columns: Positions
+
+    def accept(self, reply: Message) -> Message:
+        _check_length("ValueMoments.means", cast(ValueMoments, reply).means, self.columns)
+        return reply
+
+
+class Extremes(Message):
+    """The smallest and the largest value of each column; 0 for a column without values."""
+
+    discloses = "a client's smallest and largest value in each column, which are values of rows"
+    minima: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_MEAN, MAX_MEAN)]
+    maxima: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_MEAN, MAX_MEAN)]
+
+
+class FindExtremes(TableRequest):
+    """Report the smallest and the largest value of some columns of numbers."""
+
+    discloses = "the values that fill gaps, if there are any"
+    reply = Extremes
+    columns: Positions
+
+    def accept(self, reply: Message) -> Message:
+        extremes = cast(Extremes, reply)
+        _check_length("Extremes.minima", extremes.minima, self.columns)
+        if (extremes.minima > extremes.maxima).any():
+            raise MessageError("Extremes.minima must be at most Extremes.maxima")
+        return reply
+
+
+class BinCounts(Message):
+    """The number of a client's values in each part of each interval."""
+
+    discloses = (
+        "the number of a client's values in each part of each interval; a part with one value"
+        " encloses the value of one row"
+    )
+    counts: Annotated[np.ndarray, Array("int64", ("intervals", "bins"), ge=0, le=MAX_ROWS)]
+
+
+class CountBins(TableRequest):
+    """Count your values in the parts of intervals. The ends are keys, see `fedlib.summary.keys`."""
+
+    discloses = "intervals that contain a quantile, or the bins of a histogram"
+    reply = BinCounts
+    columns: Annotated[np.ndarray, Array("int64", ("intervals",), ge=0, le=MAX_COLUMNS)]
+    low: Annotated[np.ndarray, Array("uint64", ("intervals",))]
+    high: Annotated[np.ndarray, Array("uint64", ("intervals",))]
+    n_bins: Annotated[int, msgspec.Meta(ge=1, le=MAX_BINS)]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.low > self.high).any():
+            raise MessageError("CountBins.low must be at most CountBins.high")
+
+    def accept(self, reply: Message) -> Message:
+        shape, wanted = cast(BinCounts, reply).counts.shape, (len(self.columns), self.n_bins)
+        if shape != wanted:
+            raise MessageError(f"BinCounts.counts must have the shape {wanted}, got {shape}")
+        return reply
+
+
+class CategoryCounts(Message):
+    """The categories of the columns of text, one column after the other, and their counts."""
+
+    discloses = "every category that a client has, and the number of its rows with each"
+    lengths: Annotated[np.ndarray, Array("int64", ("chosen",), ge=0, le=MAX_ROWS)]
+    categories: tuple[Category, ...]
+    counts: Annotated[np.ndarray, Array("int64", ("categories",), ge=1, le=MAX_ROWS)]
+
+    def by_column(self) -> Iterator[tuple[tuple[str, ...], NDArray[np.int64]]]:
+        """Yield the categories and the counts of each column."""
+        counts = split(self.counts, self.lengths)
+        yield from zip(split(self.categories, self.lengths), counts, strict=True)
+
+
+class CountCategories(TableRequest):
+    """Count your rows with each category of some columns of text."""
+
+    reply = CategoryCounts
+    columns: Positions
+    max_categories: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS)]
+
+    def accept(self, reply: Message) -> Message:
+        received = cast(CategoryCounts, reply)
+        _check_length("CategoryCounts.lengths", received.lengths, self.columns)
+        if not received.lengths.sum() == len(received.counts) == len(received.categories):
+            raise MessageError("CategoryCounts.lengths must sum to the number of categories")
+        if received.lengths.max(initial=0) > self.max_categories:
+            raise MessageError(
+                f"CategoryCounts.lengths must be at most {self.max_categories},"
+                f" got {received.lengths.max()}"
+            )
+        for categories, _ in received.by_column():
+            if list(categories) != sorted(set(categories)):
+                raise MessageError("CategoryCounts.categories must be distinct and sorted")
+        return reply
+
+
+def split(items: Any, lengths: NDArray[np.int64]) -> list[Any]:
+    """Return consecutive slices of a sequence with these lengths.
+
+    Examples
+    --------
+    >>> split(("a", "b", "c"), np.array([2, 0, 1]))
+    [('a', 'b'), (), ('c',)]
+    """
+    ends = np.cumsum(lengths).tolist()
+    return [items[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]
+
+
+def _check_length(name: str, received: NDArray[Any], wanted: NDArray[Any]) -> None:
+    if len(received) != len(wanted):
+        raise MessageError(f"{name} must have {len(wanted)} entries, got {len(received)}")

@@ -1,0 +1,317 @@
+"""Every fault of one client in every exchange of every protocol, and what becomes of the run.
+
+The clients run in this process behind the sessions that the HTTP transport uses. The clock is
+simulated, so that timeouts pass at once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import product
+
+import numpy as np
+import pandas as pd
+from sklearn.base import clone
+from sklearn.metrics import adjusted_rand_score
+
+from fedlib import (
+    DBDC,
+    PPDBDC,
+    SDBDC,
+    FederatedGaussianMixture,
+    FederatedKMeans,
+    FederatedXGBClassifier,
+    GaussianMixtureDBSCAN,
+    HorizontalDBSCAN,
+    VerticalDBSCAN,
+)
+from fedlib.federated import protocols
+from fedlib.ledger import SERVER
+from fedlib.messages import Failure, Labels, Message, encode
+from fedlib.protocol import Client, TooFewClients, serve
+from fedlib.transports.http.limits import Limits
+from fedlib.transports.http.sessions import RefusedCall, Reply, Sessions
+
+CLIENTS = ("A", "B", "C")
+# What happens to the reply of one client.
+FAULTS = {
+    "error": "the client reports an error",
+    "timeout": "the client does not reply",
+    "garbage": "the reply is not a message",
+    "wrong class": "the reply is a message of another class",
+    "another number": "the client first replies to another request",
+    "twice": "the client replies twice",
+    "late": "the reply arrives after the timeout",
+    "after leaving": "the client leaves and replies then",
+}
+HARMLESS = ("another number", "twice")
+
+DENSITY = {"eps": 1.0, "min_samples": 3}
+TREES = {"n_trees": 1, "max_depth": 2, "min_child_weight": 0.1, "tol": None}
+MIXTURE = {"max_rounds": 2, "tol": 0, "random_state": 0}
+PROTOCOLS = {
+    "HorizontalDBSCAN": HorizontalDBSCAN(0.5, 3),
+    "VerticalDBSCAN": VerticalDBSCAN(**DENSITY),
+    "DBDC": DBDC(**DENSITY),
+    "SDBDC": SDBDC(**DENSITY),
+    "PPDBDC": PPDBDC(**DENSITY),
+    "GaussianMixtureDBSCAN": GaussianMixtureDBSCAN(**DENSITY, n_components=1, random_state=0),
+    "FederatedKMeans, one_shot": FederatedKMeans(2, n_init=1, random_state=0),
+    "FederatedKMeans, lloyd": FederatedKMeans(
+        2, method="lloyd", n_init=1, max_iter=2, random_state=0
+    ),
+    "FederatedGaussianMixture, em": FederatedGaussianMixture(2, method="em", **MIXTURE),
+    "FederatedGaussianMixture, average": FederatedGaussianMixture(2, method="average", **MIXTURE),
+    "FederatedXGBClassifier, top_splits": FederatedXGBClassifier(**TREES),
+    "FederatedXGBClassifier, union": FederatedXGBClassifier(**TREES, method="union"),
+    "FederatedXGBClassifier, histogram": FederatedXGBClassifier(
+        **TREES, method="histogram", max_bin=4
+    ),
+}
+
+
+def make_parts(seed: int = 0) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return the points of two clusters and their classes, for each client."""
+    rng = np.random.default_rng(seed)
+    centres = np.repeat([[0.0, 0.0], [4.0, 4.0]], 8, axis=0)
+    classes = np.repeat([0, 1], 8)
+    return {name: (centres + rng.normal(0, 0.5, centres.shape), classes) for name in CLIENTS}
+
+
+def make_client(estimator, X, y) -> Client:
+    """Return a client of the estimator's protocol."""
+    client_class = protocols()[estimator.name].client_class
+    if estimator.name == "xgboost":
+        return client_class((X, y))
+    return client_class(X, **({"random_state": 0} if estimator.name == "ppdbdc" else {}))
+
+
+class FaultyTransport:
+    """Clients behind sessions; one reply of one of them suffers a fault.
+
+    Parameters
+    ----------
+    clients : mapping of str to Client
+    fault : str, optional
+        One of `FAULTS`; by default none.
+    client : str
+        The client that suffers it.
+    step : int
+        The exchange in which it does, from 1 on.
+    """
+
+    def __init__(
+        self,
+        clients: Mapping[str, Client],
+        fault: str | None = None,
+        client: str = "",
+        step: int = 0,
+    ):
+        self.members = dict(clients)
+        self.clients = list(clients)
+        self.errors: dict[str, BaseException] = {}
+        self.ledger = None
+        self.fault, self.client, self.at = fault, client, step
+        self.now, self.step = 0.0, 0
+        self.sessions = Sessions(self.clients, Limits(), self.now)
+        self.last = dict.fromkeys(self.clients, b"")
+        for name in self.clients:
+            self.sessions[name].join(f"process of {name}", self.now)
+        assert self.sessions.ready(self.now)
+
+    def exchange(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Deliver the requests and return the replies."""
+        self.step += 1
+        self.sessions.reject(self.ledger.lost)
+        self.sessions.ask(requests, self.now)
+        late = [self.answer(name) for name in requests]
+        while self.sessions.expire(self.now):
+            self.now = self.sessions.next_deadline()
+        for name, reply in filter(None, late):
+            assert self.is_refused(name, reply)
+        return {
+            name: reply or encode(Failure(self.sessions[name].reason))
+            for name, reply in self.sessions.take().items()
+        }
+
+    def answer(self, name: str) -> tuple[str, Reply] | None:
+        """Let a client answer; return a reply that it sends after the timeout, if it does."""
+        session, process = self.sessions[name], f"process of {name}"
+        number, request = session.next_request(process)
+        reply = Reply(number, serve(self.members[name], request))
+        fault = self.fault if (name, self.step) == (self.client, self.at) else None
+        if fault == "timeout":
+            return None
+        if fault == "late":
+            return name, reply
+        if fault == "after leaving":
+            session.leave(process, self.now)
+            assert self.is_refused(name, reply)
+            return None
+        if fault == "another number":
+            assert self.is_refused(name, Reply(number - 1, self.last[name] + b"other"))
+        replaced = {
+            "error": encode(Failure("OSError")),
+            "garbage": b"\xc1" * 20,
+            "wrong class": encode(Labels(np.zeros(3, np.int64))),
+        }
+        sent = Reply(number, replaced[fault]) if fault in replaced else reply
+        for _ in range(2 if fault == "twice" else 1):
+            session.accept(process, sent)
+        self.last[name] = sent.body
+        return None
+
+    def is_refused(self, name: str, reply: Reply) -> bool:
+        """Return whether the session refuses a reply."""
+        try:
+            self.sessions[name].accept(f"process of {name}", reply)
+        except RefusedCall:
+            return True
+        return False
+
+
+@dataclass(frozen=True)
+class Run:
+    """The outcome of one run: its model or its error, and its ledger."""
+
+    model: object
+    error: TooFewClients | None
+    ledger: object
+
+
+def fit(estimator, parts, min_clients: int, *fault) -> Run:
+    """Fit an estimator while one client suffers a fault; see `FaultyTransport`."""
+    clients = {name: make_client(estimator, *part) for name, part in parts.items()}
+    transport = FaultyTransport(clients, *fault)
+    fitted, error = clone(estimator), None
+    try:
+        fitted.fit(transport, min_clients=min_clients)
+    except TooFewClients as raised:
+        error = raised
+    return Run(getattr(fitted, "model_", None), error, transport.ledger)
+
+
+def same(first: object, second: object) -> bool:
+    """Return whether two models are equal in every number."""
+    if is_dataclass(first) and type(first) is type(second):
+        return all(same(getattr(first, f.name), getattr(second, f.name)) for f in fields(first))
+    if isinstance(first, Message):
+        return first == second
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    return bool(np.array_equal(first, second))
+
+
+def outcomes(
+    names=tuple(PROTOCOLS), clients=CLIENTS, faults=tuple(FAULTS), strict=tuple(FAULTS)
+) -> pd.DataFrame:
+    """Return the outcome of each fault of each client in each exchange of each protocol.
+
+    Parameters
+    ----------
+    names, clients, faults : sequence of str
+        Those of `PROTOCOLS`, `CLIENTS` and `FAULTS` to try.
+    strict : sequence of str
+        The faults that are tried again in a run that needs all clients.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``protocol``, ``step``, ``request``, ``client``, ``fault``, and:
+
+        - ``outcome``, when two clients are enough: ``undisturbed`` (the model of all clients),
+          ``without`` (the model of a run without the client), ``partly`` (another model, with what
+          the client had reported before), or ``stops`` (`TooFewClients`).
+        - ``error``, when all clients are needed: the text of the error, empty if there is none;
+          None if it was not tried.
+    """
+    parts, rows = make_parts(), []
+    for name in names:
+        estimator = PROTOCOLS[name]
+        enough = 3 if name == "VerticalDBSCAN" else 2  # every client holds other features
+        undisturbed = fit(estimator, parts, 3)
+        asked = {
+            (entry.step, entry.message, entry.receiver)
+            for entry in undisturbed.ledger
+            if entry.sender == SERVER and entry.receiver in clients
+        }
+        without = {
+            client: fit(estimator, {c: p for c, p in parts.items() if c != client}, 2)
+            for client in clients
+        }
+        for (step, request, client), fault in product(sorted(asked), faults):
+            run = fit(estimator, parts, enough, fault, client, step)
+            error = None
+            if fault in strict:
+                error = str(fit(estimator, parts, 3, fault, client, step).error or "")
+            outcome = _outcome(run, undisturbed, without[client])
+            rows.append((name, step, request, client, fault, outcome, error))
+    columns = ["protocol", "step", "request", "client", "fault", "outcome", "error"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def invented(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return points, and their classes, that a false client invents to harm a protocol most.
+
+    They are a chain of points that joins both clusters, points far away, a column without
+    neighbours, or many copies of an honest client's points, all of one class.
+    """
+    X, y = make_parts(1)["C"]
+    if name == "VerticalDBSCAN":
+        return 10.0 * np.arange(len(X)).reshape(-1, 1), y
+    if name.startswith("FederatedXGBClassifier"):
+        return np.tile(X, (20, 1)), np.zeros(20 * len(X), int)
+    if name.startswith(("FederatedKMeans", "FederatedGaussianMixture")):
+        return X + 1000.0, y
+    along = np.linspace(0, 4, 60)
+    chain = np.concatenate(
+        [np.column_stack([along, 0 * along]), np.column_stack([4 + 0 * along, along])]
+    )
+    return chain, np.zeros(len(chain), int)
+
+
+def damage(names=tuple(PROTOCOLS)) -> pd.DataFrame:
+    """Return how well the honest clients' rows are labelled with one client that invents data.
+
+    Returns
+    -------
+    DataFrame
+        One row per protocol: the adjusted Rand index of the rows of ``A`` and ``B`` against the
+        truth, ``honest`` if ``C`` is honest and ``invented`` if it is not, and the number of
+        clients that the run ``excluded``.
+    """
+    rows = {}
+    for name in names:
+        parts, truth = make_parts(), make_parts()["A"][1]
+        scores = {}
+        for kind, third in (("honest", parts["C"]), ("invented", invented(name))):
+            clients = {
+                client: make_client(PROTOCOLS[name], *part)
+                for client, part in (parts | {"C": third}).items()
+            }
+            transport = FaultyTransport(clients)
+            clone(PROTOCOLS[name]).fit(transport)
+            labels = np.concatenate([clients[client].state.labels for client in "AB"])
+            scores[kind] = adjusted_rand_score(np.tile(truth, 2), labels)
+        rows[name] = scores | {"excluded": len(transport.ledger.lost)}
+    return pd.DataFrame(rows).T
+
+
+def _outcome(run: Run, undisturbed: Run, without: Run) -> str:
+    if run.error is not None:
+        return "stops"
+    if same(run.model, undisturbed.model):
+        return "undisturbed"
+    return "without" if same(run.model, without.model) else "partly"
+
+
+def by_request(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the outcomes of `outcomes` with one row per request and one column per fault."""
+    cells = table.pivot_table(
+        index=["protocol", "request"],
+        columns="fault",
+        values="outcome",
+        aggfunc=lambda found: ", ".join(sorted(set(found))),
+    )
+    order = table[["protocol", "request"]].drop_duplicates()
+    faults = [fault for fault in FAULTS if fault in cells]
+    return cells.loc[pd.MultiIndex.from_frame(order), faults]

@@ -1,0 +1,218 @@
+"""The parts of a page: parameters, figures, tables, badges, boxes."""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+from docutils import nodes
+from docutils.frontend import get_default_settings
+from docutils.utils import new_document
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def paths():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "notebooks")
+        patch.syspath_prepend(ROOT / "book/_ext")
+        yield
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return importlib.import_module("pages")
+
+
+@pytest.fixture(scope="module")
+def parameters():
+    return importlib.import_module("parameters")
+
+
+SOURCE = """eps = 0.5  # the radius
+sizes = [
+    10,  # small
+    20,
+]  # and large
+plain = None"""
+
+
+def test_meanings_of_parameters_are_the_comments_behind_them(parameters):
+    found = parameters.defaults(SOURCE)
+    assert found["eps"] == ("0.5", "the radius")
+    assert found["sizes"][1] == "small and large"
+    assert found["plain"] == ("None", "")
+
+
+def notebook_of(*, given):
+    cells = [nbformat.v4.new_code_cell(SOURCE, metadata={"tags": ["parameters"]})]
+    if given:
+        tags = {"tags": ["injected-parameters"]}
+        cells.append(nbformat.v4.new_code_cell(f"# Parameters\n{given}\n", metadata=tags))
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def test_the_table_shows_defaults_and_the_values_of_the_page(parameters):
+    notebook = notebook_of(given="eps = 2.0\nplain = None")
+    parameters.merge(notebook)
+    (cell,) = notebook.cells
+    assert cell.metadata["tags"] == ["parameters", "remove-input"]
+    shown = cell.outputs[0].data["text/html"]
+    assert "This page uses <code>eps = 2.0</code>." in shown  # plain has its default value
+    assert "<td><code>0.5</code></td><td><strong><code>2.0</code></strong></td>" in shown
+    values = {}
+    exec(cell.source, values)  # noqa: S102 - a downloaded page runs with the values of the page
+    assert values["eps"] == 2.0
+
+
+def test_a_page_without_given_values_uses_the_defaults(parameters):
+    notebook = notebook_of(given="")
+    parameters.merge(notebook)
+    assert "This page uses the defaults." in notebook.cells[0].outputs[0].data["text/html"]
+
+
+def test_all_parameters_of_a_page_in_the_pattern_have_a_meaning(parameters):
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = nbformat.read(path, as_version=4).cells
+        if any(cell.source.find("> **In short.**") >= 0 for cell in cells):
+            known = parameters.defaults(parameters.find(cells, "parameters").source)
+            assert [name for name, (_, meaning) in known.items() if not meaning] == [], path.stem
+
+
+def test_figure_fits_the_page_and_is_closed(pages):
+    with mpl.rc_context():
+        plt.subplots(1, 3, figsize=(15, 4))
+        shown = pages.figure("`A` < *B*.", name="fig-a-b", alt='"quoted"')
+    assert plt.get_fignums() == []
+    assert 'id="fig-a-b"' in shown
+    assert "<figcaption><code>A</code> &lt; <em>B</em>.</figcaption>" in shown
+    assert 'alt="&quot;quoted&quot;"' in shown
+    assert int(re.search(r'width="(\d+)"', shown)[1]) <= pages.PAGE_WIDTH * pages.PIXELS
+    assert repr(shown) == "Figure: `A` < *B*."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "horizontal", "alt": "x"}, "name must consist of 'fig'"),
+        ({"name": "fig-A", "alt": "x"}, "got 'fig-A'"),
+        ({"name": "fig-a", "alt": " "}, "alt of fig-a must be a text, got ' '"),
+    ],
+)
+def test_figure_refuses_bad_names_and_missing_texts(pages, arguments, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        pages.figure("A caption.", **arguments)
+
+
+def test_decimals_are_aligned_and_the_best_are_bold(pages):
+    frame = pd.DataFrame({"method": ["a", "b"], "printed": ["0.25", "1"], "ARI": [0.5, 0.75]})
+    styler = pages.styled(frame)
+    shown = pages.table(styler, caption="C.", name="tab-a", best={"ARI": "max"})
+    assert f">1{pages.POINT_SPACE}{2 * pages.FIGURE_SPACE}<" in shown
+    assert re.search(r"_row1_col2 {\s*font-weight: bold;", shown)
+    assert "C. Bold: the best of each column." in shown
+    by_row = pages.table(
+        pd.DataFrame({"a": [1.0, 3.0], "b": [2.0, 2.0]}), best="min", best_in="rows"
+    )
+    assert re.search(r"row0_col0, #T_\w+_row1_col1 {\s*font-weight: bold", by_row)
+
+
+def test_only_long_tables_are_folded(pages):
+    assert "<details" not in pages.table(pd.DataFrame({"a": np.arange(12)}))
+    shown = pages.table(pd.DataFrame({"a": np.arange(13)}))
+    assert "<summary>Show the 13 rows</summary>" in shown
+    assert "<label hidden>" in shown
+
+
+@pytest.mark.parametrize("option", [{"best": "most"}, {"best": "max", "best_in": "cells"}])
+def test_table_refuses_unknown_options(pages, option):
+    with pytest.raises(ValueError, match="got '(most|cells)'"):
+        pages.table(pd.DataFrame({"a": [1.0]}), **option)
+
+
+def test_table_keeps_the_caption_of_a_styler(pages):
+    styler = pd.DataFrame({"a": ["0.1 | 0.1"]}).style.set_caption("Each cell: printed | measured.")
+    shown = pages.table(styler, caption="Scores.", name="tab-scores")
+    assert "<figcaption>Scores. Each cell: printed | measured.</figcaption>" in shown
+    assert "<caption>" not in shown
+
+
+def test_badge_makes_stand_in_data_visible(pages):
+    data = SimpleNamespace(name="heart", source="stand-in", sha256=None, X=np.zeros((1234, 5)))
+    assert "background:#b3202c" in pages.badge(data)
+    assert repr(pages.badge(data)).startswith("heart: 1,234 rows × 5 features, STAND-IN DATA")
+    data.source, data.sha256 = "real", "ab12"
+    assert 'title="sha256 ab12"' in pages.badge(data)
+    assert "background" not in pages.badge(data)
+
+
+@pytest.fixture
+def document():
+    return new_document("page", get_default_settings())
+
+
+def apply(document, name):
+    extension = importlib.import_module("page_pattern")
+    getattr(extension, name)(document).apply()
+
+
+def test_a_quotation_with_a_title_becomes_a_box(document):
+    text = [nodes.Text(""), nodes.strong("", "In short."), nodes.Text(" Yes.")]
+    document += nodes.block_quote("", nodes.paragraph("", "", *text))
+    document += nodes.block_quote("", nodes.paragraph("", "", nodes.strong("", "Any words.")))
+    apply(document, "Boxes")
+    box, quotation = document.children
+    assert [type(child).__name__ for child in box] == ["title", "paragraph"]
+    assert box["classes"] == ["fedlib-box", "fedlib-in-short"]
+    assert box[1].astext() == "Yes."
+    assert isinstance(quotation, nodes.block_quote)
+
+
+def test_an_output_with_a_caption_becomes_a_target(pages, document):
+    box = nodes.admonition("", classes=["fedlib-box", "fedlib-in-short"])
+    plt.figure(figsize=(1, 1))
+    drawn = pages.figure("A *figure*.", name="fig-a", alt="nothing", in_short=True)
+    table = pages.table(pd.DataFrame({"a": [1]}), caption="A table.", name="tab-a")
+    document += [box, *(nodes.raw("", html, format="html") for html in (drawn, table))]
+    apply(document, "Captions")
+    extension = sys.modules["page_pattern"]
+    _, figure, listed = document.children
+    assert isinstance(figure, extension.CaptionedFigure)
+    assert isinstance(listed, extension.CaptionedTable)
+    assert set(document.nameids) == {"fig-a", "tab-a"}
+    assert extension.caption_text(figure) == "A figure."
+    assert 'href="#fig-a"' in box[0]["content"]  # the figure also stands in the box
+
+
+def test_headlines_count_the_kept_results(tmp_path):
+    headlines = importlib.import_module("headlines")
+    path = tmp_path / "fidelity.csv"
+    path.write_text("status\nexact\nexact\nexact\nwithin\n", encoding="utf-8")
+    numbers = headlines.count(path)
+    assert (numbers["n_published"], numbers["n_exact"], numbers["share_within"]) == (
+        "4",
+        "3",
+        "25%",
+    )
+    assert numbers["n_differs"] == "0"
+    names = set(re.findall(r"{{ (\w+) }}", (ROOT / "book/intro.md").read_text(encoding="utf-8")))
+    assert names
+    assert names <= set(numbers)
+
+
+def test_pictures_of_the_first_page_exist_for_both_themes_and_load_nothing():
+    text = (ROOT / "book/intro.md").read_text(encoding="utf-8")
+    pictures = re.findall(r"```{image} (\S+)\n:alt: (.{40,})\n:class: only-(light|dark)", text)
+    assert [theme for *_, theme in pictures] == ["light", "dark"] * 2
+    for address, _, theme in pictures:
+        assert f"-{theme}.svg" in address
+        drawn = (ROOT / "book" / address).read_text(encoding="utf-8")
+        assert re.findall(r'(?:href|src)="(?!#)[^"]*"', drawn) == []

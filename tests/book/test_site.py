@@ -1,0 +1,166 @@
+"""The built book as a site: links, downloads, images, search, wrong addresses, and the PDF."""
+
+import os
+import re
+import shutil
+import threading
+from functools import cache, partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from playwright.sync_api import sync_playwright
+from pypdf import PdfReader
+
+BUILD = Path(__file__).parents[2] / "_build"
+BUILT = BUILD / ("quick" if (BUILD / "quick/html/index.html").exists() else "full")
+BOOK = BUILT / "html"
+PDF = BUILT / "book.pdf"
+PAGES = [page for page in sorted(BOOK.rglob("*.html")) if "_static" not in page.parts]
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+
+pytestmark = [
+    pytest.mark.book,
+    pytest.mark.skipif(not PAGES, reason="no book is built: make book"),
+    pytest.mark.xdist_group("site"),
+]
+in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
+
+SCRIPT = re.compile(r"<script\b[^>]*>.*?</script>|<!--.*?-->", re.DOTALL)
+REFERENCE = re.compile(r'<(?:a|img|link|iframe|source)\b[^>]*?\s(?:href|src)="([^"]*)"')
+IMAGE = re.compile(r"<img\b[^>]*>")
+
+# Words that a reader may search for, and the page that must come first.
+SEARCHES = {
+    "HorizontalDBSCAN": "book/reference/fedlib.HorizontalDBSCAN.html",
+    "FederatedXGBClassifier": "book/reference/fedlib.FederatedXGBClassifier.html",
+    "CountCells": "book/reference/fedlib.horizontal_dbscan.html",
+    "split_rows": "book/reference/fedlib.partition.split_rows.html",
+    "TooFewClients": "book/reference/fedlib.protocol.TooFewClients.html",
+    "PPDBDC": "book/reference/fedlib.PPDBDC.html",
+    "glossary": "book/glossary.html",
+    "threat model": "book/conventions.html",
+    "bibliography": "book/bibliography.html",
+    "changelog": "book/changelog.html",
+}
+
+
+@cache
+def markup(page):
+    """Return a page without its scripts."""
+    return SCRIPT.sub("", page.read_text(encoding="utf-8"))
+
+
+@cache
+def identifiers(page):
+    """Return the places of a page to which a link can lead."""
+    return set(re.findall(r'\s(?:id|name)="([^"]+)"', markup(page)))
+
+
+def leads_nowhere(page, reference):
+    """Return whether a reference to the book has no file, or no place in its file."""
+    parts = urlsplit(reference.replace("&amp;", "&"))
+    if parts.scheme or parts.netloc:
+        return False
+    base = BOOK if parts.path.startswith("/") else page.parent
+    path = unquote(parts.path).lstrip("/")
+    target = Path(os.path.normpath(base / path)) if path else page
+    if target.is_dir():
+        target /= "index.html"
+    if parts.fragment and target.suffix == ".html" and target.is_file():
+        return unquote(parts.fragment) not in identifiers(target)
+    return not target.is_file()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(BOOK)))
+def test_links_images_and_downloads_exist(page):
+    references = sorted(set(REFERENCE.findall(markup(page))))
+    assert [reference for reference in references if leads_nowhere(page, reference)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(BOOK)))
+def test_images_have_alternative_texts(page):
+    assert [tag[:200] for tag in IMAGE.findall(markup(page)) if 'alt="' not in tag] == []
+
+
+def test_every_notebook_can_be_downloaded():
+    for page in BOOK.glob("notebooks/*.html"):
+        assert f"_sources/notebooks/{page.stem}.ipynb" in markup(page)
+        assert (BOOK / f"_sources/notebooks/{page.stem}.ipynb").exists()
+
+
+def test_pages_state_their_title_and_description_for_previews():
+    for page in [*BOOK.glob("notebooks/*.html"), *BOOK.glob("book/*.html")]:
+        tags = dict(re.findall(r'<meta property="og:(\w+)" content="([^"]*)"', markup(page)))
+        assert tags.keys() >= {"title", "description", "image"}, page.name
+    assert (BOOK / tags["image"].rpartition("_static")[1] / "tour.png").exists()
+
+
+class NotFoundHandler(SimpleHTTPRequestHandler):
+    """A server of files that answers wrong addresses with the book's own page, as hosts do."""
+
+    def log_message(self, *args):
+        """Print nothing."""
+
+    def send_error(self, code, *args):
+        """Send the page for wrong addresses."""
+        content = (BOOK / "404.html").read_bytes()
+        self.send_response(code)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@pytest.fixture(scope="module")
+def address():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(NotFoundHandler, directory=BOOK))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def tab(address):
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser.new_page()
+        browser.close()
+
+
+@in_browser
+@pytest.mark.parametrize(("words", "page"), SEARCHES.items(), ids=SEARCHES)
+def test_search_finds_the_page_first(tab, address, words, page):
+    tab.goto(f"{address}/search.html?q={words.replace(' ', '+')}")
+    first = tab.locator("#search-results ul.search li a").first
+    first.wait_for()
+    assert first.get_attribute("href").removeprefix("./").partition("#")[0] == page
+
+
+@in_browser
+def test_a_wrong_address_leads_back_to_the_book(tab, address):
+    failed = []
+    tab.on("requestfailed", lambda request: failed.append(request.url))
+    tab.on("pageerror", lambda error: failed.append(str(error)))
+    tab.goto(f"{address}/no/such/page.html")
+    assert "Page not found" in tab.title()
+    assert tab.evaluate("getComputedStyle(document.querySelector('h1')).fontFamily") != ""
+    assert failed == []
+    tab.click("text=the reference")
+    tab.wait_for_url("**/book/reference.html")
+
+
+@pytest.mark.skipif(not PDF.exists(), reason="no PDF is printed: make pdf")
+def test_pdf_is_tagged_and_has_an_outline():
+    book = PdfReader(PDF)
+    assert book.trailer["/Root"]["/MarkInfo"]["/Marked"]
+    assert book.trailer["/Root"]["/Lang"] == "en"
+    assert len(book.outline) > 0
+    assert len(book.pages) > 100
+    texts = [book.pages[number].extract_text() for number in (0, 50, 100)]
+    assert f"51 of {len(book.pages)}" in texts[1]
