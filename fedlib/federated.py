@@ -133,10 +133,14 @@ class Federated(BaseEstimator):
         The seed is recorded, so that the run that continues this one draws the same numbers.
         """
         parameters = self.get_params()
-        seedless = parameters.get("random_state", "none") is None
+        seedless = [  # also those of an estimator inside this one
+            name
+            for name, value in parameters.items()
+            if value is None and name.rpartition("__")[2] == "random_state"
+        ]
         seed = int(check_random_state(None).randint(2**31 - 1)) if seedless else 0
         seed = journal.begin(getattr(self, "name", type(self).__name__), parameters, seed)
-        return clone(self).set_params(random_state=seed) if seedless else self
+        return clone(self).set_params(**dict.fromkeys(seedless, seed)) if seedless else self
 
     def _run(
         self,

@@ -30,6 +30,7 @@ DENSITY = {"eps": 0.5, "min_samples": 4}
 # drawn.
 CASES = {
     "horizontal-dbscan": ({"cell_size": 0.5, "min_samples": 4, "border": "absorb"}, PARTS),
+    "summary": ({}, PARTS),
     "vertical-dbscan": (DENSITY, PARTS),
     "dbdc": (DENSITY, PARTS),
     "sdbdc": (DENSITY, PARTS),

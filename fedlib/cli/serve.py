@@ -229,7 +229,7 @@ def run_server(
             time.sleep(linger if outcome and sys.exc_info()[0] is not KeyboardInterrupt else 0)
         finally:
             transport.close(outcome)
-            if outcome is None:
+            if outcome is None and sys.exc_info()[0] is KeyboardInterrupt:
                 click.echo(f"the same command continues the run from {journal}", err=True)
 
 

@@ -28,7 +28,8 @@ pytest.importorskip("uvicorn")
 
 NEVER = ("", 0)
 JOURNAL = ["--journal", "run.journal"]
-PATIENT = ["--gone-after", "0.2", "--rejoin-timeout", ANSWER, "--request-timeout", ANSWER]
+TOKENS = ["--tokens", "tokens/clients.json"]
+PATIENT = ["--gone-after", "0.2", "--rejoin-timeout", 10 * ANSWER]
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def live_until_the_end(start, lives):
     """
     running = {name: begin(next(lives[name], NEVER)) for name, begin in start.items()}
     ended = {}
-    until = time.monotonic() + 3 * ANSWER
+    until = time.monotonic() + 5 * ANSWER
     while running:
         assert time.monotonic() < until, {name: one.output for name, one in running.items()}
         for name, one in list(running.items()):
@@ -74,7 +75,7 @@ def live_until_the_end(start, lives):
 def run_with_deaths(name, command, bind, *, server, sites):
     """Run a protocol; ``server`` and ``sites`` are the moments at which lives end."""
     outputs = ["--model-out", "model.npz", "--ledger-out", "ledger.csv"]
-    serve = ["serve", name, *flags(CASES[name].parameters), "--tokens", "tokens/clients.json"]
+    serve = ["serve", name, *flags(CASES[name].parameters), *TOKENS]
     serve += ["--bind", bind, *PATIENT, *JOURNAL, *outputs]
     start = {"server": lambda dies: command(*serve, dies=dies)}
     for i, arguments in enumerate(site_arguments(name)):
@@ -140,7 +141,9 @@ def test_an_interrupted_server_is_continued(command, site, bind):
     assert "the same command continues the run from run.journal" in server.ends(130)
     ledger = pd.read_csv(pd.io.common.StringIO(invoke("ledger", "run.journal")))
     assert set(ledger["message"]) == {"CountCells"}
-    assert refuse(*HORIZONTAL, "--min-samples", "5", "--clients", "3", *JOURNAL, "--bind", bind)
+    assert "with min_samples 4 instead of 5" in refuse(
+        *HORIZONTAL, "--min-samples", "5", *TOKENS, *JOURNAL, "--bind", bind
+    )
     server, url = serving(command, *JOURNAL, *PATIENT, bind=bind)
     sites.append(joining(command, url, SITES[2]))
     for one in (server, *sites):
@@ -164,5 +167,9 @@ def test_a_site_ends_when_another_run_is_served(command, site, bind):
 def test_what_is_no_journal(site):
     Path("labels.csv").write_text("label\n0\n")
     error = "Error: labels.csv is not a journal of fedlib"
-    assert refuse(*HORIZONTAL, "--clients", "1", "--journal", "labels.csv") == error
+    assert (
+        "with min_samples 4 instead of 5"
+        in refuse(*HORIZONTAL, "--clients", "1", "--journal", "labels.csv")
+        == error
+    )
     assert refuse("ledger", "labels.csv") == error

@@ -173,7 +173,7 @@ def test_another_process_can_join_only_when_the_present_one_is_silent():
     with pytest.raises(RefusedCall, match="already present"):
         session.join("second", 9.8)
     session.join("second", 9.9)
-    with pytest.raises(RefusedCall, match="another has replaced it"):
+    with pytest.raises(RefusedCall, match="another process of this client has joined"):
         session.call("first")
     session.call("second")
 

@@ -116,9 +116,9 @@ def test_a_call_needs_the_identifier_of_a_process_that_has_joined(start):
             for method, path in paths:
                 assert refused(link.request(method, path, headers={PROCESS: process}), 400)
         for method, path in paths[:2]:
-            assert refused(link.request(method, path), 409)  # it has not joined
+            assert refused(link.request(method, path), 428)  # it has not joined
         headers = {NUMBER: "1", PROCESS: "é".encode()}
-        assert refused(link.post("/reply", headers=headers), 409)
+        assert refused(link.post("/reply", headers=headers), 428)
 
 
 def test_a_message_that_is_too_large_is_refused(points, start):
