@@ -11,24 +11,24 @@ from fedlib import plots
 from fedlib.ledger import SERVER
 
 DARK, GREY = "#204a87", "#6b6b6b"
-SMALL = 9.5
+SMALL = 9
 
 
 def partitions(sets, medoids, clusters):
     """Draw each set once with the partition of CLARANS and once with the clusters of DBSCAN."""
     figure, axes = plt.subplots(
-        2, len(sets), figsize=(9, 6.4), layout="constrained", sharex=True, sharey=True
+        2, len(sets), figsize=(7.5, 5.6), layout="constrained", sharex=True, sharey=True
     )
     for (above, below), (name, (X, _)) in zip(axes.T, sets.items(), strict=True):
         of_set, chosen = medoids[name]
         plots.scatter(X, of_set, ax=above, size=5)
         above.plot(*X[chosen].T, "P", color="black", mec="white", ms=10)
         plots.scatter(X, clusters[name], ax=below, size=5)
-        above.set_title(name, fontsize=11)
+        above.set_title(name, fontsize=9)
         for ax in (above, below):
             ax.set(xticks=[], yticks=[])
     for ax, method in zip(axes[:, 0], ("CLARANS, k = 4", "DBSCAN"), strict=True):
-        ax.set_ylabel(method, fontsize=11)
+        ax.set_ylabel(method, fontsize=9)
     return figure
 
 
@@ -47,7 +47,7 @@ def metric_panels(X, centre, eps, inside):
         ax.scatter(*X[centre], s=110, c=plots.RED, marker="*", zorder=3)
         ax.add_patch(shapes[metric])
         shapes[metric].set(edgecolor=plots.RED, linewidth=1.5)
-        ax.set_title(f"{metric}: {near.sum()} points", fontsize=11)
+        ax.set_title(f"{metric}: {near.sum()} points", fontsize=9)
         window = np.array([-1.7, 1.7]) * eps
         ax.set(xlim=X[centre, 0] + window, ylim=X[centre, 1] + window, xticks=[], yticks=[])
         ax.set_aspect("equal")
@@ -63,14 +63,14 @@ def named_points(ax, X, names, labels, core=None):
             ax.plot(*x, "x", color="black", ms=7, mew=2)
         else:
             ax.plot(*x, "o", color=plots.colours([label])[0], ms=9)
-        ax.annotate(name, x, (6, 6), textcoords="offset points", fontsize=11)
+        ax.annotate(name, x, (6, 6), textcoords="offset points", fontsize=9)
     ax.set_aspect("equal")
     ax.set(xticks=[], yticks=[])
 
 
 def neighbourhood_circles(X, names, labels, core, eps):
     """Draw clusters with the circles of core points in black and of border points in grey."""
-    figure, ax = plt.subplots(figsize=(9, 4), layout="constrained")
+    figure, ax = plt.subplots(figsize=(7.5, 3.6), layout="constrained")
     for x, is_core, label in zip(X, core, labels, strict=True):
         if label >= 0:
             ax.add_patch(Circle(x, eps, fill=False, ec="black" if is_core else "#b5b5b5", lw=1))
@@ -82,7 +82,7 @@ def neighbourhood_circles(X, names, labels, core, eps):
 def moments(X, names, panels):
     """Draw the labels at several moments of a run, one panel per title."""
     figure, axes = plt.subplots(
-        2, 2, figsize=(9, 4), layout="constrained", sharex=True, sharey=True
+        2, 2, figsize=(7.5, 3.6), layout="constrained", sharex=True, sharey=True
     )
     for ax, (title, labels) in zip(axes.flat, panels.items(), strict=True):
         named_points(ax, X, names, labels)
@@ -109,7 +109,7 @@ def flow_chart(ledger, actions, title):
         )
     ]
     names = list(dict.fromkeys(e.receiver for e in ledger if e.sender == SERVER))
-    figure, ax = plt.subplots(figsize=(8.6, 1.1 + 1.25 * len(rows)), layout="constrained")
+    figure, ax = plt.subplots(figsize=(7.5, 1.1 + 1.25 * len(rows)), layout="constrained")
     middle = (len(names) - 1) / 2
     _box(ax, middle, 0, len(names), f"{SERVER}: starts the run")
     for row, ((_, to_server, message), entries) in enumerate(rows, 1):
@@ -127,9 +127,9 @@ def flow_chart(ledger, actions, title):
         text = f"{len(entries)} × {message}, {size:,} bytes"
         background = {"facecolor": "white", "edgecolor": "none", "pad": 2}
         place = {"ha": "center", "va": "center", "color": DARK, "bbox": background}
-        ax.text(middle, row - 0.5, text, fontsize=11, **place)
+        ax.text(middle, row - 0.5, text, fontsize=9, **place)
     ax.set(xlim=(-0.55, len(names) - 0.45), ylim=(len(rows) + 0.35, -0.35))
-    ax.set_title(title, fontsize=12)
+    ax.set_title(title)
     ax.axis("off")
     return figure
 
@@ -139,20 +139,20 @@ def _box(ax, x, y, width, text):
     corner = x - width / 2 + 0.02, y - 0.25
     style = {"facecolor": "#eef3fa", "edgecolor": DARK, "linewidth": 1}
     ax.add_patch(Rectangle(corner, width - 0.04, 0.5, **style))
-    ax.text(x, y, text, ha="center", va="center", fontsize=SMALL + 0.5)
+    ax.text(x, y, text, ha="center", va="center", fontsize=SMALL)
 
 
 def radius_curves(curves, eps):
     """Draw sorted MinPts-distances, one curve per name."""
-    figure, ax = plt.subplots(figsize=(8.4, 4), layout="constrained")
+    figure, ax = plt.subplots(figsize=(7.5, 4), layout="constrained")
     styles = [("black", "-"), (plots.BLUE, "-"), ("#e76300", "-"), ("#832db6", "-")]
     styles += [(GREY, "--"), (GREY, ":")]
     for (name, (share, distance)), (colour, style) in zip(curves.items(), styles, strict=True):
         ax.plot(share, distance, style, color=colour, lw=1.8, label=name)
     ax.axhline(eps, color=plots.RED, lw=1)
-    ax.text(0.55, eps, f"eps = {eps:g}", color=plots.RED, va="bottom", fontsize=11)
+    ax.text(0.55, eps, f"eps = {eps:g}", color=plots.RED, va="bottom", fontsize=9)
     ax.set(xlabel="share of the points, most isolated first", ylabel="distance to the MinPts-th")
-    ax.legend(fontsize=10.5)
+    ax.legend()
     return figure
 
 
@@ -198,7 +198,7 @@ def index_panels(panels, points, query, radius):
                 ax.add_patch(Rectangle(boxes.lower[node], *size, **style))
         ax.scatter(*points.T, s=1.5, c="#555", linewidths=0, zorder=2)
         ax.add_patch(Circle(query, radius, fill=False, ec=plots.RED, lw=1.8, zorder=4))
-        ax.set_title(f"{title}: {len(opened)} opened,\n{len(excluded)} excluded", fontsize=11)
+        ax.set_title(f"{title}: {len(opened)} opened,\n{len(excluded)} excluded", fontsize=9)
         ax.set(xticks=[], yticks=[])
         ax.set_aspect("equal")
     return figure
@@ -220,7 +220,7 @@ def leaf_size_plot(runs):
         ax.set_xscale("log", base=2)
         ax.set_xticks([4, 16, 64, 256], ["4", "16", "64", "256"])
         ax.set(xlabel="most points in a leaf", title=f"{counted} per query", ylim=(0, None))
-    axes[0].legend(fontsize=10.5)
+    axes[0].legend()
     return figure
 
 
@@ -238,5 +238,5 @@ def growth_plot(runs):
         ax.set_xticks(sizes.index, [f"{n / 1000:.0f}k" for n in sizes.index])
         ax.set_xticks([], minor=True)
     axes[0].set_ylabel("boxes and distances per query")
-    axes[1].legend(fontsize=10.5)
+    axes[1].legend()
     return figure

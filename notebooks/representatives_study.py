@@ -5,6 +5,7 @@ import numpy as np
 import study
 from matplotlib.collections import EllipseCollection, LineCollection
 from matplotlib.ticker import LogLocator
+from pages import PAGE_WIDTH
 
 from fedlib import plots
 
@@ -62,7 +63,7 @@ def coverage(X, owner, reply):
         circles(ax, reply.representatives[:n], reply.radii[:n], edgecolors="#555")
         ax.plot(*reply.representatives[:n].T, "k+", ms=6)
     for i in range(5):
-        place = {"textcoords": "offset points", "weight": "bold", "fontsize": 8}
+        place = {"textcoords": "offset points", "weight": "bold", "fontsize": 9}
         text = f"{i + 1}: {reply.weights[i]} points"
         left.annotate(text, reply.representatives[i], (17, 9), **place)
     left.set_title("party 0: the first five")
@@ -154,7 +155,7 @@ def parties_plot(runs, settings, title):
     figure, axes = plt.subplots(
         len(settings),
         2,
-        figsize=(8, 2.5 * len(settings) + 0.7),
+        figsize=(PAGE_WIDTH, 2.5 * len(settings) + 0.7),
         layout="constrained",
         sharex=True,
         sharey="row",
@@ -179,7 +180,7 @@ def parties_plot(runs, settings, title):
 def min_samples_plot(runs, settings):
     """Draw accuracy against MinPts, one panel per setting; DBDC's for the most parties."""
     n_parties = runs["n_clients"].max()
-    _, axes = study.panels(len(settings), width=3.1, height=3.2, sharey=True)
+    axes = setting_panels(len(settings), sharey=True)
     for ax, setting in zip(axes, settings, strict=True):
         of_set = runs[runs["setting"] == setting]
         dbdc = of_set[(of_set["method"] == "DBDC, core") & (of_set["n_clients"] == n_parties)]
@@ -199,7 +200,7 @@ def min_samples_plot(runs, settings):
         ax.axvline(1, color="0.6", lw=1)
         log_ticks(ax, [0.05, 0.2, 1, 5])
         ax.set(xlabel="MinPts / DBSCAN's", title=setting)
-    legend_below(axes, 4, "accuracy")
+    legend_below(axes, 2, "accuracy")
 
 
 def thin_cluster_plot(thinned):
@@ -221,7 +222,7 @@ def choice_plot(choices, settings):
     figure, axes = plt.subplots(
         2,
         len(settings),
-        figsize=(3.1 * len(settings), 5),
+        figsize=(min(3.1 * len(settings), PAGE_WIDTH), 5),
         layout="constrained",
         sharex=True,
         squeeze=False,
@@ -247,14 +248,14 @@ def anonymity_plot(anonymity, others, sizes):
 
     ``others`` has the results of SDBDC and DBDC, ``sizes`` the number of points of each setting.
     """
-    _, axes = study.panels(len(sizes), width=3.1, height=3.4, sharey=True)
+    axes = setting_panels(len(sizes), sharey=True)
     for ax, (setting, n_points) in zip(axes, sizes.items(), strict=True):
         for how, colour in SPLITS.items():
             rows = anonymity[(anonymity["setting"] == setting) & (anonymity["split"] == how)]
             ax.plot(rows["points each"], rows["accuracy"], "o-", color=colour, ms=4, label=how)
             for _, row in rows[rows["eps_rep / eps"].isin([0.1, 0.9])].iterrows():
                 place = row["points each"], row["accuracy"]
-                style = {"textcoords": "offset points", "fontsize": 7, "ha": "center"}
+                style = {"textcoords": "offset points", "fontsize": 9, "ha": "center"}
                 ax.annotate(f"{row['eps_rep / eps']:g}", place, (0, -12), **style)
             for method, marker in (("SDBDC", "^"), ("DBDC, core", "s")):
                 rows = others[(others["setting"] == setting) & (others["split"] == how)]
@@ -270,7 +271,7 @@ def anonymity_plot(anonymity, others, sizes):
 
 def held_back_plot(held_back, settings):
     """Draw accuracy against the smallest group that is sent, one panel per setting."""
-    _, axes = study.panels(len(settings), width=3.1, height=3.2, sharey=True)
+    axes = setting_panels(len(settings), sharey=True)
     keys = ["setting", "split", "eps_rep / eps"]
     groups = dict(list(held_back.groupby(keys)))
     for ax, setting in zip(axes, settings, strict=True):
@@ -281,7 +282,19 @@ def held_back_plot(held_back, settings):
                 ax.plot(rows["k"], rows["accuracy"], style, color=colour, ms=4, label=label)
         log_ticks(ax, [1, 2, 3, 5, 10, 20])
         ax.set(xlabel="k", title=setting)
-    legend_below(axes, 4, "accuracy")
+    legend_below(axes, 2, "accuracy")
+
+
+def setting_panels(n, **options):
+    """Return ``n`` axes, at most two in a row, of a figure as wide as the page."""
+    n_rows, n_columns = -(-n // 2), min(n, 2)
+    size = (PAGE_WIDTH if n > 1 else 4.6, 2.6 * n_rows + 0.9)
+    _, axes = plt.subplots(
+        n_rows, n_columns, figsize=size, layout="constrained", squeeze=False, **options
+    )
+    for ax in axes.flat[n:]:
+        ax.axis("off")
+    return axes.flat[:n]
 
 
 def log_ticks(ax, ticks):
@@ -294,7 +307,8 @@ def log_ticks(ax, ticks):
 def legend_below(axes, ncols, ylabel=None):
     """Put the legend of the first panel below the figure."""
     if ylabel is not None:
-        axes[0].set_ylabel(ylabel)
+        for ax in axes[::2]:  # the first panel of each row
+            ax.set_ylabel(ylabel)
     handles = axes[0].get_legend_handles_labels()
     ncols = min(ncols, 2 * len(axes))  # as wide as the panels
     axes[0].figure.legend(*handles, loc="outside lower center", ncols=ncols)
@@ -306,7 +320,7 @@ def legend_below(axes, ncols, ylabel=None):
 def index_plot(indexed):
     """Draw the time of DBSCAN with and without an index, one panel per setting."""
     groups = indexed.groupby("setting", sort=False)
-    _, axes = study.panels(len(groups), width=3, height=3.2, sharey=True)
+    axes = setting_panels(len(groups), sharey=True)
     for ax, (setting, rows) in zip(axes, groups, strict=True):
         for index, style in (("grid", "o-"), ("tree", "s-"), ("no index", "^--")):
             ax.plot(rows["points"], rows[index], style, ms=4, label=index)
@@ -330,7 +344,7 @@ def time_curves(ax, runs, x):
 
 def time_by_parties(runs, settings):
     """Draw time against the number of parties, one column of panels per setting."""
-    size = (3.1 * len(settings), 5.6)
+    size = (min(3.1 * len(settings), PAGE_WIDTH), 5.6)
     figure, axes = plt.subplots(
         2, len(settings), figsize=size, layout="constrained", sharey="col", squeeze=False
     )
@@ -344,14 +358,14 @@ def time_by_parties(runs, settings):
     for ax in axes[:, 0]:
         ax.set_ylabel("milliseconds")
     legend = axes[0, 0].get_legend_handles_labels()
-    figure.legend(*legend, loc="outside upper center", ncols=min(6, 2 * len(settings)))
+    figure.legend(*legend, loc="outside upper center", ncols=min(4, 2 * len(settings)))
 
 
 def time_by_size(runs, settings):
     """Draw time against the number of points, one panel per setting."""
-    _, axes = study.panels(len(settings), width=3.1, height=3.4)
+    axes = setting_panels(len(settings))
     for ax, setting in zip(axes, settings, strict=True):
         time_curves(ax, runs[runs["setting"] == setting], "points")
         ax.set(title=setting, xlabel="points")
         ax.xaxis.set_major_formatter(lambda x, _: f"{x / 1000:g}k")
-    legend_below(axes, 6, "milliseconds")
+    legend_below(axes, 4, "milliseconds")
