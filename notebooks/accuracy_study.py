@@ -53,7 +53,7 @@ def set_table(summary):
     """Return all means of every method on every data set."""
     shown = ["method", "dataset", "partition", "score", "worst site", "local", "best site"]
     shown += ["one site", "federated", "pooled", "loss", "delta"]
-    return study.table(summary.loc[summary["dataset"] != "all", shown], precision=3)
+    return summary.loc[summary["dataset"] != "all", shown]
 
 
 def own_table(summary):
