@@ -53,7 +53,7 @@ def set_table(summary):
     """Return all means of every method on every data set."""
     shown = ["method", "dataset", "partition", "score", "worst site", "local", "best site"]
     shown += ["one site", "federated", "pooled", "loss", "delta"]
-    return study.table(summary.loc[summary["dataset"] != "all", shown], precision=3)
+    return summary.loc[summary["dataset"] != "all", shown]
 
 
 def own_table(summary):
@@ -176,19 +176,19 @@ def flower_round():
         ax,
         ["strategy", "Flower's server", "each chosen client"],
         [
-            (0, 1, "configure_fit: whom to ask, and what"),
+            (0, 1, "configure_fit: whom to ask, what"),
             (1, 2, "fit instructions: parameters"),
             (2, 1, "fit response: updated parameters"),
             (1, 0, "aggregate_fit: the new model"),
             (0, 1, "configure_evaluate"),
-            (1, 2, "evaluate instructions: the new model"),
+            (1, 2, "evaluate instructions: new model"),
             (2, 1, "evaluate response: its score"),
             (1, 0, "aggregate_evaluate: the score"),
         ],
         "one round of Flower; the number of rounds is fixed",
     )
     for text in ax.texts:
-        text.set_fontsize(9.5)
+        text.set_fontsize(9)
 
 
 def rounds_plot(curves, sums):
