@@ -406,7 +406,7 @@ def change_plot(ax, change, order, printed):
 
 def tree_plot(tree, parts, names):
     """Draw a tree: each split with the rows of every client there, each leaf with its value."""
-    _, ax = plt.subplots(figsize=(11, 4.6))
+    _, ax = plt.subplots(figsize=(7.5, 4.6), layout="constrained")
     everywhere = [np.arange(len(X)) for X, _ in parts]
     places = {node: place for node, *place in _nodes(tree, parts, everywhere)}
     for node, (x, y, counts) in places.items():
@@ -414,11 +414,12 @@ def tree_plot(tree, parts, names):
         if not leaf:
             for child in (tree.left[node], tree.left[node] + 1):
                 ax.plot([x, places[child][0]], [y, places[child][1]], color="0.8", zorder=1)
-        text = f"{tree.value[node]:+.3f}" if leaf else split_text(tree, node, names)
+        split = split_text(tree, node, names).replace(" below", "\nbelow")
+        text = f"{tree.value[node]:+.3f}" if leaf else split
         colour = "#ffe2b8" if leaf else "#d7e9fa"
         box = {"boxstyle": "round", "facecolor": colour, "edgecolor": "none"}
         label = f"{text}\n{' | '.join(map(str, counts))}"
-        ax.text(x, y, label, ha="center", va="center", fontsize="small", bbox=box)
+        ax.text(x, y, label, ha="center", va="center", fontsize=9, bbox=box)
     ax.set(xlim=(-4.2, 4.2), ylim=(-3.4, 0.4))
     ax.axis("off")
 

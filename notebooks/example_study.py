@@ -120,7 +120,7 @@ def draw_trees(rows, splits):
     """
     depth = 1 + max(map(len, splits))
     figure, axes = plt.subplots(
-        1, len(rows), figsize=(8.4, 0.6 + 0.85 * depth), layout="constrained"
+        1, len(rows), figsize=(7.5, 0.6 + 0.85 * depth), layout="constrained"
     )
     figure.get_layout_engine().set(w_pad=0.02)
     for ax, (client, nodes) in zip(axes, rows.items(), strict=True):
