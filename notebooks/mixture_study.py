@@ -146,9 +146,9 @@ def outline(ax, mixture):
 
 def disclosure_plot(curve, bound):
     """Draw how close drawn points come to real ones, against the number of components."""
-    _, (left, right) = study.panels(2, width=4.4, height=3.4)
+    figure, (left, right) = study.panels(2, width=4.4, height=3.7)
     panels = {
-        left: ("to a real point", "fresh", "median distance / median real gap"),
+        left: ("to a real point", "fresh", "median distance / median gap"),
         right: ("very close", "fresh, very close", "share of very close points"),
     }
     for ax, (column, fresh, label) in panels.items():
@@ -157,7 +157,7 @@ def disclosure_plot(curve, bound):
         ax.axvline(bound, color=GREY, lw=1, ls=":", label="the estimator's bound")
         ax.set(xlabel="components", ylabel=label)
     left.set_yscale("log")
-    left.legend()
+    figure.legend(*left.get_legend_handles_labels(), ncols=3, loc="outside upper center")
 
 
 def set_curves(ax, runs, x, y, **style):
