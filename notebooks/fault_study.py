@@ -125,7 +125,7 @@ class FaultyTransport:
         self.sessions.ask(requests, self.now)
         late = [self.answer(name) for name in requests]
         while self.sessions.expire(self.now):
-            self.now = self.sessions.next_deadline()
+            self.now += 1.0
         for name, reply in filter(None, late):
             assert self.is_refused(name, reply)
         return {

@@ -26,7 +26,7 @@ def gallery(columns, row_titles):
     _, axes = plt.subplots(
         len(row_titles),
         len(columns),
-        figsize=(11, 5.6),
+        figsize=(7.5, 4.2),
         layout="constrained",
         sharex="col",
         sharey="col",
@@ -42,7 +42,7 @@ def gallery(columns, row_titles):
 
 def convergence_plot(differences):
     """Draw the largest difference from scikit-learn per round, one curve per covariance type."""
-    _, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
+    _, ax = plt.subplots(figsize=(7.5, 3.2), layout="constrained")
     for (kind, points), marker in zip(differences.items(), MARKERS, strict=False):
         rounds, largest = np.transpose(points)
         ax.loglog(rounds, np.maximum(largest, 1e-17), marker=marker, ms=4, label=kind)
@@ -96,7 +96,7 @@ def judge_silhouettes(runs, sets, components, n_clients):
 
 def silhouette_plot(runs, fidelity, names):
     """Draw the silhouette of every run, and the printed ones as red lines."""
-    _, ax = plt.subplots(figsize=(8, 3.4), layout="constrained")
+    _, ax = plt.subplots(figsize=(7.5, 3.4), layout="constrained")
     places = {"gmm": -0.2, "average": 0, "em": 0.2}
     for (method, shift), colour in zip(places.items(), (GREY, BLUE, "#ffa90e"), strict=True):
         x = runs["dataset"].map(names.index) + shift
@@ -146,9 +146,9 @@ def outline(ax, mixture):
 
 def disclosure_plot(curve, bound):
     """Draw how close drawn points come to real ones, against the number of components."""
-    _, (left, right) = study.panels(2, width=4.4, height=3.4)
+    figure, (left, right) = study.panels(2, width=4.4, height=3.7)
     panels = {
-        left: ("to a real point", "fresh", "median distance / median real gap"),
+        left: ("to a real point", "fresh", "median distance / median gap"),
         right: ("very close", "fresh, very close", "share of very close points"),
     }
     for ax, (column, fresh, label) in panels.items():
@@ -157,7 +157,7 @@ def disclosure_plot(curve, bound):
         ax.axvline(bound, color=GREY, lw=1, ls=":", label="the estimator's bound")
         ax.set(xlabel="components", ylabel=label)
     left.set_yscale("log")
-    left.legend()
+    figure.legend(*left.get_legend_handles_labels(), ncols=3, loc="outside upper center")
 
 
 def set_curves(ax, runs, x, y, **style):
