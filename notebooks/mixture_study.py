@@ -180,12 +180,12 @@ def components_plot(runs):
 
 def clients_plot(runs):
     """Draw agreement, noise and drawn points against the number of clients, for two settings."""
-    figure, axes = study.panels(3, width=3.6, height=3.6)
+    figure, axes = study.panels(3, width=3.6, height=4.6)
     styles = dict(zip(runs["setting"].unique(), ("-", ":"), strict=True))
     for setting, line in styles.items():
         for ax, y in zip(axes, ("ARI with DBSCAN", "noise", "drawn"), strict=True):
             set_curves(ax, runs[runs["setting"] == setting], "clients", y, ls=line)
-    axes[2].set_ylabel("drawn points, share of all")
+    axes[2].set_ylabel("drawn points (share)")
     handles, names = axes[0].get_legend_handles_labels()
     n_sets = runs["set"].nunique()
     figure.legend(handles[:n_sets], names[:n_sets], ncols=6, loc="outside upper center")
