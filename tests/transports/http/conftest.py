@@ -15,6 +15,8 @@ sys.path.append(str(Path(__file__).parent))
 
 from http_helpers import SITE, wait_for
 
+collect_ignore = ["load.py"]  # imported twice, it would define its messages twice
+
 
 @pytest.fixture(autouse=True)
 def all_threads_end():
