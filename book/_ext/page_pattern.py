@@ -19,7 +19,7 @@ from sphinx.util.osutil import relative_uri
 
 BOXES = {"In short.": "in-short", "In practice.": "in-practice", "Try it.": "try-it"}
 CAPTIONED = re.compile(
-    r'<figure class="(?P<classes>fedlib-(?P<kind>figure|table)[a-z -]*)" id="(?P<name>[a-z0-9-]+)">'
+    r'<figure class="(?P<classes>fedlib-(?P<kind>figure|table)[a-z -]*)" id="(?P<name>[\w-]+)">'
     r"(?P<content>.*)</figure>",
     re.DOTALL,
 )
@@ -82,7 +82,7 @@ class Captions(SphinxTransform):
             name = match["name"]
             captioned = KINDS[match["kind"]](
                 raw.rawsource,
-                names=[name],
+                names=[nodes.fully_normalize_name(name)],
                 classes=match["classes"].split(),
                 caption=caption[1],
                 content=CAPTION.sub("", match["content"], count=1),
