@@ -236,7 +236,7 @@ def size_limit(message_class: type[Message]) -> int:
     Examples
     --------
     >>> size_limit(Done)
-    11
+    18
     >>> size_limit(Labels) == MAX_BYTES
     True
     """

@@ -21,6 +21,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from numpy.typing import ArrayLike
 
 from fedlib.ledger import SERVER, Entry, Ledger
@@ -45,7 +46,7 @@ NOISE = "#8c8c8c"
 NO_CLUSTER = "#dcdcdc"
 FAILURE = "#b3202c"
 MARKERS = "osD^v"
-LETTER = 0.066  # width of a small letter, in inches
+LETTER = 0.0076  # width of a letter in inches, per point of its size
 WIDEST = 7.5  # width of a page, in inches
 LINE = 0.28  # height of one more line of small letters; the height of a row is 1
 BLUE = "#3f90da"
@@ -321,7 +322,8 @@ def sequence_diagram(
     if len(names) > len(shown):
         heads[rest] = f"{len(names) - len(shown)} more clients"
     width = min(1.5 * len(heads) + 1.5, WIDEST)
-    letters = int(width / len(heads) * max(heads) / LETTER)
+    letter = LETTER * FontProperties(size=_small()).get_size_in_points()
+    letters = int(width / len(heads) * max(heads) / letter)
     notes = [textwrap.wrap(row[0].discloses, letters) if row else [] for row in rows]
     heights = [1 + LINE * max(len(note) - 1, 0) for note in notes]
     if ax is None:

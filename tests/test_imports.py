@@ -86,6 +86,7 @@ def imported(module):
             names |= {
                 f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base
                 for alias in node.names
+                if (base, alias.name) != ("fedlib", "__version__")  # any module may use it
             }
     return names
 

@@ -18,10 +18,13 @@ from hypothesis.extra.numpy import arrays
 import fedlib
 from fedlib import (
     FederatedGaussianMixture,
+    FederatedPipeline,
     FederatedXGBClassifier,
     GaussianMixtureDBSCAN,
+    HorizontalDBSCAN,
     messages,
 )
+from fedlib.horizontal_dbscan import HorizontalDBSCANClient
 from fedlib.messages import (
     DTYPES,
     MAX_EMPTY_AXIS,
@@ -188,12 +191,16 @@ def conversations():
         *mixtures,
         GaussianMixtureDBSCAN(1.0, 2, random_state=0),
         FederatedXGBClassifier(2, method="histogram", max_depth=2),
+        FederatedPipeline(HorizontalDBSCAN(1.0, 2), scale="robust"),
     ):
         parts = [X[::2], X[1::2]]
         if estimator.name == "xgboost":
             parts = [(X[::2], y[::2]), (X[1::2], y[1::2])]
-        clients = {name: estimator.client_class(p) for name, p in zip("AB", parts, strict=True)}
-        recorder = Recorder(clients)
+        options = {}
+        if isinstance(estimator, FederatedPipeline):
+            options["client_class"] = HorizontalDBSCANClient
+        clients = [estimator.client_class(part, **options) for part in parts]
+        recorder = Recorder(dict(zip("AB", clients, strict=True)))
         estimator.fit(recorder)
         for exchange in recorder.exchanges:
             for message in (*exchange.requests.values(), *exchange.replies.values()):

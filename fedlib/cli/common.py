@@ -72,10 +72,11 @@ def extra(name: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if not error.name or error.name.partition(".")[0] == "fedlib":
+        package = (error.name or "fedlib").partition(".")[0]
+        if package == "fedlib":
             raise
         raise click.ClickException(
-            f'{error.name} is not installed: pip install "fedlib-study[{name}]"'
+            f'{package} is not installed: pip install "fedlib-study[{name}]"'
         ) from error
 
 

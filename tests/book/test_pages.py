@@ -88,6 +88,7 @@ def test_all_parameters_of_a_page_in_the_pattern_have_a_meaning(parameters):
 
 
 def test_figure_fits_the_page_and_is_closed(pages):
+    plt.close("all")  # those of other tests
     with mpl.rc_context():
         plt.subplots(1, 3, figsize=(15, 4))
         shown = pages.figure("`A` < *B*.", name="fig-a-b", alt='"quoted"')

@@ -181,8 +181,9 @@ def site_arguments(name):
     arguments = []
     for i, data in enumerate(case.data()):
         data.to_csv(f"{i}.csv", index=False)
-        token, labels = f"tokens/{i}.token", f"labels-{i}.csv"
-        given = ["--data", f"{i}.csv", "--token-file", token, "--labels-out", labels]
+        given = ["--data", f"{i}.csv", "--token-file", f"tokens/{i}.token"]
+        if name != "summary":  # which assigns no labels
+            given += ["--labels-out", f"labels-{i}.csv"]
         arguments.append([*given, *case.join.format(site=i).split()])
     return arguments
 

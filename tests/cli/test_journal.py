@@ -167,9 +167,5 @@ def test_a_site_ends_when_another_run_is_served(command, site, bind):
 def test_what_is_no_journal(site):
     Path("labels.csv").write_text("label\n0\n")
     error = "Error: labels.csv is not a journal of fedlib"
-    assert (
-        "with min_samples 4 instead of 5"
-        in refuse(*HORIZONTAL, "--clients", "1", "--journal", "labels.csv")
-        == error
-    )
+    assert refuse(*HORIZONTAL, "--clients", "1", "--journal", "labels.csv") == error
     assert refuse("ledger", "labels.csv") == error

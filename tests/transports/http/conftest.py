@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parent))
 
 from http_helpers import SITE, wait_for
 
-collect_ignore = ["load.py"]  # imported twice, it would define its messages twice
+collect_ignore = ["load.py", "site.py"]  # imported twice, they would define messages twice
 
 
 @pytest.fixture(autouse=True)
