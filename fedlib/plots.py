@@ -149,7 +149,7 @@ def compare(
     axes = figure.subplots(1, n, sharex=True, sharey=True, squeeze=False)
     for ax, (title, labels) in zip(axes[0], labellings.items(), strict=True):
         scatter(points, labels, title=title, ax=ax, size=size)
-        ax.set_title(textwrap.fill(ax.get_title(), int(scale * width / LETTER)), size=_small())
+        ax.set_title(textwrap.fill(ax.get_title(), int(scale * width / _letter())), size=_small())
     return figure
 
 
@@ -322,8 +322,7 @@ def sequence_diagram(
     if len(names) > len(shown):
         heads[rest] = f"{len(names) - len(shown)} more clients"
     width = min(1.5 * len(heads) + 1.5, WIDEST)
-    letter = LETTER * FontProperties(size=_small()).get_size_in_points()
-    letters = int(width / len(heads) * max(heads) / letter)
+    letters = int(width / len(heads) * max(heads) / _letter())
     notes = [textwrap.wrap(row[0].discloses, letters) if row else [] for row in rows]
     heights = [1 + LINE * max(len(note) - 1, 0) for note in notes]
     if ax is None:
@@ -389,6 +388,11 @@ def _small() -> float | str:
     """Return the size of small text, as the style in use has it for the labels of ticks."""
     size: float | str = mpl.rcParams["xtick.labelsize"]
     return size
+
+
+def _letter() -> float:
+    """Return the width of a letter of small text, in inches."""
+    return LETTER * FontProperties(size=_small()).get_size_in_points()
 
 
 def _box() -> dict[str, object]:

@@ -28,7 +28,7 @@ from fedlib.ledger import Ledger
 from fedlib.messages import MessageError, decode, encode
 from fedlib.protocol import run
 from fedlib.transports.http import new_token, service
-from fedlib.transports.http.sessions import MAX_CALLS
+from fedlib.transports.http.session import MAX_CALLS
 from fedlib.transports.http.wire import NUMBER, PROCESS
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from fedlib.transports.http import sessions as module
 from fedlib.transports.http.limits import Limits
+from fedlib.transports.http.session import MAX_CALLS
 from fedlib.transports.http.sessions import (
-    MAX_CALLS,
     TRANSITIONS,
     Event,
     IllegalTransition,

@@ -25,7 +25,7 @@ from fedlib.horizontal_dbscan import CountCells, HorizontalDBSCANClient
 from fedlib.messages import Declined, Failure, decode, encode
 from fedlib.protocol import Client
 from fedlib.transports.http import JoinError, client, join, new_token, service
-from fedlib.transports.http.sessions import MAX_CALLS
+from fedlib.transports.http.session import MAX_CALLS
 from fedlib.transports.http.wire import NUMBER, PROCESS
 
 
