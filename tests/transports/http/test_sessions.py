@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 
-from fedlib.transports.http import sessions as module
+from fedlib.transports.http import session as module
 from fedlib.transports.http.limits import Limits
 from fedlib.transports.http.session import MAX_CALLS
 from fedlib.transports.http.sessions import (
