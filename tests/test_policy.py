@@ -18,9 +18,11 @@ from fedlib import (
     VerticalDBSCAN,
 )
 from fedlib.alignment import AlignedClient
+from fedlib.federated import protocols
 from fedlib.horizontal_dbscan import CellCounts, CountCells, HorizontalDBSCANClient
 from fedlib.kmeans.messages import FindCentres, LocalCentres
 from fedlib.messages import Declined, Done, Labels, decode, encode, registry
+from fedlib.pipeline import PipelineClient
 from fedlib.policy import Allowed, GuardedClient, GuardedState, Policy, Rules
 from fedlib.policy.guard import omit_small
 from fedlib.protocol import LostState, TooFewClients
@@ -334,6 +336,24 @@ def test_every_reply_declares_its_groups_consistently():
             continue
         assert set(kind.row_counts or ()) <= set(kind.__struct_fields__), kind
         assert not kind.may_omit or kind.row_counts
+
+
+def test_the_replies_that_a_minimum_count_always_declines():
+    """The page lists their protocols. Clients of mixtures compute the sizes of components."""
+    kinds = [estimator.client_class for estimator in protocols().values()]
+    replies = {
+        request.reply
+        for kind in [*kinds, AlignedClient, PipelineClient]
+        for request in kind.handlers
+        if request.asks_for_data and request.reply.__module__.startswith("fedlib.")
+    }
+    assert {reply.__name__ for reply in replies if reply.may_omit} == {"CellCounts", "LocalCentres"}
+    mixtures = {"LocalMixture", "ImprovedMixture", "ClusterMixtures"}
+    columns = {"ValueMoments", "Extremes"}  # the client knows how many values a column has
+    single_rows = {"NeighbourBlock", "Pseudonyms", "LocalModel", "WeightedRepresentatives"}
+    sums = {"SplitProposals", "CandidateSums", "LeafSums", "Histograms"}
+    unknown = {reply.__name__ for reply in replies if reply.row_counts is None} - {"Done"}
+    assert unknown == mixtures | columns | single_rows | sums
 
 
 def test_leaving_out_small_groups_shortens_every_array_of_the_axis():

@@ -166,15 +166,14 @@ class GuardedClient(Client):
 
     def _record(self, message: Message, *, sent: bool) -> None:
         """Add a message to the ledger; it belongs to the step of the last request."""
-        ledger = self.ledger
-        size = len(encode(message))
-        step = ledger.entries[-1].step if ledger.entries else 0
+        entries, size, one = self._state.entries, len(encode(message)), Ledger()
+        step = (entries[-1][0] if entries else 0) + (not sent)
         sender, receiver = (self.name, SERVER) if sent else (SERVER, self.name)
-        ledger.record(step + (not sent), sender, receiver, message, size)
+        one.record(step, sender, receiver, message, size)
         self._state = msgspec.structs.replace(
             self._state,
             n_bytes=self._state.n_bytes + size * sent,
-            entries=(*self._state.entries, astuple(ledger.entries[-1])),
+            entries=(*entries, astuple(one.entries[0])),
         )
 
     def _permitted(self, request: Message) -> Message:
