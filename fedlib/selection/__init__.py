@@ -1,8 +1,15 @@
 """Choosing parameters without seeing the data.
 
-`DensitySuggestion` suggests a radius or a cell size for the density methods.
+`DensitySuggestion` suggests a radius or a cell size for the density methods, `KMeansSelection` and
+`GaussianMixtureSelection` the number of clusters.
 """
 
+from fedlib.selection.choices import KMeansChoice, MixtureChoice, select_kmeans, select_mixture
+from fedlib.selection.clusters import (
+    GaussianMixtureSelection,
+    GaussianMixtureSelectionClient,
+    KMeansSelection,
+)
 from fedlib.selection.density import (
     DensityCurves,
     DensitySuggestion,
@@ -18,9 +25,16 @@ __all__ = [
     "DensityCurves",
     "DensitySuggestion",
     "DensitySuggestionClient",
+    "GaussianMixtureSelection",
+    "GaussianMixtureSelectionClient",
+    "KMeansChoice",
+    "KMeansSelection",
+    "MixtureChoice",
     "PointsMagnitude",
     "ReportMagnitude",
     "find_knee",
+    "select_kmeans",
+    "select_mixture",
     "suggest_density",
     "suggest_parameters",
 ]

@@ -1,7 +1,7 @@
 """The k-distances of points, and their share in sparse cells, from the counts of cells.
 
 The k-distance of a point is its distance to its k-th nearest other point. The server knows only the
-number of points in each cell, so it takes the points as spread evenly over their cells.
+number of points in each cell.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def k_distances(
 
     Notes
     -----
-    Two points that are spread evenly over cells with the centres a and b have the mean squared
-    distance ``|a - b|**2 + n_features * cell_size**2 / 6``. The k-distance of a point is estimated
-    by the root of this value for the first cell, in the order of the distances of the centres, up
-    to which there are at least k other points.
+    The estimate is the distance of the centres of the point's cell and of the first cell, in the
+    order of these distances, up to which there are at least k other points. It is at least
+    ``cell_size * sqrt(n_features / 6)``, the root of the mean squared distance of two points that
+    are spread evenly over one cell.
 
     The time is O(n_cells * min_samples * log(n_cells)) for few features.
 
@@ -62,7 +62,7 @@ def k_distances(
 
     >>> cells, counts = np.array([[0], [2]]), np.array([3, 1])
     >>> k_distances(cells, counts, 1.0, min_samples=2)
-    (array([0.40824829, 2.04124145]), array([3, 1]))
+    (array([0.40824829, 2.        ]), array([3, 1]))
     """
     tree = cKDTree(cells.astype(np.float64))
     n_near = min(min_samples + 1, len(cells))  # no cell is empty
@@ -73,10 +73,11 @@ def k_distances(
         apart, rows = tree.query(tree.data[block], np.arange(1, n_near + 1))
         reached = np.cumsum(counts[rows], axis=1) > min_samples  # the point itself does not count
         nearest[block] = apart[np.arange(len(apart)), reached.argmax(axis=1)]
-    squares, where = np.unique(np.rint(np.square(nearest)), return_inverse=True)  # whole numbers
+    whole = np.rint(np.square(nearest))  # so that equal distances are equal numbers
+    squares, where = np.unique(np.maximum(whole, cells.shape[1] / 6), return_inverse=True)
     points = np.zeros(len(squares), np.int64)
     np.add.at(points, where, counts)
-    return cell_size * np.sqrt(squares + cells.shape[1] / 6), points
+    return cell_size * np.sqrt(squares), points
 
 
 def curve_ranks(counts: Counts) -> Numbers:
