@@ -10,6 +10,8 @@ from fedlib import HorizontalDBSCAN
 from fedlib.federated import protocols
 
 ROOT = Path(__file__).parents[2]
+# They describe columns or choose parameters: they are no clusterings to compare.
+NOT_DRAWN = {"summary", "suggest", "kmeans-selection", "gaussian-mixture-selection"}
 
 
 @pytest.fixture(scope="module")
