@@ -76,6 +76,9 @@ CASES = {
     "gaussian-mixture": Case({"n_components": 3, "random_state": 0}),
     "gaussian-mixture-dbscan": Case({**DENSITY, "n_components": 3, "random_state": 0}),
     "summary": Case({"rank_error": 0.1, "n_bins": 4}),
+    "suggest": Case({"min_samples": 4, "tolerance": 0.5}),
+    "kmeans-selection": Case({"max_clusters": 3, "n_init": 1, "random_state": 0}),
+    "gaussian-mixture-selection": Case({"max_components": 3, "random_state": 0}),
     "xgboost": Case({"n_trees": 3, "n_candidates": 4}, classes, "--target kind", target="kind"),
 }
 
@@ -182,7 +185,7 @@ def site_arguments(name):
     for i, data in enumerate(case.data()):
         data.to_csv(f"{i}.csv", index=False)
         given = ["--data", f"{i}.csv", "--token-file", f"tokens/{i}.token"]
-        if name != "summary":  # which assigns no labels
+        if name not in ("summary", "suggest"):  # which assign no labels
             given += ["--labels-out", f"labels-{i}.csv"]
         arguments.append([*given, *case.join.format(site=i).split()])
     return arguments
