@@ -7,6 +7,8 @@ from .pipeline.federated import FederatedPipeline as FederatedPipeline
 from .representatives.dbdc import DBDC as DBDC
 from .representatives.ppdbdc import PPDBDC as PPDBDC
 from .representatives.sdbdc import SDBDC as SDBDC
+from .scores.clustering import FederatedClusteringScore as FederatedClusteringScore
+from .scores.evaluation import FederatedEvaluation as FederatedEvaluation
 from .summary.federated import FederatedSummary as FederatedSummary
 from .vertical_dbscan import VerticalDBSCAN as VerticalDBSCAN
 

@@ -23,6 +23,7 @@ from fedlib.transports.in_process import InProcess
 
 RNG = np.random.default_rng(0)
 PARTS = [RNG.normal(size=(30, 2)) + 2 * site for site in range(3)]
+PREDICTIONS = [((X[:, 0] % 1), (X[:, 0] > 2).astype(int)) for X in PARTS]
 ROWS_WITH_CLASSES = [(X, (X[:, 0] > 2).astype(int)) for X in PARTS]
 DENSITY = {"eps": 0.5, "min_samples": 4}
 
@@ -31,6 +32,8 @@ DENSITY = {"eps": 0.5, "min_samples": 4}
 CASES = {
     "horizontal-dbscan": ({"cell_size": 0.5, "min_samples": 4, "border": "absorb"}, PARTS),
     "summary": ({}, PARTS),
+    "clustering-score": ({}, ROWS_WITH_CLASSES),
+    "evaluation": ({"n_bins": 5}, PREDICTIONS),
     "vertical-dbscan": (DENSITY, PARTS),
     "dbdc": (DENSITY, PARTS),
     "sdbdc": (DENSITY, PARTS),

@@ -335,6 +335,11 @@ class FederatedPipeline(Federated):
             ]
             del self.estimator_.labels_
 
+    def report(self) -> str:
+        """Return the result of the protocol's estimator as text."""
+        check_is_fitted(self, "model_")
+        return self.estimator_.report()
+
     @available_if(_inner_has("predict"))
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the predictions of the protocol's estimator for a raw table.
