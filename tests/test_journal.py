@@ -24,6 +24,7 @@ from fedlib.transports.in_process import InProcess
 
 RNG = np.random.default_rng(0)
 PARTS = [RNG.normal(size=(30, 2)) + 2 * site for site in range(3)]
+PREDICTIONS = [((X[:, 0] % 1), (X[:, 0] > 2).astype(int)) for X in PARTS]
 ROWS_WITH_CLASSES = [(X, (X[:, 0] > 2).astype(int)) for X in PARTS]
 DENSITY = {"eps": 0.5, "min_samples": 4}
 
@@ -35,6 +36,8 @@ CASES = {
     "suggest": ({"min_samples": 4, "tolerance": 0.9}, PARTS),
     "kmeans-selection": ({"max_clusters": 2, "n_init": 1, "max_iter": 1}, PARTS),
     "gaussian-mixture-selection": ({"max_components": 2, "max_rounds": 1, "tol": 0.0}, PARTS),
+    "clustering-score": ({}, ROWS_WITH_CLASSES),
+    "evaluation": ({"n_bins": 5}, PREDICTIONS),
     "vertical-dbscan": (DENSITY, PARTS),
     "dbdc": (DENSITY, PARTS),
     "sdbdc": (DENSITY, PARTS),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy.special import expit
 from sklearn.base import clone
 
 from fedlib import (
@@ -21,6 +22,8 @@ from fedlib import (
     PPDBDC,
     SDBDC,
     DensitySuggestion,
+    FederatedClusteringScore,
+    FederatedEvaluation,
     FederatedGaussianMixture,
     FederatedKMeans,
     FederatedXGBClassifier,
@@ -36,6 +39,8 @@ from fedlib.federated import protocols
 from fedlib.messages import Declined, Failure, arrays, decode, encode
 from fedlib.protocol import TooFewClients
 from fedlib.representatives.ppdbdc import PPDBDCClient
+from fedlib.scores.clustering import ClusteringScoreClient
+from fedlib.scores.evaluation import EvaluationClient
 from fedlib.testing import Recorder
 
 RNG = np.random.default_rng(0)
@@ -82,6 +87,8 @@ ESTIMATORS = {
     "xgboost, ended": FederatedXGBClassifier(**TREES, leaf="ended"),
     "xgboost, union": FederatedXGBClassifier(**TREES, method="union"),
     "xgboost, histogram": FederatedXGBClassifier(**TREES, method="histogram", max_bin=8),
+    "clustering score": FederatedClusteringScore(),
+    "evaluation": FederatedEvaluation(n_bins=9, n_groups=3),
 }
 
 # Strategies from annotations ---------------------------------------------------------------------
@@ -231,6 +238,10 @@ def random_reply(draw, reply):
 def make_client(estimator, name):
     if estimator.name == "xgboost":
         return BoostingClient((POINTS[name], CLASSES))
+    if estimator.name == "clustering-score":
+        return ClusteringScoreClient((POINTS[name], np.repeat([0, 1], 7)))
+    if estimator.name == "evaluation":
+        return EvaluationClient((expit(POINTS[name][:, 0] - 2), CLASSES))
     if estimator.name == "ppdbdc":
         return PPDBDCClient(POINTS[name], random_state=0)
     return protocols()[estimator.name].client_class(POINTS[name])

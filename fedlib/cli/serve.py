@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "serve"]
 
+MAX_REPORT = 2**20  # characters
 POLL = 0.1  # seconds between two looks at the progress
 
 
@@ -201,6 +202,8 @@ def run_server(
             estimator.fit(transport, min_clients=min_clients, journal=journal)
             transport.finish()
             outcome = "finished"
+        if report := estimator.report():
+            click.echo(printable(report, MAX_REPORT))
         if model_out:
             with writing(model_out):
                 save(estimator, model_out)

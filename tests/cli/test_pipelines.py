@@ -75,6 +75,9 @@ def test_a_summary_of_raw_tables(command, raw_site):
     parts = [part.replace({"sex": {"": None}}) for part in tables()]
     here = FederatedSummary(categorical=["y"]).fit(parts).to_frame()
     pd.testing.assert_frame_equal(models.load("summary.json").to_frame(), here)
+    table = server.output[server.output.index("content") :].splitlines()
+    kinds = [line.split()[:2] for line in table[1:4]]
+    assert kinds == [["x", "numbers"], ["y", "text"], ["sex", "text"]]
 
 
 def test_a_site_names_the_pipeline_to_join_with_raw_rows(raw_site):
