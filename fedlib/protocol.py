@@ -202,7 +202,9 @@ class Client:
             for name, method in vars(cls).items()
             if hasattr(method, "request_class")
         }
-        cls.handlers = marked | cls.handlers
+        for base in cls.__bases__:
+            marked |= getattr(base, "handlers", {})
+        cls.handlers = marked
 
     @property
     def n_features(self) -> int:
@@ -453,7 +455,7 @@ def _reason_to_stop(replies: Replies, n_clients: int, needed: int) -> Exception 
         return TooFewClients(f"{remaining} of {n_clients} clients remain, {needed} are needed")
     if len(replies.declined) == remaining:
         which = "every remaining client" if replies.lost else "every client"
-        return ValueError(f"{which} is passive, so nobody shares any data")
+        return ValueError(f"{which} is passive or declined, so nobody shares any data")
     return None
 
 
