@@ -11,7 +11,7 @@ from typing import Any
 
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
-__all__ = ["one_thread"]
+__all__ = ["limit_openmp", "one_thread"]
 
 Limits = list[tuple[Any, int]]  # pairs of a loaded library and a number of threads
 
@@ -49,11 +49,19 @@ def one_thread() -> Iterator[None]:
         _set(openmp_before)
 
 
+def limit_openmp() -> None:
+    """Limit OpenMP to one thread for all work of the calling thread.
+
+    Such a thread enters `one_thread` at little cost.
+    """
+    _limit("openmp")
+
+
 def _limit(kind: str) -> Limits:
-    """Limit these libraries to one thread and return their previous limits."""
+    """Limit these libraries to one thread; return the previous limits of those that had others."""
     libraries = _loaded_libraries(kind, len(sys.modules))
-    before = [(library, library.get_num_threads()) for library in libraries]
-    _set([(library, 1) for library in libraries])
+    before = [(library, n) for library in libraries if (n := library.get_num_threads()) != 1]
+    _set([(library, 1) for library, _ in before])
     return before
 
 
@@ -64,6 +72,8 @@ def _loaded_libraries(kind: str, n_modules: int) -> list[Any]:
 
 
 def _set(limits: Limits) -> None:
+    if not limits:
+        return
     # OpenBLAS obeys only the first thread that called it, until that thread gives up control.
     OpenBLASController.clear_controlling_thread(force=True)
     for library, n_threads in limits:
