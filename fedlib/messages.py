@@ -111,7 +111,7 @@ class Array:
         is_float = value.dtype.kind == "f"
         if is_float or self.ge is not None or self.le is not None:
             for piece in _pieces(value):
-                if is_float and not np.isfinite(piece).all():
+                if is_float and np.count_nonzero(np.isfinite(piece)) < piece.size:
                     return "must be finite"
                 if self.ge is not None and piece.min() < self.ge:
                     return f"must be at least {self.ge}"

@@ -11,12 +11,13 @@ from typing import Any
 
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
-__all__ = ["limit_openmp", "one_thread"]
+__all__ = ["one_thread"]
 
 Limits = list[tuple[Any, int]]  # pairs of a loaded library and a number of threads
 
 _lock = threading.Lock()
 _blas_users = 0  # threads inside `one_thread`; changed only with the lock
+_local = threading.local()
 _blas_before: Limits = []  # the limits that the first of them found
 
 
@@ -25,7 +26,7 @@ def one_thread() -> Iterator[None]:
     """Limit BLAS and OpenMP to one thread while the block runs.
 
     OpenMP's limit belongs to the calling thread. The limit of BLAS belongs to the process, so it is
-    restored when the last thread leaves its block.
+    restored when the last thread leaves its block. A block inside another one changes nothing.
 
     Examples
     --------
@@ -34,27 +35,24 @@ def one_thread() -> Iterator[None]:
     ...     product = np.eye(2) @ np.ones((2, 2))
     """
     global _blas_users, _blas_before
+    if getattr(_local, "is_inside", False):
+        yield
+        return
     openmp_before = _limit("openmp")
     with _lock:
         _blas_users += 1
         if _blas_users == 1:
             _blas_before = _limit("blas")
+    _local.is_inside = True
     try:
         yield
     finally:
+        _local.is_inside = False
         with _lock:
             _blas_users -= 1
             if _blas_users == 0:
                 _set(_blas_before)
         _set(openmp_before)
-
-
-def limit_openmp() -> None:
-    """Limit OpenMP to one thread for all work of the calling thread.
-
-    Such a thread enters `one_thread` at little cost.
-    """
-    _limit("openmp")
 
 
 def _limit(kind: str) -> Limits:
