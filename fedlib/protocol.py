@@ -404,7 +404,9 @@ def _exchange(
     ``shared`` are the clients that have shared data. Such a client may no longer decline: a result
     that contains one half of its data would be silently wrong. It is added to when others share.
     """
-    sent = {name: encode(request) for name, request in requests.items()}
+    distinct = {id(request): request for request in requests.values()}
+    encoded = {key: encode(request) for key, request in distinct.items()}  # a broadcast only once
+    sent = {name: encoded[id(request)] for name, request in requests.items()}
     for name, request in requests.items():
         ledger.record(step, SERVER, name, request, len(sent[name]))
     if journal is None:
