@@ -218,10 +218,10 @@ class FederatedPipeline(Federated):
     *Cost.* Means and extremes take one round, medians and quartiles at most 8. On a transport that
     rebuilds the client for each request, the table is transformed each time.
 
-    *Unusual columns.* A constant column becomes 0. A column without values at some clients is filled
-    like any gap; one without values at all clients is an error. Numbers that are codes become
-    categories if `categorical` lists them. A client with one row takes part like any other, but
-    its mean is its row. Dates, columns that differ between clients, and too many categories are
+    *Unusual columns.* A constant column becomes 0. A column without values at some clients is
+    filled like any gap; one without values at all clients is an error. Numbers that are codes
+    become categories if `categorical` lists them. A client with one row takes part like any other,
+    but its mean is its row. Dates, columns that differ between clients, and too many categories are
     errors that name the column.
 
     If a client is lost during the preprocessing, its statistics are computed again without it.
