@@ -21,13 +21,16 @@ from fedlib import (
     DBDC,
     PPDBDC,
     SDBDC,
+    DensitySuggestion,
     FederatedClusteringScore,
     FederatedEvaluation,
     FederatedGaussianMixture,
     FederatedKMeans,
     FederatedXGBClassifier,
     GaussianMixtureDBSCAN,
+    GaussianMixtureSelection,
     HorizontalDBSCAN,
+    KMeansSelection,
     VerticalDBSCAN,
 )
 from fedlib.agreement import Disagreement
@@ -62,6 +65,9 @@ ESTIMATORS = {
     "sdbdc": SDBDC(**DENSITY),
     "sdbdc, few": SDBDC(**DENSITY, n_representatives=5, coverage=0.9),
     "ppdbdc": PPDBDC(**DENSITY),
+    "suggest": DensitySuggestion(2, tolerance=0.8),
+    "kmeans selection": KMeansSelection(2, n_init=1, max_iter=2, random_state=0),
+    "mixture selection": GaussianMixtureSelection(2, max_rounds=2, tol=0, random_state=0),
     "kmeans, one shot": FederatedKMeans(2, random_state=0),
     "kmeans, Lloyd": FederatedKMeans(2, method="lloyd", random_state=0, max_iter=4),
     "kmeans, Lloyd from a start": FederatedKMeans(

@@ -31,7 +31,7 @@ from fedlib.messages import Done, Labels
 from fedlib.protocol import Flow, handles
 from fedlib.validation import Interval, StrOptions, check_points
 
-__all__ = ["FederatedKMeans", "FederatedKMeansClient"]
+__all__ = ["FederatedKMeans", "FederatedKMeansClient", "draw_seed"]
 
 Points = NDArray[np.float64]
 
@@ -237,7 +237,7 @@ class FederatedKMeans(Federated):
     def _flow(self) -> Flow[KMeansModel]:
         n_clusters = int(self.n_clusters)
         init = self._check_init()
-        seed = _seed(self.random_state)
+        seed = draw_seed(self.random_state)
         stop = int(self.n_init), int(self.max_iter), float(self.tol), seed
         if self.method == "one_shot":
             return one_shot(n_clusters, float(self.update_fraction), bool(self.weighted), *stop)
@@ -326,7 +326,7 @@ def _check_coordinates(name: str, X: Points) -> Points:
     return X
 
 
-def _seed(random_state: Any) -> int:
+def draw_seed(random_state: Any) -> int:
     """Return an int unchanged, and otherwise a seed that is drawn."""
     if isinstance(random_state, Integral):
         return int(random_state)

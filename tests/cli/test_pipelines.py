@@ -9,7 +9,7 @@ from cli_helpers import HORIZONTAL, SITES, invoke, joining, refuse, rows, servin
 
 from fedlib import FederatedPipeline, FederatedSummary, HorizontalDBSCAN, models
 
-pytest.importorskip("flask")
+pytest.importorskip("starlette")
 
 RULES = ["--scale", "standard", "--impute", "median", "--encode", "one_hot"]
 NAME = "pipeline/horizontal-dbscan"

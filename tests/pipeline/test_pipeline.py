@@ -201,7 +201,7 @@ def test_over_flower():
 
 
 def test_over_http(tmp_path):
-    pytest.importorskip("flask")
+    pytest.importorskip("starlette")
     from concurrent.futures import ThreadPoolExecutor
 
     from fedlib.transports.http import HTTP, digest, join, new_token

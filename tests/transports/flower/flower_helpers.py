@@ -62,6 +62,9 @@ PROTOCOLS = {
     "clustering-score": ({}, _supervised),
     "evaluation": ({"n_bins": 5}, _predictions),
     "summary": ({"quantiles": [0.5]}, _blobs),
+    "suggest": ({"min_samples": 4}, _blobs),
+    "kmeans-selection": ({"max_clusters": 3, "n_init": 1, "random_state": 0}, _blobs),
+    "gaussian-mixture-selection": ({"max_components": 2, "random_state": 0}, _blobs),
     "xgboost": ({"n_trees": 3, "n_candidates": 4}, _supervised),
 }
 OURS = [name for name, kind in protocols().items() if kind.__module__.startswith("fedlib.")]
