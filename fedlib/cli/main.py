@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -87,6 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(OneLine("error: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    warnings.showwarning = _show_warning
     try:
         sys.exit(cli.main(arguments, "fedlib", standalone_mode=False) or 0)
     except click.exceptions.Exit as done:
@@ -97,6 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+
+
+def _show_warning(message: Warning | str, *place: Any, **further: Any) -> None:
+    """Print a warning without its place in the code."""
+    click.echo(f"warning: {printable(str(message))}", err=True)
 
 
 class OneLine(logging.Formatter):

@@ -308,10 +308,6 @@ class FederatedSummary(Federated):
         }
         return pd.DataFrame(columns, index=pd.Index(model.features, dtype=object))
 
-    def report(self) -> str:
-        """Return the table of statistics as text."""
-        return str(self.to_frame().to_string(na_rep="", float_format="{:.6g}".format))
-
     def _top(self, j: int) -> str | None:
         names, counts = self.model_.categories[j], self.model_.category_counts[j]
         return names[int(counts.argmax())] if names else None
