@@ -48,6 +48,7 @@ AROUND = {
         "models",
         "partition",
         "plots",
+        "policy",
         "score_plots",
         "site",
         "testing",

@@ -21,6 +21,7 @@ __all__ = ["cli", "main"]
 # the list of commands imports none of them.
 COMMANDS = {
     "flower": ("flower", "flower", "Run the protocols on Flower."),
+    "inspect": ("inspect", "inspect_command", "Take part and see every reply before it is sent."),
     "join": ("join", "join", "Take part in the run at URL as one site."),
     "ledger": ("ledger", "show_ledger", "Print the ledger of the run in a journal."),
     "predict": ("predict", "predict", "Write the clusters or classes of new rows."),
@@ -86,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     handler = logging.StreamHandler()
-    handler.setFormatter(OneLine("error: %(message)s"))
+    handler.setFormatter(OneLine("%(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     warnings.showwarning = _show_warning
     try:
@@ -113,4 +114,5 @@ class OneLine(logging.Formatter):
         return ""
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record).rstrip())
+        level, _, text = super().format(record).rstrip().partition(": ")
+        return printable(f"{level.lower()}: {text}")
