@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,17 +18,18 @@ from fedlib.cli.common import (
     check_folder,
     extra,
     options_for_rows,
-    printable,
     read_rows,
     writing,
 )
+from fedlib.cli.log import report
+from fedlib.texts import printable
 
 if TYPE_CHECKING:
     from fedlib.files import Table
     from fedlib.messages import Message
     from fedlib.protocol import Client
 
-__all__ = ["join"]
+__all__ = ["JoinCommand", "client_arguments", "join", "raw_tables", "read_token"]
 
 EXTENDED = "fedlib.cli.join.extended"
 
@@ -76,7 +78,7 @@ class JoinCommand(click.Command):
     " may be text and have gaps.",
 )
 @click.option(
-    "--ca", type=EXISTING, help="The certificate (PEM) of the authority that certified the server."
+    "--ca", type=EXISTING, help="The authority (PEM) that has signed the server's certificate."
 )
 @click.option(
     "--state-dir",
@@ -91,7 +93,7 @@ class JoinCommand(click.Command):
     help="Seconds during which calls are repeated while the server does not answer.",
 )
 @click.option("--insecure", is_flag=True, help="Allow plain HTTP to other machines.")
-@click.option("--proxy", help="The proxy that leads to the server, http://host:port.")
+@click.option("--proxy", help="The proxy for the calls to the server, http://host:port.")
 def join(
     url: str,
     data: Path,
@@ -110,9 +112,9 @@ def join(
 
     The token is read from --token-file, or else from the environment variable FEDLIB_TOKEN.
     """
-    arguments = _client_arguments(options)
-    secret = _read_token(token_file)
-    raw = protocol is not None and _check_protocol(protocol)
+    arguments = client_arguments(options)
+    secret = read_token(token_file)
+    raw = raw_tables(protocol)
     table = read_rows(data, columns, target, sample_weight, ids, no_header, raw)
 
     def make(served: str) -> Client:
@@ -128,25 +130,28 @@ def join(
     state = _take_part(url, make, secret, **options)
     if labels_out:
         _write_labels(labels_out, state, table)
-    click.echo("finished", err=True)
+    report("finished")
 
 
-def _client_arguments(options: dict[str, Any]) -> dict[str, Any]:
+def client_arguments(options: dict[str, Any]) -> dict[str, Any]:
     """Take the arguments of the client out of the options and return them."""
     names = [name for name in options if name.startswith(CLIENT)]
     arguments = {name.removeprefix(CLIENT): options.pop(name) for name in names}
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def _read_token(file: Path | None) -> str:
+def read_token(file: Path | None) -> str:
+    """Return the site's token from a file or the environment."""
     text = file.read_text(errors="replace") if file else os.environ.get("FEDLIB_TOKEN", "")
     if not text.strip():
         raise click.UsageError("the token is missing: use --token-file or FEDLIB_TOKEN")
     return text.strip()
 
 
-def _check_protocol(protocol: str) -> bool:
-    """Return whether the protocol takes raw tables; refuse an unknown protocol."""
+def raw_tables(protocol: str | None) -> bool:
+    """Return whether the agreed protocol takes raw tables; refuse an unknown protocol."""
+    if protocol is None:
+        return False
     from fedlib.federated import protocols
     from fedlib.site import find_estimator, takes_raw_tables
 
@@ -175,7 +180,8 @@ def _take_part(
 
     def make_once(served: str) -> Client:
         made.append(make(served))
-        click.echo(f"joined {served} with {len(made[0].X)} rows", err=True)
+        n_rows = len(made[0].X)
+        report(f"joined {served} with {n_rows} rows", {"protocol": served, "rows": n_rows})
         return made[0]
 
     try:
@@ -186,7 +192,7 @@ def _take_part(
         state = kept_state(state_dir) if state_dir else None
         if getattr(state, "labels", None) is None:
             raise click.ClickException(str(error)) from error
-        click.echo(f"{error}; using the labels saved in {state_dir}", err=True)
+        report(f"{error}; using the labels saved in {state_dir}", level=logging.WARNING)
         return state
     except (JoinError, ValueError) as error:
         raise click.ClickException(printable(str(error))) from error

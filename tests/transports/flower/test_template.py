@@ -1,6 +1,7 @@
 """The app's template on a grid in this process."""
 
 import importlib
+import logging
 import re
 import sys
 import tomllib
@@ -66,6 +67,33 @@ def test_the_app_refuses_an_unknown_protocol(app):
     grid = GridInProcess(app[0], 3, app[2] | {"protocol": "kmean"})
     with pytest.raises(ValueError, match="protocol must be one of .*kmeans.*; got 'kmean'"):
         serve(app, grid)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error"),
+    [
+        ("cel_size = 1.0, min_samples = 2", "has no parameter cel_size; it has cell_size, min_"),
+        ("min_samples = 2", "horizontal-dbscan needs the parameter cell_size"),
+        ("cell_size = 1.0 min_samples", "parameters must be like .*, got 'cell_size = 1.0 min"),
+        ("cell_size = -1.0, min_samples = 2", "'cell_size' parameter of HorizontalDBSCAN must be"),
+    ],
+)
+def test_a_mistake_in_the_parameters_is_one_line_in_the_log(app, parameters, error, caplog):
+    """Flower logs the exception that ends its ServerApp, as here."""
+    grid = GridInProcess(app[0], 3, app[2] | {"parameters": parameters})
+    with pytest.raises(ValueError, match=error) as raised:
+        serve(app, grid)
+    flower = logging.getLogger("flwr")
+    flower.addHandler(caplog.handler)
+    try:
+        flower.error("%s raised an exception", "ServerApp", exc_info=raised.value)
+        flower.error("%s raised an exception", "ServerApp", exc_info=KeyError("x"))
+    finally:
+        flower.removeHandler(caplog.handler)
+    ours, other = caplog.records[-2:]
+    assert re.match(f"ServerApp raised an exception: .*{error}", ours.getMessage())
+    assert ours.exc_info is None
+    assert other.exc_info[0] is KeyError  # not a mistake of the user
 
 
 @pytest.fixture
