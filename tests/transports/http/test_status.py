@@ -145,7 +145,7 @@ def test_thousands_of_clients_are_counted_and_some_are_described():
         assert shown[:3] == ["site-1000", "site-2000", "site-2940"]
         assert (len(shown), len(status.clients)) == (100, 100)
         assert status.states["waiting"] == 2938
-        assert "Clients: 2938 of 3000 present" in page  # one has left, and one is lost
+        assert "Clients: 2939 of 3000 present" in page  # one has left; the lost one is present
         assert "<p>2,900 more: 2,900 waiting.</p>" in page
         assert len(page) < 50_000
         for name in names:  # so that the end is not delayed
