@@ -30,9 +30,10 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.journal import Journal
+from fedlib.journal import Journal, JournalError
 from fedlib.ledger import SERVER, Ledger
 from fedlib.messages import Declined, Failure, Message, MessageError, decode, encode
+from fedlib.texts import printable
 from fedlib.threads import one_thread
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "Replies",
     "TooFewClients",
     "Transport",
+    "follows_from_replies",
     "handles",
     "run",
     "serve",
@@ -147,6 +149,20 @@ class Reject:
 
 class TooFewClients(RuntimeError):
     """Fewer clients remain than the run needs. The text names each lost client and the reason."""
+
+
+def follows_from_replies(error: type[BaseException]) -> bool:
+    """Return whether a run that ended with an error would end with it again when continued.
+
+    `TooFewClients` and the ValueError of a flow follow from the recorded replies. An interruption,
+    an error of the journal or of the disk, and an error in the code do not.
+
+    Examples
+    --------
+    >>> follows_from_replies(ValueError), follows_from_replies(JournalError)
+    (True, False)
+    """
+    return issubclass(error, ValueError | TooFewClients) and not issubclass(error, JournalError)
 
 
 class LostState(RuntimeError):
@@ -385,7 +401,7 @@ def _reject(rejected: Reject, step: int, requests: Mapping[str, Message], ledger
     """Record that clients leave the run because of their last replies."""
     for name, reason in rejected.reasons.items():
         request = type(requests[name]).__name__
-        logger.warning(REJECTED, name, request, reason)
+        logger.warning(REJECTED, name, request, printable(reason))
         ledger.lost[name] = f"InvalidReply at {request}, step {step}"
 
 
@@ -432,7 +448,9 @@ def _exchange(
     ``shared`` are the clients that have shared data. Such a client may no longer decline: a result
     that contains one half of its data would be silently wrong. It is added to when others share.
     """
-    sent = {name: encode(request) for name, request in requests.items()}
+    distinct = {id(request): request for request in requests.values()}
+    encoded = {key: encode(request) for key, request in distinct.items()}  # a broadcast only once
+    sent = {name: encoded[id(request)] for name, request in requests.items()}
     for name, request in requests.items():
         ledger.record(step, SERVER, name, request, len(sent[name]))
     if journal is None:
@@ -475,7 +493,7 @@ def _read(name: str, data: bytes, request: Message) -> tuple[Message, Any]:
         reply = decode(data, request.reply, *may_decline, Failure)
         accepted = request.accept(reply) if isinstance(reply, request.reply) else None
     except MessageError as error:
-        logger.warning(REJECTED, name, type(request).__name__, error)
+        logger.warning(REJECTED, name, type(request).__name__, printable(str(error)))
         return Failure("InvalidReply"), None
     return reply, accepted
 

@@ -107,6 +107,10 @@ class FindNeighbours(Message):
     first: Row
     stop: Row
 
+    def reply_lengths(self) -> dict[str, int]:
+        """Return the length of the block as bits: a client sends the smaller of the two forms."""
+        return {"bytes": int(kernels.count_bit_bytes(self.n_rows, self.first, self.stop))}
+
     def accept(self, reply: Message) -> NDArray[np.uint64]:
         """Return the block as a bitset; raise MessageError unless it has exactly these rows."""
         assert isinstance(reply, NeighbourBlock)
@@ -160,9 +164,9 @@ def vertical_dbscan(eps: float, min_samples: int) -> Flow[RowLabels]:
     for first, stop in _blocks(n_rows):
         blocks = require_all((yield FindNeighbours(float(eps), n_rows, first, stop)))
         common = _intersect(blocks)
-        counts.append(kernels.count_pairs(common))
-        columns.append(np.empty(counts[-1].sum(), np.int32))
-        kernels.write_pairs(common, columns[-1])
+        block_counts, block_columns = kernels.list_pairs(common)
+        counts.append(block_counts)
+        columns.append(block_columns)
     start = np.append(0, np.cumsum(np.concatenate(counts)))
     labels = kernels.label_rows(start, np.concatenate(columns), min_samples)
     require_all((yield AssignLabels(labels)))
@@ -297,7 +301,8 @@ def _digest(ids: Sequence[Any], key: bytes | None, n_rows: int) -> str:
 def _make_search(X: NDArray[np.float64], eps: float) -> Search:
     """Return the cheapest function that fills a block of neighbours, given its first row."""
     if X.shape[1] == 1:
-        return partial(kernels.sweep_neighbours, X[:, 0].copy(), np.argsort(X[:, 0]), eps)
+        order = np.argsort(X[:, 0])
+        return partial(kernels.sweep_neighbours, X[order, 0], order, eps)
     with np.errstate(over="ignore"):
         extent = np.ptp(X, axis=0).max() / eps if len(X) else 0.0
     if X.shape[1] > MAX_GRID_FEATURES or eps < MIN_GRID_EPS or not extent < MAX_GRID_CELLS:
@@ -329,12 +334,10 @@ def _touching(cells: NDArray[np.int64]) -> csr_array:
 
 def _pack(bits: NDArray[np.uint64], n_rows: int, first: int, stop: int) -> NeighbourBlock:
     """Return a block in the smaller of the two forms."""
-    n_gap_bytes = kernels.count_gap_bytes(bits, first)
-    n_bit_bytes = kernels.count_bit_bytes(n_rows, first, stop)
-    data = np.zeros(min(n_gap_bytes, n_bit_bytes), np.uint8)
-    if n_gap_bytes <= n_bit_bytes:
-        kernels.write_gaps(bits, first, data)
-        return NeighbourBlock("gaps", data)
+    data = np.empty(kernels.count_bit_bytes(n_rows, first, stop), np.uint8)
+    n_gap_bytes = kernels.write_gaps(bits, first, data)
+    if n_gap_bytes >= 0:
+        return NeighbourBlock("gaps", data[:n_gap_bytes])
     kernels.write_bits(bits, n_rows, first, data)
     return NeighbourBlock("bits", data)
 

@@ -25,6 +25,7 @@ TRANSPORTS = "fedlib.transports"
 CORE = [
     f"fedlib.{name}"
     for name in (
+        "texts",
         "messages",
         "ledger",
         "threads",
@@ -49,12 +50,18 @@ AROUND = {
         "partition",
         "plots",
         "policy",
+        "score_plots",
         "site",
         "testing",
     )
 }
 # Imported inside a function, when it is needed and not before.
-LATE = {"fedlib.ledger": {"fedlib.plots"}, "fedlib.summary.federated": {"fedlib.plots"}}
+LATE = {
+    "fedlib.ledger": {"fedlib.plots"},
+    "fedlib.scores.clustering": {"fedlib.score_plots"},
+    "fedlib.scores.evaluation": {"fedlib.score_plots"},
+    "fedlib.summary.federated": {"fedlib.plots"},
+}
 # Each framework belongs to one place.
 FRAMEWORKS = {
     "flwr": "fedlib.transports.flower",

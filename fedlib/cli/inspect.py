@@ -8,9 +8,9 @@ from typing import Any
 import click
 import numpy as np
 
-from fedlib.cli.common import printable
 from fedlib.cli.join import JoinCommand, join, take_part
 from fedlib.messages import Message, encode
+from fedlib.texts import printable
 
 __all__ = ["as_text", "inspect_command", "review"]
 

@@ -25,7 +25,9 @@ __all__ = [
     "ImproveMixture",
     "ImprovedMixture",
     "IntroducePoints",
+    "Likelihood",
     "LocalMixture",
+    "MeasureLikelihood",
     "Mixture",
     "PointsIntroduction",
     "ResponsibilitySums",
@@ -169,6 +171,10 @@ class SumResponsibilities(Mixture):
     discloses = "the Gaussian mixture of all clients' points so far"
     reply = ResponsibilitySums
 
+    def reply_lengths(self) -> dict[str, int]:
+        axes = "components", "features", "matrices", "rows", "columns"
+        return dict(zip(axes, (*self.means.shape, *self.covariances.shape), strict=True))
+
     def accept(self, reply: Message) -> Message:
         received = cast(ResponsibilitySums, reply)
         for name, array, wanted in (
@@ -222,6 +228,21 @@ class ImproveMixture(Mixture):
                 f" got {mixture.n_points}"
             )
         return reply
+
+
+class Likelihood(Message):
+    """A client's number of points, and their log-likelihood."""
+
+    discloses = "how many points a client has, and their log-likelihood"
+    n_points: Count
+    log_likelihood: LogLikelihood
+
+
+class MeasureLikelihood(Mixture):
+    """Report the number of your points, and their log-likelihood in this mixture."""
+
+    discloses = "the Gaussian mixture of all clients' points"
+    reply = Likelihood
 
 
 class AssignComponents(Mixture):

@@ -165,6 +165,9 @@ class FederatedPipeline(Federated):
         [0, 1).
     max_categories : int, default=1000
         The maximum number of categories of a column, at least 1. A client with more leaves the run.
+    min_category_count : int, default=1
+        A client withholds the categories with fewer rows, at least 1. A category that all clients
+        withhold is treated like an unknown one, so it needs ``unknown="ignore"``.
 
     Attributes
     ----------
@@ -201,6 +204,12 @@ class FederatedPipeline(Federated):
     *Cost.* Means and extremes take one round, medians and quartiles at most 8. On a transport that
     rebuilds the client for each request, the table is transformed each time.
 
+    *Unusual columns.* A constant column becomes 0. A column without values at some clients is
+    filled like any gap; one without values at all clients is an error. Numbers that are codes
+    become categories if `categorical` lists them. A client with one row takes part like any
+    other, but its mean is its row. Dates, columns that differ between clients, and too many
+    categories are errors that name the column.
+
     If a client is lost during the preprocessing, its statistics are computed again without it.
 
     Examples
@@ -228,6 +237,7 @@ class FederatedPipeline(Federated):
         "bounds": [dict, None],
         "rank_error": [Interval(Real, 0, 1, closed="left")],
         "max_categories": [Interval(Integral, 1, 2**40, closed="both")],
+        "min_category_count": [Interval(Integral, 1, 2**40, closed="both")],
     }
 
     def __init__(
@@ -242,6 +252,7 @@ class FederatedPipeline(Federated):
         bounds: Mapping[str, tuple[float, float]] | None = None,
         rank_error: float = 0.0,
         max_categories: int = 1000,
+        min_category_count: int = 1,
     ):
         self.estimator = estimator
         self.scale = scale
@@ -252,6 +263,7 @@ class FederatedPipeline(Federated):
         self.bounds = bounds
         self.rank_error = rank_error
         self.max_categories = max_categories
+        self.min_category_count = min_category_count
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -261,6 +273,11 @@ class FederatedPipeline(Federated):
     def _rules(self) -> Rules:
         if self.bounds and self.scale != "minmax":
             raise ValueError(f"bounds need scale='minmax', got scale={self.scale!r}")
+        if self.min_category_count > 1 and self.unknown == "error":
+            raise ValueError(
+                "min_category_count above 1 needs unknown='ignore', since withheld categories are"
+                f" unknown; got {self.min_category_count}"
+            )
         return Rules(
             self.scale,
             self.impute,
@@ -270,6 +287,7 @@ class FederatedPipeline(Federated):
             check_bounds(self.bounds),
             float(self.rank_error),
             int(self.max_categories),
+            int(self.min_category_count),
             getattr(self.estimator.client_class, "gaps_allowed", False),
         )
 
@@ -296,7 +314,8 @@ class FederatedPipeline(Federated):
             columns = agree_on_columns(described)
             check_columns(columns, rules)
             texts = columns.of_kind(TEXT)
-            request = CountCategories(*rules.view, texts, rules.max_categories)
+            limits = rules.max_categories, rules.min_category_count
+            request = CountCategories(*rules.view, texts, *limits)
             for name in described:
                 clients[name].handle(request)  # raises if there are too many
         for client, column in clients_with_gaps(described, rules).items():
@@ -320,6 +339,11 @@ class FederatedPipeline(Federated):
                 for labels, client in zip(self.estimator_.labels_, clients.values(), strict=True)
             ]
             del self.estimator_.labels_
+
+    def report(self) -> str:
+        """Return the result of the protocol's estimator as text."""
+        check_is_fitted(self, "model_")
+        return self.estimator_.report()
 
     @available_if(_inner_has("predict"))
     def predict(self, X: Any) -> NDArray[Any]:
