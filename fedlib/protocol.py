@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.journal import Journal, JournalError
+from fedlib.journal import Journal
 from fedlib.ledger import SERVER, Ledger
 from fedlib.messages import Declined, Failure, Message, MessageError, decode, encode
 from fedlib.texts import printable
@@ -44,7 +44,6 @@ __all__ = [
     "Replies",
     "TooFewClients",
     "Transport",
-    "follows_from_replies",
     "handles",
     "run",
     "serve",
@@ -151,20 +150,6 @@ class TooFewClients(RuntimeError):
     """Fewer clients remain than the run needs. The text names each lost client and the reason."""
 
 
-def follows_from_replies(error: type[BaseException]) -> bool:
-    """Return whether a run that ended with an error would end with it again when continued.
-
-    `TooFewClients` and the ValueError of a flow follow from the recorded replies. An interruption,
-    an error of the journal or of the disk, and an error in the code do not.
-
-    Examples
-    --------
-    >>> follows_from_replies(ValueError), follows_from_replies(JournalError)
-    (True, False)
-    """
-    return issubclass(error, ValueError | TooFewClients) and not issubclass(error, JournalError)
-
-
 class LostState(RuntimeError):
     """A client was rebuilt without the state that its next reply needs."""
 
@@ -210,6 +195,8 @@ class Client:
         The client's name in the run; empty before the run.
     n_clients : int or None
         The number of clients of the run, as the server reports it; None if it does not.
+    omissible : tuple of message classes
+        The replies from which groups of few rows may be left out; see `fedlib.policy`.
     """
 
     X: Any
@@ -217,6 +204,7 @@ class Client:
     passive = False
     name = ""
     n_clients: int | None = None
+    omissible: tuple[type[Message], ...] = ()
     state: Any = None
     handlers: ClassVar[dict[type[Message], str]] = {}
 
@@ -277,10 +265,7 @@ class Client:
         return Failure(type(error).__name__)
 
     def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
-        """Return how many rows each value in a reply describes; None if single rows, or unknown.
-
-        A site with a minimum count needs it. By default, they are in the fields ``row_counts``.
-        """
+        """Return how many rows each value in a reply describes; None if single rows, or unknown."""
         if reply.row_counts is None:
             return None
         if not reply.row_counts:

@@ -27,6 +27,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedlib.agreement import agree_on_features, settle
 from fedlib.federated import Federated, PointsClient
+from fedlib.messages import Message
 from fedlib.protocol import Client, Flow, Replies, handles
 from fedlib.scores.messages import (
     MAX_CLUSTERS,
@@ -270,6 +271,13 @@ class ClusteringScoreClient(PointsClient):
         squares = _sums(codes, np.square(X - means[codes]), len(labels))
         n_noise = int((self.labels < 0).sum())
         return LabelledMoments(labels, counts, means, squares, n_noise, n_withheld, self.features)
+
+    def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
+        """Return how many rows each value in a reply describes."""
+        if isinstance(request, MeasureDistances):
+            places = np.searchsorted(request.labels, self._groups(request)[1])
+            return np.bincount(places, minlength=len(request.labels))
+        return super().group_sizes(request, reply)
 
     @handles(MeasureDistances)
     def measure_distances(self, request: MeasureDistances) -> ClusterDistances:

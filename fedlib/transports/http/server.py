@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 from uvicorn.config import Config
 
-from fedlib.journal import Place
+from fedlib.journal import JournalError, Place
 from fedlib.ledger import Ledger
-from fedlib.protocol import follows_from_replies
+from fedlib.protocol import TooFewClients
 from fedlib.transports.http.connections import (
     BACKLOG,
     RESERVE,
@@ -333,6 +333,20 @@ class HTTP:
     def _date(self, time: float) -> datetime:
         """Return the date of a time of the monotonic clock."""
         return self._origin + timedelta(seconds=time)
+
+
+def follows_from_replies(error: type[BaseException]) -> bool:
+    """Return whether a run that ended with an error would end with it again when continued.
+
+    `TooFewClients` and the ValueError of a flow follow from the recorded replies. An interruption,
+    an error of the journal or of the disk, and an error in the code do not.
+
+    Examples
+    --------
+    >>> follows_from_replies(ValueError), follows_from_replies(JournalError)
+    (True, False)
+    """
+    return issubclass(error, ValueError | TooFewClients) and not issubclass(error, JournalError)
 
 
 def _split(bind: str) -> tuple[str, int]:
