@@ -207,6 +207,13 @@ class Federated(BaseEstimator):
         """Raise ValueError when clients in this process do not fit together."""
         agree_on_features(clients)
 
+    def report(self) -> str:
+        """Return the result as text, which the command line prints after a run.
+
+        It is empty unless the result is a table; then a subclass overrides it.
+        """
+        return ""
+
     def _set_labels(self, clients: dict[str, Client]) -> None:
         lost = self.ledger_.lost
         self.labels_ = [None if name in lost else c.state.labels for name, c in clients.items()]

@@ -75,7 +75,7 @@ class JoinCommand(click.Command):
 @click.option(
     "--protocol",
     help="The only protocol to which this site agrees. With pipeline/NAME or summary, the features"
-    " may be text and have gaps.",
+    " may be text and have gaps. aligned/NAME is a protocol that first aligns the rows.",
 )
 @click.option(
     "--ca", type=EXISTING, help="The authority (PEM) that has signed the server's certificate."
@@ -158,7 +158,8 @@ def raw_tables(protocol: str | None) -> bool:
     if find_estimator(protocol) is None:
         known = ", ".join(protocols())
         raise click.UsageError(
-            f"--protocol must be one of {known}, or pipeline/ and one of them; got {protocol!r}"
+            f"--protocol must be one of {known}, or pipeline/ or aligned/ and one of them; got"
+            f" {protocol!r}"
         )
     return takes_raw_tables(protocol)
 

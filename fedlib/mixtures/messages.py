@@ -25,7 +25,9 @@ __all__ = [
     "ImproveMixture",
     "ImprovedMixture",
     "IntroducePoints",
+    "Likelihood",
     "LocalMixture",
+    "MeasureLikelihood",
     "Mixture",
     "PointsIntroduction",
     "ResponsibilitySums",
@@ -224,6 +226,21 @@ class ImproveMixture(Mixture):
                 f" got {mixture.n_points}"
             )
         return reply
+
+
+class Likelihood(Message):
+    """A client's number of points, and their log-likelihood."""
+
+    discloses = "how many points a client has, and their log-likelihood"
+    n_points: Count
+    log_likelihood: LogLikelihood
+
+
+class MeasureLikelihood(Mixture):
+    """Report the number of your points, and their log-likelihood in this mixture."""
+
+    discloses = "the Gaussian mixture of all clients' points"
+    reply = Likelihood
 
 
 class AssignComponents(Mixture):

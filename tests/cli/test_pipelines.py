@@ -9,7 +9,7 @@ from cli_helpers import HORIZONTAL, SITES, invoke, joining, refuse, rows, servin
 
 from fedlib import FederatedPipeline, FederatedSummary, HorizontalDBSCAN, models
 
-pytest.importorskip("flask")
+pytest.importorskip("starlette")
 
 RULES = ["--scale", "standard", "--impute", "median", "--encode", "one_hot"]
 NAME = "pipeline/horizontal-dbscan"
@@ -75,6 +75,9 @@ def test_a_summary_of_raw_tables(command, raw_site):
     parts = [part.replace({"sex": {"": None}}) for part in tables()]
     here = FederatedSummary(categorical=["y"]).fit(parts).to_frame()
     pd.testing.assert_frame_equal(models.load("summary.json").to_frame(), here)
+    table = server.output[server.output.index("content") :].splitlines()
+    kinds = [line.split()[:2] for line in table[1:4]]
+    assert kinds == [["x", "numbers"], ["y", "text"], ["sex", "text"]]
 
 
 def test_a_site_names_the_pipeline_to_join_with_raw_rows(raw_site):
@@ -83,7 +86,7 @@ def test_a_site_names_the_pipeline_to_join_with_raw_rows(raw_site):
     assert "column 'sex' has no value in row 3; text and gaps need a run that preprocesses" in error
     assert "--protocol pipeline/NAME" in error
     error = refuse(*arguments, "--protocol", "pipeline/kmean", code=2)
-    assert "or pipeline/ and one of them; got 'pipeline/kmean'" in error
+    assert "or pipeline/ or aligned/ and one of them; got 'pipeline/kmean'" in error
 
 
 def test_the_rules_are_checked_before_the_server_listens(raw_site):
