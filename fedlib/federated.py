@@ -210,9 +210,14 @@ class Federated(BaseEstimator):
     def report(self) -> str:
         """Return the result as text, which the command line prints after a run.
 
-        It is empty unless the result is a table; then a subclass overrides it.
+        It is the table of ``to_frame``, and empty for an estimator that has none.
         """
-        return ""
+        to_frame = getattr(self, "to_frame", None)
+        return (
+            ""
+            if to_frame is None
+            else to_frame().to_string(na_rep="", float_format="{:.6g}".format)
+        )
 
     def _set_labels(self, clients: dict[str, Client]) -> None:
         lost = self.ledger_.lost

@@ -8,6 +8,7 @@ nouns (``CellCounts``). Class attributes complete it:
 - ``reply``: for a request, the class of its reply; by default `Done`.
 - ``asks_for_data``: for a request, whether a passive client declines it; by default True. Set it to
   False for a request that only delivers a result.
+- ``row_counts``, ``may_omit``, ``extremes``: for a reply, what the rules of a site need to know.
 
 The annotations and the request also bound the size of a reply, if they can (`Message.reply_limit`).
 The size of many replies depends on the site's data alone, such as that of its occupied cells; they
@@ -156,6 +157,15 @@ class Message(
         For a request, the class of its reply.
     asks_for_data : bool, default=True
         For a request, whether a passive client declines it.
+    row_counts : tuple of str, default=None
+        For a reply, the fields with the numbers of rows that its other values describe; ``()`` if
+        all of them describe all rows of the client. None: they describe single rows, or it is not
+        known how many. A site with a minimum count does not send such a reply.
+    may_omit : bool, default=False
+        For a reply, whether groups of few rows may be left out. They are the entries of the first
+        array that ``row_counts`` names.
+    extremes : bool, default=False
+        For a reply, whether it contains the smallest or the largest value of a feature.
 
     Raises
     ------
@@ -177,6 +187,9 @@ class Message(
     discloses: ClassVar[str]
     reply: ClassVar[type[Message]]
     asks_for_data: ClassVar[bool] = True
+    row_counts: ClassVar[tuple[str, ...] | None] = None
+    may_omit: ClassVar[bool] = False
+    extremes: ClassVar[bool] = False
 
     def __init_subclass__(cls, **config: Any) -> None:
         super().__init_subclass__(**config)
@@ -339,9 +352,14 @@ Message.reply = Done
 
 
 class Declined(Message):
-    """The reply of a passive client to any request for its data."""
+    """The reply of a client that does not share the requested data.
+
+    A passive client gives no rule. A site with a policy gives the name of the rule that forbids the
+    reply; see `fedlib.policy`.
+    """
 
     discloses = "nothing"
+    rule: Annotated[str, msgspec.Meta(pattern=r"^[a-z_]{0,32}\Z", max_length=32)] = ""
 
 
 # Empty when the features have no names.

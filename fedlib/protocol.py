@@ -27,6 +27,9 @@ from functools import partial
 from numbers import Integral
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedlib.journal import Journal, JournalError
 from fedlib.ledger import SERVER, Ledger
 from fedlib.messages import Declined, Failure, Message, MessageError, decode, encode
@@ -203,11 +206,17 @@ class Client:
         All that the client must remember between two requests besides its data.
     handlers : dict of message class to str
         The requests that the class can answer and the names of the methods that do it.
+    name : str
+        The client's name in the run; empty before the run.
+    n_clients : int or None
+        The number of clients of the run, as the server reports it; None if it does not.
     """
 
     X: Any
     features: tuple[str, ...] = ()
     passive = False
+    name = ""
+    n_clients: int | None = None
     state: Any = None
     handlers: ClassVar[dict[type[Message], str]] = {}
 
@@ -226,6 +235,10 @@ class Client:
     def n_features(self) -> int:
         """The number of columns of ``X``."""
         return int(self.X.shape[1])
+
+    def enter(self, name: str, n_clients: int | None) -> None:
+        """Note the client's name and the number of clients. A transport calls it before the run."""
+        self.name, self.n_clients = name, n_clients
 
     def recall(self, kind: type[State]) -> State:
         """Return the state.
@@ -259,6 +272,21 @@ class Client:
             return Declined()
         return self.handle(request)
 
+    def fail(self, error: Exception) -> Failure:
+        """Return what is sent instead of a reply after an error: its type, but not its text."""
+        return Failure(type(error).__name__)
+
+    def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
+        """Return how many rows each value in a reply describes; None if single rows, or unknown.
+
+        A site with a minimum count needs it. By default, they are in the fields ``row_counts``.
+        """
+        if reply.row_counts is None:
+            return None
+        if not reply.row_counts:
+            return np.array([len(self.X)])
+        return np.concatenate([np.ravel(getattr(reply, name)) for name in reply.row_counts])
+
 
 def serve(
     client: Client, request: bytes, on_error: Callable[[Exception], object] = logger.exception
@@ -273,7 +301,7 @@ def serve(
             return encode(client.answer(decode(request)))
     except Exception as error:
         on_error(error)
-        return encode(Failure(type(error).__name__))
+        return encode(client.fail(error))
 
 
 def run(
@@ -437,10 +465,14 @@ def _exchange(
         ledger.record(step, name, SERVER, reply, len(data))
         if isinstance(reply, Failure):
             ledger.lost[name] = f"{reply.error} at {type(request).__name__}, step {step}"
-        elif isinstance(reply, Declined) and name in shared:
-            ledger.lost[name] = f"Declined at {type(request).__name__}, step {step}"
         elif isinstance(reply, Declined):
-            declined.append(name)
+            rule = f" ({reply.rule})" if reply.rule else ""
+            if rule:
+                logger.warning("client %r declined %s%s", name, type(request).__name__, rule)
+            if name in shared:
+                ledger.lost[name] = f"Declined{rule} at {type(request).__name__}, step {step}"
+            else:
+                declined.append(name)
         else:
             replies[name] = accepted
             if request.asks_for_data:

@@ -46,7 +46,8 @@ def profiles(scores: ClusterScores) -> Figure:
     names = [str(j) for j in range(n_features)] if not scores.features else scores.features
     ax.set_xticks(range(n_features), names)
     if max(map(len, names), default=0) > LONG:
-        ax.tick_params(axis="x", labelrotation=30)
+        for label in ax.get_xticklabels():
+            label.set(rotation=30, ha="right")
     rows = zip(scores.labels.tolist(), scores.counts.tolist(), strict=True)
     ax.set_yticks(range(n_clusters), [f"cluster {k} (n={n:,})" for k, n in rows])
     ax.tick_params(length=0)

@@ -234,7 +234,8 @@ def _part(estimator: type[Federated], table: Table) -> Any:
         return table.X
     if table.y is None:
         raise ValueError(
-            f"{estimator.name} learns classes: name the column that has them as the target"
+            f"{estimator.name} needs a class or label per row: name the column that has them as"
+            " the target"
         )
     weights = () if table.sample_weight is None else (table.sample_weight,)
     return (table.X, table.y, *weights)

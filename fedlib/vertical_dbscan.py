@@ -63,6 +63,7 @@ class RowDescription(Message):
     """The number of rows and a digest of their identifiers ("" if they have none)."""
 
     discloses = "the number of rows, and whether the rows' identifiers are the same everywhere"
+    row_counts = ("n_rows",)
     n_rows: Row
     digest: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 

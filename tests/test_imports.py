@@ -49,6 +49,7 @@ AROUND = {
         "models",
         "partition",
         "plots",
+        "policy",
         "score_plots",
         "site",
         "testing",

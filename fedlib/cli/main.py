@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -20,6 +22,7 @@ __all__ = ["cli", "main"]
 COMMANDS = {
     "doctor": ("doctor", "doctor", "Check whether this site can take part in the run at URL."),
     "flower": ("flower", "flower", "Run the protocols on Flower."),
+    "inspect": ("inspect", "inspect_command", "Take part and see every reply before it is sent."),
     "join": ("join", "join", "Take part in the run at URL as one site."),
     "ledger": ("ledger", "show_ledger", "Print the ledger of the run in a journal."),
     "predict": ("predict", "predict", "Write the clusters or classes of new rows."),
@@ -96,6 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     configure("text")
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    warnings.showwarning = _show_warning
     try:
         status = cli.main(arguments, "fedlib", standalone_mode=False) or 0
     except click.exceptions.Exit as done:
@@ -110,3 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             error.show()
     sys.exit(status)
+
+
+def _show_warning(message: Warning | str, *place: Any, **further: Any) -> None:
+    """Print a warning without its place in the code."""
+    report(str(message), level=logging.WARNING)

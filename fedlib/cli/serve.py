@@ -224,8 +224,8 @@ def run_server(
             estimator.fit(transport, min_clients=min_clients, journal=journal)
             transport.finish()
             outcome = "finished"
-        if summary := estimator.report():
-            click.echo(printable(summary, MAX_REPORT))
+        if table := estimator.report():
+            click.echo(printable(table, MAX_REPORT))
         if model_out:
             with writing(model_out):
                 save(estimator, model_out)

@@ -469,5 +469,7 @@ class FederatedClusteringScore(Federated):
 
     def report(self) -> str:
         """Return the scores and the profiles as text."""
-        scores = pd.Series({**self.scores_, "noise": self.n_noise_, "withheld": self.n_withheld_})
-        return f"{scores.to_string(float_format='{:.4f}'.format)}\n\n{self.to_frame().to_string()}"
+        lines = [f"{name}: {score:.4f}" for name, score in self.scores_.items()]
+        lines.append(f"noise: {self.n_noise_} rows, withheld: {self.n_withheld_} rows")
+        table = self.to_frame().T.to_string(float_format="{:.4g}".format)
+        return "\n".join([*lines, "", table])

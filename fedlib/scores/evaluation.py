@@ -122,9 +122,9 @@ def _contradiction(request: CountScores, declared: Counts, reply: ScoreCounts) -
     least, most = reply.counts[:, low >= 0.5].sum(axis=1), reply.counts[:, high > 0.5].sum(axis=1)
     if ((reply.above < least) | (reply.above > most)).any():
         return ".above must fit the counts in the bins"
-    for name, loss in (("log_losses", _log_loss), ("squares", np.square)):
-        errors = [(low, high), (1 - high, 1 - low)]  # probabilities of the wrong class
-        ends = np.array([[loss(end) for end in ends] for ends in errors])
+    for name, loss in (("log_losses", _log_loss), ("squares", _squared_error)):
+        right = [(1 - low, 1 - high), (high, low)]  # probabilities of the true class
+        ends = np.array([[loss(end) for end in ends] for ends in right])
         bounds = (reply.counts[:, np.newaxis] * ends).sum(axis=2)
         if _outside(getattr(reply, name), bounds[:, 0], bounds[:, 1]):
             return f".{name} must fit the counts in the bins"
@@ -137,9 +137,14 @@ def _outside(values: Numbers, low: Numbers, high: Numbers) -> bool:
     return bool(((values < low - margin) | (values > high + margin)).any())
 
 
-def _log_loss(error: Numbers) -> Numbers:
-    """Return the log-loss for probabilities of the wrong class."""
-    return -np.log(np.clip(1 - error, EPS, 1 - EPS))
+def _log_loss(right: Numbers) -> Numbers:
+    """Return the log-loss for probabilities of the true class."""
+    return -np.log(np.clip(right, EPS, 1 - EPS))
+
+
+def _squared_error(right: Numbers) -> Numbers:
+    """Return the squared error for probabilities of the true class."""
+    return np.square(1 - right)
 
 
 def _edges(n_bins: int) -> tuple[Numbers, Numbers]:
@@ -242,15 +247,15 @@ class EvaluationClient(Client):
     def count_scores(self, request: CountScores) -> ScoreCounts:
         positive = (self.y == request.classes[1]).astype(np.int64)
         scores = self.X[:, 0]
-        error = np.where(positive == 1, 1 - scores, scores)
+        right = np.where(positive == 1, scores, 1 - scores)
         groups = _bins(scores, request.n_groups)
         return ScoreCounts(
             _table(positive, _bins(scores, request.n_bins), request.n_bins),
             np.bincount(positive[scores > 0.5], minlength=2),
             _table(positive, groups, request.n_groups),
             _sums(groups, scores, request.n_groups),
-            _sums(positive, _log_loss(error), 2),
-            _sums(positive, np.square(error), 2),
+            _sums(positive, _log_loss(right), 2),
+            _sums(positive, _squared_error(right), 2),
         )
 
 
@@ -419,6 +424,7 @@ class FederatedEvaluation(Federated):
 
     def report(self) -> str:
         """Return the scores and the calibration curve as text."""
-        scores = pd.Series({**self.scores_, "largest error of the AUC": self.auc_error_})
-        table = self.to_frame().to_string(index=False)
-        return f"{scores.to_string(float_format='{:.4f}'.format)}\n\n{table}"
+        lines = [f"{name}: {score:.4f}" for name, score in self.scores_.items()]
+        lines.append(f"largest error of the AUC: {self.auc_error_:.4f}")
+        table = self.to_frame().to_string(index=False, float_format="{:.4g}".format)
+        return "\n".join([*lines, "", table])

@@ -38,8 +38,8 @@ class LabelledMoments(Message):
     """The number of a client's rows in each cluster, their mean, and their squared deviations."""
 
     discloses = (
-        "the size, the mean and the spread of each cluster at a client; the mean of a cluster with"
-        " one row is the row"
+        "the size, the mean and the spread of each cluster at a client, and the number of its noise"
+        " rows; the mean of a cluster with one row is the row"
     )
     labels: Annotated[np.ndarray, Array("int64", ("clusters",), ge=-1)]
     counts: Annotated[np.ndarray, Array("int64", ("clusters",), ge=1, le=MAX_ROWS)]

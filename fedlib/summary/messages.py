@@ -64,6 +64,7 @@ class ColumnDescription(Message):
     """The number of a client's rows, and the kind and number of values of each column."""
 
     discloses = "a client's number of rows, its columns and the number of gaps in each"
+    row_counts = ("n_rows", "counts")
     n_rows: Count
     kinds: Annotated[np.ndarray, Array("uint8", ("columns",), le=EMPTY)]
     counts: ColumnCounts
@@ -133,6 +134,7 @@ class Extremes(Message):
     """The smallest and the largest value of each column; 0 for a column without values."""
 
     discloses = "a client's smallest and largest value in each column, which are values of rows"
+    extremes = True
     minima: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_MEAN, MAX_MEAN)]
     maxima: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_MEAN, MAX_MEAN)]
 
@@ -162,6 +164,7 @@ class BinCounts(Message):
         "the number of a client's values in each part of each interval; a part with one value"
         " encloses the value of one row"
     )
+    row_counts = ("counts",)
     counts: Annotated[np.ndarray, Array("int64", ("intervals", "bins"), ge=0, le=MAX_ROWS)]
 
 
@@ -200,6 +203,7 @@ class CategoryCounts(Message):
         "every category that a client has, except rare ones that it withholds, and the number of"
         " its rows with each"
     )
+    row_counts = ("counts",)
     lengths: Annotated[np.ndarray, Array("int64", ("chosen",), ge=0, le=MAX_ROWS)]
     categories: tuple[Category, ...]
     counts: Annotated[np.ndarray, Array("int64", ("categories",), ge=1, le=MAX_ROWS)]

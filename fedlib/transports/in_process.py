@@ -64,6 +64,8 @@ class InProcess:
     def __init__(self, clients: Mapping[str, Client], n_jobs: int | None = None):
         self._clients = dict(clients)
         self.clients: Sequence[str] = list(self._clients)
+        for name, client in self._clients.items():
+            client.enter(name, len(self._clients))
         self._errors: dict[str, BaseException] = {}
         self.errors: Mapping[str, BaseException] = self._errors
         self.ledger: Ledger | None = None

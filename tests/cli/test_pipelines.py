@@ -93,3 +93,15 @@ def test_the_rules_are_checked_before_the_server_listens(raw_site):
     arguments = [*HORIZONTAL, "--tokens", "tokens/clients.json", "--scale", "minmax"]
     assert "bounds of 'x' must be two" in refuse(*arguments, "--bounds", "x=2:1", code=2)
     assert "'ordinal' is not one of" in refuse(*arguments, "--encode", "ordinal", code=2)
+
+
+def test_the_server_warns_of_scales_in_one_line(command, site):
+    """The remedy is in the warning; the run goes on."""
+    for name, part in zip(SITES, rows(), strict=True):
+        part.assign(x=part["x"] / 100, y=part["y"] * 100).to_csv(f"{name}.csv", index=False)
+    server, url = serving(command)
+    for one in (*(joining(command, url, name) for name in SITES), server):
+        one.ends()
+    (line,) = (line for line in server.output.splitlines() if line.startswith("warning: "))
+    assert line.startswith("warning: feature 'y' extends over ")
+    assert line.endswith("for example with FederatedPipeline(..., scale='standard')")
