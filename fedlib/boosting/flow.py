@@ -8,12 +8,13 @@ from math import ceil, log2
 
 import numpy as np
 
-from fedlib.agreement import Disagreement, agree, agree_on_features, settle
+from fedlib.agreement import agree_on_features, settle
 from fedlib.boosting.checks import DeclaredRows
+from fedlib.boosting.classes import agree_on_kind, agree_on_two_classes, class_weights
 from fedlib.boosting.cuts import Cuts, agree_on_cuts
 from fedlib.boosting.growers import Grower, Settings, Training, leaves
 from fedlib.boosting.histograms import HistogramGrower
-from fedlib.boosting.messages import BeginBoosting, Class, DescribeTraining, KeepTrees
+from fedlib.boosting.messages import BeginBoosting, DescribeTraining, KeepTrees
 from fedlib.boosting.proposals import TopSplits, UnionSplits
 from fedlib.boosting.trees import BoostedTrees, Tree
 from fedlib.kernels import splits as kernels
@@ -66,15 +67,15 @@ def _agree_on_training(settings: Settings) -> Flow[Training]:
     """Agree on everything that must be fixed before the first tree."""
     replies = yield DescribeTraining(settings.learning_rate)
     replies = yield from settle(replies, agree_on_features)
-    replies = yield from settle(replies, _agree_on_kind)
-    replies = yield from settle(replies, _agree_on_two_classes)
+    replies = yield from settle(replies, agree_on_kind)
+    replies = yield from settle(replies, agree_on_two_classes)
     n_features = agree_on_features(replies)
     features = _agree_on_names(replies)
-    classes, class_weights = _class_weights(replies)
+    classes, totals = class_weights(replies)
     weights = {name: float(reply.weights.sum()) for name, reply in replies.items()}
     n_rows = {name: int(reply.n_rows) for name, reply in replies.items()}
     total = sum(weights.values())
-    share = _inside_0_and_1(class_weights[1] / total)
+    share = _inside_0_and_1(totals[1] / total)
     cuts = NO_CUTS
     if settings.method == "histogram":
         cuts = yield from agree_on_cuts(n_rows, n_features, settings.max_bin)
@@ -114,57 +115,6 @@ def _agree_on_names(replies: Replies) -> tuple[str, ...]:
             stacklevel=2,
         )
     return features
-
-
-def _agree_on_kind(replies: Replies) -> None:
-    """Raise Disagreement if classes are text at some clients and numbers at others."""
-    kinds = {
-        name: "text" if isinstance(reply.classes[0], str) else "numbers"
-        for name, reply in replies.items()
-        if reply.classes
-    }
-    if kinds:
-        agree("whether classes are numbers or text", kinds)
-
-
-def _agree_on_two_classes(replies: Replies) -> None:
-    """Raise Disagreement if there are more than two classes at the clients.
-
-    The minority are the clients with a class other than the two that most clients have.
-    """
-    clients: dict[Class, list[str]] = {}
-    for name, reply in replies.items():
-        for label in reply.classes:
-            clients.setdefault(label, []).append(name)
-    if len(clients) <= 2:
-        return
-    common = sorted(clients, key=lambda label: -len(clients[label]))
-    unique = len(clients[common[1]]) > len(clients[common[2]])
-    others = {name for label in common[2:] for name in clients[label]} if unique else set()
-    raise Disagreement(_not_two(sorted(clients)), [name for name in replies if name in others])
-
-
-def _not_two(classes: Sequence[Class]) -> str:
-    """Return the text of the error for another number of classes than two."""
-    shown = ", ".join(map(repr, classes[:10])) + (", …" if len(classes) > 10 else "")
-    return f"there must be 2 classes; the clients have {len(classes)}: {shown}"
-
-
-def _class_weights(replies: Replies) -> tuple[list[Class], list[float]]:
-    """Return the two classes of all clients in ascending order, and the weight of each."""
-    total: dict[Class, float] = {}
-    for reply in replies.values():
-        for label, weight in zip(reply.classes, reply.weights.tolist(), strict=True):
-            total[label] = total.get(label, 0.0) + weight
-    classes = sorted(total)
-    if len(classes) != 2:
-        raise ValueError(_not_two(classes))
-    weights = [total[label] for label in classes]
-    if min(weights) == 0:
-        raise ValueError(
-            f"both classes need rows with a weight above 0; {classes} have the weights {weights}"
-        )
-    return classes, weights
 
 
 def _inside_0_and_1(share: float) -> np.float32:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -20,6 +21,7 @@ __all__ = ["cli", "main"]
 # the list of commands imports none of them.
 COMMANDS = {
     "flower": ("flower", "flower", "Run the protocols on Flower."),
+    "inspect": ("inspect", "inspect_command", "Take part and see every reply before it is sent."),
     "join": ("join", "join", "Take part in the run at URL as one site."),
     "ledger": ("ledger", "show_ledger", "Print the ledger of the run in a journal."),
     "predict": ("predict", "predict", "Write the clusters or classes of new rows."),
@@ -85,8 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     handler = logging.StreamHandler()
-    handler.setFormatter(OneLine("error: %(message)s"))
+    handler.setFormatter(OneLine("%(levelname)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    warnings.showwarning = _show_warning
     try:
         sys.exit(cli.main(arguments, "fedlib", standalone_mode=False) or 0)
     except click.exceptions.Exit as done:
@@ -99,6 +102,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(error.exit_code)
 
 
+def _show_warning(message: Warning | str, *place: Any, **further: Any) -> None:
+    """Print a warning without its place in the code."""
+    click.echo(f"warning: {printable(str(message))}", err=True)
+
+
 class OneLine(logging.Formatter):
     """A log format without tracebacks."""
 
@@ -106,4 +114,5 @@ class OneLine(logging.Formatter):
         return ""
 
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record).rstrip())
+        level, _, text = super().format(record).rstrip().partition(": ")
+        return printable(f"{level.lower()}: {text}")

@@ -174,6 +174,10 @@ class KMeansSelection(Federated):
         index = pd.Index(self.model_.n_clusters, name="n_clusters")
         return pd.DataFrame({"inertia": self.model_.inertias}, index)
 
+    def report(self) -> str:
+        """Return the suggested number and the inertias as text."""
+        return f"suggested n_clusters: {self.n_clusters_}\n\n{super().report()}"
+
     def plot(self) -> Figure:
         """Draw the inertia against the number of clusters, with the knee marked.
 
@@ -348,6 +352,10 @@ class GaussianMixtureSelection(Federated):
         model = self.model_
         index = pd.Index(model.n_components, name="n_components")
         return pd.DataFrame({"BIC": model.bic, "AIC": model.aic}, index)
+
+    def report(self) -> str:
+        """Return the suggested number and the criteria as text."""
+        return f"suggested n_components: {self.n_components_}\n\n{super().report()}"
 
     def plot(self) -> Figure:
         """Draw BIC and AIC against the number of components, with their minima marked.

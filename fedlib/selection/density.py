@@ -358,6 +358,12 @@ class DensitySuggestion(Federated):
         model = self.model_
         return pd.DataFrame({"rank": model.ranks, "distance": model.distances, "n": model.counts})
 
+    def report(self) -> str:
+        """Return the suggestions as text."""
+        check_is_fitted(self, "model_")
+        names = {"eps": self.eps_, "cell_size": self.cell_size_, "largest error": self.error_}
+        return "\n".join(f"{name}: {value:.6g}" for name, value in names.items())
+
     def plot(self) -> Figure:
         """Draw the k-distance curve and the curve of the sparse cells, with the knees marked.
 

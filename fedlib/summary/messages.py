@@ -64,6 +64,7 @@ class ColumnDescription(Message):
     """The number of a client's rows, and the kind and number of values of each column."""
 
     discloses = "a client's number of rows, its columns and the number of gaps in each"
+    row_counts = ("n_rows", "counts")
     n_rows: Count
     kinds: Annotated[np.ndarray, Array("uint8", ("columns",), le=EMPTY)]
     counts: ColumnCounts
@@ -130,6 +131,7 @@ class Extremes(Message):
     """The smallest and the largest value of each column; 0 for a column without values."""
 
     discloses = "a client's smallest and largest value in each column, which are values of rows"
+    extremes = True
     minima: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_MEAN, MAX_MEAN)]
     maxima: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_MEAN, MAX_MEAN)]
 
@@ -156,6 +158,7 @@ class BinCounts(Message):
         "the number of a client's values in each part of each interval; a part with one value"
         " encloses the value of one row"
     )
+    row_counts = ("counts",)
     counts: Annotated[np.ndarray, Array("int64", ("intervals", "bins"), ge=0, le=MAX_ROWS)]
 
 
@@ -182,12 +185,20 @@ class CountBins(TableRequest):
 
 
 class CategoryCounts(Message):
-    """The categories of the columns of text, one column after the other, and their counts."""
+    """The categories of the columns of text, one column after the other, and their counts.
 
-    discloses = "every category that a client has, and the number of its rows with each"
+    ``others`` are the numbers of values of each column whose categories are withheld.
+    """
+
+    discloses = (
+        "every category that a client has, except rare ones that it withholds, and the number of"
+        " its rows with each"
+    )
+    row_counts = ("counts",)
     lengths: Annotated[np.ndarray, Array("int64", ("chosen",), ge=0, le=MAX_ROWS)]
     categories: tuple[Category, ...]
     counts: Annotated[np.ndarray, Array("int64", ("categories",), ge=1, le=MAX_ROWS)]
+    others: Annotated[np.ndarray, Array("int64", ("chosen",), ge=0, le=MAX_ROWS)]
 
     def by_column(self) -> Iterator[tuple[tuple[str, ...], NDArray[np.int64]]]:
         """Yield the categories and the counts of each column."""
@@ -196,11 +207,15 @@ class CategoryCounts(Message):
 
 
 class CountCategories(TableRequest):
-    """Count your rows with each category of some columns of text."""
+    """Count your rows with each category of some columns of text.
+
+    Withhold a category with fewer than ``min_count`` rows.
+    """
 
     reply = CategoryCounts
     columns: Positions
     max_categories: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS)]
+    min_count: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS)]
 
     def accept(self, reply: Message) -> Message:
         received = cast(CategoryCounts, reply)
@@ -212,6 +227,10 @@ class CountCategories(TableRequest):
                 f"CategoryCounts.lengths must be at most {self.max_categories},"
                 f" got {received.lengths.max()}"
             )
+        if (received.counts < self.min_count).any():
+            raise MessageError(f"CategoryCounts.counts must be at least {self.min_count}")
+        if self.min_count == 1 and received.others.any():
+            raise MessageError("CategoryCounts.others must be 0 if no category is withheld")
         for categories, _ in received.by_column():
             if list(categories) != sorted(set(categories)):
                 raise MessageError("CategoryCounts.categories must be distinct and sorted")

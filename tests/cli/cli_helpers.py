@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "book" / "run_at_real_sites.md"
 ANSWER = 60  # seconds after which a test that still waits has failed
 SITES = ("0", "1", "2")
+WITHOUT_LABELS = ("clustering-score", "evaluation", "suggest", "summary")
 HORIZONTAL = ["serve", "horizontal-dbscan", "--cell-size", "0.5", "--min-samples", "4"]
 
 
@@ -44,6 +45,11 @@ def columns():
 def classes():
     """Return three sites' rows with a class each."""
     return [part.assign(kind=(part["x"] > 2).astype(int)) for part in rows()]
+
+
+def predictions():
+    """Return three sites' probabilities with a class each."""
+    return [part[["kind"]].assign(p=(part["x"] % 1)) for part in classes()]
 
 
 class Case(NamedTuple):
@@ -75,6 +81,8 @@ CASES = {
     "kmeans": Case({"n_clusters": 3, "random_state": 0}),
     "gaussian-mixture": Case({"n_components": 3, "random_state": 0}),
     "gaussian-mixture-dbscan": Case({**DENSITY, "n_components": 3, "random_state": 0}),
+    "clustering-score": Case({"min_group_size": 2}, classes, "--target kind", target="kind"),
+    "evaluation": Case({"n_bins": 5}, predictions, "--target kind", target="kind"),
     "summary": Case({"rank_error": 0.1, "n_bins": 4}),
     "suggest": Case({"min_samples": 4, "tolerance": 0.5}),
     "kmeans-selection": Case({"max_clusters": 3, "n_init": 1, "random_state": 0}),
@@ -185,7 +193,7 @@ def site_arguments(name):
     for i, data in enumerate(case.data()):
         data.to_csv(f"{i}.csv", index=False)
         given = ["--data", f"{i}.csv", "--token-file", f"tokens/{i}.token"]
-        if name not in ("summary", "suggest"):  # which assign no labels
+        if name not in WITHOUT_LABELS:
             given += ["--labels-out", f"labels-{i}.csv"]
         arguments.append([*given, *case.join.format(site=i).split()])
     return arguments

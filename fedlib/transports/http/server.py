@@ -290,7 +290,7 @@ class HTTP:
     def _welcome(self, name: str) -> Welcome:
         limits = self._service.sessions.limits
         heartbeat = min(limits.gone_after, limits.silent_after) / HEARTBEATS
-        return Welcome(name, self.run, self.protocol, heartbeat)
+        return Welcome(name, self.run, self.protocol, heartbeat, len(self.clients))
 
     def _closed(self, connection: Connection) -> None:
         """Note that a client's connection is closed."""

@@ -62,12 +62,15 @@ class Welcome(msgspec.Struct):
         The protocol's name.
     heartbeat : float
         Seconds between two heartbeats.
+    n_clients : int
+        The number of clients that may take part; 0 if it is not known.
     """
 
     client: str
     run: str
     protocol: str
     heartbeat: Annotated[float, msgspec.Meta(gt=0)]
+    n_clients: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 def check_version(site: str, server: str = __version__) -> None:

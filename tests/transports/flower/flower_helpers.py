@@ -42,6 +42,10 @@ def _supervised():
     return [(X, (X[:, 0] > 2).astype(int)) for X in _blobs()]
 
 
+def _predictions():
+    return [(X[:, 0] % 1, y) for X, y in _supervised()]
+
+
 # A protocol's parameters and the function that makes its parts; one row per protocol.
 PROTOCOLS = {
     "horizontal-dbscan": ({"cell_size": 0.5, "min_samples": 4}, _blobs),
@@ -55,6 +59,8 @@ PROTOCOLS = {
         {"eps": 0.5, "min_samples": 4, "n_components": 3, "random_state": 0},
         _blobs,
     ),
+    "clustering-score": ({}, _supervised),
+    "evaluation": ({"n_bins": 5}, _predictions),
     "summary": ({"quantiles": [0.5]}, _blobs),
     "suggest": ({"min_samples": 4}, _blobs),
     "kmeans-selection": ({"max_clusters": 3, "n_init": 1, "random_state": 0}, _blobs),

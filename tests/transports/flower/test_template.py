@@ -87,6 +87,21 @@ def test_a_site_has_its_file_and_agrees_to_one_protocol(app, sites, capsys):
     assert "client 1 was lost: ValueError at CountCells, step 1" in capsys.readouterr().out
 
 
+def test_a_site_has_rules_and_a_ledger(app, sites, tmp_path, capsys):
+    """The node's rules decline the protocol; its file has its part of the run's ledger."""
+    (tmp_path / "policy.toml").write_text("[protocols.kmeans]\n")
+    sites.node_configs[1001] |= {
+        "policy": str(tmp_path / "policy.toml"),
+        "ledger": str(tmp_path / "site.csv"),
+    }
+    serve(app, sites)
+    table = pd.read_csv(tmp_path / "site.csv")
+    assert table["message"].tolist() == ["CountCells", "Declined", "AssignCells", "Done"]
+    assert table["discloses"][1] == "the rule that forbids the reply (protocol)"
+    assert set(table["sender"].astype(str)) == {"server", "1"}
+    assert "the rule that forbids the reply (protocol)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("mistake", "text"),
     [
