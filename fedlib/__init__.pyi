@@ -1,3 +1,4 @@
+from .alignment import AlignedRows as AlignedRows
 from .boosting.estimator import FederatedXGBClassifier as FederatedXGBClassifier
 from .horizontal_dbscan import HorizontalDBSCAN as HorizontalDBSCAN
 from .kmeans import FederatedKMeans as FederatedKMeans

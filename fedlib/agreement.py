@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-from fedlib.protocol import Reject, Replies
+from fedlib.protocol import Reject, Replies, TooFewClients
 
-__all__ = ["Disagreement", "agree", "agree_on_features", "exclude", "settle"]
+__all__ = ["Disagreement", "agree", "agree_on_features", "exclude", "require_all", "settle"]
 
 
 class Disagreement(ValueError):
@@ -170,3 +170,22 @@ def settle(
             replies = yield from exclude(replies, reasons, error)
         else:
             return replies
+
+
+def require_all(replies: Replies) -> Replies:
+    """Return the replies if all clients replied, for a protocol that needs every client.
+
+    Raises
+    ------
+    ValueError
+        When a client declined.
+    TooFewClients
+        When a client is lost.
+    """
+    if replies.declined:
+        raise ValueError(
+            f"every client is needed, but these are passive or decline: {replies.declined}"
+        )
+    if replies.lost:
+        raise TooFewClients(f"every client is needed, but these are lost: {replies.lost}")
+    return replies

@@ -25,6 +25,7 @@ The wire format:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from math import isfinite
@@ -49,6 +50,7 @@ __all__ = [
 
 MAX_BYTES = 2**30
 MAX_AXES = 32
+PIECE = 2**15  # values that are checked at once
 MAX_EMPTY_AXIS = 2**16  # an array without elements costs no bytes, so its lengths need a bound
 DTYPES = frozenset(
     ("bool", "uint8", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64")
@@ -102,18 +104,34 @@ class Array:
 
     def problem(self, value: object) -> str | None:
         """Return a description of the error in a value, or None if it is valid."""
-        wanted = f"an array of {self.dtype} with axes ({', '.join(self.axes)})"
         if not isinstance(value, np.ndarray):
-            return f"must be {wanted}, not {type(value).__name__}"
+            return f"must be {self._wanted()}, not {type(value).__name__}"
         if value.dtype != self.dtype or value.ndim != len(self.axes):
-            return f"must be {wanted}, not of {value.dtype} with shape {value.shape}"
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
-            return "must be finite"
-        if value.size and self.ge is not None and value.min() < self.ge:
-            return f"must be at least {self.ge}"
-        if value.size and self.le is not None and value.max() > self.le:
-            return f"must be at most {self.le}"
+            return f"must be {self._wanted()}, not of {value.dtype} with shape {value.shape}"
+        is_float = value.dtype.kind == "f"
+        if is_float or self.ge is not None or self.le is not None:
+            for piece in _pieces(value):
+                if is_float and np.count_nonzero(np.isfinite(piece)) < piece.size:
+                    return "must be finite"
+                if self.ge is not None and piece.min() < self.ge:
+                    return f"must be at least {self.ge}"
+                if self.le is not None and piece.max() > self.le:
+                    return f"must be at most {self.le}"
         return None
+
+    def _wanted(self) -> str:
+        return f"an array of {self.dtype} with axes ({', '.join(self.axes)})"
+
+
+def _pieces(values: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the values in pieces that stay in a cache while they are checked."""
+    if values.size <= PIECE:
+        if values.size:
+            yield values
+    else:
+        flat = values.reshape(-1)
+        for first in range(0, flat.size, PIECE):
+            yield flat[first : first + PIECE]
 
 
 @dataclass_transform(frozen_default=True)
@@ -168,21 +186,24 @@ class Message(
         registry[cls.__name__] = cls
 
     def __post_init__(self) -> None:
+        kind = type(self)
+        lengths: dict[str, tuple[str, int]] = {}
+        for field, array in arrays(kind).items():
+            value = getattr(self, field)
+            problem = array.problem(value)
+            if problem:
+                raise MessageError(f"{kind.__name__}.{field} {problem}")
+            for axis, length in zip(array.axes, value.shape, strict=True):
+                first, wanted = lengths.setdefault(axis, (field, length))
+                if length != wanted:
+                    name = kind.__name__
+                    raise MessageError(
+                        f"{name}.{field} has {length} {axis}, {name}.{first} {wanted}"
+                    )
         for field in self.__struct_fields__:
             value = getattr(self, field)
             if isinstance(value, float) and not isfinite(value):
-                raise MessageError(f"{type(self).__name__}.{field} must be finite")
-        lengths: dict[str, tuple[str, int]] = {}
-        for field, array in arrays(type(self)).items():
-            value = getattr(self, field)
-            name = f"{type(self).__name__}.{field}"
-            problem = array.problem(value)
-            if problem:
-                raise MessageError(f"{name} {problem}")
-            for axis, length in zip(array.axes, value.shape, strict=True):
-                first, wanted = lengths.setdefault(axis, (name, length))
-                if length != wanted:
-                    raise MessageError(f"{name} has {length} {axis}, {first} {wanted}")
+                raise MessageError(f"{kind.__name__}.{field} must be finite")
 
     def accept(self, reply: Message) -> Any:
         """Return what the flow receives for a reply of the class ``reply``: by default the reply.
@@ -337,7 +358,14 @@ def _from_wire(raw: msgspec.Raw) -> np.ndarray:
     array = np.frombuffer(data, _little(np.dtype(dtype))[1]).reshape(shape)
     if dtype == "bool" and (array.view("uint8") > 1).any():
         raise ValueError("an array of bool with a byte other than 0 and 1")
-    return array
+    return array if array.flags.aligned else _aligned(array)
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """Return a read-only copy at an aligned address, as compiled kernels need it."""
+    aligned = array.copy()
+    aligned.flags.writeable = False
+    return aligned
 
 
 class _Tag(msgspec.Struct):
@@ -349,7 +377,7 @@ _tag_decoder = msgspec.msgpack.Decoder(_Tag)
 
 
 _array_decoder = msgspec.msgpack.Decoder(
-    tuple[str, Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_AXES)], bytes]
+    tuple[str, Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_AXES)], memoryview]
 )
 
 
@@ -391,7 +419,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes, *expected: type[Message], max_bytes: int = MAX_BYTES) -> Message:
-    """Return the message in the bytes. Its arrays are read-only views of the bytes.
+    """Return the message in the bytes. Its arrays are read-only; they may be views of the bytes.
 
     Parameters
     ----------

@@ -202,7 +202,9 @@ class Client:
             for name, method in vars(cls).items()
             if hasattr(method, "request_class")
         }
-        cls.handlers = marked | cls.handlers
+        for base in cls.__bases__:
+            marked |= getattr(base, "handlers", {})
+        cls.handlers = marked
 
     @property
     def n_features(self) -> int:
@@ -402,7 +404,9 @@ def _exchange(
     ``shared`` are the clients that have shared data. Such a client may no longer decline: a result
     that contains one half of its data would be silently wrong. It is added to when others share.
     """
-    sent = {name: encode(request) for name, request in requests.items()}
+    distinct = {id(request): request for request in requests.values()}
+    encoded = {key: encode(request) for key, request in distinct.items()}  # a broadcast only once
+    sent = {name: encoded[id(request)] for name, request in requests.items()}
     for name, request in requests.items():
         ledger.record(step, SERVER, name, request, len(sent[name]))
     if journal is None:
@@ -453,7 +457,7 @@ def _reason_to_stop(replies: Replies, n_clients: int, needed: int) -> Exception 
         return TooFewClients(f"{remaining} of {n_clients} clients remain, {needed} are needed")
     if len(replies.declined) == remaining:
         which = "every remaining client" if replies.lost else "every client"
-        return ValueError(f"{which} is passive, so nobody shares any data")
+        return ValueError(f"{which} is passive or declined, so nobody shares any data")
     return None
 
 

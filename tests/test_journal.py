@@ -33,11 +33,11 @@ DENSITY = {"eps": 0.5, "min_samples": 4}
 CASES = {
     "horizontal-dbscan": ({"cell_size": 0.5, "min_samples": 4, "border": "absorb"}, PARTS),
     "summary": ({}, PARTS),
-    "clustering-score": ({}, ROWS_WITH_CLASSES),
-    "evaluation": ({"n_bins": 5}, PREDICTIONS),
     "suggest": ({"min_samples": 4, "tolerance": 0.9}, PARTS),
     "kmeans-selection": ({"max_clusters": 2, "n_init": 1, "max_iter": 1}, PARTS),
     "gaussian-mixture-selection": ({"max_components": 2, "max_rounds": 1, "tol": 0.0}, PARTS),
+    "clustering-score": ({}, ROWS_WITH_CLASSES),
+    "evaluation": ({"n_bins": 5}, PREDICTIONS),
     "vertical-dbscan": (DENSITY, PARTS),
     "dbdc": (DENSITY, PARTS),
     "sdbdc": (DENSITY, PARTS),

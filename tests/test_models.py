@@ -103,11 +103,11 @@ PROTOCOLS = {
         for kind in ("full", "tied", "diag", "spherical")
     ],
     "gaussian-mixture-dbscan": [(DENSITY | {"n_components": 3, "random_state": 0}, rows)],
-    "clustering-score": [({"noise": "cluster", "min_group_size": 2}, labelled)],
-    "evaluation": [({"n_bins": 7}, predictions)],
     "suggest": [({"min_samples": 4}, rows)],
     "kmeans-selection": [({"max_clusters": 3, "n_init": 1, "random_state": 0}, rows)],
     "gaussian-mixture-selection": [({"max_components": 2, "random_state": 0}, rows)],
+    "clustering-score": [({"noise": "cluster", "min_group_size": 2}, labelled)],
+    "evaluation": [({"n_bins": 7}, predictions)],
     "summary": [({"bounds": {"0": (-3.0, 8.0)}, "quantiles": [0.5], "rank_error": 0.1}, rows)],
     "xgboost": [({"n_trees": 3}, classes), ({"n_trees": 2, "method": "histogram"}, classes)],
 }

@@ -73,7 +73,7 @@ class JoinCommand(click.Command):
 @click.option(
     "--protocol",
     help="The only protocol to which this site agrees. With pipeline/NAME or summary, the features"
-    " may be text and have gaps.",
+    " may be text and have gaps. aligned/NAME is a protocol that first aligns the rows.",
 )
 @click.option(
     "--ca", type=EXISTING, help="The certificate (PEM) of the authority that certified the server."
@@ -153,7 +153,8 @@ def _check_protocol(protocol: str) -> bool:
     if find_estimator(protocol) is None:
         known = ", ".join(protocols())
         raise click.UsageError(
-            f"--protocol must be one of {known}, or pipeline/ and one of them; got {protocol!r}"
+            f"--protocol must be one of {known}, or pipeline/ or aligned/ and one of them; got"
+            f" {protocol!r}"
         )
     return takes_raw_tables(protocol)
 

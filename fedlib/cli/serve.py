@@ -26,7 +26,7 @@ from fedlib.cli.common import (
     writing,
 )
 from fedlib.cli.ledger import to_csv
-from fedlib.cli.options import pipeline_options, protocol_options
+from fedlib.cli.options import align_options, pipeline_options, protocol_options
 from fedlib.cli.tokens import make_tokens, read_clients
 from fedlib.federated import Federated, protocols
 from fedlib.files import write_file
@@ -54,14 +54,15 @@ class ProtocolCommands(click.Group):
         estimator = protocols().get(cmd_name)
         if estimator is None:
             return None
-        parameters, further = protocol_options(estimator), pipeline_options(estimator)
+        parameters = protocol_options(estimator)
+        further = [*pipeline_options(estimator), *align_options(estimator)]
 
         def run(**values: Any) -> None:
             chosen, rules = (
                 {str(option.name): values.pop(str(option.name)) for option in options}
                 for options in (parameters, further)
             )
-            run_server(_with_rules(estimator(**chosen), rules), **values)
+            run_server(_wrap(estimator(**chosen), rules), **values)
 
         summary = (inspect.getdoc(estimator) or "").partition("\n")[0]
         text = f"Serve one run of {cmd_name}.\n\n{summary}"
@@ -74,8 +75,12 @@ def serve() -> None:
     """Wait for the sites, run a protocol, write model and ledger."""
 
 
-def _with_rules(estimator: Federated, rules: dict[str, Any]) -> Federated:
-    """Return a pipeline if one of the options says what to do to the raw tables."""
+def _wrap(estimator: Federated, rules: dict[str, Any]) -> Federated:
+    """Return the estimator in a pipeline or with alignment, if an option asks for it."""
+    if rules.get("align"):
+        from fedlib.alignment import AlignedRows
+
+        return AlignedRows(estimator)
     if any(rules.get(name) is not None for name in ("scale", "impute", "encode")):
         from fedlib.pipeline import FederatedPipeline
 

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedlib.federated import Federated, PointsClient
 from fedlib.kmeans.flow import KMeansModel, lloyd, one_shot
-from fedlib.kmeans.local import assign, child_centres, group_means, sum_clusters
+from fedlib.kmeans.local import assign, child_centres, group_means, mean_and_squares, sum_clusters
 from fedlib.kmeans.messages import (
     MAX_COORDINATE,
     AssignCentres,
@@ -64,10 +64,7 @@ class FederatedKMeansClient(PointsClient):
 
     @handles(SummariseGroups)
     def summarise_groups(self, request: SummariseGroups) -> GroupMeans:
-        mean = np.zeros(self.n_features)
-        if len(self.X):
-            mean = self.X.mean(axis=0)
-        squares = np.square(self.X - mean).sum(axis=0)
+        mean, squares = mean_and_squares(self.X)
         means, counts = group_means(self.X, request.n_groups)
         return GroupMeans(len(self.X), mean, squares, means, counts, self.features)
 
@@ -320,7 +317,7 @@ class FederatedKMeans(Federated):
 
 def _check_coordinates(name: str, X: Points) -> Points:
     """Return the points; raise ValueError when a coordinate is too large."""
-    largest = abs(X).max(initial=0)
+    largest = max(X.max(initial=0), -X.min(initial=0))  # abs(X) would be a copy
     if largest > MAX_COORDINATE:
         raise ValueError(f"{name} must lie within ±{MAX_COORDINATE:g}, got {largest:g}")
     return X

@@ -31,13 +31,14 @@ from fedlib.summary.federated import SummaryClient, check_bounds, check_names
 from fedlib.summary.messages import CountCategories
 from fedlib.summary.tables import TEXT, read_columns
 from fedlib.validation import Interval, StrOptions
+from fedlib.wrapping import WrappingClient
 
 __all__ = ["PREFIX", "FederatedPipeline", "PipelineClient", "check_wrapped"]
 
 PREFIX = "pipeline/"  # of the protocol's name
 
 
-class PipelineClient(SummaryClient):
+class PipelineClient(WrappingClient, SummaryClient):
     """A client that preprocesses its table and hands the result to a protocol's client.
 
     It answers the requests for statistics and `Preprocess` itself, and passes every other request
@@ -74,6 +75,8 @@ class PipelineClient(SummaryClient):
            [2]])
     """
 
+    prepares = Preprocess
+
     def __init__(self, part: Any, client_class: type[Client], **options: Any):
         self._make: Callable[..., Client] = lambda data: client_class(data, **options)  # type: ignore[call-arg]
         self._rest: tuple[Any, ...] | None = None
@@ -85,23 +88,20 @@ class PipelineClient(SummaryClient):
         super().__init__(part)
         self._wrap(np.zeros((len(self.X), 1)), np.ones(len(self.X), bool))  # checks the rest
         self.rules: Preprocess | None = None
-        self.inner: Client | None = None
 
     @property
     def state(self) -> PipelineState | None:
         """The rules and the state of the wrapped client; None before the rules arrive."""
-        if self.rules is None or self.inner is None:
+        if self.rules is None:
             return None
-        inner = b"" if self.inner.state is None else encode(self.inner.state)
-        return PipelineState(encode(self.rules), inner, self._kept)
+        return PipelineState(encode(self.rules), self._inner_state(), self._kept)
 
     @state.setter
     def state(self, state: Message | None) -> None:
         self.rules, self.inner = None, None
         if isinstance(state, PipelineState):
             self._begin(decode(state.rules, Preprocess))  # type: ignore[arg-type]
-            if state.inner:
-                self.inner.state = decode(state.inner)  # type: ignore[attr-defined]
+            self._restore_inner(state.inner)
         elif state is not None:
             raise LostState(f"PipelineClient has no PipelineState but a {type(state).__name__}")
 
@@ -109,20 +109,6 @@ class PipelineClient(SummaryClient):
     def preprocess(self, request: Preprocess) -> Done:
         self._begin(request)
         return Done()
-
-    def handle(self, request: Message) -> Message:
-        """Return the reply of this client to requests for statistics, else of the wrapped client.
-
-        Raises
-        ------
-        LostState
-            When the wrapped client is asked before the rules have arrived.
-        """
-        if type(request) in self.handlers:
-            return super().handle(request)
-        if self.inner is None:
-            raise LostState("PipelineClient has no Preprocess")
-        return self.inner.handle(request)
 
     def _begin(self, rules: Preprocess) -> None:
         """Transform the table and create the protocol's client."""
@@ -220,9 +206,9 @@ class FederatedPipeline(Federated):
 
     *Unusual columns.* A constant column becomes 0. A column without values at some clients is
     filled like any gap; one without values at all clients is an error. Numbers that are codes
-    become categories if `categorical` lists them. A client with one row takes part like any other,
-    but its mean is its row. Dates, columns that differ between clients, and too many categories are
-    errors that name the column.
+    become categories if `categorical` lists them. A client with one row takes part like any
+    other, but its mean is its row. Dates, columns that differ between clients, and too many
+    categories are errors that name the column.
 
     If a client is lost during the preprocessing, its statistics are computed again without it.
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import chain
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from fedlib.journal import Place
 from fedlib.ledger import Ledger
 from fedlib.messages import decode, encode
 from fedlib.protocol import Client, serve
+from fedlib.threads import one_thread
 
 __all__ = ["InProcess"]
 
@@ -62,13 +64,22 @@ class InProcess:
         self.ledger: Ledger | None = None
         if n_jobs is not None and n_jobs < 1:
             raise ValueError(f"n_jobs must be at least 1, got {n_jobs}")
-        workers = min(n_jobs or os.cpu_count() or 1, max(1, len(self._clients)))
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="client")
+        self._n_workers = min(n_jobs or os.cpu_count() or 1, max(1, len(self._clients)))
+        self._pool = ThreadPoolExecutor(self._n_workers, thread_name_prefix="client")
 
     def exchange(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """Deliver the requests and return each client's reply or `Failure`."""
-        replies = self._pool.map(self._serve, requests.keys(), requests.values())
-        return dict(zip(requests, replies, strict=True))
+        # One task per thread and not per client: handing over a task takes longer than a short
+        # reply.
+        waiting = iter(requests.items())
+        tasks = [waiting] * min(self._n_workers, len(requests))
+        replies = dict(chain.from_iterable(self._pool.map(self._serve_all, tasks)))
+        return {name: replies[name] for name in requests}
+
+    def _serve_all(self, waiting: Iterator[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+        """Serve the clients that no other thread has taken from the iterator yet."""
+        with one_thread():  # set once for all of them
+            return [(name, self._serve(name, request)) for name, request in waiting]
 
     def _serve(self, name: str, request: bytes) -> bytes:
         self._errors.pop(name, None)
