@@ -335,20 +335,6 @@ class HTTP:
         return self._origin + timedelta(seconds=time)
 
 
-def follows_from_replies(error: type[BaseException]) -> bool:
-    """Return whether a run that ended with an error would end with it again when continued.
-
-    `TooFewClients` and the ValueError of a flow follow from the recorded replies. An interruption,
-    an error of the journal or of the disk, and an error in the code do not.
-
-    Examples
-    --------
-    >>> follows_from_replies(ValueError), follows_from_replies(JournalError)
-    (True, False)
-    """
-    return issubclass(error, ValueError | TooFewClients) and not issubclass(error, JournalError)
-
-
 def _split(bind: str) -> tuple[str, int]:
     """Return the host and the port of an address."""
     with suppress(ValueError):
