@@ -14,6 +14,7 @@ from fedlib.agreement import Disagreement
 from fedlib.cells import count_cells
 from fedlib.datasets import load
 from fedlib.messages import Declined, decode, encode
+from fedlib.policy import GuardedClient, Policy
 from fedlib.protocol import TooFewClients
 from fedlib.selection import DensitySuggestionClient, find_knee
 from fedlib.selection.curves import curve_ranks, k_distances, sparse_shares
@@ -301,6 +302,7 @@ LIES = {
     "cells beyond the magnitude": (2, moved),
     "no cells": (2, lambda reply: change(reply, cells=reply.cells[:0], counts=reply.counts[:0])),
     "cells elsewhere": (4, moved),
+    "new cells": (4, lambda reply: change(reply, cells=reply.cells + np.array([0, 100]))),
     "more points than before": (4, one_more),
     "one more column": (4, lambda reply: change(reply, cells=reply.cells.repeat(2, axis=1))),
 }
@@ -319,6 +321,28 @@ def test_a_liar_leaves(name):
     assert list(model.ledger_.lost) == ["B"]
     assert model.ledger_.lost["B"].startswith("InvalidReply at ")
     assert content(model) == content(DensitySuggestion(3).fit([data["A"], data["C"]]))
+
+
+def test_a_site_that_withholds_small_counts():
+    """At most the fraction `tolerance` of the points is missing; B has a third of them."""
+    data = parts()
+
+    def fit(tolerance):
+        guarded = clients(**data)
+        policy = Policy.from_dict({"min_count": 3})
+        guarded["B"] = GuardedClient(guarded["B"], policy, "suggest")
+        recorder = Recorder(guarded)
+        model = DensitySuggestion(3, tolerance=tolerance).fit(recorder)
+        replies = [exchange.replies.values() for exchange in recorder.exchanges[1:]]
+        return model, [sum(int(reply.counts.sum()) for reply in step) for step in replies]
+
+    with pytest.warns(UserWarning, match="a site withholds small counts"):
+        model, numbers = fit(0.25)
+    assert numbers[-1] < 0.75 * numbers[0] <= numbers[-2] == model.model_.counts.sum()
+    assert model.ledger_.lost == {}
+    model, numbers = fit(0.5)
+    assert numbers[-1] == model.model_.counts.sum() < numbers[0]
+    assert model.error_ <= 0.5 * model.eps_
 
 
 def test_sharing_after_declining():
