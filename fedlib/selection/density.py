@@ -130,8 +130,9 @@ def suggest_density(
     """Return the server flow; for the parameters see `DensitySuggestion`.
 
     The sizes of the cells are powers of two, so each cell consists of whole cells of the next
-    request, and the server compares the counts. If too many points are missing in the
-    finer cells, the result is that of the coarser ones.
+    request, and the server compares the counts. A client with too many points missing
+    in the finer cells no longer counts, and if these are half of the clients, the result is that of
+    the coarser cells.
     """
     described = yield ReportMagnitude()
     described = yield from settle(described, agree_on_features)
@@ -147,11 +148,15 @@ def suggest_density(
         replies = yield CountCells(size)
         replies = yield from exclude(replies, _contradictions(described, coarser, replies))
         numbers = {name: int(reply.counts.sum()) for name, reply in replies.items()}
-        first = first or numbers
-        if sum(numbers.values()) < (1 - tolerance) * sum(first.get(name, 0) for name in numbers):
-            assert curves is not None  # at the first request, no point is missing
+        first = numbers | first
+        complete = {
+            name: reply
+            for name, reply in replies.items()
+            if numbers[name] >= (1 - tolerance) * first[name]
+        }
+        if curves and 2 * len(complete) <= len(replies):
             return curves
-        cells, counts = sum_cells(replies)
+        cells, counts = sum_cells(complete)
         if counts.sum() <= min_samples:
             raise ValueError(
                 f"min_samples must be less than the number of points, {counts.sum()};"
@@ -285,7 +290,7 @@ class DensitySuggestion(Federated):
     Warns
     -----
     UserWarning
-        When `min_cell_size`, equal points, or a site that withholds small counts end the refinement
+        When `min_cell_size`, equal points, or sites that withhold small counts end the refinement
         before `tolerance` is reached.
 
     See Also
@@ -314,8 +319,9 @@ class DensitySuggestion(Federated):
 
     *Lost and false clients.* The curves are those of the clients that answered the last request. A
     client that reports more points in a cell than before leaves the run. A site that withholds
-    small counts reports fewer. As soon as more than the fraction `tolerance` of all points is
-    missing, the refinement ends with the cells before. Invented points cannot be detected.
+    small counts reports fewer. If it has less than ``1 - tolerance`` of its points left, the curves
+    are those of the other sites. If this happens to half of the sites, the refinement ends with the
+    cells before. Invented points cannot be detected.
 
     Examples
     --------
@@ -358,7 +364,7 @@ class DensitySuggestion(Federated):
             warnings.warn(
                 f"the distances have an error of up to {self.error_:g}, more than"
                 f" tolerance={self.tolerance:g} of eps_={self.eps_:g}: min_cell_size is too large,"
-                " too many points are equal, or a site withholds small counts",
+                " too many points are equal, or sites withhold small counts",
                 stacklevel=3,
             )
         return self
