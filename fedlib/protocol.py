@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from fedlib.journal import Journal
 from fedlib.ledger import SERVER, Ledger
 from fedlib.messages import Declined, Failure, Message, MessageError, decode, encode
+from fedlib.texts import printable
 from fedlib.threads import one_thread
 
 __all__ = [
@@ -385,7 +386,7 @@ def _reject(rejected: Reject, step: int, requests: Mapping[str, Message], ledger
     """Record that clients leave the run because of their last replies."""
     for name, reason in rejected.reasons.items():
         request = type(requests[name]).__name__
-        logger.warning(REJECTED, name, request, reason)
+        logger.warning(REJECTED, name, request, printable(reason))
         ledger.lost[name] = f"InvalidReply at {request}, step {step}"
 
 
@@ -477,7 +478,7 @@ def _read(name: str, data: bytes, request: Message) -> tuple[Message, Any]:
         reply = decode(data, request.reply, *may_decline, Failure)
         accepted = request.accept(reply) if isinstance(reply, request.reply) else None
     except MessageError as error:
-        logger.warning(REJECTED, name, type(request).__name__, error)
+        logger.warning(REJECTED, name, type(request).__name__, printable(str(error)))
         return Failure("InvalidReply"), None
     return reply, accepted
 

@@ -107,6 +107,10 @@ class FindNeighbours(Message):
     first: Row
     stop: Row
 
+    def reply_lengths(self) -> dict[str, int]:
+        """Return the length of the block as bits: a client sends the smaller of the two forms."""
+        return {"bytes": int(kernels.count_bit_bytes(self.n_rows, self.first, self.stop))}
+
     def accept(self, reply: Message) -> NDArray[np.uint64]:
         """Return the block as a bitset; raise MessageError unless it has exactly these rows."""
         assert isinstance(reply, NeighbourBlock)

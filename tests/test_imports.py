@@ -25,6 +25,7 @@ TRANSPORTS = "fedlib.transports"
 CORE = [
     f"fedlib.{name}"
     for name in (
+        "texts",
         "messages",
         "ledger",
         "threads",

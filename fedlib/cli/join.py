@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +18,11 @@ from fedlib.cli.common import (
     check_folder,
     extra,
     options_for_rows,
-    printable,
     read_rows,
     writing,
 )
+from fedlib.cli.log import report
+from fedlib.texts import printable
 
 if TYPE_CHECKING:
     from fedlib.files import Table
@@ -28,7 +30,16 @@ if TYPE_CHECKING:
     from fedlib.policy import Policy
     from fedlib.protocol import Client
 
-__all__ = ["JoinCommand", "join", "take_part"]
+__all__ = [
+    "JoinCommand",
+    "check_allowed",
+    "client_arguments",
+    "join",
+    "raw_tables",
+    "read_policy",
+    "read_token",
+    "take_part",
+]
 
 EXTENDED = "fedlib.cli.join.extended"
 
@@ -77,7 +88,7 @@ class JoinCommand(click.Command):
     " may be text and have gaps. aligned/NAME is a protocol that first aligns the rows.",
 )
 @click.option(
-    "--ca", type=EXISTING, help="The certificate (PEM) of the authority that certified the server."
+    "--ca", type=EXISTING, help="The authority (PEM) that has signed the server's certificate."
 )
 @click.option(
     "--state-dir",
@@ -101,7 +112,7 @@ class JoinCommand(click.Command):
     help="Write the messages to and from this site with what they disclose (CSV).",
 )
 @click.option("--insecure", is_flag=True, help="Allow plain HTTP to other machines.")
-@click.option("--proxy", help="The proxy that leads to the server, http://host:port.")
+@click.option("--proxy", help="The proxy for the calls to the server, http://host:port.")
 def join(**options: Any) -> None:
     """Take part in the run at URL as one site.
 
@@ -128,10 +139,10 @@ def take_part(
     **options: Any,
 ) -> None:
     """Take part in a run; ``review`` returns whether a reply may be sent."""
-    arguments = _client_arguments(options)
-    rules = _read_policy(policy)
-    secret = _read_token(token_file)
-    raw = protocol is not None and _check_protocol(protocol)
+    arguments = client_arguments(options)
+    rules = read_policy(policy)
+    secret = read_token(token_file)
+    raw = raw_tables(protocol)
     table = read_rows(data, columns, target, sample_weight, ids, no_header, raw)
     guarded = bool(policy or ledger_out or review)
     states: list[Message | None] = []
@@ -148,7 +159,7 @@ def take_part(
 
     if protocol is not None:  # so that invalid data are reported before any call
         try:
-            _check_allowed(rules, protocol)
+            check_allowed(rules, protocol)
             make(protocol)
         except ValueError as error:
             raise click.ClickException(str(error)) from error
@@ -159,10 +170,11 @@ def take_part(
             _write_ledger(ledger_out, states)
     if labels_out:
         _write_labels(labels_out, states[-1], table)
-    click.echo("finished", err=True)
+    report("finished")
 
 
-def _read_policy(path: Path | None) -> Policy | None:
+def read_policy(path: Path | None) -> Policy | None:
+    """Return the rules in a file."""
     if path is None:
         return None
     from fedlib.policy import Policy
@@ -173,29 +185,32 @@ def _read_policy(path: Path | None) -> Policy | None:
         raise click.ClickException(f"{path}: {error}") from error
 
 
-def _check_allowed(policy: Policy | None, protocol: str) -> None:
-    """Raise ValueError when the site's own options contradict each other."""
+def check_allowed(policy: Policy | None, protocol: str) -> None:
+    """Raise ValueError when the rules do not allow a protocol."""
     if policy is not None and policy.rules(protocol) is None:
         allowed = ", ".join(policy.protocols or ())
-        raise ValueError(f"--protocol {protocol} is not allowed by the policy, only {allowed}")
+        raise ValueError(f"the protocol {protocol} is not allowed by the policy, only {allowed}")
 
 
-def _client_arguments(options: dict[str, Any]) -> dict[str, Any]:
+def client_arguments(options: dict[str, Any]) -> dict[str, Any]:
     """Take the arguments of the client out of the options and return them."""
     names = [name for name in options if name.startswith(CLIENT)]
     arguments = {name.removeprefix(CLIENT): options.pop(name) for name in names}
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def _read_token(file: Path | None) -> str:
+def read_token(file: Path | None) -> str:
+    """Return the site's token from a file or the environment."""
     text = file.read_text(errors="replace") if file else os.environ.get("FEDLIB_TOKEN", "")
     if not text.strip():
         raise click.UsageError("the token is missing: use --token-file or FEDLIB_TOKEN")
     return text.strip()
 
 
-def _check_protocol(protocol: str) -> bool:
-    """Return whether the protocol takes raw tables; refuse an unknown protocol."""
+def raw_tables(protocol: str | None) -> bool:
+    """Return whether the agreed protocol takes raw tables; refuse an unknown protocol."""
+    if protocol is None:
+        return False
     from fedlib.federated import protocols
     from fedlib.site import find_estimator, takes_raw_tables
 
@@ -226,7 +241,8 @@ def _run(
 
     def make_once(served: str) -> Client:
         made.append(make(served))
-        click.echo(f"joined {served} with {len(made[0].X)} rows", err=True)
+        n_rows = len(made[0].X)
+        report(f"joined {served} with {n_rows} rows", {"protocol": served, "rows": n_rows})
         return made[0]
 
     try:
@@ -238,7 +254,7 @@ def _run(
         states.append(state)
         if getattr(state, "labels", None) is None:
             raise click.ClickException(str(error)) from error
-        click.echo(f"{error}; using the labels saved in {state_dir}", err=True)
+        report(f"{error}; using the labels saved in {state_dir}", level=logging.WARNING)
         return
     except (JoinError, ValueError) as error:
         raise click.ClickException(printable(str(error))) from error

@@ -137,6 +137,9 @@ class SumClusters(Message):
         Array("float64", ("starts", "clusters", "features"), -MAX_CENTRE, MAX_CENTRE),
     ]
 
+    def reply_lengths(self) -> dict[str, int]:
+        return dict(zip(("starts", "clusters", "features"), self.centres.shape, strict=True))
+
     def accept(self, reply: Message) -> Message:
         received = cast(ClusterSums, reply)
         if received.sums.shape != self.centres.shape:

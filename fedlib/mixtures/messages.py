@@ -171,6 +171,10 @@ class SumResponsibilities(Mixture):
     discloses = "the Gaussian mixture of all clients' points so far"
     reply = ResponsibilitySums
 
+    def reply_lengths(self) -> dict[str, int]:
+        axes = "components", "features", "matrices", "rows", "columns"
+        return dict(zip(axes, (*self.means.shape, *self.covariances.shape), strict=True))
+
     def accept(self, reply: Message) -> Message:
         received = cast(ResponsibilitySums, reply)
         for name, array, wanted in (

@@ -122,6 +122,9 @@ class SumValues(TableRequest):
     reply = ValueMoments
     columns: Positions
 
+    def reply_lengths(self) -> dict[str, int]:
+        return {"chosen": len(self.columns)}
+
     def accept(self, reply: Message) -> Message:
         _check_length("ValueMoments.means", cast(ValueMoments, reply).means, self.columns)
         return reply
@@ -142,6 +145,9 @@ class FindExtremes(TableRequest):
     discloses = "the values that fill gaps, if there are any"
     reply = Extremes
     columns: Positions
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"chosen": len(self.columns)}
 
     def accept(self, reply: Message) -> Message:
         extremes = cast(Extremes, reply)
@@ -176,6 +182,9 @@ class CountBins(TableRequest):
         super().__post_init__()
         if (self.low > self.high).any():
             raise MessageError("CountBins.low must be at most CountBins.high")
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"intervals": len(self.columns), "bins": self.n_bins}
 
     def accept(self, reply: Message) -> Message:
         shape, wanted = cast(BinCounts, reply).counts.shape, (len(self.columns), self.n_bins)

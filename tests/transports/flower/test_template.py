@@ -1,6 +1,7 @@
 """The app's template on a grid in this process."""
 
 import importlib
+import logging
 import re
 import sys
 import tomllib
@@ -66,6 +67,35 @@ def test_the_app_refuses_an_unknown_protocol(app):
     grid = GridInProcess(app[0], 3, app[2] | {"protocol": "kmean"})
     with pytest.raises(ValueError, match="protocol must be one of .*kmeans.*; got 'kmean'"):
         serve(app, grid)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error"),
+    [
+        ("cel_size = 1.0, min_samples = 2", "has no parameter cel_size; it has cell_size, min_"),
+        ("min_samples = 2", "horizontal-dbscan needs the parameter cell_size"),
+        ("cell_size = 1.0 min_samples", "parameters must be like .*, got 'cell_size = 1.0 min"),
+        ("cell_size = -1.0, min_samples = 2", "'cell_size' parameter of HorizontalDBSCAN must be"),
+    ],
+)
+def test_a_mistake_in_the_parameters_is_one_line_in_the_log(app, parameters, error):
+    """Flower logs the exception that ends its ServerApp, as here."""
+    grid = GridInProcess(app[0], 3, app[2] | {"parameters": parameters})
+    with pytest.raises(ValueError, match=error) as raised:
+        serve(app, grid)
+    flower, records = logging.getLogger("flwr"), []
+    handler = logging.Handler()
+    handler.emit = records.append
+    flower.addHandler(handler)
+    try:
+        for one in (raised.value, KeyError("not a mistake of the user")):
+            flower.error("%s raised an exception", "ServerApp", exc_info=one)
+    finally:
+        flower.removeHandler(handler)
+    ours, other = records
+    assert re.match(f"ServerApp raised an exception: .*{error}", ours.getMessage())
+    assert ours.exc_info is None
+    assert other.exc_info[0] is KeyError
 
 
 @pytest.fixture
