@@ -12,8 +12,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 from fedlib.protocol import Reject, Replies, TooFewClients
+from fedlib.texts import printable
 
 __all__ = ["Disagreement", "agree", "agree_on_features", "exclude", "require_all", "settle"]
+
+MAX_SHOWN = 500  # characters of a client's value in the text of an error
 
 
 class Disagreement(ValueError):
@@ -26,7 +29,7 @@ class Disagreement(ValueError):
     """
 
     def __init__(self, text: str, minority: Sequence[str] = ()):
-        super().__init__(text)
+        super().__init__(printable(text))  # it contains names that clients have sent
         self.minority = list(minority)
 
 
@@ -59,7 +62,10 @@ def agree(values_of: str, values: Mapping[str, Any], show: Callable[[Any], str] 
     for client, value in values.items():
         sides.setdefault(value, []).append(client)
     if len(sides) > 1:
-        described = (f"{show(v)} at {', '.join(map(repr, at))}" for v, at in sides.items())
+        described = (
+            f"{printable(show(v), MAX_SHOWN)} at {', '.join(map(repr, at))}"
+            for v, at in sides.items()
+        )
         raise Disagreement(
             f"clients disagree on {values_of}: {'; '.join(described)}",
             minority(list(sides.values())),

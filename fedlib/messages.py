@@ -8,8 +8,11 @@ nouns (``CellCounts``). Class attributes complete it:
 - ``reply``: for a request, the class of its reply; by default `Done`.
 - ``asks_for_data``: for a request, whether a passive client declines it; by default True. Set it to
   False for a request that only delivers a result.
+- ``row_counts``, ``may_omit``, ``extremes``: for a reply, what the rules of a site need to know.
 
-The annotations also bound the size of a reply, if they can (`Message.reply_limit`).
+The annotations and the request also bound the size of a reply, if they can (`Message.reply_limit`).
+The size of many replies depends on the site's data alone, such as that of its occupied cells; they
+have only the bound of the transport.
 
 When a reply must fit its request in more than its class, the request overrides `Message.accept`.
 
@@ -25,10 +28,10 @@ The wire format:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from math import isfinite
+from math import isfinite, prod
 from typing import Annotated, Any, ClassVar, dataclass_transform, get_type_hints
 
 import msgspec
@@ -154,6 +157,15 @@ class Message(
         For a request, the class of its reply.
     asks_for_data : bool, default=True
         For a request, whether a passive client declines it.
+    row_counts : tuple of str, default=None
+        For a reply, the fields with the numbers of rows that its other values describe; ``()`` if
+        all of them describe all rows of the client. None: they describe single rows, or it is not
+        known how many. A site with a minimum count does not send such a reply.
+    may_omit : bool, default=False
+        For a reply, whether groups of few rows may be left out. They are the entries of the first
+        array that ``row_counts`` names.
+    extremes : bool, default=False
+        For a reply, whether it contains the smallest or the largest value of a feature.
 
     Raises
     ------
@@ -175,6 +187,9 @@ class Message(
     discloses: ClassVar[str]
     reply: ClassVar[type[Message]]
     asks_for_data: ClassVar[bool] = True
+    row_counts: ClassVar[tuple[str, ...] | None] = None
+    may_omit: ClassVar[bool] = False
+    extremes: ClassVar[bool] = False
 
     def __init_subclass__(cls, **config: Any) -> None:
         super().__init_subclass__(**config)
@@ -218,11 +233,17 @@ class Message(
         return reply
 
     def reply_limit(self) -> int:
-        """Return the maximum size of a reply to this request, in bytes (`size_limit`).
+        """Return the maximum size of a reply to this request, in bytes (`size_limit`)."""
+        lengths = self.reply_lengths()
+        return max(size_limit(kind, lengths) for kind in (self.reply, Declined, Failure))
 
-        Override it in a request that knows more, for example the number of rows.
+    def reply_lengths(self) -> Mapping[str, int]:
+        """Return the lengths, or the largest lengths, of axes of the reply's arrays by their names.
+
+        Override it in a request that determines them: a server then refuses a larger reply before
+        it reads it. By default no length is known.
         """
-        return max(size_limit(kind) for kind in (self.reply, Declined, Failure))
+        return {}
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -247,12 +268,18 @@ def arrays(message_class: type[Message]) -> dict[str, Array]:
     }
 
 
-@cache
-def size_limit(message_class: type[Message]) -> int:
+def size_limit(message_class: type[Message], lengths: Mapping[str, int] | None = None) -> int:
     """Return the maximum size of the messages of a class, in bytes.
 
-    It follows from the annotations. A class with an array, or with a text or a sequence without a
-    ``max_length``, has no bound of its own, and the result is ``MAX_BYTES``.
+    It follows from the annotations. A class with an array that has an axis of unknown length, or
+    with a text or a sequence without a ``max_length``, has no bound of its own, and the result is
+    ``MAX_BYTES``.
+
+    Parameters
+    ----------
+    message_class : message class
+    lengths : mapping of str to int, optional
+        The known lengths of axes, by their names.
 
     Examples
     --------
@@ -260,12 +287,30 @@ def size_limit(message_class: type[Message]) -> int:
     18
     >>> size_limit(Labels) == MAX_BYTES
     True
+    >>> size_limit(Labels, {"rows": 1000}) - size_limit(Labels, {"rows": 0})
+    8000
     """
+    known = lengths or {}
+    size = _fixed_size(message_class)
+    for array in arrays(message_class).values():
+        if not known.keys() >= set(array.axes):
+            return MAX_BYTES
+        # an array of three values: a text, an array of numbers, and bytes
+        size += _HEADER + len(array.dtype) + _HEADER + _NUMBER * len(array.axes) + 2 * _HEADER
+        size += np.dtype(array.dtype).itemsize * prod(known[axis] for axis in array.axes)
+    return min(size, MAX_BYTES)
+
+
+@cache
+def _fixed_size(message_class: type[Message]) -> int:
+    """Return the maximum size of the messages of a class without the values of arrays."""
     hints = get_type_hints(message_class, include_extras=True)
     size = _HEADER + len("type") + _HEADER + len(message_class.__name__)
     for field in message_class.__struct_fields__:
-        size += _HEADER + len(field) + _bound(msgspec.inspect.type_info(hints[field]))
-    return min(size, MAX_BYTES)
+        size += _HEADER + len(field)
+        if field not in arrays(message_class):
+            size += _bound(msgspec.inspect.type_info(hints[field]))
+    return size
 
 
 _HEADER = 5  # the most bytes that MessagePack puts before a text, a sequence or a map
@@ -307,9 +352,14 @@ Message.reply = Done
 
 
 class Declined(Message):
-    """The reply of a passive client to any request for its data."""
+    """The reply of a client that does not share the requested data.
+
+    A passive client gives no rule. A site with a policy gives the name of the rule that forbids the
+    reply; see `fedlib.policy`.
+    """
 
     discloses = "nothing"
+    rule: Annotated[str, msgspec.Meta(pattern=r"^[a-z_]{0,32}\Z", max_length=32)] = ""
 
 
 # Empty when the features have no names.

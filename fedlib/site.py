@@ -108,9 +108,7 @@ def make_estimator(protocol: str, parameters: Mapping[str, Any]) -> Federated:
     Raises
     ------
     ValueError
-        When the protocol is unknown.
-    TypeError
-        When there is no such parameter.
+        When the protocol is unknown, there is no such parameter, or a required one is missing.
 
     Examples
     --------
@@ -125,11 +123,26 @@ def make_estimator(protocol: str, parameters: Mapping[str, Any]) -> Federated:
         )
     wrapper, inner = wrapper_of(protocol)
     if wrapper is None:
+        _check_parameters(estimator_class, protocol, parameters)
         return estimator_class(**parameters)
     names = wrapper._get_param_names()
     wrapped = {name: value for name, value in parameters.items() if name not in names}
     rest = {name: value for name, value in parameters.items() if name in names}
     return wrapper(make_estimator(inner, wrapped), **rest)
+
+
+def _check_parameters(
+    estimator: type[Federated], protocol: str, parameters: Mapping[str, Any]
+) -> None:
+    """Raise ValueError when parameters are unknown or missing."""
+    known = inspect.signature(estimator).parameters
+    if unknown := [name for name in parameters if name not in known]:
+        raise ValueError(
+            f"{protocol} has no parameter {', '.join(unknown)}; it has {', '.join(known)}"
+        )
+    required = [name for name, one in known.items() if one.default is inspect.Parameter.empty]
+    if missing := [name for name in required if name not in parameters]:
+        raise ValueError(f"{protocol} needs the parameter {', '.join(missing)}")
 
 
 def client_arguments(estimator: type[Federated]) -> dict[str, inspect.Parameter]:

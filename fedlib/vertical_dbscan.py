@@ -63,6 +63,7 @@ class RowDescription(Message):
     """The number of rows and a digest of their identifiers ("" if they have none)."""
 
     discloses = "the number of rows, and whether the rows' identifiers are the same everywhere"
+    row_counts = ("n_rows",)
     n_rows: Row
     digest: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 
@@ -105,6 +106,10 @@ class FindNeighbours(Message):
     n_rows: Row
     first: Row
     stop: Row
+
+    def reply_lengths(self) -> dict[str, int]:
+        """Return the length of the block as bits: a client sends the smaller of the two forms."""
+        return {"bytes": int(kernels.count_bit_bytes(self.n_rows, self.first, self.stop))}
 
     def accept(self, reply: Message) -> NDArray[np.uint64]:
         """Return the block as a bitset; raise MessageError unless it has exactly these rows."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from numpy.typing import NDArray
+
 from fedlib.messages import Message, decode, encode
 from fedlib.protocol import Client, LostState
 
@@ -35,6 +37,12 @@ class WrappingClient(Client):
         if type(request) in self.handlers:
             return super().handle(request)
         return self._prepared().handle(request)
+
+    def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
+        """Return how many rows each of the values in a reply describes; None if not known."""
+        if type(request) in self.handlers:
+            return super().group_sizes(request, reply)
+        return self._prepared().group_sizes(request, reply)
 
     def _prepared(self) -> Client:
         if self.inner is None:

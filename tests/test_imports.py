@@ -25,6 +25,7 @@ TRANSPORTS = "fedlib.transports"
 CORE = [
     f"fedlib.{name}"
     for name in (
+        "texts",
         "messages",
         "ledger",
         "threads",
@@ -48,6 +49,7 @@ AROUND = {
         "models",
         "partition",
         "plots",
+        "policy",
         "score_plots",
         "site",
         "testing",

@@ -7,16 +7,19 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 
-from fedlib import models
+from fedlib import FederatedPipeline, HorizontalDBSCAN, models
 from fedlib.agreement import exclude
+from fedlib.boosting.client import BoostingClient
 from fedlib.federated import protocols
 from fedlib.journal import Journal, JournalError, describe, read_ledger, run_id
 from fedlib.messages import Labels, Message
+from fedlib.pipeline import PipelineClient
 from fedlib.protocol import Client, TooFewClients, handles, run
 from fedlib.records import FRAME, MAGIC, Answered, Asked, Header, Noted, read_records
 from fedlib.testing import Recorder
@@ -442,3 +445,23 @@ def test_done_is_not_confused_with_a_missing_reply(tmp_path):
     again = Deaf({name: Adder() for name in "AB"})
     assert run(adding(2), again, min_clients=1, journal=path) == [{"B": 2}]
     assert again.ledger.lost == {"A": "Lost at JournalAdd, step 1"}
+
+
+def test_the_digest_of_raw_tables_and_classes(tmp_path):
+    """A pipeline's client records a digest of its table, with its text, and of its classes."""
+    table = pd.DataFrame({"x": [1.0, 2.0, None], "kind": ["a", "b", None]})
+    y = np.array(["ill", "well", "well"])
+
+    def digest(table, y):
+        client = PipelineClient((table, y), BoostingClient)
+        return InProcess({"A": client}).data_digests()["A"]
+
+    same = digest(table, y)
+    assert digest(table.copy(), y.copy()) == same
+    changes = [table.replace({"kind": {"a": "c"}}), table.fillna({"x": 3.0}), table[["kind", "x"]]]
+    changes.append(table.fillna({"kind": "None"}))
+    assert len({same, digest(table, y[::-1].copy()), *(digest(one, y) for one in changes)}) == 6
+    model = FederatedPipeline(HorizontalDBSCAN(0.5, 1), impute="mean", encode="one_hot")
+    model.fit([table, table], journal=tmp_path / "run.journal")
+    with pytest.raises(JournalError, match="the digest of the data of 1"):
+        model.fit([table, changes[0]], journal=tmp_path / "run.journal")

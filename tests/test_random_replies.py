@@ -27,6 +27,7 @@ from fedlib import (
     FederatedEvaluation,
     FederatedGaussianMixture,
     FederatedKMeans,
+    FederatedSummary,
     FederatedXGBClassifier,
     GaussianMixtureDBSCAN,
     GaussianMixtureSelection,
@@ -38,6 +39,7 @@ from fedlib.agreement import Disagreement
 from fedlib.alignment import AlignedClient
 from fedlib.boosting.client import BoostingClient
 from fedlib.federated import protocols
+from fedlib.kmeans.messages import ClusterSums, SumClusters
 from fedlib.messages import Declined, Failure, arrays, decode, encode
 from fedlib.protocol import TooFewClients
 from fedlib.representatives.ppdbdc import PPDBDCClient
@@ -290,6 +292,24 @@ def run_examples(name, **options):
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_a_few_random_replies(name):
     run_examples(name, max_examples=3, derandomize=True)
+
+
+@pytest.mark.parametrize("name", [*ESTIMATORS, "summary"])
+def test_an_honest_reply_is_within_the_limit_of_its_size(name):
+    """Some requests bound it by the shapes of the reply's arrays."""
+    estimator = FederatedSummary(n_bins=4) if name == "summary" else clone(ESTIMATORS[name])
+    transport = Recorder({client: make_client(estimator, client) for client in HONEST})
+    estimator.fit(transport)
+    assert transport.exchanges
+    for exchange in transport.exchanges:
+        for client, request in exchange.requests.items():
+            assert len(exchange.reply_bytes[client]) <= request.reply_limit()
+
+
+def test_a_request_that_knows_the_shapes_bounds_its_reply_tightly():
+    request = SumClusters(np.zeros((2, 30, 7)))
+    largest = ClusterSums(np.zeros((2, 30, 7)), np.zeros((2, 30), np.int64), np.zeros(2))
+    assert 0 <= request.reply_limit() - len(encode(largest)) < 200
 
 
 @pytest.mark.liars

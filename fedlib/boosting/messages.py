@@ -53,6 +53,7 @@ class TrainingDescription(Message):
     """A client's features, its number of rows, and the total weight of its rows in each class."""
 
     discloses = "the number of a client's rows in each class, its features and learning rate"
+    row_counts = ("n_rows", "weights")
     n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
     n_rows: Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
     classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]

@@ -27,6 +27,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedlib.agreement import agree_on_features, settle
 from fedlib.federated import Federated, PointsClient
+from fedlib.messages import Message
 from fedlib.protocol import Client, Flow, Replies, handles
 from fedlib.scores.messages import (
     MAX_CLUSTERS,
@@ -260,6 +261,13 @@ class ClusteringScoreClient(PointsClient):
         codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)[1:]
         large = (sizes >= request.min_group_size)[codes]
         return X[large], labels[large], int((~large).sum())
+
+    def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
+        """Return how many rows each value in a reply describes."""
+        if isinstance(request, MeasureDistances):
+            places = np.searchsorted(request.labels, self._groups(request)[1])
+            return np.bincount(places, minlength=len(request.labels))
+        return super().group_sizes(request, reply)
 
     @handles(SumLabelledRows)
     def sum_labelled_rows(self, request: SumLabelledRows) -> LabelledMoments:

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedlib.agreement import agree_on_features
 from fedlib.federated import Federated
+from fedlib.messages import Message
 from fedlib.protocol import Client, Flow, handles
 from fedlib.summary.columns import Bounds, agree_on_columns
 from fedlib.summary.flow import TableSummary, summarise
@@ -137,6 +138,13 @@ class SummaryClient(Client):
             np.concatenate(found),
             np.array(others, np.int64),
         )
+
+    def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
+        """Return how many rows each value in a reply describes; filled gaps do not count."""
+        if isinstance(request, SumValues | FindExtremes):
+            table = self.view(TableView(request.categorical, request.drop_gaps))
+            return table.counts[request.columns]
+        return super().group_sizes(request, reply)
 
 
 class FederatedSummary(Federated):

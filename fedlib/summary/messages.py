@@ -64,6 +64,7 @@ class ColumnDescription(Message):
     """The number of a client's rows, and the kind and number of values of each column."""
 
     discloses = "a client's number of rows, its columns and the number of gaps in each"
+    row_counts = ("n_rows", "counts")
     n_rows: Count
     kinds: Annotated[np.ndarray, Array("uint8", ("columns",), le=EMPTY)]
     counts: ColumnCounts
@@ -121,6 +122,9 @@ class SumValues(TableRequest):
     reply = ValueMoments
     columns: Positions
 
+    def reply_lengths(self) -> dict[str, int]:
+        return {"chosen": len(self.columns)}
+
     def accept(self, reply: Message) -> Message:
         _check_length("ValueMoments.means", cast(ValueMoments, reply).means, self.columns)
         return reply
@@ -130,6 +134,7 @@ class Extremes(Message):
     """The smallest and the largest value of each column; 0 for a column without values."""
 
     discloses = "a client's smallest and largest value in each column, which are values of rows"
+    extremes = True
     minima: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_MEAN, MAX_MEAN)]
     maxima: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_MEAN, MAX_MEAN)]
 
@@ -140,6 +145,9 @@ class FindExtremes(TableRequest):
     discloses = "the values that fill gaps, if there are any"
     reply = Extremes
     columns: Positions
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"chosen": len(self.columns)}
 
     def accept(self, reply: Message) -> Message:
         extremes = cast(Extremes, reply)
@@ -156,6 +164,7 @@ class BinCounts(Message):
         "the number of a client's values in each part of each interval; a part with one value"
         " encloses the value of one row"
     )
+    row_counts = ("counts",)
     counts: Annotated[np.ndarray, Array("int64", ("intervals", "bins"), ge=0, le=MAX_ROWS)]
 
 
@@ -174,6 +183,9 @@ class CountBins(TableRequest):
         if (self.low > self.high).any():
             raise MessageError("CountBins.low must be at most CountBins.high")
 
+    def reply_lengths(self) -> dict[str, int]:
+        return {"intervals": len(self.columns), "bins": self.n_bins}
+
     def accept(self, reply: Message) -> Message:
         shape, wanted = cast(BinCounts, reply).counts.shape, (len(self.columns), self.n_bins)
         if shape != wanted:
@@ -191,6 +203,7 @@ class CategoryCounts(Message):
         "every category that a client has, except rare ones that it withholds, and the number of"
         " its rows with each"
     )
+    row_counts = ("counts",)
     lengths: Annotated[np.ndarray, Array("int64", ("chosen",), ge=0, le=MAX_ROWS)]
     categories: tuple[Category, ...]
     counts: Annotated[np.ndarray, Array("int64", ("categories",), ge=1, le=MAX_ROWS)]

@@ -165,7 +165,7 @@ class Command:
 def serving(command, *options, protocol=HORIZONTAL, bind="127.0.0.1:0"):
     """Start a server; return it and its address."""
     server = command(*protocol, "--tokens", "tokens/clients.json", "--bind", bind, *options)
-    return server, server.prints(r"at (https?://\S+)")[1]
+    return server, server.prints(r"at (https?://[^\s\"]+)")[1]
 
 
 def joining(command, url, name, *options):
