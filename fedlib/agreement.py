@@ -8,6 +8,7 @@ too few clients would remain, or no side is larger, the run ends with `Disagreem
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
@@ -91,7 +92,8 @@ def agree_on_features(described: Mapping[str, Any]) -> int:
     """Return the number of features on which all clients agree.
 
     Names are compared before numbers, so that the error names the missing column. A client without
-    names is assumed to have the features of the others.
+    names is assumed to have the features of the others. If clients with different names are equally
+    many, those without names stay, provided that they are more.
 
     Parameters
     ----------
@@ -116,8 +118,17 @@ def agree_on_features(described: Mapping[str, Any]) -> int:
     fedlib.agreement.Disagreement: clients disagree on the features: age at 'A'; weight at 'B'
     """
     names = {client: tuple(one.features) for client, one in described.items() if one.features}
+    if wrong := [client for client in names if len(names[client]) != described[client].n_features]:
+        which = ", ".join(map(repr, wrong))
+        raise Disagreement(f"there must be one name per feature, but not at {which}", wrong)
     if names:
-        agree("the features", names, ", ".join)
+        try:
+            agree("the features", names, ", ".join)
+        except Disagreement as error:
+            largest = max(Counter(names.values()).values())
+            if not error.minority and len(described) - len(names) > largest:
+                error.minority = list(names)
+            raise
     n_features = agree(
         "the number of features", {client: one.n_features for client, one in described.items()}
     )

@@ -109,11 +109,6 @@ class AlignedState(Message):
     rows: Annotated[np.ndarray, Array("int64", ("common",), ge=0)]
     inner: bytes
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.rows.max(initial=-1) >= self.n_rows:
-            raise MessageError("AlignedState.rows must be less than n_rows")
-
     @property
     def labels(self) -> np.ma.MaskedArray[Any, Any]:
         """The labels of all rows; masked for rows that not all clients have.
@@ -262,6 +257,9 @@ class AlignedClient(WrappingClient):
     def state(self, state: Message | None) -> None:
         self._rows, self.inner = None, None
         if isinstance(state, AlignedState):
+            n_rows = len(self.X)
+            if state.n_rows != n_rows or state.rows.max(initial=-1) >= n_rows:
+                raise LostState(f"the state is that of another table, this one has {n_rows} rows")
             self._keep(state.rows)
             self._restore_inner(state.inner)
         elif state is not None:
@@ -285,8 +283,6 @@ class AlignedClient(WrappingClient):
 
     def _keep(self, rows: NDArray[np.int64]) -> None:
         """Create the protocol's client with some rows, in this order."""
-        if rows.max(initial=-1) >= len(self.X):
-            raise LostState(f"AlignedClient has the state of another table than {len(self.X)} rows")
         ids = [self._ids[row] for row in rows]
         part = _take(self._part, rows)
         self.inner = self._make(part, ids=ids, key=self._key, **self._options)  # type: ignore[call-arg]

@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.journal import Journal, JournalError
+from fedlib.journal import Journal
 from fedlib.ledger import SERVER, Ledger
 from fedlib.messages import Declined, Failure, Message, MessageError, decode, encode
 from fedlib.texts import printable
@@ -44,7 +44,6 @@ __all__ = [
     "Replies",
     "TooFewClients",
     "Transport",
-    "follows_from_replies",
     "handles",
     "run",
     "serve",
@@ -149,20 +148,6 @@ class Reject:
 
 class TooFewClients(RuntimeError):
     """Fewer clients remain than the run needs. The text names each lost client and the reason."""
-
-
-def follows_from_replies(error: type[BaseException]) -> bool:
-    """Return whether a run that ended with an error would end with it again when continued.
-
-    `TooFewClients` and the ValueError of a flow follow from the recorded replies. An interruption,
-    an error of the journal or of the disk, and an error in the code do not.
-
-    Examples
-    --------
-    >>> follows_from_replies(ValueError), follows_from_replies(JournalError)
-    (True, False)
-    """
-    return issubclass(error, ValueError | TooFewClients) and not issubclass(error, JournalError)
 
 
 class LostState(RuntimeError):

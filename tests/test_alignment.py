@@ -20,7 +20,7 @@ from fedlib.alignment import (
     pseudonym,
 )
 from fedlib.files import Table, write_labels
-from fedlib.messages import Labels, MessageError, decode, encode
+from fedlib.messages import Labels, decode, encode
 from fedlib.protocol import LostState, TooFewClients
 from fedlib.site import make_client, make_estimator
 from fedlib.testing import Recorder
@@ -240,10 +240,9 @@ def test_requests_before_the_rows_are_known_and_foreign_states():
         one.handle(FindNeighbours(1.0, 2, 0, 2))
     with pytest.raises(LostState, match="no AlignedState but a Labels"):
         one.state = Labels(np.zeros(2, np.int64))
-    with pytest.raises(LostState, match="the state of another table than 2 rows"):
-        one.state = AlignedState(3, np.array([2]), b"")
-    with pytest.raises(MessageError, match="must be less than n_rows"):
-        AlignedState(2, np.array([2]), b"")
+    for n_rows, row in ((3, 0), (2, 2)):
+        with pytest.raises(LostState, match="that of another table, this one has 2 rows"):
+            one.state = AlignedState(n_rows, np.array([row]), b"")
     assert one.state is None
 
 

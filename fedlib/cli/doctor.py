@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedlib.cli.common import EXISTING, FILE, extra, read_rows
-from fedlib.cli.join import JoinCommand, client_arguments, join, raw_tables, read_token
+from fedlib.cli.join import (
+    JoinCommand,
+    check_allowed,
+    client_arguments,
+    join,
+    raw_tables,
+    read_policy,
+    read_token,
+)
 from fedlib.texts import printable
 
 with extra("http"):
@@ -20,6 +28,7 @@ with extra("http"):
 
 if TYPE_CHECKING:
     from fedlib.files import Table
+    from fedlib.policy import Policy
     from fedlib.transports.http.wire import Welcome
 
 __all__ = ["doctor"]
@@ -69,6 +78,8 @@ def _findings(
     ca: Path | None,
     insecure: bool,
     proxy: str | None,
+    policy: Path | None,
+    ledger_out: Path | None,
     **columns: Any,
 ) -> Iterator[Finding]:
     """Yield the results of all checks."""
@@ -79,10 +90,18 @@ def _findings(
         yield Finding("data", True, f"{n_rows} rows of {n_features} features")
     except (click.ClickException, OSError) as error:
         yield Finding("data", False, _text(error))
-    if labels_out is not None:
-        yield _folder("--labels-out", labels_out.absolute().parent)
+    for option, file in {"--labels-out": labels_out, "--ledger-out": ledger_out}.items():
+        if file is not None:
+            yield _folder(option, file.absolute().parent)
     if state_dir is not None:
         yield _folder("--state-dir", state_dir)
+    rules: Policy | None = None
+    if policy is not None:
+        try:
+            rules = read_policy(policy)
+            yield Finding("--policy", True, f"the rules in {policy} are valid")
+        except (click.ClickException, OSError) as error:
+            yield Finding("--policy", False, _text(error))
     try:
         token = read_token(token_file)
     except (click.ClickException, OSError) as error:
@@ -102,7 +121,7 @@ def _findings(
         yield Finding("reachability", False, str(error))
     if table is not None:
         for welcome in welcomes:
-            yield _protocol(welcome.protocol, table, arguments, protocol, passive)
+            yield _protocol(welcome.protocol, table, arguments, protocol, passive, rules)
 
 
 def _text(error: Exception) -> str:
@@ -127,12 +146,18 @@ def _privacy(file: Path) -> Finding:
 
 
 def _protocol(
-    served: str, table: Table, arguments: dict[str, Any], agreed: str | None, passive: bool
+    served: str,
+    table: Table,
+    arguments: dict[str, Any],
+    agreed: str | None,
+    passive: bool,
+    policy: Policy | None,
 ) -> Finding:
-    """Check that the data fit the protocol that the server runs."""
+    """Check that the rules allow the protocol that the server runs, and that the data fit it."""
     from fedlib.site import make_client
 
     try:
+        check_allowed(policy, served)
         make_client(served, table, arguments, agreed=agreed, passive=passive)
     except ValueError as error:
         return Finding("protocol", False, str(error))

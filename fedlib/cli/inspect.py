@@ -18,10 +18,10 @@ MAX_VALUES = 200  # of an array with more values, only the first and the last ar
 
 
 def _inspect(confirm: bool, **options: Any) -> None:
-    """Take part in the run at URL, and print each reply with data before it is sent.
+    """Take part in a run and see every reply before it is sent.
 
-    The options are those of `fedlib join`. With --confirm, a reply is sent only if you agree.
-    Otherwise the request is declined, and the server receives the reason `review`.
+    The URL and the options are those of `fedlib join`. With --confirm, a reply is sent only if you
+    agree. Otherwise the request is declined, and the server receives the reason `review`.
     """
     take_part(**options, review=partial(review, confirm=confirm))
 

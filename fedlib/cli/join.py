@@ -30,7 +30,16 @@ if TYPE_CHECKING:
     from fedlib.policy import Policy
     from fedlib.protocol import Client
 
-__all__ = ["JoinCommand", "client_arguments", "join", "raw_tables", "read_token", "take_part"]
+__all__ = [
+    "JoinCommand",
+    "check_allowed",
+    "client_arguments",
+    "join",
+    "raw_tables",
+    "read_policy",
+    "read_token",
+    "take_part",
+]
 
 EXTENDED = "fedlib.cli.join.extended"
 
@@ -131,7 +140,7 @@ def take_part(
 ) -> None:
     """Take part in a run; ``review`` returns whether a reply may be sent."""
     arguments = client_arguments(options)
-    rules = _read_policy(policy)
+    rules = read_policy(policy)
     secret = read_token(token_file)
     raw = raw_tables(protocol)
     table = read_rows(data, columns, target, sample_weight, ids, no_header, raw)
@@ -150,7 +159,7 @@ def take_part(
 
     if protocol is not None:  # so that invalid data are reported before any call
         try:
-            _check_allowed(rules, protocol)
+            check_allowed(rules, protocol)
             make(protocol)
         except ValueError as error:
             raise click.ClickException(str(error)) from error
@@ -164,7 +173,8 @@ def take_part(
     report("finished")
 
 
-def _read_policy(path: Path | None) -> Policy | None:
+def read_policy(path: Path | None) -> Policy | None:
+    """Return the rules in a file."""
     if path is None:
         return None
     from fedlib.policy import Policy
@@ -175,11 +185,11 @@ def _read_policy(path: Path | None) -> Policy | None:
         raise click.ClickException(f"{path}: {error}") from error
 
 
-def _check_allowed(policy: Policy | None, protocol: str) -> None:
-    """Raise ValueError when the site's own options contradict each other."""
+def check_allowed(policy: Policy | None, protocol: str) -> None:
+    """Raise ValueError when the rules do not allow a protocol."""
     if policy is not None and policy.rules(protocol) is None:
         allowed = ", ".join(policy.protocols or ())
-        raise ValueError(f"--protocol {protocol} is not allowed by the policy, only {allowed}")
+        raise ValueError(f"the protocol {protocol} is not allowed by the policy, only {allowed}")
 
 
 def client_arguments(options: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,11 @@ __all__ = ["cli", "main"]
 COMMANDS = {
     "doctor": ("doctor", "doctor", "Check whether this site can take part in the run at URL."),
     "flower": ("flower", "flower", "Run the protocols on Flower."),
-    "inspect": ("inspect", "inspect_command", "Take part and see every reply before it is sent."),
+    "inspect": (
+        "inspect",
+        "inspect_command",
+        "Take part in a run and see every reply before it is sent.",
+    ),
     "join": ("join", "join", "Take part in the run at URL as one site."),
     "ledger": ("ledger", "show_ledger", "Print the ledger of the run in a journal."),
     "predict": ("predict", "predict", "Write the clusters or classes of new rows."),

@@ -187,6 +187,20 @@ def build(points, leaf_size, max_squared_diagonal):
 
 
 @kernel
+def sort_points(tree):
+    """Return the same tree with a copy of the points in tree order; its rows are places there."""
+    return KDTree(
+        tree.points[tree.order],
+        np.arange(tree.order.size),
+        tree.first,
+        tree.stop,
+        tree.right,
+        tree.lower,
+        tree.upper,
+    )
+
+
+@kernel
 def squared_distance(X, i, Y, j):
     """Return the squared distance of row ``i`` of ``X`` and row ``j`` of ``Y``."""
     total = 0.0

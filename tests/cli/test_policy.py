@@ -79,7 +79,7 @@ def test_an_invalid_policy_stops_the_site_before_any_call(site, monkeypatch):
     assert error == ("Error: policy.toml: min_count must be a whole number from 1 on; got 'five'")
     Path("policy.toml").write_text("[protocols.kmeans]\n")
     error = refuse(*arguments, "--policy", "policy.toml", "--protocol", "dbdc")
-    assert error == "Error: --protocol dbdc is not allowed by the policy, only kmeans"
+    assert error == "Error: the protocol dbdc is not allowed by the policy, only kmeans"
 
 
 def test_a_site_that_never_joined_has_an_empty_ledger(site):

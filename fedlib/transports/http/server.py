@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 from uvicorn.config import Config
 
-from fedlib.journal import Place
+from fedlib.journal import JournalError, Place
 from fedlib.ledger import Ledger
-from fedlib.protocol import follows_from_replies
+from fedlib.protocol import TooFewClients
 from fedlib.transports.http.connections import (
     BACKLOG,
     RESERVE,
@@ -244,7 +244,7 @@ class HTTP:
         If the run has a journal and the exception does not follow from the replies, the run does
         not end (`close` with ``outcome=None``): when it is started again, it continues.
         """
-        if kind is not None and self.journaled and not follows_from_replies(kind):
+        if kind is not None and self.journaled and not _follows_from_replies(kind):
             self.close(None)
         else:
             self.close("stopped" if kind else "finished")
@@ -374,3 +374,12 @@ def _log_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
     error = context.get("exception")
     level = logging.DEBUG if isinstance(error, OSError) else logging.ERROR
     logger.log(level, "%s", context.get("message"), exc_info=error)
+
+
+def _follows_from_replies(error: type[BaseException]) -> bool:
+    """Return whether a run that ended with an error would end with it again when continued.
+
+    `TooFewClients` and the ValueError of a flow follow from the recorded replies. An interruption,
+    an error of the journal or of the disk, and an error in the code do not.
+    """
+    return issubclass(error, ValueError | TooFewClients) and not issubclass(error, JournalError)

@@ -14,9 +14,9 @@ GET       /check      as for a join, but nothing changes: a site tests its token
 ========  ==========  =======================================================================
 
 Each carries the token (``Authorization: Bearer TOKEN``) and the identifier of the client's process
-(`PROCESS`). A join also carries the version of fedlib (`VERSION`). A request and its reply carry
-the request's number (`NUMBER`). A refused call is answered with ``{"error": reason}`` in JSON and
-one of these codes:
+(`PROCESS`). A join and a check also carry the version of fedlib (`VERSION`). A request and its
+reply carry the request's number (`NUMBER`). A refused call is answered with ``{"error": reason}``
+in JSON and one of these codes:
 
 ====  ====================================================================================
 Code  Meaning

@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import Error, Message, RecordDict
 
 from fedlib import HorizontalDBSCAN
-from fedlib.federated import protocols
+from fedlib.federated import Federated, protocols
 from fedlib.horizontal_dbscan import HorizontalDBSCANClient
 from fedlib.messages import Message as FedlibMessage
 from fedlib.messages import decode, encode
@@ -80,7 +80,7 @@ def frozen(value):
         return tuple((key, frozen(v)) for key, v in value.items())
     if isinstance(value, list | tuple):
         return tuple(map(frozen, value))
-    if is_dataclass(value):
+    if is_dataclass(value) or isinstance(value, Federated):
         return type(value), frozen(vars(value))
     return value
 
