@@ -78,7 +78,7 @@ def replies_of(transport, name):
         ("max_bytes = 1e6", "max_bytes must be a whole number from 1 on; got 1000000.0"),
         ('extremes = "no"', "extremes must be true or false; got 'no'"),
         ("protocols = 1", "protocols must be a table, one table per protocol; got 1"),
-        ("[protocols.kmean]", 'protocols."kmean" is not a protocol; the protocols are dbdc, '),
+        ("[protocols.kmean]", 'protocols."kmean" is not a protocol; the protocols are clus'),
         ("protocols.kmeans = 1", 'protocols."kmeans" must be a table, the rules for this'),
         ("[protocols.kmeans]\nmin_rows = 1", 'protocols."kmeans".min_rows is not a rule; the '),
         ("[protocols.kmeans]\nmax_rounds = -1", 'protocols."kmeans".max_rounds must be a whole'),

@@ -64,6 +64,7 @@ class PointsMagnitude(Message):
     """
 
     discloses = "the number and names of the features, the magnitude of the largest coordinate"
+    row_counts = ()
     n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
     magnitude: Annotated[int, msgspec.Meta(ge=MIN_MAGNITUDE, le=333)] | None
     features: FeatureNames = ()
