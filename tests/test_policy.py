@@ -8,6 +8,7 @@ import pytest
 from fedlib import (
     DBDC,
     AlignedRows,
+    FederatedClusteringScore,
     FederatedGaussianMixture,
     FederatedKMeans,
     FederatedPipeline,
@@ -26,6 +27,7 @@ from fedlib.pipeline import PipelineClient
 from fedlib.policy import Allowed, GuardedClient, GuardedState, Policy, Rules
 from fedlib.policy.guard import omit_small
 from fedlib.protocol import LostState, TooFewClients
+from fedlib.scores.messages import MeasureDistances
 from fedlib.testing import Recorder
 from fedlib.transports.in_process import InProcess
 from fedlib.vertical_dbscan import VerticalDBSCANClient
@@ -324,6 +326,21 @@ def test_boosting_under_rules():
     parts = {name: (X, CLASSES) for name, X in POINTS.items()}
     _, transport = fit(estimator, {"A": {"min_count": 2}}, 2, parts)
     assert transport.ledger.lost["A"].startswith("Declined (min_count) at ProposeSplits")
+
+
+def test_scores_of_clusters_under_rules():
+    """Each client has one point apart, in a cluster of its own: it is withheld, or A declines."""
+    labels = np.repeat([0, 1, 2], [20, 20, 1])
+    parts = {name: (X, labels) for name, X in POINTS.items()}
+    rules = {"A": {"min_count": 2}}
+    model, transport = fit(FederatedClusteringScore(min_group_size=2), rules, 3, parts)
+    assert (model.n_withheld_, transport.ledger.lost) == (3, {})
+    model, transport = fit(FederatedClusteringScore(), rules, 2, parts)
+    assert replies_of(transport, "A")
+    assert model.model_.counts.tolist() == [40, 40, 2]
+    client = guarded(FederatedClusteringScore(), rules["A"], part=parts["A"])
+    request = MeasureDistances("exclude", 1, np.array([0, 1, 2]), np.zeros((3, 2)))
+    assert client.answer(request) == Declined("min_count")
 
 
 # The declarations --------------------------------------------------------------------------------
