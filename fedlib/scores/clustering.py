@@ -272,8 +272,7 @@ class ClusteringScoreClient(PointsClient):
     def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
         """Return how many rows each value in a reply describes."""
         if isinstance(request, MeasureDistances):
-            places = np.searchsorted(request.labels, self._groups(request)[1])
-            return np.bincount(places, minlength=len(request.labels))
+            return np.bincount(self._placed(request)[1], minlength=len(request.labels))
         return super().group_sizes(request, reply)
 
     @handles(MeasureDistances)
