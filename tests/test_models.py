@@ -74,6 +74,10 @@ def classes():
     return [(X, np.array(["left", "right"])[(X[:, 0] > 2).astype(int)]) for X in rows()]
 
 
+def numbers():
+    return [(X, np.abs(X[:, 0])) for X in rows()]
+
+
 DENSITY = {"eps": 0.5, "min_samples": 4}
 PROTOCOLS = {
     "horizontal-dbscan": [
@@ -96,7 +100,12 @@ PROTOCOLS = {
     ],
     "gaussian-mixture-dbscan": [(DENSITY | {"n_components": 3, "random_state": 0}, rows)],
     "summary": [({"bounds": {"0": (-3.0, 8.0)}, "quantiles": [0.5], "rank_error": 0.1}, rows)],
-    "xgboost": [({"n_trees": 3}, classes), ({"n_trees": 2, "method": "histogram"}, classes)],
+    "xgboost": [
+        ({"n_trees": 3}, classes),
+        ({"n_trees": 2, "method": "histogram"}, classes),
+        ({"n_trees": 2, "method": "histogram", "objective": "multi:softprob"}, classes),
+    ],
+    "xgb-regressor": [({"n_trees": 2}, numbers), ({"objective": "count:poisson"}, numbers)],
 }
 CASES = [(name, *case) for name, cases in PROTOCOLS.items() for case in cases]
 

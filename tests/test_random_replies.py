@@ -23,12 +23,13 @@ from fedlib import (
     FederatedGaussianMixture,
     FederatedKMeans,
     FederatedXGBClassifier,
+    FederatedXGBRegressor,
     GaussianMixtureDBSCAN,
     HorizontalDBSCAN,
     VerticalDBSCAN,
 )
 from fedlib.agreement import Disagreement
-from fedlib.boosting.client import BoostingClient
+from fedlib.boosting.client import BoostingClient, RegressionClient
 from fedlib.federated import protocols
 from fedlib.messages import Declined, Failure, arrays, decode, encode
 from fedlib.protocol import TooFewClients
@@ -76,6 +77,14 @@ ESTIMATORS = {
     "xgboost, ended": FederatedXGBClassifier(**TREES, leaf="ended"),
     "xgboost, union": FederatedXGBClassifier(**TREES, method="union"),
     "xgboost, histogram": FederatedXGBClassifier(**TREES, method="histogram", max_bin=8),
+    "xgboost, softprob": FederatedXGBClassifier(**TREES, objective="multi:softprob"),
+    "xgb-regressor, squared error": FederatedXGBRegressor(**TREES, max_bin=8),
+    "xgb-regressor, pseudo-Huber": FederatedXGBRegressor(
+        **TREES, objective="reg:pseudohubererror", method="top_splits"
+    ),
+    "xgb-regressor, Poisson": FederatedXGBRegressor(
+        **TREES, objective="count:poisson", method="union"
+    ),
 }
 
 # Strategies from annotations ---------------------------------------------------------------------
@@ -225,6 +234,8 @@ def random_reply(draw, reply):
 def make_client(estimator, name):
     if estimator.name == "xgboost":
         return BoostingClient((POINTS[name], CLASSES))
+    if estimator.name == "xgb-regressor":
+        return RegressionClient((POINTS[name], np.abs(POINTS[name][:, 0])))
     if estimator.name == "ppdbdc":
         return PPDBDCClient(POINTS[name], random_state=0)
     return protocols()[estimator.name].client_class(POINTS[name])

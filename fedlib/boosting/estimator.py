@@ -20,31 +20,25 @@ omits, and its γ is half of XGBoost's.
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Iterator
+from numbers import Real
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
 
+from fedlib.boosting.base import Boosted
 from fedlib.boosting.client import BoostingClient
-from fedlib.boosting.data import check_rows
-from fedlib.boosting.export import to_booster
 from fedlib.boosting.flow import boosting
-from fedlib.boosting.growers import Settings
 from fedlib.boosting.trees import BoostedTrees
-from fedlib.federated import Federated
 from fedlib.protocol import Client, Flow
-from fedlib.validation import Interval, StrOptions, feature_names
-
-if TYPE_CHECKING:
-    from xgboost import Booster
+from fedlib.validation import Interval, StrOptions
 
 __all__ = ["FederatedXGBClassifier"]
 
 
-class FederatedXGBClassifier(Federated):
-    """Boosted trees for two classes, over clients that hold rows of the same features.
+class FederatedXGBClassifier(Boosted):
+    """Boosted trees for two or more classes, over clients that hold rows of the same features.
 
     Parameters
     ----------
@@ -95,6 +89,29 @@ class FederatedXGBClassifier(Federated):
         On F's three small data sets ``"parent"``, which shrinks leaves, has the better mean AUC; in
         log-loss neither reading is always better. ``"all"`` is the default because with it the
         trees of one client are XGBoost's, and the three methods differ only in their splits.
+    objective : {"binary:logistic", "multi:softprob"}, default="binary:logistic"
+        XGBoost's name of the objective. ``"binary:logistic"`` needs exactly two classes at all
+        clients together, so that a mistyped class is noticed. ``"multi:softprob"`` takes any
+        number of classes and grows one tree per class in each round, side by side. A client need
+        not have all classes.
+    base_score : float, optional
+        The initial probability of the second class, above 0 and below 1; for
+        ``"multi:softprob"``, the initial margin of all classes. By default it is estimated as in
+        XGBoost, from the shares of the classes.
+    reg_alpha : float, default=0.0
+        The L1 penalty on the weight of a leaf, in 0..1e30.
+    max_delta_step : float, optional
+        The maximum size of the weight of a leaf before it is multiplied with the learning rate, in
+        0..1e30; 0 and None: no limit.
+    scale_pos_weight : float, default=1.0
+        The factor on the weight of the rows of the second class, above 0 and at most 2**40. Two
+        classes only.
+    subsample : float, default=1.0
+        The share of the rows that the trees of a round use, above 0 and at most 1. Whether a row is
+        used depends on its features, on ``random_state`` and on the round, and not on its client.
+        XGBoost draws other rows with the same seed.
+    random_state : int, RandomState instance or None, default=None
+        Draws the rows.
 
     Attributes
     ----------
@@ -102,15 +119,15 @@ class FederatedXGBClassifier(Federated):
         The model, with everything that predictions need.
     trees_ : list of Tree
         The trees, in the order in which they were grown.
-    classes_ : array (2,)
-        The classes of all clients in ascending order; the second one is the positive class.
+    classes_ : array (n_classes,)
+        The classes of all clients in ascending order; of two, the second one is the positive class.
     labels_ : list of array
         The predicted classes (n_rows,) of each client's rows; None for a client that was lost. Only
         if the parts were given to `fit`.
     losses_ : list of float
-        The mean log-loss over all rows before the first tree and after each tree but the last.
+        The mean log-loss over all rows before the first round and after each round but the last.
     base_share_ : float
-        The share of the positive class, from which the log-odds start.
+        The share of the positive class, from which the log-odds start. Two classes only.
     learning_rate_ : float
         The learning rate on which the clients agreed.
     n_features_in_ : int
@@ -127,6 +144,7 @@ class FederatedXGBClassifier(Federated):
 
     See Also
     --------
+    FederatedXGBRegressor : the same for numbers.
     fedlib.boosting.client.BoostingClient : one client and the form of its part of the data.
 
     Notes
@@ -175,17 +193,10 @@ class FederatedXGBClassifier(Federated):
     name = "xgboost"
     client_class = BoostingClient
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "n_trees": [Interval(Integral, 1, None, closed="left")],
-        "n_candidates": [Interval(Integral, 1, 2**16, closed="both")],
-        "method": [StrOptions({"top_splits", "union", "histogram"})],
-        "max_depth": [Interval(Integral, 1, 30, closed="both")],
-        "learning_rate": [Interval(Real, 0, 1, closed="right")],
-        "reg_lambda": [Interval(Real, 0, 1e30, closed="both")],
-        "gamma": [Interval(Real, 0, 1e30, closed="both")],
-        "min_child_weight": [Interval(Real, 0, 1e30, closed="both")],
-        "max_bin": [Interval(Integral, 2, 2**15, closed="both")],
-        "tol": [Interval(Real, None, None, closed="neither"), None],
+        **Boosted._parameter_constraints,
         "leaf": [StrOptions({"all", "ended", "parent"})],
+        "objective": [StrOptions({"binary:logistic", "multi:softprob"})],
+        "scale_pos_weight": [Interval(Real, 0, 2**40, closed="right")],
     }
 
     def __init__(
@@ -202,6 +213,13 @@ class FederatedXGBClassifier(Federated):
         max_bin: int = 256,
         tol: float | None = 0.004,
         leaf: Literal["all", "ended", "parent"] = "all",
+        objective: Literal["binary:logistic", "multi:softprob"] = "binary:logistic",
+        base_score: float | None = None,
+        reg_alpha: float = 0.0,
+        max_delta_step: float | None = None,
+        scale_pos_weight: float = 1.0,
+        subsample: float = 1.0,
+        random_state: Any = None,
     ):
         self.n_trees = n_trees
         self.n_candidates = n_candidates
@@ -214,35 +232,30 @@ class FederatedXGBClassifier(Federated):
         self.max_bin = max_bin
         self.tol = tol
         self.leaf = leaf
+        self.objective = objective
+        self.base_score = base_score
+        self.reg_alpha = reg_alpha
+        self.max_delta_step = max_delta_step
+        self.scale_pos_weight = scale_pos_weight
+        self.subsample = subsample
+        self.random_state = random_state
 
     def _flow(self) -> Flow[BoostedTrees]:
         if self.leaf != "all" and self.method != "top_splits":
             raise ValueError(f"leaf must be 'all' for method={self.method!r}; got {self.leaf!r}")
-        settings = Settings(
-            n_trees=int(self.n_trees),
-            n_candidates=int(self.n_candidates),
-            method=self.method,
-            max_depth=int(self.max_depth),
-            learning_rate=float(self.learning_rate),
-            reg_lambda=float(np.float32(self.reg_lambda)),
-            gamma=float(np.float32(self.gamma)),
-            min_child_weight=float(np.float32(self.min_child_weight)),
-            max_bin=int(self.max_bin),
-            tol=self.tol,
-            leaf=self.leaf,
-        )
-        return boosting(settings)
+        if self.scale_pos_weight != 1 and self.objective != "binary:logistic":
+            raise ValueError(
+                f"scale_pos_weight must be 1 for objective={self.objective!r}; got"
+                f" {self.scale_pos_weight}"
+            )
+        scale = float(np.float32(self.scale_pos_weight))
+        return boosting(self._settings(leaf=self.leaf, scale_pos_weight=scale))
 
     def _set_model(self, model: BoostedTrees) -> None:
         super()._set_model(model)
-        self.trees_ = model.trees
         self.classes_ = np.array(model.classes)
-        self.losses_ = model.losses
-        self.base_share_ = model.share
-        self.learning_rate_ = model.learning_rate
-        self.n_features_in_ = model.n_features
-        if model.features:
-            self.feature_names_in_ = np.array(model.features, dtype=object)
+        if model.n_outputs == 1:
+            self.base_share_ = model.base_scores[0]
 
     def _set_labels(self, clients: dict[str, Client]) -> None:
         super()._set_labels(clients)
@@ -250,7 +263,7 @@ class FederatedXGBClassifier(Federated):
         self.labels_ = [None if codes is None else classes[codes] for codes in self.labels_]
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float32]:
-        """Return the log-odds of the second class.
+        """Return the log-odds of the second class, or the margin of each of several classes.
 
         Parameters
         ----------
@@ -259,7 +272,7 @@ class FederatedXGBClassifier(Federated):
 
         Returns
         -------
-        margins : array (n_rows,) of float32
+        margins : array (n_rows,) of float32, or (n_rows, n_classes) for ``"multi:softprob"``
 
         Raises
         ------
@@ -267,7 +280,8 @@ class FederatedXGBClassifier(Federated):
             When the rows contain infinite values, or their features differ from those of `fit`.
         """
         rows = self._check_rows(X)
-        return self.model_.margins(rows)
+        margins = self.model_.margins(rows)
+        return margins[:, 0] if margins.shape[1] == 1 else margins
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the probability of each class.
@@ -279,7 +293,7 @@ class FederatedXGBClassifier(Federated):
 
         Returns
         -------
-        probabilities : array (n_rows, 2) of float64
+        probabilities : array (n_rows, n_classes) of float64
             The columns are in the order of ``classes_``.
 
         Raises
@@ -288,10 +302,16 @@ class FederatedXGBClassifier(Federated):
             When the rows contain infinite values, or their features differ from those of `fit`.
         """
         rows = self._check_rows(X)
-        return self.model_.probabilities(rows)
+        return self.model_.predictions(self.model_.margins(rows))
+
+    def staged_predict_proba(self, X: ArrayLike) -> Iterator[NDArray[np.float64]]:
+        """Yield the probabilities of the classes after each round; see `predict_proba`."""
+        rows = self._check_rows(X)
+        for margins in self.model_.staged_margins(rows):
+            yield self.model_.predictions(margins)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the more probable class; ties go to the first class.
+        """Return the most probable class; ties go to the first class.
 
         Parameters
         ----------
@@ -307,35 +327,6 @@ class FederatedXGBClassifier(Federated):
         ValueError
             When the rows contain infinite values, or their features differ from those of `fit`.
         """
-        positive = self.decision_function(X) > 0
-        return np.array(self.model_.classes)[positive.astype(int)]
-
-    def to_xgboost(self) -> Booster:
-        """Return an `xgboost.Booster` with the same predictions: the second class's probabilities.
-
-        Use it to save, plot or explain the model with XGBoost's tools. Its gains and covers are
-        those over all clients' rows.
-
-        Returns
-        -------
-        booster : xgboost.Booster
-            XGBoost accepts no ``[``, ``]`` or ``<`` in a feature's name, so these characters become
-            ``(``, ``)`` and ``_``; see its ``feature_names``.
-
-        Raises
-        ------
-        ImportError
-            When xgboost is not installed.
-        """
-        check_is_fitted(self, "model_")
-        model = self.model_
-        return to_booster(model.trees, model.share, model.n_features, model.features)
-
-    def _check_rows(self, X: ArrayLike) -> NDArray[np.float32]:
-        """Return new rows for the model; raise ValueError when their names differ from fit's."""
-        check_is_fitted(self, "model_")
-        rows = check_rows(X)
-        given, known = feature_names(X), self.model_.features
-        if given and known and len(given) == len(known) and given != known:
-            raise ValueError(f"X must have the features {list(known)}; got {list(given)}")
-        return rows
+        margins = self.decision_function(X)
+        codes = (margins > 0).astype(int) if margins.ndim == 1 else margins.argmax(axis=1)
+        return np.array(self.model_.classes)[codes]

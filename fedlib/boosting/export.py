@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlib.boosting.trees import Tree
+from fedlib.boosting.trees import BoostedTrees, Tree
 
 if TYPE_CHECKING:
     from xgboost import Booster
@@ -17,22 +17,20 @@ __all__ = ["to_booster"]
 
 NAME_CHARACTERS = str.maketrans("[]<", "()_")  # XGBoost rejects the first three
 NO_PARENT = 2**31 - 1
+PARAMETERS: dict[str, Callable[[float], dict[str, float]]] = {
+    "reg:pseudohubererror": lambda slope: {"huber_slope": slope},
+    "count:poisson": lambda step: {"max_delta_step": step},
+}
 
 
-def to_booster(
-    trees: Sequence[Tree], share: float, n_features: int, features: Sequence[str] = ()
-) -> Booster:
-    """Return an `xgboost.Booster` with the same predictions as the trees.
+def to_booster(model: BoostedTrees) -> Booster:
+    """Return an `xgboost.Booster` with the same predictions as a model.
 
     Parameters
     ----------
-    trees : sequence of Tree
-    share : float
-        The share of positive rows from which the log-odds start, above 0 and below 1.
-    n_features : int
-    features : sequence of str, optional
-        The features' names. XGBoost requires names that are distinct and contain no ``[``, ``]`` or
-        ``<``. These characters become ``(``, ``)`` and ``_``, and names that are then equal get the
+    model : BoostedTrees
+        XGBoost requires names of features that are distinct and contain no ``[``, ``]`` or ``<``.
+        These characters become ``(``, ``)`` and ``_``, and names that are then equal get the
         feature's number appended.
 
     Returns
@@ -46,23 +44,34 @@ def to_booster(
     """
     import xgboost
 
+    trees, n_outputs = model.trees, model.n_outputs
     # An empty model of the installed version supplies every entry that is not replaced below.
-    data = xgboost.DMatrix(np.zeros((2, n_features)), label=[0.0, 1.0])
-    options = {"objective": "binary:logistic", "base_score": 0.5, "max_depth": 1}
-    model = json.loads(xgboost.train(options, data, 1).save_raw("json"))
-    learner = model["learner"]
-    parameters, base_score = learner["learner_model_param"], repr(float(share))
+    labels = np.arange(max(2, n_outputs)).astype(float)
+    data = xgboost.DMatrix(np.zeros((len(labels), model.n_features)), label=labels)
+    options = {
+        "objective": model.objective,
+        "base_score": 0.5,
+        "max_depth": 1,
+        **PARAMETERS.get(model.objective, lambda parameter: {})(model.parameter),
+        **({"num_class": n_outputs} if n_outputs > 1 else {}),
+    }
+    document = json.loads(xgboost.train(options, data, 1).save_raw("json"))
+    learner = document["learner"]
+    parameters = learner["learner_model_param"]
     is_list = "[" in parameters["base_score"]  # the format depends on the version
-    parameters["base_score"] = f"[{base_score}]" if is_list else base_score
-    learner["feature_names"] = _accepted_names(features)
-    learner["feature_types"] = ["float"] * len(features)
+    scores = ",".join(repr(float(score)) for score in model.base_scores)
+    parameters["base_score"] = f"[{scores}]" if is_list else scores
+    learner["feature_names"] = _accepted_names(model.features)
+    learner["feature_types"] = ["float"] * len(model.features)
     forest = learner["gradient_booster"]["model"]
     forest["gbtree_model_param"]["num_trees"] = str(len(trees))
-    forest["iteration_indptr"] = list(range(len(trees) + 1))
-    forest["tree_info"] = [0] * len(trees)
-    forest["trees"] = [_tree_model(tree, number, n_features) for number, tree in enumerate(trees)]
+    forest["iteration_indptr"] = list(range(0, len(trees) + 1, n_outputs))
+    forest["tree_info"] = [number % n_outputs for number in range(len(trees))]
+    forest["trees"] = [
+        _tree_model(tree, number, model.n_features) for number, tree in enumerate(trees)
+    ]
     booster = xgboost.Booster()
-    booster.load_model(bytearray(json.dumps(model), "utf-8"))
+    booster.load_model(bytearray(json.dumps(document), "utf-8"))
     return booster
 
 

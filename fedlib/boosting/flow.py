@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from math import ceil, log2
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,15 +13,22 @@ from fedlib.boosting.checks import DeclaredRows
 from fedlib.boosting.cuts import Cuts, agree_on_cuts
 from fedlib.boosting.growers import Grower, Settings, Training, leaves
 from fedlib.boosting.histograms import HistogramGrower
-from fedlib.boosting.messages import BeginBoosting, Class, DescribeTraining, KeepTrees
+from fedlib.boosting.messages import (
+    BeginBoosting,
+    Class,
+    DescribeTargets,
+    DescribeTraining,
+    KeepTrees,
+    TargetDescription,
+    TrainingDescription,
+)
+from fedlib.boosting.objectives import OBJECTIVES, LabelSums, unit_bits
 from fedlib.boosting.proposals import TopSplits, UnionSplits
 from fedlib.boosting.trees import BoostedTrees, Tree
-from fedlib.kernels import splits as kernels
 from fedlib.protocol import Flow, Replies
 
 __all__ = ["boosting"]
 
-SUM_BITS = 52  # no sum of a client reaches 2**52 units, so each is exact as a float64
 NO_CUTS = Cuts(np.zeros(1, np.int64), np.empty(0, np.float32))
 GROWERS: dict[str, type[Grower]] = {
     "top_splits": TopSplits,
@@ -43,63 +50,149 @@ def boosting(settings: Settings) -> Flow[BoostedTrees]:
     training = yield from _agree_on_training(settings)
     grower = GROWERS[settings.method](training)
     trees: list[Tree] = []
-    while len(trees) < settings.n_trees:
-        values = trees[-1].value if trees else np.empty(0, np.float32)
-        tree = yield from grower.grow(values)
-        if tree is None:
+    for _ in range(settings.n_trees):
+        grown = yield from grower.grow()
+        if grown is None:
             break
-        trees.append(tree)
-    yield _keep_trees(trees, training.base_margin)
+        trees += grown.trees
+    yield _keep_trees(trees, training)
     return BoostedTrees(
         trees=trees,
         classes=training.classes,
-        share=training.share,
-        base_margin=training.base_margin,
+        base_scores=training.base_scores,
+        base_margins=training.base_margins,
         learning_rate=training.learning_rate,
         n_features=training.n_features,
         features=training.features,
         losses=training.losses,
+        objective=settings.objective,
+        parameter=settings.parameter,
     )
 
 
 def _agree_on_training(settings: Settings) -> Flow[Training]:
     """Agree on everything that must be fixed before the first tree."""
-    replies = yield DescribeTraining(settings.learning_rate)
-    replies = yield from settle(replies, agree_on_features)
-    replies = yield from settle(replies, _agree_on_kind)
-    replies = yield from settle(replies, _agree_on_two_classes)
+    is_regression = settings.objective not in ("binary:logistic", "multi:softprob")
+    if is_regression:
+        replies = yield DescribeTargets(
+            settings.objective, settings.parameter, settings.learning_rate
+        )
+        replies = yield from settle(replies, agree_on_features)
+        classes, sums = [], {name: _target_sums(reply) for name, reply in replies.items()}
+        _check_weight(sums)
+    else:
+        replies = yield DescribeTraining(settings.learning_rate)
+        replies = yield from settle(replies, agree_on_features)
+        replies = yield from settle(replies, _agree_on_kind)
+        if settings.objective == "binary:logistic":
+            replies = yield from settle(replies, _agree_on_two_classes)
+        classes = _all_classes(replies, settings.objective)
+        sums = {
+            name: _class_sums(reply, classes).scaled(settings.scale_pos_weight)
+            for name, reply in replies.items()
+        }
     n_features = agree_on_features(replies)
     features = _agree_on_names(replies)
-    classes, class_weights = _class_weights(replies)
-    weights = {name: float(reply.weights.sum()) for name, reply in replies.items()}
-    n_rows = {name: int(reply.n_rows) for name, reply in replies.items()}
-    total = sum(weights.values())
-    share = _inside_0_and_1(class_weights[1] / total)
+    weights = {name: of_client.weight for name, of_client in sums.items()}
+    objective, parameter = OBJECTIVES[settings.objective], settings.parameter
+    scores = _base_scores(settings, LabelSums.of_all(list(sums.values())))
+    margins = objective.link(scores).tolist()
     cuts = NO_CUTS
     if settings.method == "histogram":
+        n_rows = {name: int(reply.n_rows) for name, reply in replies.items()}
         cuts = yield from agree_on_cuts(n_rows, n_features, settings.max_bin)
     training = Training(
         settings=settings,
         classes=classes,
-        share=float(share),
-        base_margin=float(kernels.log_odds(share)),
+        base_scores=[float(score) for score in scores],
+        base_margins=margins,
         learning_rate=_mean_learning_rate(replies, weights),
-        bits=SUM_BITS - ceil(log2(total)),
+        bits=unit_bits(sum(objective.total(part, parameter) for part in sums.values())),
         n_features=n_features,
         features=features,
         weights=weights | dict.fromkeys(replies.declined, 0.0),
-        declared={name: DeclaredRows.of(reply, classes[1]) for name, reply in replies.items()},
+        declared={
+            name: DeclaredRows(
+                replies[name].n_rows,
+                sums[name],
+                objective,
+                parameter,
+                n_outputs=len(margins),
+                is_sampled=settings.subsample < 1,
+            )
+            for name in replies
+        },
         cuts=cuts,
     )
-    started = yield BeginBoosting(
-        classes=(classes[0], classes[1]),
-        base_margin=training.base_margin,
-        bits=training.bits,
-        offsets=cuts.offsets,
-        thresholds=cuts.thresholds,
-    )
+    started = yield _begin_boosting(training)
     training.remove(started.lost)
     return training
+
+
+def _begin_boosting(training: Training) -> BeginBoosting:
+    settings = training.settings
+    return BeginBoosting(
+        classes=tuple(training.classes),
+        bits=training.bits,
+        offsets=training.cuts.offsets,
+        thresholds=training.cuts.thresholds,
+        objective=settings.objective,
+        parameter=settings.parameter,
+        scale_pos_weight=settings.scale_pos_weight,
+        subsample=settings.subsample,
+        seed=settings.seed,
+        reg_alpha=settings.reg_alpha,
+        max_delta_step=settings.max_delta_step,
+        **_margin_fields(training),
+    )
+
+
+def _margin_fields(training: Training) -> dict[str, Any]:
+    """Return the fields of a message with the margins before the first tree: one or several."""
+    margins = training.base_margins
+    if len(margins) == 1:
+        return {"base_margin": margins[0]}
+    return {"base_margin": 0.0, "base_margins": tuple(margins)}
+
+
+def _base_scores(settings: Settings, sums: LabelSums) -> Sequence[Any]:
+    """Return the predictions before the first tree, one per output."""
+    if settings.base_score is not None:
+        return [np.float32(settings.base_score)] * max(
+            len(sums.classes) if settings.objective == "multi:softprob" else 1, 1
+        )
+    scores = OBJECTIVES[settings.objective].base_scores(sums, settings.scale_pos_weight != 1)
+    if not np.isfinite(OBJECTIVES[settings.objective].link(scores)).all():
+        raise ValueError(
+            f"the rows have no initial prediction for objective={settings.objective!r}: it would be"
+            f" {scores[0]}; give a base_score"
+        )
+    return scores
+
+
+def _target_sums(reply: TargetDescription) -> LabelSums:
+    return LabelSums(
+        weight=reply.weight,
+        total=reply.total,
+        squares=reply.squares,
+        gradient=reply.gradient,
+        hessian=reply.hessian,
+    )
+
+
+def _class_sums(reply: TrainingDescription, classes: Sequence[Class]) -> LabelSums:
+    """Return the weight of a client's rows in each class of all clients."""
+    weights = dict(zip(reply.classes, reply.weights.tolist(), strict=True))
+    return LabelSums(
+        weight=float(reply.weights.sum()),
+        classes=tuple(weights.get(label, 0.0) for label in classes),
+    )
+
+
+def _check_weight(sums: Mapping[str, LabelSums]) -> None:
+    """Raise ValueError when no row has a weight."""
+    if not any(of_client.weight for of_client in sums.values()):
+        raise ValueError("at least one row must have a weight above 0; all clients together have 0")
 
 
 def _agree_on_names(replies: Replies) -> tuple[str, ...]:
@@ -147,30 +240,26 @@ def _agree_on_two_classes(replies: Replies) -> None:
 def _not_two(classes: Sequence[Class]) -> str:
     """Return the text of the error for another number of classes than two."""
     shown = ", ".join(map(repr, classes[:10])) + (", …" if len(classes) > 10 else "")
-    return f"there must be 2 classes; the clients have {len(classes)}: {shown}"
+    more = "; objective='multi:softprob' allows more" if len(classes) > 2 else ""
+    return f"there must be 2 classes; the clients have {len(classes)}: {shown}{more}"
 
 
-def _class_weights(replies: Replies) -> tuple[list[Class], list[float]]:
-    """Return the two classes of all clients in ascending order, and the weight of each."""
+def _all_classes(replies: Replies, objective: str) -> list[Class]:
+    """Return the classes of all clients in ascending order; each must have a weight."""
     total: dict[Class, float] = {}
     for reply in replies.values():
         for label, weight in zip(reply.classes, reply.weights.tolist(), strict=True):
             total[label] = total.get(label, 0.0) + weight
     classes = sorted(total)
-    if len(classes) != 2:
+    if objective == "binary:logistic" and len(classes) != 2:
         raise ValueError(_not_two(classes))
+    if len(classes) < 2:
+        raise ValueError(f"there must be at least 2 classes; the clients have {len(classes)}")
     weights = [total[label] for label in classes]
     if min(weights) == 0:
-        raise ValueError(
-            f"both classes need rows with a weight above 0; {classes} have the weights {weights}"
-        )
-    return classes, weights
-
-
-def _inside_0_and_1(share: float) -> np.float32:
-    """Return the nearest float32 above 0 and below 1."""
-    zero, one = np.float32(0), np.float32(1)
-    return min(max(np.float32(share), np.nextafter(zero, one)), np.nextafter(one, zero))
+        each = "both classes need" if len(classes) == 2 else "every class needs"
+        raise ValueError(f"{each} rows with a weight above 0; {classes} have the weights {weights}")
+    return classes
 
 
 def _mean_learning_rate(replies: Replies, weights: dict[str, float]) -> float:
@@ -182,13 +271,14 @@ def _mean_learning_rate(replies: Replies, weights: dict[str, float]) -> float:
     return float(np.float32(sum(rate * weights[name] for name, rate in rates.items()) / total))
 
 
-def _keep_trees(trees: Sequence[Tree], base_margin: float) -> KeepTrees:
+def _keep_trees(trees: Sequence[Tree], training: Training) -> KeepTrees:
     empty = leaves(0)
     return KeepTrees(
-        base_margin=base_margin,
         sizes=np.array([len(tree) for tree in trees], np.int64),
         feature=np.concatenate([empty.feature, *(tree.feature for tree in trees)]),
         threshold=np.concatenate([empty.threshold, *(tree.threshold for tree in trees)]),
         missing_left=np.concatenate([empty.missing_left, *(tree.missing_left for tree in trees)]),
         value=np.concatenate([np.empty(0, np.float32), *(tree.value for tree in trees)]),
+        objective=training.settings.objective,
+        **_margin_fields(training),
     )

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.boosting.checks import reasons
-from fedlib.boosting.growers import Grower, Level, Training, finish_tree, leaves
+from fedlib.boosting.growers import Grower, Level, Round, Training, finish_round, leaves
 from fedlib.boosting.messages import BuildHistograms
-from fedlib.boosting.trees import Tree
+from fedlib.boosting.trees import children
 from fedlib.kernels import splits as kernels
 from fedlib.kernels.splits import Decisions, HistogramSplits
 from fedlib.protocol import Flow, Replies
@@ -42,10 +42,10 @@ class HistogramGrower(Grower):
         self.sides = np.empty((0, 2), np.int64)
         self.leaf_sums: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
 
-    def grow(self, values: NDArray[np.float32]) -> Flow[Tree | None]:
-        """Grow a tree, as `Grower.grow`; the sums in its leaves follow from the histograms."""
+    def grow_round(self) -> Flow[Round | None]:
+        """Grow the trees of a round; the sums in their leaves follow from the histograms."""
         self.leaf_sums = []
-        decisions = yield from self.split_all_levels(values)
+        decisions = yield from self.split_all_levels()
         if decisions is None:
             return None
         sums = np.zeros((len(decisions.feature), 2), np.int64)
@@ -53,11 +53,12 @@ class HistogramGrower(Grower):
             sums[nodes] = at_nodes
         if len(self.sides):  # the deepest level, for which no histogram was requested
             sums[-len(self.sides) :] = self.sides
-        return finish_tree(decisions, sums, self.training)
+        left = children(decisions.feature, n_roots=self.training.n_outputs)
+        return finish_round(decisions, left, sums, self.training)
 
     def split_level(self, level: Level) -> Flow[Decisions | None]:
         """Choose the splits of a level, as `Grower.split_level`."""
-        wanted = self.smaller_siblings() if level.first else np.ones(1, bool)
+        wanted = self.smaller_siblings() if level.first else np.ones(level.n_open, bool)
         replies = yield from self.ask_for_histograms(level, wanted)
         while level.first and replies.lost != self.lost:
             self.lost, wanted = replies.lost, np.ones(level.n_open, bool)
@@ -77,7 +78,7 @@ class HistogramGrower(Grower):
         """Ask for the histograms of the wanted nodes."""
         n_bins = len(self.training.cuts.thresholds)
         replies = yield from self.ask_about(
-            level, BuildHistograms, self.training.unit, wanted=wanted, n_bins=n_bins
+            level, BuildHistograms, self.largest_sums(), wanted=wanted, n_bins=n_bins
         )
         problems = {
             name: self.problem_of_histograms(level, wanted, name, reply.sums)
@@ -107,7 +108,10 @@ class HistogramGrower(Grower):
     def choose(self, level: Level, histograms: NDArray[np.int64]) -> Decisions:
         """Return each node's best split, and keep what its children and leaves need."""
         cuts = self.training.cuts
-        splits: HistogramSplits = kernels.best_splits(histograms, cuts.offsets, self.training.rule)
+        limits = kernels.no_limits(level.n_open, self.training.n_features)
+        splits: HistogramSplits = kernels.best_splits(
+            histograms, cuts.offsets, self.training.rule, limits
+        )
         split, leaf = np.flatnonzero(splits.feature >= 0), np.flatnonzero(splits.feature < 0)
         bins = cuts.offsets[splits.feature[split]] + splits.cut[split]
         decisions = leaves(level.n_open)

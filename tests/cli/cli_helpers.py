@@ -46,6 +46,11 @@ def classes():
     return [part.assign(kind=(part["x"] > 2).astype(int)) for part in rows()]
 
 
+def heights():
+    """Return three sites' rows with a number each."""
+    return [part.assign(height=part["x"] + part["y"]) for part in rows()]
+
+
 class Case(NamedTuple):
     """How one protocol is tested: its parameters, its data, and the options of the sites."""
 
@@ -77,6 +82,9 @@ CASES = {
     "gaussian-mixture-dbscan": Case({**DENSITY, "n_components": 3, "random_state": 0}),
     "summary": Case({"rank_error": 0.1, "n_bins": 4}),
     "xgboost": Case({"n_trees": 3, "n_candidates": 4}, classes, "--target kind", target="kind"),
+    "xgb-regressor": Case(
+        {"n_trees": 2, "max_depth": 2}, heights, "--target height", target="height"
+    ),
 }
 
 

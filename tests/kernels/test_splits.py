@@ -48,6 +48,10 @@ def rounding_error(gradients, reg_lambda, best):
     return 2.5 * np.finfo(np.float32).eps * (2 * parent + max(best, 0.0))
 
 
+def no_limits(histograms, offsets):
+    return kernels.no_limits(len(histograms), len(offsets) - 1)
+
+
 def gains_of_all_splits(X, gradients, reg_lambda, min_child_weight, middle):
     """Return the gain of each split (feature, threshold), missing values on the better side."""
     gains = {}
@@ -106,7 +110,7 @@ def test_the_best_split_of_a_histogram(drawn, reg_lambda, min_child_weight):
     histograms = kernels.sum_histograms(bins, offsets, rows, 3)
     assert histograms.shape == (3, offsets[-1], 2)
     rule = kernels.SplitRule(UNIT, reg_lambda, 0.0, min_child_weight)
-    splits = kernels.best_splits(histograms, offsets, rule)
+    splits = kernels.best_splits(histograms, offsets, rule, no_limits(histograms, offsets))
     for s in range(3):
         here = rows.slot == s
         gradients = rows.gradients[here]
@@ -187,7 +191,8 @@ def test_ties_go_to_the_lower_feature_and_cut():
     offsets = np.array([0, 4, 8])
     rows = kernels.Rows(np.zeros(4, np.int32), gradients)
     histograms = kernels.sum_histograms(bins, offsets, rows, 1)
-    splits = kernels.best_splits(histograms, offsets, kernels.SplitRule(UNIT, 1.0, 0.0, 0.0))
+    rule = kernels.SplitRule(UNIT, 1.0, 0.0, 0.0)
+    splits = kernels.best_splits(histograms, offsets, rule, no_limits(histograms, offsets))
     assert (splits.feature[0], splits.cut[0], splits.missing_left[0]) == (0, 0, False)
     assert splits.gain[0] == pytest.approx(4 / 3 + 4 / 3)
     np.testing.assert_array_equal(splits.left_sums[0] * UNIT, [2, 2])

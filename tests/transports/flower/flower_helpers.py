@@ -42,6 +42,10 @@ def _supervised():
     return [(X, (X[:, 0] > 2).astype(int)) for X in _blobs()]
 
 
+def _numbers():
+    return [(X, X[:, 0] + X[:, 1]) for X in _blobs()]
+
+
 # A protocol's parameters and the function that makes its parts; one row per protocol.
 PROTOCOLS = {
     "horizontal-dbscan": ({"cell_size": 0.5, "min_samples": 4}, _blobs),
@@ -57,6 +61,7 @@ PROTOCOLS = {
     ),
     "summary": ({"quantiles": [0.5]}, _blobs),
     "xgboost": ({"n_trees": 3, "n_candidates": 4}, _supervised),
+    "xgb-regressor": ({"n_trees": 2, "max_depth": 2}, _numbers),
 }
 OURS = [name for name, kind in protocols().items() if kind.__module__.startswith("fedlib.")]
 
