@@ -15,6 +15,7 @@ from fedlib.boosting.export import to_booster
 from fedlib.boosting.flow import boosting
 from fedlib.boosting.growers import Settings
 from fedlib.boosting.objectives import OBJECTIVES
+from fedlib.boosting.scores import METRICS
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.federated import Federated
 from fedlib.protocol import Flow
@@ -25,6 +26,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Boosted"]
 
+HISTOGRAM_ONLY: dict[str, Any] = {
+    "colsample_bytree": 1.0,
+    "colsample_bylevel": 1.0,
+    "colsample_bynode": 1.0,
+    "monotone_constraints": None,
+    "grow_policy": "depthwise",
+    "max_leaves": 0,
+}  # with their defaults
+METRICS_OF = {
+    "binary:logistic": ("logloss", "error", "auc"),
+    "multi:softprob": ("mlogloss", "merror"),
+}  # for a regression: rmse, mae and that of the objective
 POISSON_STEP = 0.7  # XGBoost's default of max_delta_step for count:poisson
 
 
@@ -35,7 +48,7 @@ class Boosted(Federated):
         "n_trees": [Interval(Integral, 1, None, closed="left")],
         "n_candidates": [Interval(Integral, 1, 2**16, closed="both")],
         "method": [StrOptions({"top_splits", "union", "histogram"})],
-        "max_depth": [Interval(Integral, 1, 30, closed="both")],
+        "max_depth": [Interval(Integral, 0, 30, closed="both")],
         "learning_rate": [Interval(Real, 0, 1, closed="right")],
         "reg_lambda": [Interval(Real, 0, 1e30, closed="both")],
         "gamma": [Interval(Real, 0, 1e30, closed="both")],
@@ -47,6 +60,15 @@ class Boosted(Federated):
         "max_delta_step": [Interval(Real, 0, 1e30, closed="both"), None],
         "subsample": [Interval(Real, 0, 1, closed="right")],
         "random_state": ["random_state"],
+        "colsample_bytree": [Interval(Real, 0, 1, closed="right")],
+        "colsample_bylevel": [Interval(Real, 0, 1, closed="right")],
+        "colsample_bynode": [Interval(Real, 0, 1, closed="right")],
+        "monotone_constraints": ["array-like", None],
+        "grow_policy": [StrOptions({"depthwise", "lossguide"})],
+        "max_leaves": [Interval(Integral, 0, 2**20, closed="both")],
+        "validation_fraction": [Interval(Real, 0, 1, closed="left")],
+        "eval_metric": [StrOptions(set(METRICS)), list, None],
+        "early_stopping_rounds": [Interval(Integral, 1, None, closed="left"), None],
     }
     objective: str
     method: Literal["top_splits", "union", "histogram"]
@@ -64,6 +86,15 @@ class Boosted(Federated):
     max_delta_step: float | None
     subsample: float
     random_state: Any
+    colsample_bytree: float
+    colsample_bylevel: float
+    colsample_bynode: float
+    monotone_constraints: Any
+    grow_policy: Literal["depthwise", "lossguide"]
+    max_leaves: int
+    validation_fraction: float
+    eval_metric: str | list[str] | None
+    early_stopping_rounds: int | None
 
     def _flow(self) -> Flow[BoostedTrees]:
         return boosting(self._settings())
@@ -71,10 +102,12 @@ class Boosted(Federated):
     def _settings(self, **others: Any) -> Settings:
         """Return the settings of a run; ``others`` are those that only some estimators have."""
         self._check_base_score()
+        self._check_growth()
         is_poisson = self.objective == "count:poisson"
         step = self.max_delta_step
         step = (POISSON_STEP if is_poisson else 0.0) if step is None else step
-        draws = self.subsample < 1
+        shares = (self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode)
+        draws = min(self.subsample, *shares) < 1 or self.validation_fraction > 0
         seed = check_random_state(self.random_state).randint(2**31 - 1) if draws else 0
         defaults = {"leaf": "all", "huber_slope": 1.0, "scale_pos_weight": 1.0}
         return Settings(
@@ -94,6 +127,15 @@ class Boosted(Federated):
                 "reg_alpha": float(np.float32(self.reg_alpha)),
                 "max_delta_step": float(np.float32(step)),
                 "subsample": float(self.subsample),
+                "colsample_bytree": float(self.colsample_bytree),
+                "colsample_bylevel": float(self.colsample_bylevel),
+                "colsample_bynode": float(self.colsample_bynode),
+                "monotone_constraints": self._monotone(),
+                "grow_policy": self.grow_policy,
+                "max_leaves": int(self.max_leaves),
+                "validation_fraction": float(self.validation_fraction),
+                "eval_metric": self._metrics(),
+                "early_stopping_rounds": self.early_stopping_rounds,
                 "seed": int(seed),
                 **defaults,
                 **others,
@@ -109,12 +151,57 @@ class Boosted(Federated):
                 f" got {self.base_score}"
             )
 
+    def _check_growth(self) -> None:
+        """Raise ValueError when a parameter does not apply to the others."""
+        for name, default in HISTOGRAM_ONLY.items():
+            value = getattr(self, name)
+            if self.method != "histogram" and not np.array_equal(value, default):
+                raise ValueError(f"{name} needs method='histogram'; got method={self.method!r}")
+        if self.max_depth == 0 and (self.grow_policy != "lossguide" or not self.max_leaves):
+            raise ValueError(
+                "max_depth must be at least 1; 0 needs grow_policy='lossguide' and max_leaves"
+            )
+
+    def _metrics(self) -> tuple[str, ...]:
+        """Return the metrics of the rows for validation; empty if there is no validation."""
+        given = self.eval_metric
+        default = OBJECTIVES[self.objective].default_metric
+        if given is None:
+            wanted = self.validation_fraction or self.early_stopping_rounds
+            return (default,) if wanted else ()
+        metrics = (given,) if isinstance(given, str) else tuple(given)
+        allowed = METRICS_OF.get(self.objective, ("rmse", "mae", default))
+        if not metrics or not set(metrics) <= set(allowed):
+            raise ValueError(
+                f"eval_metric must be among {', '.join(sorted(set(allowed)))} for"
+                f" objective={self.objective!r}; got {given!r}"
+            )
+        return metrics
+
+    def _monotone(self) -> tuple[int, ...]:
+        """Return the monotone constraints of all features, or an empty tuple."""
+        if self.monotone_constraints is None:
+            return ()
+        constraints = np.asarray(self.monotone_constraints)
+        if constraints.ndim != 1 or not np.isin(constraints, [-1, 0, 1]).all():
+            raise ValueError(
+                "monotone_constraints must contain one of -1, 0 and 1 per feature; got"
+                f" {self.monotone_constraints!r}"
+            )
+        return tuple(constraints.astype(int).tolist())
+
     def _set_model(self, model: BoostedTrees) -> None:
         super()._set_model(model)
         self.trees_ = model.trees
         self.losses_ = model.losses
         self.learning_rate_ = model.learning_rate
         self.n_features_in_ = model.n_features
+        if model.metrics:
+            by_metric = dict(zip(model.metrics, model.evaluations, strict=True))
+            self.evals_result_ = {"validation_0": by_metric}
+            self.best_iteration_ = model.best_round
+            self.best_score_ = model.evaluations[-1][model.best_round or 0]
+            self.auc_error_ = model.auc_errors
         if model.features:
             self.feature_names_in_ = np.array(model.features, dtype=object)
 

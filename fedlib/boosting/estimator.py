@@ -56,7 +56,8 @@ class FederatedXGBClassifier(Boosted):
         - ``"histogram"``: sums for bins agreed on beforehand. They give the trees of XGBoost's
           ``hist`` on the pooled rows and the same bins, for any distribution of the rows.
     max_depth : int, default=6
-        The maximum number of splits on the path to a leaf, in 1..30.
+        The maximum number of splits on the path to a leaf, in 1..30; 0 with ``max_leaves`` and
+        ``grow_policy="lossguide"``: no limit.
     learning_rate : float, default=0.3
         The factor on the weight of a leaf, above 0 and at most 1. A client may prefer another one;
         the run uses the clients' mean, weighted by rows.
@@ -111,7 +112,31 @@ class FederatedXGBClassifier(Boosted):
         used depends on its features, on ``random_state`` and on the round, and not on its client.
         XGBoost draws other rows with the same seed.
     random_state : int, RandomState instance or None, default=None
-        Draws the rows.
+        Draws the rows and the features.
+    colsample_bytree, colsample_bylevel, colsample_bynode : float, default=1.0
+        The share of the features, above 0 and at most 1, that the server draws for each tree, of
+        these for each level, and of these for each node. XGBoost draws other features with the same
+        seed. ``"histogram"`` only.
+    monotone_constraints : array-like (n_features,) of int, optional
+        1 for a feature in which predictions may only increase, -1 if they may only decrease, else
+        0. ``"histogram"`` only.
+    grow_policy : {"depthwise", "lossguide"}, default="depthwise"
+        ``"lossguide"`` splits the leaf with the largest gain first, which costs one exchange per
+        split instead of one per level. ``"histogram"`` only.
+    max_leaves : int, default=0
+        The maximum number of leaves of a tree, in 0..2**20; 0: no limit. ``"histogram"`` only.
+    validation_fraction : float, default=0.0
+        The share of its rows that each client keeps from training, in 0..1 without 1. After each
+        round, the clients send the metrics of these rows as sums, which costs one exchange. Which
+        rows are kept does not depend on the client. Instead or in addition, a part can be ``(X, y,
+        sample_weight, (X_eval, y_eval))``, with None for no weights.
+    eval_metric : str or list of str, optional
+        The metrics: ``"logloss"``, ``"error"`` and ``"auc"`` for two classes, ``"mlogloss"`` and
+        ``"merror"`` for several; by default the first one.
+        Given without rows for validation, it is an error.
+    early_stopping_rounds : int, optional
+        End when the last metric has not become better for this number of rounds, at least 1, and
+        keep the trees up to the best round. Independent of ``tol``.
 
     Attributes
     ----------
@@ -128,6 +153,15 @@ class FederatedXGBClassifier(Boosted):
         The mean log-loss over all rows before the first round and after each round but the last.
     base_share_ : float
         The share of the positive class, from which the log-odds start. Two classes only.
+    evals_result_ : dict
+        The values of each metric after each round, under ``"validation_0"``. This and the next
+        three attributes exist only with validation.
+    best_iteration_ : int
+        The round with the best value of the last metric, the first of which is 0.
+    best_score_ : float
+        That value.
+    auc_error_ : list of float
+        The error bound of ``"auc"`` after each round, if it is a metric: it comes from histograms.
     learning_rate_ : float
         The learning rate on which the clients agreed.
     n_features_in_ : int
@@ -220,6 +254,15 @@ class FederatedXGBClassifier(Boosted):
         scale_pos_weight: float = 1.0,
         subsample: float = 1.0,
         random_state: Any = None,
+        colsample_bytree: float = 1.0,
+        colsample_bylevel: float = 1.0,
+        colsample_bynode: float = 1.0,
+        monotone_constraints: Any = None,
+        grow_policy: Literal["depthwise", "lossguide"] = "depthwise",
+        max_leaves: int = 0,
+        validation_fraction: float = 0.0,
+        eval_metric: str | list[str] | None = None,
+        early_stopping_rounds: int | None = None,
     ):
         self.n_trees = n_trees
         self.n_candidates = n_candidates
@@ -239,6 +282,15 @@ class FederatedXGBClassifier(Boosted):
         self.scale_pos_weight = scale_pos_weight
         self.subsample = subsample
         self.random_state = random_state
+        self.colsample_bytree = colsample_bytree
+        self.colsample_bylevel = colsample_bylevel
+        self.colsample_bynode = colsample_bynode
+        self.monotone_constraints = monotone_constraints
+        self.grow_policy = grow_policy
+        self.max_leaves = max_leaves
+        self.validation_fraction = validation_fraction
+        self.eval_metric = eval_metric
+        self.early_stopping_rounds = early_stopping_rounds
 
     def _flow(self) -> Flow[BoostedTrees]:
         if self.leaf != "all" and self.method != "top_splits":

@@ -13,6 +13,7 @@ from fedlib.boosting.checks import DeclaredRows
 from fedlib.boosting.cuts import Cuts, agree_on_cuts
 from fedlib.boosting.growers import Grower, Settings, Training, leaves
 from fedlib.boosting.histograms import HistogramGrower
+from fedlib.boosting.lossguide import LossguideGrower
 from fedlib.boosting.messages import (
     BeginBoosting,
     Class,
@@ -24,6 +25,7 @@ from fedlib.boosting.messages import (
 )
 from fedlib.boosting.objectives import OBJECTIVES, LabelSums, unit_bits
 from fedlib.boosting.proposals import TopSplits, UnionSplits
+from fedlib.boosting.scores import Validation
 from fedlib.boosting.trees import BoostedTrees, Tree
 from fedlib.protocol import Flow, Replies
 
@@ -34,6 +36,7 @@ GROWERS: dict[str, type[Grower]] = {
     "top_splits": TopSplits,
     "union": UnionSplits,
     "histogram": HistogramGrower,
+    "lossguide": LossguideGrower,
 }
 
 
@@ -48,13 +51,20 @@ def boosting(settings: Settings) -> Flow[BoostedTrees]:
     DescribeTraining(learning_rate=0.3)
     """
     training = yield from _agree_on_training(settings)
-    grower = GROWERS[settings.method](training)
+    kind = "lossguide" if settings.grow_policy == "lossguide" else settings.method
+    grower = GROWERS[kind](training)
     trees: list[Tree] = []
+    validation = Validation(settings.eval_metric, settings.early_stopping_rounds)
     for _ in range(settings.n_trees):
         grown = yield from grower.grow()
         if grown is None:
             break
         trees += grown.trees
+        if validation.metrics:
+            yield from validation.score(grower)
+            if validation.is_over:
+                break
+    trees = validation.kept(trees, training.n_outputs)
     yield _keep_trees(trees, training)
     return BoostedTrees(
         trees=trees,
@@ -67,6 +77,10 @@ def boosting(settings: Settings) -> Flow[BoostedTrees]:
         losses=training.losses,
         objective=settings.objective,
         parameter=settings.parameter,
+        metrics=validation.metrics,
+        evaluations=validation.results,
+        auc_errors=validation.auc_errors,
+        best_round=validation.best_round if validation.metrics else None,
     )
 
 
@@ -75,13 +89,13 @@ def _agree_on_training(settings: Settings) -> Flow[Training]:
     is_regression = settings.objective not in ("binary:logistic", "multi:softprob")
     if is_regression:
         replies = yield DescribeTargets(
-            settings.objective, settings.parameter, settings.learning_rate
+            settings.objective, settings.parameter, settings.learning_rate, *_held_out(settings)
         )
         replies = yield from settle(replies, agree_on_features)
         classes, sums = [], {name: _target_sums(reply) for name, reply in replies.items()}
         _check_weight(sums)
     else:
-        replies = yield DescribeTraining(settings.learning_rate)
+        replies = yield DescribeTraining(settings.learning_rate, *_held_out(settings))
         replies = yield from settle(replies, agree_on_features)
         replies = yield from settle(replies, _agree_on_kind)
         if settings.objective == "binary:logistic":
@@ -92,6 +106,11 @@ def _agree_on_training(settings: Settings) -> Flow[Training]:
             for name, reply in replies.items()
         }
     n_features = agree_on_features(replies)
+    if len(settings.monotone_constraints) not in (0, n_features):
+        raise ValueError(
+            f"monotone_constraints must have one entry per feature, {n_features}; got"
+            f" {len(settings.monotone_constraints)}"
+        )
     features = _agree_on_names(replies)
     weights = {name: of_client.weight for name, of_client in sums.items()}
     objective, parameter = OBJECTIVES[settings.objective], settings.parameter
@@ -129,6 +148,12 @@ def _agree_on_training(settings: Settings) -> Flow[Training]:
     return training
 
 
+def _held_out(settings: Settings) -> tuple[float, int]:
+    """Return how clients draw their rows for validation."""
+    share = settings.validation_fraction
+    return share, settings.seed if share else 0
+
+
 def _begin_boosting(training: Training) -> BeginBoosting:
     settings = training.settings
     return BeginBoosting(
@@ -140,7 +165,7 @@ def _begin_boosting(training: Training) -> BeginBoosting:
         parameter=settings.parameter,
         scale_pos_weight=settings.scale_pos_weight,
         subsample=settings.subsample,
-        seed=settings.seed,
+        seed=settings.seed if settings.subsample < 1 else 0,
         reg_alpha=settings.reg_alpha,
         max_delta_step=settings.max_delta_step,
         **_margin_fields(training),

@@ -22,8 +22,9 @@ from fedlib.boosting.cuts import Cuts
 from fedlib.boosting.messages import MAX_SUM, Class, Growth, ObjectiveName
 from fedlib.boosting.objectives import OBJECTIVES, LabelSums, Objective
 from fedlib.boosting.trees import Tree, children, node_totals
-from fedlib.kernels import splits as kernels
-from fedlib.kernels.splits import Decisions, SplitRule
+from fedlib.kernels import gains as kernels
+from fedlib.kernels.gains import SplitRule
+from fedlib.kernels.splits import Decisions
 from fedlib.messages import Message
 from fedlib.protocol import Flow, Replies
 
@@ -56,6 +57,15 @@ class Settings:
     max_delta_step: float
     scale_pos_weight: float
     subsample: float
+    colsample_bytree: float
+    colsample_bylevel: float
+    colsample_bynode: float
+    monotone_constraints: tuple[int, ...]
+    grow_policy: Literal["depthwise", "lossguide"]
+    max_leaves: int
+    validation_fraction: float
+    eval_metric: tuple[str, ...]
+    early_stopping_rounds: int | None
     seed: int
 
     @property
@@ -128,7 +138,14 @@ class Training:
             settings.min_child_weight,
             settings.reg_alpha,
             settings.max_delta_step,
+            any(settings.monotone_constraints),
         )
+
+    @property
+    def monotone(self) -> NDArray[np.int8]:
+        """The monotone constraint of each feature."""
+        constraints = self.settings.monotone_constraints or (0,) * self.n_features
+        return np.array(constraints, np.int8)
 
     @property
     def objective(self) -> Objective:
@@ -392,7 +409,7 @@ def finish_tree(decisions: Decisions, sums: NDArray[np.int64], training: Trainin
         parent[left[split]] = parent[left[split] + 1] = split
         added = sums if settings.leaf == "ended" else totals
         leaf_sums[1:] += added[parent[1:]]
-    bounds, rule = kernels.no_limits(len(feature), 0).bounds, training.rule
+    bounds, rule = _bounds(feature, totals, training), training.rule
     value = _newton_steps(leaf_sums, bounds, training) * np.float32(training.learning_rate)
     value[split] = 0
     g, h = (totals * training.unit).T
@@ -409,6 +426,30 @@ def finish_tree(decisions: Decisions, sums: NDArray[np.int64], training: Trainin
         cover=h.astype(np.float32),
         weight=_newton_steps(totals, bounds, training),
     )
+
+
+def _bounds(
+    feature: NDArray[np.int32], totals: NDArray[np.int64], training: Training
+) -> NDArray[np.float32]:
+    """Return the bounds (n_nodes, 2) of each node's weight, those of its parent's children.
+
+    The children of a node split by a feature with a constraint are bounded by the mean of their
+    weights, on one side each. As in XGBoost, that applies to their children and not to themselves.
+    """
+    own = np.ascontiguousarray(kernels.no_limits(len(feature), 0).bounds[:, :2])
+    if not training.rule.constrained:
+        return own
+    of_parent, left = own.copy(), children(feature)
+    for node in np.flatnonzero(feature >= 0):
+        pair = slice(left[node], left[node] + 2)
+        of_parent[pair] = own[pair] = own[node]
+        steps = _newton_steps(totals[pair], of_parent[pair], training)
+        middle = (steps[0] + steps[1]) / np.float32(2)
+        constraint = training.monotone[feature[node]]
+        if constraint:
+            own[left[node], 1 if constraint > 0 else 0] = middle
+            own[left[node] + 1, 0 if constraint > 0 else 1] = middle
+    return of_parent
 
 
 def _newton_steps(

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from fedlib.boosting.checks import reasons
 from fedlib.boosting.growers import Grower, Level, Round, Training, finish_round, leaves
+from fedlib.boosting.limits import ColumnSampler, OpenNodes
 from fedlib.boosting.messages import BuildHistograms
 from fedlib.boosting.trees import children
 from fedlib.kernels import splits as kernels
@@ -31,12 +32,19 @@ class HistogramGrower(Grower):
         The histograms of the nodes that were split last.
     sides : array (2 * n_parents, 2) of int64
         The sums of their children.
+    nodes : OpenNodes
+        The nodes of the level.
+    n_leaves : array (n_outputs,) of int64
+        The number of leaves that each tree has so far.
     leaf_sums : list of pairs of arrays
         The numbers (n,) and sums (n, 2) of the leaves found so far, level by level.
     """
 
     def __init__(self, training: Training):
         super().__init__(training)
+        self.sampler = ColumnSampler(training.settings, training.n_features)
+        self.nodes = OpenNodes.roots(training.n_outputs)
+        self.n_leaves = np.ones(training.n_outputs, np.int64)
         self.lost: list[str] = []
         self.parents = np.empty((0, 0, 2), np.int64)
         self.sides = np.empty((0, 2), np.int64)
@@ -44,7 +52,7 @@ class HistogramGrower(Grower):
 
     def grow_round(self) -> Flow[Round | None]:
         """Grow the trees of a round; the sums in their leaves follow from the histograms."""
-        self.leaf_sums = []
+        self.begin_round()
         decisions = yield from self.split_all_levels()
         if decisions is None:
             return None
@@ -55,6 +63,14 @@ class HistogramGrower(Grower):
             sums[-len(self.sides) :] = self.sides
         left = children(decisions.feature, n_roots=self.training.n_outputs)
         return finish_round(decisions, left, sums, self.training)
+
+    def begin_round(self) -> None:
+        """Begin the trees of a round."""
+        n_trees = self.training.n_outputs
+        self.leaf_sums = []
+        self.sampler.begin_round(n_trees)
+        self.nodes = OpenNodes.roots(n_trees)
+        self.n_leaves = np.ones(n_trees, np.int64)
 
     def split_level(self, level: Level) -> Flow[Decisions | None]:
         """Choose the splits of a level, as `Grower.split_level`."""
@@ -108,19 +124,38 @@ class HistogramGrower(Grower):
     def choose(self, level: Level, histograms: NDArray[np.int64]) -> Decisions:
         """Return each node's best split, and keep what its children and leaves need."""
         cuts = self.training.cuts
-        limits = kernels.no_limits(level.n_open, self.training.n_features)
-        splits: HistogramSplits = kernels.best_splits(
-            histograms, cuts.offsets, self.training.rule, limits
-        )
+        splits = self.best_splits(histograms)
+        self.keep_max_leaves(splits)
         split, leaf = np.flatnonzero(splits.feature >= 0), np.flatnonzero(splits.feature < 0)
-        bins = cuts.offsets[splits.feature[split]] + splits.cut[split]
         decisions = leaves(level.n_open)
         decisions.feature[split] = splits.feature[split]
-        decisions.threshold[split] = cuts.thresholds[bins]
+        decisions.threshold[split] = cuts.threshold(splits.feature[split], splits.cut[split])
         decisions.missing_left[split] = splits.missing_left[split]
         totals = histograms[:, : cuts.offsets[1]].sum(axis=1)  # the bins of the first feature
         left = splits.left_sums[split]
         self.leaf_sums.append((level.first + leaf, totals[leaf]))
         self.sides = np.stack([left, totals[split] - left], axis=1).reshape(-1, 2)
         self.parents = histograms[split]
+        self.nodes = self.nodes.take(split).children(
+            decisions.feature[split], self.sides, self.training
+        )
         return decisions
+
+    def best_splits(self, histograms: NDArray[np.int64]) -> HistogramSplits:
+        """Return the best split of each open node."""
+        training = self.training
+        limits = self.sampler.limits(self.nodes, training.monotone)
+        splits: HistogramSplits = kernels.best_splits(
+            histograms, training.cuts.offsets, training.rule, limits
+        )
+        return splits
+
+    def keep_max_leaves(self, splits: HistogramSplits) -> None:
+        """Make a leaf of each node whose split would give its tree more leaves than allowed."""
+        max_leaves = self.training.settings.max_leaves
+        for node in np.flatnonzero(splits.feature >= 0):
+            tree = self.nodes.tree[node]
+            if max_leaves and self.n_leaves[tree] == max_leaves:
+                splits.feature[node] = -1
+            else:
+                self.n_leaves[tree] += 1

@@ -27,6 +27,7 @@ __all__ = [
     "EvaluateSplits",
     "Growing",
     "Growth",
+    "HeldOut",
     "Histograms",
     "KeepTrees",
     "LeafSums",
@@ -34,6 +35,7 @@ __all__ = [
     "Predictions",
     "ProposeSplits",
     "SplitProposals",
+    "Splits",
     "SumLeaves",
     "TargetDescription",
     "TrainingDescription",
@@ -53,6 +55,19 @@ ObjectiveName = Literal[
     "reg:pseudohubererror",
     "count:poisson",
 ]
+MetricName = Literal[
+    "logloss",
+    "error",
+    "auc",
+    "mlogloss",
+    "merror",
+    "rmse",
+    "mae",
+    "mphe",
+    "poisson-nloglik",
+]
+Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Seed = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
 Margins = Annotated[tuple[float, ...], msgspec.Meta(max_length=2**10)]  # one per output
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_NODES)]
 Parameter = Annotated[float, msgspec.Meta(ge=0)]
@@ -89,11 +104,16 @@ class TrainingDescription(Message):
 
 
 class DescribeTraining(Message):
-    """Describe your rows; reply with this learning rate unless you prefer another one."""
+    """Describe your rows; reply with this learning rate unless you prefer another one.
+
+    First draw the share ``validation_fraction`` of them with ``seed``, for validation only.
+    """
 
     discloses = "the learning rate"
     reply = TrainingDescription
     learning_rate: float
+    validation_fraction: Share = 0.0
+    seed: Seed = 0
 
 
 class TargetDescription(Message):
@@ -128,7 +148,8 @@ class TargetDescription(Message):
 class DescribeTargets(Message):
     """Describe your rows for a regression; ``parameter`` is that of the objective.
 
-    Reply with this learning rate unless you prefer another one.
+    Reply with this learning rate unless you prefer another one. First draw the share
+    ``validation_fraction`` of the rows with ``seed``, for validation only.
     """
 
     discloses = "the objective and the learning rate"
@@ -136,6 +157,8 @@ class DescribeTargets(Message):
     objective: ObjectiveName
     parameter: float
     learning_rate: float
+    validation_fraction: Share = 0.0
+    seed: Seed = 0
 
 
 class BeginBoosting(Message):
@@ -164,7 +187,7 @@ class BeginBoosting(Message):
     parameter: float = 0.0
     scale_pos_weight: Annotated[float, msgspec.Meta(gt=0, le=2.0**40)] = 1.0
     subsample: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
-    seed: Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)] = 0
+    seed: Seed = 0
     reg_alpha: Parameter = 0.0
     max_delta_step: Parameter = 0.0
 
@@ -332,22 +355,29 @@ class Histograms(Message):
     loss: Loss
 
 
-class BuildHistograms(Growth):
-    """Sum your gradients in every bin, for the ``wanted`` ones of the open nodes.
+class Splits(Growth):
+    """A `Growth` that may report splits of any nodes.
 
-    If there are ``parents``, they are the nodes that are split, and ``decided`` is the first child.
+    If there are ``parents``, they are the nodes that are split, one after the other, and
+    ``decided`` is the first child.
     """
 
-    discloses = "the splits chosen so far and the leaves of the finished tree"
-    reply = Histograms
-    wanted: Annotated[np.ndarray, Array("bool", ("open",))]
-    n_bins: Count
-    parents: Annotated[tuple[Count, ...], msgspec.Meta(max_length=2**10)] = ()
+    discloses = "nothing by itself"
+    parents: Annotated[tuple[Count, ...], msgspec.Meta(max_length=2**20)] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.parents) not in (0, len(self.feature)):
             raise MessageError(f"{len(self.parents)} parents for {len(self.feature)} splits")
+
+
+class BuildHistograms(Splits, kw_only=True):
+    """Sum your gradients in every bin, for the ``wanted`` ones of the open nodes."""
+
+    discloses = "the splits chosen so far and the leaves of the finished tree"
+    reply = Histograms
+    wanted: Annotated[np.ndarray, Array("bool", ("open",))]
+    n_bins: Count
 
     def accept(self, reply: Message) -> Histograms:
         """Raise MessageError unless there is one pair of possible sums per node and bin."""
@@ -409,6 +439,14 @@ class KeepTrees(Message):
         return trees
 
 
+class HeldOut(Message):
+    """The state of a client before the first tree: how it draws its rows for validation."""
+
+    discloses = "nothing: it stays with the client"
+    validation_fraction: float
+    seed: int
+
+
 class Growing(Message):
     """The state of a client while trees grow.
 
@@ -430,6 +468,7 @@ class Growing(Message):
     reg_alpha: float
     max_delta_step: float
     n_rounds: int
+    held_out: tuple[float, int]
     margins: Annotated[np.ndarray, Array("float32", ("rows", "outputs"))]
     node: Annotated[np.ndarray, Array("int32", ("outputs", "rows"))]
     ended: Annotated[np.ndarray, Array("int32", ("outputs", "rows"))]

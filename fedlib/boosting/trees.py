@@ -7,7 +7,7 @@ numbers. So the shape of a tree follows from which nodes are split.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -119,6 +119,14 @@ class BoostedTrees:
         XGBoost's name of the objective.
     parameter : float
         The parameter of the objective.
+    metrics : tuple of str
+        The metrics of the rows for validation.
+    evaluations : list of lists of float
+        The values of each metric after each round.
+    auc_errors : list of float
+        The error bounds of the AUC after each round.
+    best_round : int or None
+        The round with the best value of the last metric, the first of which is 0.
     """
 
     trees: list[Tree]
@@ -131,6 +139,10 @@ class BoostedTrees:
     losses: list[float]
     objective: str = "binary:logistic"
     parameter: float = 0.0
+    metrics: tuple[str, ...] = ()
+    evaluations: list[list[float]] = field(default_factory=list)
+    auc_errors: list[float] = field(default_factory=list)
+    best_round: int | None = None
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:

@@ -57,7 +57,8 @@ def first_difference(ours, theirs, cuts, tolerance=1e-6):
             continue
         start, missing = cuts.offsets[f], cuts.offsets[f + 1] - 1
         inner = cuts.thresholds[start : missing - 1]
-        cut = np.searchsorted(inner, ours.threshold[node]) + 1
+        lowest = ours.threshold[node] == -(2.0**127)  # only missing values go left
+        cut = 0 if lowest else np.searchsorted(inner, ours.threshold[node]) + 1
         same = f == theirs["split_indices"][other] and cut == min(
             np.ceil(at[other]), missing - start
         )
