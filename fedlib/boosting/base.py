@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,14 +12,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.boosting.data import check_rows
-from fedlib.boosting.export import to_booster
-from fedlib.boosting.flow import boosting
+from fedlib.boosting.export import from_booster, to_booster
 from fedlib.boosting.growers import Settings
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.scores import METRICS
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.federated import Federated
-from fedlib.protocol import Flow
+from fedlib.journal import Journal
 from fedlib.validation import Interval, StrOptions, feature_names
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Boosted(Federated):
         "max_delta_step": [Interval(Real, 0, 1e30, closed="both"), None],
         "subsample": [Interval(Real, 0, 1, closed="right")],
         "random_state": ["random_state"],
+        "warm_start": ["boolean"],
         "colsample_bytree": [Interval(Real, 0, 1, closed="right")],
         "colsample_bylevel": [Interval(Real, 0, 1, closed="right")],
         "colsample_bynode": [Interval(Real, 0, 1, closed="right")],
@@ -96,8 +97,17 @@ class Boosted(Federated):
     eval_metric: str | list[str] | None
     early_stopping_rounds: int | None
 
-    def _flow(self) -> Flow[BoostedTrees]:
-        return boosting(self._settings())
+    warm_start: bool
+
+    def _start(self) -> BoostedTrees | None:
+        """Return the model that the run continues; None if it begins a new one."""
+        return getattr(self, "model_", None) if self.warm_start else None
+
+    def _with_recorded_seed(self, journal: Journal) -> Federated:
+        seeded = super()._with_recorded_seed(journal)
+        if seeded is not self and self._start() is not None:
+            seeded.model_ = self.model_  # a clone is not fitted
+        return seeded
 
     def _settings(self, **others: Any) -> Settings:
         """Return the settings of a run; ``others`` are those that only some estimators have."""
@@ -204,6 +214,46 @@ class Boosted(Federated):
             self.auc_error_ = model.auc_errors
         if model.features:
             self.feature_names_in_ = np.array(model.features, dtype=object)
+
+    @property
+    def feature_importances_(self) -> NDArray[np.float32]:
+        """The mean gain of the splits by each feature, as a share of the sum over all features.
+
+        It is that of XGBoost's scikit-learn interface.
+        """
+        check_is_fitted(self, "model_")
+        gains, n_splits = np.zeros(self.n_features_in_), np.zeros(self.n_features_in_)
+        for tree in self.trees_:
+            split = tree.feature >= 0
+            np.add.at(gains, tree.feature[split], tree.gain[split].astype(np.float64))
+            np.add.at(n_splits, tree.feature[split], 1)
+        means = gains / np.maximum(n_splits, 1)
+        return (means / (means.sum() or 1.0)).astype(np.float32)
+
+    @classmethod
+    def from_xgboost(cls, booster: Booster, classes: Sequence[Any] | None = None) -> Self:
+        """Return a fitted estimator with the trees of an `xgboost.Booster`.
+
+        With ``warm_start``, a larger ``n_trees`` and `fit`, the clients add further trees.
+
+        Parameters
+        ----------
+        booster : xgboost.Booster
+            A model with numerical features and one of this estimator's objectives.
+        classes : sequence, optional
+            The classes that XGBoost's numbers 0, 1, … stand for; by default these numbers.
+
+        Raises
+        ------
+        ValueError
+            When the booster is of another kind.
+        """
+        model = from_booster(booster, classes)
+        n_rounds = len(model.trees) // model.n_outputs
+        estimator = cls(n_trees=max(n_rounds, 1), objective=model.objective, warm_start=True)
+        estimator._validate_params()
+        estimator._set_model(model)
+        return estimator
 
     def to_xgboost(self) -> Booster:
         """Return an `xgboost.Booster` with the same predictions as this model.

@@ -26,6 +26,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassifierMixin
 
 from fedlib.boosting.base import Boosted
 from fedlib.boosting.client import BoostingClient
@@ -37,7 +38,7 @@ from fedlib.validation import Interval, StrOptions
 __all__ = ["FederatedXGBClassifier"]
 
 
-class FederatedXGBClassifier(Boosted):
+class FederatedXGBClassifier(ClassifierMixin, Boosted):
     """Boosted trees for two or more classes, over clients that hold rows of the same features.
 
     Parameters
@@ -137,6 +138,9 @@ class FederatedXGBClassifier(Boosted):
     early_stopping_rounds : int, optional
         End when the last metric has not become better for this number of rounds, at least 1, and
         keep the trees up to the best round. Independent of ``tol``.
+    warm_start : bool, default=False
+        Whether `fit` continues the fitted model until it has ``n_trees`` rounds. Its objective,
+        classes and initial prediction stay.
 
     Attributes
     ----------
@@ -263,6 +267,7 @@ class FederatedXGBClassifier(Boosted):
         validation_fraction: float = 0.0,
         eval_metric: str | list[str] | None = None,
         early_stopping_rounds: int | None = None,
+        warm_start: bool = False,
     ):
         self.n_trees = n_trees
         self.n_candidates = n_candidates
@@ -291,6 +296,7 @@ class FederatedXGBClassifier(Boosted):
         self.validation_fraction = validation_fraction
         self.eval_metric = eval_metric
         self.early_stopping_rounds = early_stopping_rounds
+        self.warm_start = warm_start
 
     def _flow(self) -> Flow[BoostedTrees]:
         if self.leaf != "all" and self.method != "top_splits":
@@ -301,7 +307,7 @@ class FederatedXGBClassifier(Boosted):
                 f" {self.scale_pos_weight}"
             )
         scale = float(np.float32(self.scale_pos_weight))
-        return boosting(self._settings(leaf=self.leaf, scale_pos_weight=scale))
+        return boosting(self._settings(leaf=self.leaf, scale_pos_weight=scale), self._start())
 
     def _set_model(self, model: BoostedTrees) -> None:
         super()._set_model(model)

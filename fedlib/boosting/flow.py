@@ -20,6 +20,7 @@ from fedlib.boosting.messages import (
     DescribeTargets,
     DescribeTraining,
     KeepTrees,
+    StartTrees,
     TargetDescription,
     TrainingDescription,
 )
@@ -40,8 +41,8 @@ GROWERS: dict[str, type[Grower]] = {
 }
 
 
-def boosting(settings: Settings) -> Flow[BoostedTrees]:
-    """Return the server flow.
+def boosting(settings: Settings, start: BoostedTrees | None = None) -> Flow[BoostedTrees]:
+    """Return the server flow; with ``start``, it continues a model.
 
     Examples
     --------
@@ -50,12 +51,18 @@ def boosting(settings: Settings) -> Flow[BoostedTrees]:
     >>> next(flow)
     DescribeTraining(learning_rate=0.3)
     """
-    training = yield from _agree_on_training(settings)
+    training = yield from _agree_on_training(settings, start)
     kind = "lossguide" if settings.grow_policy == "lossguide" else settings.method
     grower = GROWERS[kind](training)
     trees: list[Tree] = []
+    n_started = 0
+    if start is not None:
+        n_started = len(start.trees) // training.n_outputs
+        started = yield _with_trees(StartTrees, start.trees, training)
+        training.remove(started.lost)
+        grower.continue_from(start.trees)
     validation = Validation(settings.eval_metric, settings.early_stopping_rounds)
-    for _ in range(settings.n_trees):
+    for _ in range(n_started, settings.n_trees):
         grown = yield from grower.grow()
         if grown is None:
             break
@@ -65,7 +72,8 @@ def boosting(settings: Settings) -> Flow[BoostedTrees]:
             if validation.is_over:
                 break
     trees = validation.kept(trees, training.n_outputs)
-    yield _keep_trees(trees, training)
+    trees = trees if start is None else start.trees + trees
+    yield _with_trees(KeepTrees, trees, training)
     return BoostedTrees(
         trees=trees,
         classes=training.classes,
@@ -84,7 +92,7 @@ def boosting(settings: Settings) -> Flow[BoostedTrees]:
     )
 
 
-def _agree_on_training(settings: Settings) -> Flow[Training]:
+def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[Training]:
     """Agree on everything that must be fixed before the first tree."""
     is_regression = settings.objective not in ("binary:logistic", "multi:softprob")
     if is_regression:
@@ -114,7 +122,12 @@ def _agree_on_training(settings: Settings) -> Flow[Training]:
     features = _agree_on_names(replies)
     weights = {name: of_client.weight for name, of_client in sums.items()}
     objective, parameter = OBJECTIVES[settings.objective], settings.parameter
-    scores = _base_scores(settings, LabelSums.of_all(list(sums.values())))
+    _check_start(start, settings.objective, classes, n_features)
+    scores: Sequence[Any] = (
+        start.base_scores
+        if start is not None
+        else _base_scores(settings, LabelSums.of_all(list(sums.values())))
+    )
     margins = objective.link(scores).tolist()
     cuts = NO_CUTS
     if settings.method == "histogram":
@@ -193,6 +206,21 @@ def _base_scores(settings: Settings, sums: LabelSums) -> Sequence[Any]:
             f" {scores[0]}; give a base_score"
         )
     return scores
+
+
+def _check_start(
+    start: BoostedTrees | None, objective: str, classes: Sequence[Class], n_features: int
+) -> None:
+    """Raise ValueError when a run cannot continue a model."""
+    if start is None:
+        return
+    for what, of_model, of_run in (
+        ("objective", start.objective, objective),
+        ("classes", list(start.classes), list(classes)),
+        ("number of features", start.n_features, n_features),
+    ):
+        if of_model != of_run:
+            raise ValueError(f"the {what} must be that of the model, {of_model!r}; got {of_run!r}")
 
 
 def _target_sums(reply: TargetDescription) -> LabelSums:
@@ -296,9 +324,10 @@ def _mean_learning_rate(replies: Replies, weights: dict[str, float]) -> float:
     return float(np.float32(sum(rate * weights[name] for name, rate in rates.items()) / total))
 
 
-def _keep_trees(trees: Sequence[Tree], training: Training) -> KeepTrees:
+def _with_trees(request: type[KeepTrees], trees: Sequence[Tree], training: Training) -> KeepTrees:
+    """Return a request that contains trees."""
     empty = leaves(0)
-    return KeepTrees(
+    return request(
         sizes=np.array([len(tree) for tree in trees], np.int64),
         feature=np.concatenate([empty.feature, *(tree.feature for tree in trees)]),
         threshold=np.concatenate([empty.threshold, *(tree.threshold for tree in trees)]),

@@ -227,6 +227,11 @@ class Grower:
         self.is_first_round = False
         return grown
 
+    def continue_from(self, trees: Sequence[Tree]) -> None:
+        """Take note of the trees that a run continues."""
+        self.max_margin += sum(float(np.abs(tree.value).max(initial=0)) for tree in trees)
+        self.is_first_round = not trees
+
     def grow_round(self) -> Flow[Round | None]:
         """Do the work of `grow`."""
         raise NotImplementedError

@@ -36,6 +36,7 @@ __all__ = [
     "ProposeSplits",
     "SplitProposals",
     "Splits",
+    "StartTrees",
     "SumLeaves",
     "TargetDescription",
     "TrainingDescription",
@@ -365,11 +366,6 @@ class Splits(Growth):
     discloses = "nothing by itself"
     parents: Annotated[tuple[Count, ...], msgspec.Meta(max_length=2**20)] = ()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.parents) not in (0, len(self.feature)):
-            raise MessageError(f"{len(self.parents)} parents for {len(self.feature)} splits")
-
 
 class BuildHistograms(Splits, kw_only=True):
     """Sum your gradients in every bin, for the ``wanted`` ones of the open nodes."""
@@ -437,6 +433,13 @@ class KeepTrees(Message):
             )
             trees.append(tree)
         return trees
+
+
+class StartTrees(KeepTrees):
+    """Begin with these trees: add their values to the margins of your rows."""
+
+    discloses = "the model from which the run continues"
+    asks_for_data = True
 
 
 class HeldOut(Message):

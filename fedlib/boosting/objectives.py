@@ -200,7 +200,8 @@ def _identity(scores: Sequence[Any]) -> NDArray[np.float32]:
 
 
 def _log(scores: Sequence[Any]) -> NDArray[np.float32]:
-    return np.log(np.array(scores, np.float32))
+    with np.errstate(divide="ignore", invalid="ignore"):  # the caller refuses infinite margins
+        return np.log(np.array(scores, np.float32))
 
 
 def _as_float64(margins: NDArray[np.float32]) -> NDArray[np.float64]:

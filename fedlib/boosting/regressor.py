@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import RegressorMixin
 
 from fedlib.boosting.base import Boosted
 from fedlib.boosting.client import RegressionClient
@@ -20,7 +21,7 @@ from fedlib.validation import Interval, StrOptions
 __all__ = ["FederatedXGBRegressor"]
 
 
-class FederatedXGBRegressor(Boosted):
+class FederatedXGBRegressor(RegressorMixin, Boosted):
     """Boosted trees for numbers, over clients that hold rows of the same features.
 
     Parameters
@@ -93,6 +94,9 @@ default="reg:squarederror"
     early_stopping_rounds : int, optional
         End when the last metric has not become better for this number of rounds, at least 1, and
         keep the trees up to the best round. Independent of ``tol``.
+    warm_start : bool, default=False
+        Whether `fit` continues the fitted model until it has ``n_trees`` trees. Its objective,
+        classes and initial prediction stay.
 
     Attributes
     ----------
@@ -194,6 +198,7 @@ default="reg:squarederror"
         validation_fraction: float = 0.0,
         eval_metric: str | list[str] | None = None,
         early_stopping_rounds: int | None = None,
+        warm_start: bool = False,
     ):
         self.n_trees = n_trees
         self.n_candidates = n_candidates
@@ -221,9 +226,12 @@ default="reg:squarederror"
         self.validation_fraction = validation_fraction
         self.eval_metric = eval_metric
         self.early_stopping_rounds = early_stopping_rounds
+        self.warm_start = warm_start
 
     def _flow(self) -> Flow[BoostedTrees]:
-        return boosting(self._settings(huber_slope=float(np.float32(self.huber_slope))))
+        return boosting(
+            self._settings(huber_slope=float(np.float32(self.huber_slope))), self._start()
+        )
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)

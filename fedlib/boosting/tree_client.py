@@ -34,6 +34,7 @@ from fedlib.boosting.messages import (
     LeafSums,
     ProposeSplits,
     SplitProposals,
+    StartTrees,
     SumLeaves,
 )
 from fedlib.boosting.objectives import OBJECTIVES
@@ -247,6 +248,22 @@ class TreeClient(Client):
         )
         return Histograms(sums, self._loss(state))
 
+    @handles(StartTrees)
+    def start_trees(self, request: StartTrees) -> Done:
+        self._check_features(request.feature)
+        state = self.recall(Growing)
+        self.state = msgspec.structs.replace(state, margins=self._margins(request))
+        return Done()
+
+    def _margins(self, request: KeepTrees) -> NDArray[np.float32]:
+        """Return the margins (n_rows, n_outputs) of the rows by the trees of a request."""
+        first = np.array(request.base_margins or (request.base_margin,), np.float32)
+        margins, trees = np.tile(first, (len(self.X), 1)), request.trees()
+        n_outputs = margins.shape[1]
+        for k in range(n_outputs):
+            margins[:, k] = add_margins(trees[k::n_outputs], margins[:, k], self.X)
+        return margins
+
     @handles(ScoreRows)
     def score_rows(self, request: ScoreRows) -> RowScores:
         state = self._update(request)
@@ -258,11 +275,7 @@ class TreeClient(Client):
     @handles(KeepTrees)
     def keep_trees(self, request: KeepTrees) -> Done:
         self._check_features(request.feature)
-        margins = np.array(request.base_margins or (request.base_margin,), np.float32)
-        margins, trees = np.tile(margins, (len(self.X), 1)), request.trees()
-        n_outputs = margins.shape[1]
-        for k in range(n_outputs):
-            margins[:, k] = add_margins(trees[k::n_outputs], margins[:, k], self.X)
+        margins = self._margins(request)
         self.state = self._predict(margins[: self.n_training], request.objective)
         return Done()
 
@@ -289,6 +302,8 @@ class TreeClient(Client):
         """Move rows (n_outputs, n_rows) from the nodes that a request splits to their children."""
         decisions = kernels.Decisions(request.feature, request.threshold, request.missing_left)
         parents = getattr(request, "parents", ())
+        if len(parents) not in (0, len(request.feature)):
+            raise ValueError(f"{len(parents)} parents for {len(request.feature)} splits")
         if not parents:
             child = children(request.feature, request.decided, len(node))
             for of_output in node:

@@ -182,7 +182,10 @@ def test_estimator_conventions():
     assert repr(clone(model)) == "FederatedXGBClassifier(method='union', n_trees=5)"
     assert next(model.protocol()) == DescribeTraining(0.3)
     both = {*model.get_params(), *FederatedXGBRegressor().get_params()}
-    assert set(inspect.signature(Settings).parameters) - {"seed"} == both - {"random_state"}
+    assert set(inspect.signature(Settings).parameters) - {"seed"} == both - {
+        "random_state",
+        "warm_start",
+    }
 
 
 def test_numpy_numbers_are_parameters():

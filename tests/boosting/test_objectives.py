@@ -170,6 +170,8 @@ def test_every_method_lowers_the_loss(objective, method):
 @pytest.mark.parametrize("objective", ["multi:softprob", *REGRESSIONS])
 def test_one_client_grows_the_trees_of_exact_xgboost(objective, method):
     X, y = data_for(objective, n=200)
+    if objective == "reg:squarederror":  # sums of whole numbers would give equal gains
+        y = y + np.random.default_rng(0).normal(size=len(y))
     model = estimator_for(
         objective, n_trees=5, n_candidates=1, method=method, max_depth=4, base_score=1.0
     ).fit([(X, y)])
