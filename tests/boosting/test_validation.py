@@ -178,3 +178,20 @@ def test_a_lying_client_leaves():
     model = FederatedXGBClassifier(2, tol=None, eval_metric="logloss").fit(recorder, min_clients=2)
     assert "InvalidReply" in model.ledger_.lost["C"]
     assert first_message(recorder.exchanges, RowScores, "A").weight == len(parts[0][3][1])
+
+
+def test_the_learning_curve_shows_the_values_and_the_best_round():
+    import matplotlib.pyplot as plt
+
+    from fedlib.boosting.curves import learning_curve
+
+    parts, _, _ = with_eval_set(make_rows)
+    model = FederatedXGBClassifier(4, tol=None, eval_metric=["error", "logloss"]).fit(parts)
+    figure = plt.figure()
+    ax = learning_curve(model, ax=figure.subplots())
+    values = model.evals_result_["validation_0"]["logloss"]
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), values)
+    assert ax.lines[1].get_xdata()[0] == model.best_iteration_ + 1
+    with pytest.raises(ValueError, match="metric must be one of error, logloss; got 'auc'"):
+        learning_curve(model, "auc")
+    plt.close(figure)
