@@ -33,6 +33,7 @@ HISTOGRAM_ONLY: dict[str, Any] = {
     "monotone_constraints": None,
     "grow_policy": "depthwise",
     "max_leaves": 0,
+    "histograms": "dense",
 }  # with their defaults
 METRICS_OF = {
     "binary:logistic": ("logloss", "error", "auc"),
@@ -67,6 +68,7 @@ class Boosted(Federated):
         "monotone_constraints": ["array-like", None],
         "grow_policy": [StrOptions({"depthwise", "lossguide"})],
         "max_leaves": [Interval(Integral, 0, 2**20, closed="both")],
+        "histograms": [StrOptions({"dense", "packed"})],
         "validation_fraction": [Interval(Real, 0, 1, closed="left")],
         "eval_metric": [StrOptions(set(METRICS)), list, None],
         "early_stopping_rounds": [Interval(Integral, 1, None, closed="left"), None],
@@ -93,6 +95,7 @@ class Boosted(Federated):
     monotone_constraints: Any
     grow_policy: Literal["depthwise", "lossguide"]
     max_leaves: int
+    histograms: Literal["dense", "packed"]
     validation_fraction: float
     eval_metric: str | list[str] | None
     early_stopping_rounds: int | None
@@ -143,6 +146,7 @@ class Boosted(Federated):
                 "monotone_constraints": self._monotone(),
                 "grow_policy": self.grow_policy,
                 "max_leaves": int(self.max_leaves),
+                "histograms": self.histograms,
                 "validation_fraction": float(self.validation_fraction),
                 "eval_metric": self._metrics(),
                 "early_stopping_rounds": self.early_stopping_rounds,

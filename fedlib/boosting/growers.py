@@ -63,6 +63,7 @@ class Settings:
     monotone_constraints: tuple[int, ...]
     grow_policy: Literal["depthwise", "lossguide"]
     max_leaves: int
+    histograms: Literal["dense", "packed"]
     validation_fraction: float
     eval_metric: tuple[str, ...]
     early_stopping_rounds: int | None

@@ -9,6 +9,7 @@ from fedlib.boosting.checks import reasons
 from fedlib.boosting.growers import Grower, Level, Round, Training, finish_round, leaves
 from fedlib.boosting.limits import ColumnSampler, OpenNodes
 from fedlib.boosting.messages import BuildHistograms
+from fedlib.boosting.packing import BuildPackedHistograms
 from fedlib.boosting.trees import children
 from fedlib.kernels import splits as kernels
 from fedlib.kernels.splits import Decisions, HistogramSplits
@@ -93,8 +94,10 @@ class HistogramGrower(Grower):
     def ask_for_histograms(self, level: Level, wanted: NDArray[np.bool_]) -> Flow[Replies]:
         """Ask for the histograms of the wanted nodes."""
         n_bins = len(self.training.cuts.thresholds)
+        is_packed = self.training.settings.histograms == "packed"
+        request = BuildPackedHistograms if is_packed else BuildHistograms
         replies = yield from self.ask_about(
-            level, BuildHistograms, self.largest_sums(), wanted=wanted, n_bins=n_bins
+            level, request, self.largest_sums(), wanted=wanted, n_bins=n_bins
         )
         problems = {
             name: self.problem_of_histograms(level, wanted, name, reply.sums)

@@ -82,6 +82,9 @@ default="reg:squarederror"
         split instead of one per level. ``"histogram"`` only.
     max_leaves : int, default=0
         The maximum number of leaves of a tree, in 0..2**20; 0: no limit. ``"histogram"`` only.
+    histograms : {"dense", "packed"}, default="dense"
+        How histograms travel. ``"packed"`` leaves out empty bins and sends integers as wide as they
+        need to be: the same trees for fewer bytes. ``"histogram"`` only.
     validation_fraction : float, default=0.0
         The share of its rows that each client keeps from training, in 0..1 without 1. After each
         round, the clients send the metrics of these rows as sums, which costs one exchange. Which
@@ -195,6 +198,7 @@ default="reg:squarederror"
         monotone_constraints: Any = None,
         grow_policy: Literal["depthwise", "lossguide"] = "depthwise",
         max_leaves: int = 0,
+        histograms: Literal["dense", "packed"] = "dense",
         validation_fraction: float = 0.0,
         eval_metric: str | list[str] | None = None,
         early_stopping_rounds: int | None = None,
@@ -223,6 +227,7 @@ default="reg:squarederror"
         self.monotone_constraints = monotone_constraints
         self.grow_policy = grow_policy
         self.max_leaves = max_leaves
+        self.histograms = histograms
         self.validation_fraction = validation_fraction
         self.eval_metric = eval_metric
         self.early_stopping_rounds = early_stopping_rounds

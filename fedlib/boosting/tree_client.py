@@ -38,6 +38,7 @@ from fedlib.boosting.messages import (
     SumLeaves,
 )
 from fedlib.boosting.objectives import OBJECTIVES
+from fedlib.boosting.packing import BuildPackedHistograms, PackedHistograms, pack
 from fedlib.boosting.sampling import drawn_rows, row_keys
 from fedlib.boosting.scores import RowScores, ScoreRows, score_rows
 from fedlib.boosting.trees import add_margins, children
@@ -247,6 +248,11 @@ class TreeClient(Client):
             for rows in self._rows(state, request.first, request.n_open)
         )
         return Histograms(sums, self._loss(state))
+
+    @handles(BuildPackedHistograms)
+    def build_packed_histograms(self, request: BuildPackedHistograms) -> PackedHistograms:
+        histograms = self.build_histograms(request)
+        return pack(histograms.sums, histograms.loss)
 
     @handles(StartTrees)
     def start_trees(self, request: StartTrees) -> Done:
