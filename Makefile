@@ -87,11 +87,10 @@ test-liars: $(INSTALLED) ## run every protocol with thousands of random replies;
 	@$(BIN)/python -m pytest -m liars --numprocesses $(JOBS) tests/test_random_replies.py tests/book/test_faults.py
 
 # Atheris has wheels for few versions of Python, so it has an environment of its own.
-test-fuzz: $(INSTALLED) ## run the decoder and the sessions under a coverage-guided fuzzer (SECONDS=60)
+test-fuzz: $(INSTALLED) ## run the decoder, the sessions and the web server under a coverage-guided fuzzer (SECONDS=60)
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(FUZZ)
-	@VIRTUAL_ENV=$(FUZZ) $(BIN)/uv pip install --quiet --editable . "atheris>=3" "hypothesis>=6.150"
-	@$(FUZZ)/bin/python tests/fuzz/run.py decode $$(($(SECONDS) / 2))
-	@$(FUZZ)/bin/python tests/fuzz/run.py sessions $$(($(SECONDS) / 2))
+	@VIRTUAL_ENV=$(FUZZ) $(BIN)/uv pip install --quiet --editable ".[http]" "atheris>=3" "hypothesis>=6.150"
+	@for target in decode sessions http; do $(FUZZ)/bin/python tests/fuzz/run.py $$target $$(($(SECONDS) / 3)) || exit 1; done
 
 test-chaos: $(INSTALLED) ## kill servers and sites at every step of every protocol; takes minutes
 	@$(BIN)/python -m pytest -m chaos --numprocesses $(JOBS) tests/cli

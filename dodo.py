@@ -194,7 +194,8 @@ def keep_results(profile, data):
     elif profile == "full":
         RESULTS.mkdir(exist_ok=True)
         for path in results_of(profile):
-            if not path.name.startswith("fidelity-"):  # fidelity.csv and claims.csv have these
+            # fidelity.csv, claims.csv and performance.csv have what is in these.
+            if not path.name.startswith(("fidelity-", "performance-")):
                 shutil.copy(path, RESULTS)
     tracked = sorted(path for path in RESULTS.glob("*") if path.is_file())
     return {"tracked": {path.name: sha256(path.read_bytes()).hexdigest() for path in tracked}}

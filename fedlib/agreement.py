@@ -8,12 +8,16 @@ too few clients would remain, or no side is larger, the run ends with `Disagreem
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-from fedlib.protocol import Reject, Replies
+from fedlib.protocol import Reject, Replies, TooFewClients
+from fedlib.texts import printable
 
-__all__ = ["Disagreement", "agree", "agree_on_features", "exclude", "settle"]
+__all__ = ["Disagreement", "agree", "agree_on_features", "exclude", "require_all", "settle"]
+
+MAX_SHOWN = 500  # characters of a client's value in the text of an error
 
 
 class Disagreement(ValueError):
@@ -26,7 +30,7 @@ class Disagreement(ValueError):
     """
 
     def __init__(self, text: str, minority: Sequence[str] = ()):
-        super().__init__(text)
+        super().__init__(printable(text))  # it contains names that clients have sent
         self.minority = list(minority)
 
 
@@ -59,7 +63,10 @@ def agree(values_of: str, values: Mapping[str, Any], show: Callable[[Any], str] 
     for client, value in values.items():
         sides.setdefault(value, []).append(client)
     if len(sides) > 1:
-        described = (f"{show(v)} at {', '.join(map(repr, at))}" for v, at in sides.items())
+        described = (
+            f"{printable(show(v), MAX_SHOWN)} at {', '.join(map(repr, at))}"
+            for v, at in sides.items()
+        )
         raise Disagreement(
             f"clients disagree on {values_of}: {'; '.join(described)}",
             minority(list(sides.values())),
@@ -85,7 +92,8 @@ def agree_on_features(described: Mapping[str, Any]) -> int:
     """Return the number of features on which all clients agree.
 
     Names are compared before numbers, so that the error names the missing column. A client without
-    names is assumed to have the features of the others.
+    names is assumed to have the features of the others. If clients with different names are equally
+    many, those without names stay, provided that they are more.
 
     Parameters
     ----------
@@ -110,8 +118,17 @@ def agree_on_features(described: Mapping[str, Any]) -> int:
     fedlib.agreement.Disagreement: clients disagree on the features: age at 'A'; weight at 'B'
     """
     names = {client: tuple(one.features) for client, one in described.items() if one.features}
+    if wrong := [client for client in names if len(names[client]) != described[client].n_features]:
+        which = ", ".join(map(repr, wrong))
+        raise Disagreement(f"there must be one name per feature, but not at {which}", wrong)
     if names:
-        agree("the features", names, ", ".join)
+        try:
+            agree("the features", names, ", ".join)
+        except Disagreement as error:
+            largest = max(Counter(names.values()).values())
+            if not error.minority and len(described) - len(names) > largest:
+                error.minority = list(names)
+            raise
     n_features = agree(
         "the number of features", {client: one.n_features for client, one in described.items()}
     )
@@ -170,3 +187,22 @@ def settle(
             replies = yield from exclude(replies, reasons, error)
         else:
             return replies
+
+
+def require_all(replies: Replies) -> Replies:
+    """Return the replies if all clients replied, for a protocol that needs every client.
+
+    Raises
+    ------
+    ValueError
+        When a client declined.
+    TooFewClients
+        When a client is lost.
+    """
+    if replies.declined:
+        raise ValueError(
+            f"every client is needed, but these are passive or decline: {replies.declined}"
+        )
+    if replies.lost:
+        raise TooFewClients(f"every client is needed, but these are lost: {replies.lost}")
+    return replies

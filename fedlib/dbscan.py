@@ -237,7 +237,7 @@ class _Index(NamedTuple):
 
     order: Ints  # (n,) the row of each point, cell by cell
     start: Ints  # (n_cells + 1,) where the points of each cell begin
-    find_near: Callable[[Ints, Ints, Ints], int]  # (cells, near_start, near): fills the buffers
+    find_near: Callable[[Ints, bool, Ints, Ints], int]  # (cells, later, near_start, near)
     max_ranges: int  # of near cells that one cell can have
 
 
@@ -263,8 +263,8 @@ def _index_by_grid(X: Floats, eps: float) -> _Index | None:
     cell_keys, start = sorted_grid.find_cells(sorted_keys)
     grid = sorted_grid.Grid(cell_keys, *_near_rows(d, reach, strides))
 
-    def find_near(cells: Ints, near_start: Ints, near: Ints) -> int:
-        return sorted_grid.find_near_cells(grid, cells, near_start, near)
+    def find_near(cells: Ints, later: bool, near_start: Ints, near: Ints) -> int:
+        return sorted_grid.find_near_cells(grid, cells, later, near_start, near)
 
     return _Index(order, start, find_near, len(grid.row_offsets))
 
@@ -287,8 +287,8 @@ def _index_by_tree(X: Floats, squared_radii: Floats) -> _Index:
     tree = kd_tree.build(X, 1, squared_radii.min())
     leaves = kd_tree.collect_leaves(tree, squared_radii)
 
-    def find_near(cells: Ints, near_start: Ints, near: Ints) -> int:
-        return kd_tree.find_near_leaves(tree, leaves, cells, near_start, near)
+    def find_near(cells: Ints, later: bool, near_start: Ints, near: Ints) -> int:
+        return kd_tree.find_near_leaves(tree, leaves, cells, later, near_start, near)
 
     return _Index(tree.order, leaves.start, find_near, len(leaves.node))
 
@@ -351,14 +351,15 @@ class _Clustering:
         density.bound_cells(self.cells, first, stop)
 
     def _find_core(self, first: int, stop: int) -> None:
-        for block in self._blocks(np.arange(first, stop)):
+        dense = density.find_dense(self.cells, first, stop, self.min_samples)
+        for block in self._blocks(first + np.flatnonzero(~dense)):
             density.find_core(block, self.cells, self.min_samples)
 
     def _join_cells(self, first: int, stop: int) -> None:
         self._join(first + np.flatnonzero(self.cells.n_core[first:stop]), stop)
 
     def _join(self, cells: Ints, stop: int) -> None:
-        for block in self._blocks(cells):
+        for block in self._blocks(cells, later=True):
             density.join_cells(block, self.cells, stop, self.parent, self.crossing)
 
     def _find_border(self, first: int, stop: int) -> None:
@@ -366,13 +367,16 @@ class _Clustering:
         for block in self._blocks(first + np.flatnonzero(self.cells.n_core[first:stop] < sizes)):
             density.find_border(block, self.cells, self.nearest)
 
-    def _blocks(self, cells: Ints) -> Iterator[density.Block]:
-        """Yield these cells (ascending) in blocks. Each block overwrites the previous one."""
+    def _blocks(self, cells: Ints, later: bool = False) -> Iterator[density.Block]:
+        """Yield these cells (ascending) in blocks. Each block overwrites the previous one.
+
+        With ``later``, the cells near a cell need not include earlier ones.
+        """
         near_start = np.empty(BLOCK + 1, np.int64)
         near = np.empty((max(BUFFER, self.index.max_ranges), 2), np.int64)
         done = 0
         while done < len(cells):
-            n_block = self.index.find_near(cells[done:], near_start, near)
+            n_block = self.index.find_near(cells[done:], later, near_start, near)
             yield density.Block(cells[done : done + n_block], near_start, near)
             done += n_block
 

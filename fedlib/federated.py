@@ -207,6 +207,18 @@ class Federated(BaseEstimator):
         """Raise ValueError when clients in this process do not fit together."""
         agree_on_features(clients)
 
+    def report(self) -> str:
+        """Return the result as text, which the command line prints after a run.
+
+        It is the table of ``to_frame``, and empty for an estimator that has none.
+        """
+        to_frame = getattr(self, "to_frame", None)
+        return (
+            ""
+            if to_frame is None
+            else to_frame().to_string(na_rep="", float_format="{:.6g}".format)
+        )
+
     def _set_labels(self, clients: dict[str, Client]) -> None:
         lost = self.ledger_.lost
         self.labels_ = [None if name in lost else c.state.labels for name, c in clients.items()]

@@ -185,7 +185,8 @@ def write_labels(
     path : Path
         A .npy file for the labels alone, or else a CSV file, which also contains the identifiers if
         the table has them.
-    labels : array (n_rows,)
+    labels : array or masked array (n_rows,)
+        A masked label is an empty field, and NaN in a .npy file.
     table : Table
     further : mapping of str to array (n_rows,), optional
         Additional columns of the CSV file, by name.
@@ -213,14 +214,22 @@ def write_labels(
         raise ValueError(f"there are {len(labels)} labels for {len(table.X)} rows")
     if path.suffix == ".npy":
         data = io.BytesIO()
-        np.save(data, labels, allow_pickle=False)
+        np.save(data, _with_nan(labels), allow_pickle=False)
         write_file(path, data.getvalue(), mode=0o600)
         return
-    frame = pd.DataFrame({"label": labels, **(further or {})})
+    column = pd.Series(np.ma.getdata(labels), dtype=object).where(~np.ma.getmaskarray(labels), "")
+    frame = pd.DataFrame({"label": column, **(further or {})})
     if table.ids is not None:
         frame.insert(0, table.ids.name, table.ids.to_numpy(), allow_duplicates=True)
     text = frame.to_csv(index=False, lineterminator="\n")
     write_file(path, text.encode(), mode=0o600)
+
+
+def _with_nan(labels: np.ndarray) -> np.ndarray:
+    """Return labels with NaN in place of masked ones, if there are any."""
+    if not np.ma.is_masked(labels):
+        return np.ma.getdata(labels)
+    return np.where(np.ma.getmaskarray(labels), np.nan, np.ma.getdata(labels))
 
 
 def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:

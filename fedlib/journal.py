@@ -79,9 +79,17 @@ class Place:
 
 @runtime_checkable
 class Durable(Protocol):
-    """What a transport needs, in addition to `Transport`, so that its runs can have a journal."""
+    """What a transport needs, in addition to `Transport`, so that its runs can have a journal.
+
+    Attributes
+    ----------
+    clients : sequence of str
+    journaled : bool
+        Whether the run has a journal. The journal sets it.
+    """
 
     clients: Sequence[str]
+    journaled: bool
 
     def data_digests(self) -> Mapping[str, str]:
         """Return a digest of the data of each client in this process."""
@@ -184,6 +192,7 @@ class Journal:
                 "journal needs a transport that can continue a run, in process or over HTTP; got a"
                 f" {type(transport).__name__}"
             )
+        transport.journaled = True
         assert self._header is not None
         header, run = self._header, getattr(transport, "run", None)
         digests = transport.data_digests()

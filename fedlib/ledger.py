@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from fedlib.messages import Failure, Message
+from fedlib.messages import Declined, Failure, Message
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +60,8 @@ class Ledger:
         discloses = message.discloses
         if isinstance(message, Failure):
             discloses += f" ({message.error})"
+        if isinstance(message, Declined) and message.rule:
+            discloses = f"the rule that forbids the reply ({message.rule})"
         entry = Entry(step, sender, receiver, type(message).__name__, size, discloses)
         self.entries.append(entry)
 

@@ -8,8 +8,11 @@ nouns (``CellCounts``). Class attributes complete it:
 - ``reply``: for a request, the class of its reply; by default `Done`.
 - ``asks_for_data``: for a request, whether a passive client declines it; by default True. Set it to
   False for a request that only delivers a result.
+- ``row_counts``, ``may_omit``, ``extremes``: for a reply, what the rules of a site need to know.
 
-The annotations also bound the size of a reply, if they can (`Message.reply_limit`).
+The annotations and the request also bound the size of a reply, if they can (`Message.reply_limit`).
+The size of many replies depends on the site's data alone, such as that of its occupied cells; they
+have only the bound of the transport.
 
 When a reply must fit its request in more than its class, the request overrides `Message.accept`.
 
@@ -25,9 +28,10 @@ The wire format:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from math import isfinite
+from math import isfinite, prod
 from typing import Annotated, Any, ClassVar, dataclass_transform, get_type_hints
 
 import msgspec
@@ -49,6 +53,7 @@ __all__ = [
 
 MAX_BYTES = 2**30
 MAX_AXES = 32
+PIECE = 2**15  # values that are checked at once
 MAX_EMPTY_AXIS = 2**16  # an array without elements costs no bytes, so its lengths need a bound
 DTYPES = frozenset(
     ("bool", "uint8", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64")
@@ -102,18 +107,34 @@ class Array:
 
     def problem(self, value: object) -> str | None:
         """Return a description of the error in a value, or None if it is valid."""
-        wanted = f"an array of {self.dtype} with axes ({', '.join(self.axes)})"
         if not isinstance(value, np.ndarray):
-            return f"must be {wanted}, not {type(value).__name__}"
+            return f"must be {self._wanted()}, not {type(value).__name__}"
         if value.dtype != self.dtype or value.ndim != len(self.axes):
-            return f"must be {wanted}, not of {value.dtype} with shape {value.shape}"
-        if value.dtype.kind == "f" and not np.isfinite(value).all():
-            return "must be finite"
-        if value.size and self.ge is not None and value.min() < self.ge:
-            return f"must be at least {self.ge}"
-        if value.size and self.le is not None and value.max() > self.le:
-            return f"must be at most {self.le}"
+            return f"must be {self._wanted()}, not of {value.dtype} with shape {value.shape}"
+        is_float = value.dtype.kind == "f"
+        if is_float or self.ge is not None or self.le is not None:
+            for piece in _pieces(value):
+                if is_float and np.count_nonzero(np.isfinite(piece)) < piece.size:
+                    return "must be finite"
+                if self.ge is not None and piece.min() < self.ge:
+                    return f"must be at least {self.ge}"
+                if self.le is not None and piece.max() > self.le:
+                    return f"must be at most {self.le}"
         return None
+
+    def _wanted(self) -> str:
+        return f"an array of {self.dtype} with axes ({', '.join(self.axes)})"
+
+
+def _pieces(values: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the values in pieces that stay in a cache while they are checked."""
+    if values.size <= PIECE:
+        if values.size:
+            yield values
+    else:
+        flat = values.reshape(-1)
+        for first in range(0, flat.size, PIECE):
+            yield flat[first : first + PIECE]
 
 
 @dataclass_transform(frozen_default=True)
@@ -136,6 +157,15 @@ class Message(
         For a request, the class of its reply.
     asks_for_data : bool, default=True
         For a request, whether a passive client declines it.
+    row_counts : tuple of str, default=None
+        For a reply, the fields with the numbers of rows that its other values describe; ``()`` if
+        all of them describe all rows of the client. None: they describe single rows, or it is not
+        known how many. A site with a minimum count does not send such a reply.
+    may_omit : bool, default=False
+        For a reply, whether groups of few rows may be left out. They are the entries of the first
+        array that ``row_counts`` names.
+    extremes : bool, default=False
+        For a reply, whether it contains the smallest or the largest value of a feature.
 
     Raises
     ------
@@ -157,6 +187,9 @@ class Message(
     discloses: ClassVar[str]
     reply: ClassVar[type[Message]]
     asks_for_data: ClassVar[bool] = True
+    row_counts: ClassVar[tuple[str, ...] | None] = None
+    may_omit: ClassVar[bool] = False
+    extremes: ClassVar[bool] = False
 
     def __init_subclass__(cls, **config: Any) -> None:
         super().__init_subclass__(**config)
@@ -172,21 +205,24 @@ class Message(
             value = getattr(self, field)
             if type(value) is type(default) and value == default:
                 msgspec.structs.force_setattr(self, field, default)
+        kind = type(self)
+        lengths: dict[str, tuple[str, int]] = {}
+        for field, array in arrays(kind).items():
+            value = getattr(self, field)
+            problem = array.problem(value)
+            if problem:
+                raise MessageError(f"{kind.__name__}.{field} {problem}")
+            for axis, length in zip(array.axes, value.shape, strict=True):
+                first, wanted = lengths.setdefault(axis, (field, length))
+                if length != wanted:
+                    name = kind.__name__
+                    raise MessageError(
+                        f"{name}.{field} has {length} {axis}, {name}.{first} {wanted}"
+                    )
         for field in self.__struct_fields__:
             value = getattr(self, field)
             if isinstance(value, float) and not isfinite(value):
-                raise MessageError(f"{type(self).__name__}.{field} must be finite")
-        lengths: dict[str, tuple[str, int]] = {}
-        for field, array in arrays(type(self)).items():
-            value = getattr(self, field)
-            name = f"{type(self).__name__}.{field}"
-            problem = array.problem(value)
-            if problem:
-                raise MessageError(f"{name} {problem}")
-            for axis, length in zip(array.axes, value.shape, strict=True):
-                first, wanted = lengths.setdefault(axis, (name, length))
-                if length != wanted:
-                    raise MessageError(f"{name} has {length} {axis}, {first} {wanted}")
+                raise MessageError(f"{kind.__name__}.{field} must be finite")
 
     def accept(self, reply: Message) -> Any:
         """Return what the flow receives for a reply of the class ``reply``: by default the reply.
@@ -201,11 +237,17 @@ class Message(
         return reply
 
     def reply_limit(self) -> int:
-        """Return the maximum size of a reply to this request, in bytes (`size_limit`).
+        """Return the maximum size of a reply to this request, in bytes (`size_limit`)."""
+        lengths = self.reply_lengths()
+        return max(size_limit(kind, lengths) for kind in (self.reply, Declined, Failure))
 
-        Override it in a request that knows more, for example the number of rows.
+    def reply_lengths(self) -> Mapping[str, int]:
+        """Return the lengths, or the largest lengths, of axes of the reply's arrays by their names.
+
+        Override it in a request that determines them: a server then refuses a larger reply before
+        it reads it. By default no length is known.
         """
-        return max(size_limit(kind) for kind in (self.reply, Declined, Failure))
+        return {}
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -244,12 +286,18 @@ def arrays(message_class: type[Message]) -> dict[str, Array]:
     }
 
 
-@cache
-def size_limit(message_class: type[Message]) -> int:
+def size_limit(message_class: type[Message], lengths: Mapping[str, int] | None = None) -> int:
     """Return the maximum size of the messages of a class, in bytes.
 
-    It follows from the annotations. A class with an array, or with a text or a sequence without a
-    ``max_length``, has no bound of its own, and the result is ``MAX_BYTES``.
+    It follows from the annotations. A class with an array that has an axis of unknown length, or
+    with a text or a sequence without a ``max_length``, has no bound of its own, and the result is
+    ``MAX_BYTES``.
+
+    Parameters
+    ----------
+    message_class : message class
+    lengths : mapping of str to int, optional
+        The known lengths of axes, by their names.
 
     Examples
     --------
@@ -257,12 +305,30 @@ def size_limit(message_class: type[Message]) -> int:
     18
     >>> size_limit(Labels) == MAX_BYTES
     True
+    >>> size_limit(Labels, {"rows": 1000}) - size_limit(Labels, {"rows": 0})
+    8000
     """
+    known = lengths or {}
+    size = _fixed_size(message_class)
+    for array in arrays(message_class).values():
+        if not known.keys() >= set(array.axes):
+            return MAX_BYTES
+        # an array of three values: a text, an array of numbers, and bytes
+        size += _HEADER + len(array.dtype) + _HEADER + _NUMBER * len(array.axes) + 2 * _HEADER
+        size += np.dtype(array.dtype).itemsize * prod(known[axis] for axis in array.axes)
+    return min(size, MAX_BYTES)
+
+
+@cache
+def _fixed_size(message_class: type[Message]) -> int:
+    """Return the maximum size of the messages of a class without the values of arrays."""
     hints = get_type_hints(message_class, include_extras=True)
     size = _HEADER + len("type") + _HEADER + len(message_class.__name__)
     for field in message_class.__struct_fields__:
-        size += _HEADER + len(field) + _bound(msgspec.inspect.type_info(hints[field]))
-    return min(size, MAX_BYTES)
+        size += _HEADER + len(field)
+        if field not in arrays(message_class):
+            size += _bound(msgspec.inspect.type_info(hints[field]))
+    return size
 
 
 _HEADER = 5  # the most bytes that MessagePack puts before a text, a sequence or a map
@@ -304,9 +370,14 @@ Message.reply = Done
 
 
 class Declined(Message):
-    """The reply of a passive client to any request for its data."""
+    """The reply of a client that does not share the requested data.
+
+    A passive client gives no rule. A site with a policy gives the name of the rule that forbids the
+    reply; see `fedlib.policy`.
+    """
 
     discloses = "nothing"
+    rule: Annotated[str, msgspec.Meta(pattern=r"^[a-z_]{0,32}\Z", max_length=32)] = ""
 
 
 # Empty when the features have no names.
@@ -355,7 +426,14 @@ def _from_wire(raw: msgspec.Raw) -> np.ndarray:
     array = np.frombuffer(data, _little(np.dtype(dtype))[1]).reshape(shape)
     if dtype == "bool" and (array.view("uint8") > 1).any():
         raise ValueError("an array of bool with a byte other than 0 and 1")
-    return array
+    return array if array.flags.aligned else _aligned(array)
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """Return a read-only copy at an aligned address, as compiled kernels need it."""
+    aligned = array.copy()
+    aligned.flags.writeable = False
+    return aligned
 
 
 class _Tag(msgspec.Struct):
@@ -367,7 +445,7 @@ _tag_decoder = msgspec.msgpack.Decoder(_Tag)
 
 
 _array_decoder = msgspec.msgpack.Decoder(
-    tuple[str, Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_AXES)], bytes]
+    tuple[str, Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_AXES)], memoryview]
 )
 
 
@@ -409,7 +487,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes, *expected: type[Message], max_bytes: int = MAX_BYTES) -> Message:
-    """Return the message in the bytes. Its arrays are read-only views of the bytes.
+    """Return the message in the bytes. Its arrays are read-only; they may be views of the bytes.
 
     Parameters
     ----------

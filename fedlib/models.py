@@ -183,7 +183,11 @@ def _restore(
 
 
 def _model_hint(estimator_class: type[Federated], parameters: Mapping[str, Any]) -> Any:
-    """Return the class of the model; the class of a pipeline's model has an argument."""
+    """Return the class of the model.
+
+    The class of a pipeline's model has an argument. The model of `AlignedRows` is that of its
+    estimator, so its annotation is a type variable.
+    """
     hints = _hints(estimator_class._set_model)
     hint = next((hint for name, hint in hints.items() if name != "return"), Any)
     if hint is Any:
@@ -192,9 +196,10 @@ def _model_hint(estimator_class: type[Federated], parameters: Mapping[str, Any])
             " class of the model"
         )
     inner = parameters.get("estimator")
-    if not isinstance(inner, Federated) or not get_args(hint):
+    if not isinstance(inner, Federated) or not (get_args(hint) or isinstance(hint, TypeVar)):
         return hint
-    return class_of(hint)[_model_hint(type(inner), inner.get_params(deep=False))]
+    inner_hint = _model_hint(type(inner), inner.get_params(deep=False))
+    return inner_hint if isinstance(hint, TypeVar) else class_of(hint)[inner_hint]
 
 
 # Values to JSON

@@ -27,9 +27,13 @@ from functools import partial
 from numbers import Integral
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedlib.journal import Journal
 from fedlib.ledger import SERVER, Ledger
 from fedlib.messages import Declined, Failure, Message, MessageError, decode, encode
+from fedlib.texts import printable
 from fedlib.threads import one_thread
 
 __all__ = [
@@ -187,11 +191,17 @@ class Client:
         All that the client must remember between two requests besides its data.
     handlers : dict of message class to str
         The requests that the class can answer and the names of the methods that do it.
+    name : str
+        The client's name in the run; empty before the run.
+    n_clients : int or None
+        The number of clients of the run, as the server reports it; None if it does not.
     """
 
     X: Any
     features: tuple[str, ...] = ()
     passive = False
+    name = ""
+    n_clients: int | None = None
     state: Any = None
     handlers: ClassVar[dict[type[Message], str]] = {}
 
@@ -202,12 +212,18 @@ class Client:
             for name, method in vars(cls).items()
             if hasattr(method, "request_class")
         }
-        cls.handlers = marked | cls.handlers
+        for base in cls.__bases__:
+            marked |= getattr(base, "handlers", {})
+        cls.handlers = marked
 
     @property
     def n_features(self) -> int:
         """The number of columns of ``X``."""
         return int(self.X.shape[1])
+
+    def enter(self, name: str, n_clients: int | None) -> None:
+        """Note the client's name and the number of clients. A transport calls it before the run."""
+        self.name, self.n_clients = name, n_clients
 
     def recall(self, kind: type[State]) -> State:
         """Return the state.
@@ -241,6 +257,21 @@ class Client:
             return Declined()
         return self.handle(request)
 
+    def fail(self, error: Exception) -> Failure:
+        """Return what is sent instead of a reply after an error: its type, but not its text."""
+        return Failure(type(error).__name__)
+
+    def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
+        """Return how many rows each value in a reply describes; None if single rows, or unknown.
+
+        A site with a minimum count needs it. By default, they are in the fields ``row_counts``.
+        """
+        if reply.row_counts is None:
+            return None
+        if not reply.row_counts:
+            return np.array([len(self.X)])
+        return np.concatenate([np.ravel(getattr(reply, name)) for name in reply.row_counts])
+
 
 def serve(
     client: Client, request: bytes, on_error: Callable[[Exception], object] = logger.exception
@@ -255,7 +286,7 @@ def serve(
             return encode(client.answer(decode(request)))
     except Exception as error:
         on_error(error)
-        return encode(Failure(type(error).__name__))
+        return encode(client.fail(error))
 
 
 def run(
@@ -355,7 +386,7 @@ def _reject(rejected: Reject, step: int, requests: Mapping[str, Message], ledger
     """Record that clients leave the run because of their last replies."""
     for name, reason in rejected.reasons.items():
         request = type(requests[name]).__name__
-        logger.warning(REJECTED, name, request, reason)
+        logger.warning(REJECTED, name, request, printable(reason))
         ledger.lost[name] = f"InvalidReply at {request}, step {step}"
 
 
@@ -402,7 +433,9 @@ def _exchange(
     ``shared`` are the clients that have shared data. Such a client may no longer decline: a result
     that contains one half of its data would be silently wrong. It is added to when others share.
     """
-    sent = {name: encode(request) for name, request in requests.items()}
+    distinct = {id(request): request for request in requests.values()}
+    encoded = {key: encode(request) for key, request in distinct.items()}  # a broadcast only once
+    sent = {name: encoded[id(request)] for name, request in requests.items()}
     for name, request in requests.items():
         ledger.record(step, SERVER, name, request, len(sent[name]))
     if journal is None:
@@ -417,10 +450,14 @@ def _exchange(
         ledger.record(step, name, SERVER, reply, len(data))
         if isinstance(reply, Failure):
             ledger.lost[name] = f"{reply.error} at {type(request).__name__}, step {step}"
-        elif isinstance(reply, Declined) and name in shared:
-            ledger.lost[name] = f"Declined at {type(request).__name__}, step {step}"
         elif isinstance(reply, Declined):
-            declined.append(name)
+            rule = f" ({reply.rule})" if reply.rule else ""
+            if rule:
+                logger.warning("client %r declined %s%s", name, type(request).__name__, rule)
+            if name in shared:
+                ledger.lost[name] = f"Declined{rule} at {type(request).__name__}, step {step}"
+            else:
+                declined.append(name)
         else:
             replies[name] = accepted
             if request.asks_for_data:
@@ -441,7 +478,7 @@ def _read(name: str, data: bytes, request: Message) -> tuple[Message, Any]:
         reply = decode(data, request.reply, *may_decline, Failure)
         accepted = request.accept(reply) if isinstance(reply, request.reply) else None
     except MessageError as error:
-        logger.warning(REJECTED, name, type(request).__name__, error)
+        logger.warning(REJECTED, name, type(request).__name__, printable(str(error)))
         return Failure("InvalidReply"), None
     return reply, accepted
 
@@ -453,7 +490,7 @@ def _reason_to_stop(replies: Replies, n_clients: int, needed: int) -> Exception 
         return TooFewClients(f"{remaining} of {n_clients} clients remain, {needed} are needed")
     if len(replies.declined) == remaining:
         which = "every remaining client" if replies.lost else "every client"
-        return ValueError(f"{which} is passive, so nobody shares any data")
+        return ValueError(f"{which} is passive or declined, so nobody shares any data")
     return None
 
 

@@ -11,20 +11,45 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from fedlib import alignment
 from fedlib.federated import Federated, protocols
 from fedlib.files import Table
-from fedlib.pipeline import FederatedPipeline, PipelineClient
-from fedlib.pipeline.federated import PREFIX
+from fedlib.pipeline import federated as pipeline
 from fedlib.protocol import Client
 
 __all__ = [
+    "WRAPPERS",
     "argument_types",
     "client_arguments",
     "find_estimator",
     "make_client",
     "make_estimator",
     "takes_raw_tables",
+    "wrapper_of",
 ]
+
+
+# The estimators that wrap another one, by the prefix of their protocols' names.
+WRAPPERS: dict[str, type[Federated]] = {
+    pipeline.PREFIX: pipeline.FederatedPipeline,
+    alignment.PREFIX: alignment.AlignedRows,
+}
+
+
+def wrapper_of(protocol: str) -> tuple[type[Federated] | None, str]:
+    """Return the estimator that wraps another one, if any, and the name of the other's protocol.
+
+    Examples
+    --------
+    >>> wrapper_of("pipeline/kmeans")
+    (<class 'fedlib.pipeline.federated.FederatedPipeline'>, 'kmeans')
+    >>> wrapper_of("kmeans")
+    (None, 'kmeans')
+    """
+    for prefix, wrapper in WRAPPERS.items():
+        if protocol.startswith(prefix):
+            return wrapper, protocol.removeprefix(prefix)
+    return None, protocol
 
 
 def find_estimator(protocol: str) -> type[Federated] | None:
@@ -44,9 +69,9 @@ def find_estimator(protocol: str) -> type[Federated] | None:
     >>> find_estimator("dbscan") is None
     True
     """
-    if protocol.startswith(PREFIX):
-        inner = find_estimator(protocol.removeprefix(PREFIX))
-        return None if inner is None else FederatedPipeline
+    wrapper, inner = wrapper_of(protocol)
+    if wrapper is not None:
+        return None if find_estimator(inner) is None else wrapper
     package = import_module("fedlib")
     for name in package.__all__:
         if name.lower() in {protocol.replace("-", ""), f"federated{protocol.replace('-', '')}"}:
@@ -75,16 +100,15 @@ def make_estimator(protocol: str, parameters: Mapping[str, Any]) -> Federated:
     Parameters
     ----------
     protocol : str
-        The name of the protocol, with the prefix ``pipeline/`` for a pipeline.
+        The name of the protocol, with the prefix ``pipeline/`` for a pipeline, or ``aligned/`` for
+        `AlignedRows`.
     parameters : mapping
         The parameters of the estimator, and those of the pipeline if there is one.
 
     Raises
     ------
     ValueError
-        When the protocol is unknown.
-    TypeError
-        When there is no such parameter.
+        When the protocol is unknown, there is no such parameter, or a required one is missing.
 
     Examples
     --------
@@ -94,13 +118,31 @@ def make_estimator(protocol: str, parameters: Mapping[str, Any]) -> Federated:
     estimator_class = find_estimator(protocol)
     if estimator_class is None:
         known = ", ".join(protocols())
-        raise ValueError(f"protocol must be one of {known}, or pipeline/NAME; got {protocol!r}")
-    if estimator_class is not FederatedPipeline:
+        raise ValueError(
+            f"protocol must be one of {known}, or pipeline/NAME or aligned/NAME; got {protocol!r}"
+        )
+    wrapper, inner = wrapper_of(protocol)
+    if wrapper is None:
+        _check_parameters(estimator_class, protocol, parameters)
         return estimator_class(**parameters)
-    names = FederatedPipeline._get_param_names()
-    inner = {name: value for name, value in parameters.items() if name not in names}
-    own = {name: value for name, value in parameters.items() if name in names}
-    return FederatedPipeline(make_estimator(protocol.removeprefix(PREFIX), inner), **own)
+    names = wrapper._get_param_names()
+    wrapped = {name: value for name, value in parameters.items() if name not in names}
+    rest = {name: value for name, value in parameters.items() if name in names}
+    return wrapper(make_estimator(inner, wrapped), **rest)
+
+
+def _check_parameters(
+    estimator: type[Federated], protocol: str, parameters: Mapping[str, Any]
+) -> None:
+    """Raise ValueError when parameters are unknown or missing."""
+    known = inspect.signature(estimator).parameters
+    if unknown := [name for name in parameters if name not in known]:
+        raise ValueError(
+            f"{protocol} has no parameter {', '.join(unknown)}; it has {', '.join(known)}"
+        )
+    required = [name for name, one in known.items() if one.default is inspect.Parameter.empty]
+    if missing := [name for name in required if name not in parameters]:
+        raise ValueError(f"{protocol} needs the parameter {', '.join(missing)}")
 
 
 def client_arguments(estimator: type[Federated]) -> dict[str, inspect.Parameter]:
@@ -169,7 +211,8 @@ def make_client(
     """
     if agreed is not None and protocol != agreed:
         raise ValueError(f"the server runs {protocol!r}; this site agrees to {agreed!r} only")
-    estimator = find_estimator(protocol.removeprefix(PREFIX))
+    wrapper, inner = wrapper_of(protocol)
+    estimator = find_estimator(inner)
     if estimator is None:
         known = ", ".join(protocols())
         raise ValueError(f"the protocol {protocol!r} is unknown here; known are {known}")
@@ -177,9 +220,9 @@ def make_client(
     if "ids" in client_arguments(estimator) and table.ids is not None:
         arguments["ids"] = table.ids.tolist()
     client_class: Any = estimator.client_class
-    if protocol.startswith(PREFIX):
+    if wrapper is not None:
         arguments["client_class"] = client_class
-        client_class = PipelineClient
+        client_class = wrapper.client_class
     client: Client = client_class(_part(estimator, table), **arguments)
     client.passive = passive
     return client
@@ -191,7 +234,8 @@ def _part(estimator: type[Federated], table: Table) -> Any:
         return table.X
     if table.y is None:
         raise ValueError(
-            f"{estimator.name} learns classes: name the column that has them as the target"
+            f"{estimator.name} needs a class or label per row: name the column that has them as"
+            " the target"
         )
     weights = () if table.sample_weight is None else (table.sample_weight,)
     return (table.X, table.y, *weights)

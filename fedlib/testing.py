@@ -102,6 +102,8 @@ class Recorder:
     ):
         self.members = dict(clients)
         self.clients: Sequence[str] = list(self.members)
+        for name, client in self.members.items():
+            client.enter(name, len(self.members))
         self.tamper = dict(tamper or {})
         self.rebuild = rebuild
         self.exchanges: list[Exchange] = []
@@ -131,6 +133,7 @@ class Recorder:
         if self.rebuild is not None:
             state = self.members[name].state
             self.members[name] = self.rebuild(name)
+            self.members[name].enter(name, len(self.members))
             self.members[name].state = None if state is None else decode(encode(state))
         return serve(
             self.members[name], request, lambda error: self.errors.__setitem__(name, error)

@@ -17,6 +17,7 @@ Limits = list[tuple[Any, int]]  # pairs of a loaded library and a number of thre
 
 _lock = threading.Lock()
 _blas_users = 0  # threads inside `one_thread`; changed only with the lock
+_local = threading.local()
 _blas_before: Limits = []  # the limits that the first of them found
 
 
@@ -25,7 +26,7 @@ def one_thread() -> Iterator[None]:
     """Limit BLAS and OpenMP to one thread while the block runs.
 
     OpenMP's limit belongs to the calling thread. The limit of BLAS belongs to the process, so it is
-    restored when the last thread leaves its block.
+    restored when the last thread leaves its block. A block inside another one changes nothing.
 
     Examples
     --------
@@ -34,14 +35,19 @@ def one_thread() -> Iterator[None]:
     ...     product = np.eye(2) @ np.ones((2, 2))
     """
     global _blas_users, _blas_before
+    if getattr(_local, "is_inside", False):
+        yield
+        return
     openmp_before = _limit("openmp")
     with _lock:
         _blas_users += 1
         if _blas_users == 1:
             _blas_before = _limit("blas")
+    _local.is_inside = True
     try:
         yield
     finally:
+        _local.is_inside = False
         with _lock:
             _blas_users -= 1
             if _blas_users == 0:
@@ -50,10 +56,10 @@ def one_thread() -> Iterator[None]:
 
 
 def _limit(kind: str) -> Limits:
-    """Limit these libraries to one thread and return their previous limits."""
+    """Limit these libraries to one thread; return the previous limits of those that had others."""
     libraries = _loaded_libraries(kind, len(sys.modules))
-    before = [(library, library.get_num_threads()) for library in libraries]
-    _set([(library, 1) for library in libraries])
+    before = [(library, n) for library in libraries if (n := library.get_num_threads()) != 1]
+    _set([(library, 1) for library, _ in before])
     return before
 
 
@@ -64,6 +70,8 @@ def _loaded_libraries(kind: str, n_modules: int) -> list[Any]:
 
 
 def _set(limits: Limits) -> None:
+    if not limits:
+        return
     # OpenBLAS obeys only the first thread that called it, until that thread gives up control.
     OpenBLASController.clear_controlling_thread(force=True)
     for library, n_threads in limits:

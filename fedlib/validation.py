@@ -6,6 +6,7 @@ tests each of them. They declare the parameter constraints of the estimators, as
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,55 @@ __all__ = [
     "Interval",
     "InvalidParameterError",
     "StrOptions",
+    "check_ids",
+    "check_key",
     "check_option",
     "check_points",
     "feature_names",
 ]
+
+
+KEY_BYTES = range(16, 65)
+
+
+def check_key(key: object) -> bytes:
+    """Return a key that clients share to compare identifiers.
+
+    Raises
+    ------
+    ValueError
+        When it does not have 16 to 64 bytes. The text does not contain it.
+
+    Examples
+    --------
+    >>> check_key("secret")
+    Traceback (most recent call last):
+    ...
+    ValueError: key must be 16 to 64 secret bytes when ids are given, got str
+    """
+    if not isinstance(key, bytes) or len(key) not in KEY_BYTES:
+        received = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
+        raise ValueError(f"key must be 16 to 64 secret bytes when ids are given, got {received}")
+    return key
+
+
+def check_ids(ids: Sequence[Any], n_rows: int) -> list[str]:
+    """Return the identifiers of rows as text, whole numbers without a decimal point.
+
+    Raises
+    ------
+    ValueError
+        When there is not one identifier per row.
+
+    Examples
+    --------
+    >>> check_ids([1, 2.0, "3"], 3)
+    ['1', '2', '3']
+    """
+    ids = list(ids)
+    if len(ids) != n_rows:
+        raise ValueError(f"ids must contain one identifier per row, {n_rows}; got {len(ids)}")
+    return [str(int(i) if isinstance(i, float) and i.is_integer() else i) for i in ids]
 
 
 def check_points(X: ArrayLike, **checks: Any) -> NDArray[np.float64]:

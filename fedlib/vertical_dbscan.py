@@ -30,13 +30,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from fedlib.agreement import agree
+from fedlib.agreement import agree, require_all
 from fedlib.federated import Federated
 from fedlib.kernels import neighbours as kernels
 from fedlib.kernels.grid import adjacent_pairs, group_points
 from fedlib.messages import Array, Done, Labels, Message, MessageError
-from fedlib.protocol import Client, Flow, Replies, TooFewClients, Transport, handles
-from fedlib.validation import Interval, check_points
+from fedlib.protocol import Client, Flow, Replies, Transport, handles
+from fedlib.validation import Interval, check_ids, check_key, check_points
 
 __all__ = [
     "AssignLabels",
@@ -54,7 +54,6 @@ BLOCK_BYTES = 2**25  # the size of a block in memory, at one bit per pair of row
 MAX_GRID_FEATURES = 3
 MAX_GRID_CELLS = 2.0**40  # up to this, cells 0.1 % larger than eps outweigh all rounding errors
 MIN_GRID_EPS = 1e-150  # below this, the squares of distances above eps may underflow
-KEY_BYTES = range(16, 65)
 
 Row = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Search = Callable[[int, NDArray[np.uint64]], None]  # first row, block to fill
@@ -64,6 +63,7 @@ class RowDescription(Message):
     """The number of rows and a digest of their identifiers ("" if they have none)."""
 
     discloses = "the number of rows, and whether the rows' identifiers are the same everywhere"
+    row_counts = ("n_rows",)
     n_rows: Row
     digest: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 
@@ -106,6 +106,10 @@ class FindNeighbours(Message):
     n_rows: Row
     first: Row
     stop: Row
+
+    def reply_lengths(self) -> dict[str, int]:
+        """Return the length of the block as bits: a client sends the smaller of the two forms."""
+        return {"bytes": int(kernels.count_bit_bytes(self.n_rows, self.first, self.stop))}
 
     def accept(self, reply: Message) -> NDArray[np.uint64]:
         """Return the block as a bitset; raise MessageError unless it has exactly these rows."""
@@ -155,27 +159,18 @@ def vertical_dbscan(eps: float, min_samples: int) -> Flow[RowLabels]:
     >>> flow.send(Replies({"A": RowDescription(4, ""), "B": RowDescription(4, "")}))
     FindNeighbours(eps=1.5, n_rows=4, first=0, stop=4)
     """
-    n_rows = _agree_on_rows(_require_all((yield DescribeRows())))
+    n_rows = _agree_on_rows(require_all((yield DescribeRows())))
     counts, columns = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     for first, stop in _blocks(n_rows):
-        blocks = _require_all((yield FindNeighbours(float(eps), n_rows, first, stop)))
+        blocks = require_all((yield FindNeighbours(float(eps), n_rows, first, stop)))
         common = _intersect(blocks)
-        counts.append(kernels.count_pairs(common))
-        columns.append(np.empty(counts[-1].sum(), np.int32))
-        kernels.write_pairs(common, columns[-1])
+        block_counts, block_columns = kernels.list_pairs(common)
+        counts.append(block_counts)
+        columns.append(block_columns)
     start = np.append(0, np.cumsum(np.concatenate(counts)))
     labels = kernels.label_rows(start, np.concatenate(columns), min_samples)
-    _require_all((yield AssignLabels(labels)))
+    require_all((yield AssignLabels(labels)))
     return RowLabels(labels)
-
-
-def _require_all(replies: Replies) -> Replies:
-    """Return the replies if all clients replied: without one, its features would be ignored."""
-    if replies.declined:
-        raise ValueError(f"every client is needed, but these are passive: {replies.declined}")
-    if replies.lost:
-        raise TooFewClients(f"every client is needed, but these are lost: {replies.lost}")
-    return replies
 
 
 def _agree_on_rows(replies: Replies) -> int:
@@ -296,23 +291,18 @@ class VerticalDBSCANClient(Client):
 
 def _digest(ids: Sequence[Any], key: bytes | None, n_rows: int) -> str:
     """Return the digest of identifiers under a key, as hexadecimal text."""
-    if not isinstance(key, bytes) or len(key) not in KEY_BYTES:
-        received = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
-        raise ValueError(f"key must be 16 to 64 secret bytes when ids are given, got {received}")
-    ids = list(ids)
-    if len(ids) != n_rows:
-        raise ValueError(f"ids must contain one identifier per row, {n_rows}; got {len(ids)}")
-    whole = [int(i) if isinstance(i, float) and i.is_integer() else i for i in ids]
-    texts = [str(identifier).encode() for identifier in whole]
+    secret = check_key(key)
+    texts = [identifier.encode() for identifier in check_ids(ids, n_rows)]
     # With their lengths, so that no two lists of identifiers give the same bytes.
     content = b"".join(len(text).to_bytes(8, "little") + text for text in texts)
-    return hmac.new(key, content, hashlib.sha256).hexdigest()
+    return hmac.new(secret, content, hashlib.sha256).hexdigest()
 
 
 def _make_search(X: NDArray[np.float64], eps: float) -> Search:
     """Return the cheapest function that fills a block of neighbours, given its first row."""
     if X.shape[1] == 1:
-        return partial(kernels.sweep_neighbours, X[:, 0].copy(), np.argsort(X[:, 0]), eps)
+        order = np.argsort(X[:, 0])
+        return partial(kernels.sweep_neighbours, X[order, 0], order, eps)
     with np.errstate(over="ignore"):
         extent = np.ptp(X, axis=0).max() / eps if len(X) else 0.0
     if X.shape[1] > MAX_GRID_FEATURES or eps < MIN_GRID_EPS or not extent < MAX_GRID_CELLS:
@@ -344,12 +334,10 @@ def _touching(cells: NDArray[np.int64]) -> csr_array:
 
 def _pack(bits: NDArray[np.uint64], n_rows: int, first: int, stop: int) -> NeighbourBlock:
     """Return a block in the smaller of the two forms."""
-    n_gap_bytes = kernels.count_gap_bytes(bits, first)
-    n_bit_bytes = kernels.count_bit_bytes(n_rows, first, stop)
-    data = np.zeros(min(n_gap_bytes, n_bit_bytes), np.uint8)
-    if n_gap_bytes <= n_bit_bytes:
-        kernels.write_gaps(bits, first, data)
-        return NeighbourBlock("gaps", data)
+    data = np.empty(kernels.count_bit_bytes(n_rows, first, stop), np.uint8)
+    n_gap_bytes = kernels.write_gaps(bits, first, data)
+    if n_gap_bytes >= 0:
+        return NeighbourBlock("gaps", data[:n_gap_bytes])
     kernels.write_bits(bits, n_rows, first, data)
     return NeighbourBlock("bits", data)
 
@@ -383,6 +371,10 @@ class VerticalDBSCAN(Federated):
         When a parameter is out of range, or the clients disagree on the rows.
     TooFewClients
         When a client is lost: all clients are needed.
+
+    See Also
+    --------
+    AlignedRows : finds the common rows first, if the clients' rows differ.
 
     Notes
     -----

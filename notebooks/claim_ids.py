@@ -9,8 +9,9 @@ parts with ``:`` between them:
   special characters: a space becomes ``-``; a percentage of a table is a part of its own, without
   its sign; and ``overall``, the scores of all rows, is left out, as in ``M1:passive:10:II:AMI``.
 
-`datasets/published.csv` never changes, so neither do the names. A name is an address, too: of a row
-in the page of all claims, and of a cell in a table in the layout of a source.
+`datasets/published.csv` never changes, so neither do the names. The pages link to a claim's row in
+the page of all claims, and from there to the cell of a table in the layout of a source. The anchor
+of both is the name with ``-`` in place of ``:`` and ``.``, which have a meaning in CSS selectors.
 """
 
 import html
@@ -76,6 +77,17 @@ def of_statement(source, number):
     return f"{source}:claim:{number}"
 
 
+def anchor(name):
+    """Return the name of a claim as the identifier of an element of a page.
+
+    Examples
+    --------
+    >>> anchor("F:3.3:xgboost:test:AUC")
+    'F-3-3-xgboost-test-AUC'
+    """
+    return re.sub(r"[:.]", "-", name)
+
+
 def link(text, name, place=False):
     """Return a text as a link from a notebook's page to a claim, in HTML.
 
@@ -92,9 +104,9 @@ def link(text, name, place=False):
     Examples
     --------
     >>> link("0.98", "M1:passive:10:II:AMI")
-    '<a class="claim" href="../book/claims.html#M1:passive:10:II:AMI">0.98</a>'
+    '<a class="claim" href="../book/claims.html#M1-passive-10-II-AMI">0.98</a>'
     """
     if not (text and name):
         return html.escape(text)
-    identifier = f' id="{name}"' if place else ""
-    return f'<a class="claim"{identifier} href="{PAGE}#{name}">{html.escape(text)}</a>'
+    identifier = f' id="{anchor(name)}"' if place else ""
+    return f'<a class="claim"{identifier} href="{PAGE}#{anchor(name)}">{html.escape(text)}</a>'

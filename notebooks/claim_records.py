@@ -119,7 +119,7 @@ def records(shown=None):
             }
             for run in runs_of(record["id"], of_profile)
         ]
-        record["cells"] = (shown or {}).get(record["id"], [])
+        record["cells"] = (shown or {}).get(claim_ids.anchor(record["id"]), [])
     return found
 
 
@@ -246,13 +246,13 @@ def places(folder):
     Returns
     -------
     dict of str to list of str
-        The pages are named as in `book/_toc.yml`.
+        By `claim_ids.anchor` of the claim; the pages are named as in `book/_toc.yml`.
     """
     found = defaultdict(list)
     for path in sorted(Path(folder).glob("*.ipynb")):
         text = path.read_text(encoding="utf-8")
-        for name in dict.fromkeys(re.findall(r'class=\\"claim\\" id=\\"([^"\\]+)\\"', text)):
-            found[name].append(f"notebooks/{path.stem}")
+        for anchor in dict.fromkeys(re.findall(r'class=\\"claim\\" id=\\"([^"\\]+)\\"', text)):
+            found[anchor].append(f"notebooks/{path.stem}")
     return dict(found)
 
 
@@ -271,20 +271,21 @@ def check(content):
 def show(record):
     """Return a record as a row of the table of all claims, in HTML."""
     name, page, status = record["id"], record["page"], record["status"]
-    anchor = name if page in record["cells"] else record["anchor"]
+    here = claim_ids.anchor(name)
+    there = here if page in record["cells"] else record["anchor"]
     reason = f"<small>{html.escape(record['reason'])}</small>" if record["reason"] else ""
     published, in_words = html.escape(record["published"]), record["kind"] == "statement"
     words = f"<p>{published}</p>" if in_words else ""
     columns = [
-        f'<a href="#{name}"><code>{name.replace(":", ":<wbr>")}</code></a>{words}{reason}',
+        f'<a href="#{here}"><code>{name.replace(":", ":<wbr>")}</code></a>{words}{reason}',
         "in words" if in_words else published,
         _measured(record),
         f"<strong>{status}</strong>",
-        f'<a href="../{page}.html#{anchor}">{html.escape(elements.title(page))}</a>',
+        f'<a href="../{page}.html#{there}">{html.escape(elements.title(page))}</a>',
         (record["pages"] or "").replace("-", "–"),
     ]
     cells = "".join(f"<td>{column}</td>" for column in columns)
-    return f'<tr id="{name}" data-source="{record["source"]}" data-status="{status}">{cells}</tr>'
+    return f'<tr id="{here}" data-source="{record["source"]}" data-status="{status}">{cells}</tr>'
 
 
 def _measured(record):

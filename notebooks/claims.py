@@ -192,7 +192,7 @@ def link(label):
     Examples
     --------
     >>> link("P7")
-    '<a class="claim" href="../book/claims.html#P:claim:7">P7</a>'
+    '<a class="claim" href="../book/claims.html#P-claim-7">P7</a>'
     """
     source, number = re.fullmatch(r"([A-Z])\D*(\d+)", label).groups()
     return claim_ids.link(label, claim_ids.of_statement(source, int(number)))

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedlib import HorizontalDBSCAN
 from fedlib.agreement import Disagreement, agree, agree_on_features, exclude, minority, settle
+from fedlib.horizontal_dbscan import CellCounts, HorizontalDBSCANClient
 from fedlib.ledger import Ledger
-from fedlib.messages import Done, Message
+from fedlib.messages import Done, Message, decode, encode
 from fedlib.protocol import Client, Reject, Replies, TooFewClients, handles, run
 from fedlib.transports.in_process import InProcess
 
@@ -184,3 +186,47 @@ def test_an_exclusion_that_the_flow_handles():
             return "finished"
 
     assert run(stubborn(), clients(1, 2, 1)) == "finished"
+
+
+def with_names(**features):
+    """Return descriptions of two features with these names; an empty text means no names."""
+    return {
+        client: SimpleNamespace(n_features=2, features=tuple(names))
+        for client, names in features.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("features", "minority"),
+    [
+        ({"A": "xy", "B": "xy", "C": "xz"}, ["C"]),
+        ({"A": "xy", "B": "xz"}, []),
+        ({"A": "", "B": "xy", "C": "xz"}, []),  # one without names is not more than one with
+        ({"A": "", "B": "xy", "C": "", "D": "xz"}, ["B", "D"]),
+        ({"A": "", "B": "xy", "C": "", "D": "xz", "E": "xy"}, ["D"]),
+        ({"A": "x", "B": "xy", "C": "xyz"}, ["A", "C"]),  # not one name per feature
+    ],
+)
+def test_who_leaves_when_names_differ(features, minority):
+    with pytest.raises(Disagreement) as raised:
+        agree_on_features(with_names(**features))
+    assert raised.value.minority == minority
+
+
+def test_two_liars_with_different_names_do_not_end_a_run(relay):
+    """The honest clients have no names."""
+    clients = {name: HorizontalDBSCANClient([[0.1, 0.2], [0.2, 0.1]]) for name in "ABCXY"}
+
+    def naming(*names):
+        def tamper(request, reply):
+            counted = decode(reply)
+            if not isinstance(counted, CellCounts):
+                return reply
+            return encode(CellCounts(counted.cells, counted.counts, names))
+
+        return tamper
+
+    liars = {"X": naming("a", "b"), "Y": naming("a", "c")}
+    model = HorizontalDBSCAN(1.0, 2).fit(relay(clients, liars), min_clients=3)
+    assert set(model.ledger_.lost) == {"X", "Y"}
+    assert model.cell_counts_.tolist() == [6]

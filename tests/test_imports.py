@@ -25,6 +25,7 @@ TRANSPORTS = "fedlib.transports"
 CORE = [
     f"fedlib.{name}"
     for name in (
+        "texts",
         "messages",
         "ledger",
         "threads",
@@ -48,12 +49,19 @@ AROUND = {
         "models",
         "partition",
         "plots",
+        "policy",
+        "score_plots",
         "site",
         "testing",
     )
 }
 # Imported inside a function, when it is needed and not before.
-LATE = {"fedlib.ledger": {"fedlib.plots"}, "fedlib.summary.federated": {"fedlib.plots"}}
+LATE = {
+    "fedlib.ledger": {"fedlib.plots"},
+    "fedlib.scores.clustering": {"fedlib.score_plots"},
+    "fedlib.scores.evaluation": {"fedlib.score_plots"},
+    "fedlib.summary.federated": {"fedlib.plots"},
+}
 # Each framework belongs to one place.
 FRAMEWORKS = {
     "flwr": "fedlib.transports.flower",

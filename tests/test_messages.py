@@ -29,6 +29,7 @@ from fedlib.horizontal_dbscan import HorizontalDBSCANClient
 from fedlib.messages import (
     DTYPES,
     MAX_EMPTY_AXIS,
+    PIECE,
     Array,
     Declined,
     Done,
@@ -615,6 +616,29 @@ def test_memory_layout_does_not_matter(change):
     assert np.array_equal(same, array)
     assert encode(ToyAnything(same)) == encode(ToyAnything(array))
     assert decode(encode(ToyAnything(same))).array.dtype == "float64"
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(
+    ("value", "problem"), [(np.nan, "finite"), (np.inf, "finite"), (-6.0, "least"), (6.0, "most")]
+)
+def test_all_pieces_of_a_large_array_are_checked(value, problem, transposed):
+    """Values are checked in pieces; the last one is in the third piece."""
+    array = np.zeros((PIECE + 1, 2))
+    array[-1, -1] = value
+    if transposed:
+        array = np.asfortranarray(array)
+    with pytest.raises(MessageError, match=f"ToyReadings.values must be (at )?{problem}"):
+        ToyReadings(np.zeros(PIECE + 1, np.int64), array, np.ones(PIECE + 1, bool))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_decoded_arrays_are_aligned_and_read_only(n):
+    """Kernels are compiled for aligned arrays, wherever an array begins among the bytes."""
+    sent = ToyReadings(np.arange(n), np.ones((n, n % 3)), np.ones(n, bool))
+    for array in (decode(encode(sent)).times, decode(encode(sent)).values):
+        assert array.flags.aligned
+        assert not array.flags.writeable
 
 
 def test_lists_do_not_become_arrays():

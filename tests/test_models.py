@@ -78,6 +78,14 @@ def numbers():
     return [(X, np.abs(X[:, 0])) for X in rows()]
 
 
+def labelled():
+    return [(X, (X[:, 0] > 2).astype(int) - (X[:, 1] > 5)) for X in rows()]
+
+
+def predictions():
+    return [(X[:, 0] % 1, y) for X, y in classes()]
+
+
 DENSITY = {"eps": 0.5, "min_samples": 4}
 PROTOCOLS = {
     "horizontal-dbscan": [
@@ -99,6 +107,11 @@ PROTOCOLS = {
         for kind in ("full", "tied", "diag", "spherical")
     ],
     "gaussian-mixture-dbscan": [(DENSITY | {"n_components": 3, "random_state": 0}, rows)],
+    "suggest": [({"min_samples": 4}, rows)],
+    "kmeans-selection": [({"max_clusters": 3, "n_init": 1, "random_state": 0}, rows)],
+    "gaussian-mixture-selection": [({"max_components": 2, "random_state": 0}, rows)],
+    "clustering-score": [({"noise": "cluster", "min_group_size": 2}, labelled)],
+    "evaluation": [({"n_bins": 7}, predictions)],
     "summary": [({"bounds": {"0": (-3.0, 8.0)}, "quantiles": [0.5], "rank_error": 0.1}, rows)],
     "xgboost": [
         ({"n_trees": 3}, classes),

@@ -445,14 +445,18 @@ def test_replies_name_the_clients_that_declined(three):
 def test_all_passive(three):
     for client in three.values():
         client.passive = True
-    with pytest.raises(ValueError, match="every client is passive, so nobody shares any data"):
+    with pytest.raises(
+        ValueError, match="every client is passive or declined, so nobody shares any data"
+    ):
         run(add_up(1), InProcess(three))
 
 
 def test_all_remaining_clients_are_passive(three):
     three["a"].passive = three["b"].passive = True
     three["c"] = Breaking(1)
-    text = "every remaining client is passive, .* Lost: 'c': ZeroDivisionError at ToyAdd, step 1"
+    text = (
+        "every remaining client is passive or declined, .* 'c': ZeroDivisionError at ToyAdd, step 1"
+    )
     with pytest.raises(ValueError, match=text) as caught:
         run(add_up(1), InProcess(three), min_clients=1)
     assert caught.value.__cause__ is three["c"].error

@@ -51,7 +51,7 @@ def test_secrets_are_read_from_files(tmp_path):
 def test_classes_and_weights_are_part_of_the_data():
     table = Table(X, np.array([0, 1]), np.array([1.0, 2.0]))
     assert type(make_client("xgboost", table)) is protocols()["xgboost"].client_class
-    with pytest.raises(ValueError, match="xgboost learns classes: name the column"):
+    with pytest.raises(ValueError, match="xgboost needs a class or label per row: name the column"):
         make_client("xgboost", Table(X))
 
 

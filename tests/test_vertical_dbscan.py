@@ -262,7 +262,7 @@ def test_a_passive_client_is_rejected():
     X = np.array([[0.0], [0.5]])
     clients = {"A": VerticalDBSCANClient(X), "B": VerticalDBSCANClient(X)}
     clients["B"].passive = True
-    with pytest.raises(ValueError, match=r"passive: \['B'\]"):
+    with pytest.raises(ValueError, match=r"passive or decline: \['B'\]"):
         VerticalDBSCAN(1.0, 2).fit(InProcess(clients))
 
 

@@ -276,6 +276,14 @@ def classes_with_pages(env):
     }
 
 
+def _is_within(node, kinds):
+    """Return whether a node has an ancestor of one of the kinds."""
+    while node := node.parent:
+        if isinstance(node, kinds):
+            return True
+    return False
+
+
 class LinkNames(SphinxPostTransform):
     """Link the first mention of each class in a chapter to its page in the reference."""
 
@@ -288,7 +296,7 @@ class LinkNames(SphinxPostTransform):
         names = classes_with_pages(self.env)
         for literal in list(self.document.findall(nodes.literal)):
             name = literal.astext()
-            linked = isinstance(literal.parent, nodes.reference | nodes.title)
+            linked = _is_within(literal, nodes.reference | nodes.title)
             if name in names and not linked:
                 page, anchor = names.pop(name)
                 address = self.app.builder.get_relative_uri(self.env.docname, page)

@@ -1,7 +1,7 @@
 // Filter the table of all claims by its fields.
 const form = document.querySelector(".claims-filter");
 const rows = [...document.querySelectorAll(".claims-table tbody tr")];
-const texts = rows.map((row) => `${row.id} ${row.textContent}`.toLowerCase());
+const texts = rows.map((row) => row.textContent.toLowerCase());
 
 function filter() {
   const words = form.words.value.toLowerCase().split(/\s+/).filter(Boolean);

@@ -55,6 +55,7 @@ class RowsPerBucket(Message):
         "the number of a client's values in each bucket; for integers up to 4096, the number of "
         "rows with each value"
     )
+    row_counts = ("counts",)
     sizes: Sizes
     keys: Keys
     counts: Annotated[np.ndarray, Array("int64", ("buckets",), ge=1, le=2**40)]

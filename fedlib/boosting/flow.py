@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fedlib.agreement import Disagreement, agree, agree_on_features, settle
+from fedlib.agreement import agree_on_features, settle
 from fedlib.boosting.checks import DeclaredRows
+from fedlib.boosting.classes import agree_on_kind, agree_on_two_classes, class_weights
 from fedlib.boosting.cuts import Cuts, agree_on_cuts
 from fedlib.boosting.growers import Grower, Settings, Training, leaves
 from fedlib.boosting.histograms import HistogramGrower
@@ -105,9 +106,9 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
     else:
         replies = yield DescribeTraining(settings.learning_rate, *_held_out(settings))
         replies = yield from settle(replies, agree_on_features)
-        replies = yield from settle(replies, _agree_on_kind)
+        replies = yield from settle(replies, agree_on_kind)
         if settings.objective == "binary:logistic":
-            replies = yield from settle(replies, _agree_on_two_classes)
+            replies = yield from settle(replies, agree_on_two_classes)
         classes = _all_classes(replies, settings.objective)
         sums = {
             name: _class_sums(reply, classes).scaled(settings.scale_pos_weight)
@@ -262,56 +263,22 @@ def _agree_on_names(replies: Replies) -> tuple[str, ...]:
     return features
 
 
-def _agree_on_kind(replies: Replies) -> None:
-    """Raise Disagreement if classes are text at some clients and numbers at others."""
-    kinds = {
-        name: "text" if isinstance(reply.classes[0], str) else "numbers"
-        for name, reply in replies.items()
-        if reply.classes
-    }
-    if kinds:
-        agree("whether classes are numbers or text", kinds)
-
-
-def _agree_on_two_classes(replies: Replies) -> None:
-    """Raise Disagreement if there are more than two classes at the clients.
-
-    The minority are the clients with a class other than the two that most clients have.
-    """
-    clients: dict[Class, list[str]] = {}
-    for name, reply in replies.items():
-        for label in reply.classes:
-            clients.setdefault(label, []).append(name)
-    if len(clients) <= 2:
-        return
-    common = sorted(clients, key=lambda label: -len(clients[label]))
-    unique = len(clients[common[1]]) > len(clients[common[2]])
-    others = {name for label in common[2:] for name in clients[label]} if unique else set()
-    raise Disagreement(_not_two(sorted(clients)), [name for name in replies if name in others])
-
-
-def _not_two(classes: Sequence[Class]) -> str:
-    """Return the text of the error for another number of classes than two."""
-    shown = ", ".join(map(repr, classes[:10])) + (", …" if len(classes) > 10 else "")
-    more = "; objective='multi:softprob' allows more" if len(classes) > 2 else ""
-    return f"there must be 2 classes; the clients have {len(classes)}: {shown}{more}"
-
-
 def _all_classes(replies: Replies, objective: str) -> list[Class]:
     """Return the classes of all clients in ascending order; each must have a weight."""
+    if objective == "binary:logistic":
+        return class_weights(replies)[0]
     total: dict[Class, float] = {}
     for reply in replies.values():
         for label, weight in zip(reply.classes, reply.weights.tolist(), strict=True):
             total[label] = total.get(label, 0.0) + weight
     classes = sorted(total)
-    if objective == "binary:logistic" and len(classes) != 2:
-        raise ValueError(_not_two(classes))
     if len(classes) < 2:
         raise ValueError(f"there must be at least 2 classes; the clients have {len(classes)}")
     weights = [total[label] for label in classes]
     if min(weights) == 0:
-        each = "both classes need" if len(classes) == 2 else "every class needs"
-        raise ValueError(f"{each} rows with a weight above 0; {classes} have the weights {weights}")
+        raise ValueError(
+            f"every class needs rows with a weight above 0; {classes} have the weights {weights}"
+        )
     return classes
 
 

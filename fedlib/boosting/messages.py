@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.boosting.classes import Class, problem_of_classes
 from fedlib.boosting.trees import Tree, children, level_starts
 from fedlib.messages import Array, FeatureNames, Message, MessageError
 
@@ -46,8 +47,6 @@ MAX_SUM = 2**53  # of one client; the sums of a thousand clients fit an int64
 MAX_NODES = 2**31 - 2
 MAX_ROWS = 2**31 - 1  # of one client
 MAX_WEIGHT = 2.0**40  # of one client's rows; squares of a thousand clients' sums fit a float32
-
-Class = bool | int | float | str
 
 ObjectiveName = Literal[
     "binary:logistic",
@@ -83,6 +82,7 @@ class TrainingDescription(Message):
     """A client's features, its number of rows, and the total weight of its rows in each class."""
 
     discloses = "the number of a client's rows in each class, its features and learning rate"
+    row_counts = ("n_rows", "weights")
     n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
     n_rows: Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
     classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
@@ -96,12 +96,8 @@ class TrainingDescription(Message):
             raise MessageError(f"{len(self.weights)} weights for {len(self.classes)} classes")
         if len(self.features) not in (0, self.n_features):
             raise MessageError(f"{len(self.features)} names for {self.n_features} features")
-        if len({isinstance(label, str) for label in self.classes}) > 1:
-            raise MessageError("some classes are text and some are numbers")
-        if not all(isfinite(label) for label in self.classes if isinstance(label, float)):
-            raise MessageError("a class is not finite")
-        if len(set(self.classes)) < len(self.classes):
-            raise MessageError("a class occurs twice")
+        if problem := problem_of_classes(self.classes):
+            raise MessageError(problem)
 
 
 class DescribeTraining(Message):

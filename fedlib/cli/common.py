@@ -22,7 +22,6 @@ __all__ = [
     "check_folder",
     "extra",
     "options_for_rows",
-    "printable",
     "read_rows",
     "writing",
 ]
@@ -39,22 +38,10 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 def check_folder(
     context: click.Context, parameter: click.Parameter, path: Path | None
 ) -> Path | None:
-    """Refuse, before the work begins, a file that could not be written at the end."""
+    """Check before the run that the folder of an output file exists and can be written to."""
     if path is not None and not os.access(path.absolute().parent, os.W_OK):
         raise click.BadParameter(f"the folder of {path} does not exist or cannot be written to")
     return path
-
-
-def printable(text: str, length: int = 2000) -> str:
-    r"""Return a text without control characters, shortened: a part of it may come from a site.
-
-    Examples
-    --------
-    >>> print(printable("\x1b[2J finished", 12))
-    \x1b[2J fini…
-    """
-    safe = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text[:length])
-    return safe if len(safe) <= length else safe[:length] + "…"
 
 
 @contextmanager
@@ -68,7 +55,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Name the extra to install if an import in the block fails for lack of a package."""
+    """If an import in the block fails, name the extra that installs the missing package."""
     try:
         yield
     except ModuleNotFoundError as error:

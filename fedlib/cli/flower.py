@@ -28,4 +28,6 @@ def new(folder: Path) -> None:
         raise click.UsageError(str(error)) from error
     except OSError as error:
         raise click.ClickException(f"{folder}: cannot be written: {error}") from error
-    click.echo(f"{folder}: see README.md for how to run it")
+    click.echo(
+        f"{folder}: start flower-superlink and flower-supernode before flwr run; see README.md"
+    )

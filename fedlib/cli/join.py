@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,17 +18,28 @@ from fedlib.cli.common import (
     check_folder,
     extra,
     options_for_rows,
-    printable,
     read_rows,
     writing,
 )
+from fedlib.cli.log import report
+from fedlib.texts import printable
 
 if TYPE_CHECKING:
     from fedlib.files import Table
     from fedlib.messages import Message
+    from fedlib.policy import Policy
     from fedlib.protocol import Client
 
-__all__ = ["join"]
+__all__ = [
+    "JoinCommand",
+    "check_allowed",
+    "client_arguments",
+    "join",
+    "raw_tables",
+    "read_policy",
+    "read_token",
+    "take_part",
+]
 
 EXTENDED = "fedlib.cli.join.extended"
 
@@ -73,10 +85,10 @@ class JoinCommand(click.Command):
 @click.option(
     "--protocol",
     help="The only protocol to which this site agrees. With pipeline/NAME or summary, the features"
-    " may be text and have gaps.",
+    " may be text and have gaps. aligned/NAME is a protocol that first aligns the rows.",
 )
 @click.option(
-    "--ca", type=EXISTING, help="The certificate (PEM) of the authority that certified the server."
+    "--ca", type=EXISTING, help="The authority (PEM) that has signed the server's certificate."
 )
 @click.option(
     "--state-dir",
@@ -90,9 +102,26 @@ class JoinCommand(click.Command):
     show_default=True,
     help="Seconds during which calls are repeated while the server does not answer.",
 )
+@click.option(
+    "--policy", type=EXISTING, help="The file (TOML) with the rules about what may leave this site."
+)
+@click.option(
+    "--ledger-out",
+    type=FILE,
+    callback=check_folder,
+    help="Write the messages to and from this site with what they disclose (CSV).",
+)
 @click.option("--insecure", is_flag=True, help="Allow plain HTTP to other machines.")
-@click.option("--proxy", help="The proxy that leads to the server, http://host:port.")
-def join(
+@click.option("--proxy", help="The proxy for the calls to the server, http://host:port.")
+def join(**options: Any) -> None:
+    """Take part in the run at URL as one site.
+
+    The token is read from --token-file, or else from the environment variable FEDLIB_TOKEN.
+    """
+    take_part(**options)
+
+
+def take_part(
     url: str,
     data: Path,
     columns: str | None,
@@ -104,70 +133,107 @@ def join(
     token_file: Path | None,
     passive: bool,
     protocol: str | None,
+    policy: Path | None,
+    ledger_out: Path | None,
+    review: Callable[[Message, Message], bool] | None = None,
     **options: Any,
 ) -> None:
-    """Take part in the run at URL as one site.
-
-    The token is read from --token-file, or else from the environment variable FEDLIB_TOKEN.
-    """
-    arguments = _client_arguments(options)
-    secret = _read_token(token_file)
-    raw = protocol is not None and _check_protocol(protocol)
+    """Take part in a run; ``review`` returns whether a reply may be sent."""
+    arguments = client_arguments(options)
+    rules = read_policy(policy)
+    secret = read_token(token_file)
+    raw = raw_tables(protocol)
     table = read_rows(data, columns, target, sample_weight, ids, no_header, raw)
+    guarded = bool(policy or ledger_out or review)
+    states: list[Message | None] = []
 
     def make(served: str) -> Client:
         from fedlib.site import make_client  # imports the protocols, which takes a second
 
-        return make_client(served, table, arguments, agreed=protocol, passive=passive)
+        client = make_client(served, table, arguments, agreed=protocol, passive=passive)
+        if not guarded:
+            return client
+        from fedlib.policy import GuardedClient
+
+        return GuardedClient(client, rules, served, review)
 
     if protocol is not None:  # so that invalid data are reported before any call
         try:
+            check_allowed(rules, protocol)
             make(protocol)
         except ValueError as error:
             raise click.ClickException(str(error)) from error
-    state = _take_part(url, make, secret, **options)
+    try:
+        _run(url, make, secret, states, **options)
+    finally:
+        if ledger_out:
+            _write_ledger(ledger_out, states)
     if labels_out:
-        _write_labels(labels_out, state, table)
-    click.echo("finished", err=True)
+        _write_labels(labels_out, states[-1], table)
+    report("finished")
 
 
-def _client_arguments(options: dict[str, Any]) -> dict[str, Any]:
+def read_policy(path: Path | None) -> Policy | None:
+    """Return the rules in a file."""
+    if path is None:
+        return None
+    from fedlib.policy import Policy
+
+    try:
+        return Policy.read(path)
+    except ValueError as error:
+        raise click.ClickException(f"{path}: {error}") from error
+
+
+def check_allowed(policy: Policy | None, protocol: str) -> None:
+    """Raise ValueError when the rules do not allow a protocol."""
+    if policy is not None and policy.rules(protocol) is None:
+        allowed = ", ".join(policy.protocols or ())
+        raise ValueError(f"the protocol {protocol} is not allowed by the policy, only {allowed}")
+
+
+def client_arguments(options: dict[str, Any]) -> dict[str, Any]:
     """Take the arguments of the client out of the options and return them."""
     names = [name for name in options if name.startswith(CLIENT)]
     arguments = {name.removeprefix(CLIENT): options.pop(name) for name in names}
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def _read_token(file: Path | None) -> str:
+def read_token(file: Path | None) -> str:
+    """Return the site's token from a file or the environment."""
     text = file.read_text(errors="replace") if file else os.environ.get("FEDLIB_TOKEN", "")
     if not text.strip():
         raise click.UsageError("the token is missing: use --token-file or FEDLIB_TOKEN")
     return text.strip()
 
 
-def _check_protocol(protocol: str) -> bool:
-    """Return whether the protocol takes raw tables; refuse an unknown protocol."""
+def raw_tables(protocol: str | None) -> bool:
+    """Return whether the agreed protocol takes raw tables; refuse an unknown protocol."""
+    if protocol is None:
+        return False
     from fedlib.federated import protocols
     from fedlib.site import find_estimator, takes_raw_tables
 
     if find_estimator(protocol) is None:
         known = ", ".join(protocols())
         raise click.UsageError(
-            f"--protocol must be one of {known}, or pipeline/ and one of them; got {protocol!r}"
+            f"--protocol must be one of {known}, or pipeline/ or aligned/ and one of them; got"
+            f" {protocol!r}"
         )
     return takes_raw_tables(protocol)
 
 
-def _take_part(
+def _run(
     url: str,
     make: Callable[[str], Client],
     secret: str,
+    states: list[Message | None],
     *,
     state_dir: Path | None,
     ca: Path | None,
     **options: Any,
-) -> Message | None:
-    """Join the run with the client that ``make`` returns, and return its last state."""
+) -> None:
+    """Join the run with the client that ``make`` returns; append its last state to ``states``."""
     with extra("http"):
         from fedlib.transports.http import JoinError, Unreachable, kept_state
         from fedlib.transports.http import join as join_run
@@ -175,7 +241,8 @@ def _take_part(
 
     def make_once(served: str) -> Client:
         made.append(make(served))
-        click.echo(f"joined {served} with {len(made[0].X)} rows", err=True)
+        n_rows = len(made[0].X)
+        report(f"joined {served} with {n_rows} rows", {"protocol": served, "rows": n_rows})
         return made[0]
 
     try:
@@ -184,20 +251,32 @@ def _take_part(
         )
     except Unreachable as error:
         state = kept_state(state_dir) if state_dir else None
+        states.append(state)
         if getattr(state, "labels", None) is None:
             raise click.ClickException(str(error)) from error
-        click.echo(f"{error}; using the labels saved in {state_dir}", err=True)
-        return state
+        report(f"{error}; using the labels saved in {state_dir}", level=logging.WARNING)
+        return
     except (JoinError, ValueError) as error:
         raise click.ClickException(printable(str(error))) from error
     except OSError as error:
         raise click.ClickException(f"{url}: {error}") from error
+    finally:
+        states += [client.state for client in made]
     if outcome == "stopped":
         raise click.ClickException("the server has stopped the run")
     if outcome != "finished":
         raise click.ClickException(f"the run continued without this site: {printable(outcome)}")
-    state = made[0].state
-    return state
+
+
+def _write_ledger(path: Path, states: list[Message | None]) -> None:
+    """Write the site's ledger; it is empty if the site has not joined."""
+    from fedlib.cli.ledger import to_csv
+    from fedlib.files import write_file
+    from fedlib.ledger import Ledger
+
+    ledger = getattr(states[-1], "ledger", None) if states else None
+    with writing(path):
+        write_file(path, to_csv(ledger or Ledger()).encode(), mode=0o600)
 
 
 def _write_labels(path: Path, state: Message | None, table: Table) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -12,14 +13,20 @@ from typing import Any
 import click
 
 from fedlib import __version__
-from fedlib.cli.common import printable
+from fedlib.cli.log import FORMATS, configure, handler, in_json, report
 
 __all__ = ["cli", "main"]
 
 # The module, the attribute and the help text of each command. The text is repeated here so that
 # the list of commands imports none of them.
 COMMANDS = {
+    "doctor": ("doctor", "doctor", "Check whether this site can take part in the run at URL."),
     "flower": ("flower", "flower", "Run the protocols on Flower."),
+    "inspect": (
+        "inspect",
+        "inspect_command",
+        "Take part in a run and see every reply before it is sent.",
+    ),
     "join": ("join", "join", "Take part in the run at URL as one site."),
     "ledger": ("ledger", "show_ledger", "Print the ledger of the run in a journal."),
     "predict": ("predict", "predict", "Write the clusters or classes of new rows."),
@@ -59,6 +66,16 @@ class LazyGroup(click.Group):
     metavar="MODULE",
     help="Import a module first, for example one that defines another protocol.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda context, option, value: configure(value),
+    help="How progress, warnings and errors are written: json is one object per line.",
+)
 def cli(modules: Sequence[str]) -> None:
     """Federated clustering and boosting between real sites.
 
@@ -84,26 +101,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     SystemExit: 0
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    handler = logging.StreamHandler()
-    handler.setFormatter(OneLine("error: %(message)s"))
+    configure("text")
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    warnings.showwarning = _show_warning
     try:
-        sys.exit(cli.main(arguments, "fedlib", standalone_mode=False) or 0)
+        status = cli.main(arguments, "fedlib", standalone_mode=False) or 0
     except click.exceptions.Exit as done:
-        sys.exit(done.exit_code)
+        status = done.exit_code
     except click.Abort:
-        click.echo("interrupted", err=True)
-        sys.exit(130)
+        status = 130
+        report("interrupted")
     except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
+        status = error.exit_code
+        if in_json():
+            report(error.format_message(), {"exit_status": status}, logging.ERROR)
+        else:
+            error.show()
+    sys.exit(status)
 
 
-class OneLine(logging.Formatter):
-    """A log format without tracebacks."""
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802
-        return ""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record).rstrip())
+def _show_warning(message: Warning | str, *place: Any, **further: Any) -> None:
+    """Print a warning without its place in the code."""
+    report(str(message), level=logging.WARNING)

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from fedlib.alignment import check_alignable
 from fedlib.cli.common import CLIENT, EXISTING
 from fedlib.federated import Federated, protocols
 from fedlib.files import read_array
@@ -20,6 +21,7 @@ from fedlib.validation import Interval, StrOptions
 
 __all__ = [
     "Parameter",
+    "align_options",
     "client_options",
     "parameter_docs",
     "pipeline_options",
@@ -159,6 +161,16 @@ def pipeline_options(estimator: type[Federated]) -> list[click.Option]:
     except ValueError:
         return []
     return [option for option in protocol_options(FederatedPipeline) if option.name != "estimator"]
+
+
+def align_options(estimator: type[Federated]) -> list[click.Option]:
+    """Return the option that aligns rows; none if the protocol cannot be aligned."""
+    try:
+        check_alignable(estimator)
+    except ValueError:
+        return []
+    text = "First find the rows that all sites have, whatever their order, by keyed hashes."
+    return [click.Option(["--align"], is_flag=True, help=text)]
 
 
 def _parameter_option(

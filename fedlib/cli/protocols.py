@@ -8,8 +8,7 @@ import click
 
 from fedlib.federated import Federated, protocols
 from fedlib.messages import Message
-from fedlib.pipeline import FederatedPipeline
-from fedlib.pipeline.federated import PREFIX
+from fedlib.site import WRAPPERS
 
 __all__ = ["list_protocols", "messages_of"]
 
@@ -20,7 +19,7 @@ def list_protocols(names: bool) -> None:
     """List the protocols and their disclosures."""
     listed: dict[str, type[Federated]] = {**protocols()}
     if not names:
-        listed[f"{PREFIX}NAME"] = FederatedPipeline
+        listed |= {f"{prefix}NAME": wrapper for prefix, wrapper in WRAPPERS.items()}
     for name, estimator in listed.items():
         if names:
             click.echo(name)

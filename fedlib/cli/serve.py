@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +24,11 @@ from fedlib.cli.common import (
     POSITIVE,
     check_folder,
     extra,
-    printable,
     writing,
 )
 from fedlib.cli.ledger import to_csv
-from fedlib.cli.options import pipeline_options, protocol_options
+from fedlib.cli.log import in_json, report
+from fedlib.cli.options import align_options, pipeline_options, protocol_options
 from fedlib.cli.tokens import make_tokens, read_clients
 from fedlib.federated import Federated, protocols
 from fedlib.files import write_file
@@ -34,13 +36,15 @@ from fedlib.journal import JournalError, run_id
 from fedlib.ledger import Ledger
 from fedlib.models import ModelFileError, save
 from fedlib.protocol import TooFewClients
+from fedlib.texts import printable
 
 if TYPE_CHECKING:
     from fedlib.transports.http import HTTP
 
 __all__ = ["OPTIONS", "serve"]
 
-POLL = 0.1  # seconds between two looks at the progress
+MAX_REPORT = 2**20  # characters
+POLL = 0.1  # seconds between two checks of the progress
 
 
 class ProtocolCommands(click.Group):
@@ -53,14 +57,15 @@ class ProtocolCommands(click.Group):
         estimator = protocols().get(cmd_name)
         if estimator is None:
             return None
-        parameters, further = protocol_options(estimator), pipeline_options(estimator)
+        parameters = protocol_options(estimator)
+        further = [*pipeline_options(estimator), *align_options(estimator)]
 
         def run(**values: Any) -> None:
             chosen, rules = (
                 {str(option.name): values.pop(str(option.name)) for option in options}
                 for options in (parameters, further)
             )
-            run_server(_with_rules(estimator(**chosen), rules), **values)
+            run_server(_wrap(estimator(**chosen), rules), **values)
 
         summary = (inspect.getdoc(estimator) or "").partition("\n")[0]
         text = f"Serve one run of {cmd_name}.\n\n{summary}"
@@ -73,8 +78,12 @@ def serve() -> None:
     """Wait for the sites, run a protocol, write model and ledger."""
 
 
-def _with_rules(estimator: Federated, rules: dict[str, Any]) -> Federated:
-    """Return a pipeline if one of the options says what to do to the raw tables."""
+def _wrap(estimator: Federated, rules: dict[str, Any]) -> Federated:
+    """Return the estimator in a pipeline or with alignment, if an option asks for it."""
+    if rules.get("align"):
+        from fedlib.alignment import AlignedRows
+
+        return AlignedRows(estimator)
     if any(rules.get(name) is not None for name in ("scale", "impute", "encode")):
         from fedlib.pipeline import FederatedPipeline
 
@@ -112,12 +121,16 @@ OPTIONS: list[click.Parameter] = [
     click.Option(
         ["--min-clients"],
         type=click.IntRange(1),
-        help="The number of sites that must remain to the end.  [default: all]",
+        help="The number of sites that must remain until the end.  [default: all]",
     ),
     _seconds("--join-timeout", 600.0, "Seconds to wait for the sites to join."),
     _seconds("--request-timeout", 3600.0, "Seconds within which a site must answer a request."),
     _seconds("--gone-after", 4.0, "Seconds without a connection after which a site is gone."),
-    _seconds("--silent-after", 30.0, "Seconds of silence on a connection after which it is gone."),
+    _seconds(
+        "--silent-after",
+        30.0,
+        "Seconds of silence on a connection after which a site is gone.",
+    ),
     _seconds(
         "--rejoin-timeout", 0.0, "Seconds within which a site that is gone may return.", zero=True
     ),
@@ -148,6 +161,13 @@ OPTIONS: list[click.Parameter] = [
         help="Show names, steps and sizes, but no data, at / to anyone who can connect.",
     ),
     click.Option(
+        ["--monitor", "monitors"],
+        multiple=True,
+        metavar="ADDRESS",
+        help="Answer /health and /metrics (Prometheus) to this address or network, such as"
+        " 127.0.0.1 or 10.0.0.0/8; can be repeated.  [default: none]",
+    ),
+    click.Option(
         ["--model-out"],
         type=FILE,
         callback=check_folder,
@@ -174,8 +194,8 @@ def run_server(
 ) -> None:
     """Serve one run. The ledger is written even if the run fails.
 
-    With a journal, a run that does not come to its end can be continued. Then the sites do not
-    receive an outcome, so that they keep calling.
+    With a journal, an interrupted run can be continued: the sites receive no outcome and keep
+    calling.
     """
     if (n_clients is None) == (tokens is None):
         raise click.UsageError("name the sites with either --clients or --tokens")
@@ -194,13 +214,18 @@ def run_server(
     transport = _listen(estimator, clients, {**options, "run": run})
     outcome = None if journal else "stopped"
     try:
-        click.echo(f"{estimator.name} at {transport.url}", err=True)
+        report(
+            f"{estimator.name} at {transport.url}",
+            {"protocol": estimator.name, "url": transport.url},
+        )
         if tokens is None:
-            click.echo(f"each site's token: {token_dir}{os.sep}site-N.token", err=True)
+            report(f"each site's token: {token_dir}{os.sep}site-N.token")
         with _progress(transport):
             estimator.fit(transport, min_clients=min_clients, journal=journal)
             transport.finish()
             outcome = "finished"
+        if table := estimator.report():
+            click.echo(printable(table, MAX_REPORT))
         if model_out:
             with writing(model_out):
                 save(estimator, model_out)
@@ -230,7 +255,7 @@ def run_server(
         finally:
             transport.close(outcome)
             if outcome is None and sys.exc_info()[0] is KeyboardInterrupt:
-                click.echo(f"the same command continues the run from {journal}", err=True)
+                report(f"the same command continues the run from {journal}")
 
 
 @contextmanager
@@ -243,7 +268,7 @@ def _reporting_journal() -> Iterator[None]:
 
 
 def _listen(estimator: Federated, clients: dict[str, str], options: dict[str, Any]) -> HTTP:
-    """Return the transport, which listens from now on."""
+    """Return a transport that listens."""
     with extra("http"):
         from fedlib.transports.http import HTTP
     for file in ("cert", "key"):
@@ -278,23 +303,30 @@ def _report_lost(transport: HTTP) -> None:
     """Print one line per lost client: when it was lost, and why."""
     for client in transport.status().clients:
         if client.state == "lost":
-            when = client.since.strftime(" at %H:%M:%S") if client.since else ""
-            click.echo(f"lost{when}: {client.name}, {printable(client.why)}", err=True)
+            fields, when = {"client": client.name, "reason": client.why}, ""
+            if client.since:
+                fields["since"] = client.since.astimezone(UTC).isoformat(timespec="milliseconds")
+                when = client.since.strftime(" at %H:%M:%S")
+            report(f"lost{when}: {client.name}, {client.why}", fields, logging.WARNING)
 
 
 @contextmanager
 def _progress(transport: HTTP) -> Iterator[None]:
     """Show the progress: on one line of a terminal, otherwise one line per change."""
     done = threading.Event()
-    terminal = sys.stderr.isatty()
+    terminal = sys.stderr.isatty() and not in_json()
     shown = ""
 
     def show() -> None:
         nonlocal shown
-        text = transport.status().headline
-        if text != shown:
-            shown = text
-            click.echo(f"\r\x1b[2K{text}" if terminal else text, err=True, nl=not terminal)
+        status = transport.status()
+        if status.headline == shown:
+            return
+        shown = status.headline
+        if terminal:
+            click.echo(f"\r\x1b[2K{shown}", err=True, nl=False)
+        else:
+            report(shown, status.numbers())
 
     def watch() -> None:
         while not done.wait(POLL):

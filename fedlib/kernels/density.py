@@ -143,6 +143,22 @@ def _sum_weights(weights, first, stop):
 
 
 @kernel
+def find_dense(cells, first, stop, min_samples):
+    """Return which of the cells ``first..stop`` have the weight that makes all points core points.
+
+    Their points and numbers of core points are written.
+    """
+    dense = np.empty(stop - first, np.bool_)
+    for c in range(first, stop):
+        begin, end = cells.start[c], cells.start[c + 1]
+        dense[c - first] = _sum_weights(cells.weights, begin, end) >= min_samples
+        if dense[c - first]:
+            cells.core[begin:end] = True
+            cells.n_core[c] = end - begin
+    return dense
+
+
+@kernel
 def find_core(block, cells, min_samples):
     """Write which points of a block are core points, and how many there are in each cell."""
     near_start, near = block.near_start, block.near

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedlib.kernels import kernel
 
 MAX_STACK = 66  # one more than the depth of any tree that fits in memory
+BUCKET = 32  # leaves that are searched for and looked at together
 
 
 class KDTree(NamedTuple):
@@ -59,6 +60,9 @@ class Leaves(NamedTuple):
         Where the points of each leaf begin in tree order; the last entry is the number of points.
     first_leaf : array (n_nodes,) of int64
         The first leaf of each node.
+    n_leaves : array (n_nodes,) of int64
+        The number of leaves of each node, so the node and its descendants are ``2 * n_leaves - 1``
+        consecutive nodes.
     max_squared_radius : array (n_nodes,) of float64
         The largest squared radius of the points of each node.
     """
@@ -66,6 +70,7 @@ class Leaves(NamedTuple):
     node: NDArray[np.int64]
     start: NDArray[np.int64]
     first_leaf: NDArray[np.int64]
+    n_leaves: NDArray[np.int64]
     max_squared_radius: NDArray[np.float64]
 
 
@@ -182,6 +187,20 @@ def build(points, leaf_size, max_squared_diagonal):
 
 
 @kernel
+def sort_points(tree):
+    """Return the same tree with a copy of the points in tree order; its rows are places there."""
+    return KDTree(
+        tree.points[tree.order],
+        np.arange(tree.order.size),
+        tree.first,
+        tree.stop,
+        tree.right,
+        tree.lower,
+        tree.upper,
+    )
+
+
+@kernel
 def squared_distance(X, i, Y, j):
     """Return the squared distance of row ``i`` of ``X`` and row ``j`` of ``Y``."""
     total = 0.0
@@ -199,11 +218,14 @@ def _squared_distance_to_box(X, i, lower, upper, node):
 
 
 @kernel
-def _squared_distance_of_boxes(lower, upper, a, b):
+def _are_far(lower, upper, a, b, squared_radius):
+    """Return whether the boxes of two nodes are farther apart than a radius."""
     total = 0.0
     for k in range(lower.shape[1]):
         total += max(lower[a, k] - upper[b, k], 0.0, lower[b, k] - upper[a, k]) ** 2
-    return total
+        if total > squared_radius:
+            return True
+    return False
 
 
 @kernel
@@ -330,22 +352,99 @@ def collect_leaves(tree, squared_radii):
     for node in range(n_nodes):
         first_leaf[node] = leaf
         leaf += tree.right[node] == 0
-    return Leaves(node_of_leaf, start, first_leaf, _max_by_node(tree, squared_radii))
+    n_of_leaves = np.ones(n_nodes, np.int64)
+    for node in range(n_nodes - 1, -1, -1):
+        if tree.right[node]:
+            n_of_leaves[node] = n_of_leaves[node + 1] + n_of_leaves[tree.right[node]]
+    max_squared_radius = _max_by_node(tree, squared_radii)
+    return Leaves(node_of_leaf, start, first_leaf, n_of_leaves, max_squared_radius)
 
 
 @kernel
-def find_near_leaves(tree, leaves, wanted, near_start, near):
+def _find_bucket(tree, leaves, leaf):
+    """Return the largest node with this leaf and at most ``BUCKET`` leaves."""
+    node = 0
+    while leaves.n_leaves[node] > BUCKET:
+        right = tree.right[node]
+        node = node + 1 if leaf < leaves.first_leaf[right] else right
+    return node
+
+
+@kernel
+def _find_near_buckets(tree, leaves, bucket, buckets):
+    """Write the buckets near a bucket to ``buckets``, in the order of the tree; return how many."""
+    right, lower, upper, reach = tree.right, tree.lower, tree.upper, leaves.max_squared_radius
+    stack = np.empty(MAX_STACK, np.int64)
+    stack[0] = 0
+    n_stack, n_buckets = 1, 0
+    while n_stack:
+        n_stack -= 1
+        node = stack[n_stack]
+        if _are_far(lower, upper, bucket, node, max(reach[bucket], reach[node])):
+            continue
+        if leaves.n_leaves[node] > BUCKET:
+            stack[n_stack] = right[node]
+            stack[n_stack + 1] = node + 1
+            n_stack += 2
+        else:
+            buckets[n_buckets] = node
+            n_buckets += 1
+    return n_buckets
+
+
+@kernel
+def _write_near(tree, leaves, leaf, later, buckets, near, n_before):
+    """Write the leaves near one leaf to ``near``, after ``n_before`` ranges.
+
+    Returns the number of ranges, or -1 if the buffer is full.
+    """
+    right, lower, upper, reach = tree.right, tree.lower, tree.upper, leaves.max_squared_radius
+    a = leaves.node[leaf]
+    n_near = n_before
+    for bucket in buckets:
+        n_leaves = leaves.n_leaves[bucket]
+        if later and leaves.first_leaf[bucket] + n_leaves <= leaf:
+            continue
+        stop = bucket + 2 * n_leaves - 1
+        node = bucket
+        while node < stop:
+            if _are_far(lower, upper, a, node, max(reach[a], reach[node])):
+                node += 2 * leaves.n_leaves[node] - 1  # to the next node that is no descendant
+                continue
+            node += 1
+            if right[node - 1]:
+                continue
+            b = leaves.first_leaf[node - 1]
+            if n_near > n_before and near[n_near - 1, 1] == b:
+                near[n_near - 1, 1] += 1
+            elif n_near == near.shape[0]:
+                return -1
+            else:
+                near[n_near, 0] = b
+                near[n_near, 1] = b + 1
+                n_near += 1
+    return n_near
+
+
+@kernel
+def find_near_leaves(tree, leaves, wanted, later, near_start, near):
     """Find the leaves near each of the ``wanted`` leaves, until a buffer is full.
 
     Two leaves are near when the distance of their boxes is at most the largest radius of their
     points. Those near ``wanted[w]`` are the ranges ``near[near_start[w]:near_start[w + 1]]`` of
     leaves, each a first leaf and a stop.
 
+    The tree is searched once per bucket: a node with few leaves. The leaves of a bucket look only
+    into the buckets near theirs.
+
     Parameters
     ----------
     tree : KDTree
     leaves : Leaves
     wanted : array (n_wanted,) of int64
+        Leaves, ascending.
+    later : bool
+        Whether leaves before the wanted one may be left out.
     near_start : array (max_wanted + 1,) of int64
         Buffer.
     near : array (max_ranges, 2) of int64
@@ -356,35 +455,20 @@ def find_near_leaves(tree, leaves, wanted, near_start, near):
     int
         The number of wanted leaves that are done, at least 1 if there is any.
     """
-    right, lower, upper, reach = tree.right, tree.lower, tree.upper, leaves.max_squared_radius
-    stack = np.empty(MAX_STACK, np.int64)
-    n_near = 0
+    buckets = np.empty(leaves.node.size, np.int64)
+    n_buckets, bucket_stop = 0, 0
     near_start[0] = 0
     for w in range(wanted.size):
         if w + 1 == near_start.size:
             return w
-        leaf_node = leaves.node[wanted[w]]
-        stack[0] = 0
-        n_stack = 1
-        while n_stack:
-            n_stack -= 1
-            node = stack[n_stack]
-            gap = _squared_distance_of_boxes(lower, upper, leaf_node, node)
-            if gap > max(reach[leaf_node], reach[node]):
-                continue
-            if right[node]:
-                stack[n_stack] = right[node]
-                stack[n_stack + 1] = node + 1
-                n_stack += 2
-                continue
-            leaf = leaves.first_leaf[node]
-            if n_near > near_start[w] and near[n_near - 1, 1] == leaf:
-                near[n_near - 1, 1] += 1
-            elif n_near == near.shape[0]:
-                return w
-            else:
-                near[n_near, 0] = leaf
-                near[n_near, 1] = leaf + 1
-                n_near += 1
+        if wanted[w] >= bucket_stop:
+            bucket = _find_bucket(tree, leaves, wanted[w])
+            bucket_stop = leaves.first_leaf[bucket] + leaves.n_leaves[bucket]
+            n_buckets = _find_near_buckets(tree, leaves, bucket, buckets)
+        n_near = _write_near(
+            tree, leaves, wanted[w], later, buckets[:n_buckets], near, near_start[w]
+        )
+        if n_near < 0:
+            return w
         near_start[w + 1] = n_near
     return wanted.size

@@ -11,6 +11,9 @@ first. A message carries it as bytes, in one of two forms:
 Two rows are neighbours when their Euclidean distance is below ``eps``: the square root of the sum
 of squares, added in the order of the features, in float64. Every search computes it in this way,
 including squares that overflow or underflow, so all searches find the same neighbours.
+
+The position of a word's lowest bit is looked up as in C. E. Leiserson, H. Prokop and K. H. Randall,
+"Using de Bruijn sequences to index a 1 in a computer word", 1998.
 """
 
 from typing import NamedTuple
@@ -21,6 +24,10 @@ from fedlib.kernels import kernel
 from fedlib.kernels.disjoint_set import number_components, union
 
 ONE = np.uint64(1)
+DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)  # its 64 windows of 6 bits are all different
+POSITIONS = np.empty(64, np.int64)  # of the lowest bit, by the window that it shifts to the top
+for position in range(64):
+    POSITIONS[((int(DE_BRUIJN) << position) % 2**64) >> 58] = position
 
 
 class Grid(NamedTuple):
@@ -59,26 +66,36 @@ def _are_neighbours(X, i, j, eps):
 
 
 @kernel
-def sweep_neighbours(x, order, eps, first, bits):
-    """Fill a block for one feature ``x`` (n,), whose argsort is ``order``.
+def sweep_neighbours(values, order, eps, first, bits):
+    """Fill a block for one feature, given its sorted ``values`` (n,) and their ``order`` (n,).
 
     The neighbours of a row are a window of the sorted values, and both ends of the window only
-    move forward.
+    move forward. All of them are set and the earlier ones cleared afterwards, because comparing
+    each with the row would take longer.
     """
-    n = x.size
+    n = values.size
     stop = first + bits.shape[0]
     low = 0
     high = 0
     for rank in range(n):
-        i = order[rank]
-        while not np.sqrt((x[i] - x[order[low]]) ** 2) < eps:
+        while not np.sqrt((values[rank] - values[low]) ** 2) < eps:
             low += 1
-        while high < n and np.sqrt((x[order[high]] - x[i]) ** 2) < eps:
+        while high < n and np.sqrt((values[high] - values[rank]) ** 2) < eps:
             high += 1
+        i = order[rank]
         if first <= i < stop:
             for place in range(low, high):
-                if order[place] > i:
-                    _set(bits, i - first, order[place])
+                _set(bits, i - first, order[place])
+            _clear_up_to(bits, i - first, i)
+
+
+@kernel
+def _clear_up_to(bits, row, j):
+    """Clear the bits of the columns ``0..j``, including ``j``."""
+    for w in range(j >> 6):
+        bits[row, w] = 0
+    # Two shifts, because a shift by 64 is undefined.
+    bits[row, j >> 6] &= ~np.uint64(0) << np.uint64(j & 63) << ONE
 
 
 @kernel
@@ -105,38 +122,14 @@ def all_neighbours(X, eps, first, bits):
 
 @kernel
 def _lowest(word):
-    """Return the position of the lowest bit that is set, by bisection."""
-    position = 0
-    for width in (32, 16, 8, 4, 2, 1):
-        if word & ((ONE << np.uint64(width)) - ONE) == 0:
-            word >>= np.uint64(width)
-            position += width
-    return position
-
-
-@kernel
-def count_gap_bytes(bits, first):
-    """Return the number of bytes of a block as gaps."""
-    size = 0
-    for row in range(bits.shape[0]):
-        previous = first + row
-        size += 1
-        for w in range(previous >> 6, bits.shape[1]):
-            word = bits[row, w]
-            while word:
-                j = (w << 6) + _lowest(word)
-                word &= word - ONE
-                gap = j - previous
-                previous = j
-                while gap:
-                    size += 1
-                    gap >>= 7
-    return size
+    """Return the position of the lowest bit that is set."""
+    lowest_bit = word & ~(word - ONE)
+    return POSITIONS[(lowest_bit * DE_BRUIJN) >> np.uint64(58)]
 
 
 @kernel
 def write_gaps(bits, first, out):
-    """Write a block as gaps into ``out``, an array of `count_gap_bytes` bytes."""
+    """Write a block as gaps into ``out``; return the number of bytes, or -1 if they do not fit."""
     at = 0
     for row in range(bits.shape[0]):
         previous = first + row
@@ -147,14 +140,17 @@ def write_gaps(bits, first, out):
                 word &= word - ONE
                 gap = j - previous
                 previous = j
-                while gap > 127:
-                    out[at] = (gap & 127) | 128
+                while gap:
+                    if at == out.size:
+                        return -1
+                    out[at] = (gap & 127) | (128 if gap > 127 else 0)
                     gap >>= 7
                     at += 1
-                out[at] = gap
-                at += 1
+        if at == out.size:
+            return -1
         out[at] = 0
         at += 1
+    return at
 
 
 @kernel
@@ -195,14 +191,16 @@ def count_bit_bytes(n, first, stop):
 
 @kernel
 def write_bits(bits, n, first, out):
-    """Write a block as bits into ``out``, an array of `count_bit_bytes` zeros."""
+    """Write a block as bits into ``out``, an array of `count_bit_bytes` bytes."""
     at = 0
     for row in range(bits.shape[0]):
-        i = first + row
-        for j in range(i + 1, n):
-            bit = (bits[row, j >> 6] >> np.uint64(j & 63)) & ONE
-            out[at + ((j - i - 1) >> 3)] |= np.uint8(bit << np.uint64((j - i - 1) & 7))
-        at += (n - 1 - i + 7) >> 3
+        for j in range(first + row + 1, n, 8):
+            shift = np.uint64(j & 63)
+            byte = bits[row, j >> 6] >> shift
+            if shift > 56 and (j >> 6) + 1 < bits.shape[1]:
+                byte |= bits[row, (j >> 6) + 1] << (np.uint64(64) - shift)
+            out[at] = np.uint8(byte & np.uint64(255))
+            at += 1
 
 
 @kernel
@@ -212,42 +210,38 @@ def read_bits(data, n, first, bits):
         return False
     at = 0
     for row in range(bits.shape[0]):
-        i = first + row
-        for byte in range((n - 1 - i + 7) >> 3):
-            value = data[at]
+        for j in range(first + row + 1, n, 8):
+            byte = np.uint64(data[at])
             at += 1
-            for k in range(8):
-                if (value >> k) & 1:
-                    j = i + 1 + (byte << 3) + k
-                    if j >= n:
-                        return False
-                    _set(bits, row, j)
+            if j + 8 > n and byte >> np.uint64(n - j):
+                return False
+            shift = np.uint64(j & 63)
+            bits[row, j >> 6] |= byte << shift
+            if shift > 56 and byte >> (np.uint64(64) - shift):
+                bits[row, (j >> 6) + 1] |= byte >> (np.uint64(64) - shift)
     return True
 
 
 @kernel
-def count_pairs(bits):
-    """Return the number of bits that are set in each row."""
-    counts = np.zeros(bits.shape[0], np.int64)
+def list_pairs(bits):
+    """Return the number of bits set in each row, and the column (int32) of each, row by row."""
+    counts = np.empty(bits.shape[0], np.int64)
+    columns = np.empty(1024, np.int32)
+    n_pairs = 0
     for row in range(bits.shape[0]):
-        for word in bits[row]:
-            while word:
-                word &= word - ONE
-                counts[row] += 1
-    return counts
-
-
-@kernel
-def write_pairs(bits, columns):
-    """Write the column of each bit that is set into ``columns``, row by row."""
-    n_written = 0
-    for row in range(bits.shape[0]):
+        before = n_pairs
         for w in range(bits.shape[1]):
             word = bits[row, w]
+            if word and n_pairs + 64 > columns.size:
+                larger = np.empty(2 * columns.size, np.int32)
+                larger[:n_pairs] = columns[:n_pairs]
+                columns = larger
             while word:
-                columns[n_written] = (w << 6) + _lowest(word)
+                columns[n_pairs] = (w << 6) + _lowest(word)
                 word &= word - ONE
-                n_written += 1
+                n_pairs += 1
+        counts[row] = n_pairs - before
+    return counts, columns[:n_pairs].copy()
 
 
 @kernel

@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
 from fedlib.kernels.centres import sum_by_label
-from fedlib.kernels.kd_tree import build, find_around, find_nearest, squared_distance
+from fedlib.kernels.kd_tree import (
+    build,
+    find_around,
+    find_nearest,
+    sort_points,
+    squared_distance,
+)
 
 LEAF_SIZE = 16
 # Gains are whole numbers of this many bits. Their sums are exact in any order, so that equally good
@@ -76,27 +82,30 @@ def cover_in_order(X, candidates, eps, max_representatives):
 
 
 @kernel
-def _gain(X, i, j, eps, shift):
-    """Return how much less than ``eps`` the distance of two points is, in units of 2**-shift."""
+def _gain(X, i, j, eps, scale):
+    """Return how much less than ``eps`` the distance of two points is, times a power of two.
+
+    The power is the product of the pair ``scale``, because it may itself be above all floats.
+    """
     gain = max(0.0, eps - np.sqrt(squared_distance(X, i, X, j)))
-    return np.int64(np.rint(math.ldexp(gain, shift)))
+    return np.int64(np.rint(gain * scale[0] * scale[1]))
 
 
 @kernel
-def _precedes(known, i, j):
-    """Return whether point i is better than point j, or as good and earlier."""
-    return known[i] > known[j] or (known[i] == known[j] and i < j)
+def _precedes(known, rows, i, j):
+    """Return whether point i is better than point j, or as good and in an earlier row."""
+    return known[i] > known[j] or (known[i] == known[j] and rows[i] < rows[j])
 
 
 @kernel
-def _sift_down(heap, size, known, at):
+def _sift_down(heap, size, known, rows, at):
     """Restore the order of a heap, the best point first, after the point at ``at`` got worse."""
     i = heap[at]
     while 2 * at + 1 < size:
         best = 2 * at + 1
-        if best + 1 < size and _precedes(known, heap[best + 1], heap[best]):
+        if best + 1 < size and _precedes(known, rows, heap[best + 1], heap[best]):
             best += 1
-        if _precedes(known, i, heap[best]):
+        if _precedes(known, rows, i, heap[best]):
             break
         heap[at] = heap[best]
         at = best
@@ -104,11 +113,11 @@ def _sift_down(heap, size, known, at):
 
 
 @kernel
-def _make_heap(known):
+def _make_heap(known, rows):
     """Return all points as a heap, the best first."""
     heap = np.arange(known.size)
     for at in range(known.size // 2 - 1, -1, -1):
-        _sift_down(heap, known.size, known, at)
+        _sift_down(heap, known.size, known, rows, at)
     return heap
 
 
@@ -136,7 +145,11 @@ def cover_greedily(X, eps, max_representatives, min_covered):
     about twice that of searching each point's neighbourhood.
     """
     tree = build(X, LEAF_SIZE, 0.0)
-    shift = GAIN_BITS - math.frexp(eps)[1]  # the unit is a power of two: halves stay exact
+    rows = tree.order
+    tree = sort_points(tree)  # near points are near in memory
+    X = tree.points
+    shift = GAIN_BITS - math.frexp(eps)[1]  # a power of two, so halves stay exact
+    scale = math.ldexp(1.0, shift // 2), math.ldexp(1.0, shift - shift // 2)
     n = X.shape[0]
     owner = np.full(n, -1)
     chosen = np.empty(n, np.int64)
@@ -146,19 +159,19 @@ def cover_greedily(X, eps, max_representatives, min_covered):
     dyn_rep = np.zeros(n, np.int64)
     for i in range(n):
         for j in near[: find_around(tree, X, i, eps * eps, near, 0)]:
-            dyn_rep[i] += _gain(X, i, j, eps, shift)
+            dyn_rep[i] += _gain(X, i, j, eps, scale)
     known = dyn_rep.copy()
-    heap = _make_heap(known)
+    heap = _make_heap(known, rows)
     r = 0
     n_covered = 0
     while r < max_representatives and n_covered < min_covered:
         i = heap[0]
         if known[i] != dyn_rep[i]:
             known[i] = dyn_rep[i]
-            _sift_down(heap, n - r, known, 0)
+            _sift_down(heap, n - r, known, rows, 0)
             continue
         heap[0] = heap[n - r - 1]
-        _sift_down(heap, n - r - 1, known, 0)
+        _sift_down(heap, n - r - 1, known, rows, 0)
         first = n_covered
         for j in near[: find_around(tree, X, i, eps * eps, near, 0)]:
             if owner[j] < 0:
@@ -168,10 +181,12 @@ def cover_greedily(X, eps, max_representatives, min_covered):
                 n_covered += 1
         for j in covered[first:n_covered]:
             for other in near[: find_around(tree, X, j, eps * eps, near, 0)]:
-                dyn_rep[other] -= _gain(X, j, other, eps, shift)
+                dyn_rep[other] -= _gain(X, j, other, eps, scale)
         chosen[r] = i
         r += 1
-    return Cover(chosen[:r], owner, np.sqrt(squared_reach[:r]))
+    owner_by_row = np.empty(n, np.int64)
+    owner_by_row[rows] = owner
+    return Cover(rows[chosen[:r]], owner_by_row, np.sqrt(squared_reach[:r]))
 
 
 @kernel

@@ -96,7 +96,7 @@ def find_cells(sorted_keys):
 
 
 @kernel
-def find_near_cells(grid, wanted, near_start, near):
+def find_near_cells(grid, wanted, later, near_start, near):
     """Find the occupied cells near each of the ``wanted`` cells, until a buffer is full.
 
     The near cells of ``wanted[w]`` are the ranges ``near[near_start[w]:near_start[w + 1]]`` of
@@ -107,6 +107,8 @@ def find_near_cells(grid, wanted, near_start, near):
     grid : Grid
     wanted : array (n_wanted,) of int64
         Cells, ascending; at least one.
+    later : bool
+        Whether cells before the wanted one may be left out.
     near_start : array (max_wanted + 1,) of int64
         Buffer.
     near : array (max_ranges, 2) of int64
@@ -129,6 +131,8 @@ def find_near_cells(grid, wanted, near_start, near):
             return w
         key = keys[wanted[w]]
         for row in range(offsets.size):
+            if later and offsets[row] + reach[row] < 0:
+                continue
             a, b = first[row], stop[row]
             while a < keys.size and keys[a] < key + offsets[row] - reach[row]:
                 a += 1

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedlib.federated import Federated, PointsClient
 from fedlib.kmeans.flow import KMeansModel, lloyd, one_shot
-from fedlib.kmeans.local import assign, child_centres, group_means, sum_clusters
+from fedlib.kmeans.local import assign, child_centres, group_means, mean_and_squares, sum_clusters
 from fedlib.kmeans.messages import (
     MAX_COORDINATE,
     AssignCentres,
@@ -31,7 +31,7 @@ from fedlib.messages import Done, Labels
 from fedlib.protocol import Flow, handles
 from fedlib.validation import Interval, StrOptions, check_points
 
-__all__ = ["FederatedKMeans", "FederatedKMeansClient"]
+__all__ = ["FederatedKMeans", "FederatedKMeansClient", "draw_seed"]
 
 Points = NDArray[np.float64]
 
@@ -64,10 +64,7 @@ class FederatedKMeansClient(PointsClient):
 
     @handles(SummariseGroups)
     def summarise_groups(self, request: SummariseGroups) -> GroupMeans:
-        mean = np.zeros(self.n_features)
-        if len(self.X):
-            mean = self.X.mean(axis=0)
-        squares = np.square(self.X - mean).sum(axis=0)
+        mean, squares = mean_and_squares(self.X)
         means, counts = group_means(self.X, request.n_groups)
         return GroupMeans(len(self.X), mean, squares, means, counts, self.features)
 
@@ -237,7 +234,7 @@ class FederatedKMeans(Federated):
     def _flow(self) -> Flow[KMeansModel]:
         n_clusters = int(self.n_clusters)
         init = self._check_init()
-        seed = _seed(self.random_state)
+        seed = draw_seed(self.random_state)
         stop = int(self.n_init), int(self.max_iter), float(self.tol), seed
         if self.method == "one_shot":
             return one_shot(n_clusters, float(self.update_fraction), bool(self.weighted), *stop)
@@ -320,13 +317,13 @@ class FederatedKMeans(Federated):
 
 def _check_coordinates(name: str, X: Points) -> Points:
     """Return the points; raise ValueError when a coordinate is too large."""
-    largest = abs(X).max(initial=0)
+    largest = max(X.max(initial=0), -X.min(initial=0))  # abs(X) would be a copy
     if largest > MAX_COORDINATE:
         raise ValueError(f"{name} must lie within ±{MAX_COORDINATE:g}, got {largest:g}")
     return X
 
 
-def _seed(random_state: Any) -> int:
+def draw_seed(random_state: Any) -> int:
     """Return an int unchanged, and otherwise a seed that is drawn."""
     if isinstance(random_state, Integral):
         return int(random_state)

@@ -24,7 +24,7 @@ from fedlib.kmeans.messages import (
 )
 from fedlib.protocol import Flow
 
-__all__ = ["KMeansModel", "lloyd", "one_shot"]
+__all__ = ["KMeansModel", "iterate", "lloyd", "one_shot"]
 
 Points = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -113,10 +113,26 @@ def lloyd(
 ) -> Flow[KMeansModel]:
     """Return the flow of Lloyd's iteration; for the parameters see `FederatedKMeans`.
 
+    A client receives at most ``max_iter + 3`` requests.
+
+    Raises
+    ------
+    ValueError
+        As `iterate`.
+    """
+    model = yield from iterate(n_clusters, init, n_init, max_iter, tol, seed)
+    yield AssignCentres(model.centres)
+    return model
+
+
+def iterate(
+    n_clusters: int, init: Points | None, n_init: int, max_iter: int, tol: float, seed: int
+) -> Flow[KMeansModel]:
+    """Return the best model of Lloyd's iterations; the clients do not receive it.
+
     Each round iterates all starts that have not ended. A start ends with the round in which its
     centres do not move. If ``tol`` or ``max_iter`` stops it earlier, it takes part in one more
-    round, which measures the inertia of its last centres. A client receives at most
-    ``max_iter + 3`` requests.
+    round, which measures the inertia of its last centres.
 
     Raises
     ------
@@ -154,7 +170,6 @@ def lloyd(
             if shift == 0:
                 inertias[start] = measured[i]
     best = inertias.argmin()
-    yield AssignCentres(centres[best])
     return KMeansModel(centres[best], float(inertias[best]), int(n_iter[best]))
 
 

@@ -9,11 +9,19 @@ from sklearn.neighbors import KDTree
 
 from fedlib.kernels.centres import move_centres, nearest_centres, sum_by_label
 
-__all__ = ["GROUP_SIZE", "assign", "child_centres", "group_means", "sum_clusters"]
+__all__ = [
+    "GROUP_SIZE",
+    "assign",
+    "child_centres",
+    "group_means",
+    "mean_and_squares",
+    "sum_clusters",
+]
 
 Points = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
+BLOCK = 4096  # rows whose squares are added at once, in an array that stays in a cache
 GROUP_SIZE = 3  # the minimum number of points behind a mean from which starts are drawn
 
 
@@ -77,6 +85,32 @@ def child_centres(
     centres = base.copy()
     move_centres(update, centres, counts)
     return base, centres, counts
+
+
+def mean_and_squares(X: Points) -> tuple[Points, Points]:
+    """Return the mean of each feature, and the sum of the squared differences from it.
+
+    Both are 0 if there are no points.
+
+    Parameters
+    ----------
+    X : array (n_points, n_features) of float64
+
+    Returns
+    -------
+    mean, squares : array (n_features,)
+
+    Examples
+    --------
+    >>> mean_and_squares(np.array([[1.0], [3.0]]))
+    (array([2.]), array([2.]))
+    """
+    mean, squares = np.zeros(X.shape[1]), np.zeros(X.shape[1])
+    if len(X):
+        mean = X.mean(axis=0)
+    for first in range(0, len(X), BLOCK):
+        squares += np.square(X[first : first + BLOCK] - mean).sum(axis=0)
+    return mean, squares
 
 
 def group_means(X: Points, n_groups: int) -> tuple[Points, Counts]:

@@ -40,6 +40,8 @@ class LocalCentres(Message):
     """The centres of a client's clusters and the number of points in each."""
 
     discloses = "a client's centres and counts; the centre of a cluster of one point is the point"
+    row_counts = ("counts",)
+    may_omit = True
     centres: Annotated[np.ndarray, Array("float64", ("clusters", "features"), -MAX_MEAN, MAX_MEAN)]
     counts: Annotated[np.ndarray, Array("int64", ("clusters",), ge=1, le=MAX_POINTS)]
     features: FeatureNames = ()
@@ -78,6 +80,7 @@ class GroupMeans(Message):
         f"a client's number of points, their mean and spread, and means of at least {GROUP_SIZE}"
         " neighbouring points; a mean of equal points is the point"
     )
+    row_counts = ("n_points", "counts")
     n_points: Annotated[int, msgspec.Meta(ge=0, le=MAX_POINTS)]
     mean: Annotated[np.ndarray, Array("float64", ("features",), -MAX_MEAN, MAX_MEAN)]
     squares: Annotated[np.ndarray, Array("float64", ("features",), ge=0, le=MAX_SQUARES)]
@@ -116,6 +119,7 @@ class ClusterSums(Message):
     """For each start: the sums and counts of a client's points by nearest centre, the inertia."""
 
     discloses = "a client's sum and count in each cluster; the sum of a single point is the point"
+    row_counts = ("counts",)
     sums: Annotated[
         np.ndarray, Array("float64", ("starts", "clusters", "features"), ge=-1e140, le=1e140)
     ]
@@ -132,6 +136,9 @@ class SumClusters(Message):
         np.ndarray,
         Array("float64", ("starts", "clusters", "features"), -MAX_CENTRE, MAX_CENTRE),
     ]
+
+    def reply_lengths(self) -> dict[str, int]:
+        return dict(zip(("starts", "clusters", "features"), self.centres.shape, strict=True))
 
     def accept(self, reply: Message) -> Message:
         received = cast(ClusterSums, reply)
@@ -154,6 +161,7 @@ class Inertia(Message):
     """The sum of the squared distances of a client's points to their nearest centres."""
 
     discloses = "a client's sum of squared distances"
+    row_counts = ()
     inertia: Squares
 
 

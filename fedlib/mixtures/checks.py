@@ -20,7 +20,7 @@ from scipy.special import logsumexp
 
 from fedlib.agreement import Disagreement
 from fedlib.mixtures.covariances import MATRICES, expand, scatter
-from fedlib.mixtures.messages import ImprovedMixture, Mixture, ResponsibilitySums
+from fedlib.mixtures.messages import ImprovedMixture, Likelihood, Mixture, ResponsibilitySums
 from fedlib.mixtures.start import Start
 from fedlib.protocol import Replies
 
@@ -137,6 +137,12 @@ class PointsHistory:
         total = (reply.sums + reply.counts[:, np.newaxis] * mixture.means).sum(axis=0)
         return self._problem_of_points(name, reply, mixture, total)
 
+    def problem_of_likelihood(self, name: str, reply: Likelihood, mixture: Mixture) -> str | None:
+        """Return why a likelihood cannot be of a client's points; None if it can."""
+        if self.limits.get(name) is None:
+            return None if reply.n_points == 0 else "a likelihood of points that were not declared"
+        return self._problem_of_points(name, reply, mixture, None)
+
     def problem_of_improved(
         self, name: str, reply: ImprovedMixture, mixture: Mixture
     ) -> str | None:
@@ -177,7 +183,7 @@ class PointsHistory:
     def _problem_of_points(
         self,
         name: str,
-        reply: ResponsibilitySums | ImprovedMixture,
+        reply: ResponsibilitySums | ImprovedMixture | Likelihood,
         mixture: Mixture,
         total: Array64 | None,
     ) -> str | None:

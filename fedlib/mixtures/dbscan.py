@@ -231,6 +231,12 @@ class GaussianMixtureDBSCANClient(PointsClient):
         self.state = Labels(place_points(self.X, request.points, request.labels, request.eps))
         return Done()
 
+    def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
+        """Return the number of rows in each component of each cluster."""
+        if isinstance(reply, ClusterMixtures):
+            return reply.weights * np.repeat(reply.sizes, reply.n_components)
+        return super().group_sizes(request, reply)
+
 
 class GaussianMixtureDBSCAN(Federated):
     """DBSCAN on points drawn from Gaussian mixtures of the clients' clusters.

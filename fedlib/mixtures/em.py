@@ -7,6 +7,7 @@ alone, so the sums of several sets of points can be added before it.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,8 @@ __all__ = [
 ]
 
 Array64 = NDArray[np.float64]
+
+BLOCK = 4096  # points whose densities are computed at once: their arrays stay in a cache
 
 
 class Moments(NamedTuple):
@@ -86,7 +89,8 @@ def fit_mixture(
     """
     kmeans = KMeans(n_components, n_init=1, random_state=random_state).fit(X)
     centres = kmeans.cluster_centers_
-    moments = _moments(X, centres, np.eye(n_components)[kmeans.labels_], covariance_type)
+    moments = _moments(X.T, centres, np.eye(n_components)[:, kmeans.labels_])
+    moments = moments._replace(products=contract(moments.products, covariance_type))
     pooled = np.cov(X, rowvar=False, bias=True).reshape(1, X.shape[1], X.shape[1])
     covariances = contract(np.repeat(pooled, n_components, axis=0), covariance_type)
     first = maximise(centres, covariances, covariance_type, moments, reg_covar)
@@ -118,6 +122,11 @@ def improve(X: Array64, mixture: Mixture, reg_covar: float, max_iter: int, tol: 
 def sum_responsibilities(X: Array64, mixture: Mixture) -> ResponsibilitySums:
     """Return the sums over points that the M step of EM needs.
 
+    Notes
+    -----
+    The points are summed in blocks, and the blocks one after the other. The rounding error of a sum
+    of ``n`` terms is at most ``(n / BLOCK + BLOCK) * 2**-53`` times the sum of their sizes.
+
     Examples
     --------
     >>> mixture = Mixture(np.ones(1), np.array([[1.0]]), np.ones((1, 1, 1)), "full")
@@ -125,11 +134,30 @@ def sum_responsibilities(X: Array64, mixture: Mixture) -> ResponsibilitySums:
     >>> sums.counts, sums.sums, sums.products
     (array([2.]), array([[3.]]), array([[[9.]]]))
     """
-    joint = log_joint(X, mixture)
-    log_likelihoods = np.logaddexp.reduce(joint, axis=1)
-    responsibilities = np.exp(joint - log_likelihoods[:, np.newaxis])
-    moments = _moments(X, mixture.means, responsibilities, mixture.covariance_type)
-    return ResponsibilitySums(len(X), float(log_likelihoods.sum()), *moments)
+    densities = _prepare(mixture)
+    shape = mixture.means.shape
+    total = Moments(np.zeros(shape[0]), np.zeros(shape), np.zeros((*shape, shape[1])))
+    log_likelihoods = []
+    for first in range(0, len(X), BLOCK):
+        columns = np.ascontiguousarray(X[first : first + BLOCK].T)
+        joint = _log_joint_of(columns, densities)
+        log_likelihoods.append(_turn_into_responsibilities(joint))
+        for part, added in zip(total, _moments(columns, mixture.means, joint), strict=True):
+            part += added
+    products = contract(total.products, mixture.covariance_type)
+    return ResponsibilitySums(
+        len(X), math.fsum(log_likelihoods), total.counts, total.sums, products
+    )
+
+
+def _turn_into_responsibilities(joint: Array64) -> float:
+    """Overwrite a `_log_joint_of` with the responsibilities; return the log-likelihood."""
+    largest = joint.max(axis=0)
+    joint -= largest
+    np.exp(joint, out=joint)
+    densities = joint.sum(axis=0)
+    joint /= densities
+    return float((np.log(densities) + largest).sum())
 
 
 def maximise(
@@ -184,14 +212,44 @@ def log_joint(X: Array64, mixture: Mixture) -> Array64:
     >>> np.exp(log_joint(np.array([[0.0]]), mixture)) == 1 / np.sqrt(2 * np.pi)
     array([[ True]])
     """
+    densities = _prepare(mixture)
+    joint = np.empty((len(X), len(mixture.means)))
+    for first in range(0, len(X), BLOCK):
+        columns = np.ascontiguousarray(X[first : first + BLOCK].T)
+        joint[first : first + BLOCK] = _log_joint_of(columns, densities).T
+    return joint
+
+
+class _Densities(NamedTuple):
+    """The components of a mixture as `_log_joint_of` needs them."""
+
+    means: Array64  # (n_components, n_features)
+    whitening: Array64  # (n_components, n_features, n_features)
+    log_factors: Array64  # (n_components,): of the weight and the largest density
+
+
+def _prepare(mixture: Mixture) -> _Densities:
     n_components, n_features = mixture.means.shape
     matrices = expand(mixture.covariances, n_components, n_features, mixture.covariance_type)
-    joint = np.empty((len(X), n_components))
-    for k, whitening in enumerate(np.linalg.inv(np.linalg.cholesky(matrices))):
-        whitened = (X - mixture.means[k]) @ whitening.T
-        joint[:, k] = np.log(whitening.diagonal()).sum() - 0.5 * (whitened**2).sum(axis=1)
+    whitening = np.linalg.inv(np.linalg.cholesky(matrices))
+    log_factors = np.log(np.diagonal(whitening, axis1=1, axis2=2)).sum(axis=1)
+    log_factors -= 0.5 * n_features * np.log(2 * np.pi)
     with np.errstate(divide="ignore"):  # a weight may be 0
-        return joint - 0.5 * n_features * np.log(2 * np.pi) + np.log(mixture.weights)
+        return _Densities(mixture.means, whitening, log_factors + np.log(mixture.weights))
+
+
+def _log_joint_of(columns: Array64, densities: _Densities) -> Array64:
+    """Return `log_joint` of one block of points, (n_components, n_points).
+
+    ``columns`` (n_features, n_points) are the points, one feature after the other: so the sums over
+    features and components run along whole rows of an array.
+    """
+    joint = np.empty((len(densities.means), columns.shape[1]))
+    for k, (mean, whitening, log_factor) in enumerate(zip(*densities, strict=True)):
+        whitened = whitening @ (columns - mean[:, np.newaxis])
+        np.square(whitened, out=whitened)
+        joint[k] = log_factor - 0.5 * whitened.sum(axis=0)
+    return joint
 
 
 def assign_components(X: Array64, mixture: Mixture) -> NDArray[np.int64]:
@@ -199,20 +257,18 @@ def assign_components(X: Array64, mixture: Mixture) -> NDArray[np.int64]:
     return log_joint(X, mixture).argmax(axis=1).astype(np.int64)
 
 
-def _moments(
-    X: Array64, centres: Array64, weights: Array64, covariance_type: CovarianceType
-) -> Moments:
-    """Return the moments of points about the centres, for weights (n_points, n_components).
+def _moments(columns: Array64, centres: Array64, weights: Array64) -> Moments:
+    """Return the moments of points about the centres, for weights (n_components, n_points).
 
-    The moments of a cluster far from the origin about the origin would lose the digits that
-    contain its variance.
+    ``columns`` (n_features, n_points) are the points. The moments of a cluster far from the origin
+    about the origin would lose the digits that contain its variance.
     """
     n_components, n_features = centres.shape
     sums = np.empty((n_components, n_features))
     products = np.empty((n_components, n_features, n_features))
     for k, centre in enumerate(centres):
-        difference = X - centre
-        weighted = weights[:, k, np.newaxis] * difference
-        sums[k] = weighted.sum(axis=0)
-        products[k] = weighted.T @ difference
-    return Moments(weights.sum(axis=0), sums, contract(products, covariance_type))
+        difference = columns - centre[:, np.newaxis]
+        weighted = weights[k] * difference
+        sums[k] = weighted.sum(axis=1)
+        products[k] = weighted @ difference.T
+    return Moments(weights.sum(axis=1), sums, products)

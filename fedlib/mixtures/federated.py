@@ -26,7 +26,7 @@ from sklearn.mixture import GaussianMixture
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.federated import Federated, PointsClient
-from fedlib.messages import Done, Labels
+from fedlib.messages import Done, Labels, Message
 from fedlib.mixtures.covariances import CovarianceType, precisions, sklearn_shape
 from fedlib.mixtures.em import (
     assign_components,
@@ -104,6 +104,12 @@ class GaussianMixtureClient(PointsClient):
     def assign_components(self, request: AssignComponents) -> Done:
         self.state = Labels(assign_components(self.X, request))
         return Done()
+
+    def group_sizes(self, request: Message, reply: Message) -> Array64 | None:
+        """Return the number of this client's rows in each component of a mixture."""
+        if isinstance(reply, Mixture):
+            return reply.weights * len(self.X)
+        return super().group_sizes(request, reply)
 
 
 class FederatedGaussianMixture(Federated):

@@ -38,6 +38,7 @@ __all__ = [
     "MixtureModel",
     "average_mixtures",
     "federated_gaussian_mixture",
+    "fit_in_rounds",
     "step_of_em",
 ]
 
@@ -102,6 +103,33 @@ def federated_gaussian_mixture(
     ``start`` comes from `fedlib.mixtures.start.given_start`. For the other parameters see
     `FederatedGaussianMixture`.
     """
+    model, _ = yield from fit_in_rounds(
+        n_components,
+        method,
+        covariance_type,
+        reg_covar,
+        start,
+        max_rounds,
+        tol,
+        max_local_iter,
+        random_state,
+    )
+    yield AssignComponents(*parameters(model.mixture), covariance_type)
+    return model
+
+
+def fit_in_rounds(
+    n_components: int,
+    method: str,
+    covariance_type: CovarianceType,
+    reg_covar: float,
+    start: Start,
+    max_rounds: int,
+    tol: float,
+    max_local_iter: int,
+    random_state: Any,
+) -> Flow[tuple[MixtureModel, PointsHistory]]:
+    """Return the fitted model and what the clients have reported; they do not receive the model."""
     check_option("method", method, ("average", "em"))
     replies = yield IntroducePoints(n_components)
     replies = yield from settle(replies, agree_on_features)
@@ -137,8 +165,8 @@ def federated_gaussian_mixture(
         same_clients = n_points == previous
         converged = same_clients and abs(log_likelihoods[-1] - log_likelihoods[-2]) < tol
         previous = n_points
-    yield AssignComponents(*parameters(mixture), covariance_type)
-    return MixtureModel(mixture, log_likelihoods, converged, reg_covar, tol, max_rounds)
+    model = MixtureModel(mixture, log_likelihoods, converged, reg_covar, tol, max_rounds)
+    return model, history
 
 
 def _without_the_largest(

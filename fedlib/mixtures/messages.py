@@ -25,7 +25,9 @@ __all__ = [
     "ImproveMixture",
     "ImprovedMixture",
     "IntroducePoints",
+    "Likelihood",
     "LocalMixture",
+    "MeasureLikelihood",
     "Mixture",
     "PointsIntroduction",
     "ResponsibilitySums",
@@ -100,6 +102,7 @@ class PointsIntroduction(Message):
         "the number and names of the features, whether there are enough distinct points, the order"
         " of magnitude of the largest coordinate"
     )
+    row_counts = ()
     n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
     can_start: bool
     magnitude: Magnitude | None
@@ -154,6 +157,7 @@ class ResponsibilitySums(Message):
         "per component: the number, mean and covariance of a client's points; for a single point,"
         " the point itself"
     )
+    row_counts = ("n_points", "counts")
     n_points: Count
     log_likelihood: LogLikelihood
     counts: Annotated[np.ndarray, Array("float64", ("components",), ge=0, le=2.0**41)]
@@ -166,6 +170,10 @@ class SumResponsibilities(Mixture):
 
     discloses = "the Gaussian mixture of all clients' points so far"
     reply = ResponsibilitySums
+
+    def reply_lengths(self) -> dict[str, int]:
+        axes = "components", "features", "matrices", "rows", "columns"
+        return dict(zip(axes, (*self.means.shape, *self.covariances.shape), strict=True))
 
     def accept(self, reply: Message) -> Message:
         received = cast(ResponsibilitySums, reply)
@@ -220,6 +228,21 @@ class ImproveMixture(Mixture):
                 f" got {mixture.n_points}"
             )
         return reply
+
+
+class Likelihood(Message):
+    """A client's number of points, and their log-likelihood."""
+
+    discloses = "how many points a client has, and their log-likelihood"
+    n_points: Count
+    log_likelihood: LogLikelihood
+
+
+class MeasureLikelihood(Mixture):
+    """Report the number of your points, and their log-likelihood in this mixture."""
+
+    discloses = "the Gaussian mixture of all clients' points"
+    reply = Likelihood
 
 
 class AssignComponents(Mixture):

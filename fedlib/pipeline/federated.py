@@ -31,13 +31,14 @@ from fedlib.summary.federated import SummaryClient, check_bounds, check_names
 from fedlib.summary.messages import CountCategories
 from fedlib.summary.tables import TEXT, read_columns
 from fedlib.validation import Interval, StrOptions
+from fedlib.wrapping import WrappingClient
 
 __all__ = ["PREFIX", "FederatedPipeline", "PipelineClient", "check_wrapped"]
 
 PREFIX = "pipeline/"  # of the protocol's name
 
 
-class PipelineClient(SummaryClient):
+class PipelineClient(WrappingClient, SummaryClient):
     """A client that preprocesses its table and hands the result to a protocol's client.
 
     It answers the requests for statistics and `Preprocess` itself, and passes every other request
@@ -74,6 +75,8 @@ class PipelineClient(SummaryClient):
            [2]])
     """
 
+    prepares = Preprocess
+
     def __init__(self, part: Any, client_class: type[Client], **options: Any):
         self._make: Callable[..., Client] = lambda data: client_class(data, **options)  # type: ignore[call-arg]
         self._rest: tuple[Any, ...] | None = None
@@ -85,23 +88,20 @@ class PipelineClient(SummaryClient):
         super().__init__(part)
         self._wrap(np.zeros((len(self.X), 1)), np.ones(len(self.X), bool))  # checks the rest
         self.rules: Preprocess | None = None
-        self.inner: Client | None = None
 
     @property
     def state(self) -> PipelineState | None:
         """The rules and the state of the wrapped client; None before the rules arrive."""
-        if self.rules is None or self.inner is None:
+        if self.rules is None:
             return None
-        inner = b"" if self.inner.state is None else encode(self.inner.state)
-        return PipelineState(encode(self.rules), inner, self._kept)
+        return PipelineState(encode(self.rules), self._inner_state(), self._kept)
 
     @state.setter
     def state(self, state: Message | None) -> None:
         self.rules, self.inner = None, None
         if isinstance(state, PipelineState):
             self._begin(decode(state.rules, Preprocess))  # type: ignore[arg-type]
-            if state.inner:
-                self.inner.state = decode(state.inner)  # type: ignore[attr-defined]
+            self._restore_inner(state.inner)
         elif state is not None:
             raise LostState(f"PipelineClient has no PipelineState but a {type(state).__name__}")
 
@@ -109,20 +109,6 @@ class PipelineClient(SummaryClient):
     def preprocess(self, request: Preprocess) -> Done:
         self._begin(request)
         return Done()
-
-    def handle(self, request: Message) -> Message:
-        """Return the reply of this client to requests for statistics, else of the wrapped client.
-
-        Raises
-        ------
-        LostState
-            When the wrapped client is asked before the rules have arrived.
-        """
-        if type(request) in self.handlers:
-            return super().handle(request)
-        if self.inner is None:
-            raise LostState("PipelineClient has no Preprocess")
-        return self.inner.handle(request)
 
     def _begin(self, rules: Preprocess) -> None:
         """Transform the table and create the protocol's client."""
@@ -179,6 +165,9 @@ class FederatedPipeline(Federated):
         [0, 1).
     max_categories : int, default=1000
         The maximum number of categories of a column, at least 1. A client with more leaves the run.
+    min_category_count : int, default=1
+        A client withholds the categories with fewer rows, at least 1. A category that all clients
+        withhold is treated like an unknown one, so it needs ``unknown="ignore"``.
 
     Attributes
     ----------
@@ -215,6 +204,12 @@ class FederatedPipeline(Federated):
     *Cost.* Means and extremes take one round, medians and quartiles at most 8. On a transport that
     rebuilds the client for each request, the table is transformed each time.
 
+    *Unusual columns.* A constant column becomes 0. A column without values at some clients is
+    filled like any gap; one without values at all clients is an error. Numbers that are codes
+    become categories if `categorical` lists them. A client with one row takes part like any
+    other, but its mean is its row. Dates, columns that differ between clients, and too many
+    categories are errors that name the column.
+
     If a client is lost during the preprocessing, its statistics are computed again without it.
 
     Examples
@@ -242,6 +237,7 @@ class FederatedPipeline(Federated):
         "bounds": [dict, None],
         "rank_error": [Interval(Real, 0, 1, closed="left")],
         "max_categories": [Interval(Integral, 1, 2**40, closed="both")],
+        "min_category_count": [Interval(Integral, 1, 2**40, closed="both")],
     }
 
     def __init__(
@@ -256,6 +252,7 @@ class FederatedPipeline(Federated):
         bounds: Mapping[str, tuple[float, float]] | None = None,
         rank_error: float = 0.0,
         max_categories: int = 1000,
+        min_category_count: int = 1,
     ):
         self.estimator = estimator
         self.scale = scale
@@ -266,6 +263,7 @@ class FederatedPipeline(Federated):
         self.bounds = bounds
         self.rank_error = rank_error
         self.max_categories = max_categories
+        self.min_category_count = min_category_count
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -275,6 +273,11 @@ class FederatedPipeline(Federated):
     def _rules(self) -> Rules:
         if self.bounds and self.scale != "minmax":
             raise ValueError(f"bounds need scale='minmax', got scale={self.scale!r}")
+        if self.min_category_count > 1 and self.unknown == "error":
+            raise ValueError(
+                "min_category_count above 1 needs unknown='ignore', since withheld categories are"
+                f" unknown; got {self.min_category_count}"
+            )
         return Rules(
             self.scale,
             self.impute,
@@ -284,6 +287,7 @@ class FederatedPipeline(Federated):
             check_bounds(self.bounds),
             float(self.rank_error),
             int(self.max_categories),
+            int(self.min_category_count),
             getattr(self.estimator.client_class, "gaps_allowed", False),
         )
 
@@ -310,7 +314,8 @@ class FederatedPipeline(Federated):
             columns = agree_on_columns(described)
             check_columns(columns, rules)
             texts = columns.of_kind(TEXT)
-            request = CountCategories(*rules.view, texts, rules.max_categories)
+            limits = rules.max_categories, rules.min_category_count
+            request = CountCategories(*rules.view, texts, *limits)
             for name in described:
                 clients[name].handle(request)  # raises if there are too many
         for client, column in clients_with_gaps(described, rules).items():
@@ -334,6 +339,11 @@ class FederatedPipeline(Federated):
                 for labels, client in zip(self.estimator_.labels_, clients.values(), strict=True)
             ]
             del self.estimator_.labels_
+
+    def report(self) -> str:
+        """Return the result of the protocol's estimator as text."""
+        check_is_fitted(self, "model_")
+        return self.estimator_.report()
 
     @available_if(_inner_has("predict"))
     def predict(self, X: Any) -> NDArray[Any]:

@@ -45,7 +45,7 @@ class Rules(NamedTuple):
     unknown : str
     bounds : mapping of str to tuple
     rank_error : float
-    max_categories : int
+    max_categories, min_category_count : int
     gaps_allowed : bool
         Whether the protocol accepts gaps.
     """
@@ -58,6 +58,7 @@ class Rules(NamedTuple):
     bounds: Bounds
     rank_error: float
     max_categories: int
+    min_category_count: int
     gaps_allowed: bool
 
     @property
@@ -121,7 +122,9 @@ def preprocess(rules: Rules) -> Flow[Preprocess]:
             described = yield from describe(view)  # the counts include the filled gaps
     centre, spread = yield from _find_scale(view, described, columns, numbers, rules)
     texts = columns.of_kind(TEXT)
-    categories, _ = yield from find_categories(view, described, texts, rules.max_categories)
+    categories, *_ = yield from find_categories(
+        view, described, texts, rules.max_categories, rules.min_category_count
+    )
     return Preprocess(
         columns.names if columns.named else (),
         columns.kinds,

@@ -65,6 +65,7 @@ class BlurredRepresentatives(Message):
     discloses = (
         "roughly where the client's points lie and how dense they are, but none of its points"
     )
+    row_counts = ("weights",)
     representatives: Points
     weights: Weights
     features: FeatureNames = ()

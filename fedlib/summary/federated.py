@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedlib.agreement import agree_on_features
 from fedlib.federated import Federated
+from fedlib.messages import Message
 from fedlib.protocol import Client, Flow, handles
 from fedlib.summary.columns import Bounds, agree_on_columns
 from fedlib.summary.flow import TableSummary, summarise
@@ -114,21 +115,36 @@ class SummaryClient(Client):
         table = self.view(request)
         names: list[str] = []
         found: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
-        lengths = []
+        lengths, others = [], []
         for j in request.columns.tolist():
             texts = table.texts(j)
             values = texts[present(texts)].astype(str)
             categories, counts = np.unique(values, return_counts=True)
+            large = counts >= request.min_count
+            others.append(int(counts[~large].sum()))
+            categories, counts = categories[large], counts[large]
             if len(categories) > request.max_categories:
                 raise ValueError(
                     f"column {table.labels[j]!r} must have at most"
                     f" max_categories={request.max_categories} categories, got {len(categories)};"
-                    " leave it out, or set max_categories"
+                    " leave it out, or set max_categories or min_category_count"
                 )
             names += categories.tolist()
             found.append(counts.astype(np.int64))
             lengths.append(len(categories))
-        return CategoryCounts(np.array(lengths, np.int64), tuple(names), np.concatenate(found))
+        return CategoryCounts(
+            np.array(lengths, np.int64),
+            tuple(names),
+            np.concatenate(found),
+            np.array(others, np.int64),
+        )
+
+    def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
+        """Return how many rows each value in a reply describes; filled gaps do not count."""
+        if isinstance(request, SumValues | FindExtremes):
+            table = self.view(TableView(request.categorical, request.drop_gaps))
+            return table.counts[request.columns]
+        return super().group_sizes(request, reply)
 
 
 class FederatedSummary(Federated):
@@ -152,13 +168,16 @@ class FederatedSummary(Federated):
         so on.
     max_categories : int, default=1000
         The maximum number of categories of a column, at least 1. A client with more leaves the run.
+    min_category_count : int, default=1
+        A client withholds the categories with fewer rows, at least 1. Their rows are counted
+        together, as ``other`` in `to_frame`.
 
     Attributes
     ----------
     model_ : TableSummary
         All statistics.
     categories_ : dict of str to Series
-        The number of rows with each category, for every column of text.
+        The number of rows with each category, for every column of text, without those withheld.
     n_features_in_ : int
         The number of columns.
     ledger_ : Ledger
@@ -208,6 +227,7 @@ class FederatedSummary(Federated):
         "n_bins": [Interval(Integral, 0, MAX_BINS, closed="both")],
         "categorical": [list, tuple, None],
         "max_categories": [Interval(Integral, 1, 2**40, closed="both")],
+        "min_category_count": [Interval(Integral, 1, 2**40, closed="both")],
     }
 
     def __init__(
@@ -219,6 +239,7 @@ class FederatedSummary(Federated):
         n_bins: int = 10,
         categorical: Sequence[str] | None = None,
         max_categories: int = 1000,
+        min_category_count: int = 1,
     ):
         self.quantiles = quantiles
         self.rank_error = rank_error
@@ -226,6 +247,7 @@ class FederatedSummary(Federated):
         self.n_bins = n_bins
         self.categorical = categorical
         self.max_categories = max_categories
+        self.min_category_count = min_category_count
 
     def _flow(self) -> Flow[TableSummary]:
         fractions = np.array(self.quantiles, np.float64).ravel()
@@ -238,6 +260,7 @@ class FederatedSummary(Federated):
             check_bounds(self.bounds),
             int(self.n_bins),
             int(self.max_categories),
+            int(self.min_category_count),
         )
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
@@ -265,8 +288,9 @@ class FederatedSummary(Federated):
         -------
         DataFrame
             With the columns ``content`` (numbers, text or nothing), ``count``, ``missing``,
-            ``mean``, ``std``, ``min``, the quantiles, ``max``, ``categories`` (their number) and
-            ``top`` (the most frequent one).
+            ``mean``, ``std``, ``min``, the quantiles, ``max``, ``categories`` (their number),
+            ``top`` (the most frequent one) and ``other`` (the number of values whose categories
+            are withheld).
 
         Raises
         ------
@@ -288,6 +312,7 @@ class FederatedSummary(Federated):
             "max": model.maxima,
             "categories": [len(names) for names in model.categories],
             "top": np.array(tops, object),
+            "other": model.category_others,
         }
         return pd.DataFrame(columns, index=pd.Index(model.features, dtype=object))
 

@@ -70,6 +70,8 @@ class TableSummary:
         The categories of each column, sorted; none for numbers.
     category_counts : tuple of array (n_categories,) of int64
         The number of rows with each category.
+    category_others : array (n_columns,) of int64
+        The number of values whose categories clients have withheld.
     """
 
     features: tuple[str, ...]
@@ -87,6 +89,7 @@ class TableSummary:
     histograms: Counts
     categories: tuple[tuple[str, ...], ...]
     category_counts: tuple[Counts, ...]
+    category_others: Counts
 
 
 def summarise(
@@ -96,6 +99,7 @@ def summarise(
     bounds: Bounds,
     n_bins: int,
     max_categories: int,
+    min_category_count: int,
 ) -> Flow[TableSummary]:
     """Return the server flow; for the parameters see `FederatedSummary`."""
 
@@ -113,7 +117,9 @@ def summarise(
         for j, limits in given.items():
             ends[:, j] = limits
         edges, histograms = yield from _find_histograms(view, replies, ends, n_bins, given)
-        categories, counts = yield from find_categories(view, replies, texts, max_categories)
+        categories, counts, others = yield from find_categories(
+            view, replies, texts, max_categories, min_category_count
+        )
         with np.errstate(invalid="ignore", divide="ignore"):
             variances = np.where(columns.counts > 1, squares / (columns.counts - 1.0), np.nan)
         return TableSummary(
@@ -132,6 +138,7 @@ def summarise(
             histograms,
             categories,
             counts,
+            others,
         )
 
     return (yield from repeat(attempt))
@@ -224,9 +231,12 @@ def _find_histograms(
 
 
 def find_categories(
-    view: TableView, described: Replies, columns: Counts, max_categories: int
-) -> Flow[tuple[tuple[tuple[str, ...], ...], tuple[Counts, ...]]]:
+    view: TableView, described: Replies, columns: Counts, max_categories: int, min_count: int
+) -> Flow[tuple[tuple[tuple[str, ...], ...], tuple[Counts, ...], Counts]]:
     """Return the sorted categories of each column and their counts; none for all other columns.
+
+    The third array (n_columns,) has the numbers of values whose categories are withheld, which are
+    those with fewer than ``min_count`` rows at a client.
 
     Raises
     ------
@@ -235,31 +245,34 @@ def find_categories(
     """
 
     def contradiction(name: str, reply: CategoryCounts) -> str | None:
-        sums = [int(counts.sum()) for _, counts in reply.by_column()]
-        if sums != described[name].counts[columns].tolist():
+        sums = [int(counts.sum()) for _, counts in reply.by_column()] + reply.others
+        if sums.tolist() != described[name].counts[columns].tolist():
             return ".counts must sum to the number of values"
         return None
 
     pooled: list[dict[str, int]] = [{} for _ in range(n_columns(described))]
+    others = np.zeros(n_columns(described), np.int64)
     if len(columns):
-        request = CountCategories(*view, columns, max_categories)
+        request = CountCategories(*view, columns, max_categories, min_count)
         replies = yield from ask(request, described, contradiction)
         for reply in replies.values():
             for j, (categories, counts) in zip(columns, reply.by_column(), strict=True):
                 for category, count in zip(categories, counts.tolist(), strict=True):
                     pooled[j][category] = pooled[j].get(category, 0) + count
+            others[columns] += reply.others
         largest = max(columns, key=lambda j: len(pooled[j]))
         if len(pooled[largest]) > max_categories:
             label = agree_on_columns(described).names[largest]
             raise ValueError(
                 f"column {label!r} must have at most max_categories={max_categories} categories,"
-                f" got {len(pooled[largest])}; leave it out, or set max_categories"
+                f" got {len(pooled[largest])}; leave it out, or set max_categories or"
+                " min_category_count"
             )
     names = tuple(tuple(sorted(counts)) for counts in pooled)
     counted = tuple(
         np.array([counts[name] for name in sorted(counts)], np.int64) for counts in pooled
     )
-    return names, counted
+    return names, counted, others
 
 
 def _exact_sum(rows: NDArray[Any]) -> Numbers:

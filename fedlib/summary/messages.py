@@ -64,6 +64,7 @@ class ColumnDescription(Message):
     """The number of a client's rows, and the kind and number of values of each column."""
 
     discloses = "a client's number of rows, its columns and the number of gaps in each"
+    row_counts = ("n_rows", "counts")
     n_rows: Count
     kinds: Annotated[np.ndarray, Array("uint8", ("columns",), le=EMPTY)]
     counts: ColumnCounts
@@ -121,6 +122,9 @@ class SumValues(TableRequest):
     reply = ValueMoments
     columns: Positions
 
+    def reply_lengths(self) -> dict[str, int]:
+        return {"chosen": len(self.columns)}
+
     def accept(self, reply: Message) -> Message:
         _check_length("ValueMoments.means", cast(ValueMoments, reply).means, self.columns)
         return reply
@@ -130,6 +134,7 @@ class Extremes(Message):
     """The smallest and the largest value of each column; 0 for a column without values."""
 
     discloses = "a client's smallest and largest value in each column, which are values of rows"
+    extremes = True
     minima: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_MEAN, MAX_MEAN)]
     maxima: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_MEAN, MAX_MEAN)]
 
@@ -140,6 +145,9 @@ class FindExtremes(TableRequest):
     discloses = "the values that fill gaps, if there are any"
     reply = Extremes
     columns: Positions
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"chosen": len(self.columns)}
 
     def accept(self, reply: Message) -> Message:
         extremes = cast(Extremes, reply)
@@ -156,6 +164,7 @@ class BinCounts(Message):
         "the number of a client's values in each part of each interval; a part with one value"
         " encloses the value of one row"
     )
+    row_counts = ("counts",)
     counts: Annotated[np.ndarray, Array("int64", ("intervals", "bins"), ge=0, le=MAX_ROWS)]
 
 
@@ -174,6 +183,9 @@ class CountBins(TableRequest):
         if (self.low > self.high).any():
             raise MessageError("CountBins.low must be at most CountBins.high")
 
+    def reply_lengths(self) -> dict[str, int]:
+        return {"intervals": len(self.columns), "bins": self.n_bins}
+
     def accept(self, reply: Message) -> Message:
         shape, wanted = cast(BinCounts, reply).counts.shape, (len(self.columns), self.n_bins)
         if shape != wanted:
@@ -182,12 +194,20 @@ class CountBins(TableRequest):
 
 
 class CategoryCounts(Message):
-    """The categories of the columns of text, one column after the other, and their counts."""
+    """The categories of the columns of text, one column after the other, and their counts.
 
-    discloses = "every category that a client has, and the number of its rows with each"
+    ``others`` are the numbers of values of each column whose categories are withheld.
+    """
+
+    discloses = (
+        "every category that a client has, except rare ones that it withholds, and the number of"
+        " its rows with each"
+    )
+    row_counts = ("counts",)
     lengths: Annotated[np.ndarray, Array("int64", ("chosen",), ge=0, le=MAX_ROWS)]
     categories: tuple[Category, ...]
     counts: Annotated[np.ndarray, Array("int64", ("categories",), ge=1, le=MAX_ROWS)]
+    others: Annotated[np.ndarray, Array("int64", ("chosen",), ge=0, le=MAX_ROWS)]
 
     def by_column(self) -> Iterator[tuple[tuple[str, ...], NDArray[np.int64]]]:
         """Yield the categories and the counts of each column."""
@@ -196,11 +216,15 @@ class CategoryCounts(Message):
 
 
 class CountCategories(TableRequest):
-    """Count your rows with each category of some columns of text."""
+    """Count your rows with each category of some columns of text.
+
+    Withhold a category with fewer than ``min_count`` rows.
+    """
 
     reply = CategoryCounts
     columns: Positions
     max_categories: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS)]
+    min_count: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS)]
 
     def accept(self, reply: Message) -> Message:
         received = cast(CategoryCounts, reply)
@@ -212,6 +236,10 @@ class CountCategories(TableRequest):
                 f"CategoryCounts.lengths must be at most {self.max_categories},"
                 f" got {received.lengths.max()}"
             )
+        if (received.counts < self.min_count).any():
+            raise MessageError(f"CategoryCounts.counts must be at least {self.min_count}")
+        if self.min_count == 1 and received.others.any():
+            raise MessageError("CategoryCounts.others must be 0 if no category is withheld")
         for categories, _ in received.by_column():
             if list(categories) != sorted(set(categories)):
                 raise MessageError("CategoryCounts.categories must be distinct and sorted")

@@ -174,6 +174,9 @@ def read_columns(X: Any) -> RawTable:
     >>> table.columns[0], table.columns[1], table.counts
     (array([41., nan]), array(['m', 'f'], dtype=object), array([1, 2]))
     """
+    if isinstance(X, pd.DataFrame) and not X.columns.is_unique:
+        repeated = X.columns[X.columns.duplicated()].unique()
+        raise ValueError(f"the names of columns must be unique, got repeated {list(repeated)}")
     features = feature_names(X)
     frame = X if isinstance(X, pd.DataFrame) else _frame(X)
     if frame.shape[1] == 0:

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, is_dataclass
 from functools import partial
+from itertools import chain
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedlib.journal import Place
 from fedlib.ledger import Ledger
 from fedlib.messages import decode, encode
 from fedlib.protocol import Client, serve
+from fedlib.threads import one_thread
 
 __all__ = ["InProcess"]
 
@@ -38,6 +43,8 @@ class InProcess:
         The exception of each client whose last reply was a failure.
     ledger : Ledger or None
         The ledger of the current run.
+    journaled : bool
+        Whether the run has a journal.
 
     Raises
     ------
@@ -57,18 +64,30 @@ class InProcess:
     def __init__(self, clients: Mapping[str, Client], n_jobs: int | None = None):
         self._clients = dict(clients)
         self.clients: Sequence[str] = list(self._clients)
+        for name, client in self._clients.items():
+            client.enter(name, len(self._clients))
         self._errors: dict[str, BaseException] = {}
         self.errors: Mapping[str, BaseException] = self._errors
         self.ledger: Ledger | None = None
+        self.journaled = False
         if n_jobs is not None and n_jobs < 1:
             raise ValueError(f"n_jobs must be at least 1, got {n_jobs}")
-        workers = min(n_jobs or os.cpu_count() or 1, max(1, len(self._clients)))
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="client")
+        self._n_workers = min(n_jobs or os.cpu_count() or 1, max(1, len(self._clients)))
+        self._pool = ThreadPoolExecutor(self._n_workers, thread_name_prefix="client")
 
     def exchange(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """Deliver the requests and return each client's reply or `Failure`."""
-        replies = self._pool.map(self._serve, requests.keys(), requests.values())
-        return dict(zip(requests, replies, strict=True))
+        # One task per thread and not per client: handing over a task takes longer than a short
+        # reply.
+        waiting = iter(requests.items())
+        tasks = [waiting] * min(self._n_workers, len(requests))
+        replies = dict(chain.from_iterable(self._pool.map(self._serve_all, tasks)))
+        return {name: replies[name] for name in requests}
+
+    def _serve_all(self, waiting: Iterator[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+        """Serve the clients that no other thread has taken from the iterator yet."""
+        with one_thread():  # set once for all of them
+            return [(name, self._serve(name, request)) for name, request in waiting]
 
     def _serve(self, name: str, request: bytes) -> bytes:
         self._errors.pop(name, None)
@@ -96,7 +115,22 @@ def _data_digest(client: Client) -> str:
     """Return a digest of everything in a client's data that a reply can depend on."""
     digest = hashlib.sha256(repr((type(client).__name__, client.passive, client.features)).encode())
     for name, value in sorted(vars(client).items()):
-        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-            digest.update(repr((name, value.dtype.str, value.shape)).encode())
-            digest.update(np.ascontiguousarray(value).data.cast("B") if value.size else b"")
+        for place, array in _arrays(name, value):
+            digest.update(repr((place, array.dtype.str, array.shape)).encode())
+            if array.dtype.hasobject:  # text, and gaps in it
+                digest.update(repr(array.tolist()).encode())
+            elif array.size:
+                digest.update(np.ascontiguousarray(array).data.cast("B"))
     return digest.hexdigest()[:16]
+
+
+def _arrays(place: str, value: object) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the arrays in a value, also those in a sequence or a table, and their places."""
+    if isinstance(value, np.ndarray):
+        yield place, value
+    elif isinstance(value, tuple | list):
+        for i, item in enumerate(value):
+            yield from _arrays(f"{place}[{i}]", item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _arrays(f"{place}.{field.name}", getattr(value, field.name))

@@ -43,7 +43,7 @@ def verify(modules):
 @pytest.fixture(scope="module")
 def records(claim_records):
     """Return all records, as if one page had a cell that is the place of one claim."""
-    return claim_records.records({"K:sse:kmeans:SSE": ["notebooks/kmeans"]})
+    return claim_records.records({"K-sse-kmeans-SSE": ["notebooks/kmeans"]})
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_names_are_stable(claim_ids):
 def test_a_link_escapes_its_text_and_needs_a_name(claim_ids):
     assert claim_ids.link("a < b", "") == "a &lt; b"
     assert claim_ids.link("", "P:claim:1") == ""
-    assert 'id="P:claim:1"' in claim_ids.link("1", "P:claim:1", place=True)
+    assert 'id="P-claim-1"' in claim_ids.link("1", "P:claim:1", place=True)
 
 
 def test_records_have_the_form_of_the_schema(claim_records, records):
@@ -159,11 +159,14 @@ def test_pages_of_the_sources_are_of_known_places(records):
     assert without == {"K", "P"}  # a web page, and a text without page numbers
 
 
-def test_the_table_has_one_row_per_claim_and_links_back(claim_records, records, by_name):
+def test_the_table_has_one_row_per_claim_and_links_back(claim_ids, claim_records, records, by_name):
     html = claim_records.table(records)
-    assert re.findall('<tr id="([^"]+)"', html) == [record["id"] for record in records]
+    anchors = re.findall('<tr id="([^"]+)"', html)
+    assert anchors == [claim_ids.anchor(record["id"]) for record in records]
+    assert len(set(anchors)) == len(anchors)
+    assert not re.search("[^A-Za-z0-9_-]", "".join(anchors))  # safe in CSS selectors
     shown = claim_records.show(by_name["K:sse:kmeans:SSE"])
-    assert 'href="../notebooks/kmeans.html#K:sse:kmeans:SSE"' in shown  # the cell
+    assert 'href="../notebooks/kmeans.html#K-sse-kmeans-SSE"' in shown  # the cell
     shown = claim_records.show(by_name["K:sse:federated_kmeans:SSE"])
     assert 'href="../notebooks/kmeans.html#k-table-sse"' in shown  # no cell: the table
 
@@ -171,7 +174,7 @@ def test_the_table_has_one_row_per_claim_and_links_back(claim_records, records, 
 def test_places_are_found_in_executed_notebooks(claim_ids, claim_records, tmp_path):
     html = claim_ids.link("1", "P:claim:1", place=True) + claim_ids.link("2", "P:claim:2")
     (tmp_path / "some.ipynb").write_text(json.dumps({"cells": [{"outputs": [html]}]}))
-    assert claim_records.places(tmp_path) == {"P:claim:1": ["notebooks/some"]}
+    assert claim_records.places(tmp_path) == {"P-claim-1": ["notebooks/some"]}
 
 
 def test_the_command_writes_the_records_and_the_table(

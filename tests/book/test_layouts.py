@@ -132,7 +132,7 @@ def test_a_printed_number_is_a_link_to_its_claim_and_its_place(layouts):
     shown = layouts.as_printed(pd.DataFrame([row]), ["method"], ["metric"])
     assert shown.data.loc["kmeans", "SSE"].startswith("1362.1960103577223 | 1362.19")
     [link] = re.findall(r"<td[^>]*>(.*)</td>", shown.to_html())
-    assert link.startswith('<a class="claim" id="K:sse:kmeans:SSE" href="../book/claims.html#K:sse')
+    assert link.startswith('<a class="claim" id="K-sse-kmeans-SSE" href="../book/claims.html#K-sse')
     assert ">1362.1960103577223</a> | 1362.19" in link
 
 

@@ -299,7 +299,7 @@ def test_one_class_is_not_enough(label):
         FederatedXGBClassifier(**SOFTPROB).fit([([[1.0], [2.0]], [label, label])])
 
 
-def test_a_third_class_needs_the_other_objective():
+def test_two_classes_are_not_three():
     X, y = make_three()
-    with pytest.raises(ValueError, match="2 classes; the clients have 3.*multi:softprob"):
+    with pytest.raises(ValueError, match="2 classes; the clients have 3"):
         FederatedXGBClassifier().fit(InProcess({"A": BoostingClient((X, y))}))

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "book" / "run_at_real_sites.md"
 ANSWER = 60  # seconds after which a test that still waits has failed
 SITES = ("0", "1", "2")
+WITHOUT_LABELS = ("clustering-score", "evaluation", "suggest", "summary")
 HORIZONTAL = ["serve", "horizontal-dbscan", "--cell-size", "0.5", "--min-samples", "4"]
 
 
@@ -51,6 +52,11 @@ def heights():
     return [part.assign(height=part["x"] + part["y"]) for part in rows()]
 
 
+def predictions():
+    """Return three sites' probabilities with a class each."""
+    return [part[["kind"]].assign(p=(part["x"] % 1)) for part in classes()]
+
+
 class Case(NamedTuple):
     """How one protocol is tested: its parameters, its data, and the options of the sites."""
 
@@ -80,7 +86,12 @@ CASES = {
     "kmeans": Case({"n_clusters": 3, "random_state": 0}),
     "gaussian-mixture": Case({"n_components": 3, "random_state": 0}),
     "gaussian-mixture-dbscan": Case({**DENSITY, "n_components": 3, "random_state": 0}),
+    "clustering-score": Case({"min_group_size": 2}, classes, "--target kind", target="kind"),
+    "evaluation": Case({"n_bins": 5}, predictions, "--target kind", target="kind"),
     "summary": Case({"rank_error": 0.1, "n_bins": 4}),
+    "suggest": Case({"min_samples": 4, "tolerance": 0.5}),
+    "kmeans-selection": Case({"max_clusters": 3, "n_init": 1, "random_state": 0}),
+    "gaussian-mixture-selection": Case({"max_components": 3, "random_state": 0}),
     "xgboost": Case({"n_trees": 3, "n_candidates": 4}, classes, "--target kind", target="kind"),
     "xgb-regressor": Case(
         {"n_trees": 2, "max_depth": 2}, heights, "--target height", target="height"
@@ -162,7 +173,7 @@ class Command:
 def serving(command, *options, protocol=HORIZONTAL, bind="127.0.0.1:0"):
     """Start a server; return it and its address."""
     server = command(*protocol, "--tokens", "tokens/clients.json", "--bind", bind, *options)
-    return server, server.prints(r"at (https?://\S+)")[1]
+    return server, server.prints(r"at (https?://[^\s\"]+)")[1]
 
 
 def joining(command, url, name, *options):
@@ -190,7 +201,7 @@ def site_arguments(name):
     for i, data in enumerate(case.data()):
         data.to_csv(f"{i}.csv", index=False)
         given = ["--data", f"{i}.csv", "--token-file", f"tokens/{i}.token"]
-        if name != "summary":  # which assigns no labels
+        if name not in WITHOUT_LABELS:
             given += ["--labels-out", f"labels-{i}.csv"]
         arguments.append([*given, *case.join.format(site=i).split()])
     return arguments

@@ -24,7 +24,7 @@ FILES = {
         ("empty.csv", "cannot be read"),
         ("good.csv --columns a,c", "there is no column c; the columns are id, a, b"),
         ("good.csv --target kind", "there is no column kind"),
-        ("good.csv --protocol xgboost", "xgboost learns classes: name the column that has them"),
+        ("good.csv --protocol xgboost", "xgboost needs a class or label per row: name the column"),
         ("good.csv --protocol vertical-dbscan --ids id", "key must be 16 to 64 secret bytes"),
         (
             "good.csv --protocol horizontal-dbscan --n-jobs 2",

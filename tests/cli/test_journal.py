@@ -133,7 +133,7 @@ def test_every_protocol_survives(name, server, sites, command, site, bind):
 
 
 def test_an_interrupted_server_is_continued(command, site, bind):
-    """Its sites are not told that the run is over; they wait for the server to come back."""
+    """Its sites receive no outcome; they call until the server is back."""
     server, url = serving(command, *JOURNAL, *PATIENT, bind=bind)
     sites = [joining(command, url, name, "--patience", ANSWER) for name in SITES[:2]]
     server.prints("2 of 3 clients joined")

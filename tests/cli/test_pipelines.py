@@ -9,7 +9,7 @@ from cli_helpers import HORIZONTAL, SITES, invoke, joining, refuse, rows, servin
 
 from fedlib import FederatedPipeline, FederatedSummary, HorizontalDBSCAN, models
 
-pytest.importorskip("flask")
+pytest.importorskip("starlette")
 
 RULES = ["--scale", "standard", "--impute", "median", "--encode", "one_hot"]
 NAME = "pipeline/horizontal-dbscan"
@@ -75,6 +75,9 @@ def test_a_summary_of_raw_tables(command, raw_site):
     parts = [part.replace({"sex": {"": None}}) for part in tables()]
     here = FederatedSummary(categorical=["y"]).fit(parts).to_frame()
     pd.testing.assert_frame_equal(models.load("summary.json").to_frame(), here)
+    table = server.output[server.output.index("content") :].splitlines()
+    kinds = [line.split()[:2] for line in table[1:4]]
+    assert kinds == [["x", "numbers"], ["y", "text"], ["sex", "text"]]
 
 
 def test_a_site_names_the_pipeline_to_join_with_raw_rows(raw_site):
@@ -83,10 +86,22 @@ def test_a_site_names_the_pipeline_to_join_with_raw_rows(raw_site):
     assert "column 'sex' has no value in row 3; text and gaps need a run that preprocesses" in error
     assert "--protocol pipeline/NAME" in error
     error = refuse(*arguments, "--protocol", "pipeline/kmean", code=2)
-    assert "or pipeline/ and one of them; got 'pipeline/kmean'" in error
+    assert "or pipeline/ or aligned/ and one of them; got 'pipeline/kmean'" in error
 
 
 def test_the_rules_are_checked_before_the_server_listens(raw_site):
     arguments = [*HORIZONTAL, "--tokens", "tokens/clients.json", "--scale", "minmax"]
     assert "bounds of 'x' must be two" in refuse(*arguments, "--bounds", "x=2:1", code=2)
     assert "'ordinal' is not one of" in refuse(*arguments, "--encode", "ordinal", code=2)
+
+
+def test_the_server_warns_of_scales_in_one_line(command, site):
+    """The remedy is in the warning; the run goes on."""
+    for name, part in zip(SITES, rows(), strict=True):
+        part.assign(x=part["x"] / 100, y=part["y"] * 100).to_csv(f"{name}.csv", index=False)
+    server, url = serving(command)
+    for one in (*(joining(command, url, name) for name in SITES), server):
+        one.ends()
+    (line,) = (line for line in server.output.splitlines() if line.startswith("warning: "))
+    assert line.startswith("warning: feature 'y' extends over ")
+    assert line.endswith("for example with FederatedPipeline(..., scale='standard')")

@@ -5,7 +5,7 @@ import re
 import pytest
 from cli_helpers import PAGE, invoke
 
-from fedlib import FederatedPipeline
+from fedlib import AlignedRows, FederatedPipeline
 from fedlib.cli.protocols import messages_of
 from fedlib.federated import protocols
 from fedlib.pipeline import Preprocess
@@ -29,6 +29,17 @@ def test_the_messages_of_a_pipeline_are_listed():
         assert f"  site    {reply.__name__}: {reply.discloses}\n" in part
     shown = PAGE.read_text(encoding="utf-8")
     assert f"`Preprocess`, which discloses {Preprocess.discloses.partition(': ')[2]}" in shown
+
+
+def test_the_messages_of_alignment_are_listed():
+    output = invoke("protocols")
+    part = output[output.index("aligned/NAME: A protocol for different columns") :]
+    shown = PAGE.read_text(encoding="utf-8")
+    for request, reply in messages_of(AlignedRows):
+        assert f"  server  {request.__name__}: {request.discloses}\n" in part
+        assert f"  site    {reply.__name__}: {reply.discloses}\n" in part
+        assert f"`{request.__name__}`, which discloses {request.discloses}" in shown
+        assert reply.discloses in shown
 
 
 def test_the_names_alone():

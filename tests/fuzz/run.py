@@ -12,7 +12,8 @@ import tempfile
 def main(target, seconds, folder=None):
     import atheris  # in an environment of its own
 
-    with atheris.instrument_imports(include=["fedlib.messages", "fedlib.transports.http.sessions"]):
+    modules = ["fedlib.messages", "fedlib.transports.http"]
+    with atheris.instrument_imports(include=modules):
         from targets import CORPUS, TARGETS
     with tempfile.TemporaryDirectory() as temporary:
         options = [f"-max_total_time={seconds}", "-max_len=4096", "-timeout=10", "-verbosity=0"]

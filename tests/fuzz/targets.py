@@ -9,6 +9,7 @@ from fedlib.messages import MessageError, decode, encode
 TESTS = Path(__file__).parents[1]
 CORPUS = Path(__file__).parent / "corpus"
 
+call_endpoints = runpy.run_path(str(Path(__file__).with_name("http_target.py")))["call_endpoints"]
 protocols()  # registers the messages of all protocols
 RandomRun = runpy.run_path(str(TESTS / "transports" / "http" / "test_sessions_random.py"))[
     "RandomRun"
@@ -53,4 +54,4 @@ def drive_sessions(data):
         machine.the_state_agrees_with_its_details()
 
 
-TARGETS = {"decode": decode_message, "sessions": drive_sessions}
+TARGETS = {"decode": decode_message, "sessions": drive_sessions, "http": call_endpoints}

@@ -84,6 +84,19 @@ def test_core_points_of_large_cells(weights):
         assert cells.n_core.tolist() == [cells.core[:300].sum(), cells.core[300:].sum()]
 
 
+@pytest.mark.parametrize(
+    ("weights", "dense"), [((), [False, True]), (np.array([3, 3, 1, 1, 1]), [True, False])]
+)
+def test_dense_cells_by_hand(weights, dense):
+    """Of cells with two and three points, those of weight 5, or of 3 points, need no search."""
+    parts = [np.array([[0.0], [0.1]]), np.array([[5.0], [5.1], [5.2]])]
+    cells = make_cells(parts, np.full(5, 1.0), weights)
+    cells.core[:] = False
+    min_samples = 5.0 if len(weights) else 3.0
+    assert density.find_dense(cells, 0, 2, min_samples).tolist() == dense
+    assert cells.core.tolist() == [dense[0]] * 2 + [dense[1]] * 3
+
+
 def test_a_cell_near_a_later_share_is_marked():
     """Cells 0 and 1 are joined. Cell 2, near both, is left out, so both are marked."""
     parts = [np.array([[0.0]]), np.array([[0.5]]), np.array([[1.0]])]

@@ -37,9 +37,8 @@ def blocks(draw):
 
 
 def as_gaps(bits, first):
-    data = np.empty(kernels.count_gap_bytes(bits, first), np.uint8)
-    kernels.write_gaps(bits, first, data)
-    return data
+    data = np.empty(10 * bits.shape[0] * (64 * bits.shape[1] + 1), np.uint8)
+    return data[: kernels.write_gaps(bits, first, data)]
 
 
 def as_bits(bits, n, first):
@@ -70,6 +69,15 @@ def test_gaps_by_hand():
     bits[0, 0] = 1 << 1
     bits[0, 3] = 1 << (200 - 192)
     assert as_gaps(bits, 0).tolist() == [1, (199 & 127) | 128, 1, 0, 0]
+
+
+@given(blocks())
+def test_gaps_are_written_only_if_they_fit(block):
+    """They are written into exactly enough bytes, and not into one byte less."""
+    _, first, *_, bits = block
+    size = len(as_gaps(bits, first))
+    assert kernels.write_gaps(bits, first, np.empty(size, np.uint8)) == size
+    assert kernels.write_gaps(bits, first, np.empty(size - 1, np.uint8)) == -1
 
 
 @given(blocks(), st.data())
@@ -105,11 +113,9 @@ def test_bits_beyond_the_last_row_are_rejected():
 
 @given(blocks())
 def test_pairs_are_the_bits_set(block):
-    """Counting and writing pairs returns the rows and columns of the set bits in order."""
+    """Listing pairs returns the rows and columns of the set bits in order."""
     *_, expected, bits = block
-    counts = kernels.count_pairs(bits)
-    columns = np.empty(counts.sum(), np.int32)
-    kernels.write_pairs(bits, columns)
+    counts, columns = kernels.list_pairs(bits)
     expected_rows, expected_columns = np.nonzero(expected)
     np.testing.assert_array_equal(np.repeat(np.arange(len(bits)), counts), expected_rows)
     np.testing.assert_array_equal(columns, expected_columns)

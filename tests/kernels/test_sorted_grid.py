@@ -40,9 +40,12 @@ def test_keys_by_hand():
     assert keys.tolist() == [0, 10, 12]
 
 
-@given(st.integers(0, 2**32), st.integers(1, 40), st.integers(25, 60))
-def test_near_cells_by_brute_force(seed, n, n_ranges):
-    """Cells at most two apart along each feature, for any size of the buffer."""
+@given(st.integers(0, 2**32), st.integers(1, 40), st.integers(25, 60), st.booleans())
+def test_near_cells_by_brute_force(seed, n, n_ranges, later):
+    """Cells at most two apart along each feature, for any size of the buffer.
+
+    With ``later``, this is promised only for later cells, and no other cell is added.
+    """
     rng = np.random.default_rng(seed)
     cells = np.unique(rng.integers(0, 9, (n, 3)), axis=0)
     strides = np.array([11 * 11, 11, 1])
@@ -54,10 +57,13 @@ def test_near_cells_by_brute_force(seed, n, n_ranges):
     near_start, near = np.empty(8, np.int64), np.empty((n_ranges, 2), np.int64)
     done = 0
     while done < len(wanted):
-        n_done = sorted_grid.find_near_cells(grid, wanted[done:], near_start, near)
+        n_done = sorted_grid.find_near_cells(grid, wanted[done:], later, near_start, near)
         assert n_done >= 1
         for w in range(n_done):
             for a, b in near[near_start[w] : near_start[w + 1]]:
                 near_pairs[done + w, a:b] = True
         done += n_done
-    np.testing.assert_array_equal(near_pairs, expected[wanted])
+    expected = expected[wanted]
+    assert not (near_pairs & ~expected).any()
+    promised = (np.arange(len(cells)) >= wanted[:, None]) | (not later)
+    np.testing.assert_array_equal(near_pairs & promised, expected & promised)

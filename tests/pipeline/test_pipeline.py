@@ -201,7 +201,7 @@ def test_over_flower():
 
 
 def test_over_http(tmp_path):
-    pytest.importorskip("flask")
+    pytest.importorskip("starlette")
     from concurrent.futures import ThreadPoolExecutor
 
     from fedlib.transports.http import HTTP, digest, join, new_token
@@ -407,6 +407,15 @@ def test_estimators_by_name():
 def test_bad_parameters(parameters, message):
     with pytest.raises(ValueError, match=message):
         FederatedPipeline(**{"estimator": GRID, **parameters}).protocol()
+
+
+def test_rare_categories_have_no_column():
+    """A category that every client withholds is treated like an unknown one."""
+    parts = [pd.DataFrame({"town": list("aab")}), pd.DataFrame({"town": list("aaac")})]
+    model = FederatedPipeline(GRID, encode="one_hot", min_category_count=2).fit(parts)
+    assert model.transform(parts[0])["town_a"].tolist() == [1, 1, 0]
+    with pytest.raises(ValueError, match="min_category_count above 1 needs unknown='ignore'.*2"):
+        FederatedPipeline(GRID, unknown="error", min_category_count=2).protocol()
 
 
 # Data that do not fit the rules: an error before the first message

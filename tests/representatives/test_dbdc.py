@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.base import clone
@@ -31,12 +31,26 @@ def as_lists(labels):
     return [part.tolist() for part in labels]
 
 
-def distances(X, Y):
-    """Return all distances, rounded as in the kernels."""
+def squared_distances(X, Y):
+    """Return all squared distances, rounded as in the kernels."""
     total = np.zeros((len(X), len(Y)))
     for x, y in zip(X.T, Y.T, strict=True):
         total += (x[:, None] - y) ** 2
-    return np.sqrt(total)
+    return total
+
+
+def within(X, Y, eps):
+    """Return which points of X are within eps of which points of Y.
+
+    As in the kernels, squares are compared. A root can be rounded to eps although its square is
+    larger: (0.2, 0.3) and (-0.1, -0.1) are 0.5 apart, and their squared distance is above 0.25.
+    """
+    return squared_distances(X, Y) <= eps * eps
+
+
+def distances(X, Y):
+    """Return all distances, rounded as in the kernels."""
+    return np.sqrt(squared_distances(X, Y))
 
 
 # Examples by hand -------------------------------------------------------------------------------
@@ -138,6 +152,7 @@ def problems(draw, max_points=60):
 
 
 @given(problems())
+@example((np.array([[0.2, 0.3], [-0.1, -0.1]]), 0.5, 1))
 def test_specific_core_points(problem):
     """They are core points, no two within eps, and every core point is within eps of one of them.
 
@@ -145,7 +160,7 @@ def test_specific_core_points(problem):
     for rounding.
     """
     X, eps, min_samples = problem
-    near = distances(X, X) ** 2 <= eps**2
+    near = within(X, X, eps)
     core = near.sum(axis=1) >= min_samples
     chosen, radii = specific_core_points(X, core, eps)
     assert core[chosen].all()
@@ -157,14 +172,14 @@ def test_specific_core_points(problem):
 
 
 @given(problems(), st.sampled_from(LOCAL_MODELS))
+@example((np.array([[0.2, 0.3], [-0.1, -0.1]]), 0.5, 2), "core")
 def test_a_cluster_is_never_lost(problem, local_model):
     """With one client, every point of DBSCAN's clusters is reached, so none becomes noise."""
     X, eps, min_samples = problem
     model = DBDC(eps, min_samples, local_model=local_model).fit([X])
     # A slightly larger eps, as many distances on the lattice equal eps except for rounding.
     central = DBSCAN(eps=eps * (1 + 1e-9), min_samples=min_samples).fit_predict(X)
-    near = distances(X, X)
-    if not ((near > eps) & (near <= eps * (1 + 1e-9))).any():
+    if not (within(X, X, eps * (1 + 1e-9)) & ~within(X, X, eps)).any():
         assert (model.labels_[0][central >= 0] >= 0).all()
         assert (model.representative_labels_ >= 0).all()
 
@@ -177,7 +192,7 @@ def test_clusters_of_representatives(problem, data, deal):
     places = model.representatives_
     if len(places):
         linked = DBSCAN(eps=2, min_samples=2, metric="precomputed").fit_predict(
-            np.where(distances(places, places) ** 2 <= (2 * eps) ** 2, 1.0, 3.0)
+            np.where(within(places, places, 2 * eps), 1.0, 3.0)
         )
         alone = linked < 0
         linked[alone] = len(places) + np.arange(alone.sum())

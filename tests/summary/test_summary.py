@@ -172,6 +172,20 @@ def test_codes_are_categories_if_they_are_listed():
     assert FederatedSummary(categorical=[0]).fit([[[1], [7]]]).categories_["0"].tolist() == [1, 1]
 
 
+def test_rare_categories_are_withheld():
+    """Site 0 has Ulm once, which it withholds; site 1 has it twice."""
+    parts = [[["Ulm"], ["Oslo"], ["Oslo"]], [["Ulm"], ["Ulm"], ["Bonn"], [None]]]
+    recorder = Recorder(clients(A=parts[0], B=parts[1]))
+    model = FederatedSummary(min_category_count=2).fit(recorder)
+    assert model.categories_["0"].to_dict() == {"Oslo": 2, "Ulm": 2}
+    assert model.to_frame().loc["0", ["count", "other"]].tolist() == [6, 2]
+    assert b"Bonn" not in recorder.all_bytes
+    assert b"Ulm" not in encode(recorder.exchanges[-1].replies["A"])
+    ids = [[f"{i}"] for i in range(3000)]
+    many = FederatedSummary(min_category_count=2).fit([ids])
+    assert many.to_frame().loc["0", ["categories", "other"]].tolist() == [0, 3000]
+
+
 def test_columns_without_values():
     """At one client they agree with anything; at all clients they have no statistics."""
     parts = [
@@ -360,6 +374,7 @@ LIES = {
     "other counts in later bins": ("BinCounts", lambda: at(4, plus_one("counts"))),
     "more values in a histogram": ("BinCounts", lambda: at(9, plus_one("counts", 12))),
     "other counts of categories": ("CategoryCounts", lambda: plus_one("counts")),
+    "values that it withholds": ("CategoryCounts", lambda: plus_one("others")),
     "a category twice": (
         "CategoryCounts",
         lambda: lambda r: {"categories": ["f"] * len(r["categories"])},
@@ -425,6 +440,10 @@ KEYS = np.array([0, 0], np.uint64)
 COUNTS = np.array([1, 1])
 
 
+def categories(lengths, names, counts, others=0):
+    return CategoryCounts(lengths, tuple(names), counts, 0 * lengths + others)
+
+
 @pytest.mark.parametrize(
     ("request_", "reply"),
     [
@@ -435,17 +454,13 @@ COUNTS = np.array([1, 1])
         (FindExtremes(*VIEW, COLUMNS), Extremes(np.zeros(3), np.zeros(3))),
         (FindExtremes(*VIEW, COLUMNS), Extremes(np.ones(2), np.zeros(2))),
         (CountBins(*VIEW, COLUMNS, KEYS, KEYS, 3), BinCounts(np.zeros((2, 2), np.int64))),
-        (CountCategories(*VIEW, COLUMNS, 9), CategoryCounts(COUNTS[:1], ("a",), COUNTS[:1])),
-        (CountCategories(*VIEW, COLUMNS, 9), CategoryCounts(COUNTS, ("a",), COUNTS[:1])),
-        (CountCategories(*VIEW, COLUMNS, 9), CategoryCounts(COUNTS, ("a", "b", "c"), COUNTS)),
-        (
-            CountCategories(*VIEW, COLUMNS, 1),
-            CategoryCounts(2 * COUNTS, tuple("abab"), np.ones(4, int)),
-        ),
-        (
-            CountCategories(*VIEW, COLUMNS, 2),
-            CategoryCounts(2 * COUNTS, tuple("abba"), np.ones(4, int)),
-        ),
+        (CountCategories(*VIEW, COLUMNS, 9, 1), categories(COUNTS[:1], "a", COUNTS[:1])),
+        (CountCategories(*VIEW, COLUMNS, 9, 1), categories(COUNTS, "a", COUNTS[:1])),
+        (CountCategories(*VIEW, COLUMNS, 9, 1), categories(COUNTS, "abc", COUNTS)),
+        (CountCategories(*VIEW, COLUMNS, 1, 1), categories(2 * COUNTS, "abab", np.ones(4, int))),
+        (CountCategories(*VIEW, COLUMNS, 2, 1), categories(2 * COUNTS, "abba", np.ones(4, int))),
+        (CountCategories(*VIEW, COLUMNS, 9, 2), categories(COUNTS, "ab", COUNTS)),
+        (CountCategories(*VIEW, COLUMNS, 9, 1), categories(COUNTS, "ab", COUNTS, 1)),
     ],
 )
 def test_impossible_replies_are_refused(request_, reply):

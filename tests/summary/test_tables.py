@@ -91,7 +91,7 @@ def test_other_content_is_refused(column, message):
     [
         ([1.0, 2.0], "X must be a table with 2 axes, rows and columns, got 1"),
         (np.zeros((2, 0)), "the table has no columns"),
-        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "Expected unique column names"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "columns must be unique, got repeated .*a"),
     ],
 )
 def test_what_is_no_table_is_refused(X, message):

@@ -35,6 +35,7 @@ from flwr.supercore import telemetry
 from fedlib.transports.flower.app import client_app
 from fedlib.transports.flower.fin import FIN, FINResult
 from fedlib.transports.flower.grid import GridInProcess
+from fedlib.transports.flower.log import show_errors_in_one_line
 from fedlib.transports.flower.transport import Flower, PartitionError
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "PartitionError",
     "ServerApp",
     "client_app",
+    "show_errors_in_one_line",
 ]
 
 telemetry.FLWR_TELEMETRY_ENABLED = os.environ["FLWR_TELEMETRY_ENABLED"]  # if it was read before

@@ -81,6 +81,7 @@ def _answer(
         )
     client = make_client(context)
     client.passive = client.passive or _is_passive(context)
+    client.enter(str(context.node_config.get("partition-id", "")), received.get("clients"))
     if kept["state"]:
         client.state = decode(kept["state"])
     data = serve(client, request)

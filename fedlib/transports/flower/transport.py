@@ -138,6 +138,7 @@ class Flower:
                 "session": self._session,
                 "sequence": self._sequence[name],
                 "request": request,
+                "clients": len(self.clients),
             }
             messages[name] = message(self._nodes[name], REQUEST, content, self.request_timeout)
         return self._push(messages)

@@ -28,7 +28,7 @@ class Checkpoint(msgspec.Struct, omit_defaults=True):
     state : bytes
         The client's state, encoded; empty if it has none.
     finished : bool
-        Whether the run has ended well, and the client knows it.
+        Whether the client has received the outcome "finished".
     """
 
     run: str
@@ -65,8 +65,8 @@ class Checkpoint(msgspec.Struct, omit_defaults=True):
     def load(cls, folder: Path | None, run: str, client: str) -> Checkpoint:
         """Return the checkpoint of a client in a run, or an empty one.
 
-        The checkpoint of an earlier run has no use; the first reply overwrites it. The folder of
-        another client is refused, because the two would overwrite each other's checkpoints.
+        The checkpoint of an earlier run is ignored, and the first reply overwrites it. The folder
+        of another client is refused, because the two would overwrite each other's checkpoints.
         """
         checkpoint = cls.read(folder) if folder else None
         if checkpoint is None:
@@ -82,8 +82,8 @@ class Checkpoint(msgspec.Struct, omit_defaults=True):
 def kept_state(state_dir: str | Path) -> Message | None:
     """Return the state in a client's checkpoint, of any run; None if there is none.
 
-    It serves a client whose process was stopped after its last reply, and whose server is not
-    reachable any more.
+    Use it if the client's process was stopped after its last reply and the server cannot be reached
+    any longer.
 
     Raises
     ------

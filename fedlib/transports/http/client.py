@@ -23,7 +23,7 @@ from fedlib.protocol import Client, logger, serve
 from fedlib.transports.http.checkpoint import Checkpoint
 from fedlib.transports.http.wire import HOLD, NUMBER, PROCESS, VERSION, Welcome, require_tls
 
-__all__ = ["ClientLoop", "JoinError", "RunEnded", "Unreachable", "join"]
+__all__ = ["ClientLoop", "JoinError", "RunEnded", "Unreachable", "connect", "join", "reason_of"]
 
 RETRY, MAX_RETRY = 0.2, 2.0  # seconds between two attempts of a call, at first and at most
 _random = random.Random()  # the global generator belongs to the user
@@ -41,7 +41,7 @@ class Unreachable(JoinError):
 
 
 class SessionLost(Exception):
-    """The server does not know this process (any more): it must join again."""
+    """The server does not know this process, or not any longer: it must join again."""
 
 
 class RunEnded(Exception):
@@ -79,14 +79,14 @@ def join(
     insecure : bool, default=False
         Allow plain HTTP beyond the loopback interface.
     patience : float, default=30
-        Seconds, at least 0, during which a call is repeated while the server does not answer (such
-        as a server that has died and is started again with its journal), or
-        while another process with this token (such as the previous process of this client) is
-        present. The pauses between the attempts grow to two seconds and are random, so that many
-        clients do not call at the same time.
+        Seconds, at least 0, during which a call is repeated while the server does not answer, for
+        example because it is started again with its journal, or while another process with this
+        token is present, such as the previous process of this client. The pauses between the
+        attempts grow to two seconds and are random, so that many clients do not call at the same
+        time.
     proxy : str, optional
         The address of the proxy through which this site reaches the server, ``http://host:port``.
-        Without it, calls are direct, whatever the environment's variables say.
+        Without it, calls are direct. Environment variables are ignored.
 
     Returns
     -------
@@ -117,21 +117,41 @@ def join(
     ...
     fedlib.transports.http.client.Unreachable: http://127.0.0.1:1/join: no answer (ConnectError: ...
     """
+    if not patience >= 0:
+        raise ValueError(f"patience must be at least 0, got {patience}")
+    with connect(url, token, ca=ca, insecure=insecure, proxy=proxy) as link:
+        return ClientLoop(link, client, Path(state_dir) if state_dir else None, patience).run()
+
+
+def connect(
+    url: str, token: str, *, ca: str | None, insecure: bool, proxy: str | None
+) -> httpx.Client:
+    """Return the link for the calls of one client's process; for the parameters see `join`.
+
+    Raises
+    ------
+    ValueError
+        When a parameter is out of range, or plain HTTP would leave this machine.
+    OSError
+        When the file of the authority cannot be read.
+    """
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError(f"url must begin with http:// or https:// and a host, got {url!r}")
     require_tls("url", parts.hostname, secure=parts.scheme == "https", insecure=insecure)
     if not re.fullmatch(r"[!-~]+", token):
         raise ValueError("token must consist of one or more visible ASCII characters")
-    if not patience >= 0:
-        raise ValueError(f"patience must be at least 0, got {patience}")
     headers = {"Authorization": f"Bearer {token}", PROCESS: secrets.token_hex(16)}
     headers[VERSION] = __version__
     verify = ssl.create_default_context(cafile=ca)
-    options: dict[str, Any] = {"headers": headers, "verify": verify, "trust_env": False}
     timeout = httpx.Timeout(2 * HOLD, connect=CONNECT)
-    with httpx.Client(base_url=url, timeout=timeout, proxy=_proxy(proxy), **options) as link:
-        return ClientLoop(link, client, Path(state_dir) if state_dir else None, patience).run()
+    options: dict[str, Any] = {"headers": headers, "verify": verify, "timeout": timeout}
+    try:
+        return httpx.Client(base_url=url, proxy=_proxy(proxy), trust_env=False, **options)
+    except httpx.InvalidURL as error:
+        raise ValueError(
+            f"url and proxy must be valid, got {url!r} and {proxy!r}: {error}"
+        ) from error
 
 
 def _proxy(address: str | None) -> httpx.Proxy | None:
@@ -204,6 +224,7 @@ class ClientLoop:
         self.working.set()  # creating the client may import large packages
         make = self.client
         client = make if isinstance(make, Client) else make(welcome.protocol)
+        client.enter(welcome.client, welcome.n_clients or None)
         self.checkpoint = Checkpoint.load(self.folder, welcome.run, welcome.client)
         if self.checkpoint.state:
             client.state = decode(self.checkpoint.state)
@@ -269,7 +290,7 @@ class ClientLoop:
                     with suppress(httpx.TransportError):  # `call` decides when to give up
                         response = self.link.post("/heartbeat")
                         if response.status_code == 410:
-                            self.ended = _reason(response)
+                            self.ended = reason_of(response)
 
         thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
         thread.start()
@@ -318,7 +339,7 @@ class ClientLoop:
             else:
                 if response.is_success:
                     return response
-                kind, reason, code = JoinError, _reason(response), response.status_code
+                kind, reason, code = JoinError, reason_of(response), response.status_code
                 if code == 410:
                     raise RunEnded(reason)
                 if code == 428:
@@ -333,7 +354,7 @@ class ClientLoop:
         raise RunEnded(self.ended)
 
 
-def _reason(response: httpx.Response) -> str:
+def reason_of(response: httpx.Response) -> str:
     """Return the server's reason for refusing a call."""
     with suppress(ValueError, LookupError, TypeError):
         return str(response.json()["error"])

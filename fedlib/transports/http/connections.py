@@ -3,17 +3,18 @@
 uvicorn parses the calls and answers them. This module adds the rules that protect a run from
 strangers, callers without a valid token:
 
-- A stranger's connection ends after ``stranger_seconds``, whatever it does: it may be silent, send
-  its headers or the bytes of a TLS handshake one by one, or not read its answer. It can make one
-  call, whose body is not read.
-- If there are too many strangers, the one that came first is closed. An honest caller is a stranger
-  for a moment only, so it is one of the last. The same holds for the strangers of one address.
+- A stranger's connection is closed after ``stranger_seconds``, also if it is silent, sends its
+  headers or a TLS handshake byte by byte, or has not read its answer. A stranger can make one call,
+  and the server does not read its body.
+- If there are too many strangers, the oldest connection is closed. An honest caller sends its token
+  immediately, so its connection is never among the oldest. The same rule holds for the strangers
+  with the same address.
 - The process opens no more connections than its limit of file descriptors permits.
-- Headers are limited in size. What RFC 9112 calls ambiguous is refused: a second Content-Length, a
-  Transfer-Encoding, a negative length, a space before a colon. No call may follow another before
-  its answer.
-- Calls with a token have their own limits: time for the headers, and time for the body, in
-  proportion to its length.
+- Headers are limited in size. The server refuses what RFC 9112 calls ambiguous: a second
+  Content-Length, a Transfer-Encoding, a negative length, a space before a colon. A caller must wait
+  for the answer before it makes the next call.
+- Calls with a token have their own deadlines: one for the headers, and one for the body, which
+  grows with the length of the body.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ BACKLOG = 4096  # connections that the operating system keeps until they are acc
 
 logger = logging.getLogger(__name__)
 uvicorn_logger = logging.getLogger("fedlib.uvicorn")
-uvicorn_logger.setLevel(logging.ERROR)  # callers cause its warnings at will
+uvicorn_logger.setLevel(logging.ERROR)  # any caller can cause its warnings
 
 
 def raise_descriptor_limit(needed: int) -> int:
@@ -93,7 +94,7 @@ class Connection(HttpToolsProtocol):
     address : str
         The caller's address.
     *arguments
-        Of uvicorn's protocol.
+        Passed to uvicorn's protocol.
 
     Attributes
     ----------
@@ -106,7 +107,7 @@ class Connection(HttpToolsProtocol):
     held : Future or None
         What the current call waits for, set by the application.
     opening : Task or None
-        It sets up the connection, with the handshake of TLS.
+        The task that sets up the connection, including the TLS handshake.
     """
 
     numbers = itertools.count(1)
@@ -124,13 +125,13 @@ class Connection(HttpToolsProtocol):
         self.limit(self.limits.stranger_seconds)
 
     def limit(self, seconds: float | None) -> None:
-        """Close the connection after some time, unless it is limited anew before."""
+        """Close the connection after this time, unless another limit is set before."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds is None else self.loop.call_later(seconds, self.close)
 
     def close(self) -> None:
-        """Close the connection at once, without what has not been sent yet."""
+        """Close the connection immediately and discard what has not been sent yet."""
         if self.transport is not None:
             self.transport.abort()
         elif self.opening is not None:
@@ -224,7 +225,7 @@ class Connection(HttpToolsProtocol):
 
 
 class Listener:
-    """Accepts connections, counts them, and closes those that are too many.
+    """Accepts and counts connections, and closes the oldest when there are too many.
 
     Parameters
     ----------
@@ -262,14 +263,14 @@ class Listener:
         self.max_connections = max_connections
         self._client, self._on_closed = client, on_closed
         self.connections: set[Connection] = set()
-        # Ordered sets, so that the first one came first.
+        # Ordered sets: the oldest connection comes first.
         self._strangers: dict[Connection, None] = {}
         self._by_address: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
         self._n_links: Counter[str] = Counter()
         self._accepting: asyncio.Task[None] | None = None
 
     def start(self, server: Server) -> None:
-        """Accept connections for a server from now on."""
+        """Start to accept connections for a server."""
         self._accepting = asyncio.get_running_loop().create_task(self._accept(server))
 
     async def _accept(self, server: Server) -> None:
@@ -292,7 +293,7 @@ class Listener:
             await asyncio.sleep(0)  # let the connection begin, and others continue
 
     def _make_room(self, address: str) -> bool:
-        """Close strangers so that one more has room; return whether it has."""
+        """Close a stranger if there are too many; return whether one more is allowed."""
         if len(self._by_address[address]) >= self.max_per_address:
             self._close_first(self._by_address[address])
         elif len(self._strangers) >= self.max_strangers:
@@ -302,7 +303,7 @@ class Listener:
         return True
 
     def _close_first(self, connections: dict[Connection, None]) -> bool:
-        """Close the connection that came first; return whether there is one."""
+        """Close the oldest connection; return whether there was one."""
         first = next(iter(connections), None)
         if first is not None:
             self.forget(first)
@@ -320,13 +321,13 @@ class Listener:
             await loop.connect_accepted_socket(
                 lambda: connection, sock, ssl=self.context, **options
             )
-        except OSError:  # the caller has gone, or does not speak TLS
-            self.forget(connection)
+        except (OSError, asyncio.CancelledError):
+            self.forget(connection)  # the caller has gone, does not speak TLS, or is too slow
         finally:
             connection.opening = None
 
     def identify(self, connection: Connection, authorization: bytes) -> None:
-        """Find out whose token a call carries.
+        """Identify the client whose token a call carries.
 
         Raises
         ------
@@ -367,7 +368,7 @@ class Listener:
             connection.limit(None)
 
     def close(self) -> None:
-        """Accept no more connections, and close within a second those that are open."""
+        """Accept no more connections, and close the open ones within a second."""
         if self._accepting is not None:
             self._accepting.cancel()
         self.sock.close()

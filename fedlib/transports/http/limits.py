@@ -53,9 +53,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """What a connection may cost the server. Times are in seconds.
+    """The limits of connections. Times are in seconds.
 
-    A caller is a stranger until a call with a valid token has arrived on its connection.
+    A caller is a stranger until it sends a valid token.
 
     Parameters
     ----------
@@ -63,14 +63,14 @@ class ConnectionLimits:
         How long a stranger's connection may last, from the first byte of a handshake to the last
         byte of an answer.
     idle_seconds : float, default=75
-        How long a known caller may take from one answer to the end of the headers of its next call.
+        How long a known caller may take from an answer to the end of the headers of its next call.
     body_seconds : float, default=30
-        How long the body of a reply may take, besides the time that its size needs.
+        How long the body of a reply may take, in addition to the time that its size requires.
     bytes_per_second : float, default=10_000
-        The slowest connection for which a body has time enough.
+        The lowest transfer rate at which a body of any size arrives in time.
     max_strangers : int, default=128
-        The number of strangers, besides one per client. When there are more, the stranger that
-        came first is closed: an honest caller stays one for a moment only.
+        The maximum number of strangers, in addition to one per client. When there are more, the
+        oldest is closed.
     max_per_address : int, default=64
         The same for strangers with the same address.
 

@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 
 from uvicorn.config import Config
 
-from fedlib.journal import Place
+from fedlib.journal import JournalError, Place
 from fedlib.ledger import Ledger
+from fedlib.protocol import TooFewClients
 from fedlib.transports.http.connections import (
     BACKLOG,
     RESERVE,
@@ -28,9 +29,10 @@ from fedlib.transports.http.connections import (
     raise_descriptor_limit,
 )
 from fedlib.transports.http.limits import ConnectionLimits, Limits
+from fedlib.transports.http.monitor import Monitor, networks
 from fedlib.transports.http.service import SessionService
 from fedlib.transports.http.sessions import Sessions
-from fedlib.transports.http.status import Status, take_status
+from fedlib.transports.http.status import Status, Traffic, take_status
 from fedlib.transports.http.tokens import Tokens
 from fedlib.transports.http.web import HEADERS, application
 from fedlib.transports.http.wire import Welcome, require_tls
@@ -48,8 +50,10 @@ logger = logging.getLogger(__name__)
 class HTTP:
     """A transport to clients that join over HTTP.
 
-    It starts to listen when it is created. Close it, or use it in a ``with`` statement. The web
-    server is an event loop in a thread of its own; the run stays in the caller's thread.
+    It starts to listen when it is created. Close it, or use it in a ``with`` statement. If an
+    exception ends the block, the clients receive "stopped". But if the run has a journal with which
+    it can be continued, they keep calling. The web server is an event loop in a thread of its own;
+    the run stays in the caller's thread.
 
     Parameters
     ----------
@@ -67,7 +71,8 @@ class HTTP:
         Seconds without a call and without an open connection, above 0, after which a client counts
         as gone.
     silent_after : float, default=30
-        The same for a client with an open connection. A call that the server holds is no silence.
+        The same for a client with an open connection. A call that the server holds counts as a
+        sign of life.
     rejoin_timeout : float, default=0
         Seconds, at least 0, during which a client that is gone or has left may join again before it
         is lost (Gone, Left).
@@ -87,11 +92,15 @@ class HTTP:
         The protocol's parameters, for the status page.
     status_page : bool, default=True
         Serve the status page at ``/`` to any caller. It contains names and sizes, but no data.
+    monitors : collection of str, default=()
+        The addresses (``127.0.0.1``) and networks (``10.0.0.0/8``) whose programs may read
+        ``/health`` and ``/metrics`` (`fedlib.transports.http.monitor`); by default none. Calls
+        through a proxy have the address of the proxy.
     run : str, optional
         The identifier of the run, by default random. To continue a run from its journal, pass
         `fedlib.journal.run_id` of the journal: the clients continue under this identifier only.
     connections : ConnectionLimits, optional
-        What a connection may cost the server.
+        The limits of connections.
 
     Attributes
     ----------
@@ -105,6 +114,8 @@ class HTTP:
         The identifier of this run.
     ledger : Ledger or None
         The ledger of the current run, for the status page.
+    journaled : bool
+        Whether the run has a journal.
 
     Raises
     ------
@@ -148,6 +159,7 @@ class HTTP:
         protocol: str = "",
         parameters: Mapping[str, Any] | None = None,
         status_page: bool = True,
+        monitors: Collection[str] = (),
         run: str | None = None,
         connections: ConnectionLimits | None = None,
     ):
@@ -158,7 +170,7 @@ class HTTP:
             raise ValueError(f"max_bytes must be positive, got {max_bytes}")
         if (cert is None) != (key is None):
             raise ValueError("cert and key must be given together, got only one of them")
-        known = Tokens(tokens)
+        known, allowed_monitors = Tokens(tokens), networks(monitors)
         host, port = _split(bind)
         require_tls("bind", host, secure=cert is not None, insecure=insecure)
         self.clients: Sequence[str] = list(tokens)
@@ -166,11 +178,17 @@ class HTTP:
         self.run = run or secrets.token_hex(8)
         self.protocol = protocol
         self.parameters = dict(parameters or {})
+        self.journaled = False
         now = time.monotonic()
         self._origin = datetime.now() - timedelta(seconds=now)
         self._service = SessionService(Sessions(tokens, limits, now), max_bytes)
+        self._traffic = Traffic()
+        monitor = Monitor(self._service, self._traffic, self._status, allowed_monitors)
         app = application(
-            self._service, welcome=self._welcome, status=self._status if status_page else None
+            self._service,
+            welcome=self._welcome,
+            status=self._status if status_page else None,
+            more=monitor.routes(),
         )
         context = None
         if cert is not None:
@@ -195,7 +213,7 @@ class HTTP:
         self._thread.start()
 
     def _serve(self) -> None:
-        """Serve in this thread until the server is told to stop."""
+        """Serve in this thread until `close` stops the server."""
         self._loop.set_exception_handler(_log_error)
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._server.serve())
@@ -221,7 +239,15 @@ class HTTP:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        self.close("stopped" if kind else "finished")
+        """Close the transport: the outcome is "stopped" after an exception, else "finished".
+
+        If the run has a journal and the exception does not follow from the replies, the run does
+        not end (`close` with ``outcome=None``): when it is started again, it continues.
+        """
+        if kind is not None and self.journaled and not _follows_from_replies(kind):
+            self.close(None)
+        else:
+            self.close("stopped" if kind else "finished")
 
     @property
     def ledger(self) -> Ledger | None:
@@ -248,8 +274,15 @@ class HTTP:
         return self._do(self._status)
 
     def _status(self) -> Status:
-        sessions, now = self._service.sessions, time.monotonic()
-        return take_status(sessions, self.ledger, self.protocol, self.parameters, now, self._date)
+        return take_status(
+            self._service.sessions,
+            self._traffic,
+            self.ledger,
+            self.protocol,
+            self.parameters,
+            time.monotonic(),
+            self._date,
+        )
 
     # For a journal
 
@@ -290,7 +323,7 @@ class HTTP:
     def _welcome(self, name: str) -> Welcome:
         limits = self._service.sessions.limits
         heartbeat = min(limits.gone_after, limits.silent_after) / HEARTBEATS
-        return Welcome(name, self.run, self.protocol, heartbeat)
+        return Welcome(name, self.run, self.protocol, heartbeat, len(self.clients))
 
     def _closed(self, connection: Connection) -> None:
         """Note that a client's connection is closed."""
@@ -341,3 +374,12 @@ def _log_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None
     error = context.get("exception")
     level = logging.DEBUG if isinstance(error, OSError) else logging.ERROR
     logger.log(level, "%s", context.get("message"), exc_info=error)
+
+
+def _follows_from_replies(error: type[BaseException]) -> bool:
+    """Return whether a run that ended with an error would end with it again when continued.
+
+    `TooFewClients` and the ValueError of a flow follow from the recorded replies. An interruption,
+    an error of the journal or of the disk, and an error in the code do not.
+    """
+    return issubclass(error, ValueError | TooFewClients) and not issubclass(error, JournalError)

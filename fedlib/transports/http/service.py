@@ -21,6 +21,8 @@ from fedlib.messages import (
     decode,
     encode,
 )
+from fedlib.protocol import REJECTED
+from fedlib.texts import printable
 from fedlib.transports.http.sessions import Reply, Sessions
 from fedlib.transports.http.wire import HOLD
 
@@ -37,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Expected:
-    """What a reply must be, before the run reads it.
+    """The conditions that a reply must meet before the run reads it.
 
     Parameters
     ----------
@@ -52,7 +54,7 @@ class Expected:
 
     @classmethod
     def by(cls, request: bytes, max_bytes: int) -> Expected:
-        """Return what is expected in reply to the bytes of a request."""
+        """Return the conditions for replies to a request, given by its bytes."""
         try:
             message = decode(request)
         except MessageError:
@@ -75,18 +77,23 @@ class SessionService:
     ----------
     sessions : Sessions
     max_bytes : int
-        The largest reply accepted, whatever its class.
+        The maximum size of a reply of any class, in bytes.
 
     Attributes
     ----------
     sessions : Sessions
     ledger : Ledger or None
         The ledger of the current run. It contains the clients whose replies the run has rejected.
+    exchanges : int
+        The number of exchanges that have ended.
+    seconds : float
+        How long they took together, without the time before the first request was sent.
     """
 
     def __init__(self, sessions: Sessions, max_bytes: int = MAX_BYTES):
         self.sessions = sessions
         self.max_bytes = max_bytes
+        self.exchanges, self.seconds = 0, 0.0
         self._ledger: Ledger | None = None
         self._n_rejected = 0  # clients whose rejection has been noted
         self._expected: dict[str, Expected] = {}
@@ -108,7 +115,7 @@ class SessionService:
 
     @contextmanager
     def call(self, name: str, process: str, link: int | None = None) -> Iterator[None]:
-        """Count the call of a client's process, as a sign of life and as one in progress."""
+        """Register a call of a client's process: a sign of life, and a call in progress."""
         session = self.sessions[name]
         self._note_rejected()
         session.enter(process, time.monotonic(), link)
@@ -213,7 +220,7 @@ class SessionService:
         if number != session.number or not session.awaited:
             return
         request = type(self._expected[name].request).__name__
-        logger.warning("the reply of client %r to %s was rejected: %s", name, request, problem)
+        logger.warning(REJECTED, name, request, printable(problem))
         step = f", step {self.ledger.entries[-1].step}" if self.ledger else ""
         session.lose(f"InvalidReply at {request}{step}", time.monotonic())
         self._wake(name)
@@ -230,17 +237,19 @@ class SessionService:
         distinct = set(requests.values())
         kinds = {request: Expected.by(request, self.max_bytes) for request in distinct}
         self._expected = {name: kinds[request] for name, request in requests.items()}
-        sessions.ask(requests, time.monotonic())
+        begin = time.monotonic()
+        sessions.ask(requests, begin)
         for name in requests:
             self._wake(name)
         await self._until(sessions.complete)
+        self.exchanges, self.seconds = self.exchanges + 1, self.seconds + time.monotonic() - begin
         return {
             name: self._failure(name) if reply is None else reply
             for name, reply in sessions.take().items()
         }
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait until a condition holds. `_changed` checks it after each event, this each tick."""
+        """Wait until a condition holds. It is checked at each tick, and by `_changed` at events."""
         tick = min(0.5, self.sessions.limits.gone_after / 10)
         self._condition = condition
         try:
@@ -276,7 +285,7 @@ class SessionService:
         self._fulfilled.set()
 
     async def inform(self) -> None:
-        """Wait until every process that is present has been informed that the run is over."""
+        """Wait until every present process has received the outcome of the run."""
         until = time.monotonic() + self.sessions.limits.gone_after
         while (now := time.monotonic()) < until and self.sessions.uninformed(now):
             await asyncio.sleep(0.01 + 1e-5 * len(self.sessions.by_name))
@@ -297,7 +306,7 @@ class SessionService:
             _set_all(held.pop(name, ()))
 
     def _note_rejected(self) -> None:
-        """Lose the clients whose replies the run has rejected since the last look."""
+        """Lose the clients whose replies the run has rejected since the last check."""
         if self.ledger is not None and len(self.ledger.lost) != self._n_rejected:
             lost = dict(self.ledger.lost)
             self._n_rejected = len(lost)

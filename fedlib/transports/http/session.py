@@ -6,8 +6,8 @@ from any fixed origin (`time.monotonic`).
 **Sessions and processes.** A run has one `Session` per client, from the beginning to the end. The
 client's processes come and go: a process chooses a random identifier when it starts, and JOIN makes
 it the process of its session. It stays so until it leaves, or until another process joins after it
-is gone. Every call carries the identifier, so that a call of an earlier process cannot be taken for
-one of the current process.
+is gone. Every call carries the identifier, so that a call of an earlier process cannot be mistaken
+for one of the current process.
 
 **Signs of life.** A call is one, and so is a call that the server holds, for as long as it holds
 it. A process is gone after ``silent_after`` seconds without a sign of life, or after only
@@ -282,12 +282,12 @@ class Session:
         self.calls -= 1
 
     def hold(self, process: str) -> None:
-        """Begin to hold a call."""
+        """Start to hold a call."""
         if self.process == process:
             self.held += 1
 
     def release(self, process: str, now: float) -> None:
-        """End to hold a call."""
+        """Stop holding a call."""
         if self.process == process and self.held:
             self.held -= 1
             self.seen = now
@@ -386,7 +386,7 @@ class Session:
         self.reason = self.reason or outcome
 
     def _replace(self, process: str) -> None:
-        """Forget what is known of the present process; another one, if any, takes its place."""
+        """Make another process the present one, or none; discard what is known about the last."""
         self.process, self.held, self.links = process, 0, set()
 
     def _live(self, now: float, link: int | None) -> None:

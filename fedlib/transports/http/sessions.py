@@ -1,4 +1,4 @@
-"""The sessions of a run: one `Session` per client, and what concerns all of them.
+"""The sessions of a run: one `Session` per client, and the rules that concern all of them.
 
 `fedlib.transports.http.session` explains the states and the events. This module has no threads, no
 sockets and no clock either.
@@ -80,8 +80,8 @@ class Sessions:
         self._join_by = min(now + limits.join_timeout, self._last)
         self._asked: dict[str, None] = {}  # the clients of the current exchange
         self._started, self._reply_by = now, self._last
-        # Clients that were absent, and that owed a reply, when they were last looked at. Looking
-        # only at the last one of a list until it changes costs O(1) per event, for any n_clients.
+        # Clients that were absent, and that owed a reply, when they were last checked. Checking
+        # only the last one of a list until it changes costs O(1) per event, for any n_clients.
         self._absent: list[str] = list(self.by_name)
         self._owing: list[str] = []
         self._returning: set[str] = set()  # clients of the run that this one continues
@@ -102,7 +102,7 @@ class Sessions:
                 self._returning.add(name)
 
     def await_clients(self, now: float) -> None:
-        """Begin to wait for clients to join."""
+        """Start to wait for clients to join."""
         self._join_by = min(now + self.limits.join_timeout, self._last)
 
     def ready(self, now: float) -> bool:
@@ -118,7 +118,7 @@ class Sessions:
         """Return whether all clients are present."""
         while self._absent and not self[self._absent[-1]].absent:
             self._absent.pop()
-        if not self._absent:  # others may have left since they were looked at
+        if not self._absent:  # others may have left since they were checked
             self._absent = [name for name, s in self.by_name.items() if s.absent]
         return not self._absent
 
@@ -131,21 +131,21 @@ class Sessions:
         self._owing = list(requests)
 
     def expire(self, now: float) -> list[str]:
-        """Lose the clients whose time is up; return those whose replies are still awaited."""
+        """Lose the clients whose deadline has passed; return those whose replies are awaited."""
         self._owing = list(self._awaited())
         for name in self._owing:
             self.check(name, now)
         return list(self._awaited())
 
     def check(self, name: str, now: float) -> None:
-        """Lose one client if its reply is awaited and its time is up."""
+        """Lose one client if its reply is awaited and its deadline has passed."""
         session = self[name]
         owes = name in self._asked and session.awaited
         if owes and (reason := self._reason_to_lose(session, now)):
             session.lose(reason, now)
 
     def excuse(self, now: float) -> None:
-        """Forgive all silence until now: the server was too busy to listen."""
+        """Ignore all silence until now, because the server was too busy to accept calls."""
         self._started = max(self._started, now)
 
     def complete(self) -> bool:
@@ -173,7 +173,7 @@ class Sessions:
         return replies
 
     def abort(self) -> None:
-        """End the exchange without its replies. Clients may still send them, in vain."""
+        """End the exchange without its replies. Clients may still send them, without effect."""
         self._asked, self._owing = {}, []
 
     def reject(self, lost: Mapping[str, str]) -> None:

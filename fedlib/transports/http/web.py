@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -34,7 +34,7 @@ CODES = {
 HEADERS = [("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff")]  # of all answers
 CLOSE = {"Connection": "close"}
 MAX_PROCESS = 64  # characters of the identifier of a client's process
-FRESH = 0.5  # seconds for which a status page is not made again
+FRESH = 0.5  # seconds for which a status page is reused
 REFRESH = 2  # seconds after which a browser reloads the status page
 PIECE = 2**18  # bytes that are written to a connection at once
 BINARY = "application/octet-stream"
@@ -52,6 +52,7 @@ def application(
     *,
     welcome: Callable[[str], Welcome],
     status: Callable[[], Status] | None,
+    more: Sequence[Route] = (),
 ) -> Starlette:
     """Return the ASGI application. Its server is a `WebServer`, which identifies the callers.
 
@@ -62,6 +63,8 @@ def application(
         Returns the answer to a client that has joined, by its name.
     status : callable, optional
         Returns the status of the run; without it there is no status page.
+    more : sequence of Route, optional
+        Further routes.
     """
     calls = Calls(service, welcome)
     routes = [
@@ -71,6 +74,8 @@ def application(
         Route("/leave", calls.leave, methods=["POST"]),
         Route("/request", calls.request, methods=["GET"]),
         Route("/reply", calls.reply, methods=["POST"]),
+        Route("/check", calls.check, methods=["GET"]),
+        *more,
     ]
     handled = (HTTPException, RefusedCall, ClientDisconnect)
     app = Starlette(routes=routes, exception_handlers=dict.fromkeys(handled, calls.explain))
@@ -108,12 +113,15 @@ class Calls:
         drain = known and _length(request) <= self.service.max_bytes
         return _json({"error": text}, code, None if drain else CLOSE)
 
+    async def check(self, request: Request) -> Response:
+        """Answer as to a join, without any effect on the run."""
+        name = _known(request).name
+        _require_version(request)
+        return _json(self.welcome(name))
+
     async def join(self, request: Request) -> Response:
         with self._call(request) as (name, process, connection):
-            try:
-                check_version(request.headers.get(VERSION, "of an unknown version"))
-            except ValueError as error:
-                raise HTTPException(400, str(error)) from error
+            _require_version(request)
             self.service.join(name, process, connection.link)
             return _json(self.welcome(name))
 
@@ -151,7 +159,7 @@ class Calls:
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:
-        """Read one body of a client at a time, so that its memory is limited."""
+        """Allow one body per client to be read at a time, which limits the memory."""
         if name in self._read:
             raise HTTPException(429, "a reply of this client is being read")
         self._read.add(name)
@@ -162,16 +170,30 @@ class Calls:
 
     @contextmanager
     def _call(self, request: Request) -> Iterator[tuple[str, str, Connection]]:
-        """Count a call; return the client, the identifier of its process, and the connection."""
-        connection: Connection = request.scope["connection"]
-        if not connection.name:
-            raise HTTPException(401, "unknown token")
+        """Register a call; return the client, the identifier of its process, and the connection."""
+        connection = _known(request)
         process = request.headers.get(PROCESS, "")
         if not 0 < len(process) <= MAX_PROCESS:
             raise HTTPException(400, f"{PROCESS} must have 1 to {MAX_PROCESS} characters")
         connection.process = process
         with self.service.call(connection.name, process, connection.link):
             yield connection.name, process, connection
+
+
+def _known(request: Request) -> Connection:
+    """Return the connection of a call with a valid token."""
+    connection: Connection = request.scope["connection"]
+    if not connection.name:
+        raise HTTPException(401, "unknown token")
+    return connection
+
+
+def _require_version(request: Request) -> None:
+    """Refuse a site whose version of fedlib does not fit."""
+    try:
+        check_version(request.headers.get(VERSION, "of an unknown version"))
+    except ValueError as error:
+        raise HTTPException(400, str(error)) from error
 
 
 def _number(request: Request) -> int:
@@ -193,7 +215,7 @@ async def _pieces(body: bytes) -> AsyncIterator[bytes]:
 
 
 def _status_page(service: SessionService, status: Callable[[], Status] | None) -> Endpoint:
-    """Return the endpoint of the status page. A page is sent again while it is fresh."""
+    """Return the endpoint of the status page, which is made anew at most twice per second."""
     folder = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=folder, autoescape=True)
     environment.filters["size"] = size

@@ -1,6 +1,6 @@
 """Shared by both sides of the HTTP transport: headers, the answer to a join, the need for TLS.
 
-A client makes five kinds of calls:
+A client makes six kinds of calls:
 
 ========  ==========  =======================================================================
 Method    Path        Answer
@@ -10,17 +10,18 @@ GET       /request    200 and the bytes of the next request, or 204 after `HOLD`
 POST      /reply      200 if the reply was accepted, now or before
 POST      /heartbeat  200, while the client works after at most `HOLD` seconds
 POST      /leave      200
+GET       /check      as for a join, but nothing changes: a site tests its token and its network
 ========  ==========  =======================================================================
 
 Each carries the token (``Authorization: Bearer TOKEN``) and the identifier of the client's process
-(`PROCESS`). A join also carries the version of fedlib (`VERSION`). A request and its reply carry
-the request's number (`NUMBER`). A refused call is answered with ``{"error": reason}`` in JSON and
-one of these codes:
+(`PROCESS`). A join and a check also carry the version of fedlib (`VERSION`). A request and its
+reply carry the request's number (`NUMBER`). A refused call is answered with ``{"error": reason}``
+in JSON and one of these codes:
 
 ====  ====================================================================================
 Code  Meaning
 ====  ====================================================================================
-400   The call is malformed, or the versions of the site and the server do not fit.
+400   The call is malformed, or the versions of the site and the server are incompatible.
 401   The token is unknown.
 409   The call does not fit the session, for example because another process has joined.
 410   The session is over; the reason is the outcome of the run, or why the client was lost.
@@ -62,18 +63,21 @@ class Welcome(msgspec.Struct):
         The protocol's name.
     heartbeat : float
         Seconds between two heartbeats.
+    n_clients : int
+        The number of clients that may take part; 0 if it is not known.
     """
 
     client: str
     run: str
     protocol: str
     heartbeat: Annotated[float, msgspec.Meta(gt=0)]
+    n_clients: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 def check_version(site: str, server: str = __version__) -> None:
-    """Raise ValueError when a site's version does not fit the server's.
+    """Raise ValueError when a site's version is incompatible with the server's.
 
-    Versions fit if their first two numbers are equal: a later version may send other messages.
+    Versions are compatible if their first two numbers are equal.
 
     Examples
     --------

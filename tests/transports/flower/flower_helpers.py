@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import Error, Message, RecordDict
 
 from fedlib import HorizontalDBSCAN
-from fedlib.federated import protocols
+from fedlib.federated import Federated, protocols
 from fedlib.horizontal_dbscan import HorizontalDBSCANClient
 from fedlib.messages import Message as FedlibMessage
 from fedlib.messages import decode, encode
@@ -46,6 +46,10 @@ def _numbers():
     return [(X, X[:, 0] + X[:, 1]) for X in _blobs()]
 
 
+def _predictions():
+    return [(X[:, 0] % 1, y) for X, y in _supervised()]
+
+
 # A protocol's parameters and the function that makes its parts; one row per protocol.
 PROTOCOLS = {
     "horizontal-dbscan": ({"cell_size": 0.5, "min_samples": 4}, _blobs),
@@ -59,7 +63,12 @@ PROTOCOLS = {
         {"eps": 0.5, "min_samples": 4, "n_components": 3, "random_state": 0},
         _blobs,
     ),
+    "clustering-score": ({}, _supervised),
+    "evaluation": ({"n_bins": 5}, _predictions),
     "summary": ({"quantiles": [0.5]}, _blobs),
+    "suggest": ({"min_samples": 4}, _blobs),
+    "kmeans-selection": ({"max_clusters": 3, "n_init": 1, "random_state": 0}, _blobs),
+    "gaussian-mixture-selection": ({"max_components": 2, "random_state": 0}, _blobs),
     "xgboost": ({"n_trees": 3, "n_candidates": 4}, _supervised),
     "xgb-regressor": ({"n_trees": 2, "max_depth": 2}, _numbers),
 }
@@ -76,7 +85,7 @@ def frozen(value):
         return tuple((key, frozen(v)) for key, v in value.items())
     if isinstance(value, list | tuple):
         return tuple(map(frozen, value))
-    if is_dataclass(value):
+    if is_dataclass(value) or isinstance(value, Federated):
         return type(value), frozen(vars(value))
     return value
 

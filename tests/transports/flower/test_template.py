@@ -1,6 +1,7 @@
 """The app's template on a grid in this process."""
 
 import importlib
+import logging
 import re
 import sys
 import tomllib
@@ -68,6 +69,35 @@ def test_the_app_refuses_an_unknown_protocol(app):
         serve(app, grid)
 
 
+@pytest.mark.parametrize(
+    ("parameters", "error"),
+    [
+        ("cel_size = 1.0, min_samples = 2", "has no parameter cel_size; it has cell_size, min_"),
+        ("min_samples = 2", "horizontal-dbscan needs the parameter cell_size"),
+        ("cell_size = 1.0 min_samples", "parameters must be like .*, got 'cell_size = 1.0 min"),
+        ("cell_size = -1.0, min_samples = 2", "'cell_size' parameter of HorizontalDBSCAN must be"),
+    ],
+)
+def test_a_mistake_in_the_parameters_is_one_line_in_the_log(app, parameters, error):
+    """Flower logs the exception that ends its ServerApp, as here."""
+    grid = GridInProcess(app[0], 3, app[2] | {"parameters": parameters})
+    with pytest.raises(ValueError, match=error) as raised:
+        serve(app, grid)
+    flower, records = logging.getLogger("flwr"), []
+    handler = logging.Handler()
+    handler.emit = records.append
+    flower.addHandler(handler)
+    try:
+        for one in (raised.value, KeyError("not a mistake of the user")):
+            flower.error("%s raised an exception", "ServerApp", exc_info=one)
+    finally:
+        flower.removeHandler(handler)
+    ours, other = records
+    assert re.match(f"ServerApp raised an exception: .*{error}", ours.getMessage())
+    assert ours.exc_info is None
+    assert other.exc_info[0] is KeyError
+
+
 @pytest.fixture
 def sites(app, tmp_path):
     """Return a grid whose nodes have their rows in files."""
@@ -85,6 +115,21 @@ def test_a_site_has_its_file_and_agrees_to_one_protocol(app, sites, capsys):
     sites.node_configs[1001]["protocol"] = "kmeans"  # the only one to which this site agrees
     serve(app, sites)
     assert "client 1 was lost: ValueError at CountCells, step 1" in capsys.readouterr().out
+
+
+def test_a_site_has_rules_and_a_ledger(app, sites, tmp_path, capsys):
+    """The node's rules decline the protocol; its file has its part of the run's ledger."""
+    (tmp_path / "policy.toml").write_text("[protocols.kmeans]\n")
+    sites.node_configs[1001] |= {
+        "policy": str(tmp_path / "policy.toml"),
+        "ledger": str(tmp_path / "site.csv"),
+    }
+    serve(app, sites)
+    table = pd.read_csv(tmp_path / "site.csv")
+    assert table["message"].tolist() == ["CountCells", "Declined", "AssignCells", "Done"]
+    assert table["discloses"][1] == "the rule that forbids the reply (protocol)"
+    assert set(table["sender"].astype(str)) == {"server", "1"}
+    assert "the rule that forbids the reply (protocol)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,12 @@
 """`join`: lost calls, repeated requests, interruptions, and servers that cannot be used."""
 
 import signal
+import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -11,7 +15,7 @@ from http_helpers import ANSWER, TOKENS, Slow, attend, estimator, serve
 from fedlib.horizontal_dbscan import CountCells, HorizontalDBSCANClient
 from fedlib.messages import encode
 from fedlib.protocol import Client, TooFewClients
-from fedlib.transports.http import JoinError, join
+from fedlib.transports.http import JoinError, Unreachable, join
 from fedlib.transports.http.client import ClientLoop
 from fedlib.transports.http.wire import NUMBER
 
@@ -82,6 +86,74 @@ def test_a_request_that_comes_again_is_answered_from_the_checkpoint(points, tmp_
     assert len(set(replies)) == 1
 
 
+@contextmanager
+def proxy():
+    """Return the address of a proxy, and the first line of each connection through it."""
+    asked, done = [], threading.Event()
+
+    def pump(source, target):
+        with suppress(OSError):
+            while data := source.recv(2**16):
+                target.sendall(data)
+        for line in (source, target):
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+
+    def relay(line):
+        with line:
+            head = line.recv(2**16)
+            asked.append(head.partition(b"\r\n")[0].decode())
+            method, target, _ = asked[-1].split()
+            host = target if method == "CONNECT" else urlsplit(target).netloc
+            name, _, port = host.partition(":")
+            with socket.create_connection((name, int(port)), ANSWER) as onward:
+                if method == "CONNECT":
+                    line.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                else:
+                    onward.sendall(head)
+                back = threading.Thread(target=pump, args=(onward, line))
+                back.start()
+                pump(line, onward)
+                back.join()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(8) as pool:
+        listening.settimeout(0.05)
+
+        def accept():
+            while not done.is_set():
+                with suppress(TimeoutError):
+                    pool.submit(relay, listening.accept()[0])
+
+        accepting = pool.submit(accept)
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}", asked
+        finally:
+            done.set()
+            accepting.result()
+
+
+def test_all_calls_pass_through_the_proxy(points, start):
+    here = estimator().fit(points[:1])
+    client = HorizontalDBSCANClient(points[0])
+    with proxy() as (address, asked), serve("0") as transport:
+        [end] = attend(start, transport, {"0": client}, proxy=address)
+        estimator().fit(transport)
+        transport.close()
+        assert end.result(ANSWER) == "finished"
+    assert client.state.labels.tolist() == here.labels_[0].tolist()
+    assert asked
+    assert {line.split()[1].rpartition("/")[0] for line in asked} == {transport.url}
+
+
+def test_a_proxy_that_cannot_be_reached_is_an_error():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        closed = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with serve("0") as transport:
+        with pytest.raises(Unreachable, match="no answer"):
+            join(transport.url, Client(), TOKENS["0"], patience=0, proxy=closed)
+        assert transport.status().joined == 0
+
+
 def test_a_client_can_be_interrupted(points, start):
     main = threading.main_thread().ident
     with serve("01", join_timeout=1, gone_after=0.5) as transport:
@@ -101,6 +173,9 @@ def test_a_client_can_be_interrupted(points, start):
         ("127.0.0.1:80", {}, "url must begin with http:// or https://"),
         ("ftp://127.0.0.1", {}, "url must begin with http:// or https://"),
         ("http://", {}, "url must begin with http:// or https://"),
+        ("http://127.0.0.1:x", {}, "url and proxy must be valid, got 'http://127.0.0.1:x' and"),
+        ("http://127.0.0.1", {"proxy": "http://a:x"}, "url and proxy must be valid, got"),
+        ("http://127.0.0.1", {"proxy": "a:1"}, "proxy must begin with http:// or https:// and a"),
         (
             "http://127.0.0.1",
             {"token": ""},

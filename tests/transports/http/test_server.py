@@ -13,6 +13,7 @@ import pytest
 from http_helpers import (
     ANSWER,
     DIGESTS,
+    TOKENS,
     Slow,
     attend,
     caller,
@@ -24,9 +25,10 @@ from http_helpers import (
 
 from fedlib import VerticalDBSCAN
 from fedlib.horizontal_dbscan import CellCounts, CountCells, HorizontalDBSCANClient
+from fedlib.journal import JournalError, run_id
 from fedlib.messages import Array, Done, Labels, Message, decode, encode
 from fedlib.protocol import Client, TooFewClients, run
-from fedlib.transports.http import HTTP
+from fedlib.transports.http import HTTP, join
 from fedlib.vertical_dbscan import VerticalDBSCANClient
 
 
@@ -244,6 +246,53 @@ def test_a_server_that_gives_up_informs_its_clients(points, start):
         [end] = attend(start, transport, {"0": HorizontalDBSCANClient(points[0])})
         wait_for(lambda: session(transport).process)
         raise KeyError
+    assert end.result(ANSWER) == "stopped"
+
+
+class Failing(HTTP):
+    """A transport whose second exchange raises ``error``."""
+
+    error: type[BaseException]
+
+    def exchange(self, requests):
+        if self.ledger.entries[-1].step == 2:
+            raise self.error("for the test")
+        return super().exchange(requests)
+
+
+def fail_with(error, bind, journal):
+    """Run until the second step, which raises an error."""
+    with suppress(error), Failing({"0": DIGESTS["0"]}, bind, gone_after=2) as transport:
+        transport.error = error
+        estimator().fit(transport, journal=journal)
+
+
+@pytest.fixture
+def bind():
+    """Return an address that is free."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt, OSError, JournalError])
+def test_a_run_with_a_journal_that_gives_up_can_be_continued(error, bind, points, start, tmp_path):
+    """Its clients do not receive "stopped": they call until the server is back, and finish."""
+    path, client = tmp_path / "run.journal", HorizontalDBSCANClient(points[0])
+    end = start(join, f"http://{bind}", client, TOKENS["0"], patience=ANSWER)
+    fail_with(error, bind, path)
+    assert not end.done()
+    with HTTP({"0": DIGESTS["0"]}, bind, run=run_id(path), gone_after=2) as transport:
+        assert estimator().fit(transport, journal=path).ledger_.lost == {}
+    assert end.result(ANSWER) == "finished"
+    assert client.state.labels.tolist() == estimator().fit(points[:1]).labels_[0].tolist()
+
+
+@pytest.mark.parametrize("error", [TooFewClients, ValueError])
+def test_a_run_that_would_fail_again_is_stopped(error, bind, points, start, tmp_path):
+    """These errors follow from the replies, which the journal would repeat."""
+    client = HorizontalDBSCANClient(points[0])
+    end = start(join, f"http://{bind}", client, TOKENS["0"], patience=ANSWER)
+    fail_with(error, bind, tmp_path / "run.journal")
     assert end.result(ANSWER) == "stopped"
 
 

@@ -14,7 +14,7 @@ from fedlib.horizontal_dbscan import CellCounts, CountCells
 from fedlib.ledger import Ledger
 from fedlib.messages import Failure, encode
 from fedlib.transports.http import HTTP, digest, new_token
-from fedlib.transports.http.status import size
+from fedlib.transports.http.status import Traffic, size
 from fedlib.transports.http.wire import NUMBER, PROCESS, VERSION
 
 NAMES = ("north", "south", "<b>&west</b>", "east", "never-" + "x" * 58)
@@ -129,6 +129,45 @@ def test_a_long_conversation_shows_its_last_steps():
         assert steps == list(range(981, 1001))
         assert "Messages since step 981" in get(server).text
         assert server.status().bytes == 10_000
+
+
+def test_thousands_of_clients_are_counted_and_some_are_described():
+    """First those that are lost, away, expected or working."""
+    names = [f"site-{i:04}" for i in range(3000)]
+    with HTTP({name: digest(name) for name in names}, "127.0.0.1:0") as server:
+        sessions = server._service.sessions
+        for name in names[:2940]:
+            sessions[name].join("process", now=0)
+        sessions["site-2000"].leave("process", now=0)
+        sessions["site-1000"].lose("Gone")
+        page, status = get(server).text, server.status()
+        shown = re.findall(r"<strong>(site-\d+)</strong>", page)
+        assert shown[:3] == ["site-1000", "site-2000", "site-2940"]
+        assert (len(shown), len(status.clients)) == (100, 100)
+        assert status.states["waiting"] == 2938
+        assert "Clients: 2939 of 3000 present" in page  # one has left; the lost one is present
+        assert "<p>2,900 more: 2,900 waiting.</p>" in page
+        assert len(page) < 50_000
+        for name in names:  # so that the end is not delayed
+            sessions[name].informed = True
+
+
+def test_the_traffic_is_counted_once():
+    traffic, ledger = Traffic(), Ledger()
+    for step in (1, 2, 3):
+        ledger.record(step, "server", "a", CountCells(1.0), 10)
+        ledger.record(step, "a", "server", Failure("X"), 5)
+        for _ in range(2):
+            traffic.update(ledger)
+    assert (traffic.step, traffic.request, traffic.to_clients, traffic.from_clients) == (
+        3,
+        "CountCells",
+        30,
+        15,
+    )
+    assert traffic.bytes == ledger.bytes
+    traffic.update(Ledger())  # another run
+    assert (traffic.step, traffic.bytes, traffic.conversation()) == (0, 0, [])
 
 
 def test_sizes_are_readable():

@@ -1,8 +1,11 @@
 """Callers without a token cannot stop a run, whatever they send and however slowly."""
 
 import contextlib
+import os
+import resource
 import socket
 import threading
+import time
 
 import pytest
 from http_helpers import ANSWER, TOKENS, address, attend, caller, estimator, serve, wait_for
@@ -119,6 +122,27 @@ def test_file_descriptors_are_never_exhausted(points, start):
         wait_for(lambda: len(listener.connections) == 5)
         assert estimator().fit(transport).ledger_.lost == {}
     assert end.result(ANSWER) == "finished"
+
+
+def test_a_server_without_file_descriptors_waits_and_continues():
+    """It waits between two attempts to accept, and accepts when a descriptor is free again."""
+    with serve("0") as transport:
+        used = [os.dup(0)]
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            # Exactly one more descriptor is free: that of the caller. The server has none.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (used[0] + 1, limit[1]))
+            os.close(used.pop())
+            line = socket.create_connection(address(transport), ANSWER)
+            begin, calls = time.process_time(), len(transport._server.listener.connections)
+            time.sleep(1)
+            assert time.process_time() - begin < 0.5
+            assert calls == 0
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        with line:
+            line.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert line.recv(2**16).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_server_that_may_not_open_enough_files_says_so_at_the_start():

@@ -3,6 +3,7 @@
 import functools
 import socket
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 
@@ -21,6 +22,7 @@ from http_helpers import (
 from fedlib.horizontal_dbscan import HorizontalDBSCANClient
 from fedlib.protocol import Client
 from fedlib.transports.http import HTTP, JoinError, join
+from fedlib.transports.http.limits import ConnectionLimits
 
 USAGES = (
     "digital_signature",
@@ -125,6 +127,31 @@ def test_silent_and_plain_callers_delay_nobody(certificates, serve_tls, points, 
             line.close()
     assert end.result(ANSWER) == "finished"
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "beginning", [b"", b"\x16\x03\x01\x02\x00\x01\x00"], ids=["silent", "slow"]
+)
+def test_a_handshake_has_a_deadline(beginning, certificates, serve_tls, points, start):
+    """The bytes of a handshake that come one by one do not prolong it; clients are served."""
+    limits = ConnectionLimits(stranger_seconds=0.5)
+    with serve_tls("0", connections=limits) as transport:
+        lines = [socket.create_connection(address(transport), ANSWER) for _ in range(8)]
+        begin = time.monotonic()
+        for line in lines:
+            line.sendall(beginning)
+        ca = str(certificates / "right.pem")
+        [end] = attend(start, transport, {"0": HorizontalDBSCANClient(points[0])}, ca=ca)
+        assert estimator().fit(transport).ledger_.lost == {}
+        while time.monotonic() - begin < 10 and transport._server.listener._strangers:
+            for line in lines if beginning else ():
+                with suppress(OSError):
+                    line.sendall(b"\x00")
+            time.sleep(0.05)
+        assert transport._server.listener._strangers == {}
+        for line in lines:
+            line.close()
+    assert end.result(ANSWER) == "finished"
 
 
 def test_plain_http_leaves_the_machine_only_with_insecure(points, start):

@@ -197,6 +197,7 @@ def test_no_address_discloses_data(points, start, monkeypatch):
             "/heartbeat": {"POST"},
             "/request": {"GET", "HEAD"},
             "/reply": {"POST"},
+            "/check": {"GET", "HEAD"},
         }
         ends = attend(start, transport, clients)
         model = start(estimator().fit, transport)

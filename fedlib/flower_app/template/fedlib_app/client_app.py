@@ -6,6 +6,8 @@ The configuration of the site's node describes the site:
   names of columns in it.
 - ``labels`` is the file to which the clusters of its rows are written.
 - ``protocol`` is the only protocol to which the site agrees.
+- ``policy`` is the file (TOML) with the rules about what may leave the site.
+- ``ledger`` is the file to which the messages to and from the site are written.
 - ``passive=true`` makes it receive the result and share nothing.
 - ``client-NAME`` is the argument NAME of the protocol's client. For a secret, it is the file that
   contains the secret.
@@ -21,24 +23,24 @@ from typing import Any
 from fedlib import datasets, site
 from fedlib.files import Table, read_table, write_labels
 from fedlib.partition import split_columns, split_rows
+from fedlib.policy import GuardedClient, Policy
 from fedlib.protocol import Client
 from fedlib.transports.flower import Context, client_app
 
 COLUMNS = ("columns", "target", "sample_weight", "ids")
 NUMBERS = ("partition-id", "num-partitions")  # Flower's simulation sets the second one
-KNOWN = {*NUMBERS, "data", *COLUMNS, "labels", "protocol", "passive", "demo"}
+KNOWN = {*NUMBERS, "data", *COLUMNS, "labels", "protocol", "policy", "ledger", "passive", "demo"}
 CLIENT = "client-"
 
 
 def make_client(context: Context) -> Client:
-    """Return the site's client for the protocol of the run."""
-    config = configuration(context)
-    return site.make_client(
-        str(context.run_config["protocol"]),
-        read(context),
-        client_options(config),
-        agreed=config.get("protocol"),
+    """Return the site's client for the protocol of the run, guarded by the site's rules."""
+    config, protocol = configuration(context), str(context.run_config["protocol"])
+    policy = Policy.read(config["policy"]) if "policy" in config else None
+    client = site.make_client(
+        protocol, read(context), client_options(config), agreed=config.get("protocol")
     )
+    return GuardedClient(client, policy, protocol) if policy or "ledger" in config else client
 
 
 def configuration(context: Context) -> dict[str, Any]:
@@ -82,11 +84,13 @@ def read(context: Context) -> Table:
     return Table(data.X[rows], data.y[rows])
 
 
-def keep_labels(client: Client, context: Context) -> None:
-    """Write the labels of the site's rows to the file ``labels``, once they are known."""
+def keep_results(client: Client, context: Context) -> None:
+    """Write the labels of the site's rows, once they are known, and the site's ledger."""
     config = configuration(context)
+    if "ledger" in config and isinstance(client, GuardedClient):
+        client.ledger.to_frame().to_csv(config["ledger"], index=False)
     if "labels" in config and hasattr(client.state, "labels"):
         write_labels(Path(config["labels"]), client.state.labels, read(context))
 
 
-app = client_app(make_client, after=keep_labels)
+app = client_app(make_client, after=keep_results)

@@ -7,17 +7,17 @@ from typing import Any
 
 from fedlib import models
 from fedlib.site import make_estimator
-from fedlib.transports.flower import FIN, Context, Grid, ServerApp
+from fedlib.transports.flower import FIN, Context, Grid, ServerApp, show_errors_in_one_line
 
 app = ServerApp()
+show_errors_in_one_line()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the protocol, print a summary of the messages, and write model and ledger."""
     run: dict[str, Any] = dict(context.run_config)
-    parameters = tomllib.loads(f"given = {{{run['parameters']}}}")["given"]
-    estimator = make_estimator(run["protocol"], parameters)
+    estimator = make_estimator(run["protocol"], read_parameters(run["parameters"]))
     folder = Path(run["output"]) if run["output"] else None
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
@@ -37,3 +37,13 @@ def main(grid: Grid, context: Context) -> None:
     if folder:
         models.save(estimator, folder / "model.npz")
         result.ledger.to_frame().to_csv(folder / "ledger.csv", index=False)
+
+
+def read_parameters(text: str) -> dict[str, Any]:
+    """Return the parameters of the protocol in the run's configuration."""
+    try:
+        return tomllib.loads(f"given = {{{text}}}")["given"]
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(
+            f'parameters must be like "eps = 0.3, min_samples = 5", got {text!r}: {error}'
+        ) from error

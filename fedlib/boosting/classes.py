@@ -1,0 +1,81 @@
+"""The two classes on which all clients must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+from fedlib.agreement import Disagreement, agree
+
+__all__ = [
+    "Class",
+    "agree_on_kind",
+    "agree_on_two_classes",
+    "class_weights",
+    "problem_of_classes",
+]
+
+Class = bool | int | float | str
+
+
+def problem_of_classes(classes: Sequence[Class]) -> str | None:
+    """Return why a client cannot have these classes, or None."""
+    if len({isinstance(label, str) for label in classes}) > 1:
+        return "some classes are text and some are numbers"
+    if not all(isfinite(label) for label in classes if isinstance(label, float)):
+        return "a class is not finite"
+    if len(set(classes)) < len(classes):
+        return "a class occurs twice"
+    return None
+
+
+def agree_on_kind(replies: Mapping[str, Any]) -> None:
+    """Raise Disagreement if classes are text at some clients and numbers at others."""
+    kinds = {
+        name: "text" if isinstance(reply.classes[0], str) else "numbers"
+        for name, reply in replies.items()
+        if reply.classes
+    }
+    if kinds:
+        agree("whether classes are numbers or text", kinds)
+
+
+def agree_on_two_classes(replies: Mapping[str, Any]) -> None:
+    """Raise Disagreement if there are more than two classes at the clients.
+
+    The minority are the clients with a class other than the two that most clients have.
+    """
+    clients: dict[Class, list[str]] = {}
+    for name, reply in replies.items():
+        for label in reply.classes:
+            clients.setdefault(label, []).append(name)
+    if len(clients) <= 2:
+        return
+    common = sorted(clients, key=lambda label: -len(clients[label]))
+    unique = len(clients[common[1]]) > len(clients[common[2]])
+    others = {name for label in common[2:] for name in clients[label]} if unique else set()
+    raise Disagreement(_not_two(sorted(clients)), [name for name in replies if name in others])
+
+
+def _not_two(classes: Sequence[Class]) -> str:
+    """Return the text of the error for another number of classes than two."""
+    shown = ", ".join(map(repr, classes[:10])) + (", …" if len(classes) > 10 else "")
+    return f"there must be 2 classes; the clients have {len(classes)}: {shown}"
+
+
+def class_weights(replies: Mapping[str, Any]) -> tuple[list[Class], list[float]]:
+    """Return the two classes of all clients in ascending order, and the weight of each."""
+    total: dict[Class, float] = {}
+    for reply in replies.values():
+        for label, weight in zip(reply.classes, reply.weights.tolist(), strict=True):
+            total[label] = total.get(label, 0.0) + weight
+    classes = sorted(total)
+    if len(classes) != 2:
+        raise ValueError(_not_two(classes))
+    weights = [total[label] for label in classes]
+    if min(weights) == 0:
+        raise ValueError(
+            f"both classes need rows with a weight above 0; {classes} have the weights {weights}"
+        )
+    return classes, weights

@@ -1,0 +1,71 @@
+"""``fedlib inspect``: take part in a run and see every reply before it is sent."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import click
+import numpy as np
+
+from fedlib.cli.join import JoinCommand, join, take_part
+from fedlib.messages import Message, encode
+from fedlib.texts import printable
+
+__all__ = ["as_text", "inspect_command", "review"]
+
+MAX_VALUES = 200  # of an array with more values, only the first and the last are shown
+
+
+def _inspect(confirm: bool, **options: Any) -> None:
+    """Take part in a run and see every reply before it is sent.
+
+    The URL and the options are those of `fedlib join`. With --confirm, a reply is sent only if you
+    agree. Otherwise the request is declined, and the server receives the reason `review`.
+    """
+    take_part(**options, review=partial(review, confirm=confirm))
+
+
+def review(request: Message, reply: Message, *, confirm: bool) -> bool:
+    """Print a request and its reply; return whether the reply may be sent."""
+    click.echo(f"{as_text(request)}\n{as_text(reply)}", err=True)
+    try:
+        return not confirm or click.confirm("Send this reply?", err=True)
+    except click.Abort:  # an exception of another kind would be sent as the site's failure
+        raise KeyboardInterrupt from None
+
+
+def as_text(message: Message) -> str:
+    """Return a message in readable form: its class, size, disclosure and fields.
+
+    Examples
+    --------
+    >>> from fedlib.horizontal_dbscan import CellCounts
+    >>> print(as_text(CellCounts(np.array([[0, 7]]), np.array([12]))))
+    CellCounts, 77 bytes: the occupied cells of a client and its number of points in each
+      cells (1, 2) int64
+        [[0 7]]
+      counts (1,) int64
+        [12]
+    """
+    kind = type(message)
+    lines = [f"{kind.__name__}, {len(encode(message)):,} bytes: {message.discloses}"]
+    for name in message.__struct_fields__:
+        value = getattr(message, name)
+        if isinstance(value, np.ndarray):
+            shown = np.array2string(value, threshold=MAX_VALUES).replace("\n", "\n    ")
+            lines += [f"  {name} {value.shape} {value.dtype}", f"    {shown}"]
+        elif value != ():
+            lines.append(f"  {name} {printable(str(value))}")
+    return "\n".join(lines)
+
+
+inspect_command = JoinCommand(
+    "inspect",
+    params=[
+        *join.params,
+        click.Option(["--confirm"], is_flag=True, help="Ask before each reply is sent."),
+    ],
+    callback=_inspect,
+    help=_inspect.__doc__,
+)

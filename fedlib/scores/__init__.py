@@ -1,0 +1,1 @@
+"""Scores: of a clustering without true classes, and of predictions for rows with known classes."""
