@@ -29,6 +29,7 @@ from fedlib import (
     FederatedKMeans,
     FederatedSummary,
     FederatedXGBClassifier,
+    FederatedXGBRegressor,
     GaussianMixtureDBSCAN,
     GaussianMixtureSelection,
     HorizontalDBSCAN,
@@ -37,7 +38,7 @@ from fedlib import (
 )
 from fedlib.agreement import Disagreement
 from fedlib.alignment import AlignedClient
-from fedlib.boosting.client import BoostingClient
+from fedlib.boosting.client import BoostingClient, RegressionClient
 from fedlib.federated import protocols
 from fedlib.kmeans.messages import ClusterSums, SumClusters
 from fedlib.messages import Declined, Failure, arrays, decode, encode
@@ -93,6 +94,14 @@ ESTIMATORS = {
     "xgboost, ended": FederatedXGBClassifier(**TREES, leaf="ended"),
     "xgboost, union": FederatedXGBClassifier(**TREES, method="union"),
     "xgboost, histogram": FederatedXGBClassifier(**TREES, method="histogram", max_bin=8),
+    "xgboost, softprob": FederatedXGBClassifier(**TREES, objective="multi:softprob"),
+    "xgb-regressor, squared error": FederatedXGBRegressor(**TREES, max_bin=8),
+    "xgb-regressor, pseudo-Huber": FederatedXGBRegressor(
+        **TREES, objective="reg:pseudohubererror", method="top_splits"
+    ),
+    "xgb-regressor, Poisson": FederatedXGBRegressor(
+        **TREES, objective="count:poisson", method="union"
+    ),
     "clustering score": FederatedClusteringScore(),
     "evaluation": FederatedEvaluation(n_bins=9, n_groups=3),
 }
@@ -244,6 +253,8 @@ def random_reply(draw, reply):
 def make_client(estimator, name):
     if estimator.name == "xgboost":
         return BoostingClient((POINTS[name], CLASSES))
+    if estimator.name == "xgb-regressor":
+        return RegressionClient((POINTS[name], np.abs(POINTS[name][:, 0])))
     if estimator.name == "clustering-score":
         return ClusteringScoreClient((POINTS[name], np.repeat([0, 1], 7)))
     if estimator.name == "evaluation":
