@@ -17,7 +17,7 @@ DOIT      := $(BIN)/python -m doit run --parallel-type thread --process $(JOBS) 
 PIP       := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # uv is several times as fast as pip, but does not read pip's configuration: pip is the second choice.
 UV        := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet
-EXPORT    := $(BIN)/uv export --quiet --frozen --all-extras --no-emit-project
+EXPORT    := $(BIN)/uv export --quiet --frozen --all-extras --no-extra peers --no-emit-project
 
 ifeq ($(filter quick full,$(PROFILE)),)
 $(error PROFILE must be quick or full, got $(PROFILE))
@@ -130,7 +130,7 @@ check: $(INSTALLED) ## check style, types, notebooks without outputs, and the lo
 
 lock: $(INSTALLED) ## resolve pyproject.toml into uv.lock and requirements.lock, and rewrite codemeta.json
 	@$(BIN)/uv lock
-	@$(BIN)/uv export --quiet --all-extras --no-emit-project --output-file requirements.lock
+	@$(EXPORT) --output-file requirements.lock
 	@$(BIN)/python notebooks/export.py --codemeta
 
 build: $(INSTALLED) ## build the wheel and the source distribution into dist/
