@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -367,7 +367,7 @@ class BuildHistograms(Splits, kw_only=True):
     """Sum your gradients in every bin, for the ``wanted`` ones of the open nodes."""
 
     discloses = "the splits chosen so far and the leaves of the finished tree"
-    reply = Histograms
+    reply: ClassVar[type[Message]] = Histograms
     wanted: Annotated[np.ndarray, Array("bool", ("open",))]
     n_bins: Count
 
