@@ -63,7 +63,6 @@ class CellCounts(Message):
 
     discloses = "the occupied cells of a client and its number of points in each"
     row_counts = ("counts",)
-    may_omit = True
     cells: Cells
     counts: Annotated[np.ndarray, Array("int64", ("cells",), ge=1, le=MAX_POINTS)]
     features: FeatureNames = ()
@@ -204,6 +203,8 @@ def _warn_of_scales(cells: NDArray[np.int64], features: Sequence[str]) -> None:
 
 class HorizontalDBSCANClient(PointsClient):
     """A client that holds points; for the parameters see `PointsClient`."""
+
+    omissible = (CellCounts,)
 
     @handles(CountCells)
     def count_cells(self, request: CountCells) -> CellCounts:

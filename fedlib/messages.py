@@ -8,7 +8,7 @@ nouns (``CellCounts``). Class attributes complete it:
 - ``reply``: for a request, the class of its reply; by default `Done`.
 - ``asks_for_data``: for a request, whether a passive client declines it; by default True. Set it to
   False for a request that only delivers a result.
-- ``row_counts``, ``may_omit``, ``extremes``: for a reply, what the rules of a site need to know.
+- ``row_counts``, ``extremes``: for a reply, what the rules of a site need to know.
 
 The annotations and the request also bound the size of a reply, if they can (`Message.reply_limit`).
 The size of many replies depends on the site's data alone, such as that of its occupied cells; they
@@ -161,9 +161,6 @@ class Message(
         For a reply, the fields with the numbers of rows that its other values describe; ``()`` if
         all of them describe all rows of the client. None: they describe single rows, or it is not
         known how many. A site with a minimum count does not send such a reply.
-    may_omit : bool, default=False
-        For a reply, whether groups of few rows may be left out. They are the entries of the first
-        array that ``row_counts`` names.
     extremes : bool, default=False
         For a reply, whether it contains the smallest or the largest value of a feature.
 
@@ -188,7 +185,6 @@ class Message(
     reply: ClassVar[type[Message]]
     asks_for_data: ClassVar[bool] = True
     row_counts: ClassVar[tuple[str, ...] | None] = None
-    may_omit: ClassVar[bool] = False
     extremes: ClassVar[bool] = False
 
     def __init_subclass__(cls, **config: Any) -> None:

@@ -195,6 +195,8 @@ class Client:
         The client's name in the run; empty before the run.
     n_clients : int or None
         The number of clients of the run, as the server reports it; None if it does not.
+    omissible : tuple of message classes
+        The replies from which groups of few rows may be left out; see `fedlib.policy`.
     """
 
     X: Any
@@ -202,6 +204,7 @@ class Client:
     passive = False
     name = ""
     n_clients: int | None = None
+    omissible: tuple[type[Message], ...] = ()
     state: Any = None
     handlers: ClassVar[dict[type[Message], str]] = {}
 
@@ -262,10 +265,7 @@ class Client:
         return Failure(type(error).__name__)
 
     def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
-        """Return how many rows each value in a reply describes; None if single rows, or unknown.
-
-        A site with a minimum count needs it. By default, they are in the fields ``row_counts``.
-        """
+        """Return how many rows each value in a reply describes; None if single rows, or unknown."""
         if reply.row_counts is None:
             return None
         if not reply.row_counts:

@@ -26,6 +26,11 @@ class WrappingClient(Client):
     inner: Client | None = None
     prepares: ClassVar[type[Message]]
 
+    @property
+    def omissible(self) -> tuple[type[Message], ...]:  # type: ignore[override]
+        """The replies of the wrapped client from which groups of few rows may be left out."""
+        return () if self.inner is None else self.inner.omissible
+
     def handle(self, request: Message) -> Message:
         """Return the reply of this client's handler, or else that of the wrapped client.
 

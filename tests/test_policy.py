@@ -8,6 +8,8 @@ import pytest
 from fedlib import (
     DBDC,
     AlignedRows,
+    DensitySuggestion,
+    FederatedClusteringScore,
     FederatedGaussianMixture,
     FederatedKMeans,
     FederatedPipeline,
@@ -26,6 +28,7 @@ from fedlib.pipeline import PipelineClient
 from fedlib.policy import Allowed, GuardedClient, GuardedState, Policy, Rules
 from fedlib.policy.guard import omit_small
 from fedlib.protocol import LostState, TooFewClients
+from fedlib.scores.messages import MeasureDistances, SumLabelledRows
 from fedlib.testing import Recorder
 from fedlib.transports.in_process import InProcess
 from fedlib.vertical_dbscan import VerticalDBSCANClient
@@ -78,7 +81,7 @@ def replies_of(transport, name):
         ("max_bytes = 1e6", "max_bytes must be a whole number from 1 on; got 1000000.0"),
         ('extremes = "no"', "extremes must be true or false; got 'no'"),
         ("protocols = 1", "protocols must be a table, one table per protocol; got 1"),
-        ("[protocols.kmean]", 'protocols."kmean" is not a protocol; the protocols are dbdc, '),
+        ("[protocols.kmean]", 'protocols."kmean" is not a protocol; the protocols are .*dbdc, '),
         ("protocols.kmeans = 1", 'protocols."kmeans" must be a table, the rules for this'),
         ("[protocols.kmeans]\nmin_rows = 1", 'protocols."kmeans".min_rows is not a rule; the '),
         ("[protocols.kmeans]\nmax_rounds = -1", 'protocols."kmeans".max_rounds must be a whole'),
@@ -167,6 +170,7 @@ DECLINING = {  # estimators whose reply cannot leave out small groups, and the r
     ),
     "summary": (FederatedSummary(), "CountBins"),
     "dbdc": (DBDC(0.5, 3), "BuildLocalModel"),
+    "suggest": (DensitySuggestion(3), "CountCells"),  # its counts must sum to the coarser ones
 }
 
 
@@ -182,6 +186,18 @@ def test_requests_for_small_groups_are_declined(name, caplog):
         assert replies_of(transport, one) == ["the rule that forbids the reply (min_count)"]
         assert f"client {one!r} declined {request} (min_count)" in caplog.text
         assert f"declined {request}: " in caplog.text  # at the site
+
+
+def test_distances_of_a_small_cluster_are_declined():
+    """The site counts its rows itself: the request says which clusters it is about."""
+    labels = np.repeat([0, 1, 2], [20, 20, 1])
+    client = guarded(FederatedClusteringScore(), {"min_count": 5}, part=(POINTS["A"], labels))
+    request = MeasureDistances("cluster", 1, np.array([0, 1, 2]), np.zeros((3, 2)))
+    assert client.inner.group_sizes(request, client.inner.answer(request)).tolist() == [20, 20, 1]
+    assert client.answer(request) == Declined("min_count")
+    client = guarded(FederatedClusteringScore(), {"min_count": 5}, part=(POINTS["A"], labels))
+    moments = client.answer(SumLabelledRows("cluster", 5, 10))
+    assert moments.counts.tolist() == [20, 20]  # the protocol withholds small clusters itself
 
 
 def test_single_rows_are_declined_for_vertical_protocols():
@@ -326,16 +342,30 @@ def test_boosting_under_rules():
     assert transport.ledger.lost["A"].startswith("Declined (min_count) at ProposeSplits")
 
 
+def test_scores_of_clusters_under_rules():
+    """Each client has one point apart, in a cluster of its own: it is withheld, or A declines."""
+    labels = np.repeat([0, 1, 2], [20, 20, 1])
+    parts = {name: (X, labels) for name, X in POINTS.items()}
+    rules = {"A": {"min_count": 2}}
+    model, transport = fit(FederatedClusteringScore(min_group_size=2), rules, 3, parts)
+    assert (model.n_withheld_, transport.ledger.lost) == (3, {})
+    model, transport = fit(FederatedClusteringScore(), rules, 2, parts)
+    assert replies_of(transport, "A")
+    assert model.model_.counts.tolist() == [40, 40, 2]
+    client = guarded(FederatedClusteringScore(), rules["A"], part=parts["A"])
+    request = MeasureDistances("exclude", 1, np.array([0, 1, 2]), np.zeros((3, 2)))
+    assert client.answer(request) == Declined("min_count")
+
+
 # The declarations --------------------------------------------------------------------------------
 
 
 def test_every_reply_declares_its_groups_consistently():
-    """Fields named as counts exist; what may be left out is an axis of the first of them."""
+    """Fields named as counts exist."""
     for kind in registry.values():
         if not kind.__module__.startswith("fedlib."):
             continue
         assert set(kind.row_counts or ()) <= set(kind.__struct_fields__), kind
-        assert not kind.may_omit or kind.row_counts
 
 
 def test_the_replies_that_a_minimum_count_always_declines():
@@ -347,9 +377,13 @@ def test_the_replies_that_a_minimum_count_always_declines():
         for request in kind.handlers
         if request.asks_for_data and request.reply.__module__.startswith("fedlib.")
     }
-    assert {reply.__name__ for reply in replies if reply.may_omit} == {"CellCounts", "LocalCentres"}
+    omissible = {name: kind.client_class.omissible for name, kind in protocols().items()}
+    centres = dict.fromkeys(["kmeans", "kmeans-selection"], (LocalCentres,))
+    expected = {"horizontal-dbscan": (CellCounts,), **centres}
+    assert {name: kinds for name, kinds in omissible.items() if kinds} == expected
     mixtures = {"LocalMixture", "ImprovedMixture", "ClusterMixtures"}
-    columns = {"ValueMoments", "Extremes"}  # the client knows how many values a column has
+    # The client knows how many values a column has, and how many rows a cluster.
+    columns = {"ValueMoments", "Extremes", "ClusterDistances"}
     single_rows = {"NeighbourBlock", "Pseudonyms", "LocalModel", "WeightedRepresentatives"}
     sums = {"SplitProposals", "CandidateSums", "LeafSums", "Histograms"}
     unknown = {reply.__name__ for reply in replies if reply.row_counts is None} - {"Done"}

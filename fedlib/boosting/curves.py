@@ -45,7 +45,7 @@ def learning_curve(model: Boosted, metric: str | None = None, ax: Axes | None = 
     check_is_fitted(model, "model_")
     metrics = model.model_.metrics
     name = metrics[-1] if metric is None and metrics else metric
-    if name not in metrics:
+    if name is None or name not in metrics:
         raise ValueError(f"metric must be one of {', '.join(metrics) or 'none'}; got {metric!r}")
     values = model.model_.evaluations[metrics.index(name)]
     ax = plt.gca() if ax is None else ax

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from fedlib.protocol import Flow, Replies
 
 __all__ = ["boosting"]
 
+REMEDY = "; objective='multi:softprob' allows more"
 NO_CUTS = Cuts(np.zeros(1, np.int64), np.empty(0, np.float32))
 GROWERS: dict[str, type[Grower]] = {
     "top_splits": TopSplits,
@@ -101,15 +103,17 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
             settings.objective, settings.parameter, settings.learning_rate, *_held_out(settings)
         )
         replies = yield from settle(replies, agree_on_features)
-        classes, sums = [], {name: _target_sums(reply) for name, reply in replies.items()}
+        classes: list[Class] = []
+        sums = {name: _target_sums(reply) for name, reply in replies.items()}
         _check_weight(sums)
     else:
         replies = yield DescribeTraining(settings.learning_rate, *_held_out(settings))
         replies = yield from settle(replies, agree_on_features)
         replies = yield from settle(replies, agree_on_kind)
-        if settings.objective == "binary:logistic":
-            replies = yield from settle(replies, agree_on_two_classes)
-        classes = _all_classes(replies, settings.objective)
+        only_two = settings.objective == "binary:logistic"
+        if only_two:
+            replies = yield from settle(replies, partial(agree_on_two_classes, remedy=REMEDY))
+        classes, _ = class_weights(replies, only_two=only_two)
         sums = {
             name: _class_sums(reply, classes).scaled(settings.scale_pos_weight)
             for name, reply in replies.items()
@@ -261,25 +265,6 @@ def _agree_on_names(replies: Replies) -> tuple[str, ...]:
             stacklevel=2,
         )
     return features
-
-
-def _all_classes(replies: Replies, objective: str) -> list[Class]:
-    """Return the classes of all clients in ascending order; each must have a weight."""
-    if objective == "binary:logistic":
-        return class_weights(replies)[0]
-    total: dict[Class, float] = {}
-    for reply in replies.values():
-        for label, weight in zip(reply.classes, reply.weights.tolist(), strict=True):
-            total[label] = total.get(label, 0.0) + weight
-    classes = sorted(total)
-    if len(classes) < 2:
-        raise ValueError(f"there must be at least 2 classes; the clients have {len(classes)}")
-    weights = [total[label] for label in classes]
-    if min(weights) == 0:
-        raise ValueError(
-            f"every class needs rows with a weight above 0; {classes} have the weights {weights}"
-        )
-    return classes
 
 
 def _mean_learning_rate(replies: Replies, weights: dict[str, float]) -> float:

@@ -49,6 +49,8 @@ class FederatedKMeansClient(PointsClient):
         super().__init__(X)
         _check_coordinates("the points", self.X)
 
+    omissible = (LocalCentres,)
+
     @handles(FindCentres)
     def find_centres(self, request: FindCentres) -> LocalCentres:
         _, centres, counts = child_centres(

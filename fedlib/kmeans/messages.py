@@ -41,7 +41,6 @@ class LocalCentres(Message):
 
     discloses = "a client's centres and counts; the centre of a cluster of one point is the point"
     row_counts = ("counts",)
-    may_omit = True
     centres: Annotated[np.ndarray, Array("float64", ("clusters", "features"), -MAX_MEAN, MAX_MEAN)]
     counts: Annotated[np.ndarray, Array("int64", ("clusters",), ge=1, le=MAX_POINTS)]
     features: FeatureNames = ()

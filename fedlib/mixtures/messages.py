@@ -234,6 +234,7 @@ class Likelihood(Message):
     """A client's number of points, and their log-likelihood."""
 
     discloses = "how many points a client has, and their log-likelihood"
+    row_counts = ("n_points",)
     n_points: Count
     log_likelihood: LogLikelihood
 

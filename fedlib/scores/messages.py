@@ -41,6 +41,7 @@ class LabelledMoments(Message):
         "the size, the mean and the spread of each cluster at a client, and the number of its noise"
         " rows; the mean of a cluster with one row is the row"
     )
+    row_counts = ("counts", "n_noise")
     labels: Annotated[np.ndarray, Array("int64", ("clusters",), ge=-1)]
     counts: Annotated[np.ndarray, Array("int64", ("clusters",), ge=1, le=MAX_ROWS)]
     means: Annotated[np.ndarray, Array("float64", ("clusters", "features"), -MAX_MEAN, MAX_MEAN)]
@@ -118,6 +119,9 @@ class MeasureDistances(Message):
     labels: Annotated[np.ndarray, Array("int64", ("clusters",), ge=-1)]
     centres: Annotated[np.ndarray, Array("float64", ("clusters", "features"), -MAX_MEAN, MAX_MEAN)]
 
+    def reply_lengths(self) -> dict[str, int]:
+        return {"clusters": len(self.labels)}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.labels) < 2 or (np.diff(self.labels) <= 0).any():
@@ -134,6 +138,7 @@ class ClassCounts(Message):
     """The classes of a client's rows, and the number of rows of each."""
 
     discloses = "the classes of a client's rows, and the number of rows of each"
+    row_counts = ("counts",)
     classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
     counts: Annotated[np.ndarray, Array("int64", ("classes",), ge=1, le=MAX_ROWS)]
 
@@ -179,6 +184,7 @@ class ScoreCounts(Message):
         "the number of a client's rows of each class in each bin of the probabilities; a bin with"
         " one row nearly is the probability of that row"
     )
+    row_counts = ("counts", "above", "groups")
     counts: Annotated[np.ndarray, Array("int64", ("classes", "bins"), ge=0, le=MAX_ROWS)]
     above: Annotated[np.ndarray, Array("int64", ("classes",), ge=0, le=MAX_ROWS)]
     groups: Annotated[np.ndarray, Array("int64", ("classes", "groups"), ge=0, le=MAX_ROWS)]
@@ -195,6 +201,9 @@ class CountScores(Message):
     classes: tuple[Class, Class]
     n_bins: Bins
     n_groups: Bins
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"classes": 2, "bins": self.n_bins, "groups": self.n_groups}
 
     def accept(self, reply: Message) -> Message:
         received = cast(ScoreCounts, reply)
