@@ -197,8 +197,9 @@ class Message(
         registry[cls.__name__] = cls
 
     def __post_init__(self) -> None:
-        for field, default in _defaults(type(self)).items():
-            value = getattr(self, field)
+        defaults = self.__struct_defaults__
+        for field, default in zip(self.__struct_fields__[-len(defaults) :], defaults, strict=False):
+            value = getattr(self, field)  # msgspec omits a default only if it is the same object
             if type(value) is type(default) and value == default:
                 msgspec.structs.force_setattr(self, field, default)
         kind = type(self)
@@ -254,20 +255,6 @@ class Message(
         return not self == other  # msgspec defines its own __ne__
 
     __hash__ = None  # type: ignore[assignment]
-
-
-@cache
-def _defaults(message_class: type[Message]) -> dict[str, Any]:
-    """Return the default of each field that has one.
-
-    msgspec omits a value only if it is the same object as the default. So that equal messages have
-    equal bytes, `Message` puts this object in the place of an equal value.
-    """
-    return {
-        field.name: field.default
-        for field in msgspec.structs.fields(message_class)
-        if field.default is not msgspec.NODEFAULT and not isinstance(field.default, np.ndarray)
-    }
 
 
 @cache

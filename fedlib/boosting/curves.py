@@ -56,5 +56,5 @@ def learning_curve(model: Boosted, metric: str | None = None, ax: Axes | None = 
             f"round {best + 1}", (best + 1, values[best]), (4, 6), textcoords="offset points"
         )
     ax.set_xlabel("rounds")
-    ax.set_ylabel(name)
+    ax.set_ylabel(str(name))
     return ax
