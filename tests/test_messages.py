@@ -17,10 +17,13 @@ from hypothesis.extra.numpy import arrays
 
 import fedlib
 from fedlib import (
+    FederatedClusteringScore,
+    FederatedEvaluation,
     FederatedGaussianMixture,
     FederatedPipeline,
     FederatedXGBClassifier,
     GaussianMixtureDBSCAN,
+    GaussianMixtureSelection,
     HorizontalDBSCAN,
     messages,
 )
@@ -193,9 +196,14 @@ def conversations():
         GaussianMixtureDBSCAN(1.0, 2, random_state=0),
         FederatedXGBClassifier(2, method="histogram", max_depth=2),
         FederatedPipeline(HorizontalDBSCAN(1.0, 2), scale="robust"),
+        GaussianMixtureSelection(2, random_state=0),
+        FederatedClusteringScore(),
+        FederatedEvaluation(),
     ):
         parts = [X[::2], X[1::2]]
-        if estimator.name == "xgboost":
+        if estimator.name == "evaluation":
+            parts = [(y[::2].astype(float), y[::2]), (y[1::2].astype(float), y[1::2])]
+        if estimator.name in ("xgboost", "clustering-score"):
             parts = [(X[::2], y[::2]), (X[1::2], y[1::2])]
         options = {}
         if isinstance(estimator, FederatedPipeline):
