@@ -1,5 +1,6 @@
 from .alignment import AlignedRows as AlignedRows
 from .boosting.estimator import FederatedXGBClassifier as FederatedXGBClassifier
+from .boosting.regressor import FederatedXGBRegressor as FederatedXGBRegressor
 from .horizontal_dbscan import HorizontalDBSCAN as HorizontalDBSCAN
 from .kmeans import FederatedKMeans as FederatedKMeans
 from .mixtures.dbscan import GaussianMixtureDBSCAN as GaussianMixtureDBSCAN

@@ -197,6 +197,10 @@ class Message(
         registry[cls.__name__] = cls
 
     def __post_init__(self) -> None:
+        for field, default in _defaults(type(self)).items():
+            value = getattr(self, field)
+            if type(value) is type(default) and value == default:
+                msgspec.structs.force_setattr(self, field, default)
         kind = type(self)
         lengths: dict[str, tuple[str, int]] = {}
         for field, array in arrays(kind).items():
@@ -250,6 +254,20 @@ class Message(
         return not self == other  # msgspec defines its own __ne__
 
     __hash__ = None  # type: ignore[assignment]
+
+
+@cache
+def _defaults(message_class: type[Message]) -> dict[str, Any]:
+    """Return the default of each field that has one.
+
+    msgspec omits a value only if it is the same object as the default. So that equal messages have
+    equal bytes, `Message` puts this object in the place of an equal value.
+    """
+    return {
+        field.name: field.default
+        for field in msgspec.structs.fields(message_class)
+        if field.default is not msgspec.NODEFAULT and not isinstance(field.default, np.ndarray)
+    }
 
 
 @cache
@@ -446,7 +464,7 @@ def _decoder(message_class: type[Message]) -> msgspec.msgpack.Decoder[Any]:
     ]
     name = message_class.__name__
     return msgspec.msgpack.Decoder(
-        msgspec.defstruct(name, fields, tag=name, forbid_unknown_fields=True)
+        msgspec.defstruct(name, fields, tag=name, forbid_unknown_fields=True, kw_only=True)
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedlib.kernels import kernel
 from fedlib.kernels import splits as kernels
+from fedlib.kernels.gains import SplitRule
 
 SUM_BITS = 52
 LEAVES = ("all", "ended", "parent")
@@ -91,7 +92,7 @@ def boost(parts, X_new, grid, options):
 def _boost(X, positive, starts, order, values, X_new, grid, base, bits, options):
     n = len(X)
     unit, ones = 2.0**-bits, np.ones(n)
-    rule = kernels.SplitRule(unit, options.reg_lambda, 0.0, options.min_child_weight)
+    rule = SplitRule(unit, options.reg_lambda, 0.0, options.min_child_weight)
     margins, new = np.full(n, base, np.float32), np.full(len(X_new), base, np.float32)
     staged = np.empty((grid.size + 1, len(X_new)), np.float32)
     loss, stopped, at = kernels.sum_losses(margins, positive, ones), 0, 0

@@ -493,7 +493,7 @@ def boosting_example():
         {
             "points": X.tolist(),
             "classes": y.tolist(),
-            "base": forests[1].model_.base_margin,
+            "base": forests[1].model_.base_margins[0],
             "forests": {depth: list(map(nodes, model.trees_)) for depth, model in forests.items()},
             "tiles": tiles,
         },

@@ -8,8 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 import numpy as np
 import pandas as pd
 import study
+from matplotlib.ticker import EngFormatter, NullFormatter
 
-PEERS = ("scikit-learn", "dbscan", "xgboost", "lightgbm", "faiss-cpu", "scikit-learn-intelex")
+PEERS = ("dbscan", "xgboost", "lightgbm", "faiss-cpu")
 COLUMNS = [
     *("row", "work", "peer", "ours_seconds", "peer_seconds", "ratio", "goal", "met"),
     *("cores", "versions"),
@@ -23,7 +24,7 @@ def _version(package):
         return f"without {package}"
 
 
-VERSIONS = ", ".join([study.VERSIONS, *map(_version, PEERS[1:])])
+VERSIONS = ", ".join([study.VERSIONS, *map(_version, PEERS)])
 
 
 def seconds(function):
@@ -124,6 +125,9 @@ def draw_growth(ax, sizes, curves, xlabel, ylabel):
         slope = exponent(sizes, values)
         ax.loglog(sizes, values, marker=marker, label=f"{label}: {slope:.2f}")
     ax.set(xlabel=xlabel, ylabel=ylabel)
+    ax.set_xticks(sizes, minor=False)
+    ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+    ax.xaxis.set_minor_formatter(NullFormatter())
     ax.legend(title="slope", loc="best")
 
 

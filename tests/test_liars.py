@@ -18,6 +18,7 @@ from fedlib import (
     FederatedGaussianMixture,
     FederatedKMeans,
     FederatedXGBClassifier,
+    FederatedXGBRegressor,
     GaussianMixtureDBSCAN,
     HorizontalDBSCAN,
 )
@@ -50,13 +51,14 @@ ESTIMATORS = {
     "xgboost, top splits": FederatedXGBClassifier(3, max_depth=2, tol=None),
     "xgboost, union": FederatedXGBClassifier(3, max_depth=2, tol=None, method="union"),
     "xgboost, histogram": FederatedXGBClassifier(3, max_depth=2, tol=None, method="histogram"),
+    "xgb-regressor, histogram": FederatedXGBRegressor(3, max_depth=2),
 }
 
 
 def another_feature(name, reply):
     """Add one column to the reply."""
     wide = {"cells", "representatives", "centres", "means"} & set(reply)
-    if reply["type"] in {"PointsIntroduction", "TrainingDescription"}:
+    if reply["type"] in {"PointsIntroduction", "TargetDescription", "TrainingDescription"}:
         return {"n_features": 3}
     if not wide:
         return {}
@@ -262,7 +264,8 @@ def packed(value):
 def make_client(estimator, name, columns):
     X = pd.DataFrame(POINTS[name], columns=columns) if columns else POINTS[name]
     options = {"random_state": 0} if estimator.name == "ppdbdc" else {}
-    part = (X, CLASSES) if estimator.name == "xgboost" else X
+    labels = {"xgboost": CLASSES, "xgb-regressor": POINTS[name][:, 0]}.get(estimator.name)
+    part = X if labels is None else (X, labels)
     return protocols()[estimator.name].client_class(part, **options)
 
 

@@ -22,6 +22,7 @@ from fedlib import (
     FederatedGaussianMixture,
     FederatedPipeline,
     FederatedXGBClassifier,
+    FederatedXGBRegressor,
     GaussianMixtureDBSCAN,
     GaussianMixtureSelection,
     HorizontalDBSCAN,
@@ -195,6 +196,8 @@ def conversations():
         *mixtures,
         GaussianMixtureDBSCAN(1.0, 2, random_state=0),
         FederatedXGBClassifier(2, method="histogram", max_depth=2),
+        FederatedXGBClassifier(2, max_depth=2, tol=None, warm_start=True),
+        FederatedXGBRegressor(2, max_depth=2, validation_fraction=0.3),
         FederatedPipeline(HorizontalDBSCAN(1.0, 2), scale="robust"),
         GaussianMixtureSelection(2, random_state=0),
         FederatedClusteringScore(),
@@ -203,7 +206,7 @@ def conversations():
         parts = [X[::2], X[1::2]]
         if estimator.name == "evaluation":
             parts = [(y[::2].astype(float), y[::2]), (y[1::2].astype(float), y[1::2])]
-        if estimator.name in ("xgboost", "clustering-score"):
+        if estimator.name in ("xgboost", "xgb-regressor", "clustering-score"):
             parts = [(X[::2], y[::2]), (X[1::2], y[1::2])]
         options = {}
         if isinstance(estimator, FederatedPipeline):
@@ -211,6 +214,8 @@ def conversations():
         clients = [estimator.client_class(part, **options) for part in parts]
         recorder = Recorder(dict(zip("AB", clients, strict=True)))
         estimator.fit(recorder)
+        if getattr(estimator, "warm_start", False):
+            estimator.set_params(n_trees=3).fit(recorder)
         for exchange in recorder.exchanges:
             for message in (*exchange.requests.values(), *exchange.replies.values()):
                 by_class.setdefault(type(message), []).append(message)

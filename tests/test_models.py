@@ -74,6 +74,10 @@ def classes():
     return [(X, np.array(["left", "right"])[(X[:, 0] > 2).astype(int)]) for X in rows()]
 
 
+def numbers():
+    return [(X, np.abs(X[:, 0])) for X in rows()]
+
+
 def labelled():
     return [(X, (X[:, 0] > 2).astype(int) - (X[:, 1] > 5)) for X in rows()]
 
@@ -109,7 +113,12 @@ PROTOCOLS = {
     "clustering-score": [({"noise": "cluster", "min_group_size": 2}, labelled)],
     "evaluation": [({"n_bins": 7}, predictions)],
     "summary": [({"bounds": {"0": (-3.0, 8.0)}, "quantiles": [0.5], "rank_error": 0.1}, rows)],
-    "xgboost": [({"n_trees": 3}, classes), ({"n_trees": 2, "method": "histogram"}, classes)],
+    "xgboost": [
+        ({"n_trees": 3}, classes),
+        ({"n_trees": 2, "method": "histogram"}, classes),
+        ({"n_trees": 2, "method": "histogram", "objective": "multi:softprob"}, classes),
+    ],
+    "xgb-regressor": [({"n_trees": 2}, numbers), ({"objective": "count:poisson"}, numbers)],
 }
 CASES = [(name, *case) for name, cases in PROTOCOLS.items() for case in cases]
 

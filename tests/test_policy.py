@@ -342,6 +342,21 @@ def test_boosting_under_rules():
     assert transport.ledger.lost["A"].startswith("Declined (min_count) at ProposeSplits")
 
 
+def test_scores_of_clusters_under_rules():
+    """Each client has one point apart, in a cluster of its own: it is withheld, or A declines."""
+    labels = np.repeat([0, 1, 2], [20, 20, 1])
+    parts = {name: (X, labels) for name, X in POINTS.items()}
+    rules = {"A": {"min_count": 2}}
+    model, transport = fit(FederatedClusteringScore(min_group_size=2), rules, 3, parts)
+    assert (model.n_withheld_, transport.ledger.lost) == (3, {})
+    model, transport = fit(FederatedClusteringScore(), rules, 2, parts)
+    assert replies_of(transport, "A")
+    assert model.model_.counts.tolist() == [40, 40, 2]
+    client = guarded(FederatedClusteringScore(), rules["A"], part=parts["A"])
+    request = MeasureDistances("exclude", 1, np.array([0, 1, 2]), np.zeros((3, 2)))
+    assert client.answer(request) == Declined("min_count")
+
+
 # The declarations --------------------------------------------------------------------------------
 
 

@@ -33,6 +33,7 @@ PROTOCOLS = {
     "gaussian-mixture": ["--n-components=3", "--method=em", "--random-state=0"],
     "gaussian-mixture-dbscan": ["--eps=0.4", "--min-samples=4", "--random-state=0"],
     "xgboost": ["--n-trees=3", "--max-depth=3", "--method=histogram"],
+    "xgb-regressor": ["--n-trees=3", "--max-depth=3"],
 }
 
 
@@ -43,6 +44,7 @@ def write_data(folder):
     for site in SITES:
         X = centres + rng.normal(scale=0.4, size=centres.shape)
         rows = pd.DataFrame(X, columns=["x", "y"]).assign(kind=np.repeat(["a", "b", "b"], 40))
+        rows["height"] = rows["x"] + rows["y"]
         rows.to_csv(folder / f"rows-{site}.csv", index=False)
         columns = pd.DataFrame({f"column-{site}": rng.permutation(np.tile(centres[:, 0], 1))})
         columns.to_csv(folder / f"columns-{site}.csv", index=False)
@@ -81,7 +83,8 @@ class Run:
     def join(self, site):
         kind = "columns" if self.protocol == "vertical-dbscan" else "rows"
         table = "--columns=x,y" if kind == "rows" else f"--columns=column-{site}"
-        options = ["--target=kind"] if self.protocol == "xgboost" else []
+        targets = {"xgboost": ["--target=kind"], "xgb-regressor": ["--target=height"]}
+        options = targets.get(self.protocol, []).copy()
         options += [f"--random-state={site}"] if self.protocol == "ppdbdc" else []
         return self.start(
             f"site-{site}",

@@ -10,14 +10,15 @@ A client can still invent rows, as long as it invents the same rows in all its r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.boosting.messages import Class, SplitProposals, TrainingDescription
+from fedlib.boosting.messages import SplitProposals
+from fedlib.boosting.objectives import LabelSums, Objective
 
 __all__ = ["DeclaredRows", "NodeHistory", "reasons"]
 
@@ -27,64 +28,70 @@ Sums = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DeclaredRows:
-    """The rows that a client has declared.
+    """The rows that a client has declared, and what their sums can be.
 
     Attributes
     ----------
     n_rows : int
-    weight : float
-        The total weight of the rows.
-    positive : float
-        The weight of the rows of the second class.
+    sums : LabelSums
+        The sums over the rows' labels.
+    objective : Objective
+    parameter : float
+        The parameter of the objective.
+    n_outputs : int
+        The number of trees per round.
+    is_sampled : bool
+        Whether each tree uses a part of the rows only.
     """
 
     n_rows: int
-    weight: float
-    positive: float
+    sums: LabelSums
+    objective: Objective
+    parameter: float
+    n_outputs: int
+    is_sampled: bool
 
-    @classmethod
-    def of(cls, described: TrainingDescription, positive: Class) -> DeclaredRows:
-        """Return the rows of a client's description; ``positive`` is the second class."""
-        weights = dict(zip(described.classes, described.weights.tolist(), strict=True))
-        weight = float(described.weights.sum())
-        return cls(described.n_rows, weight, weights.get(positive, 0.0))
+    def problem_of_first(self, margins: Sequence[float], unit: float, sums: Sums) -> str | None:
+        """Return why rows cannot have these sums (n_outputs, 2) before the first tree, or None.
 
-    def problem_of_first(self, share: float, unit: float, sums: Sums) -> str | None:
-        """Return why rows cannot have these sums (2,) before the first tree; None if they can.
-
-        All rows then have the probability ``share``. Each row is rounded to a whole ``unit``.
+        All rows then have the same margins. Each row is rounded to a whole ``unit``.
         """
-        g = self.weight * share - self.positive
-        h = self.weight * share * (1 - share)
-        margin = (ROUNDING * self.weight + 1e-15) / unit + self.n_rows
-        if (np.abs(sums - np.array([g, h]) / unit) > margin).any():
+        expected = self.objective.first_sums(self.sums, margins, self.parameter)
+        if expected is None or self.is_sampled:
+            return None
+        g, h = self.objective.largest_sums(self.sums, max(map(abs, margins)), self.parameter)
+        margin = (ROUNDING * max(g, h) + 1e-15) / unit + self.n_rows
+        if (np.abs(sums - expected / unit) > margin).any():
             return "the sums of the first tree are not those of the declared rows"
         return None
 
-    def problem(self, unit: float, sums: Sums) -> str | None:
+    def problem(self, unit: float, sums: Sums, largest_margin: float) -> str | None:
         """Return why rows cannot have these sums (n_nodes, 2) in disjoint nodes; None if they can.
 
-        The gradient of a row is at most its weight, its hessian at most a quarter of that.
+        No margin of a row is larger than ``largest_margin``.
         """
-        largest = (1 + ROUNDING) * self.weight / unit
-        g, h = np.abs(sums.astype(np.float64)).sum(axis=0)
+        limits = self.objective.largest_sums(self.sums, largest_margin, self.parameter)
+        largest = self.n_outputs * ((1 + ROUNDING) * np.array(limits) / unit + self.n_rows)
         if sums[..., 1].min(initial=0) < 0:
             return "a negative sum of hessians"
-        if g > largest + self.n_rows or h > largest / 4 + self.n_rows:
+        if (np.abs(sums.astype(np.float64)).sum(axis=0) > largest).any():
             return "the sums exceed what the declared rows can have"
         return None
 
     def problem_of_gains(
-        self, unit: float, reg_lambda: float, proposed: SplitProposals
+        self, unit: float, reg_lambda: float, proposed: SplitProposals, largest_margin: float
     ) -> str | None:
         """Return why no rows of the reported weights have such gains; None if some have.
 
-        With |G| at most the weight w of a node, G²/(H + λ) is at most w²/λ, and the scores of two
-        children together are not more.
+        With |G| at most w in a node, G²/(H + λ) is at most w²/λ, and the scores of two children
+        together are not more. If an objective's gradients are larger than weights, w is the bound
+        for all rows.
         """
         if reg_lambda == 0:
             return None
-        weight = np.repeat(proposed.weight, proposed.count) + self.n_rows * unit
+        largest, _ = self.objective.largest_sums(self.sums, largest_margin, self.parameter)
+        weight = np.repeat(proposed.weight, proposed.count)
+        weight = np.where(largest > self.sums.weight, largest, weight) + self.n_rows * unit
         if (proposed.gain > (1 + ROUNDING) * weight * (weight / reg_lambda)).any():
             return "the gains exceed what the declared rows can have"
         return None

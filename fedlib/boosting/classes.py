@@ -1,4 +1,4 @@
-"""The two classes on which all clients must agree."""
+"""The classes on which all clients must agree."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ def agree_on_kind(replies: Mapping[str, Any]) -> None:
         agree("whether classes are numbers or text", kinds)
 
 
-def agree_on_two_classes(replies: Mapping[str, Any]) -> None:
+def agree_on_two_classes(replies: Mapping[str, Any], remedy: str = "") -> None:
     """Raise Disagreement if there are more than two classes at the clients.
 
-    The minority are the clients with a class other than the two that most clients have.
+    The minority are the clients with a class other than the two that most clients have. The text of
+    the error ends with ``remedy``.
     """
     clients: dict[Class, list[str]] = {}
     for name, reply in replies.items():
@@ -55,27 +56,32 @@ def agree_on_two_classes(replies: Mapping[str, Any]) -> None:
     common = sorted(clients, key=lambda label: -len(clients[label]))
     unique = len(clients[common[1]]) > len(clients[common[2]])
     others = {name for label in common[2:] for name in clients[label]} if unique else set()
-    raise Disagreement(_not_two(sorted(clients)), [name for name in replies if name in others])
+    text = _not_two(sorted(clients), remedy)
+    raise Disagreement(text, [name for name in replies if name in others])
 
 
-def _not_two(classes: Sequence[Class]) -> str:
+def _not_two(classes: Sequence[Class], remedy: str = "") -> str:
     """Return the text of the error for another number of classes than two."""
     shown = ", ".join(map(repr, classes[:10])) + (", …" if len(classes) > 10 else "")
-    return f"there must be 2 classes; the clients have {len(classes)}: {shown}"
+    more = remedy if len(classes) > 2 else ""
+    return f"there must be 2 classes; the clients have {len(classes)}: {shown}{more}"
 
 
-def class_weights(replies: Mapping[str, Any]) -> tuple[list[Class], list[float]]:
-    """Return the two classes of all clients in ascending order, and the weight of each."""
+def class_weights(
+    replies: Mapping[str, Any], *, only_two: bool = True
+) -> tuple[list[Class], list[float]]:
+    """Return the classes of all clients in ascending order, and the weight of each."""
     total: dict[Class, float] = {}
     for reply in replies.values():
         for label, weight in zip(reply.classes, reply.weights.tolist(), strict=True):
             total[label] = total.get(label, 0.0) + weight
     classes = sorted(total)
-    if len(classes) != 2:
+    if only_two and len(classes) != 2:
         raise ValueError(_not_two(classes))
+    if len(classes) < 2:
+        raise ValueError(f"there must be at least 2 classes; the clients have {len(classes)}")
     weights = [total[label] for label in classes]
     if min(weights) == 0:
-        raise ValueError(
-            f"both classes need rows with a weight above 0; {classes} have the weights {weights}"
-        )
+        each = "both classes need" if len(classes) == 2 else "every class needs"
+        raise ValueError(f"{each} rows with a weight above 0; {classes} have the weights {weights}")
     return classes, weights

@@ -11,7 +11,7 @@ from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from fedlib.boosting.cuts import MAX_VALUE
 from fedlib.boosting.messages import MAX_WEIGHT
 
-__all__ = ["check_classes", "check_rows", "check_weights"]
+__all__ = ["check_classes", "check_rows", "check_targets", "check_weights"]
 
 
 def check_rows(X: Any, **checks: Any) -> NDArray[np.float32]:
@@ -53,6 +53,26 @@ def check_classes(y: Any, n_rows: int) -> NDArray[Any]:
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         raise ValueError("y must be finite")
     return y
+
+
+def check_targets(y: Any, n_rows: int) -> NDArray[np.float32]:
+    """Return the numbers (n_rows,) that a regression learns as float32.
+
+    Raises
+    ------
+    ValueError
+        When they are not finite numbers within ±2**40, or their number is not that of the rows.
+    """
+    y = column_or_1d(y)
+    check_consistent_length(y, np.empty(n_rows))
+    if y.dtype.kind == "O":
+        y = np.array(y.tolist()) if len(y) else y.astype(np.float64)
+    if y.dtype.kind not in "biuf":
+        raise ValueError(f"y must contain numbers; got {y.dtype}")
+    outside = ~(np.abs(y.astype(np.float64)) <= MAX_WEIGHT)
+    if outside.any():
+        raise ValueError(f"y must be finite and within ±2**40; got {y[np.argmax(outside)]}")
+    return y.astype(np.float32)
 
 
 def check_weights(weights: Any, n_rows: int) -> NDArray[np.float32]:

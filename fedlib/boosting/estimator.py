@@ -20,31 +20,26 @@ omits, and its γ is half of XGBoost's.
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Iterator
+from numbers import Real
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
+from sklearn.base import ClassifierMixin
 
+from fedlib.boosting.base import Boosted
 from fedlib.boosting.client import BoostingClient
-from fedlib.boosting.data import check_rows
-from fedlib.boosting.export import to_booster
 from fedlib.boosting.flow import boosting
-from fedlib.boosting.growers import Settings
 from fedlib.boosting.trees import BoostedTrees
-from fedlib.federated import Federated
 from fedlib.protocol import Client, Flow
-from fedlib.validation import Interval, StrOptions, feature_names
-
-if TYPE_CHECKING:
-    from xgboost import Booster
+from fedlib.validation import Interval, StrOptions
 
 __all__ = ["FederatedXGBClassifier"]
 
 
-class FederatedXGBClassifier(Federated):
-    """Boosted trees for two classes, over clients that hold rows of the same features.
+class FederatedXGBClassifier(ClassifierMixin, Boosted):
+    """Boosted trees for two or more classes, over clients that hold rows of the same features.
 
     Parameters
     ----------
@@ -62,7 +57,8 @@ class FederatedXGBClassifier(Federated):
         - ``"histogram"``: sums for bins agreed on beforehand. They give the trees of XGBoost's
           ``hist`` on the pooled rows and the same bins, for any distribution of the rows.
     max_depth : int, default=6
-        The maximum number of splits on the path to a leaf, in 1..30.
+        The maximum number of splits on the path to a leaf, in 1..30; 0 with ``max_leaves`` and
+        ``grow_policy="lossguide"``: no limit.
     learning_rate : float, default=0.3
         The factor on the weight of a leaf, above 0 and at most 1. A client may prefer another one;
         the run uses the clients' mean, weighted by rows.
@@ -95,6 +91,59 @@ class FederatedXGBClassifier(Federated):
         On F's three small data sets ``"parent"``, which shrinks leaves, has the better mean AUC; in
         log-loss neither reading is always better. ``"all"`` is the default because with it the
         trees of one client are XGBoost's, and the three methods differ only in their splits.
+    objective : {"binary:logistic", "multi:softprob"}, default="binary:logistic"
+        XGBoost's name of the objective. ``"binary:logistic"`` needs exactly two classes at all
+        clients together, so that a mistyped class is noticed. ``"multi:softprob"`` takes any
+        number of classes and grows one tree per class in each round, side by side. A client need
+        not have all classes.
+    base_score : float, optional
+        The initial probability of the second class, above 0 and below 1; for
+        ``"multi:softprob"``, the initial margin of all classes. By default it is estimated as in
+        XGBoost, from the shares of the classes.
+    reg_alpha : float, default=0.0
+        The L1 penalty on the weight of a leaf, in 0..1e30.
+    max_delta_step : float, optional
+        The maximum size of the weight of a leaf before it is multiplied with the learning rate, in
+        0..1e30; 0 and None: no limit.
+    scale_pos_weight : float, default=1.0
+        The factor on the weight of the rows of the second class, above 0 and at most 2**40. Two
+        classes only.
+    subsample : float, default=1.0
+        The share of the rows that the trees of a round use, above 0 and at most 1. Whether a row is
+        used depends on its features, on ``random_state`` and on the round, and not on its client.
+        XGBoost draws other rows with the same seed.
+    random_state : int, RandomState instance or None, default=None
+        Draws the rows and the features.
+    colsample_bytree, colsample_bylevel, colsample_bynode : float, default=1.0
+        The share of the features, above 0 and at most 1, that the server draws for each tree, of
+        these for each level, and of these for each node. XGBoost draws other features with the same
+        seed. ``"histogram"`` only.
+    monotone_constraints : array-like (n_features,) of int, optional
+        1 for a feature in which predictions may only increase, -1 if they may only decrease, else
+        0. ``"histogram"`` only.
+    grow_policy : {"depthwise", "lossguide"}, default="depthwise"
+        ``"lossguide"`` splits the leaf with the largest gain first, which costs one exchange per
+        split instead of one per level. ``"histogram"`` only.
+    max_leaves : int, default=0
+        The maximum number of leaves of a tree, in 0..2**20; 0: no limit. ``"histogram"`` only.
+    histograms : {"dense", "packed"}, default="dense"
+        How histograms travel. ``"packed"`` leaves out empty bins and sends integers as wide as they
+        need to be: the same trees for fewer bytes. ``"histogram"`` only.
+    validation_fraction : float, default=0.0
+        The share of its rows that each client keeps from training, in 0..1 without 1. After each
+        round, the clients send the metrics of these rows as sums, which costs one exchange. Which
+        rows are kept does not depend on the client. Instead or in addition, a part can be ``(X, y,
+        sample_weight, (X_eval, y_eval))``, with None for no weights.
+    eval_metric : str or list of str, optional
+        The metrics: ``"logloss"``, ``"error"`` and ``"auc"`` for two classes, ``"mlogloss"`` and
+        ``"merror"`` for several; by default the first one.
+        Given without rows for validation, it is an error.
+    early_stopping_rounds : int, optional
+        End when the last metric has not become better for this number of rounds, at least 1, and
+        keep the trees up to the best round. Independent of ``tol``.
+    warm_start : bool, default=False
+        Whether `fit` continues the fitted model until it has ``n_trees`` rounds. Its objective,
+        classes and initial prediction stay.
 
     Attributes
     ----------
@@ -102,15 +151,24 @@ class FederatedXGBClassifier(Federated):
         The model, with everything that predictions need.
     trees_ : list of Tree
         The trees, in the order in which they were grown.
-    classes_ : array (2,)
-        The classes of all clients in ascending order; the second one is the positive class.
+    classes_ : array (n_classes,)
+        The classes of all clients in ascending order; of two, the second one is the positive class.
     labels_ : list of array
         The predicted classes (n_rows,) of each client's rows; None for a client that was lost. Only
         if the parts were given to `fit`.
     losses_ : list of float
-        The mean log-loss over all rows before the first tree and after each tree but the last.
+        The mean log-loss over all rows before the first round and after each round but the last.
     base_share_ : float
-        The share of the positive class, from which the log-odds start.
+        The share of the positive class, from which the log-odds start. Two classes only.
+    evals_result_ : dict
+        The values of each metric after each round, under ``"validation_0"``. This and the next
+        three attributes exist only with validation.
+    best_iteration_ : int
+        The round with the best value of the last metric, the first of which is 0.
+    best_score_ : float
+        That value.
+    auc_error_ : list of float
+        The error bound of ``"auc"`` after each round, if it is a metric: it comes from histograms.
     learning_rate_ : float
         The learning rate on which the clients agreed.
     n_features_in_ : int
@@ -127,6 +185,7 @@ class FederatedXGBClassifier(Federated):
 
     See Also
     --------
+    FederatedXGBRegressor : the same for numbers.
     fedlib.boosting.client.BoostingClient : one client and the form of its part of the data.
 
     Notes
@@ -175,17 +234,10 @@ class FederatedXGBClassifier(Federated):
     name = "xgboost"
     client_class = BoostingClient
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "n_trees": [Interval(Integral, 1, None, closed="left")],
-        "n_candidates": [Interval(Integral, 1, 2**16, closed="both")],
-        "method": [StrOptions({"top_splits", "union", "histogram"})],
-        "max_depth": [Interval(Integral, 1, 30, closed="both")],
-        "learning_rate": [Interval(Real, 0, 1, closed="right")],
-        "reg_lambda": [Interval(Real, 0, 1e30, closed="both")],
-        "gamma": [Interval(Real, 0, 1e30, closed="both")],
-        "min_child_weight": [Interval(Real, 0, 1e30, closed="both")],
-        "max_bin": [Interval(Integral, 2, 2**15, closed="both")],
-        "tol": [Interval(Real, None, None, closed="neither"), None],
+        **Boosted._parameter_constraints,
         "leaf": [StrOptions({"all", "ended", "parent"})],
+        "objective": [StrOptions({"binary:logistic", "multi:softprob"})],
+        "scale_pos_weight": [Interval(Real, 0, 2**40, closed="right")],
     }
 
     def __init__(
@@ -202,6 +254,24 @@ class FederatedXGBClassifier(Federated):
         max_bin: int = 256,
         tol: float | None = 0.004,
         leaf: Literal["all", "ended", "parent"] = "all",
+        objective: Literal["binary:logistic", "multi:softprob"] = "binary:logistic",
+        base_score: float | None = None,
+        reg_alpha: float = 0.0,
+        max_delta_step: float | None = None,
+        scale_pos_weight: float = 1.0,
+        subsample: float = 1.0,
+        random_state: Any = None,
+        colsample_bytree: float = 1.0,
+        colsample_bylevel: float = 1.0,
+        colsample_bynode: float = 1.0,
+        monotone_constraints: Any = None,
+        grow_policy: Literal["depthwise", "lossguide"] = "depthwise",
+        max_leaves: int = 0,
+        histograms: Literal["dense", "packed"] = "dense",
+        validation_fraction: float = 0.0,
+        eval_metric: str | list[str] | None = None,
+        early_stopping_rounds: int | None = None,
+        warm_start: bool = False,
     ):
         self.n_trees = n_trees
         self.n_candidates = n_candidates
@@ -214,35 +284,41 @@ class FederatedXGBClassifier(Federated):
         self.max_bin = max_bin
         self.tol = tol
         self.leaf = leaf
+        self.objective = objective
+        self.base_score = base_score
+        self.reg_alpha = reg_alpha
+        self.max_delta_step = max_delta_step
+        self.scale_pos_weight = scale_pos_weight
+        self.subsample = subsample
+        self.random_state = random_state
+        self.colsample_bytree = colsample_bytree
+        self.colsample_bylevel = colsample_bylevel
+        self.colsample_bynode = colsample_bynode
+        self.monotone_constraints = monotone_constraints
+        self.grow_policy = grow_policy
+        self.max_leaves = max_leaves
+        self.histograms = histograms
+        self.validation_fraction = validation_fraction
+        self.eval_metric = eval_metric
+        self.early_stopping_rounds = early_stopping_rounds
+        self.warm_start = warm_start
 
     def _flow(self) -> Flow[BoostedTrees]:
         if self.leaf != "all" and self.method != "top_splits":
             raise ValueError(f"leaf must be 'all' for method={self.method!r}; got {self.leaf!r}")
-        settings = Settings(
-            n_trees=int(self.n_trees),
-            n_candidates=int(self.n_candidates),
-            method=self.method,
-            max_depth=int(self.max_depth),
-            learning_rate=float(self.learning_rate),
-            reg_lambda=float(np.float32(self.reg_lambda)),
-            gamma=float(np.float32(self.gamma)),
-            min_child_weight=float(np.float32(self.min_child_weight)),
-            max_bin=int(self.max_bin),
-            tol=self.tol,
-            leaf=self.leaf,
-        )
-        return boosting(settings)
+        if self.scale_pos_weight != 1 and self.objective != "binary:logistic":
+            raise ValueError(
+                f"scale_pos_weight must be 1 for objective={self.objective!r}; got"
+                f" {self.scale_pos_weight}"
+            )
+        scale = float(np.float32(self.scale_pos_weight))
+        return boosting(self._settings(leaf=self.leaf, scale_pos_weight=scale), self._start())
 
     def _set_model(self, model: BoostedTrees) -> None:
         super()._set_model(model)
-        self.trees_ = model.trees
         self.classes_ = np.array(model.classes)
-        self.losses_ = model.losses
-        self.base_share_ = model.share
-        self.learning_rate_ = model.learning_rate
-        self.n_features_in_ = model.n_features
-        if model.features:
-            self.feature_names_in_ = np.array(model.features, dtype=object)
+        if model.n_outputs == 1:
+            self.base_share_ = model.base_scores[0]
 
     def _set_labels(self, clients: dict[str, Client]) -> None:
         super()._set_labels(clients)
@@ -250,7 +326,7 @@ class FederatedXGBClassifier(Federated):
         self.labels_ = [None if codes is None else classes[codes] for codes in self.labels_]
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float32]:
-        """Return the log-odds of the second class.
+        """Return the log-odds of the second class, or the margin of each of several classes.
 
         Parameters
         ----------
@@ -259,7 +335,7 @@ class FederatedXGBClassifier(Federated):
 
         Returns
         -------
-        margins : array (n_rows,) of float32
+        margins : array (n_rows,) of float32, or (n_rows, n_classes) for ``"multi:softprob"``
 
         Raises
         ------
@@ -267,7 +343,8 @@ class FederatedXGBClassifier(Federated):
             When the rows contain infinite values, or their features differ from those of `fit`.
         """
         rows = self._check_rows(X)
-        return self.model_.margins(rows)
+        margins = self.model_.margins(rows)
+        return margins[:, 0] if margins.shape[1] == 1 else margins
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the probability of each class.
@@ -279,7 +356,7 @@ class FederatedXGBClassifier(Federated):
 
         Returns
         -------
-        probabilities : array (n_rows, 2) of float64
+        probabilities : array (n_rows, n_classes) of float64
             The columns are in the order of ``classes_``.
 
         Raises
@@ -288,10 +365,16 @@ class FederatedXGBClassifier(Federated):
             When the rows contain infinite values, or their features differ from those of `fit`.
         """
         rows = self._check_rows(X)
-        return self.model_.probabilities(rows)
+        return self.model_.predictions(self.model_.margins(rows))
+
+    def staged_predict_proba(self, X: ArrayLike) -> Iterator[NDArray[np.float64]]:
+        """Yield the probabilities of the classes after each round; see `predict_proba`."""
+        rows = self._check_rows(X)
+        for margins in self.model_.staged_margins(rows):
+            yield self.model_.predictions(margins)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the more probable class; ties go to the first class.
+        """Return the most probable class; ties go to the first class.
 
         Parameters
         ----------
@@ -307,35 +390,6 @@ class FederatedXGBClassifier(Federated):
         ValueError
             When the rows contain infinite values, or their features differ from those of `fit`.
         """
-        positive = self.decision_function(X) > 0
-        return np.array(self.model_.classes)[positive.astype(int)]
-
-    def to_xgboost(self) -> Booster:
-        """Return an `xgboost.Booster` with the same predictions: the second class's probabilities.
-
-        Use it to save, plot or explain the model with XGBoost's tools. Its gains and covers are
-        those over all clients' rows.
-
-        Returns
-        -------
-        booster : xgboost.Booster
-            XGBoost accepts no ``[``, ``]`` or ``<`` in a feature's name, so these characters become
-            ``(``, ``)`` and ``_``; see its ``feature_names``.
-
-        Raises
-        ------
-        ImportError
-            When xgboost is not installed.
-        """
-        check_is_fitted(self, "model_")
-        model = self.model_
-        return to_booster(model.trees, model.share, model.n_features, model.features)
-
-    def _check_rows(self, X: ArrayLike) -> NDArray[np.float32]:
-        """Return new rows for the model; raise ValueError when their names differ from fit's."""
-        check_is_fitted(self, "model_")
-        rows = check_rows(X)
-        given, known = feature_names(X), self.model_.features
-        if given and known and len(given) == len(known) and given != known:
-            raise ValueError(f"X must have the features {list(known)}; got {list(given)}")
-        return rows
+        margins = self.decision_function(X)
+        codes = (margins > 0).astype(int) if margins.ndim == 1 else margins.argmax(axis=1)
+        return np.array(self.model_.classes)[codes]

@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlib.boosting.trees import Tree
+from fedlib.boosting.objectives import OBJECTIVES
+from fedlib.boosting.trees import BoostedTrees, Tree, children
 
 if TYPE_CHECKING:
     from xgboost import Booster
 
-__all__ = ["to_booster"]
+__all__ = ["from_booster", "to_booster"]
 
 NAME_CHARACTERS = str.maketrans("[]<", "()_")  # XGBoost rejects the first three
 NO_PARENT = 2**31 - 1
+PARAMETERS: dict[str, Callable[[float], dict[str, float]]] = {
+    "reg:pseudohubererror": lambda slope: {"huber_slope": slope},
+    "count:poisson": lambda step: {"max_delta_step": step},
+}
 
 
-def to_booster(
-    trees: Sequence[Tree], share: float, n_features: int, features: Sequence[str] = ()
-) -> Booster:
-    """Return an `xgboost.Booster` with the same predictions as the trees.
+def to_booster(model: BoostedTrees) -> Booster:
+    """Return an `xgboost.Booster` with the same predictions as a model.
 
     Parameters
     ----------
-    trees : sequence of Tree
-    share : float
-        The share of positive rows from which the log-odds start, above 0 and below 1.
-    n_features : int
-    features : sequence of str, optional
-        The features' names. XGBoost requires names that are distinct and contain no ``[``, ``]`` or
-        ``<``. These characters become ``(``, ``)`` and ``_``, and names that are then equal get the
+    model : BoostedTrees
+        XGBoost requires names of features that are distinct and contain no ``[``, ``]`` or ``<``.
+        These characters become ``(``, ``)`` and ``_``, and names that are then equal get the
         feature's number appended.
 
     Returns
@@ -46,24 +45,116 @@ def to_booster(
     """
     import xgboost
 
+    trees, n_outputs = model.trees, model.n_outputs
     # An empty model of the installed version supplies every entry that is not replaced below.
-    data = xgboost.DMatrix(np.zeros((2, n_features)), label=[0.0, 1.0])
-    options = {"objective": "binary:logistic", "base_score": 0.5, "max_depth": 1}
-    model = json.loads(xgboost.train(options, data, 1).save_raw("json"))
-    learner = model["learner"]
-    parameters, base_score = learner["learner_model_param"], repr(float(share))
+    labels = np.arange(max(2, n_outputs)).astype(float)
+    data = xgboost.DMatrix(np.zeros((len(labels), model.n_features)), label=labels)
+    options = {
+        "objective": model.objective,
+        "base_score": 0.5,
+        "max_depth": 1,
+        **PARAMETERS.get(model.objective, lambda parameter: {})(model.parameter),
+        **({"num_class": n_outputs} if n_outputs > 1 else {}),
+    }
+    document = json.loads(xgboost.train(options, data, 1).save_raw("json"))
+    learner = document["learner"]
+    parameters = learner["learner_model_param"]
     is_list = "[" in parameters["base_score"]  # the format depends on the version
-    parameters["base_score"] = f"[{base_score}]" if is_list else base_score
-    learner["feature_names"] = _accepted_names(features)
-    learner["feature_types"] = ["float"] * len(features)
+    scores = ",".join(repr(float(score)) for score in model.base_scores)
+    parameters["base_score"] = f"[{scores}]" if is_list else scores
+    learner["feature_names"] = _accepted_names(model.features)
+    learner["feature_types"] = ["float"] * len(model.features)
     forest = learner["gradient_booster"]["model"]
     forest["gbtree_model_param"]["num_trees"] = str(len(trees))
-    forest["iteration_indptr"] = list(range(len(trees) + 1))
-    forest["tree_info"] = [0] * len(trees)
-    forest["trees"] = [_tree_model(tree, number, n_features) for number, tree in enumerate(trees)]
+    forest["iteration_indptr"] = list(range(0, len(trees) + 1, n_outputs))
+    forest["tree_info"] = [number % n_outputs for number in range(len(trees))]
+    forest["trees"] = [
+        _tree_model(tree, number, model.n_features) for number, tree in enumerate(trees)
+    ]
     booster = xgboost.Booster()
-    booster.load_model(bytearray(json.dumps(model), "utf-8"))
+    booster.load_model(bytearray(json.dumps(document), "utf-8"))
     return booster
+
+
+def from_booster(booster: Booster, classes: Sequence[Any] | None = None) -> BoostedTrees:
+    """Return the model of an `xgboost.Booster`.
+
+    Parameters
+    ----------
+    booster : xgboost.Booster
+        A model with trees for numerical features and one of the objectives of this package.
+    classes : sequence, optional
+        The classes that the numbers 0, 1, … stand for; by default these numbers.
+
+    Raises
+    ------
+    ValueError
+        When the booster is of another kind.
+    """
+    document = json.loads(booster.save_raw("json"))["learner"]
+    objective, parameters = document["objective"]["name"], document["learner_model_param"]
+    if objective not in OBJECTIVES or document["gradient_booster"]["name"] != "gbtree":
+        name = document["gradient_booster"]["name"]
+        raise ValueError(
+            f"the booster must be a gbtree for one of {', '.join(OBJECTIVES)}; got {name} for"
+            f" {objective}"
+        )
+    forest = document["gradient_booster"]["model"]
+    n_outputs = max(int(parameters["num_class"]), 1)
+    scores = [float(score) for score in parameters["base_score"].strip("[]").split(",")]
+    scores = scores * n_outputs if len(scores) == 1 else scores
+    n_classes = 0 if objective.startswith(("reg", "count")) else max(n_outputs, 2)
+    known = list(range(n_classes)) if classes is None else list(classes)
+    if len(known) != n_classes or forest["tree_info"] != [
+        t % n_outputs for t in range(len(forest["trees"]))
+    ]:
+        raise ValueError(
+            f"the booster must have one tree per class and round, and {n_classes} classes; got"
+            f" {len(known)} classes"
+        )
+    options = document["objective"]
+    slope = options.get("pseudo_huber_param", {}).get("huber_slope", 0.0)
+    step = options.get("poisson_regression_param", {}).get("max_delta_step", 0.0)
+    return BoostedTrees(
+        trees=[_tree_of(tree) for tree in forest["trees"]],
+        classes=known,
+        base_scores=scores,
+        base_margins=OBJECTIVES[objective].link(scores).tolist(),
+        learning_rate=float("nan"),
+        n_features=int(parameters["num_feature"]),
+        features=tuple(document["feature_names"]),
+        losses=[],
+        objective=objective,
+        parameter=float(slope) or float(step),
+    )
+
+
+def _tree_of(model: dict[str, Any]) -> Tree:
+    """Return a tree of XGBoost's JSON, its nodes in level order."""
+    if any(model["split_type"]):
+        raise ValueError("the booster must have numerical features only; it splits categories")
+    left, right = model["left_children"], model["right_children"]
+    order = [0]
+    for node in order:  # grows while it is read
+        if left[node] >= 0:
+            order += [left[node], right[node]]
+    is_split = np.array(left)[order] >= 0
+    at = np.array(model["split_conditions"], np.float32)[order]
+    feature = np.where(is_split, np.array(model["split_indices"])[order], -1).astype(np.int32)
+    gain, cover, weight = (
+        np.array(model[name], np.float32)[order]
+        for name in ("loss_changes", "sum_hessian", "base_weights")
+    )
+    return Tree(
+        feature=feature,
+        threshold=np.where(is_split, at, np.float32(0)),
+        missing_left=is_split & np.array(model["default_left"], bool)[order],
+        left=children(feature),
+        value=np.where(is_split, np.float32(0), at),
+        gain=gain,
+        cover=cover,
+        weight=weight,
+    )
 
 
 def _accepted_names(features: Sequence[str]) -> list[str]:

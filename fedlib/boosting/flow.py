@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from math import ceil, log2
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -14,25 +15,37 @@ from fedlib.boosting.classes import agree_on_kind, agree_on_two_classes, class_w
 from fedlib.boosting.cuts import Cuts, agree_on_cuts
 from fedlib.boosting.growers import Grower, Settings, Training, leaves
 from fedlib.boosting.histograms import HistogramGrower
-from fedlib.boosting.messages import BeginBoosting, DescribeTraining, KeepTrees
+from fedlib.boosting.lossguide import LossguideGrower
+from fedlib.boosting.messages import (
+    BeginBoosting,
+    Class,
+    DescribeTargets,
+    DescribeTraining,
+    KeepTrees,
+    StartTrees,
+    TargetDescription,
+    TrainingDescription,
+)
+from fedlib.boosting.objectives import OBJECTIVES, LabelSums, unit_bits
 from fedlib.boosting.proposals import TopSplits, UnionSplits
+from fedlib.boosting.scores import Validation
 from fedlib.boosting.trees import BoostedTrees, Tree
-from fedlib.kernels import splits as kernels
 from fedlib.protocol import Flow, Replies
 
 __all__ = ["boosting"]
 
-SUM_BITS = 52  # no sum of a client reaches 2**52 units, so each is exact as a float64
+REMEDY = "; objective='multi:softprob' allows more"
 NO_CUTS = Cuts(np.zeros(1, np.int64), np.empty(0, np.float32))
 GROWERS: dict[str, type[Grower]] = {
     "top_splits": TopSplits,
     "union": UnionSplits,
     "histogram": HistogramGrower,
+    "lossguide": LossguideGrower,
 }
 
 
-def boosting(settings: Settings) -> Flow[BoostedTrees]:
-    """Return the server flow.
+def boosting(settings: Settings, start: BoostedTrees | None = None) -> Flow[BoostedTrees]:
+    """Return the server flow; with ``start``, it continues a model.
 
     Examples
     --------
@@ -41,66 +54,203 @@ def boosting(settings: Settings) -> Flow[BoostedTrees]:
     >>> next(flow)
     DescribeTraining(learning_rate=0.3)
     """
-    training = yield from _agree_on_training(settings)
-    grower = GROWERS[settings.method](training)
+    training = yield from _agree_on_training(settings, start)
+    kind = "lossguide" if settings.grow_policy == "lossguide" else settings.method
+    grower = GROWERS[kind](training)
     trees: list[Tree] = []
-    while len(trees) < settings.n_trees:
-        values = trees[-1].value if trees else np.empty(0, np.float32)
-        tree = yield from grower.grow(values)
-        if tree is None:
+    n_started = 0
+    if start is not None:
+        n_started = len(start.trees) // training.n_outputs
+        started = yield _with_trees(StartTrees, start.trees, training)
+        training.remove(started.lost)
+        grower.continue_from(start.trees)
+    validation = Validation(settings.eval_metric, settings.early_stopping_rounds)
+    for _ in range(n_started, settings.n_trees):
+        grown = yield from grower.grow()
+        if grown is None:
             break
-        trees.append(tree)
-    yield _keep_trees(trees, training.base_margin)
+        trees += grown.trees
+        if validation.metrics:
+            yield from validation.score(grower)
+            if validation.is_over:
+                break
+    trees = validation.kept(trees, training.n_outputs)
+    trees = trees if start is None else start.trees + trees
+    yield _with_trees(KeepTrees, trees, training)
     return BoostedTrees(
         trees=trees,
         classes=training.classes,
-        share=training.share,
-        base_margin=training.base_margin,
+        base_scores=training.base_scores,
+        base_margins=training.base_margins,
         learning_rate=training.learning_rate,
         n_features=training.n_features,
         features=training.features,
         losses=training.losses,
+        objective=settings.objective,
+        parameter=settings.parameter,
+        metrics=validation.metrics,
+        evaluations=validation.results,
+        auc_errors=validation.auc_errors,
+        best_round=validation.best_round if validation.metrics else None,
     )
 
 
-def _agree_on_training(settings: Settings) -> Flow[Training]:
+def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[Training]:
     """Agree on everything that must be fixed before the first tree."""
-    replies = yield DescribeTraining(settings.learning_rate)
-    replies = yield from settle(replies, agree_on_features)
-    replies = yield from settle(replies, agree_on_kind)
-    replies = yield from settle(replies, agree_on_two_classes)
+    is_regression = settings.objective not in ("binary:logistic", "multi:softprob")
+    if is_regression:
+        replies = yield DescribeTargets(
+            settings.objective, settings.parameter, settings.learning_rate, *_held_out(settings)
+        )
+        replies = yield from settle(replies, agree_on_features)
+        classes: list[Class] = []
+        sums = {name: _target_sums(reply) for name, reply in replies.items()}
+        _check_weight(sums)
+    else:
+        replies = yield DescribeTraining(settings.learning_rate, *_held_out(settings))
+        replies = yield from settle(replies, agree_on_features)
+        replies = yield from settle(replies, agree_on_kind)
+        only_two = settings.objective == "binary:logistic"
+        if only_two:
+            replies = yield from settle(replies, partial(agree_on_two_classes, remedy=REMEDY))
+        classes, _ = class_weights(replies, only_two=only_two)
+        sums = {
+            name: _class_sums(reply, classes).scaled(settings.scale_pos_weight)
+            for name, reply in replies.items()
+        }
     n_features = agree_on_features(replies)
+    if len(settings.monotone_constraints) not in (0, n_features):
+        raise ValueError(
+            f"monotone_constraints must have one entry per feature, {n_features}; got"
+            f" {len(settings.monotone_constraints)}"
+        )
     features = _agree_on_names(replies)
-    classes, totals = class_weights(replies)
-    weights = {name: float(reply.weights.sum()) for name, reply in replies.items()}
-    n_rows = {name: int(reply.n_rows) for name, reply in replies.items()}
-    total = sum(weights.values())
-    share = _inside_0_and_1(totals[1] / total)
+    weights = {name: of_client.weight for name, of_client in sums.items()}
+    objective, parameter = OBJECTIVES[settings.objective], settings.parameter
+    _check_start(start, settings.objective, classes, n_features)
+    scores: Sequence[Any] = (
+        start.base_scores
+        if start is not None
+        else _base_scores(settings, LabelSums.of_all(list(sums.values())))
+    )
+    margins = objective.link(scores).tolist()
     cuts = NO_CUTS
     if settings.method == "histogram":
+        n_rows = {name: int(reply.n_rows) for name, reply in replies.items()}
         cuts = yield from agree_on_cuts(n_rows, n_features, settings.max_bin)
     training = Training(
         settings=settings,
         classes=classes,
-        share=float(share),
-        base_margin=float(kernels.log_odds(share)),
+        base_scores=[float(score) for score in scores],
+        base_margins=margins,
         learning_rate=_mean_learning_rate(replies, weights),
-        bits=SUM_BITS - ceil(log2(total)),
+        bits=unit_bits(sum(objective.total(part, parameter) for part in sums.values())),
         n_features=n_features,
         features=features,
         weights=weights | dict.fromkeys(replies.declined, 0.0),
-        declared={name: DeclaredRows.of(reply, classes[1]) for name, reply in replies.items()},
+        declared={
+            name: DeclaredRows(
+                replies[name].n_rows,
+                sums[name],
+                objective,
+                parameter,
+                n_outputs=len(margins),
+                is_sampled=settings.subsample < 1,
+            )
+            for name in replies
+        },
         cuts=cuts,
     )
-    started = yield BeginBoosting(
-        classes=(classes[0], classes[1]),
-        base_margin=training.base_margin,
-        bits=training.bits,
-        offsets=cuts.offsets,
-        thresholds=cuts.thresholds,
-    )
+    started = yield _begin_boosting(training)
     training.remove(started.lost)
     return training
+
+
+def _held_out(settings: Settings) -> tuple[float, int]:
+    """Return how clients draw their rows for validation."""
+    share = settings.validation_fraction
+    return share, settings.seed if share else 0
+
+
+def _begin_boosting(training: Training) -> BeginBoosting:
+    settings = training.settings
+    return BeginBoosting(
+        classes=tuple(training.classes),
+        bits=training.bits,
+        offsets=training.cuts.offsets,
+        thresholds=training.cuts.thresholds,
+        objective=settings.objective,
+        parameter=settings.parameter,
+        scale_pos_weight=settings.scale_pos_weight,
+        subsample=settings.subsample,
+        seed=settings.seed if settings.subsample < 1 else 0,
+        reg_alpha=settings.reg_alpha,
+        max_delta_step=settings.max_delta_step,
+        **_margin_fields(training),
+    )
+
+
+def _margin_fields(training: Training) -> dict[str, Any]:
+    """Return the fields of a message with the margins before the first tree: one or several."""
+    margins = training.base_margins
+    if len(margins) == 1:
+        return {"base_margin": margins[0]}
+    return {"base_margin": 0.0, "base_margins": tuple(margins)}
+
+
+def _base_scores(settings: Settings, sums: LabelSums) -> Sequence[Any]:
+    """Return the predictions before the first tree, one per output."""
+    if settings.base_score is not None:
+        return [np.float32(settings.base_score)] * max(
+            len(sums.classes) if settings.objective == "multi:softprob" else 1, 1
+        )
+    scores = OBJECTIVES[settings.objective].base_scores(sums, settings.scale_pos_weight != 1)
+    if not np.isfinite(OBJECTIVES[settings.objective].link(scores)).all():
+        raise ValueError(
+            f"the rows have no initial prediction for objective={settings.objective!r}: it would be"
+            f" {scores[0]}; give a base_score"
+        )
+    return scores
+
+
+def _check_start(
+    start: BoostedTrees | None, objective: str, classes: Sequence[Class], n_features: int
+) -> None:
+    """Raise ValueError when a run cannot continue a model."""
+    if start is None:
+        return
+    for what, of_model, of_run in (
+        ("objective", start.objective, objective),
+        ("classes", list(start.classes), list(classes)),
+        ("number of features", start.n_features, n_features),
+    ):
+        if of_model != of_run:
+            raise ValueError(f"the {what} must be that of the model, {of_model!r}; got {of_run!r}")
+
+
+def _target_sums(reply: TargetDescription) -> LabelSums:
+    return LabelSums(
+        weight=reply.weight,
+        total=reply.total,
+        squares=reply.squares,
+        gradient=reply.gradient,
+        hessian=reply.hessian,
+    )
+
+
+def _class_sums(reply: TrainingDescription, classes: Sequence[Class]) -> LabelSums:
+    """Return the weight of a client's rows in each class of all clients."""
+    weights = dict(zip(reply.classes, reply.weights.tolist(), strict=True))
+    return LabelSums(
+        weight=float(reply.weights.sum()),
+        classes=tuple(weights.get(label, 0.0) for label in classes),
+    )
+
+
+def _check_weight(sums: Mapping[str, LabelSums]) -> None:
+    """Raise ValueError when no row has a weight."""
+    if not any(of_client.weight for of_client in sums.values()):
+        raise ValueError("at least one row must have a weight above 0; all clients together have 0")
 
 
 def _agree_on_names(replies: Replies) -> tuple[str, ...]:
@@ -117,12 +267,6 @@ def _agree_on_names(replies: Replies) -> tuple[str, ...]:
     return features
 
 
-def _inside_0_and_1(share: float) -> np.float32:
-    """Return the nearest float32 above 0 and below 1."""
-    zero, one = np.float32(0), np.float32(1)
-    return min(max(np.float32(share), np.nextafter(zero, one)), np.nextafter(one, zero))
-
-
 def _mean_learning_rate(replies: Replies, weights: dict[str, float]) -> float:
     """Return the mean of the clients' learning rates, weighted by rows and rounded to float32."""
     rates = {name: reply.learning_rate for name, reply in replies.items()}
@@ -132,13 +276,15 @@ def _mean_learning_rate(replies: Replies, weights: dict[str, float]) -> float:
     return float(np.float32(sum(rate * weights[name] for name, rate in rates.items()) / total))
 
 
-def _keep_trees(trees: Sequence[Tree], base_margin: float) -> KeepTrees:
+def _with_trees(request: type[KeepTrees], trees: Sequence[Tree], training: Training) -> KeepTrees:
+    """Return a request that contains trees."""
     empty = leaves(0)
-    return KeepTrees(
-        base_margin=base_margin,
+    return request(
         sizes=np.array([len(tree) for tree in trees], np.int64),
         feature=np.concatenate([empty.feature, *(tree.feature for tree in trees)]),
         threshold=np.concatenate([empty.threshold, *(tree.threshold for tree in trees)]),
         missing_left=np.concatenate([empty.missing_left, *(tree.missing_left for tree in trees)]),
         value=np.concatenate([np.empty(0, np.float32), *(tree.value for tree in trees)]),
+        objective=training.settings.objective,
+        **_margin_fields(training),
     )

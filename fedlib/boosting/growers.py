@@ -1,15 +1,16 @@
-"""How the server grows a tree: level by level, in the same way for every method.
+"""How the server grows the trees of a round: level by level, in the same way for every method.
 
-The request for a level also reports the decisions for the previous level, so a tree costs one
-exchange per level. How the splits of a level are chosen is the subject of
-`fedlib.boosting.proposals` and `fedlib.boosting.histograms`.
+A round has one tree per output: one in all for two classes and for a regression, one per class for
+several classes. The trees of a round grow side by side, and their nodes are numbered together: the
+roots first, then level by level. The request for a level also reports the decisions for the
+previous level, so a round costs one exchange per level. How the splits of a level are chosen is the
+subject of `fedlib.boosting.proposals` and `fedlib.boosting.histograms`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,23 +19,27 @@ from numpy.typing import NDArray
 from fedlib.agreement import exclude
 from fedlib.boosting.checks import DeclaredRows, NodeHistory
 from fedlib.boosting.cuts import Cuts
-from fedlib.boosting.messages import Class, Growth
+from fedlib.boosting.messages import MAX_SUM, Class, Growth, ObjectiveName
+from fedlib.boosting.objectives import OBJECTIVES, LabelSums, Objective
 from fedlib.boosting.trees import Tree, children, node_totals
-from fedlib.kernels import splits as kernels
-from fedlib.kernels.splits import Decisions, SplitRule
+from fedlib.kernels import gains as kernels
+from fedlib.kernels.gains import SplitRule
+from fedlib.kernels.splits import Decisions
 from fedlib.messages import Message
 from fedlib.protocol import Flow, Replies
 
-__all__ = ["Grower", "Level", "Settings", "Training", "finish_tree", "leaves"]
+__all__ = ["Grower", "Level", "Round", "Settings", "Training", "finish_round", "leaves"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The parameters of a run; for their meaning see `FederatedXGBClassifier`.
 
-    ``reg_lambda``, ``gamma`` and ``min_child_weight`` must be float32 numbers, as in XGBoost.
+    ``reg_lambda``, ``reg_alpha``, ``gamma``, ``min_child_weight`` and ``max_delta_step`` must be
+    float32 numbers, as in XGBoost.
     """
 
+    objective: ObjectiveName
     n_trees: int
     n_candidates: int
     method: Literal["top_splits", "union", "histogram"]
@@ -46,6 +51,30 @@ class Settings:
     max_bin: int
     tol: float | None
     leaf: Literal["all", "ended", "parent"]
+    huber_slope: float
+    base_score: float | None
+    reg_alpha: float
+    max_delta_step: float
+    scale_pos_weight: float
+    subsample: float
+    colsample_bytree: float
+    colsample_bylevel: float
+    colsample_bynode: float
+    monotone_constraints: tuple[int, ...]
+    grow_policy: Literal["depthwise", "lossguide"]
+    max_leaves: int
+    histograms: Literal["dense", "packed"]
+    validation_fraction: float
+    eval_metric: tuple[str, ...]
+    early_stopping_rounds: int | None
+    seed: int
+
+    @property
+    def parameter(self) -> float:
+        """The parameter of the objective."""
+        if self.objective == "reg:pseudohubererror":
+            return self.huber_slope
+        return self.max_delta_step if self.objective == "count:poisson" else 0.0
 
 
 @dataclass(kw_only=True)
@@ -56,11 +85,11 @@ class Training:
     ----------
     settings : Settings
     classes : list of bool, int, float or str
-        The two classes in ascending order.
-    share : float
-        The share of rows of the second class, by weight.
-    base_margin : float
-        The log-odds of ``share``.
+        The classes in ascending order; empty for a regression.
+    base_scores : list of float
+        The prediction before the first tree, one per output.
+    base_margins : list of float
+        The margins of these predictions.
     learning_rate : float
         The learning rate on which the clients agreed.
     bits : int
@@ -75,15 +104,15 @@ class Training:
     cuts : Cuts
         The bins of all features; for histograms only.
     losses : list of float
-        The mean log-loss before the first tree and after each tree but the last.
+        The mean loss before the first round and after each round but the last.
     client_losses : dict of str to float
-        The sum of each client's log-losses, as it reported last.
+        The sum of each client's losses, as it reported last.
     """
 
     settings: Settings
     classes: list[Class]
-    share: float
-    base_margin: float
+    base_scores: list[float]
+    base_margins: list[float]
     learning_rate: float
     bits: int
     n_features: int
@@ -103,7 +132,31 @@ class Training:
     def rule(self) -> SplitRule:
         """The rule for splits by the sums of all clients."""
         settings = self.settings
-        return SplitRule(self.unit, settings.reg_lambda, settings.gamma, settings.min_child_weight)
+        return SplitRule(
+            self.unit,
+            settings.reg_lambda,
+            settings.gamma,
+            settings.min_child_weight,
+            settings.reg_alpha,
+            settings.max_delta_step,
+            any(settings.monotone_constraints),
+        )
+
+    @property
+    def monotone(self) -> NDArray[np.int8]:
+        """The monotone constraint of each feature."""
+        constraints = self.settings.monotone_constraints or (0,) * self.n_features
+        return np.array(constraints, np.int8)
+
+    @property
+    def objective(self) -> Objective:
+        """The objective of the run."""
+        return OBJECTIVES[self.settings.objective]
+
+    @property
+    def n_outputs(self) -> int:
+        """The number of trees per round."""
+        return len(self.base_margins)
 
     def remove(self, lost: Sequence[str]) -> None:
         """Remove the clients that are lost."""
@@ -112,7 +165,12 @@ class Training:
 
     def rows_of(self, name: str) -> DeclaredRows:
         """Return the rows that a client has declared; none for a passive one."""
-        return self.declared.get(name, DeclaredRows(0, 0.0, 0.0))
+        settings = self.settings
+        nothing = LabelSums(0.0, (0.0,) * len(self.classes))
+        return self.declared.get(
+            name,
+            DeclaredRows(0, nothing, self.objective, settings.parameter, self.n_outputs, False),
+        )
 
     def has_converged(self, losses: Mapping[str, float]) -> bool:
         """Record the clients' losses; return whether the last tree lowered the mean by too little.
@@ -137,49 +195,63 @@ class Level(NamedTuple):
     n_open: int
 
 
+class Round(NamedTuple):
+    """The trees of a round, one per output, and the values of all nodes in the clients' order."""
+
+    trees: list[Tree]
+    values: NDArray[np.float32]
+
+
 class Grower:
     """Grows trees. A subclass chooses the splits of a level and obtains the sums in the leaves."""
 
     def __init__(self, training: Training):
         self.training = training
-        self.max_margin = abs(training.base_margin)  # no margin of a row is larger
-        self.is_first_tree = True
+        self.max_margin = max(map(abs, training.base_margins))  # no margin of a row is larger
+        self.is_first_round = True
         self.weights, self.sums = NodeHistory(), NodeHistory()
         self.report()
 
-    def grow(self, values: NDArray[np.float32]) -> Flow[Tree | None]:
-        """Grow a tree.
-
-        Parameters
-        ----------
-        values : array of float32
-            The values of the previous tree's nodes; empty for the first tree.
+    def grow(self) -> Flow[Round | None]:
+        """Grow the trees of a round.
 
         Returns
         -------
-        tree : Tree or None
-            None if the previous tree lowered the loss by so little that it is the last one.
+        round : Round or None
+            None if the previous round lowered the loss by so little that it is the last one.
         """
+        grown = yield from self.grow_round()
+        if grown is None:
+            return None
+        self.update["values"] = grown.values
+        self.max_margin += float(np.abs(grown.values).max(initial=0))
+        self.is_first_round = False
+        return grown
+
+    def continue_from(self, trees: Sequence[Tree]) -> None:
+        """Take note of the trees that a run continues."""
+        self.max_margin += sum(float(np.abs(tree.value).max(initial=0)) for tree in trees)
+        self.is_first_round = not trees
+
+    def grow_round(self) -> Flow[Round | None]:
+        """Do the work of `grow`."""
         raise NotImplementedError
 
     def split_level(self, level: Level) -> Flow[Decisions | None]:
         """Choose the splits of a level.
 
-        For the root, first check `converged`, and return None if it is true.
+        For the roots, first check `converged`, and return None if it is true.
         """
         raise NotImplementedError
 
-    def split_all_levels(self, values: NDArray[np.float32]) -> Flow[Decisions | None]:
-        """Choose all splits of a tree; for parameters and None see `grow`.
+    def split_all_levels(self) -> Flow[Decisions | None]:
+        """Choose all splits of a round; for None see `grow`.
 
-        The request for the root sends the values to the clients, and its replies contain the new
-        log-loss. So measuring the loss costs no message.
+        The request for the roots sends the previous trees' values to the clients, and its replies
+        contain the new loss. So measuring the loss costs no message.
         """
-        self.update["values"] = values
-        self.is_first_tree = not len(values)
-        self.max_margin += float(np.abs(values).max(initial=0))
         levels: list[Decisions] = []
-        level = Level(0, 1)
+        level = Level(0, self.training.n_outputs)
         for history in (self.weights, self.sums):
             history.begin_tree()
         while level.n_open:
@@ -200,7 +272,7 @@ class Grower:
         return Decisions(*(np.concatenate(arrays) for arrays in zip(*levels, strict=True)))
 
     def converged(self, level: Level, replies: Replies) -> bool:
-        """Return whether these are the replies about a root and the previous tree was the last."""
+        """Return whether these are the replies about roots and the previous round was the last."""
         if level.first > 0:
             return False
         return self.training.has_converged({name: reply.loss for name, reply in replies.items()})
@@ -214,27 +286,41 @@ class Grower:
             "values": np.empty(0, np.float32),
         }
 
-    def ask(self, request: type[Message], unit: float, **fields: Any) -> Flow[Replies]:
+    def largest_sum(self, name: str) -> float:
+        """Return the largest sum of a client, as `Growth.weight` defines it."""
+        if name not in self.training.declared:
+            return 0.0
+        rows = self.training.rows_of(name)
+        g, h = rows.objective.largest_sums(rows.sums, self.max_margin, rows.parameter)
+        return min(max(g, 4 * h), MAX_SUM * self.training.unit)
+
+    def ask(
+        self, request: type[Message], largest: Mapping[str, float], **fields: Any
+    ) -> Flow[Replies]:
         """Send the same request to every client and return the replies.
 
-        Each request also contains the weight that the client reported, in the unit of its reply.
+        Each request also contains the largest sum that the client's reply may have.
         """
-        weights = self.training.weights
         replies = yield {
-            name: request(**fields, weight=weight / unit) for name, weight in weights.items()
+            name: request(**fields, weight=largest[name]) for name in self.training.weights
         }
         self.training.remove(replies.lost)
         return replies
 
     def ask_about(
-        self, level: Level, request: type[Growth], unit: float, **fields: Any
+        self, level: Level, request: type[Growth], largest: Mapping[str, float], **fields: Any
     ) -> Flow[Replies]:
         """Send a `Growth` request about a level, as `ask`; it reports the latest decisions once."""
         update = self.update
         self.report()
-        replies = yield from self.ask(request, unit, **update, **level._asdict(), **fields)
+        replies = yield from self.ask(request, largest, **update, **level._asdict(), **fields)
         replies = yield from self.exclude(replies, self.impossible_losses(replies))
         return replies
+
+    def largest_sums(self) -> dict[str, float]:
+        """Return the largest sum of each client, in units."""
+        unit = self.training.unit
+        return {name: self.largest_sum(name) / unit for name in self.training.weights}
 
     def exclude(self, replies: Replies, reasons: Mapping[str, str]) -> Flow[Replies]:
         """Exclude clients whose replies cannot be right; return the replies of the others."""
@@ -247,23 +333,25 @@ class Grower:
 
         The sums must be those of the declared rows, and next to those of the parents.
         """
-        rows, unit = self.training.rows_of(name), self.training.unit
-        problem = self.sums.problem(name, sums) or rows.problem(unit, sums)
-        if problem is None and level.first == 0 and self.is_first_tree:
-            problem = rows.problem_of_first(self.training.share, unit, sums.sum(axis=0))
+        rows, training = self.training.rows_of(name), self.training
+        problem = self.sums.problem(name, sums)
+        if problem is None:
+            problem = rows.problem(training.unit, sums, self.max_margin)
+        if problem is None and level.first == 0 and self.is_first_round:
+            problem = rows.problem_of_first(training.base_margins, training.unit, sums)
         return problem
 
     def impossible_losses(self, replies: Replies) -> dict[str, str]:
-        """Return the reason to exclude each client whose log-loss no rows can have.
-
-        The log-loss of a row is at most its weight times the size of its margin plus log 2.
-        """
-        largest = 1.000001 * (self.max_margin + log(2))
-        return {
-            name: f"loss must be at most {self.training.weights[name] * largest}, got {loss}"
-            for name, reply in replies.items()
-            if (loss := getattr(reply, "loss", 0.0)) > self.training.weights[name] * largest
-        }
+        """Return the reason to exclude each client whose loss no rows can have."""
+        reasons = {}
+        for name, reply in replies.items():
+            rows = self.training.rows_of(name)
+            largest = 1.000001 * rows.objective.largest_loss(
+                rows.sums, self.max_margin, rows.parameter
+            )
+            if (loss := getattr(reply, "loss", 0.0)) > largest:
+                reasons[name] = f"loss must be at most {largest}, got {loss}"
+        return reasons
 
 
 def leaves(n_nodes: int) -> Decisions:
@@ -271,6 +359,47 @@ def leaves(n_nodes: int) -> Decisions:
     return Decisions(
         np.full(n_nodes, -1, np.int32), np.zeros(n_nodes, np.float32), np.zeros(n_nodes, bool)
     )
+
+
+def finish_round(
+    decisions: Decisions,
+    left: NDArray[np.int32],
+    sums: NDArray[np.int64],
+    training: Training,
+) -> Round:
+    """Return the trees with these splits.
+
+    Parameters
+    ----------
+    decisions : Decisions
+        The splits of all nodes of the round; the roots are the first nodes.
+    left : array (n_nodes,) of int32
+        The left child of each node, -1 for a leaf.
+    sums : array (n_nodes, 2) of int64
+        The sums at each node itself.
+    training : Training
+    """
+    values = np.zeros(len(left), np.float32)
+    trees = []
+    for root in range(training.n_outputs):
+        order = _level_order(left, root)
+        feature, threshold, missing_left = decisions
+        of_tree = Decisions(feature[order], threshold[order], missing_left[order])
+        tree = finish_tree(of_tree, sums[order], training)
+        values[order] = tree.value
+        trees.append(tree)
+    return Round(trees, values)
+
+
+def _level_order(left: NDArray[np.int32], root: int) -> NDArray[np.int64]:
+    """Return the nodes of a tree, level by level."""
+    levels = [np.array([root])]
+    while True:
+        first = left[levels[-1]]
+        first = first[first >= 0]
+        if not len(first):
+            return np.concatenate(levels)
+        levels.append(np.column_stack([first, first + 1]).ravel())
 
 
 def finish_tree(decisions: Decisions, sums: NDArray[np.int64], training: Training) -> Tree:
@@ -286,10 +415,11 @@ def finish_tree(decisions: Decisions, sums: NDArray[np.int64], training: Trainin
         parent[left[split]] = parent[left[split] + 1] = split
         added = sums if settings.leaf == "ended" else totals
         leaf_sums[1:] += added[parent[1:]]
-    value = _newton_step(leaf_sums, training) * np.float32(training.learning_rate)
+    bounds, rule = _bounds(feature, totals, training), training.rule
+    value = _newton_steps(leaf_sums, bounds, training) * np.float32(training.learning_rate)
     value[split] = 0
     g, h = (totals * training.unit).T
-    scores = kernels.scores(g, h, settings.reg_lambda)
+    scores = kernels.scores(g, h, bounds, rule)
     gain = np.zeros(len(feature), np.float32)
     gain[split] = (scores[left[split]] + scores[left[split] + 1]) - scores[split]
     return Tree(
@@ -300,14 +430,37 @@ def finish_tree(decisions: Decisions, sums: NDArray[np.int64], training: Trainin
         value=value,
         gain=gain,
         cover=h.astype(np.float32),
-        weight=_newton_step(totals, training),
+        weight=_newton_steps(totals, bounds, training),
     )
 
 
-def _newton_step(sums: NDArray[np.int64], training: Training) -> NDArray[np.float32]:
+def _bounds(
+    feature: NDArray[np.int32], totals: NDArray[np.int64], training: Training
+) -> NDArray[np.float32]:
+    """Return the bounds (n_nodes, 2) of each node's weight, those of its parent's children.
+
+    The children of a node split by a feature with a constraint are bounded by the mean of their
+    weights, on one side each. As in XGBoost, that applies to their children and not to themselves.
+    """
+    own = np.ascontiguousarray(kernels.no_limits(len(feature), 0).bounds[:, :2])
+    if not training.rule.constrained:
+        return own
+    of_parent, left = own.copy(), children(feature)
+    for node in np.flatnonzero(feature >= 0):
+        pair = slice(left[node], left[node] + 2)
+        of_parent[pair] = own[pair] = own[node]
+        steps = _newton_steps(totals[pair], of_parent[pair], training)
+        middle = (steps[0] + steps[1]) / np.float32(2)
+        constraint = training.monotone[feature[node]]
+        if constraint:
+            own[left[node], 1 if constraint > 0 else 0] = middle
+            own[left[node] + 1, 0 if constraint > 0 else 1] = middle
+    return of_parent
+
+
+def _newton_steps(
+    sums: NDArray[np.int64], bounds: NDArray[np.float32], training: Training
+) -> NDArray[np.float32]:
     """Return −G/(H + λ) of sums (n, 2), 0 if H is below ``min_child_weight``."""
-    settings = training.settings
     g, h = (sums * training.unit).T
-    enough = (h > 0) & (h >= settings.min_child_weight)
-    step = -g / np.where(enough, h + settings.reg_lambda, 1)
-    return np.where(enough, step, 0).astype(np.float32)
+    return kernels.newton_steps(g, h, bounds, training.rule)

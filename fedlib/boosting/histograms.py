@@ -6,9 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.boosting.checks import reasons
-from fedlib.boosting.growers import Grower, Level, Training, finish_tree, leaves
+from fedlib.boosting.growers import Grower, Level, Round, Training, finish_round, leaves
+from fedlib.boosting.limits import ColumnSampler, OpenNodes
 from fedlib.boosting.messages import BuildHistograms
-from fedlib.boosting.trees import Tree
+from fedlib.boosting.packing import BuildPackedHistograms
+from fedlib.boosting.trees import children
 from fedlib.kernels import splits as kernels
 from fedlib.kernels.splits import Decisions, HistogramSplits
 from fedlib.protocol import Flow, Replies
@@ -31,21 +33,28 @@ class HistogramGrower(Grower):
         The histograms of the nodes that were split last.
     sides : array (2 * n_parents, 2) of int64
         The sums of their children.
+    nodes : OpenNodes
+        The nodes of the level.
+    n_leaves : array (n_outputs,) of int64
+        The number of leaves that each tree has so far.
     leaf_sums : list of pairs of arrays
         The numbers (n,) and sums (n, 2) of the leaves found so far, level by level.
     """
 
     def __init__(self, training: Training):
         super().__init__(training)
+        self.sampler = ColumnSampler(training.settings, training.n_features)
+        self.nodes = OpenNodes.roots(training.n_outputs)
+        self.n_leaves = np.ones(training.n_outputs, np.int64)
         self.lost: list[str] = []
         self.parents = np.empty((0, 0, 2), np.int64)
         self.sides = np.empty((0, 2), np.int64)
         self.leaf_sums: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
 
-    def grow(self, values: NDArray[np.float32]) -> Flow[Tree | None]:
-        """Grow a tree, as `Grower.grow`; the sums in its leaves follow from the histograms."""
-        self.leaf_sums = []
-        decisions = yield from self.split_all_levels(values)
+    def grow_round(self) -> Flow[Round | None]:
+        """Grow the trees of a round; the sums in their leaves follow from the histograms."""
+        self.begin_round()
+        decisions = yield from self.split_all_levels()
         if decisions is None:
             return None
         sums = np.zeros((len(decisions.feature), 2), np.int64)
@@ -53,11 +62,20 @@ class HistogramGrower(Grower):
             sums[nodes] = at_nodes
         if len(self.sides):  # the deepest level, for which no histogram was requested
             sums[-len(self.sides) :] = self.sides
-        return finish_tree(decisions, sums, self.training)
+        left = children(decisions.feature, n_roots=self.training.n_outputs)
+        return finish_round(decisions, left, sums, self.training)
+
+    def begin_round(self) -> None:
+        """Begin the trees of a round."""
+        n_trees = self.training.n_outputs
+        self.leaf_sums = []
+        self.sampler.begin_round(n_trees)
+        self.nodes = OpenNodes.roots(n_trees)
+        self.n_leaves = np.ones(n_trees, np.int64)
 
     def split_level(self, level: Level) -> Flow[Decisions | None]:
         """Choose the splits of a level, as `Grower.split_level`."""
-        wanted = self.smaller_siblings() if level.first else np.ones(1, bool)
+        wanted = self.smaller_siblings() if level.first else np.ones(level.n_open, bool)
         replies = yield from self.ask_for_histograms(level, wanted)
         while level.first and replies.lost != self.lost:
             self.lost, wanted = replies.lost, np.ones(level.n_open, bool)
@@ -76,8 +94,10 @@ class HistogramGrower(Grower):
     def ask_for_histograms(self, level: Level, wanted: NDArray[np.bool_]) -> Flow[Replies]:
         """Ask for the histograms of the wanted nodes."""
         n_bins = len(self.training.cuts.thresholds)
+        is_packed = self.training.settings.histograms == "packed"
+        request = BuildPackedHistograms if is_packed else BuildHistograms
         replies = yield from self.ask_about(
-            level, BuildHistograms, self.training.unit, wanted=wanted, n_bins=n_bins
+            level, request, self.largest_sums(), wanted=wanted, n_bins=n_bins
         )
         problems = {
             name: self.problem_of_histograms(level, wanted, name, reply.sums)
@@ -107,16 +127,38 @@ class HistogramGrower(Grower):
     def choose(self, level: Level, histograms: NDArray[np.int64]) -> Decisions:
         """Return each node's best split, and keep what its children and leaves need."""
         cuts = self.training.cuts
-        splits: HistogramSplits = kernels.best_splits(histograms, cuts.offsets, self.training.rule)
+        splits = self.best_splits(histograms)
+        self.keep_max_leaves(splits)
         split, leaf = np.flatnonzero(splits.feature >= 0), np.flatnonzero(splits.feature < 0)
-        bins = cuts.offsets[splits.feature[split]] + splits.cut[split]
         decisions = leaves(level.n_open)
         decisions.feature[split] = splits.feature[split]
-        decisions.threshold[split] = cuts.thresholds[bins]
+        decisions.threshold[split] = cuts.threshold(splits.feature[split], splits.cut[split])
         decisions.missing_left[split] = splits.missing_left[split]
         totals = histograms[:, : cuts.offsets[1]].sum(axis=1)  # the bins of the first feature
         left = splits.left_sums[split]
         self.leaf_sums.append((level.first + leaf, totals[leaf]))
         self.sides = np.stack([left, totals[split] - left], axis=1).reshape(-1, 2)
         self.parents = histograms[split]
+        self.nodes = self.nodes.take(split).children(
+            decisions.feature[split], self.sides, self.training
+        )
         return decisions
+
+    def best_splits(self, histograms: NDArray[np.int64]) -> HistogramSplits:
+        """Return the best split of each open node."""
+        training = self.training
+        limits = self.sampler.limits(self.nodes, training.monotone)
+        splits: HistogramSplits = kernels.best_splits(
+            histograms, training.cuts.offsets, training.rule, limits
+        )
+        return splits
+
+    def keep_max_leaves(self, splits: HistogramSplits) -> None:
+        """Make a leaf of each node whose split would give its tree more leaves than allowed."""
+        max_leaves = self.training.settings.max_leaves
+        for node in np.flatnonzero(splits.feature >= 0):
+            tree = self.nodes.tree[node]
+            if max_leaves and self.n_leaves[tree] == max_leaves:
+                splits.feature[node] = -1
+            else:
+                self.n_leaves[tree] += 1

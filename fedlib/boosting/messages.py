@@ -6,7 +6,9 @@ messages that fix the bins of histograms are in `fedlib.boosting.cuts`.
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from math import isfinite
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -21,17 +23,23 @@ __all__ = [
     "BuildHistograms",
     "CandidateSums",
     "Class",
+    "DescribeTargets",
     "DescribeTraining",
     "EvaluateSplits",
     "Growing",
     "Growth",
+    "HeldOut",
     "Histograms",
     "KeepTrees",
     "LeafSums",
+    "PredictedTargets",
     "Predictions",
     "ProposeSplits",
     "SplitProposals",
+    "Splits",
+    "StartTrees",
     "SumLeaves",
+    "TargetDescription",
     "TrainingDescription",
 ]
 
@@ -40,6 +48,27 @@ MAX_NODES = 2**31 - 2
 MAX_ROWS = 2**31 - 1  # of one client
 MAX_WEIGHT = 2.0**40  # of one client's rows; squares of a thousand clients' sums fit a float32
 
+ObjectiveName = Literal[
+    "binary:logistic",
+    "multi:softprob",
+    "reg:squarederror",
+    "reg:pseudohubererror",
+    "count:poisson",
+]
+MetricName = Literal[
+    "logloss",
+    "error",
+    "auc",
+    "mlogloss",
+    "merror",
+    "rmse",
+    "mae",
+    "mphe",
+    "poisson-nloglik",
+]
+Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Seed = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
+Margins = Annotated[tuple[float, ...], msgspec.Meta(max_length=2**10)]  # one per output
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_NODES)]
 Parameter = Annotated[float, msgspec.Meta(ge=0)]
 Weight = Annotated[float, msgspec.Meta(ge=0, le=MAX_SUM)]
@@ -72,11 +101,61 @@ class TrainingDescription(Message):
 
 
 class DescribeTraining(Message):
-    """Describe your rows; reply with this learning rate unless you prefer another one."""
+    """Describe your rows; reply with this learning rate unless you prefer another one.
+
+    First draw the share ``validation_fraction`` of them with ``seed``, for validation only.
+    """
 
     discloses = "the learning rate"
     reply = TrainingDescription
     learning_rate: float
+    validation_fraction: Share = 0.0
+    seed: Seed = 0
+
+
+class TargetDescription(Message):
+    """A client's features, its number of rows, and sums over the numbers that it learns.
+
+    ``weight`` is the total weight w of the rows, ``total`` the sum of w·y and ``squares`` that of
+    w·y². ``gradient`` and ``hessian`` are the sums for the prediction 0.
+    """
+
+    discloses = (
+        "the mean and the variance of a client's targets, its number of rows, its features and "
+        "learning rate"
+    )
+    n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+    n_rows: Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
+    weight: Annotated[float, msgspec.Meta(ge=0, le=MAX_WEIGHT)]
+    total: Annotated[float, msgspec.Meta(ge=-MAX_WEIGHT, le=MAX_WEIGHT)]
+    squares: Annotated[float, msgspec.Meta(ge=0, le=MAX_WEIGHT**2)]
+    gradient: Annotated[float, msgspec.Meta(ge=-(2.0**80), le=2.0**80)]
+    hessian: Annotated[float, msgspec.Meta(ge=0, le=2.0**80)]
+    learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1)]
+    features: FeatureNames = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.features) not in (0, self.n_features):
+            raise MessageError(f"{len(self.features)} names for {self.n_features} features")
+        if self.total**2 > (1 + 1e-6) * self.weight * self.squares:
+            raise MessageError("the sum of the targets does not fit the sum of their squares")
+
+
+class DescribeTargets(Message):
+    """Describe your rows for a regression; ``parameter`` is that of the objective.
+
+    Reply with this learning rate unless you prefer another one. First draw the share
+    ``validation_fraction`` of the rows with ``seed``, for validation only.
+    """
+
+    discloses = "the objective and the learning rate"
+    reply = TargetDescription
+    objective: ObjectiveName
+    parameter: float
+    learning_rate: float
+    validation_fraction: Share = 0.0
+    seed: Seed = 0
 
 
 class BeginBoosting(Message):
@@ -84,16 +163,44 @@ class BeginBoosting(Message):
 
     Report gradients as multiples of 2**-bits. If histograms will be requested, ``offsets`` and
     ``thresholds`` are the bins of all features, as in `fedlib.boosting.cuts.Cuts`.
+
+    For more than one margin per row, start from ``base_margins`` instead of ``base_margin``. A
+    regression has no classes. ``parameter`` is that of the objective. The weight of the rows of the
+    second class is multiplied by ``scale_pos_weight``. Each tree uses a share ``subsample`` of the
+    rows, drawn with ``seed``. Proposals have the penalty ``reg_alpha`` and steps of at most
+    ``max_delta_step``, if that is not 0.
     """
 
     discloses = (
         "the classes, their shares, roughly the number of all rows, and the cuts between bins"
     )
-    classes: tuple[Class, Class]
+    classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
     base_margin: float
     bits: Annotated[int, msgspec.Meta(ge=-200, le=1000)]
     offsets: Annotated[np.ndarray, Array("int64", ("edges",), ge=0)]
     thresholds: Annotated[np.ndarray, Array("float32", ("bins",))]
+    objective: ObjectiveName = "binary:logistic"
+    base_margins: Margins = ()
+    parameter: float = 0.0
+    scale_pos_weight: Annotated[float, msgspec.Meta(gt=0, le=2.0**40)] = 1.0
+    subsample: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    seed: Seed = 0
+    reg_alpha: Parameter = 0.0
+    max_delta_step: Parameter = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        n_classes = len(self.classes)
+        if self.objective == "binary:logistic" and n_classes != 2:
+            raise MessageError(f"{n_classes} classes, binary:logistic has 2")
+        if len(self.base_margins) not in (0, max(n_classes, 1)):
+            raise MessageError(f"{len(self.base_margins)} margins for {n_classes} classes")
+        check_finite(self.base_margins)
+
+    @property
+    def margins(self) -> tuple[float, ...]:
+        """The margins of a row before the first tree."""
+        return self.base_margins or (self.base_margin,)
 
 
 class Growth(Message):
@@ -104,6 +211,9 @@ class Growth(Message):
     finished tree, and a new tree begins. Then the nodes ``first`` to first + n_open - 1 are open.
     ``weight`` is the total weight that the client reported, in the unit of its reply; no reply may
     exceed it.
+
+    With several outputs per row, the trees of a round grow side by side and are numbered together:
+    their roots are the nodes 0, 1, ….
     """
 
     discloses = "nothing by itself"
@@ -242,11 +352,22 @@ class Histograms(Message):
     loss: Loss
 
 
-class BuildHistograms(Growth):
+class Splits(Growth):
+    """A `Growth` that may report splits of any nodes.
+
+    If there are ``parents``, they are the nodes that are split, one after the other, and
+    ``decided`` is the first child.
+    """
+
+    discloses = "nothing by itself"
+    parents: Annotated[tuple[Count, ...], msgspec.Meta(max_length=2**20)] = ()
+
+
+class BuildHistograms(Splits, kw_only=True):
     """Sum your gradients in every bin, for the ``wanted`` ones of the open nodes."""
 
     discloses = "the splits chosen so far and the leaves of the finished tree"
-    reply = Histograms
+    reply: ClassVar[type[Message]] = Histograms
     wanted: Annotated[np.ndarray, Array("bool", ("open",))]
     n_bins: Count
 
@@ -260,7 +381,11 @@ class BuildHistograms(Growth):
 
 
 class KeepTrees(Message):
-    """Keep these trees and predict your rows; ``sizes`` is the number of nodes per tree."""
+    """Keep these trees and predict your rows; ``sizes`` is the number of nodes per tree.
+
+    For more than one margin per row, ``base_margins`` replaces ``base_margin``, and the trees of a
+    round follow each other.
+    """
 
     discloses = "the model: its splits, their thresholds and the leaves' values"
     asks_for_data = False
@@ -270,9 +395,12 @@ class KeepTrees(Message):
     threshold: Thresholds
     missing_left: MissingLeft
     value: Annotated[np.ndarray, Array("float32", ("nodes",))]
+    objective: ObjectiveName = "binary:logistic"
+    base_margins: Margins = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_finite(self.base_margins)
         if self.sizes.sum() != len(self.feature):
             raise MessageError(f"{len(self.feature)} nodes for trees of {self.sizes.sum()}")
 
@@ -303,29 +431,70 @@ class KeepTrees(Message):
         return trees
 
 
+class StartTrees(KeepTrees):
+    """Begin with these trees: add their values to the margins of your rows."""
+
+    discloses = "the model from which the run continues"
+    asks_for_data = True
+
+
+class HeldOut(Message):
+    """The state of a client before the first tree: how it draws its rows for validation."""
+
+    discloses = "nothing: it stays with the client"
+    validation_fraction: float
+    seed: int
+
+
 class Growing(Message):
     """The state of a client while trees grow.
 
-    ``margins`` are the rows' log-odds by all finished trees. ``node`` is each row's node in the
-    growing tree. ``ended`` is the node in which the client found no split for the row, or -1.
+    ``margins`` are the rows' log-odds by all finished trees, or what the objective has in their
+    place. ``node`` is each row's node in the growing tree of each output. ``ended`` is the node in
+    which the client found no split for the row, or -1. For the other fields see `BeginBoosting`.
     """
 
     discloses = "nothing: it stays with the client"
-    positive: Class
+    classes: tuple[Class, ...]
     bits: int
     offsets: Annotated[np.ndarray, Array("int64", ("edges",))]
     thresholds: Annotated[np.ndarray, Array("float32", ("bins",))]
-    margins: Annotated[np.ndarray, Array("float32", ("rows",))]
-    node: Annotated[np.ndarray, Array("int32", ("rows",))]
-    ended: Annotated[np.ndarray, Array("int32", ("rows",))]
+    objective: ObjectiveName
+    parameter: float
+    scale_pos_weight: float
+    subsample: float
+    seed: int
+    reg_alpha: float
+    max_delta_step: float
+    n_rounds: int
+    held_out: tuple[float, int]
+    margins: Annotated[np.ndarray, Array("float32", ("rows", "outputs"))]
+    node: Annotated[np.ndarray, Array("int32", ("outputs", "rows"))]
+    ended: Annotated[np.ndarray, Array("int32", ("outputs", "rows"))]
 
 
 class Predictions(Message):
-    """The state of a client at the end: its rows' classes (0 or 1) and positive probabilities."""
+    """The state of a client at the end: the number of each row's class, and the probabilities.
+
+    For two classes, ``probabilities`` has one column, that of the second class.
+    """
 
     discloses = "nothing: it stays with the client"
-    labels: Annotated[np.ndarray, Array("int64", ("rows",), ge=0, le=1)]
-    probabilities: Annotated[np.ndarray, Array("float64", ("rows",), ge=0, le=1)]
+    labels: Annotated[np.ndarray, Array("int64", ("rows",), ge=0, le=2**10)]
+    probabilities: Annotated[np.ndarray, Array("float64", ("rows", "columns"), ge=0, le=1)]
+
+
+class PredictedTargets(Message):
+    """The state of a client at the end of a regression: the prediction for each row."""
+
+    discloses = "nothing: it stays with the client"
+    labels: Annotated[np.ndarray, Array("float64", ("rows",))]
+
+
+def check_finite(margins: Sequence[float]) -> None:
+    """Raise MessageError unless all margins are finite."""
+    if not all(map(isfinite, margins)):
+        raise MessageError("a margin is not finite")
 
 
 def _check_length(what: str, n_received: int, n_requested: int) -> None:
@@ -337,7 +506,7 @@ def _check_sums(sums: NDArray[np.int64], weight: float) -> None:
     """Raise MessageError unless rows of at most this weight can have the sums (…, 2).
 
     A row's gradient is at most its weight, its hessian a quarter of that. Rounding to an integer
-    at most doubles either.
+    at most doubles either. Where the objective has other bounds, the weight is scaled to them.
     """
     _check_length("sums", sums.shape[-1], 2)
     g, h = sums[..., 0], sums[..., 1]

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from math import isclose
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.boosting.checks import ROUNDING, reasons
-from fedlib.boosting.growers import Grower, Level, finish_tree, leaves
+from fedlib.boosting.growers import Grower, Level, Round, finish_round, leaves
 from fedlib.boosting.messages import (
     EvaluateSplits,
-    LeafSums,
     ProposeSplits,
     SplitProposals,
     SumLeaves,
 )
-from fedlib.boosting.trees import Tree
+from fedlib.boosting.trees import children, tree_totals
 from fedlib.kernels import splits as kernels
 from fedlib.kernels.splits import Decisions
 from fedlib.protocol import Flow, Replies
@@ -47,48 +45,57 @@ class Proposals(NamedTuple):
 class ProposalGrower(Grower):
     """Base class of the growers that ask clients for splits and for the sums in the leaves."""
 
-    def grow(self, values: NDArray[np.float32]) -> Flow[Tree | None]:
-        """Grow a tree, as `Grower.grow`."""
-        decisions = yield from self.split_all_levels(values)
+    def grow_round(self) -> Flow[Round | None]:
+        """Grow the trees of a round; clients report the sums in their leaves."""
+        decisions = yield from self.split_all_levels()
         if decisions is None:
             return None
-        training, n_nodes = self.training, len(decisions.feature)
-        replies = yield from self.ask_about(Level(0, 0), SumLeaves, training.unit, n_nodes=n_nodes)
-        replies = yield from self.exclude(
-            replies,
-            reasons({name: self.problem_of_leaves(name, replies[name]) for name in replies}),
+        n_nodes = len(decisions.feature)
+        left = children(decisions.feature, n_roots=self.training.n_outputs)
+        replies = yield from self.ask_about(
+            Level(0, 0), SumLeaves, self.largest_sums(), n_nodes=n_nodes
         )
+        problems = {
+            name: self.problem_of_leaves(name, left, reply.sums) for name, reply in replies.items()
+        }
+        replies = yield from self.exclude(replies, reasons(problems))
         sums = sum(reply.sums for reply in replies.values())
-        return finish_tree(decisions, sums, training)
+        return finish_round(decisions, left, sums, self.training)
 
-    def problem_of_leaves(self, name: str, reply: LeafSums) -> str | None:
+    def problem_of_leaves(
+        self, name: str, left: NDArray[np.int32], sums: NDArray[np.int64]
+    ) -> str | None:
         """Return why a client's sums in the leaves cannot be right; None if they can."""
         rows, training = self.training.rows_of(name), self.training
-        problem = rows.problem(training.unit, reply.sums)
-        if problem is None and self.is_first_tree:
-            total = reply.sums.sum(axis=0)
-            problem = rows.problem_of_first(training.share, training.unit, total)
+        problem = rows.problem(training.unit, sums, self.max_margin)
+        if problem is None and self.is_first_round:
+            totals = tree_totals(left, training.n_outputs, sums)
+            problem = rows.problem_of_first(training.base_margins, training.unit, totals)
         return problem
 
     def problem_of_proposals(self, level: Level, name: str, reply: SplitProposals) -> str | None:
         """Return why a client's proposals cannot be right; None if they can."""
         training, rows = self.training, self.training.rows_of(name)
         may_end = training.settings.leaf == "ended"
-        if level.first == 0 and not isclose(reply.weight[0], rows.weight, rel_tol=ROUNDING):
-            return "the weight at the root is not that of the declared rows"
-        return self.weights.problem(name, reply.weight, ROUNDING, may_end) or rows.problem_of_gains(
-            training.unit, training.settings.reg_lambda, reply
+        weight, is_root = rows.sums.weight, level.first == 0
+        if is_root and (reply.weight > (1 + ROUNDING) * weight).any():
+            return "the weight at a root is more than that of the declared rows"
+        if is_root and not rows.is_sampled and (reply.weight < (1 - ROUNDING) * weight).any():
+            return "the weight at a root is not that of the declared rows"
+        problem = self.weights.problem(name, reply.weight, ROUNDING, may_end)
+        return problem or rows.problem_of_gains(
+            training.unit, training.settings.reg_lambda, reply, self.max_margin
         )
 
     def ask_for_proposals(
         self, level: Level, gamma: float, min_child_weight: float
     ) -> Flow[Replies]:
         """Ask for the clients' best splits, subject to these limits on their rows alone."""
-        settings = self.training.settings
+        settings, n_outputs = self.training.settings, self.training.n_outputs
         replies = yield from self.ask_about(
             level,
             ProposeSplits,
-            1.0,
+            {name: n_outputs * weight for name, weight in self.training.weights.items()},
             n_features=self.training.n_features,
             n_candidates=settings.n_candidates,
             reg_lambda=settings.reg_lambda,
@@ -141,7 +148,7 @@ class UnionSplits(ProposalGrower):
         count = np.bincount(candidates.node, minlength=level.n_open)
         replies = yield from self.ask(
             EvaluateSplits,
-            self.training.unit,
+            self.largest_sums(),
             first=level.first,
             count=count,
             feature=candidates.feature,

@@ -6,18 +6,27 @@ numbers. So the shape of a tree follows from which nodes are split.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import expit
 
+from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.kernels import splits as kernels
 
-__all__ = ["BoostedTrees", "Tree", "children", "level_starts", "node_totals", "predict_margins"]
+__all__ = [
+    "BoostedTrees",
+    "Tree",
+    "add_margins",
+    "children",
+    "level_starts",
+    "node_totals",
+    "predict_margins",
+    "tree_totals",
+]
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,8 @@ class Tree:
     left : array (n_nodes,) of int32
         The left child, -1 for a leaf. The right child is the next node.
     value : array (n_nodes,) of float32
-        The log-odds that a leaf adds to its rows, including the learning rate; 0 for other nodes.
+        What a leaf adds to the margin of its rows (log-odds for classes), including the learning
+        rate; 0 for other nodes.
     gain : array (n_nodes,) of float32
         The split's gain over all clients' rows as XGBoost defines it, twice (3.1) without γ; 0 for
         a leaf.
@@ -89,55 +99,102 @@ class BoostedTrees:
     Attributes
     ----------
     trees : list of Tree
+        The trees of the first round, those of the second round, …. A round has one tree per output.
     classes : list of bool, int, float or str
-        The two classes in ascending order; the second one is the positive class.
-    share : float
-        The share of the positive rows, by weight.
-    base_margin : float
-        The log-odds of ``share``, from which the first tree starts.
+        The classes in ascending order; of two, the second one is the positive class. Empty for a
+        regression.
+    base_scores : list of float
+        The prediction before the first tree, one per output: for two classes, the share of the
+        positive rows by weight.
+    base_margins : list of float
+        The margins of these predictions, from which the first trees start.
     learning_rate : float
         The learning rate on which the clients agreed.
     n_features : int
     features : tuple of str
         The features' names; empty if they have none.
     losses : list of float
-        The mean log-loss over all rows before the first tree and after each tree but the last.
+        The mean loss over all rows before the first round and after each round but the last.
+    objective : str
+        XGBoost's name of the objective.
+    parameter : float
+        The parameter of the objective.
+    metrics : tuple of str
+        The metrics of the rows for validation.
+    evaluations : list of lists of float
+        The values of each metric after each round.
+    auc_errors : list of float
+        The error bounds of the AUC after each round.
+    best_round : int or None
+        The round with the best value of the last metric, the first of which is 0.
     """
 
     trees: list[Tree]
     classes: list[bool | int | float | str]
-    share: float
-    base_margin: float
+    base_scores: list[float]
+    base_margins: list[float]
     learning_rate: float
     n_features: int
     features: tuple[str, ...]
     losses: list[float]
+    objective: str = "binary:logistic"
+    parameter: float = 0.0
+    metrics: tuple[str, ...] = ()
+    evaluations: list[list[float]] = field(default_factory=list)
+    auc_errors: list[float] = field(default_factory=list)
+    best_round: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise ValueError(f"objective must be one of {list(OBJECTIVES)}; got {self.objective!r}")
+        if len(self.trees) % self.n_outputs:
+            raise ValueError(f"{len(self.trees)} trees for {self.n_outputs} outputs")
+
+    @property
+    def n_outputs(self) -> int:
+        """The number of margins per row, and of trees per round."""
+        return len(self.base_margins)
+
+    def staged_margins(self, X: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+        """Yield the margins (n_rows, n_outputs) after each round."""
+        margins = self._first_margins(X)
+        for k in range(0, len(self.trees), self.n_outputs):
+            margins = margins.copy()
+            for output, tree in enumerate(self.trees[k : k + self.n_outputs]):
+                margins[:, output] = add_margins([tree], margins[:, output], X)
+            yield margins
 
     def margins(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the log-odds (n_rows,) of the positive class for rows (n_rows, n_features).
+        """Return the margins (n_rows, n_outputs) of rows (n_rows, n_features).
 
         Raises
         ------
         ValueError
             When the rows have another number of features.
         """
+        margins = self._first_margins(X)
+        for output in range(self.n_outputs):
+            trees = self.trees[output :: self.n_outputs]
+            margins[:, output] = add_margins(trees, margins[:, output], X)
+        return margins
+
+    def predictions(self, margins: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the predictions of margins (n_rows, n_outputs).
+
+        They have one column per class, and for a regression one column.
+        """
+        response = OBJECTIVES[self.objective].response(margins)
+        if len(self.classes) == 2 and self.n_outputs == 1:
+            return np.column_stack([1 - response, response])
+        return response
+
+    def _first_margins(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
         if X.shape[1] != self.n_features:
             raise ValueError(f"X must have the {self.n_features} features of fit; got {X.shape[1]}")
-        return predict_margins(self.trees, self.base_margin, X)
-
-    def probabilities(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return the probabilities (n_rows, 2) of both classes for rows (n_rows, n_features).
-
-        Raises
-        ------
-        ValueError
-            When the rows have another number of features.
-        """
-        positive = expit(self.margins(X).astype(np.float64))
-        return np.column_stack([1 - positive, positive])
+        return np.tile(np.array(self.base_margins, np.float32), (len(X), 1))
 
 
-def children(feature: NDArray[np.int32], first: int = 0) -> NDArray[np.int32]:
+def children(feature: NDArray[np.int32], first: int = 0, n_roots: int = 1) -> NDArray[np.int32]:
     """Return the left child of each node of a level or of a whole tree; -1 for leaves.
 
     Parameters
@@ -147,6 +204,9 @@ def children(feature: NDArray[np.int32], first: int = 0) -> NDArray[np.int32]:
     first : int, default=0
         The number of the first node: 0 for a whole tree or the root's level, otherwise the number
         of the level's first node.
+    n_roots : int, default=1
+        The number of roots, the nodes 0, 1, …, if trees that grow side by side are numbered
+        together.
 
     Examples
     --------
@@ -159,7 +219,7 @@ def children(feature: NDArray[np.int32], first: int = 0) -> NDArray[np.int32]:
     array([-1,  3], dtype=int32)
     """
     split = feature >= 0
-    next_level = first + len(feature) if first else 1
+    next_level = first + len(feature) if first else n_roots
     return np.where(split, next_level + 2 * (np.cumsum(split) - 1), -1).astype(np.int32)
 
 
@@ -212,10 +272,39 @@ def node_totals(feature: NDArray[np.int32], sums: NDArray[np.int64]) -> NDArray[
     return totals
 
 
+def tree_totals(
+    left: NDArray[np.int32], n_trees: int, sums: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the sums (n_trees, 2) over the nodes of each of several trees numbered together.
+
+    Parameters
+    ----------
+    left : array (n_nodes,) of int32
+        The left child of each node, -1 for a leaf. The roots are the first nodes.
+    n_trees : int
+    sums : array (n_nodes, 2) of int64
+        The sums at each node itself.
+
+    Examples
+    --------
+    Two trees; the first one has a split:
+
+    >>> tree_totals(np.array([2, -1, -1, -1]), 2, np.array([[0], [5], [1], [2]]))
+    array([[3],
+           [5]])
+    """
+    tree = np.arange(len(left))
+    for node in np.flatnonzero(left >= 0):  # a child has a larger number than its parent
+        tree[left[node] : left[node] + 2] = tree[node]
+    totals = np.zeros((n_trees, *sums.shape[1:]), sums.dtype)
+    np.add.at(totals, tree, sums)
+    return totals
+
+
 def predict_margins(
     trees: Sequence[Tree], base_margin: float, X: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Return the log-odds of rows by the trees, summed in float32 as XGBoost does.
+    """Return the log-odds of rows by the trees of one output, summed in float32 as XGBoost does.
 
     Parameters
     ----------
@@ -229,7 +318,14 @@ def predict_margins(
     -------
     margins : array (n_rows,) of float32
     """
-    margins = np.full(len(X), base_margin, np.float32)
+    return add_margins(trees, np.full(len(X), base_margin, np.float32), X)
+
+
+def add_margins(
+    trees: Sequence[Tree], margins: NDArray[np.float32], X: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return margins (n_rows,) plus the values of the leaves that rows reach, in float32."""
+    margins = np.array(margins, np.float32, order="C")
     if trees:
         forest = kernels.Forest(
             start=np.append(0, np.cumsum([len(tree) for tree in trees])),

@@ -9,12 +9,13 @@ parallel kernels called from several threads abort the process on numba's workqu
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
+from fedlib.kernels.gains import score_bounded_node, score_node, split_gain
 
 ONE = np.float32(1)
 MIN_HESSIAN = np.float32(1e-16)
@@ -45,27 +46,6 @@ class SortedColumns(NamedTuple):
     order: NDArray[np.int32]
     values: NDArray[np.float32]
     n_present: NDArray[np.int64]
-
-
-class SplitRule(NamedTuple):
-    """How sums become gains, and which splits are allowed.
-
-    Sums are multiples of ``unit``. Each side of a split needs a sum of hessians of at least
-    ``min_child_weight``, and the split a gain of at least ``gamma``.
-    """
-
-    unit: float
-    reg_lambda: float
-    gamma: float
-    min_child_weight: float
-
-
-class NodeScore(NamedTuple):
-    """A node's sums of gradients and hessians, no longer as integers, and its similarity score."""
-
-    g: Any
-    h: Any
-    score: Any
 
 
 class Proposals(NamedTuple):
@@ -105,8 +85,9 @@ class CandidateSums(NamedTuple):
 class HistogramSplits(NamedTuple):
     """The best split of each node, by its histogram.
 
-    ``feature`` is -1 for a node without an allowed split. Bins up to ``cut`` go left, and rows
-    without a value if ``missing_left``. ``left_sums`` (nodes, 2) are the sums on the left.
+    ``feature`` is -1 for a node without an allowed split. Bins up to ``cut`` go left, none if it is
+    -1, and rows without a value if ``missing_left``. ``left_sums`` (nodes, 2) are the sums on the
+    left.
     """
 
     feature: NDArray[np.int32]
@@ -174,44 +155,6 @@ def sum_losses(margins, positive, weights):
 
 
 @kernel
-def score(g, h, reg_lambda):
-    """Return the similarity score G²/(H + λ) of a node (3.2), a quotient of two float32."""
-    if h <= 0:
-        return np.float32(0)
-    return np.float32(np.float32(g * g) / np.float32(h + reg_lambda))
-
-
-@kernel
-def scores(g, h, reg_lambda):
-    """Return the similarity scores (n,) of nodes with sums ``g`` and ``h`` (n,)."""
-    out = np.empty(g.size, np.float32)
-    for i in range(g.size):
-        out[i] = score(g[i], h[i], reg_lambda)
-    return out
-
-
-@kernel
-def score_node(total_g, total_h, rule):
-    """Return the `NodeScore` of integer sums."""
-    g, h = total_g * rule.unit, total_h * rule.unit
-    return NodeScore(g, h, score(g, h, rule.reg_lambda))
-
-
-@kernel
-def split_gain(left_g, left_h, node, rule):
-    """Return the float32 gain of a split with these integer sums on the left, or -1 if not allowed.
-
-    It is XGBoost's gain: twice (3.1), without γ.
-    """
-    g, h = left_g * rule.unit, left_h * rule.unit
-    right_h = node.h - h
-    if h < rule.min_child_weight or right_h < rule.min_child_weight or h <= 0 or right_h <= 0:
-        return np.float32(-1)
-    right = score(node.g - g, right_h, rule.reg_lambda)
-    return np.float32(np.float32(score(g, h, rule.reg_lambda) + right) - node.score)
-
-
-@kernel
 def gain_and_direction(left_g, left_h, missing_g, missing_h, node, rule):
     """Return a split's gain and the side of missing values: left only if strictly better."""
     right = split_gain(left_g, left_h, node, rule)
@@ -266,40 +209,40 @@ def sum_bins(histogram, start, stop):
 
 
 @kernel
-def best_cut(histogram, start, missing, node, rule):
+def best_cut(histogram, start, missing, node, rule, monotone):
     """Return the best split of a node by one feature: its gain, its cut, and the missing side.
 
     The feature's bins are ``start`` to ``missing``; the last one contains its missing values. The
-    gain is 0 if no cut is allowed. Ties go to the lower cut when missing values go right, then to
-    the higher cut when they go left.
+    gain is 0 if no cut is allowed. The cut -1 has only missing values on its left. Ties go to the
+    lower cut when missing values go right, then to the higher cut when they go left.
     """
     gain, cut, missing_left = np.float32(0), -1, False
     left_g, left_h = np.int64(0), np.int64(0)
     for b in range(start, missing):
         left_g += histogram[b, 0]
         left_h += histogram[b, 1]
-        new = split_gain(left_g, left_h, node, rule)
+        new = split_gain(left_g, left_h, node, rule, monotone)
         if new > gain:
             gain, cut = new, b - start
     missing_g, missing_h = histogram[missing, 0], histogram[missing, 1]
     if missing_g != 0 or missing_h != 0:
         left_g += missing_g
         left_h += missing_h
-        for b in range(missing - 1, start, -1):
+        for b in range(missing - 1, start - 1, -1):
             left_g -= histogram[b, 0]
             left_h -= histogram[b, 1]
-            new = split_gain(left_g, left_h, node, rule)
+            new = split_gain(left_g, left_h, node, rule, monotone)
             if new > gain:
                 gain, cut, missing_left = new, b - 1 - start, True
     return gain, cut, missing_left
 
 
 @kernel
-def best_splits(histograms, offsets, rule):
+def best_splits(histograms, offsets, rule, limits):
     """Return the `HistogramSplits` of nodes with these histograms (nodes, n_bins, 2).
 
-    The last bin of each feature contains its missing values. Ties go to the lower feature, then as
-    in `best_cut`.
+    The last bin of each feature contains its missing values; ``limits`` are `Limits`. Ties go to
+    the lower feature, then as in `best_cut`.
     """
     n_nodes, d = histograms.shape[0], offsets.size - 1
     splits = HistogramSplits(
@@ -312,10 +255,14 @@ def best_splits(histograms, offsets, rule):
     for s in range(n_nodes):
         histogram = histograms[s]
         total_g, total_h = sum_bins(histogram, offsets[0], offsets[1])
-        node = score_node(total_g, total_h, rule)
+        node = score_bounded_node(total_g, total_h, limits.bounds[s], rule)
         best, feature, cut, missing_left = np.float32(0), -1, -1, False
         for f in range(d):
-            found = best_cut(histogram, offsets[f], offsets[f + 1] - 1, node, rule)
+            if not limits.allowed[s, f]:
+                continue
+            found = best_cut(
+                histogram, offsets[f], offsets[f + 1] - 1, node, rule, limits.monotone[f]
+            )
             if found[0] > best:
                 best, cut, missing_left = found
                 feature = f
@@ -386,7 +333,7 @@ def propose_splits(columns, rows, totals, n_candidates, rule):
     )
     left, missing = np.empty((n_slots, 2), np.int64), np.empty((n_slots, 2), np.int64)
     last, seen = np.empty(n_slots, np.float32), np.empty(n_slots, np.bool_)
-    parent = scores(totals[:, 0] * rule.unit, totals[:, 1] * rule.unit, rule.reg_lambda)
+    nodes = [score_node(totals[s, 0], totals[s, 1], rule) for s in range(n_slots)]
     threshold_gain = np.full(n_slots, max(MIN_GAIN, np.float32(rule.gamma)))  # must be exceeded
     for f in range(columns.order.shape[0]):
         left[:], missing[:], seen[:] = 0, 0, False
@@ -398,9 +345,8 @@ def propose_splits(columns, rows, totals, n_candidates, rule):
                 continue
             value = columns.values[f, i]
             if seen[s] and value != last[s]:
-                node = NodeScore(totals[s, 0] * rule.unit, totals[s, 1] * rule.unit, parent[s])
                 gain, direction = gain_and_direction(
-                    left[s, 0], left[s, 1], missing[s, 0], missing[s, 1], node, rule
+                    left[s, 0], left[s, 1], missing[s, 0], missing[s, 1], nodes[s], rule
                 )
                 if gain > threshold_gain[s]:
                     insert_proposal(proposals, s, f, halfway(last[s], value), direction, gain)

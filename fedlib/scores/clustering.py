@@ -262,28 +262,23 @@ class ClusteringScoreClient(PointsClient):
         large = (sizes >= request.min_group_size)[codes]
         return X[large], labels[large], int((~large).sum())
 
-    @handles(SumLabelledRows)
-    def sum_labelled_rows(self, request: SumLabelledRows) -> LabelledMoments:
-        X, clusters, n_withheld = self._groups(request)
-        labels, codes, counts = np.unique(clusters, return_inverse=True, return_counts=True)
-        means = _sums(codes, X, len(labels)) / counts[:, np.newaxis]
-        means += _sums(codes, X - means[codes], len(labels)) / counts[:, np.newaxis]  # less error
-        squares = _sums(codes, np.square(X - means[codes]), len(labels))
-        n_noise = int((self.labels < 0).sum())
-        return LabelledMoments(labels, counts, means, squares, n_noise, n_withheld, self.features)
+    def _placed(self, request: MeasureDistances) -> tuple[Numbers, Labels]:
+        """Return the rows that count, and the place of each one's cluster in the request."""
+        X, clusters, _ = self._groups(request)
+        if not np.isin(clusters, request.labels).all():
+            raise ValueError("MeasureDistances.labels must contain all clusters described before")
+        return X, np.searchsorted(request.labels, clusters)
 
     def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
         """Return how many rows each value in a reply describes."""
         if isinstance(request, MeasureDistances):
-            places = np.searchsorted(request.labels, self._groups(request)[1])
-            return np.bincount(places, minlength=len(request.labels))
+            return np.bincount(self._placed(request)[1], minlength=len(request.labels))
         return super().group_sizes(request, reply)
 
     @handles(MeasureDistances)
     def measure_distances(self, request: MeasureDistances) -> ClusterDistances:
-        X, clusters, _ = self._groups(request)
+        X, codes = self._placed(request)
         n_clusters = len(request.labels)
-        codes = np.searchsorted(request.labels, clusters)
         distances, silhouettes = np.zeros((2, len(X)))
         step = max(1, BLOCK // n_clusters)
         for first in range(0, len(X), step):

@@ -119,6 +119,9 @@ class MeasureDistances(Message):
     labels: Annotated[np.ndarray, Array("int64", ("clusters",), ge=-1)]
     centres: Annotated[np.ndarray, Array("float64", ("clusters", "features"), -MAX_MEAN, MAX_MEAN)]
 
+    def reply_lengths(self) -> dict[str, int]:
+        return {"clusters": len(self.labels)}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.labels) < 2 or (np.diff(self.labels) <= 0).any():
@@ -198,6 +201,9 @@ class CountScores(Message):
     classes: tuple[Class, Class]
     n_bins: Bins
     n_groups: Bins
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"classes": 2, "bins": self.n_bins, "groups": self.n_groups}
 
     def accept(self, reply: Message) -> Message:
         received = cast(ScoreCounts, reply)

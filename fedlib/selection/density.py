@@ -130,7 +130,9 @@ def suggest_density(
     """Return the server flow; for the parameters see `DensitySuggestion`.
 
     The sizes of the cells are powers of two, so each cell consists of whole cells of the next
-    request, and the server compares the counts.
+    request, and the server compares the counts. A client with too many points missing
+    in the finer cells no longer counts, and if these are half of the clients, the result is that of
+    the coarser cells.
     """
     described = yield ReportMagnitude()
     described = yield from settle(described, agree_on_features)
@@ -139,28 +141,49 @@ def suggest_density(
     if not magnitudes:
         raise ValueError("the clients have no points")
     size = coarsest = 2.0 ** max(magnitudes)
+    curves: DensityCurves | None = None
+    first: dict[str, int] = {}  # the number of points that each client has counted at first
     coarser: dict[str, CellCounts] = {}
     while True:
         replies = yield CountCells(size)
         replies = yield from exclude(replies, _contradictions(described, coarser, replies))
-        coarser = dict(replies)
-        cells, counts = sum_cells(replies)
+        numbers = {name: int(reply.counts.sum()) for name, reply in replies.items()}
+        first = numbers | first
+        complete = {
+            name: reply
+            for name, reply in replies.items()
+            if numbers[name] >= (1 - tolerance) * first[name]
+        }
+        if curves and 2 * len(complete) <= len(replies):
+            return curves
+        cells, counts = sum_cells(complete)
         if counts.sum() <= min_samples:
             raise ValueError(
                 f"min_samples must be less than the number of points, {counts.sum()};"
                 f" got {min_samples}"
             )
-        distances, points = k_distances(cells, counts, size, min_samples)
-        knee = find_knee(curve_ranks(points), distances)
-        resolved = size * math.sqrt(cells.shape[1]) <= tolerance * distances[knee]
+        curves = _measure(cells, counts, size, min_samples)
+        resolved = curves.error <= tolerance * curves.distances[curves.distance_knee]
         if resolved or size / 2 < max(min_cell_size or 0.0, coarsest / 2.0**MAX_HALVINGS):
-            sizes, shares = sparse_shares(cells, counts, size, min_samples)
-            at = knee, find_knee(sizes, shares)
-            n_features = cells.shape[1]
-            return DensityCurves(
-                min_samples, size, n_features, distances, points, sizes, shares, *at
-            )
-        size /= 2
+            return curves
+        size, coarser = size / 2, dict(replies)
+
+
+def _measure(cells: Counts, counts: Counts, cell_size: float, min_samples: int) -> DensityCurves:
+    """Return both curves of the counts of cells, with their knees."""
+    distances, points = k_distances(cells, counts, cell_size, min_samples)
+    sizes, shares = sparse_shares(cells, counts, cell_size, min_samples)
+    return DensityCurves(
+        min_samples,
+        cell_size,
+        cells.shape[1],
+        distances,
+        points,
+        sizes,
+        shares,
+        find_knee(curve_ranks(points), distances),
+        find_knee(sizes, shares),
+    )
 
 
 def _contradictions(
@@ -180,15 +203,21 @@ def _contradictions(
         elif name not in coarser:
             if not len(reply.cells) or reply.cells.min() < -1 or reply.cells.max() > 0:
                 reasons[name] = "CellCounts.cells must be next to the origin, by its magnitude"
-        elif not _consists_of(coarser[name], reply):
-            reasons[name] = "CellCounts.counts must sum to the counts of the coarser cells"
+        elif not _fits_into(reply, coarser[name]):
+            reasons[name] = "CellCounts.counts must sum to at most those of the coarser cells"
     return reasons
 
 
-def _consists_of(coarse: CellCounts, fine: CellCounts) -> bool:
-    """Return whether the counts of cells are the sums of the counts of cells of half their size."""
+def _fits_into(fine: CellCounts, coarse: CellCounts) -> bool:
+    """Return whether no cell has fewer points than the cells of half its size in it.
+
+    It may have more: a site may withhold small counts.
+    """
     cells, counts = add_counts(fine.cells // 2, fine.counts)
-    return np.array_equal(cells, coarse.cells) and np.array_equal(counts, coarse.counts)
+    both, sums = add_counts(
+        np.concatenate([coarse.cells, cells]), np.concatenate([coarse.counts, -counts])
+    )
+    return len(both) == len(coarse.cells) and bool((sums >= 0).all())
 
 
 # The client
@@ -261,7 +290,8 @@ class DensitySuggestion(Federated):
     Warns
     -----
     UserWarning
-        When `min_cell_size` or equal points end the refinement before `tolerance` is reached.
+        When `min_cell_size`, equal points, or sites that withhold small counts end the refinement
+        before `tolerance` is reached.
 
     See Also
     --------
@@ -288,8 +318,10 @@ class DensitySuggestion(Federated):
     neighbours of each cell.
 
     *Lost and false clients.* The curves are those of the clients that answered the last request. A
-    client whose counts do not sum to its earlier ones leaves the run. Invented points cannot be
-    detected.
+    client that reports more points in a cell than before leaves the run. A site that withholds
+    small counts reports fewer. If it has less than ``1 - tolerance`` of its points left, the curves
+    are those of the other sites. If this happens to half of the sites, the refinement ends with the
+    cells before. Invented points cannot be detected.
 
     Examples
     --------
@@ -332,7 +364,7 @@ class DensitySuggestion(Federated):
             warnings.warn(
                 f"the distances have an error of up to {self.error_:g}, more than"
                 f" tolerance={self.tolerance:g} of eps_={self.eps_:g}: min_cell_size is too large,"
-                " or too many points are equal",
+                " too many points are equal, or sites withhold small counts",
                 stacklevel=3,
             )
         return self

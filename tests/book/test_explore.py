@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 NOT_DRAWN = {
     "clustering-score",
     "evaluation",
+    "xgb-regressor",
     "gaussian-mixture-selection",
     "kmeans-selection",
     "suggest",

@@ -1,7 +1,5 @@
 """Equality with XGBoost: the trees of its methods ``hist`` and ``exact``, and exported models."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,56 +8,8 @@ from sklearn.datasets import load_breast_cancer
 
 from fedlib import FederatedXGBClassifier
 
-from .common import assert_same_trees, cuts_of, deal, each_method, make_rows
-
-
-def trees_of(booster):
-    return json.loads(booster.save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"]
-
-
-def gains_at_first_other_choice(model, X, y, weight=None, **options):
-    """Return both gains where XGBoost on the bins first chooses another split, or two zeros.
-
-    Everything before is compared as well. A split after the last bin separates present from missing
-    values; its threshold is any number above all bins. In a node without missing values, their side
-    is arbitrary.
-    """
-    cuts = cuts_of(X)
-    bins = cuts.bins(X.astype(np.float32)).astype(np.float32)
-    bins[np.isnan(X)] = np.nan
-    booster = xgboost.train(
-        {
-            "objective": "binary:logistic",
-            "tree_method": "hist",
-            "max_bin": 1024,
-            "base_score": model.base_share_,
-            "nthread": 1,
-            **options,
-        },
-        xgboost.DMatrix(bins, y, weight=weight),
-        len(model.trees_),
-    )
-    for ours, theirs in zip(model.trees_, trees_of(booster), strict=True):
-        gains = np.array(theirs["loss_changes"], np.float32)
-        feature = np.array(theirs["split_indices"])
-        at = np.array(theirs["split_conditions"], np.float32)
-        theirs_split = np.array(theirs["left_children"]) >= 0
-        for node in range(min(len(ours), len(feature))):
-            f = ours.feature[node]
-            if theirs_split[node] != (f >= 0):
-                return ours.gain[node], gains[node]
-            if f < 0:
-                assert ours.value[node] == pytest.approx(at[node], abs=1e-6)
-                continue
-            start, missing = cuts.offsets[f], cuts.offsets[f + 1] - 1
-            inner = cuts.thresholds[start : missing - 1]
-            cut = np.searchsorted(inner, ours.threshold[node]) + 1
-            if f != feature[node] or cut != min(np.ceil(at[node]), missing - start):
-                return ours.gain[node], gains[node]
-            assert ours.gain[node] == pytest.approx(gains[node], rel=1e-5)
-        assert len(ours) == len(feature)
-    return np.zeros(2, np.float32)
-
+from .common import assert_same_trees, deal, each_method, make_rows
+from .exact import different_nodes
 
 REAL = [
     "heart",
@@ -96,8 +46,9 @@ def test_histogram_is_xgboost_on_the_same_bins(name, missing, real_data):
     case = 2 * REAL.index(name) + bool(missing)
     n_clients = 2 + case % 9  # all cases together have 2–10 clients, each set has two of them
     assert_same_trees(model.fit(deal(X, y, n_clients, case)).trees_, trees)
-    ours, theirs = gains_at_first_other_choice(model, X, y, max_depth=6, **options)
-    np.testing.assert_array_max_ulp(ours, theirs, 1, np.float32)
+    _, differences = different_nodes(model, X, y, max_depth=6, **options)
+    for ours, theirs in differences:
+        np.testing.assert_array_max_ulp(ours, theirs, 1, np.float32)
 
 
 @pytest.mark.jit
@@ -106,9 +57,7 @@ def test_histogram_is_xgboost_with_weights():
     weight = np.random.default_rng(3).random(len(y)).astype(np.float32)
     model = FederatedXGBClassifier(20, method="histogram", tol=None, max_depth=4)
     model.fit(deal(X, y, 4, 0, weight))
-    # the share of weights is given to XGBoost as its base score
-    ours, theirs = gains_at_first_other_choice(model, X, y, weight, max_depth=4)
-    np.testing.assert_array_max_ulp(ours, theirs, 1, np.float32)
+    assert different_nodes(model, X, y, weight, max_depth=4)[1] == []
 
 
 @pytest.mark.jit

@@ -11,6 +11,7 @@ from fedlib import FederatedXGBClassifier
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.trees import predict_margins
 from fedlib.kernels import splits as kernels
+from fedlib.kernels.gains import SplitRule, score_node, split_gain
 
 from .common import TOY, dealings, replies_to
 
@@ -80,13 +81,13 @@ def test_which_rows_determine_a_leaf():
 
 def best_splits_of(X, gradients, n_candidates, rule):
     """Return a client's best splits (-gain, feature, threshold) of these rows, one by one."""
-    node = kernels.score_node(*gradients.sum(axis=0), rule)
+    node = score_node(*gradients.sum(axis=0), rule)
     splits = []
     for f in range(X.shape[1]):
         values = np.unique(X[:, f])
         for low, high in pairwise(values):
             left = gradients[X[:, f] <= low].sum(axis=0)
-            gain = kernels.split_gain(*left, node, rule)
+            gain = split_gain(*left, node, rule)
             if gain > kernels.MIN_GAIN:
                 splits.append((-float(gain), f, np.float32((float(low) + float(high)) / 2)))
     return sorted(splits)[:n_candidates]
@@ -159,7 +160,7 @@ def test_levels_give_the_trees_of_the_path_order(
     ).fit(parts)
     bits = 52 - int(np.ceil(np.log2(sum(len(y) for _, y in parts))))
     base = kernels.log_odds(np.float32(model.base_share_))
-    rule = kernels.SplitRule(2.0**-bits, 1.0, 0.0, min_child_weight)
+    rule = SplitRule(2.0**-bits, 1.0, 0.0, min_child_weight)
     for t, tree in enumerate(model.trees_):
         gradients = []
         for X, y in parts:

@@ -42,15 +42,16 @@ def test_the_model_predicts_by_its_trees():
     model = BoostedTrees(
         trees=[SMALL_TREE],
         classes=["no", "yes"],
-        share=0.5,
-        base_margin=-20.0,
+        base_scores=[0.5],
+        base_margins=[-20.0],
         learning_rate=0.3,
         n_features=2,
         features=(),
         losses=[],
     )
-    assert model.margins(X_SMALL).tolist() == [margin - 20 for margin in MARGINS]
+    assert model.margins(X_SMALL)[:, 0].tolist() == [margin - 20 for margin in MARGINS]
     p = 1 / (1 + np.exp(20 - np.array(MARGINS)))
-    np.testing.assert_allclose(model.probabilities(X_SMALL), np.column_stack([1 - p, p]))
+    predictions = model.predictions(model.margins(X_SMALL))
+    np.testing.assert_allclose(predictions, np.column_stack([1 - p, p]))
     with pytest.raises(ValueError, match="2 features of fit; got 1"):
         model.margins(X_SMALL[:, :1])

@@ -47,6 +47,11 @@ def classes():
     return [part.assign(kind=(part["x"] > 2).astype(int)) for part in rows()]
 
 
+def heights():
+    """Return three sites' rows with a number each."""
+    return [part.assign(height=part["x"] + part["y"]) for part in rows()]
+
+
 def predictions():
     """Return three sites' probabilities with a class each."""
     return [part[["kind"]].assign(p=(part["x"] % 1)) for part in classes()]
@@ -88,6 +93,9 @@ CASES = {
     "kmeans-selection": Case({"max_clusters": 3, "n_init": 1, "random_state": 0}),
     "gaussian-mixture-selection": Case({"max_components": 3, "random_state": 0}),
     "xgboost": Case({"n_trees": 3, "n_candidates": 4}, classes, "--target kind", target="kind"),
+    "xgb-regressor": Case(
+        {"n_trees": 2, "max_depth": 2}, heights, "--target height", target="height"
+    ),
 }
 
 

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedlib.kernels import splits as kernels
+from fedlib.kernels.gains import SplitRule
+from fedlib.kernels.gains import no_limits as unlimited
 
 BITS = 20
 UNIT = 2.0**-BITS
@@ -48,6 +50,10 @@ def rounding_error(gradients, reg_lambda, best):
     return 2.5 * np.finfo(np.float32).eps * (2 * parent + max(best, 0.0))
 
 
+def no_limits(histograms, offsets):
+    return unlimited(len(histograms), len(offsets) - 1)
+
+
 def gains_of_all_splits(X, gradients, reg_lambda, min_child_weight, middle):
     """Return the gain of each split (feature, threshold), missing values on the better side."""
     gains = {}
@@ -70,7 +76,7 @@ def test_proposals_are_the_best_splits(drawn, n_candidates, reg_lambda, min_chil
     columns = kernels.SortedColumns(
         order, np.take_along_axis(X.T, order, axis=1), (~np.isnan(X.T)).sum(axis=1)
     )
-    rule = kernels.SplitRule(UNIT, reg_lambda, 0.0, min_child_weight)
+    rule = SplitRule(UNIT, reg_lambda, 0.0, min_child_weight)
     proposals = kernels.propose_splits(columns, rows, totals, n_candidates, rule)
     for s in range(3):
         here = rows.slot == s
@@ -105,8 +111,8 @@ def test_the_best_split_of_a_histogram(drawn, reg_lambda, min_child_weight):
     bins = np.where(np.isnan(X), n_bins, X + 2).astype(np.uint16)
     histograms = kernels.sum_histograms(bins, offsets, rows, 3)
     assert histograms.shape == (3, offsets[-1], 2)
-    rule = kernels.SplitRule(UNIT, reg_lambda, 0.0, min_child_weight)
-    splits = kernels.best_splits(histograms, offsets, rule)
+    rule = SplitRule(UNIT, reg_lambda, 0.0, min_child_weight)
+    splits = kernels.best_splits(histograms, offsets, rule, no_limits(histograms, offsets))
     for s in range(3):
         here = rows.slot == s
         gradients = rows.gradients[here]
@@ -151,7 +157,7 @@ def test_gains_of_candidates(drawn, min_child_weight, gamma):
     threshold = np.array([t for _, t in splits] * 3, np.float32)
     start = len(splits) * np.arange(4)
     sums = kernels.sum_candidates(X, rows, kernels.Candidates(start, feature, threshold))
-    rule = kernels.SplitRule(UNIT, 1.0, gamma, min_child_weight)
+    rule = SplitRule(UNIT, 1.0, gamma, min_child_weight)
     gains, directions = kernels.gains_of_candidates(start, sums, rule)
     for c, (f, t) in enumerate(splits * 3):
         here = rows.slot == c // len(splits)
@@ -187,7 +193,8 @@ def test_ties_go_to_the_lower_feature_and_cut():
     offsets = np.array([0, 4, 8])
     rows = kernels.Rows(np.zeros(4, np.int32), gradients)
     histograms = kernels.sum_histograms(bins, offsets, rows, 1)
-    splits = kernels.best_splits(histograms, offsets, kernels.SplitRule(UNIT, 1.0, 0.0, 0.0))
+    rule = SplitRule(UNIT, 1.0, 0.0, 0.0)
+    splits = kernels.best_splits(histograms, offsets, rule, no_limits(histograms, offsets))
     assert (splits.feature[0], splits.cut[0], splits.missing_left[0]) == (0, 0, False)
     assert splits.gain[0] == pytest.approx(4 / 3 + 4 / 3)
     np.testing.assert_array_equal(splits.left_sums[0] * UNIT, [2, 2])

@@ -347,6 +347,13 @@ def test_impossible_distances_are_refused():
         request.accept(ClusterDistances(np.zeros(3), np.zeros(3)))
 
 
+def test_a_request_without_a_cluster():
+    """A client does not attribute rows to another cluster."""
+    client = ClusteringScoreClient(([[0.0], [1.0]], [0, 1]))
+    with pytest.raises(ValueError, match="must contain all clusters described before"):
+        client.handle(MeasureDistances("exclude", 1, np.array([0, 2]), np.zeros((2, 1))))
+
+
 def test_a_cluster_without_rows():
     """A client cannot have distances of it."""
 

@@ -14,6 +14,7 @@ from fedlib.agreement import Disagreement
 from fedlib.cells import count_cells
 from fedlib.datasets import load
 from fedlib.messages import Declined, decode, encode
+from fedlib.policy import GuardedClient, Policy
 from fedlib.protocol import TooFewClients
 from fedlib.selection import DensitySuggestionClient, find_knee
 from fedlib.selection.curves import curve_ranks, k_distances, sparse_shares
@@ -301,6 +302,7 @@ LIES = {
     "cells beyond the magnitude": (2, moved),
     "no cells": (2, lambda reply: change(reply, cells=reply.cells[:0], counts=reply.counts[:0])),
     "cells elsewhere": (4, moved),
+    "new cells": (4, lambda reply: change(reply, cells=reply.cells + np.array([0, 100]))),
     "more points than before": (4, one_more),
     "one more column": (4, lambda reply: change(reply, cells=reply.cells.repeat(2, axis=1))),
 }
@@ -319,6 +321,37 @@ def test_a_liar_leaves(name):
     assert list(model.ledger_.lost) == ["B"]
     assert model.ledger_.lost["B"].startswith("InvalidReply at ")
     assert content(model) == content(DensitySuggestion(3).fit([data["A"], data["C"]]))
+
+
+def fit_guarded(data, names):
+    """Fit with sites that withhold counts below 3; return the model and the counts of each step."""
+    sites = clients(**data)
+    policy = Policy.from_dict({"min_count": 3})
+    recorder = Recorder(
+        {n: GuardedClient(c, policy, "suggest") if n in names else c for n, c in sites.items()}
+    )
+    model = DensitySuggestion(3).fit(recorder)
+    replies = [exchange.replies.values() for exchange in recorder.exchanges[1:]]
+    return model, [[int(reply.counts.sum()) for reply in step] for step in replies]
+
+
+def test_a_site_that_withholds_small_counts_does_not_count():
+    """At the end B has less than 75 % of its points; then the curves are those of the others."""
+    data = parts()
+    model, numbers = fit_guarded(data, ["B"])
+    assert numbers[-1][1] < 0.75 * numbers[0][1]
+    assert model.ledger_.lost == {}
+    assert content(model) == content(DensitySuggestion(3).fit([data["A"], data["C"]]))
+
+
+def test_most_sites_withhold_small_counts():
+    """The refinement ends before less than 75 % of the points of two sites are left."""
+    with pytest.warns(UserWarning, match="sites withhold small counts"):
+        model, numbers = fit_guarded(parts(), ["B", "C"])
+    left = np.array(numbers)[:, 1:] / numbers[0][1:]
+    assert (left[-1] < 0.75).any()
+    assert model.model_.cell_size == 16.0 / 2 ** (len(numbers) - 2)
+    assert model.model_.counts.sum() <= sum(numbers[-2])
 
 
 def test_sharing_after_declining():

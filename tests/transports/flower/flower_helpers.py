@@ -42,6 +42,10 @@ def _supervised():
     return [(X, (X[:, 0] > 2).astype(int)) for X in _blobs()]
 
 
+def _numbers():
+    return [(X, X[:, 0] + X[:, 1]) for X in _blobs()]
+
+
 def _predictions():
     return [(X[:, 0] % 1, y) for X, y in _supervised()]
 
@@ -66,6 +70,7 @@ PROTOCOLS = {
     "kmeans-selection": ({"max_clusters": 3, "n_init": 1, "random_state": 0}, _blobs),
     "gaussian-mixture-selection": ({"max_components": 2, "random_state": 0}, _blobs),
     "xgboost": ({"n_trees": 3, "n_candidates": 4}, _supervised),
+    "xgb-regressor": ({"n_trees": 2, "max_depth": 2}, _numbers),
 }
 OURS = [name for name, kind in protocols().items() if kind.__module__.startswith("fedlib.")]
 

@@ -1,0 +1,290 @@
+"""The base class of the boosted estimators: their common parameters, attributes and methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from fedlib.boosting.data import check_rows
+from fedlib.boosting.export import from_booster, to_booster
+from fedlib.boosting.growers import Settings
+from fedlib.boosting.objectives import OBJECTIVES
+from fedlib.boosting.scores import METRICS
+from fedlib.boosting.trees import BoostedTrees
+from fedlib.federated import Federated
+from fedlib.journal import Journal
+from fedlib.validation import Interval, StrOptions, feature_names
+
+if TYPE_CHECKING:
+    from xgboost import Booster
+
+__all__ = ["Boosted"]
+
+HISTOGRAM_ONLY: dict[str, Any] = {
+    "colsample_bytree": 1.0,
+    "colsample_bylevel": 1.0,
+    "colsample_bynode": 1.0,
+    "monotone_constraints": None,
+    "grow_policy": "depthwise",
+    "max_leaves": 0,
+    "histograms": "dense",
+}  # with their defaults
+METRICS_OF = {
+    "binary:logistic": ("logloss", "error", "auc"),
+    "multi:softprob": ("mlogloss", "merror"),
+}  # for a regression: rmse, mae and that of the objective
+POISSON_STEP = 0.7  # XGBoost's default of max_delta_step for count:poisson
+
+
+class Boosted(Federated):
+    """Base class of `FederatedXGBClassifier` and `FederatedXGBRegressor`."""
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "n_trees": [Interval(Integral, 1, None, closed="left")],
+        "n_candidates": [Interval(Integral, 1, 2**16, closed="both")],
+        "method": [StrOptions({"top_splits", "union", "histogram"})],
+        "max_depth": [Interval(Integral, 0, 30, closed="both")],
+        "learning_rate": [Interval(Real, 0, 1, closed="right")],
+        "reg_lambda": [Interval(Real, 0, 1e30, closed="both")],
+        "gamma": [Interval(Real, 0, 1e30, closed="both")],
+        "min_child_weight": [Interval(Real, 0, 1e30, closed="both")],
+        "max_bin": [Interval(Integral, 2, 2**15, closed="both")],
+        "tol": [Interval(Real, None, None, closed="neither"), None],
+        "base_score": [Interval(Real, None, None, closed="neither"), None],
+        "reg_alpha": [Interval(Real, 0, 1e30, closed="both")],
+        "max_delta_step": [Interval(Real, 0, 1e30, closed="both"), None],
+        "subsample": [Interval(Real, 0, 1, closed="right")],
+        "random_state": ["random_state"],
+        "warm_start": ["boolean"],
+        "colsample_bytree": [Interval(Real, 0, 1, closed="right")],
+        "colsample_bylevel": [Interval(Real, 0, 1, closed="right")],
+        "colsample_bynode": [Interval(Real, 0, 1, closed="right")],
+        "monotone_constraints": ["array-like", None],
+        "grow_policy": [StrOptions({"depthwise", "lossguide"})],
+        "max_leaves": [Interval(Integral, 0, 2**20, closed="both")],
+        "histograms": [StrOptions({"dense", "packed"})],
+        "validation_fraction": [Interval(Real, 0, 1, closed="left")],
+        "eval_metric": [StrOptions(set(METRICS)), list, None],
+        "early_stopping_rounds": [Interval(Integral, 1, None, closed="left"), None],
+    }
+    objective: str
+    method: Literal["top_splits", "union", "histogram"]
+    n_trees: int
+    n_candidates: int
+    max_depth: int
+    learning_rate: float
+    reg_lambda: float
+    gamma: float
+    min_child_weight: float
+    max_bin: int
+    tol: float | None
+    base_score: float | None
+    reg_alpha: float
+    max_delta_step: float | None
+    subsample: float
+    random_state: Any
+    colsample_bytree: float
+    colsample_bylevel: float
+    colsample_bynode: float
+    monotone_constraints: Any
+    grow_policy: Literal["depthwise", "lossguide"]
+    max_leaves: int
+    histograms: Literal["dense", "packed"]
+    validation_fraction: float
+    eval_metric: str | list[str] | None
+    early_stopping_rounds: int | None
+
+    warm_start: bool
+
+    def _start(self) -> BoostedTrees | None:
+        """Return the model that the run continues; None if it begins a new one."""
+        return getattr(self, "model_", None) if self.warm_start else None
+
+    def _with_recorded_seed(self, journal: Journal) -> Federated:
+        seeded = super()._with_recorded_seed(journal)
+        if seeded is not self and self._start() is not None:
+            seeded.model_ = self.model_  # a clone is not fitted
+        return seeded
+
+    def _settings(self, **others: Any) -> Settings:
+        """Return the settings of a run; ``others`` are those that only some estimators have."""
+        self._check_base_score()
+        self._check_growth()
+        is_poisson = self.objective == "count:poisson"
+        step = self.max_delta_step
+        step = (POISSON_STEP if is_poisson else 0.0) if step is None else step
+        shares = (self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode)
+        draws = min(self.subsample, *shares) < 1 or self.validation_fraction > 0
+        seed = check_random_state(self.random_state).randint(2**31 - 1) if draws else 0
+        defaults = {"leaf": "all", "huber_slope": 1.0, "scale_pos_weight": 1.0}
+        return Settings(
+            **{
+                "objective": self.objective,
+                "n_trees": int(self.n_trees),
+                "n_candidates": int(self.n_candidates),
+                "method": self.method,
+                "max_depth": int(self.max_depth),
+                "learning_rate": float(self.learning_rate),
+                "reg_lambda": float(np.float32(self.reg_lambda)),
+                "gamma": float(np.float32(self.gamma)),
+                "min_child_weight": float(np.float32(self.min_child_weight)),
+                "max_bin": int(self.max_bin),
+                "tol": self.tol,
+                "base_score": self.base_score,
+                "reg_alpha": float(np.float32(self.reg_alpha)),
+                "max_delta_step": float(np.float32(step)),
+                "subsample": float(self.subsample),
+                "colsample_bytree": float(self.colsample_bytree),
+                "colsample_bylevel": float(self.colsample_bylevel),
+                "colsample_bynode": float(self.colsample_bynode),
+                "monotone_constraints": self._monotone(),
+                "grow_policy": self.grow_policy,
+                "max_leaves": int(self.max_leaves),
+                "histograms": self.histograms,
+                "validation_fraction": float(self.validation_fraction),
+                "eval_metric": self._metrics(),
+                "early_stopping_rounds": self.early_stopping_rounds,
+                "seed": int(seed),
+                **defaults,
+                **others,
+            }
+        )
+
+    def _check_base_score(self) -> None:
+        """Raise ValueError when the objective cannot start from ``base_score``."""
+        objective = OBJECTIVES[self.objective]
+        if self.base_score is not None and not objective.check_score(self.base_score):
+            raise ValueError(
+                f"base_score must be {objective.valid_scores} for objective={self.objective!r};"
+                f" got {self.base_score}"
+            )
+
+    def _check_growth(self) -> None:
+        """Raise ValueError when a parameter does not apply to the others."""
+        for name, default in HISTOGRAM_ONLY.items():
+            value = getattr(self, name)
+            if self.method != "histogram" and not np.array_equal(value, default):
+                raise ValueError(f"{name} needs method='histogram'; got method={self.method!r}")
+        if self.max_depth == 0 and (self.grow_policy != "lossguide" or not self.max_leaves):
+            raise ValueError(
+                "max_depth must be at least 1; 0 needs grow_policy='lossguide' and max_leaves"
+            )
+
+    def _metrics(self) -> tuple[str, ...]:
+        """Return the metrics of the rows for validation; empty if there is no validation."""
+        given = self.eval_metric
+        default = OBJECTIVES[self.objective].default_metric
+        if given is None:
+            wanted = self.validation_fraction or self.early_stopping_rounds
+            return (default,) if wanted else ()
+        metrics = (given,) if isinstance(given, str) else tuple(given)
+        allowed = METRICS_OF.get(self.objective, ("rmse", "mae", default))
+        if not metrics or not set(metrics) <= set(allowed):
+            raise ValueError(
+                f"eval_metric must be among {', '.join(sorted(set(allowed)))} for"
+                f" objective={self.objective!r}; got {given!r}"
+            )
+        return metrics
+
+    def _monotone(self) -> tuple[int, ...]:
+        """Return the monotone constraints of all features, or an empty tuple."""
+        if self.monotone_constraints is None:
+            return ()
+        constraints = np.asarray(self.monotone_constraints)
+        if constraints.ndim != 1 or not np.isin(constraints, [-1, 0, 1]).all():
+            raise ValueError(
+                "monotone_constraints must contain one of -1, 0 and 1 per feature; got"
+                f" {self.monotone_constraints!r}"
+            )
+        return tuple(constraints.astype(int).tolist())
+
+    def _set_model(self, model: BoostedTrees) -> None:
+        super()._set_model(model)
+        self.trees_ = model.trees
+        self.losses_ = model.losses
+        self.learning_rate_ = model.learning_rate
+        self.n_features_in_ = model.n_features
+        if model.metrics:
+            by_metric = dict(zip(model.metrics, model.evaluations, strict=True))
+            self.evals_result_ = {"validation_0": by_metric}
+            self.best_iteration_ = model.best_round
+            self.best_score_ = model.evaluations[-1][model.best_round or 0]
+            self.auc_error_ = model.auc_errors
+        if model.features:
+            self.feature_names_in_ = np.array(model.features, dtype=object)
+
+    @property
+    def feature_importances_(self) -> NDArray[np.float32]:
+        """The mean gain of the splits by each feature, as a share of the sum over all features.
+
+        It is that of XGBoost's scikit-learn interface.
+        """
+        check_is_fitted(self, "model_")
+        gains, n_splits = np.zeros(self.n_features_in_), np.zeros(self.n_features_in_)
+        for tree in self.trees_:
+            split = tree.feature >= 0
+            np.add.at(gains, tree.feature[split], tree.gain[split].astype(np.float64))
+            np.add.at(n_splits, tree.feature[split], 1)
+        means = gains / np.maximum(n_splits, 1)
+        return (means / (means.sum() or 1.0)).astype(np.float32)
+
+    @classmethod
+    def from_xgboost(cls, booster: Booster, classes: Sequence[Any] | None = None) -> Self:
+        """Return a fitted estimator with the trees of an `xgboost.Booster`.
+
+        With ``warm_start``, a larger ``n_trees`` and `fit`, the clients add further trees.
+
+        Parameters
+        ----------
+        booster : xgboost.Booster
+            A model with numerical features and one of this estimator's objectives.
+        classes : sequence, optional
+            The classes that XGBoost's numbers 0, 1, … stand for; by default these numbers.
+
+        Raises
+        ------
+        ValueError
+            When the booster is of another kind.
+        """
+        model = from_booster(booster, classes)
+        n_rounds = len(model.trees) // model.n_outputs
+        estimator = cls(n_trees=max(n_rounds, 1), objective=model.objective, warm_start=True)
+        estimator._validate_params()
+        estimator._set_model(model)
+        return estimator
+
+    def to_xgboost(self) -> Booster:
+        """Return an `xgboost.Booster` with the same predictions as this model.
+
+        Use it to save, plot or explain the model with XGBoost's tools. Its gains and covers are
+        those over all clients' rows.
+
+        Returns
+        -------
+        booster : xgboost.Booster
+            For two classes, it predicts the second class's probability. XGBoost accepts no ``[``,
+            ``]`` or ``<`` in a feature's name, so these characters become ``(``, ``)`` and ``_``;
+            see its ``feature_names``.
+
+        Raises
+        ------
+        ImportError
+            When xgboost is not installed.
+        """
+        check_is_fitted(self, "model_")
+        return to_booster(self.model_)
+
+    def _check_rows(self, X: ArrayLike) -> NDArray[np.float32]:
+        """Return new rows for the model; raise ValueError when their names differ from fit's."""
+        check_is_fitted(self, "model_")
+        rows = check_rows(X)
+        given, known = feature_names(X), self.model_.features
+        if given and known and len(given) == len(known) and given != known:
+            raise ValueError(f"X must have the features {list(known)}; got {list(given)}")
+        return rows

@@ -1,0 +1,106 @@
+"""What limits the splits of a node: drawn features, and monotone constraints as in XGBoost."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.boosting.growers import Settings, Training
+from fedlib.kernels import gains as kernels
+from fedlib.kernels.gains import Limits
+
+__all__ = ["ColumnSampler", "OpenNodes"]
+
+
+class OpenNodes(NamedTuple):
+    """The trees (n_open,), depths (n_open,) and bounds (n_open, 4) of open nodes.
+
+    The bounds are those of `fedlib.kernels.gains.Limits`.
+    """
+
+    tree: NDArray[np.int64]
+    depth: NDArray[np.int64]
+    bounds: NDArray[np.float32]
+
+    @classmethod
+    def roots(cls, n_trees: int) -> OpenNodes:
+        """Return the roots of the trees of a round."""
+        bounds = kernels.no_limits(n_trees, 0).bounds
+        return cls(np.arange(n_trees), np.zeros(n_trees, np.int64), bounds)
+
+    def take(self, which: NDArray[np.int64]) -> OpenNodes:
+        """Return the nodes at these positions."""
+        return OpenNodes(self.tree[which], self.depth[which], self.bounds[which])
+
+    def children(
+        self, feature: NDArray[np.int32], sides: NDArray[np.int64], training: Training
+    ) -> OpenNodes:
+        """Return the children of all nodes, which are split by the given features.
+
+        ``sides`` (2 * n_open, 2) are the children's sums, in pairs.
+        """
+        bounds = np.repeat(self.bounds[:, [0, 1, 0, 1]], 2, axis=0)
+        if training.rule.constrained:
+            own = bounds[:, 2:]
+            constraint = training.monotone[feature]
+            middle = middles(sides, own, training)
+            rises, falls = np.flatnonzero(constraint > 0), np.flatnonzero(constraint < 0)
+            bounds[2 * rises, 1] = bounds[2 * rises + 1, 0] = middle[rises]
+            bounds[2 * falls, 0] = bounds[2 * falls + 1, 1] = middle[falls]
+        return OpenNodes(np.repeat(self.tree, 2), np.repeat(self.depth + 1, 2), bounds)
+
+
+def middles(
+    sides: NDArray[np.int64], bounds: NDArray[np.float32], training: Training
+) -> NDArray[np.float32]:
+    """Return the mean (n,) of the weights of each pair of siblings with sums (2n, 2)."""
+    g, h = (sides * training.unit).T
+    weights = kernels.newton_steps(g, h, np.ascontiguousarray(bounds), training.rule)
+    return (weights[0::2] + weights[1::2]) / np.float32(2)
+
+
+class ColumnSampler:
+    """Draws the features of each tree, level and node, as XGBoost does, from our own stream.
+
+    Parameters
+    ----------
+    settings : Settings
+    n_features : int
+    """
+
+    def __init__(self, settings: Settings, n_features: int):
+        self.shares = (
+            settings.colsample_bytree,
+            settings.colsample_bylevel,
+            settings.colsample_bynode,
+        )
+        self.n_features = n_features
+        self.random = np.random.default_rng(settings.seed)
+        self.of_tree: list[NDArray[np.int64]] = []
+        self.of_level: dict[tuple[int, int], NDArray[np.int64]] = {}
+
+    def begin_round(self, n_trees: int) -> None:
+        """Draw the features of the trees of a round."""
+        everything = np.arange(self.n_features)
+        self.of_tree = [self._draw(everything, self.shares[0]) for _ in range(n_trees)]
+        self.of_level = {}
+
+    def limits(self, nodes: OpenNodes, monotone: NDArray[np.int8]) -> Limits:
+        """Return the limits of open nodes."""
+        n_nodes = len(nodes.tree)
+        allowed = np.ones((n_nodes, self.n_features), bool)
+        if min(self.shares) < 1:
+            allowed[:] = False
+            for node, key in enumerate(zip(nodes.tree.tolist(), nodes.depth.tolist(), strict=True)):
+                if key not in self.of_level:
+                    self.of_level[key] = self._draw(self.of_tree[key[0]], self.shares[1])
+                allowed[node, self._draw(self.of_level[key], self.shares[2])] = True
+        return Limits(nodes.bounds, monotone, allowed)
+
+    def _draw(self, features: NDArray[np.int64], share: float) -> NDArray[np.int64]:
+        if share == 1:
+            return features
+        size = max(1, int(share * len(features)))
+        return self.random.choice(features, size, replace=False)

@@ -1,0 +1,103 @@
+"""Histograms in fewer bytes: without empty bins, and with integers as wide as they need to be.
+
+Most bins of a small node are empty, and the lowest bits of sums of float32 numbers are often 0. A
+packed histogram returns exactly.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.boosting.messages import BuildHistograms, Histograms, Loss
+from fedlib.messages import Array, Message, MessageError
+
+__all__ = ["BuildPackedHistograms", "PackedHistograms", "pack", "unpack"]
+
+N_BYTES = 8
+
+
+class PackedHistograms(Message):
+    """The same as `Histograms`, in fewer bytes.
+
+    ``filled`` has one bit per node and bin, which says whether its sums are not 0. Each of these
+    sums is an integer of ``width`` bytes, times 2**shift; ``planes`` contains the lowest bytes of
+    all integers, then the next ones.
+    """
+
+    discloses = Histograms.discloses
+    shift: Annotated[int, msgspec.Meta(ge=0, le=62)]
+    width: Annotated[int, msgspec.Meta(ge=1, le=N_BYTES)]
+    filled: Annotated[np.ndarray, Array("uint8", ("bytes of bits",))]
+    planes: Annotated[np.ndarray, Array("uint8", ("bytes",))]
+    loss: Loss
+
+
+class BuildPackedHistograms(BuildHistograms, kw_only=True):
+    """Sum your gradients as for `BuildHistograms`; reply in fewer bytes."""
+
+    discloses = BuildHistograms.discloses
+    reply = PackedHistograms
+
+    def accept(self, reply: Message) -> Histograms:
+        """Return the histograms; raise MessageError unless they fit the request."""
+        assert isinstance(reply, PackedHistograms)
+        return super().accept(unpack(reply, int(self.wanted.sum()), self.n_bins))
+
+
+def pack(sums: NDArray[np.int64], loss: float) -> PackedHistograms:
+    """Return packed histograms; ``sums`` is an array (nodes, bins, 2).
+
+    Examples
+    --------
+    >>> sums = np.zeros((1, 100, 2), np.int64)
+    >>> sums[0, 7] = -3 * 2**40, 2**41
+    >>> packed = pack(sums, 0.0)
+    >>> packed.shift, packed.width, len(packed.planes)
+    (40, 1, 2)
+    >>> bool((unpack(packed, 1, 100).sums == sums).all())
+    True
+    """
+    filled = (sums != 0).any(axis=2)
+    values = sums[filled].ravel()
+    used = int(np.bitwise_or.reduce(values)) if len(values) else 0
+    shift = (used & -used).bit_length() - 1 if used else 0
+    values = values >> shift
+    largest = max(int(values.max(initial=0)), -int(values.min(initial=0)) - 1)
+    width = max(1, (largest.bit_length() + 8) // 8)
+    as_bytes = values.astype("<i8").view(np.uint8).reshape(-1, N_BYTES)
+    return PackedHistograms(
+        shift=shift,
+        width=width,
+        filled=np.packbits(filled.ravel()),
+        planes=np.ascontiguousarray(as_bytes[:, :width].T).ravel(),
+        loss=loss,
+    )
+
+
+def unpack(packed: PackedHistograms, n_nodes: int, n_bins: int) -> Histograms:
+    """Return the histograms of ``n_nodes`` nodes and ``n_bins`` bins.
+
+    Raises
+    ------
+    MessageError
+        When the packed ones are of other nodes or bins, or their sums exceed an int64.
+    """
+    if len(packed.filled) != -(-n_nodes * n_bins // 8):
+        raise MessageError(f"{len(packed.filled)} bytes of bits for {n_nodes} × {n_bins} bins")
+    filled = np.unpackbits(packed.filled, count=n_nodes * n_bins).astype(bool)
+    n_values = 2 * int(filled.sum())
+    if len(packed.planes) != n_values * packed.width:
+        raise MessageError(f"{len(packed.planes)} bytes for {n_values} sums of {packed.width}")
+    as_bytes = np.zeros((n_values, N_BYTES), np.uint8)
+    as_bytes[:, : packed.width] = packed.planes.reshape(packed.width, n_values).T
+    unused = 8 * (N_BYTES - packed.width)
+    values = (as_bytes.view("<i8").ravel() << unused) >> unused  # with the sign
+    if len(values) and np.abs(values.astype(np.float64)).max() * 2.0**packed.shift >= 2.0**63:
+        raise MessageError("the sums exceed an int64")
+    sums = np.zeros((n_nodes * n_bins, 2), np.int64)
+    sums[filled] = (values << packed.shift).reshape(-1, 2)
+    return Histograms(sums.reshape(n_nodes, n_bins, 2), packed.loss)

@@ -1,0 +1,439 @@
+"""The base class of the clients of boosting: rows, and the trees that grow on them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.boosting.cuts import (
+    CountBuckets,
+    Cuts,
+    RowsPerBucket,
+    bucket_counts,
+    coarse_features,
+)
+from fedlib.boosting.data import check_rows, check_weights
+from fedlib.boosting.messages import (
+    MAX_SUM,
+    BeginBoosting,
+    BuildHistograms,
+    CandidateSums,
+    DescribeTargets,
+    DescribeTraining,
+    EvaluateSplits,
+    Growing,
+    Growth,
+    HeldOut,
+    Histograms,
+    KeepTrees,
+    LeafSums,
+    ProposeSplits,
+    SplitProposals,
+    StartTrees,
+    SumLeaves,
+)
+from fedlib.boosting.objectives import OBJECTIVES
+from fedlib.boosting.packing import BuildPackedHistograms, PackedHistograms, pack
+from fedlib.boosting.sampling import drawn_rows, row_keys
+from fedlib.boosting.scores import RowScores, ScoreRows, score_rows
+from fedlib.boosting.trees import add_margins, children
+from fedlib.kernels import splits as kernels
+from fedlib.kernels.gains import SplitRule
+from fedlib.messages import Done, Message
+from fedlib.protocol import Client, handles
+from fedlib.validation import feature_names
+
+__all__ = ["TreeClient"]
+
+Value = TypeVar("Value")
+VALIDATION = 2**19  # the number of the draw of rows for validation, beyond all rounds
+
+
+class TreeClient(Client):
+    """Base class of the clients: rows and their labels, while trees grow.
+
+    A subclass says which labels there are and what it predicts.
+    """
+
+    supervised: ClassVar[bool] = True
+    gaps_allowed: ClassVar[bool] = True
+
+    def __init__(self, part: Sequence[Any], learning_rate: float | None = None):
+        if not isinstance(part, tuple | list) or len(part) not in (2, 3, 4):
+            raise ValueError("a part must be (X, y) or (X, y, sample_weight)")
+        self.features = feature_names(part[0])
+        self.X = check_rows(part[0], ensure_min_samples=0)
+        self.n_training = len(self.X)  # further rows are for validation only
+        self.y = None if part[1] is None else self._check_labels(part[1], len(self.X))
+        self.weight = check_weights(part[2] if len(part) > 2 else None, len(self.X))
+        if len(part) == 4:
+            self._add_eval_set(part[3])
+        if learning_rate is not None and not 0 < learning_rate <= 1:
+            raise ValueError(f"learning_rate must be above 0 and at most 1; got {learning_rate}")
+        self.learning_rate = learning_rate
+        self._cache: dict[str, tuple[Any, Any]] = {}
+
+    def _add_eval_set(self, eval_set: Sequence[Any]) -> None:
+        """Add rows for validation."""
+        X, y, *rest = eval_set
+        if self.y is None or len(rest) > 1:
+            raise ValueError("an eval_set must be (X, y) or (X, y, sample_weight), next to a y")
+        more = check_rows(X, ensure_min_samples=0)
+        if more.shape[1] != self.n_features:
+            raise ValueError(f"eval_set must have {self.n_features} features; got {more.shape[1]}")
+        self.y = np.concatenate([self.y, self._check_labels(y, len(more))])
+        weight = check_weights(rest[0] if rest else None, len(more))
+        self.X, self.weight = np.concatenate([self.X, more]), np.append(self.weight, weight)
+
+    def _trains(self, share: float, seed: int) -> NDArray[np.bool_]:
+        """Return which rows are not for validation."""
+        trains = np.arange(len(self.X)) < self.n_training
+        if share:
+            keys = self._cached("keys", self.X, lambda: row_keys(self.X))
+            trains &= ~drawn_rows(keys, share, seed, VALIDATION)
+        return trains
+
+    def _hold_out(self, request: DescribeTraining | DescribeTargets) -> NDArray[np.bool_]:
+        """Draw the rows for validation; return the others."""
+        self.state = HeldOut(request.validation_fraction, request.seed)
+        return self._trains(request.validation_fraction, request.seed)
+
+    def _rate(self, learning_rate: float) -> float:
+        """Return the learning rate that the client prefers."""
+        return learning_rate if self.learning_rate is None else float(self.learning_rate)
+
+    @handles(CountBuckets)
+    def count_buckets(self, request: CountBuckets) -> RowsPerBucket:
+        held_out = self.state
+        if not isinstance(held_out, HeldOut):
+            return bucket_counts(self.X[: self.n_training], request)
+        return bucket_counts(
+            self.X[self._trains(held_out.validation_fraction, held_out.seed)], request
+        )
+
+    @handles(BeginBoosting)
+    def begin_boosting(self, request: BeginBoosting) -> Done:
+        if len(request.thresholds):
+            self._warn_of_coarse_features(request.offsets)
+        n, n_outputs = len(self.X), len(request.margins)
+        before = self.state
+        held_out = (0.0, 0)
+        if isinstance(before, HeldOut):
+            held_out = before.validation_fraction, before.seed
+        self.state = Growing(
+            held_out=held_out,
+            classes=request.classes,
+            bits=request.bits,
+            offsets=request.offsets,
+            thresholds=request.thresholds,
+            objective=request.objective,
+            parameter=request.parameter,
+            scale_pos_weight=request.scale_pos_weight,
+            subsample=request.subsample,
+            seed=request.seed,
+            reg_alpha=request.reg_alpha,
+            max_delta_step=request.max_delta_step,
+            n_rounds=0,
+            margins=np.tile(np.array(request.margins, np.float32), (n, 1)),
+            node=_roots(n_outputs, n),
+            ended=np.full((n_outputs, n), -1, np.int32),
+        )
+        return Done()
+
+    @handles(ProposeSplits)
+    def propose_splits(self, request: ProposeSplits) -> SplitProposals:
+        state = self._update(request)
+        n_open, weights = request.n_open, self._weights(state)
+        all_rows = self._rows(state, request.first, n_open)
+        proposals = self._propose(all_rows, state, request)
+        if request.may_end:
+            ended = state.ended.copy()
+            for k, (slot, _) in enumerate(all_rows):
+                ends = (slot >= 0) & (np.append(proposals.counts, 1)[slot] == 0)
+                ended[k, ends] = state.node[k, ends]
+            self.state = msgspec.structs.replace(state, ended=ended)
+        weight = np.zeros(n_open)
+        for slot, _ in all_rows:
+            weight += np.bincount(slot[slot >= 0], weights[slot >= 0], n_open)
+        filled = np.arange(request.n_candidates) < proposals.counts[:, None]
+        return SplitProposals(
+            weight=weight,
+            count=proposals.counts,
+            feature=proposals.feature[filled],
+            threshold=proposals.threshold[filled],
+            direction=proposals.direction[filled],
+            gain=proposals.gain[filled],
+            loss=self._loss(state),
+        )
+
+    def _propose(
+        self, all_rows: Sequence[kernels.Rows], state: Growing, request: ProposeSplits
+    ) -> kernels.Proposals:
+        """Return the best splits of each open node; a node belongs to the tree of one output."""
+        rule = SplitRule(
+            2.0**-state.bits,
+            request.reg_lambda,
+            request.gamma,
+            request.min_child_weight,
+            state.reg_alpha,
+            state.max_delta_step,
+        )
+        per_output = [
+            kernels.propose_splits(
+                self._sorted_columns(),
+                rows,
+                kernels.sum_by_slot(rows, request.n_open),
+                request.n_candidates,
+                rule,
+            )
+            for rows in all_rows
+        ]
+        proposals: kernels.Proposals = per_output[0]
+        for others in per_output[1:]:
+            filled = others.counts > 0
+            arrays: list[tuple[NDArray[Any], NDArray[Any]]] = list(
+                zip(proposals, others, strict=True)
+            )
+            for array, other in arrays:
+                array[filled] = other[filled]
+        return proposals
+
+    @handles(EvaluateSplits)
+    def evaluate_splits(self, request: EvaluateSplits) -> CandidateSums:
+        state = self.recall(Growing)
+        self._check_features(request.feature)
+        start = np.append(0, np.cumsum(request.count))
+        if start[-1] != len(request.feature):
+            raise ValueError(f"{len(request.feature)} splits, but the counts sum to {start[-1]}")
+        candidates = kernels.Candidates(start, request.feature, request.threshold)
+        all_rows = self._rows(state, request.first, len(request.count))
+        sums = [kernels.sum_candidates(self.X, rows, candidates) for rows in all_rows]
+        left, missing, totals = (sum(arrays) for arrays in zip(*sums, strict=True))
+        return CandidateSums(left, missing, totals)
+
+    @handles(SumLeaves)
+    def sum_leaves(self, request: SumLeaves) -> LeafSums:
+        state = self._update(request)
+        node = np.where(state.ended >= 0, state.ended, state.node)
+        if node.max(initial=-1) >= request.n_nodes:
+            raise ValueError(f"a row is in node {node.max()}, the tree has {request.n_nodes}")
+        node[:, ~self._drawn(state)] = -1
+        return LeafSums(
+            sum(
+                kernels.sum_by_slot(kernels.Rows(slot, gradients), request.n_nodes)
+                for slot, gradients in zip(node, self._gradients(state), strict=True)
+            )
+        )
+
+    @handles(BuildHistograms)
+    def build_histograms(self, request: BuildHistograms) -> Histograms:
+        state = self._update(request)
+        wanted = request.wanted
+        if len(wanted) != request.n_open:
+            raise ValueError(f"{len(wanted)} entries of wanted for {request.n_open} open nodes")
+        if request.n_bins != len(state.thresholds):
+            raise ValueError(f"{request.n_bins} bins requested; there are {len(state.thresholds)}")
+        among_wanted = np.where(wanted, np.cumsum(wanted) - 1, -1).astype(np.int32)
+        among_wanted = np.append(among_wanted, np.int32(-1))
+        bins = self._cached("bins", state.thresholds, lambda: self._bins(state))
+        sums = sum(
+            kernels.sum_histograms(
+                bins, state.offsets, rows._replace(slot=among_wanted[rows.slot]), int(wanted.sum())
+            )
+            for rows in self._rows(state, request.first, request.n_open)
+        )
+        return Histograms(sums, self._loss(state))
+
+    @handles(BuildPackedHistograms)
+    def build_packed_histograms(self, request: BuildPackedHistograms) -> PackedHistograms:
+        histograms = self.build_histograms(request)
+        return pack(histograms.sums, histograms.loss)
+
+    @handles(StartTrees)
+    def start_trees(self, request: StartTrees) -> Done:
+        self._check_features(request.feature)
+        state = self.recall(Growing)
+        self.state = msgspec.structs.replace(state, margins=self._margins(request))
+        return Done()
+
+    def _margins(self, request: KeepTrees) -> NDArray[np.float32]:
+        """Return the margins (n_rows, n_outputs) of the rows by the trees of a request."""
+        first = np.array(request.base_margins or (request.base_margin,), np.float32)
+        margins, trees = np.tile(first, (len(self.X), 1)), request.trees()
+        n_outputs = margins.shape[1]
+        for k in range(n_outputs):
+            margins[:, k] = add_margins(trees[k::n_outputs], margins[:, k], self.X)
+        return margins
+
+    @handles(ScoreRows)
+    def score_rows(self, request: ScoreRows) -> RowScores:
+        state = self._update(request)
+        held = ~self._trains(*state.held_out)
+        predictions = OBJECTIVES[state.objective].response(state.margins[held])
+        targets = self._targets(state)[held]
+        return score_rows(request.metrics, predictions, targets, self.weight[held], state.parameter)
+
+    @handles(KeepTrees)
+    def keep_trees(self, request: KeepTrees) -> Done:
+        self._check_features(request.feature)
+        margins = self._margins(request)
+        self.state = self._predict(margins[: self.n_training], request.objective)
+        return Done()
+
+    def _update(self, request: Growth) -> Growing:
+        """Apply the decisions that a request reports; begin a new round if one is finished."""
+        state = self.recall(Growing)
+        self._check_features(request.feature)
+        node, ended, margins, n_rounds = state.node, state.ended, state.margins, state.n_rounds
+        if len(request.feature):
+            node = node.copy()
+            self._move(node, request)
+        if len(request.values):
+            if node.max(initial=-1) >= len(request.values):
+                raise ValueError(f"{len(request.values)} values, but a row in node {node.max()}")
+            margins = margins + request.values[node].T
+            node, ended = _roots(*node.shape), np.full_like(ended, -1)
+            n_rounds += 1
+        self.state = msgspec.structs.replace(
+            state, margins=margins, node=node, ended=ended, n_rounds=n_rounds
+        )
+        return self.state
+
+    def _move(self, node: NDArray[np.int32], request: Growth) -> None:
+        """Move rows (n_outputs, n_rows) from the nodes that a request splits to their children."""
+        decisions = kernels.Decisions(request.feature, request.threshold, request.missing_left)
+        parents = getattr(request, "parents", ())
+        if len(parents) not in (0, len(request.feature)):
+            raise ValueError(f"{len(parents)} parents for {len(request.feature)} splits")
+        if not parents:
+            child = children(request.feature, request.decided, len(node))
+            for of_output in node:
+                kernels.move_rows(self.X, of_output, request.decided, decisions, child)
+        for j, parent in enumerate(parents):
+            feature, threshold, missing_left = decisions
+            one = kernels.Decisions(
+                feature[j : j + 1], threshold[j : j + 1], missing_left[j : j + 1]
+            )
+            child = np.array([request.decided + 2 * j], np.int32)
+            for of_output in node:
+                kernels.move_rows(self.X, of_output, parent, one, child)
+
+    def _rows(self, state: Growing, first: int, n_open: int) -> list[kernels.Rows]:
+        """Return, per output, the rows with their numbers among the open nodes."""
+        slots = state.node - np.int32(first)
+        slots[(slots < 0) | (slots >= n_open) | (state.ended >= 0)] = -1
+        slots[:, ~self._drawn(state)] = -1
+        return [
+            kernels.Rows(slot, gradients)
+            for slot, gradients in zip(slots, self._gradients(state), strict=True)
+        ]
+
+    def _drawn(self, state: Growing) -> NDArray[np.bool_]:
+        """Return which rows the trees of this round use."""
+        trains = self._trains(*state.held_out)
+        if state.subsample == 1:
+            return trains
+        keys = self._cached("keys", self.X, lambda: row_keys(self.X))
+        return trains & drawn_rows(keys, state.subsample, state.seed, state.n_rounds)
+
+    def _gradients(self, state: Growing) -> NDArray[np.int64]:
+        """Return the gradients (n_outputs, n_rows, 2)."""
+        return self._cached("gradients", state.margins, lambda: self._compute_gradients(state))
+
+    def _compute_gradients(self, state: Growing) -> NDArray[np.int64]:
+        gradients = OBJECTIVES[state.objective].gradients(
+            state.margins, self._targets(state), self._weights(state), state.parameter, state.bits
+        )
+        if np.abs(gradients, dtype=np.float64).sum(axis=1).max(initial=0) > MAX_SUM:
+            raise ValueError("the gradients became too large: use a smaller learning_rate")
+        return gradients
+
+    def _loss(self, state: Growing) -> float:
+        return self._cached(
+            "loss",
+            state.margins,
+            lambda: float(
+                OBJECTIVES[state.objective].loss(
+                    state.margins, self._targets(state), self._weights(state), state.parameter
+                )
+            ),
+        )
+
+    def _targets(self, state: Growing) -> NDArray[Any]:
+        """Return the labels as the objective takes them."""
+        return self._cached("targets", state.classes, lambda: self._compute_targets(state))
+
+    def _weights(self, state: Growing) -> NDArray[np.float32]:
+        """Return the rows' weights in training, 0 for the rows for validation.
+
+        Those of the second class are multiplied by ``scale_pos_weight``.
+        """
+        trains = self._trains(*state.held_out)
+        weights = self.weight if trains.all() else self.weight * trains
+        if state.scale_pos_weight == 1:
+            return weights
+        factors = np.where(self._targets(state), np.float32(state.scale_pos_weight), np.float32(1))
+        return weights * factors
+
+    def _bins(self, state: Growing) -> NDArray[np.uint16]:
+        """Return each value's bin; raise ValueError if the bins do not fit the features."""
+        offsets, n_bins = state.offsets, len(state.thresholds)
+        fit = len(offsets) == self.n_features + 1 and offsets[0] == 0 and offsets[-1] == n_bins
+        if not fit or (np.diff(offsets) < 1).any():
+            raise ValueError("the bins do not fit the features")
+        return Cuts(offsets, state.thresholds).bins(self.X)
+
+    def _sorted_columns(self) -> kernels.SortedColumns:
+        return self._cached("sorted columns", self.X, self._sort_columns)
+
+    def _sort_columns(self) -> kernels.SortedColumns:
+        columns = self.X.T
+        order = np.argsort(columns, axis=1, kind="stable").astype(np.int32)
+        values = np.take_along_axis(columns, order, axis=1)
+        return kernels.SortedColumns(order, values, (~np.isnan(columns)).sum(axis=1))
+
+    def _cached(self, name: str, source: Any, compute: Callable[[], Value]) -> Value:
+        """Return the cached value, computed again when it was made from another ``source``."""
+        previous, value = self._cache.get(name, (None, None))
+        if previous is not source:
+            value = compute()
+            self._cache[name] = source, value
+        return value
+
+    def _check_features(self, feature: NDArray[np.int32]) -> None:
+        if feature.max(initial=-1) >= self.n_features:
+            raise ValueError(f"feature {feature.max()} of a client with {self.n_features} features")
+
+    def _warn_of_coarse_features(self, offsets: NDArray[np.int64]) -> None:
+        if len(offsets) != self.n_features + 1:
+            return
+        if coarse := coarse_features(self.X, offsets):
+            names = self.features or range(self.n_features)
+            shown = ", ".join(repr(names[f]) for f in coarse)
+            warnings.warn(
+                f"features {shown}: many values fall into one bin, because they differ by less than"
+                " one part in 2**11; let all clients subtract the same number from them",
+                stacklevel=2,
+            )
+
+    def _check_labels(self, y: Any, n_rows: int) -> NDArray[Any]:
+        """Return the labels (n_rows,); raise ValueError when they are of another kind."""
+        raise NotImplementedError
+
+    def _compute_targets(self, state: Growing) -> NDArray[Any]:
+        """Return the labels as the objective takes them: truth values, codes or numbers."""
+        raise NotImplementedError
+
+    def _predict(self, margins: NDArray[np.float32], objective: str) -> Message:
+        """Return the state with the predictions of margins (n_rows, n_outputs)."""
+        raise NotImplementedError
+
+
+def _roots(n_outputs: int, n_rows: int) -> NDArray[np.int32]:
+    """Return the root of each output's tree for every row, (n_outputs, n_rows)."""
+    return np.repeat(np.arange(n_outputs, dtype=np.int32)[:, None], n_rows, axis=1)

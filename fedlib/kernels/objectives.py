@@ -1,0 +1,142 @@
+"""Gradients, hessians and losses of the objectives of boosting, in XGBoost's arithmetic.
+
+Every function takes the margins (n, outputs) of float32, the targets (n,), the weights (n,) of
+float32 and the objective's ``parameter``. The gradients (outputs, n, 2) are integer multiples of
+2**-bits, as in `fedlib.kernels.splits`; a loss is the sum over all rows.
+"""
+
+import math
+
+import numpy as np
+
+from fedlib.kernels import kernel
+from fedlib.kernels.splits import MIN_HESSIAN, ONE, compute_gradients, sum_losses
+
+
+@kernel
+def store(gradients, k, i, g, h, scale):
+    """Store a gradient and a hessian as integers."""
+    gradients[k, i, 0] = np.int64(math.floor(np.float64(g) * scale + 0.5))
+    gradients[k, i, 1] = np.int64(math.floor(np.float64(h) * scale + 0.5))
+
+
+@kernel
+def logistic(margins, targets, weights, parameter, bits):
+    """Return the gradients of the log-loss; ``targets`` of bool says which rows are positive."""
+    gradients = np.empty((1, margins.shape[0], 2), np.int64)
+    gradients[0] = compute_gradients(margins[:, 0].copy(), targets, weights, bits)
+    return gradients
+
+
+@kernel
+def logistic_loss(margins, targets, weights, parameter):
+    """Return the log-loss; ``targets`` of bool says which rows are positive."""
+    return sum_losses(margins[:, 0].copy(), targets, weights)
+
+
+@kernel
+def softmax(margins, targets, weights, parameter, bits):
+    """Return the gradients of the log-loss; ``targets`` are the numbers of the classes."""
+    n, n_classes = margins.shape
+    scale = 2.0**bits
+    gradients = np.empty((n_classes, n, 2), np.int64)
+    for i in range(n):
+        largest = max(np.float32(0), margins[i].max())
+        total = 0.0
+        for k in range(n_classes):
+            total += np.float64(np.exp(np.float32(margins[i, k] - largest)))
+        for k in range(n_classes):
+            p = np.float32(np.exp(np.float32(margins[i, k] - largest)) / np.float32(total))
+            h = np.float32(np.float32(np.float32(2) * p) * np.float32(ONE - p)) * weights[i]
+            g = np.float32(p - ONE) if targets[i] == k else p
+            if weights[i] > 0:  # XGBoost's smallest hessian has no weight; a row of none is no row
+                store(gradients, k, i, np.float32(g * weights[i]), max(h, MIN_HESSIAN), scale)
+            else:
+                store(gradients, k, i, np.float32(0), np.float32(0), scale)
+    return gradients
+
+
+@kernel
+def softmax_loss(margins, targets, weights, parameter):
+    """Return the log-loss; ``targets`` are the numbers of the classes."""
+    total = 0.0
+    for i in range(margins.shape[0]):
+        row = margins[i].astype(np.float64)
+        largest = row.max()
+        loss = math.log(np.exp(row - largest).sum()) + largest - row[targets[i]]
+        total += max(loss, 0.0) * weights[i]
+    return total
+
+
+@kernel
+def squared_error(margins, targets, weights, parameter, bits):
+    """Return the gradients of half the squared error."""
+    scale = 2.0**bits
+    gradients = np.empty((1, margins.shape[0], 2), np.int64)
+    for i in range(margins.shape[0]):
+        g = np.float32(np.float32(margins[i, 0] - targets[i]) * weights[i])
+        store(gradients, 0, i, g, weights[i], scale)
+    return gradients
+
+
+@kernel
+def squared_error_loss(margins, targets, weights, parameter):
+    """Return the squared error."""
+    total = 0.0
+    for i in range(margins.shape[0]):
+        total += (np.float64(margins[i, 0]) - targets[i]) ** 2 * weights[i]
+    return total
+
+
+@kernel
+def pseudo_huber(margins, targets, weights, parameter, bits):
+    """Return the gradients of the pseudo-Huber loss; ``parameter`` is its slope."""
+    scale = 2.0**bits
+    gradients = np.empty((1, margins.shape[0], 2), np.int64)
+    slope = np.float32(parameter)
+    slope_squared = np.float32(slope * slope)
+    for i in range(margins.shape[0]):
+        z = np.float32(margins[i, 0] - targets[i])
+        z_squared = np.float32(z * z)
+        root = np.float32(np.sqrt(np.float32(ONE + np.float32(z_squared / slope_squared))))
+        denominator = np.float32(np.float32(slope_squared + z_squared) * root)
+        g = np.float32(np.float32(z / root) * weights[i])
+        h = np.float32(np.float32(slope_squared / denominator) * weights[i])
+        store(gradients, 0, i, g, h, scale)
+    return gradients
+
+
+@kernel
+def pseudo_huber_loss(margins, targets, weights, parameter):
+    """Return the pseudo-Huber loss; ``parameter`` is its slope."""
+    total = 0.0
+    for i in range(margins.shape[0]):
+        z = (np.float64(margins[i, 0]) - targets[i]) / parameter
+        total += parameter**2 * (math.sqrt(1 + z * z) - 1) * weights[i]
+    return total
+
+
+@kernel
+def poisson(margins, targets, weights, parameter, bits):
+    """Return the gradients of the Poisson deviance; ``parameter`` is the maximum step."""
+    scale = 2.0**bits
+    gradients = np.empty((1, margins.shape[0], 2), np.int64)
+    for i in range(margins.shape[0]):
+        mean = np.float32(np.exp(margins[i, 0]))
+        g = np.float32(np.float32(mean - targets[i]) * weights[i])
+        larger = np.float32(np.exp(np.float32(margins[i, 0] + np.float32(parameter))))
+        store(gradients, 0, i, g, np.float32(larger * weights[i]), scale)
+    return gradients
+
+
+@kernel
+def poisson_loss(margins, targets, weights, parameter):
+    """Return half the Poisson deviance."""
+    total = 0.0
+    for i in range(margins.shape[0]):
+        m, y = np.float64(margins[i, 0]), np.float64(targets[i])
+        loss = math.exp(m) - y
+        if y > 0:
+            loss += y * (math.log(y) - m)
+        total += max(loss, 0.0) * weights[i]
+    return total

@@ -1,0 +1,79 @@
+"""Comparison with the trees that XGBoost's ``hist`` grows on the agreed bins."""
+
+import json
+
+import numpy as np
+import pytest
+import xgboost
+
+from .common import cuts_of
+
+
+def trees_of(booster):
+    return json.loads(booster.save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"]
+
+
+def train_on_bins(model, X, y, weight=None, **options):
+    """Return XGBoost's trees on the numbers of the bins, from the model's initial margins."""
+    cuts = cuts_of(X, options.pop("max_bin", 256))
+    bins = cuts.bins(X.astype(np.float32)).astype(np.float32)
+    bins[np.isnan(X)] = np.nan
+    margins = np.array(model.model_.base_margins, np.float32)
+    data = xgboost.DMatrix(bins, y, weight=weight, base_margin=np.tile(margins, (len(X), 1)))
+    n_outputs = len(margins)
+    n_rounds = len(model.trees_) // n_outputs
+    booster = xgboost.train(
+        {
+            "objective": model.model_.objective,
+            "tree_method": "hist",
+            "max_bin": 1024,
+            "nthread": 1,
+            **({"num_class": n_outputs} if n_outputs > 1 else {}),
+            **options,
+        },
+        data,
+        n_rounds,
+    )
+    return cuts, trees_of(booster)
+
+
+def first_difference(ours, theirs, cuts, tolerance=1e-6):
+    """Return both gains at the first node that XGBoost splits otherwise, or None.
+
+    Nodes are compared from the root on, in the order of ours. A split after the last bin separates
+    present from missing values; its threshold is any number above all bins. In a node without
+    missing values, their side is arbitrary.
+    """
+    gains = np.array(theirs["loss_changes"], np.float32)
+    at = np.array(theirs["split_conditions"], np.float32)
+    left = theirs["left_children"]
+    pairs = [(0, 0)]
+    for node, other in pairs:  # grows while it is read
+        f = ours.feature[node]
+        if (left[other] >= 0) != (f >= 0):
+            return ours.gain[node], gains[other]
+        if f < 0:
+            assert ours.value[node] == pytest.approx(at[other], rel=tolerance, abs=tolerance)
+            continue
+        start, missing = cuts.offsets[f], cuts.offsets[f + 1] - 1
+        inner = cuts.thresholds[start : missing - 1]
+        lowest = ours.threshold[node] == -(2.0**127)  # only missing values go left
+        cut = 0 if lowest else np.searchsorted(inner, ours.threshold[node]) + 1
+        same = f == theirs["split_indices"][other] and cut == min(
+            np.ceil(at[other]), missing - start
+        )
+        if not same:
+            return ours.gain[node], gains[other]
+        pairs.append((ours.left[node], left[other]))
+        pairs.append((ours.left[node] + 1, theirs["right_children"][other]))
+    return None
+
+
+def different_nodes(model, X, y, weight=None, **options):
+    """Return the number of nodes and the gains at the trees' first differences from XGBoost."""
+    cuts, theirs = train_on_bins(model, X, y, weight, **options)
+    assert len(model.trees_) == len(theirs)
+    differences = [
+        first_difference(one, other, cuts) for one, other in zip(model.trees_, theirs, strict=True)
+    ]
+    return sum(map(len, model.trees_)), [gains for gains in differences if gains is not None]
