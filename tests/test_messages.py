@@ -17,11 +17,14 @@ from hypothesis.extra.numpy import arrays
 
 import fedlib
 from fedlib import (
+    FederatedClusteringScore,
+    FederatedEvaluation,
     FederatedGaussianMixture,
     FederatedPipeline,
     FederatedXGBClassifier,
     FederatedXGBRegressor,
     GaussianMixtureDBSCAN,
+    GaussianMixtureSelection,
     HorizontalDBSCAN,
     messages,
 )
@@ -196,9 +199,14 @@ def conversations():
         FederatedXGBClassifier(2, max_depth=2, tol=None, warm_start=True),
         FederatedXGBRegressor(2, max_depth=2, validation_fraction=0.3),
         FederatedPipeline(HorizontalDBSCAN(1.0, 2), scale="robust"),
+        GaussianMixtureSelection(2, random_state=0),
+        FederatedClusteringScore(),
+        FederatedEvaluation(),
     ):
         parts = [X[::2], X[1::2]]
-        if estimator.name in ("xgboost", "xgb-regressor"):
+        if estimator.name == "evaluation":
+            parts = [(y[::2].astype(float), y[::2]), (y[1::2].astype(float), y[1::2])]
+        if estimator.name in ("xgboost", "xgb-regressor", "clustering-score"):
             parts = [(X[::2], y[::2]), (X[1::2], y[1::2])]
         options = {}
         if isinstance(estimator, FederatedPipeline):
