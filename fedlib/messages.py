@@ -213,9 +213,8 @@ class Message(
                 first, wanted = lengths.setdefault(axis, (field, length))
                 if length != wanted:
                     name = kind.__name__
-                    raise MessageError(
-                        f"{name}.{field} has {length} {axis}, {name}.{first} {wanted}"
-                    )
+                    text = f"{name}.{field} has {length} {axis}, {name}.{first} {wanted}"
+                    raise MessageError(text)
         for field in self.__struct_fields__:
             value = getattr(self, field)
             if isinstance(value, float) and not isfinite(value):

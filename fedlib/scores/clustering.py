@@ -275,6 +275,16 @@ class ClusteringScoreClient(PointsClient):
             return np.bincount(self._placed(request)[1], minlength=len(request.labels))
         return super().group_sizes(request, reply)
 
+    @handles(SumLabelledRows)
+    def sum_labelled_rows(self, request: SumLabelledRows) -> LabelledMoments:
+        X, clusters, n_withheld = self._groups(request)
+        labels, codes, counts = np.unique(clusters, return_inverse=True, return_counts=True)
+        means = _sums(codes, X, len(labels)) / counts[:, np.newaxis]
+        means += _sums(codes, X - means[codes], len(labels)) / counts[:, np.newaxis]  # less error
+        squares = _sums(codes, np.square(X - means[codes]), len(labels))
+        n_noise = int((self.labels < 0).sum())
+        return LabelledMoments(labels, counts, means, squares, n_noise, n_withheld, self.features)
+
     @handles(MeasureDistances)
     def measure_distances(self, request: MeasureDistances) -> ClusterDistances:
         X, codes = self._placed(request)
