@@ -92,7 +92,8 @@ def boost(parts, X_new, grid, options):
 def _boost(X, positive, starts, order, values, X_new, grid, base, bits, options):
     n = len(X)
     unit, ones = 2.0**-bits, np.ones(n)
-    rule = SplitRule(unit, options.reg_lambda, 0.0, options.min_child_weight)
+    # In compiled code, a named tuple has no default values.
+    rule = SplitRule(unit, options.reg_lambda, 0.0, options.min_child_weight, 0.0, 0.0, False)
     margins, new = np.full(n, base, np.float32), np.full(len(X_new), base, np.float32)
     staged = np.empty((grid.size + 1, len(X_new)), np.float32)
     loss, stopped, at = kernels.sum_losses(margins, positive, ones), 0, 0

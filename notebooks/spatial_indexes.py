@@ -148,7 +148,7 @@ def build_grid(points, radius):
     first, stop = index.start[:-1], index.start[1:]
     near_start = np.empty(len(first) + 1, np.int64)
     ranges = np.empty((len(first) * index.max_ranges, 2), np.int64)
-    index.find_near(np.arange(len(first)), near_start, ranges)
+    index.find_near(np.arange(len(first)), False, near_start, ranges)
 
     def near(cell):
         """Return the cells near a cell, including itself."""

@@ -8,7 +8,6 @@ import pytest
 from fedlib import (
     DBDC,
     AlignedRows,
-    DensitySuggestion,
     FederatedClusteringScore,
     FederatedGaussianMixture,
     FederatedKMeans,
@@ -170,7 +169,6 @@ DECLINING = {  # estimators whose reply cannot leave out small groups, and the r
     ),
     "summary": (FederatedSummary(), "CountBins"),
     "dbdc": (DBDC(0.5, 3), "BuildLocalModel"),
-    "suggest": (DensitySuggestion(3), "CountCells"),  # its counts must sum to the coarser ones
 }
 
 
@@ -379,7 +377,7 @@ def test_the_replies_that_a_minimum_count_always_declines():
     }
     omissible = {name: kind.client_class.omissible for name, kind in protocols().items()}
     centres = dict.fromkeys(["kmeans", "kmeans-selection"], (LocalCentres,))
-    expected = {"horizontal-dbscan": (CellCounts,), **centres}
+    expected = {"horizontal-dbscan": (CellCounts,), "suggest": (CellCounts,), **centres}
     assert {name: kinds for name, kinds in omissible.items() if kinds} == expected
     mixtures = {"LocalMixture", "ImprovedMixture", "ClusterMixtures"}
     # The client knows how many values a column has, and how many rows a cluster.

@@ -232,6 +232,8 @@ class DensitySuggestionClient(PointsClient):
         When the points are not a table of finite numbers within ±1e100.
     """
 
+    omissible = (CellCounts,)
+
     def __init__(self, X: ArrayLike):
         super().__init__(X)
         if (largest := np.abs(self.X).max(initial=0)) > MAX_COORDINATE:

@@ -217,8 +217,8 @@ def assert_run_as_in_process(name):
     known = getattr(here, "labels_", [])
     common = isinstance(known, np.ndarray)  # one array for the rows that all sites share
     for i, expected in enumerate([known] * 3 if common else known):
-        table = pd.read_csv(f"labels-{i}.csv", dtype={"id": str})
-        assert table["label"].to_numpy(np.int64).tobytes() == expected.tobytes()
+        table = pd.read_csv(f"labels-{i}.csv", dtype=str)
+        assert table["label"].to_numpy(str).astype(expected.dtype).tobytes() == expected.tobytes()
         assert len(set(expected)) > 1
         if "--ids" in case.join:
             assert table["id"].tolist() == case.data()[i]["id"].tolist()

@@ -109,18 +109,6 @@ def never(*_):
     return iter(())
 
 
-def test_the_server_is_killed_after_every_record(command, site, bind):
-    run_with_deaths("kmeans", command, bind, server=after_each_record, sites=never)
-    ledger = Path("ledger.csv").read_text()
-    assert invoke("ledger", "run.journal") == ledger
-    invoke("ledger", "run.journal", "--out", "again.csv")
-    assert Path("again.csv").read_text() == ledger
-
-
-def test_server_and_sites_are_killed(command, site, bind):
-    run_with_deaths("ppdbdc", command, bind, server=after_some_records, sites=at_each_moment)
-
-
 @pytest.mark.chaos
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(
@@ -130,6 +118,10 @@ def test_server_and_sites_are_killed(command, site, bind):
 )
 def test_every_protocol_survives(name, server, sites, command, site, bind):
     run_with_deaths(name, command, bind, server=server, sites=sites)
+    ledger = Path("ledger.csv").read_text()
+    assert invoke("ledger", "run.journal") == ledger
+    invoke("ledger", "run.journal", "--out", "again.csv")
+    assert Path("again.csv").read_text() == ledger
 
 
 def test_an_interrupted_server_is_continued(command, site, bind):
