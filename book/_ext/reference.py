@@ -49,7 +49,10 @@ TYPES = {
 }
 MESSAGES = "autosummary/messages.rst"  # the template for the messages of a module
 # Members of these classes of other projects are documented there.
-FOREIGN = "BaseEstimator, ClassifierMixin, ClusterMixin, Exception, Generic, Mapping, Struct, tuple"
+FOREIGN = (
+    "BaseEstimator, ClassifierMixin, ClusterMixin, RegressorMixin, Exception, Generic, Mapping,"
+    " Struct, tuple"
+)
 ROUTING = re.compile(r"set_\w+_request|get_metadata_routing")  # methods that scikit-learn adds
 BOUNDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
 

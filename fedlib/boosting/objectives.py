@@ -82,7 +82,7 @@ class LabelSums:
 
     @property
     def absolute(self) -> float:
-        """An upper bound of the sum of w·|y|."""
+        """An upper bound of the sum of w times the absolute value of y."""
         return sqrt(self.weight * self.squares)
 
 
@@ -106,7 +106,7 @@ class Objective:
     first_sums : callable (sums, margins, parameter) -> array (outputs, 2) or None
         The sums of a client's gradients and hessians in the first tree; None: they are unknown.
     largest_sums : callable (sums, largest margin, parameter) -> (float, float)
-        Upper bounds of the sums of |g| and of h, for one output.
+        Upper bounds of the sums of absolute gradients and of hessians, for one output.
     largest_loss : callable (sums, largest margin, parameter) -> float
         An upper bound of the loss.
     total : callable (sums, parameter) -> float
