@@ -93,7 +93,7 @@ test-fuzz: $(INSTALLED) ## run the decoder, the sessions and the web server unde
 	@for target in decode sessions http; do $(FUZZ)/bin/python tests/fuzz/run.py $$target $$(($(SECONDS) / 3)) || exit 1; done
 
 test-chaos: $(INSTALLED) ## kill servers and sites at every step of every protocol; takes minutes
-	@$(BIN)/python -m pytest -m chaos --numprocesses $(JOBS) tests/cli tests/transports/http
+	@$(BIN)/python -m pytest -m chaos --numprocesses $(JOBS) tests/cli
 
 test-load: $(INSTALLED) ## run 10,000 sites on this machine and compare the times with what is promised
 	@$(BIN)/python -m pytest -m load tests/transports

@@ -77,7 +77,6 @@ def run_with_a_death(two_sites, spawn, start, folder, dies, again=None, min_clie
     return model, client
 
 
-@pytest.mark.chaos
 @pytest.mark.parametrize("keeps_state", [True, False])
 @each_moment
 def test_a_client_that_is_killed_and_started_again(
