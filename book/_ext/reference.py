@@ -314,6 +314,7 @@ def mend_links_back(app, error):
 
     If a module's first documented object has a shorter public name, such as
     ``fedlib.HorizontalDBSCAN``, viewcode takes the public module for all objects of the module.
+    They can be documented under the name of their module or of its package.
     """
     if error is not None or app.builder.name != "html":
         return
@@ -324,7 +325,11 @@ def mend_links_back(app, error):
 
         def place(link, module=module):
             parts = link[1].split(".")
-            names = [".".join([module, *parts[first:]]) for first in range(1, len(parts))]
+            names = [
+                ".".join([prefix, *parts[first:]])
+                for prefix in (module, module.rpartition(".")[0])
+                for first in range(1, len(parts))
+            ]
             known = [objects[name].node_id for name in names if name in objects]
             return f'#{known[0] if known else link[1]}"'
 
