@@ -4,6 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import click
 import numpy as np
 import pandas as pd
 import pytest
@@ -64,10 +65,15 @@ def test_a_reply_is_sent_only_if_it_is_confirmed(confirm, answer, sent):
         assert review(request, reply, confirm=confirm) is sent
 
 
-def test_an_interrupt_at_the_question_ends_the_site():
+def test_an_interrupt_at_the_question_ends_the_site(monkeypatch):
     """It is not an error of the site, so no failure is sent."""
     reply = CellCounts(np.zeros((1, 2), np.int64), np.array([3]))
-    with CliRunner().isolation(input=""), pytest.raises(KeyboardInterrupt):
+
+    def interrupt(*_, **__):
+        raise click.Abort
+
+    monkeypatch.setattr("click.confirm", interrupt)
+    with pytest.raises(KeyboardInterrupt):
         review(CountCells(1.0), reply, confirm=True)
 
 

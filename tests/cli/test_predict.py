@@ -28,12 +28,13 @@ def test_labels_are_those_of_the_estimator(name, folder):
     invoke(
         "predict", "model.npz", "--data", "rows.csv", "--ids", "patient", "--labels-out", "o.csv"
     )
-    table = pd.read_csv("o.csv")
+    table = pd.read_csv("o.csv", dtype=str)  # some versions of pandas err in the last bit
     assert table.columns.tolist() == ["patient", "label"]
-    assert table["label"].tolist() == estimator.predict(rows()[0]).tolist()
+    expected = estimator.predict(rows()[0])
+    assert table["label"].to_numpy(str).astype(expected.dtype).tolist() == expected.tolist()
     np.save("rows.npy", rows()[0].to_numpy())
     invoke("predict", "model.npz", "--data", "rows.npy", "--labels-out", "o.npy")
-    assert np.load("o.npy").tolist() == table["label"].tolist()
+    assert np.load("o.npy").tolist() == expected.tolist()
 
 
 def test_probabilities_of_a_classifier(folder):
