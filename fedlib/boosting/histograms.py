@@ -75,6 +75,11 @@ class HistogramGrower(Grower):
 
     def split_level(self, level: Level) -> Flow[Decisions | None]:
         """Choose the splits of a level, as `Grower.split_level`."""
+        histograms = yield from self.sum_histograms(level)
+        return None if histograms is None else self.choose(level, histograms)
+
+    def sum_histograms(self, level: Level) -> Flow[NDArray[np.int64] | None]:
+        """Return the sums of the clients' histograms of a level; None when boosting ends."""
         wanted = self.smaller_siblings() if level.first else np.ones(level.n_open, bool)
         replies = yield from self.ask_for_histograms(level, wanted)
         while level.first and replies.lost != self.lost:
@@ -83,8 +88,7 @@ class HistogramGrower(Grower):
         self.lost = replies.lost
         if self.converged(level, replies):
             return None
-        histograms = self.add_siblings(wanted, sum(reply.sums for reply in replies.values()))
-        return self.choose(level, histograms)
+        return self.add_siblings(wanted, sum(reply.sums for reply in replies.values()))
 
     def smaller_siblings(self) -> NDArray[np.bool_]:
         """Return which nodes of the level have the smaller sum of hessians of two siblings."""

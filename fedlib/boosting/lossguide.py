@@ -67,16 +67,10 @@ class LossguideGrower(HistogramGrower):
         self.sums.begin_tree()
         while level.n_open:
             self.sums.begin_level()
-            wanted = self.smaller_siblings() if level.first else np.ones(level.n_open, bool)
-            replies = yield from self.ask_for_histograms(level, wanted)
-            while level.first and replies.lost != self.lost:
-                self.lost, wanted = replies.lost, np.ones(level.n_open, bool)
-                replies = yield from self.ask_for_histograms(level, wanted)
-            self.lost = replies.lost
-            if self.converged(level, replies):
+            histograms = yield from self.sum_histograms(level)
+            if histograms is None:
                 return None
-            sums = sum(reply.sums for reply in replies.values())
-            self.add_candidates(level, self.add_siblings(wanted, sums))
+            self.add_candidates(level, histograms)
             level = self.split_best()
             while level.n_open and not self.can_be_split():
                 level = self.split_best()

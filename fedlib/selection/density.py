@@ -360,9 +360,7 @@ class DensitySuggestion(Federated):
 
     def _fit(self, *arguments: Any, **options: Any) -> DensitySuggestion:
         super()._fit(*arguments, **options)
-        if (
-            self.error_ > self.tolerance * self.eps_
-        ):  # not in `_set_model`, which loading also calls
+        if self.error_ > self.tolerance * self.eps_:  # not in `_set_model`: loading calls it too
             warnings.warn(
                 f"the distances have an error of up to {self.error_:g}, more than"
                 f" tolerance={self.tolerance:g} of eps_={self.eps_:g}: min_cell_size is too large,"
