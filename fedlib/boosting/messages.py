@@ -294,10 +294,6 @@ class Splits(Growth):
     parents: Annotated[tuple[Count, ...], msgspec.Meta(max_length=2**20)] = ()
     right: Sets = b""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_sets(self.right, len(self.feature))
-
     @property
     def decisions(self) -> Decisions:
         """The decisions that the request reports."""
@@ -397,6 +393,7 @@ def _check_sets(sets: bytes, n_nodes: int) -> None:
 
 def _sets_of(sets: bytes, n_nodes: int) -> NDArray[np.uint8]:
     """Return sets (n_nodes, n_bytes)."""
+    _check_sets(sets, n_nodes)
     return np.frombuffer(sets, np.uint8).reshape(n_nodes, -1) if sets else no_sets(n_nodes)
 
 
