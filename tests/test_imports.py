@@ -71,6 +71,8 @@ FRAMEWORKS = {
     "httptools": "fedlib.transports.http",
     "httpx": "fedlib.transports.http",
     "click": "fedlib.cli",
+    "dask": "fedlib.transports.dask",
+    "distributed": "fedlib.transports.dask",
 }
 
 each_module = pytest.mark.parametrize("module", MODULES)
