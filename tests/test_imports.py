@@ -71,6 +71,8 @@ FRAMEWORKS = {
     "httptools": "fedlib.transports.http",
     "httpx": "fedlib.transports.http",
     "click": "fedlib.cli",
+    "cryptography": "fedlib.secure",
+    "Crypto": "fedlib.secure",
 }
 
 each_module = pytest.mark.parametrize("module", MODULES)
