@@ -17,6 +17,7 @@ from fedlib import (
     DBDC,
     PPDBDC,
     SDBDC,
+    ApproximateDBSCAN,
     FederatedGaussianMixture,
     FederatedKMeans,
     FederatedXGBClassifier,
@@ -50,6 +51,7 @@ TREES = {"n_trees": 1, "max_depth": 2, "min_child_weight": 0.1, "tol": None}
 MIXTURE = {"max_rounds": 2, "tol": 0, "random_state": 0}
 PROTOCOLS = {
     "HorizontalDBSCAN": HorizontalDBSCAN(0.5, 3),
+    "ApproximateDBSCAN": ApproximateDBSCAN(**DENSITY, rho=0.5),
     "VerticalDBSCAN": VerticalDBSCAN(**DENSITY),
     "DBDC": DBDC(**DENSITY),
     "SDBDC": SDBDC(**DENSITY),
