@@ -44,11 +44,11 @@ def estimator_for(objective, **options):
 @pytest.mark.parametrize(
     ("objective", "at_least"),
     [
-        ("binary:logistic", 1000),
-        ("multi:softprob", 1000),
-        ("reg:squarederror", 1000),
-        ("reg:pseudohubererror", 1000),
-        ("count:poisson", 1000),
+        ("binary:logistic", 8_000),
+        ("multi:softprob", 25_000),
+        ("reg:squarederror", 15_000),
+        ("reg:pseudohubererror", 15_000),
+        ("count:poisson", 15_000),
     ],
 )
 def test_every_node_is_that_of_xgboost(objective, at_least, real_data, record_property):
