@@ -23,6 +23,7 @@ from fedlib import (
     PPDBDC,
     SDBDC,
     AlignedRows,
+    ApproximateDBSCAN,
     DensitySuggestion,
     FederatedClusteringScore,
     FederatedEvaluation,
@@ -65,6 +66,7 @@ ESTIMATORS = {
     "horizontal-dbscan, absorb": HorizontalDBSCAN(
         0.5, 3, max_cells=1000, border="absorb", assign="cell", adjacency="full", random_state=0
     ),
+    "approximate-dbscan": ApproximateDBSCAN(**DENSITY, rho=0.5, max_cells=1000),
     "vertical-dbscan": VerticalDBSCAN(**DENSITY),
     "aligned, vertical-dbscan": AlignedRows(VerticalDBSCAN(**DENSITY)),
     "dbdc": DBDC(**DENSITY),
