@@ -11,7 +11,7 @@ OLDEST    := _build/oldest
 VALIDATORS := _build/validators
 FUZZ      := _build/fuzz
 # All tests but the long ones, which have targets of their own.
-QUICK     := not book and not chaos and not flower and not liars and not load and not soak
+QUICK     := not book and not chaos and not dask and not flower and not liars and not load and not soak
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 DOIT      := $(BIN)/python -m doit run --parallel-type thread --process $(JOBS) --continue
 PIP       := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -29,7 +29,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book pdf verify crate check-crate test test-book test-flower test-oldest test-liars test-fuzz test-chaos test-load coverage lab format check lock build clean
+.PHONY: help install book pdf verify crate check-crate test test-book test-dask test-flower test-oldest test-liars test-fuzz test-chaos test-load coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -82,6 +82,9 @@ test-book: $(INSTALLED) ## check the pages of a built book in Chromium; takes mi
 
 test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and one deployment (at most 20 minutes)
 	@timeout --foreground --signal=INT --kill-after=60 1200 $(BIN)/python -m pytest -m flower tests/transports
+
+test-dask: $(INSTALLED) ## run protocols on worker processes of Dask and kill some of them; takes minutes
+	@timeout --foreground --signal=INT --kill-after=60 900 $(BIN)/python -m pytest -m dask tests/transports/dask
 
 test-liars: $(INSTALLED) ## run every protocol with thousands of random replies; takes minutes
 	@$(BIN)/python -m pytest -m liars --numprocesses $(JOBS) tests/test_random_replies.py tests/book/test_faults.py
