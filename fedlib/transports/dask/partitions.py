@@ -29,7 +29,8 @@ def read_parquet(path: str) -> pd.DataFrame:
     indexed = (table.schema.pandas_metadata or {}).get("index_columns", [])
     plain = all(str(column.type) == "double" and not column.null_count for column in table.columns)
     if not plain or any(isinstance(index, str) for index in indexed):
-        return table.to_pandas(use_threads=False)
+        frame: pd.DataFrame = table.to_pandas(use_threads=False)
+        return frame
     values = np.empty((table.num_rows, table.num_columns))
     for j, column in enumerate(table.columns):
         first = 0
