@@ -28,7 +28,7 @@ from fedlib.agreement import agree, require_all
 from fedlib.federated import Federated
 from fedlib.messages import Array, Done, Message, MessageError, decode
 from fedlib.protocol import Client, Flow, LostState, Transport, handles
-from fedlib.validation import check_ids, check_key
+from fedlib.validation import check_every_client_stays, check_ids, check_key
 from fedlib.wrapping import WrappingClient
 
 __all__ = [
@@ -425,13 +425,7 @@ class AlignedRows(Federated):
             When a client failed.
         """
         n_clients = len(parts.clients if isinstance(parts, Transport) else parts)
-        if passive:
-            raise ValueError(f"passive must be empty, since every client is needed; got {passive}")
-        if min_clients not in (None, n_clients):
-            raise ValueError(
-                f"min_clients must be {n_clients}, the number of clients, since every client is"
-                f" needed; got {min_clients}"
-            )
+        check_every_client_stays(n_clients, passive, min_clients)
         if isinstance(parts, Transport):
             if ids is not None or key is not None:
                 raise ValueError(

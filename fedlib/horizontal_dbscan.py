@@ -94,15 +94,23 @@ class CountCells(Message):
     cell_size: CellSize
 
     def accept(self, reply: Message) -> Message:
-        counted = cast(CellCounts, reply)
-        if not distinct_and_sorted(counted.cells):
-            raise MessageError("CellCounts.cells must be distinct and in lexicographic order")
-        total = int(counted.counts.sum(dtype=np.float64))
-        if total > MAX_POINTS:
-            raise MessageError(
-                f"CellCounts.counts must sum to at most {MAX_POINTS}, got about {total}"
-            )
-        return reply
+        return accept_counts(cast(CellCounts, reply))
+
+
+def accept_counts(reply: CellCounts) -> CellCounts:
+    """Return the reply if it can be the count of one client's points.
+
+    Raises
+    ------
+    MessageError
+        When the cells are not distinct and sorted, or there are more than `MAX_POINTS` points.
+    """
+    if not distinct_and_sorted(reply.cells):
+        raise MessageError("CellCounts.cells must be distinct and in lexicographic order")
+    total = int(reply.counts.sum(dtype=np.float64))
+    if total > MAX_POINTS:
+        raise MessageError(f"CellCounts.counts must sum to at most {MAX_POINTS}, got about {total}")
+    return reply
 
 
 class AssignCells(Message):
@@ -179,7 +187,7 @@ def horizontal_dbscan(
     """Return the server flow; for the parameters see `HorizontalDBSCAN`."""
     replies = yield CountCells(float(cell_size))
     replies = yield from settle(replies, agree_on_features)
-    replies = yield from exclude(replies, _with_too_many_cells(replies, max_cells))
+    replies = yield from exclude(replies, with_too_many_cells(replies, max_cells))
     cells, counts = sum_cells(replies)
     _warn_of_scales(cells, next((r.features for r in replies.values() if r.features), ()))
     labels = label_cells(cells, counts, min_samples, border, adjacency, random_state)
@@ -188,7 +196,7 @@ def horizontal_dbscan(
     return model
 
 
-def _with_too_many_cells(replies: Replies, max_cells: int | None) -> dict[str, str]:
+def with_too_many_cells(replies: Replies, max_cells: int | None) -> dict[str, str]:
     """Return the reason to exclude each client that reported more than ``max_cells`` cells."""
     if max_cells is None:
         return {}

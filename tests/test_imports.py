@@ -73,6 +73,8 @@ FRAMEWORKS = {
     "click": "fedlib.cli",
     "dask": "fedlib.transports.dask",
     "distributed": "fedlib.transports.dask",
+    "cryptography": "fedlib.secure",
+    "Crypto": "fedlib.secure",
 }
 
 each_module = pytest.mark.parametrize("module", MODULES)
