@@ -29,7 +29,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book pdf verify crate check-crate test test-book test-flower test-oldest test-exact test-liars test-fuzz test-chaos test-load coverage lab format check lock build clean
+.PHONY: help install book pdf verify crate check-crate test test-book test-dask test-flower test-oldest test-exact test-liars test-fuzz test-chaos test-load coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -85,6 +85,9 @@ test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and one 
 
 test-exact: $(INSTALLED) ## compare every objective and parameter of boosting with XGBoost, node by node; takes minutes
 	@$(BIN)/python -m pytest -m exact --numprocesses $(JOBS) tests/boosting
+
+test-dask: $(INSTALLED) ## run protocols on worker processes of Dask and kill some of them; takes minutes
+	@timeout --foreground --signal=INT --kill-after=60 900 $(BIN)/python -m pytest -m dask tests/transports/dask
 
 test-liars: $(INSTALLED) ## run every protocol with thousands of random replies; takes minutes
 	@$(BIN)/python -m pytest -m liars --numprocesses $(JOBS) tests/test_random_replies.py tests/book/test_faults.py
