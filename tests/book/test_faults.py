@@ -11,8 +11,8 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore::sklearn.exceptions.ConvergenceWarning"  # so few rounds do not converge
 )
 
-# In the first exchange, the outcome at these requests is "without": nothing is drawn for the clients
-# in turn.
+# In the first exchange, the outcome at these requests is "without": no random numbers are drawn for
+# the clients in turn.
 FIRST = {
     "CountCells",
     "BuildLocalModel",
