@@ -1,4 +1,5 @@
 from .alignment import AlignedRows as AlignedRows
+from .approximate_dbscan import ApproximateDBSCAN as ApproximateDBSCAN
 from .boosting.estimator import FederatedXGBClassifier as FederatedXGBClassifier
 from .boosting.regressor import FederatedXGBRegressor as FederatedXGBRegressor
 from .horizontal_dbscan import HorizontalDBSCAN as HorizontalDBSCAN

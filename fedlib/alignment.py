@@ -438,11 +438,11 @@ class AlignedRows(Federated):
         key = KEY_IN_PROCESS if key is None else key
         return self._fit(parts, options=[{"ids": one, "key": key} for one in ids], journal=journal)
 
-    def _make_clients(
-        self, parts: Sequence[Any], options: Sequence[dict[str, Any]], passive: Collection[int]
-    ) -> dict[str, Client]:
-        wrapped = [{**one, "client_class": self.estimator.client_class} for one in options]
-        return super()._make_clients(parts, wrapped, passive)
+    def _client_factory(
+        self, options: Sequence[dict[str, Any]]
+    ) -> tuple[type[Any], Sequence[dict[str, Any]]]:
+        wrapped = {"client_class": self.estimator.client_class}
+        return self.client_class, [{**one, **wrapped} for one in options]
 
     def _check_clients(self, clients: Mapping[str, Client]) -> None:
         """Accept all clients: only the flow can compare them."""

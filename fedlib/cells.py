@@ -222,8 +222,10 @@ def place_points(
         The cells that belong to a cluster, in any order.
     labels : array (n_cells,) of int64
         The cluster of each of these cells.
-    assign, adjacency
+    assign
         As in `HorizontalDBSCAN`.
+    adjacency : {"faces", "full", "none"}
+        As in `HorizontalDBSCAN`; with ``"none"``, points in other cells get -1.
 
     Returns
     -------
@@ -335,7 +337,9 @@ def _offsets(n_features: int, adjacency: str, n_cells: int) -> NDArray[np.int64]
 
     Empty when comparing all cells is cheaper than trying all ``3**n_features - 1`` offsets.
     """
-    check_option("adjacency", adjacency, ("faces", "full"))
+    check_option("adjacency", adjacency, ("faces", "full", "none"))
+    if adjacency == "none":
+        return np.zeros((1, n_features), np.int64)  # a cell is its own only neighbour
     if adjacency == "faces":
         forward = np.eye(n_features, dtype=np.int64)[::-1]
         return np.concatenate([-forward[::-1], forward])

@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedlib.kernels import density, kd_tree, sorted_grid
 from fedlib.validation import check_points
 
-__all__ = ["cluster", "dbscan", "nearest_within", "neighbours_within"]
+__all__ = ["check_n_jobs", "cluster", "dbscan", "nearest_within", "neighbours_within"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -137,7 +137,7 @@ def cluster(
     points = _check_points(X, "X")
     _check_positive(eps, "eps")
     _check_positive(min_samples, "min_samples")
-    n_threads = _check_n_jobs(n_jobs)
+    n_threads = check_n_jobs(n_jobs)
     n = len(points)
     weights = np.empty(0)  # means that all weights are 1
     if sample_weight is not None:
@@ -415,8 +415,24 @@ def _check_per_point(values: ArrayLike, n: int, name: str, infinite: bool = Fals
     return numbers
 
 
-def _check_n_jobs(n_jobs: int | None) -> int:
-    """Return the number of threads."""
+def check_n_jobs(n_jobs: int | None) -> int:
+    """Return the number of threads.
+
+    Parameters
+    ----------
+    n_jobs : int or None
+        At least 1, or -1 for one thread per core; None means 1.
+
+    Raises
+    ------
+    ValueError
+        When it is another value.
+
+    Examples
+    --------
+    >>> check_n_jobs(None), check_n_jobs(3)
+    (1, 3)
+    """
     if n_jobs is None:
         return 1
     if not isinstance(n_jobs, Integral) or not (n_jobs == -1 or int(n_jobs) >= 1):

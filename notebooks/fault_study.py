@@ -19,6 +19,7 @@ from fedlib import (
     PPDBDC,
     SDBDC,
     AlignedRows,
+    ApproximateDBSCAN,
     DensitySuggestion,
     FederatedClusteringScore,
     FederatedEvaluation,
@@ -63,6 +64,7 @@ MIXTURE = {"max_rounds": 2, "tol": 0, "random_state": 0}
 # Protocols that label the rows of the clients.
 LABELLING = {
     "HorizontalDBSCAN": HorizontalDBSCAN(0.5, 3),
+    "ApproximateDBSCAN": ApproximateDBSCAN(**DENSITY, rho=0.5),
     "VerticalDBSCAN": VerticalDBSCAN(**DENSITY),
     "DBDC": DBDC(**DENSITY),
     "SDBDC": SDBDC(**DENSITY),

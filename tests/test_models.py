@@ -93,6 +93,7 @@ PROTOCOLS = {
         for border in ("nearest", "absorb")
         for assign in ("point", "cell")
     ],
+    "approximate-dbscan": [(DENSITY | {"rho": 0.3}, rows)],
     "vertical-dbscan": [(DENSITY, columns)],
     "dbdc": [(DENSITY, rows), (DENSITY | {"local_model": "kmeans"}, rows)],
     "sdbdc": [(DENSITY, rows)],

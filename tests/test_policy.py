@@ -377,7 +377,8 @@ def test_the_replies_that_a_minimum_count_always_declines():
     }
     omissible = {name: kind.client_class.omissible for name, kind in protocols().items()}
     centres = dict.fromkeys(["kmeans", "kmeans-selection"], (LocalCentres,))
-    expected = {"horizontal-dbscan": (CellCounts,), "suggest": (CellCounts,), **centres}
+    cells = dict.fromkeys(["approximate-dbscan", "horizontal-dbscan", "suggest"], (CellCounts,))
+    expected = cells | centres
     assert {name: kinds for name, kinds in omissible.items() if kinds} == expected
     mixtures = {"LocalMixture", "ImprovedMixture", "ClusterMixtures"}
     # The client knows how many values a column has, and how many rows a cluster.

@@ -23,6 +23,7 @@ from fedlib import (
     PPDBDC,
     SDBDC,
     AlignedRows,
+    ApproximateDBSCAN,
     DensitySuggestion,
     FederatedClusteringScore,
     FederatedEvaluation,
@@ -71,6 +72,7 @@ ESTIMATORS = {
     "horizontal-dbscan, absorb": HorizontalDBSCAN(
         0.5, 3, max_cells=1000, border="absorb", assign="cell", adjacency="full", random_state=0
     ),
+    "approximate-dbscan": ApproximateDBSCAN(**DENSITY, rho=0.5, max_cells=1000),
     "vertical-dbscan": VerticalDBSCAN(**DENSITY),
     "aligned, vertical-dbscan": AlignedRows(VerticalDBSCAN(**DENSITY)),
     "dbdc": DBDC(**DENSITY),
@@ -131,6 +133,7 @@ ESTIMATORS = {
         encode="one_hot",
         max_categories=9,
     ),
+    "xgb-regressor, categories": FederatedXGBRegressor(**TREES, max_bin=8, max_cat_to_onehot=2),
     "clustering score": FederatedClusteringScore(),
     "evaluation": FederatedEvaluation(n_bins=9, n_groups=3),
 }
@@ -250,6 +253,8 @@ def altered(hint, honest):
         if args[0] is not str:
             lists |= st.lists(TEXTS, max_size=4)
         return lists | st.permutations(honest).map(list)
+    if bare is bytes:
+        return st.binary(max_size=3) | st.just(bytes(reversed(honest)))
     if bare is str:
         return TEXTS | st.just("0" * 64)
     raise NotImplementedError(f"a field of {hint}")
@@ -282,6 +287,9 @@ def random_reply(draw, reply):
 def make_client(estimator, name):
     if estimator.name == "xgboost":
         return BoostingClient((POINTS[name], CLASSES))
+    if estimator.name == "xgb-regressor" and estimator.max_cat_to_onehot == 2:
+        towns = pd.DataFrame(POINTS[name]).assign(town=["a", "b", "c", "a", "d", "b", None] * 2)
+        return RegressionClient((towns, np.abs(POINTS[name][:, 0])))
     if estimator.name == "xgb-regressor":
         return RegressionClient((POINTS[name], np.abs(POINTS[name][:, 0])))
     if estimator.name == "clustering-score":

@@ -72,6 +72,7 @@ CASES = {
     "horizontal-dbscan": Case(
         {"cell_size": 0.5, "min_samples": 4, "border": "absorb", "random_state": 0}
     ),
+    "approximate-dbscan": Case(DENSITY | {"rho": 0.5}),
     "vertical-dbscan": Case(
         DENSITY,
         columns,

@@ -1,0 +1,292 @@
+"""Approximate DBSCAN from counts per cell alone, with a guarantee.
+
+Every client lays the same fine grid over its points and reports the number of its points in each
+occupied cell; no position leaves it. The server adds up the counts and clusters the cells. Its
+clusters lie between those of DBSCAN with ``eps`` and with ``eps * (1 + rho)``: `fedlib.near_cells`
+has the rule and its proof. The server sends the cells of all clusters back, and each client uses
+them to label its own points.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Annotated, Any, ClassVar, cast
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from fedlib.agreement import agree_on_features, exclude, settle
+from fedlib.cells import count_cells
+from fedlib.dbscan import check_n_jobs
+from fedlib.federated import Federated, PointsClient
+from fedlib.horizontal_dbscan import CellCounts, accept_counts, sum_cells, with_too_many_cells
+from fedlib.messages import Array, Done, Labels, Message, MessageError
+from fedlib.near_cells import MAX_CELL, MIN_RHO, cell_side, label_core_cells, place_near
+from fedlib.protocol import Flow, handles
+from fedlib.validation import Interval, check_points
+
+__all__ = [
+    "ApproximateDBSCAN",
+    "ApproximateDBSCANClient",
+    "ApproximateModel",
+    "AssignCoreCells",
+    "CountSmallCells",
+    "approximate_dbscan",
+]
+
+Cells = Annotated[np.ndarray, Array("int64", ("cells", "features"), ge=-MAX_CELL, le=MAX_CELL)]
+Eps = Annotated[float, msgspec.Meta(gt=0)]
+Rho = Annotated[float, msgspec.Meta(ge=MIN_RHO, le=1)]
+
+
+class CountSmallCells(Message):
+    """Count your points in each cell of the grid that ``eps`` and ``rho`` define."""
+
+    discloses = "eps and rho, which define the cell size"
+    reply = CellCounts
+    eps: Eps
+    rho: Rho
+
+    def accept(self, reply: Message) -> Message:
+        counted = accept_counts(cast(CellCounts, reply))
+        if counted.cells.size and max(-counted.cells.min(), counted.cells.max()) > MAX_CELL:
+            raise MessageError(f"CellCounts.cells must lie within ±{MAX_CELL}")
+        return counted
+
+
+class AssignCoreCells(Message):
+    """Label your points: these are the core cells of the clusters."""
+
+    discloses = "the core cells of all clients' clusters"
+    asks_for_data = False
+    eps: Eps
+    rho: Rho
+    cells: Cells
+    labels: Annotated[np.ndarray, Array("int64", ("cells",), ge=0)]
+
+    def place(self, X: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the cluster of each point, or -1."""
+        return place_near(X, self.eps, self.rho, self.cells, self.labels)
+
+
+@dataclass(frozen=True)
+class ApproximateModel:
+    """The occupied cells with their clusters.
+
+    Attributes
+    ----------
+    eps, rho : float
+        As in `ApproximateDBSCAN`.
+    cells : array (n_cells, n_features) of int64
+        The occupied cells of all clients, sorted lexicographically.
+    counts : array (n_cells,) of int64
+        The number of points in each cell.
+    labels : array (n_cells,) of int64
+        The cluster of each core cell, and -1 for the other cells.
+    """
+
+    eps: float
+    rho: float
+    cells: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    labels: NDArray[np.int64]
+
+    @property
+    def core_cells(self) -> AssignCoreCells:
+        """The message with which each client labels its points."""
+        core = self.labels >= 0
+        return AssignCoreCells(self.eps, self.rho, self.cells[core], self.labels[core])
+
+    def place(self, X: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the cluster of each point (n_points, n_features), or -1, by the clients' rule."""
+        return self.core_cells.place(X)
+
+
+def approximate_dbscan(
+    eps: float, min_samples: int, rho: float, max_cells: int | None, n_jobs: int | None
+) -> Flow[ApproximateModel]:
+    """Return the server flow; for the parameters see `ApproximateDBSCAN`."""
+    check_n_jobs(n_jobs)
+    replies = yield CountSmallCells(float(eps), float(rho))
+    replies = yield from settle(replies, agree_on_features)
+    replies = yield from exclude(replies, with_too_many_cells(replies, max_cells))
+    cells, counts = sum_cells(replies)
+    labels = label_core_cells(cells, counts, rho, min_samples, n_jobs)
+    model = ApproximateModel(float(eps), float(rho), cells, counts, labels)
+    yield model.core_cells
+    return model
+
+
+class ApproximateDBSCANClient(PointsClient):
+    """A client that holds points; for the parameters see `PointsClient`."""
+
+    omissible = (CellCounts,)
+
+    @handles(CountSmallCells)
+    def count_cells(self, request: CountSmallCells) -> CellCounts:
+        side = cell_side(request.eps, request.rho, self.n_features)
+        cells, counts = count_cells(self.X, side)
+        if cells.size and max(-cells.min(), cells.max()) > MAX_CELL:
+            raise ValueError(
+                f"eps={request.eps} and rho={request.rho} are too small for these points:"
+                f" a cell of side {side} lies outside ±2**40"
+            )
+        return CellCounts(cells, counts, self.features)
+
+    @handles(AssignCoreCells)
+    def assign_core_cells(self, request: AssignCoreCells) -> Done:
+        self.state = Labels(request.place(self.X))
+        return Done()
+
+
+class ApproximateDBSCAN(Federated):
+    """DBSCAN from counts per cell alone, exact up to a factor of ``1 + rho`` in the radius.
+
+    The clients hold different rows of the same features. They send counts and no positions.
+
+    Parameters
+    ----------
+    eps : float
+        The radius of a neighbourhood, in the units of the features; positive and finite. All
+        clients must scale their features in the same way.
+    min_samples : int
+        The number of points, of all clients together, within ``eps`` of a core point, including
+        the point itself; at least 1.
+    rho : float, default=0.05
+        The accuracy, from 1e-6 to 1. Cells have a side of ``rho * eps / (2 * sqrt(n_features))``,
+        slightly less because of rounding.
+    max_cells : int, default=None
+        The maximum number of cells that one client may report, at least 1. A client that reports
+        more leaves the run. By default there is no limit.
+    n_jobs : int, default=None
+        The number of threads of the server, at least 1, or -1 for one per core; None means 1. The
+        result does not depend on it.
+
+    Attributes
+    ----------
+    model_ : ApproximateModel
+        The result of the protocol; all other attributes except the labels and the ledger derive
+        from it.
+    cells_ : array (n_cells, n_features) of int64
+        The occupied cells of all clients, sorted lexicographically.
+    cell_counts_ : array (n_cells,) of int64
+        The number of points in each cell.
+    cell_labels_ : array (n_cells,) of int64
+        The cluster of each core cell, and -1 for the other cells. Clusters are numbered by their
+        first core cell.
+    labels_ : list of array of int64
+        The cluster of each client's points; -1 for noise. Only if the parts were given to `fit`.
+    ledger_ : Ledger
+        The record of all messages.
+    n_features_in_ : int
+        The number of features.
+
+    Raises
+    ------
+    ValueError
+        When a parameter is out of range.
+
+    See Also
+    --------
+    HorizontalDBSCAN : fewer and larger cells, without a guarantee.
+    fedlib.dbscan.cluster : exact DBSCAN for points in one place.
+
+    Notes
+    -----
+    The guarantee, for the points of all clients together (proof: `fedlib.near_cells`):
+
+    - The core points of a cluster of DBSCAN(eps) are in one cluster here.
+    - The points in the core cells of a cluster here are core points of one cluster of
+      DBSCAN(eps * (1 + rho)).
+    - A point that DBSCAN(eps) puts into a cluster is not noise here, and a point that is not noise
+      here is not noise in DBSCAN(eps * (1 + rho)).
+
+    So if no cluster changes when ``eps`` grows by the factor ``1 + rho``, the core points of all
+    three agree. A border point joins the core cell with the nearest centre.
+
+    The labels depend neither on how the rows are distributed over the clients nor on the order of
+    the clients. The time is O(n_points) per client, plus, at the server, at most O(n_cells / rho)
+    with two features. The number of occupied cells, and the size of the messages, grows with
+    ``(1 / rho) ** n_features`` until nearly every point has a cell of its own: with many features,
+    a small rho discloses nearly as much as the points rounded to the side of a cell.
+
+    False counts cannot be detected: a client that reports a chain of core cells joins the clusters
+    of other clients.
+
+    Source: J. Gan and Y. Tao, "DBSCAN revisited: mis-claim, un-fixability, and approximation",
+    SIGMOD 2015.
+
+    Examples
+    --------
+    With one feature, ``eps=1`` and ``rho=1``, cells are just below 0.5 wide.
+
+    >>> from fedlib import ApproximateDBSCAN
+    >>> first, second = [[0.1], [0.3], [1.2]], [[1.9], [2.7], [9.0]]
+    >>> model = ApproximateDBSCAN(eps=1.0, min_samples=3, rho=1.0).fit([first, second])
+    >>> model.labels_
+    [array([0, 0, 0]), array([ 0,  0, -1])]
+    >>> model.cells_.ravel(), model.cell_counts_, model.cell_labels_
+    (array([ 0,  2,  3,  5, 18]), array([2, 1, 1, 1, 1]), array([ 0,  0,  0,  0, -1]))
+    >>> model.predict([[0.9], [-0.5], [5.0]])
+    array([ 0,  0, -1])
+    """
+
+    name = "approximate-dbscan"
+    client_class = ApproximateDBSCANClient
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "eps": [Interval(Real, 0, np.inf, closed="neither")],
+        "min_samples": [Interval(Integral, 1, None, closed="left")],
+        "rho": [Interval(Real, MIN_RHO, 1, closed="both")],
+        "max_cells": [Interval(Integral, 1, None, closed="left"), None],
+        "n_jobs": [Integral, None],
+    }
+
+    def __init__(
+        self,
+        eps: float,
+        min_samples: int,
+        rho: float = 0.05,
+        *,
+        max_cells: int | None = None,
+        n_jobs: int | None = None,
+    ):
+        self.eps = eps
+        self.min_samples = min_samples
+        self.rho = rho
+        self.max_cells = max_cells
+        self.n_jobs = n_jobs
+
+    def _flow(self) -> Flow[ApproximateModel]:
+        return approximate_dbscan(**self.get_params())
+
+    def _set_model(self, model: ApproximateModel) -> None:
+        super()._set_model(model)
+        self.cells_ = model.cells
+        self.cell_counts_ = model.counts
+        self.cell_labels_ = model.labels
+        self.n_features_in_ = model.cells.shape[1]
+
+    def predict(self, X: ArrayLike) -> NDArray[np.int64]:
+        """Return the cluster of new points by the rule that labelled the clients' points.
+
+        Parameters
+        ----------
+        X : array-like (n_points, n_features)
+            Finite numbers; at least one row.
+
+        Returns
+        -------
+        array (n_points,) of int64
+            The cluster of each point; -1 for a point that belongs to none.
+
+        Raises
+        ------
+        ValueError
+            When the points are not finite, do not have the number of features of `fit`, or lie too
+            far out for the grid.
+        """
+        check_is_fitted(self, "model_")
+        return self.model_.place(check_points(X))
