@@ -52,6 +52,12 @@ from fedlib.scores.evaluation import EvaluationClient
 from fedlib.testing import Recorder
 from fedlib.vertical_dbscan import VerticalDBSCANClient
 
+# A liar's names of features, and its points, can be a reason to warn.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:no feature names from:UserWarning"),
+    pytest.mark.filterwarnings("ignore:feature .* extends over:UserWarning"),
+]
+
 RNG = np.random.default_rng(0)
 HONEST = ["A", "B", "C"]
 POINTS = {
