@@ -294,7 +294,9 @@ def make_client(estimator, name):
     if estimator.name == "xgboost":
         return BoostingClient((POINTS[name], CLASSES))
     if estimator.name == "xgb-regressor" and estimator.max_cat_to_onehot == 2:
-        towns = pd.DataFrame(POINTS[name]).assign(town=["a", "b", "c", "a", "d", "b", None] * 2)
+        towns = pd.DataFrame(POINTS[name], columns=["x", "y"]).assign(
+            town=["a", "b", "c", "a", "d", "b", None] * 2
+        )
         return RegressionClient((towns, np.abs(POINTS[name][:, 0])))
     if estimator.name == "xgb-regressor":
         return RegressionClient((POINTS[name], np.abs(POINTS[name][:, 0])))

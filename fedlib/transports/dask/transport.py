@@ -25,7 +25,7 @@ from fedlib.transports.dask.tasks import Seat, Sent
 from fedlib.transports.dask.watch import Watch
 from fedlib.validation import check_option
 
-__all__ = ["Dask", "ClientError"]
+__all__ = ["ClientError", "Dask"]
 
 FAN_IN = 16  # replies that one task combines
 
