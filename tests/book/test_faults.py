@@ -77,8 +77,9 @@ def test_some_faults(study, fault):
 
 
 @pytest.mark.liars
-def test_every_fault(study):
-    check(study, list(study.PROTOCOLS), list(study.CLIENTS), list(study.FAULTS))
+@pytest.mark.parametrize("client", "ABC")
+def test_every_fault(study, client):
+    check(study, list(study.PROTOCOLS), [client], list(study.FAULTS))
 
 
 def test_clients_that_invent_data(study):
