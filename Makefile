@@ -3,6 +3,7 @@ PYTHON  ?= python3
 PROFILE ?= quick
 JOBS    ?= 2
 SECONDS ?= 60
+SELECT  ?=
 
 VENV      := .venv
 BIN       := $(VENV)/bin
@@ -14,6 +15,7 @@ FUZZ      := _build/fuzz
 QUICK     := not book and not chaos and not dask and not exact and not flower and not liars and not load and not soak
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 DOIT      := $(BIN)/python -m doit run --parallel-type thread --process $(JOBS) --continue
+SELECTED  := $(if $(SELECT),-k '$(SELECT)')
 PIP       := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # uv is several times as fast as pip, but does not read pip's configuration: pip is the second choice.
 UV        := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet
@@ -29,7 +31,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book pdf verify crate check-crate test test-book test-dask test-flower test-oldest test-exact test-liars test-fuzz test-chaos test-load coverage lab format check lock build clean
+.PHONY: help install book pdf verify crate check-crate test test-book test-dask test-flower test-oldest test-exact test-liars test-fuzz test-chaos test-load test-soak coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -89,8 +91,9 @@ test-exact: $(INSTALLED) ## compare every objective and parameter of boosting wi
 test-dask: $(INSTALLED) ## run protocols on worker processes of Dask and kill some of them; takes minutes
 	@timeout --foreground --signal=INT --kill-after=60 900 $(BIN)/python -m pytest -m dask tests/transports/dask
 
-test-liars: $(INSTALLED) ## run every protocol with thousands of random replies; takes minutes
-	@$(BIN)/python -m pytest -m liars --numprocesses $(JOBS) tests/test_random_replies.py tests/book/test_faults.py
+test-liars: $(INSTALLED) ## run every protocol with 1,000 random runs (LIARS_EXAMPLES=1000) and every fault; takes half an hour
+	@$(BIN)/python -m pytest -m liars $(SELECTED) --numprocesses $(JOBS) \
+	  tests/test_random_replies.py tests/book/test_faults.py
 
 # Atheris has wheels for few versions of Python, so it has an environment of its own.
 test-fuzz: $(INSTALLED) ## run the decoder, the sessions and the web server under a coverage-guided fuzzer (SECONDS=60)
@@ -98,8 +101,11 @@ test-fuzz: $(INSTALLED) ## run the decoder, the sessions and the web server unde
 	@VIRTUAL_ENV=$(FUZZ) $(BIN)/uv pip install --quiet --editable ".[http]" "atheris>=3" "hypothesis>=6.150"
 	@for target in decode sessions http; do $(FUZZ)/bin/python tests/fuzz/run.py $$target $$(($(SECONDS) / 3)) || exit 1; done
 
-test-chaos: $(INSTALLED) ## kill servers and sites at every step of every protocol; takes minutes
-	@$(BIN)/python -m pytest -m chaos --numprocesses $(JOBS) tests/cli
+test-chaos: $(INSTALLED) ## kill servers and sites at every step of every protocol (SELECT=both: in fewer runs)
+	@$(BIN)/python -m pytest -m chaos $(SELECTED) --numprocesses $(JOBS) tests/cli
+
+test-soak: $(INSTALLED) ## run mixed protocols over HTTP with random kills (SOAK_RUNS=200); takes half an hour
+	@$(BIN)/python -m pytest -m soak tests/test_soak.py
 
 test-load: $(INSTALLED) ## run 10,000 sites on this machine and compare the times with what is promised
 	@$(BIN)/python -m pytest -m load tests/transports

@@ -30,6 +30,7 @@ __all__ = [
 
 
 KEY_BYTES = range(16, 65)
+MAX_NAMES = 2**16  # in one message, see `fedlib.messages.FeatureNames`
 
 
 def check_key(key: object) -> bytes:
@@ -142,6 +143,11 @@ def _is_number(text: str) -> bool:
 def feature_names(X: ArrayLike) -> tuple[str, ...]:
     """Return the column names of a DataFrame, or an empty tuple for anything else.
 
+    Raises
+    ------
+    ValueError
+        When there are more names than a message may contain.
+
     Examples
     --------
     >>> import pandas as pd
@@ -151,6 +157,11 @@ def feature_names(X: ArrayLike) -> tuple[str, ...]:
     ()
     """
     names = _get_feature_names(X)
+    if names is not None and len(names) > MAX_NAMES:
+        raise ValueError(
+            f"X must have at most {MAX_NAMES} columns with names, got {len(names)}; an array has no"
+            " names"
+        )
     return () if names is None else tuple(map(str, names))
 
 

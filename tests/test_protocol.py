@@ -249,6 +249,19 @@ def test_all_clients_fail():
         run(add_up(1), InProcess(clients), min_clients=1)
 
 
+def test_a_step_in_which_most_clients_fail_points_at_the_request(three):
+    """A liar's share in the request can make the honest clients fail: they are not to blame."""
+    for name in "ab":
+        three[name] = Breaking(1)
+    text = "2 of 3 failed at ToyAdd, which points to the request. Lost: 'a': ZeroDivisionError"
+    with pytest.raises(TooFewClients, match=text):
+        run(add_up(1), InProcess(three), min_clients=2)
+    three = adders(c=1, b=100) | {"a": Breaking(1)}
+    with pytest.raises(TooFewClients) as caught:  # one of three is to blame itself
+        run(add_up(1), InProcess(three))
+    assert "points to" not in str(caught.value)
+
+
 def test_the_flow_may_catch_too_few_clients(three, relay):
     """`TooFewClients` is raised at the flow's ``yield``, so the flow can save its work."""
     three["a"] = Breaking(10, at=2)

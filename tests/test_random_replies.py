@@ -29,6 +29,8 @@ from fedlib import (
     FederatedEvaluation,
     FederatedGaussianMixture,
     FederatedKMeans,
+    FederatedPipeline,
+    FederatedSummary,
     FederatedXGBClassifier,
     FederatedXGBRegressor,
     GaussianMixtureDBSCAN,
@@ -50,6 +52,12 @@ from fedlib.scores.evaluation import EvaluationClient
 from fedlib.testing import Recorder
 from fedlib.vertical_dbscan import VerticalDBSCANClient
 
+# A liar's names of features, and its points, can be a reason to warn.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:no feature names from:UserWarning"),
+    pytest.mark.filterwarnings("ignore:feature .* extends over:UserWarning"),
+]
+
 RNG = np.random.default_rng(0)
 HONEST = ["A", "B", "C"]
 POINTS = {
@@ -57,6 +65,10 @@ POINTS = {
     for name in [*HONEST, "liar", "other liar"]
 }
 CLASSES = np.repeat(["ill", "well"], 7)
+TABLES = {  # with a gap and text
+    name: pd.DataFrame(X, columns=["x", "y"]).mask(X[0, 0] == X).assign(kind=CLASSES)
+    for name, X in POINTS.items()
+}
 
 DENSITY = {"eps": 1.0, "min_samples": 3}
 MIXTURE = {"max_rounds": 3, "max_local_iter": 2, "tol": 0, "random_state": 0}
@@ -103,6 +115,29 @@ ESTIMATORS = {
     ),
     "xgb-regressor, Poisson": FederatedXGBRegressor(
         **TREES, objective="count:poisson", method="union"
+    ),
+    "summary": FederatedSummary(quantiles=[0.5], rank_error=0.2, n_bins=3, max_categories=9),
+    "pipeline, standard": FederatedPipeline(
+        FederatedKMeans(2, random_state=0),
+        scale="standard",
+        impute="mean",
+        encode="one_hot",
+        max_categories=9,
+    ),
+    "pipeline, robust": FederatedPipeline(
+        HorizontalDBSCAN(0.5, 3, max_cells=1000),
+        scale="robust",
+        impute="median",
+        encode="one_hot",
+        max_categories=9,
+        unknown="ignore",
+    ),
+    "pipeline, min-max": FederatedPipeline(
+        HorizontalDBSCAN(0.5, 3, max_cells=1000),
+        scale="minmax",
+        impute="drop",
+        encode="one_hot",
+        max_categories=9,
     ),
     "xgb-regressor, categories": FederatedXGBRegressor(**TREES, max_bin=8, max_cat_to_onehot=2),
     "clustering score": FederatedClusteringScore(),
@@ -269,6 +304,10 @@ def make_client(estimator, name):
         return ClusteringScoreClient((POINTS[name], np.repeat([0, 1], 7)))
     if estimator.name == "evaluation":
         return EvaluationClient((expit(POINTS[name][:, 0] - 2), CLASSES))
+    if isinstance(estimator, FederatedSummary):
+        return estimator.client_class(TABLES[name])
+    if isinstance(estimator, FederatedPipeline):
+        return estimator.client_class(TABLES[name], estimator.estimator.client_class)
     if isinstance(estimator, AlignedRows):
         return AlignedClient(POINTS[name], VerticalDBSCANClient, range(14), bytes(32))
     if estimator.name == "ppdbdc":

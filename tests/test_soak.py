@@ -21,8 +21,9 @@ import pytest
 pytestmark = pytest.mark.soak
 
 PROGRAM = str(Path(sys.executable).with_name("fedlib"))
+KERNELS = Path(__file__).parents[1] / "notebooks" / "compile_kernels.py"
 SITES = (1, 2, 3)
-LONGEST = 180  # seconds after which a run hangs
+LONGEST = 180  # seconds without a new line of the server after which a run hangs
 PROTOCOLS = {
     "horizontal-dbscan": ["--cell-size=0.5", "--min-samples=4"],
     "vertical-dbscan": ["--eps=0.4", "--min-samples=4"],
@@ -105,6 +106,10 @@ class Run:
         if not (self.folder / f"labels-{site}.npy").exists():
             self.sites[site] = self.join(site)
 
+    def logs(self):
+        """Return what the server and the sites have printed."""
+        return {path.stem: path.read_text() for path in sorted(self.folder.glob("*.log"))}
+
     def measure(self):
         """Update the largest memory and numbers of threads and descriptors of the server."""
         try:
@@ -122,8 +127,11 @@ class Run:
     def finish(self, kills):
         """Wait for the end; ``kills`` are the times, in seconds from now, and the sites."""
         begin, kills = time.monotonic(), sorted(kills)
+        printed, changed = 0, begin
         while self.server.poll() is None:
-            assert time.monotonic() - begin < LONGEST, "the run hangs"
+            if printed != (size := (self.folder / "server.log").stat().st_size):
+                printed, changed = size, time.monotonic()
+            assert time.monotonic() - changed < LONGEST, f"the run hangs: {self.logs()}"
             self.measure()
             while kills and time.monotonic() - begin >= kills[0][0]:
                 self.kill(kills.pop(0)[1])
@@ -136,6 +144,8 @@ class Run:
 
 
 def test_runs_with_random_kills(tmp_path):
+    # Otherwise the four processes of each first run would compile the same kernels side by side.
+    subprocess.run([sys.executable, KERNELS], check=True)
     write_data(tmp_path)
     rng = random.Random(int(os.environ.get("SOAK_SEED", "0")))
     names, expected, seconds, peaks = list(PROTOCOLS), {}, {}, {}

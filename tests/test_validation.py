@@ -258,3 +258,11 @@ def test_text_and_gaps_are_named_with_the_remedy(X, message):
 
 def test_texts_of_numbers_are_numbers():
     assert check_points([["1", "2.5"]]).tolist() == [[1.0, 2.5]]
+
+
+def test_more_names_than_a_message_may_contain():
+    table = pd.DataFrame(np.zeros((1, 2**16 + 1))).rename(columns=str)
+    with pytest.raises(ValueError, match="at most 65536 columns with names, got 65537"):
+        feature_names(table)
+    assert len(feature_names(table.iloc[:, 1:])) == 2**16
+    assert feature_names(table.to_numpy()) == ()

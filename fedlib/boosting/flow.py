@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedlib.agreement import agree_on_features, settle
+from fedlib.agreement import MAX_SHOWN, agree_on_features, settle
 from fedlib.boosting.categories import agree_on_categories, agree_on_kinds
 from fedlib.boosting.checks import DeclaredRows
 from fedlib.boosting.classes import agree_on_kind, agree_on_two_classes, class_weights
@@ -29,6 +29,7 @@ from fedlib.boosting.proposals import TopSplits, UnionSplits
 from fedlib.boosting.scores import Validation
 from fedlib.boosting.trees import BoostedTrees, Tree, stack_sets
 from fedlib.protocol import Flow, Replies
+from fedlib.texts import printable
 
 __all__ = ["boosting"]
 
@@ -284,8 +285,8 @@ def _agree_on_names(replies: Replies) -> tuple[str, ...]:
     nameless = ", ".join(repr(client) for client, sent in names.items() if not sent)
     if features and nameless:
         warnings.warn(
-            f"no feature names from {nameless}: assumed to be {', '.join(features)}, as at the"
-            " other clients",
+            f"no feature names from {printable(nameless, MAX_SHOWN)}: assumed to be"
+            f" {printable(', '.join(features), MAX_SHOWN)}, as at the other clients",
             stacklevel=2,
         )
     return features

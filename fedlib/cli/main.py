@@ -14,6 +14,7 @@ import click
 
 from fedlib import __version__
 from fedlib.cli.log import FORMATS, configure, handler, in_json, report
+from fedlib.texts import printable
 
 __all__ = ["cli", "main"]
 
@@ -122,4 +123,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _show_warning(message: Warning | str, *place: Any, **further: Any) -> None:
     """Print a warning without its place in the code."""
-    report(str(message), level=logging.WARNING)
+    report(printable(str(message)), level=logging.WARNING)  # it may contain names from a site

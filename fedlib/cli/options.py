@@ -155,12 +155,16 @@ def protocol_options(estimator: type[Federated]) -> list[click.Option]:
 
 
 def pipeline_options(estimator: type[Federated]) -> list[click.Option]:
-    """Return one option per parameter of a pipeline; none if it cannot wrap the estimator."""
+    """Return one option per parameter of a pipeline; none if it cannot wrap the estimator.
+
+    A parameter that the estimator has too has only the estimator's option.
+    """
     try:
         check_wrapped(estimator)
     except ValueError:
         return []
-    return [option for option in protocol_options(FederatedPipeline) if option.name != "estimator"]
+    other = {"estimator", *estimator._get_param_names()}
+    return [option for option in protocol_options(FederatedPipeline) if option.name not in other]
 
 
 def align_options(estimator: type[Federated]) -> list[click.Option]:

@@ -87,6 +87,8 @@ def _wrap(estimator: Federated, rules: dict[str, Any]) -> Federated:
     if any(rules.get(name) is not None for name in ("scale", "impute", "encode")):
         from fedlib.pipeline import FederatedPipeline
 
+        common = set(FederatedPipeline._get_param_names()) & set(estimator._get_param_names())
+        rules |= {name: getattr(estimator, name) for name in common}
         return FederatedPipeline(estimator, **rules)
     return estimator
 

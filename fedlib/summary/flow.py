@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from math import fsum
 from typing import Any
@@ -11,9 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.agreement import Disagreement, settle
 from fedlib.protocol import Flow, Replies
 from fedlib.summary.columns import (
     Bounds,
+    ClientLost,
     agree_on_columns,
     ask,
     describe,
@@ -30,6 +34,7 @@ from fedlib.summary.messages import (
     SumValues,
     TableView,
     ValueMoments,
+    split,
 )
 from fedlib.summary.quantiles import KeyInterval, count_values, find_quantiles
 from fedlib.summary.tables import NUMBER, TEXT
@@ -240,8 +245,9 @@ def find_categories(
 
     Raises
     ------
-    ValueError
-        When a column has more than ``max_categories`` categories.
+    Disagreement
+        When a column has more than ``max_categories`` categories, and this is not due to a single
+        client, which would leave the run.
     """
 
     def contradiction(name: str, reply: CategoryCounts) -> str | None:
@@ -255,24 +261,42 @@ def find_categories(
     if len(columns):
         request = CountCategories(*view, columns, max_categories, min_count)
         replies = yield from ask(request, described, contradiction)
+        names = agree_on_columns(described).names
+        labels = [names[j] for j in columns]
+        settled = yield from settle(replies, partial(_check_categories, labels, max_categories))
+        if len(settled) < len(replies):
+            raise ClientLost
         for reply in replies.values():
             for j, (categories, counts) in zip(columns, reply.by_column(), strict=True):
                 for category, count in zip(categories, counts.tolist(), strict=True):
                     pooled[j][category] = pooled[j].get(category, 0) + count
             others[columns] += reply.others
-        largest = max(columns, key=lambda j: len(pooled[j]))
-        if len(pooled[largest]) > max_categories:
-            label = agree_on_columns(described).names[largest]
-            raise ValueError(
-                f"column {label!r} must have at most max_categories={max_categories} categories,"
-                f" got {len(pooled[largest])}; leave it out, or set max_categories or"
-                " min_category_count"
-            )
-    names = tuple(tuple(sorted(counts)) for counts in pooled)
+    sorted_names = tuple(tuple(sorted(counts)) for counts in pooled)
     counted = tuple(
         np.array([counts[name] for name in sorted(counts)], np.int64) for counts in pooled
     )
-    return names, counted, others
+    return sorted_names, counted, others
+
+
+def _check_categories(
+    labels: Sequence[str], max_categories: int, replies: Mapping[str, CategoryCounts]
+) -> None:
+    """Raise Disagreement when a column has too many categories.
+
+    The minority is the client without which there would be few enough, if it is the only one.
+    """
+    for i, label in enumerate(labels):
+        lists = {name: split(one.categories, one.lengths)[i] for name, one in replies.items()}
+        owners = Counter(category for categories in lists.values() for category in categories)
+        if len(owners) <= max_categories:
+            continue
+        alone = {name: sum(owners[one] == 1 for one in lists[name]) for name in lists}
+        causes = [name for name, n in alone.items() if len(owners) - n <= max_categories]
+        raise Disagreement(
+            f"column {label!r} must have at most max_categories={max_categories} categories, got"
+            f" {len(owners)}; leave it out, or set max_categories or min_category_count",
+            causes if len(causes) == 1 else (),
+        )
 
 
 def _exact_sum(rows: NDArray[Any]) -> Numbers:

@@ -147,6 +147,14 @@ def test_missing_names_are_assumed_with_a_warning():
     assert model.feature_names_in_.tolist() == list("abcd")
 
 
+def test_names_from_a_client_are_printable_in_the_warning():
+    X, y = make_rows()
+    table = pd.DataFrame(X, columns=["\x1b[2Jfinished", "b" * 10_000, "c", "d"])
+    with pytest.warns(UserWarning, match=r"assumed to be \\x1b\[2Jfinished, b+…, as at") as caught:
+        FederatedXGBClassifier(1).fit([(table, y), (X, y)])
+    assert len(str(caught[0].message)) < 1000
+
+
 @pytest.mark.parametrize(
     ("classes", "message"),
     [

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from cli_helpers import invoke
 
+from fedlib import FederatedXGBClassifier
 from fedlib.cli.options import (
     Parameter,
     client_options,
     pipeline_options,
     protocol_options,
 )
-from fedlib.cli.serve import OPTIONS
+from fedlib.cli.serve import OPTIONS, ProtocolCommands, _wrap
 from fedlib.federated import protocols
 from fedlib.validation import Interval, StrOptions
 
@@ -63,6 +64,16 @@ def test_only_protocols_that_a_pipeline_can_wrap_have_its_options():
     for option in pipeline_options(protocols()["kmeans"]):
         assert option.help
         assert option.opts[0] in text
+
+
+def test_every_option_of_a_command_has_a_name_of_its_own():
+    """Pipelines and boosting both have a minimum count of a category: one option sets both."""
+    for name in protocols():
+        command = ProtocolCommands().get_command(None, name)
+        names = [option.name for option in command.params]
+        assert len(names) == len(set(names)), name
+    pipeline = _wrap(FederatedXGBClassifier(min_category_count=3), {"scale": "standard"})
+    assert pipeline.min_category_count == pipeline.estimator.min_category_count == 3
 
 
 @pytest.mark.parametrize("name", protocols())

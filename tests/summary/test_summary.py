@@ -297,6 +297,26 @@ def test_too_many_categories():
         FederatedSummary(max_categories=5).fit([many[:3], many[3:]])
 
 
+def test_a_client_with_which_there_are_too_many_categories_leaves():
+    """Of 3 allowed categories, A and C have 2. With 2 others at B there are 4."""
+    parts = {"A": [["f"], ["m"]], "B": [["x"], ["y"], ["m"]], "C": [["f"], ["m"]]}
+    summary = FederatedSummary(max_categories=3)
+    model = summary.fit(Recorder(clients(**parts)), min_clients=2)
+    assert model.ledger_.lost == {"B": "InvalidReply at CountCategories, step 2"}
+    assert model.categories_["0"].to_dict() == {"f": 2, "m": 2}
+    with pytest.raises(Disagreement, match="at most max_categories=3 categories, got 4"):
+        summary.fit(Recorder(clients(**parts)))
+
+
+def test_too_many_categories_without_a_single_cause():
+    """Without B, or without C, there would be 3 categories: nobody is expelled."""
+    parts = {"A": [["f"]], "B": [["x"], ["f"], ["y"]], "C": [["f"], ["z"]]}
+    summary = FederatedSummary(max_categories=3)
+    with pytest.raises(Disagreement, match="at most max_categories=3 categories, got 4") as raised:
+        summary.fit(Recorder(clients(**parts)), min_clients=1)
+    assert raised.value.minority == []
+
+
 def result(model):
     return model.to_frame().to_csv(), str(model.model_)
 

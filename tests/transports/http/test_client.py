@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import httpx
@@ -206,3 +207,28 @@ def test_servers_that_are_not_of_fedlib(response, message):
         pytest.raises(JoinError, match=message),
     ):
         ClientLoop(link, Client(), None, 0).run()
+
+
+def test_pauses_grow_and_are_random(monkeypatch):
+    """Many clients of a server that was stopped do not call at the same time."""
+
+    def pauses():
+        taken = []
+        clock = SimpleNamespace(monotonic=lambda: sum(taken), sleep=taken.append)
+        monkeypatch.setattr("fedlib.transports.http.client.time", clock)
+        with (
+            httpx.Client(base_url="http://test", transport=httpx.MockTransport(refuse)) as link,
+            pytest.raises(Unreachable, match="/join: no answer"),
+        ):
+            ClientLoop(link, Client(), None, 30).run()
+        return taken
+
+    def refuse(call):
+        raise httpx.ConnectError("refused")
+
+    first, second = pauses(), pauses()
+    longest = [0.2, 0.4, 0.8, 1.6, *[2.0] * len(first)]
+    for pause, whole in zip(first, longest, strict=False):
+        assert whole / 2 <= pause <= whole
+    assert 30 <= sum(first) <= 32  # the patience, and the last pause
+    assert first != second
