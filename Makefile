@@ -11,7 +11,7 @@ OLDEST    := _build/oldest
 VALIDATORS := _build/validators
 FUZZ      := _build/fuzz
 # All tests but the long ones, which have targets of their own.
-QUICK     := not book and not chaos and not flower and not liars and not load and not soak
+QUICK     := not book and not chaos and not dask and not flower and not liars and not load and not soak
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 DOIT      := $(BIN)/python -m doit run --parallel-type thread --process $(JOBS) --continue
 PIP       := $(BIN)/python -m pip install --quiet --disable-pip-version-check

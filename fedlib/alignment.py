@@ -28,7 +28,7 @@ from fedlib.agreement import agree, require_all
 from fedlib.federated import Federated
 from fedlib.messages import Array, Done, Message, MessageError, decode
 from fedlib.protocol import Client, Flow, LostState, Transport, handles
-from fedlib.validation import check_ids, check_key
+from fedlib.validation import check_every_client_stays, check_ids, check_key
 from fedlib.wrapping import WrappingClient
 
 __all__ = [
@@ -425,13 +425,7 @@ class AlignedRows(Federated):
             When a client failed.
         """
         n_clients = len(parts.clients if isinstance(parts, Transport) else parts)
-        if passive:
-            raise ValueError(f"passive must be empty, since every client is needed; got {passive}")
-        if min_clients not in (None, n_clients):
-            raise ValueError(
-                f"min_clients must be {n_clients}, the number of clients, since every client is"
-                f" needed; got {min_clients}"
-            )
+        check_every_client_stays(n_clients, passive, min_clients)
         if isinstance(parts, Transport):
             if ids is not None or key is not None:
                 raise ValueError(
@@ -444,11 +438,11 @@ class AlignedRows(Federated):
         key = KEY_IN_PROCESS if key is None else key
         return self._fit(parts, options=[{"ids": one, "key": key} for one in ids], journal=journal)
 
-    def _make_clients(
-        self, parts: Sequence[Any], options: Sequence[dict[str, Any]], passive: Collection[int]
-    ) -> dict[str, Client]:
-        wrapped = [{**one, "client_class": self.estimator.client_class} for one in options]
-        return super()._make_clients(parts, wrapped, passive)
+    def _client_factory(
+        self, options: Sequence[dict[str, Any]]
+    ) -> tuple[type[Any], Sequence[dict[str, Any]]]:
+        wrapped = {"client_class": self.estimator.client_class}
+        return self.client_class, [{**one, **wrapped} for one in options]
 
     def _check_clients(self, clients: Mapping[str, Client]) -> None:
         """Accept all clients: only the flow can compare them."""

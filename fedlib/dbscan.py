@@ -239,6 +239,7 @@ class _Index(NamedTuple):
     start: Ints  # (n_cells + 1,) where the points of each cell begin
     find_near: Callable[[Ints, bool, Ints, Ints], int]  # (cells, later, near_start, near)
     max_ranges: int  # of near cells that one cell can have
+    leaves: tuple[kd_tree.KDTree, kd_tree.Leaves] | None = None  # the cells, if they are a tree's
 
 
 def _index_by_grid(X: Floats, eps: float) -> _Index | None:
@@ -290,7 +291,7 @@ def _index_by_tree(X: Floats, squared_radii: Floats) -> _Index:
     def find_near(cells: Ints, later: bool, near_start: Ints, near: Ints) -> int:
         return kd_tree.find_near_leaves(tree, leaves, cells, later, near_start, near)
 
-    return _Index(tree.order, leaves.start, find_near, len(leaves.node))
+    return _Index(tree.order, leaves.start, find_near, len(leaves.node), (tree, leaves))
 
 
 class _Clustering:
@@ -352,13 +353,21 @@ class _Clustering:
 
     def _find_core(self, first: int, stop: int) -> None:
         dense = density.find_dense(self.cells, first, stop, self.min_samples)
-        for block in self._blocks(first + np.flatnonzero(~dense)):
+        wanted = first + np.flatnonzero(~dense)
+        if self.index.leaves is not None and self.cells.weights.size == 0:
+            density.find_core_by_tree(wanted, self.cells, *self.index.leaves, self.min_samples)
+            return
+        for block in self._blocks(wanted):
             density.find_core(block, self.cells, self.min_samples)
 
     def _join_cells(self, first: int, stop: int) -> None:
         self._join(first + np.flatnonzero(self.cells.n_core[first:stop]), stop)
 
     def _join(self, cells: Ints, stop: int) -> None:
+        if self.index.leaves is not None:
+            leaves = self.index.leaves
+            density.join_leaves(cells, self.cells, *leaves, stop, self.parent, self.crossing)
+            return
         for block in self._blocks(cells, later=True):
             density.join_cells(block, self.cells, stop, self.parent, self.crossing)
 

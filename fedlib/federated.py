@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Collection, Iterable, Sequence
 from importlib import import_module
@@ -12,14 +13,14 @@ from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 
 from fedlib.agreement import agree_on_features
 from fedlib.journal import Journal
 from fedlib.ledger import Ledger
-from fedlib.protocol import Client, Flow, Transport, run
+from fedlib.protocol import Client, Flow, Host, Transport, run
 from fedlib.transports.in_process import InProcess
 from fedlib.validation import check_points, feature_names
 
@@ -86,7 +87,7 @@ class Federated(BaseEstimator):
             transport to clients that hold their data.
         passive : collection of int, default=()
             The numbers of the parts whose clients receive the result but share nothing. Over a
-            transport, each client decides this itself.
+            transport to other sites, each client decides this itself.
         min_clients : int, optional
             The number of clients that must remain to the end; by default all.
         journal : path, optional
@@ -99,7 +100,7 @@ class Federated(BaseEstimator):
         -------
         self
             With ``ledger_``. If a list was given, also with ``labels_``: a list with one array per
-            client, None for a client that was lost.
+            client, None for a client that was lost. On Dask, ``labels_`` is a Dask Series or Array.
 
         Raises
         ------
@@ -159,7 +160,12 @@ class Federated(BaseEstimator):
         transport: Transport
         if isinstance(parts, Transport):
             transport = parts
-            if passive:
+            if isinstance(transport, Host):
+                given = options or seeded._client_options(len(transport.clients))
+                transport.create_clients(
+                    *seeded._client_factory(given), _numbers_within(passive, transport.clients)
+                )
+            elif passive:
                 raise ValueError(
                     "passive applies to a list of parts; over a transport, a client joins as"
                     f" passive; got {passive!r}"
@@ -178,7 +184,33 @@ class Federated(BaseEstimator):
         self._set_model(model)
         if clients is not None:
             self._set_labels(clients)
+        elif isinstance(transport, Host):
+            self._set_labels_on(transport)
         return self
+
+    def _set_labels_on(self, transport: Host) -> None:
+        """Set the labels of clients that are elsewhere, if the protocol has labels."""
+        if hasattr(self, "labels_"):  # the model contains them
+            return
+        self._set_labels({})
+        if hasattr(self, "labels_"):
+            del self.labels_
+            reader = copy.deepcopy(self)  # it is sent to the workers
+            reader.ledger_ = Ledger()
+            self.labels_ = transport.labels(reader._read_labels, self.ledger_.lost)
+
+    def _read_labels(self, client: Client) -> NDArray[Any]:
+        """Return the labels of the rows of one client."""
+        reader = copy.copy(self)
+        reader._set_labels({"": client})
+        labels: NDArray[Any] = reader.labels_[0]
+        return labels
+
+    def _client_factory(
+        self, options: Sequence[dict[str, Any]]
+    ) -> tuple[type[Any], Sequence[dict[str, Any]]]:
+        """Return the class of the clients and all arguments of each, except its data."""
+        return self.client_class, options
 
     def _client_options(self, n_parts: int) -> Sequence[dict[str, Any]]:
         """Return further arguments of the client of each part."""
@@ -187,15 +219,12 @@ class Federated(BaseEstimator):
     def _make_clients(
         self, parts: Sequence[Any], options: Sequence[dict[str, Any]], passive: Collection[int]
     ) -> dict[str, Client]:
-        numbers = _part_numbers(passive)
-        if unknown := sorted(numbers - set(range(len(parts)))):
-            raise ValueError(
-                f"passive must contain numbers of parts, 0..{len(parts) - 1}; got {unknown}"
-            )
+        numbers = _numbers_within(passive, parts)
+        client_class, options = self._client_factory(options)
         clients: dict[str, Client] = {}
         for i, (part, arguments) in enumerate(zip(parts, options, strict=True)):
             try:
-                clients[str(i)] = client = self.client_class(part, **arguments)
+                clients[str(i)] = client = client_class(part, **arguments)
             except (TypeError, ValueError) as error:
                 raise ValueError(f"parts[{i}]: {error}") from error
             client.passive = i in numbers
@@ -268,9 +297,13 @@ def protocols() -> dict[str, type[Federated]]:
     return dict(sorted(by_name.items()))
 
 
-def _part_numbers(passive: Collection[int]) -> set[int]:
+def _numbers_within(passive: Collection[int], parts: Sequence[Any]) -> set[int]:
     """Return the numbers of the passive parts; refuse a mask, which would name other parts."""
     numbers = list(passive) if isinstance(passive, Iterable) else [None]
     if not all(isinstance(i, Integral) and not isinstance(i, bool | np.bool_) for i in numbers):
         raise ValueError(f"passive must be a collection of numbers of parts; got {passive!r}")
+    if unknown := sorted(set(numbers) - set(range(len(parts)))):
+        raise ValueError(
+            f"passive must contain numbers of parts, 0..{len(parts) - 1}; got {unknown}"
+        )
     return set(map(int, numbers))

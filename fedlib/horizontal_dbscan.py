@@ -72,6 +72,19 @@ class CellCounts(Message):
         """The number of columns of ``cells``."""
         return int(self.cells.shape[1])
 
+    @staticmethod
+    def combine(replies: Sequence[CellCounts]) -> CellCounts:
+        """Return the sum of the counts of several clients, which is exact.
+
+        Raises
+        ------
+        ValueError
+            When the clients disagree on the number of features or on their names.
+        """
+        numbered = {str(i): reply for i, reply in enumerate(replies)}
+        features = next((reply.features for reply in replies if reply.features), ())
+        return CellCounts(*sum_cells(numbered), features)
+
 
 class CountCells(Message):
     """Count your points in each cell of the grid."""
@@ -185,11 +198,12 @@ def horizontal_dbscan(
 
 def with_too_many_cells(replies: Replies, max_cells: int | None) -> dict[str, str]:
     """Return the reason to exclude each client that reported more than ``max_cells`` cells."""
-    limit = np.inf if max_cells is None else max_cells
+    if max_cells is None:
+        return {}
     return {
         name: f"CellCounts.cells must have at most max_cells={max_cells} rows, got {n_cells}"
         for name, reply in replies.items()
-        if (n_cells := len(reply.cells)) > limit
+        if (n_cells := len(reply.cells)) > max_cells * replies.n_clients(name)
     }
 
 
@@ -213,6 +227,7 @@ class HorizontalDBSCANClient(PointsClient):
     """A client that holds points; for the parameters see `PointsClient`."""
 
     omissible = (CellCounts,)
+    combinable = (CellCounts,)
 
     @handles(CountCells)
     def count_cells(self, request: CountCells) -> CellCounts:
@@ -255,7 +270,7 @@ class HorizontalDBSCAN(Federated):
     max_cells : int, default=None
         The maximum number of cells that one client may report, at least 1. A client that reports
         more leaves the run. It protects the memory of the server, which needs about 500 bytes per
-        cell. By default there is no limit.
+        cell. A combined reply may have as many cells per client. By default there is no limit.
     random_state : int, RandomState or None, default=None
         Determines the order in which ``border="absorb"`` visits the cells.
 

@@ -104,6 +104,18 @@ class Durable(Protocol):
         ...
 
 
+@runtime_checkable
+class Replaying(Protocol):
+    """A transport that restores the states of its clients by repeating requests.
+
+    Its ``states`` are empty, because they would fill the journal; only their names count.
+    """
+
+    def repeat(self, requests: Mapping[str, bytes]) -> None:
+        """Note requests that the clients have answered and that have changed their states."""
+        ...
+
+
 class Journal:
     """The journal of one run, opened for it.
 
@@ -189,7 +201,7 @@ class Journal:
         """
         if not isinstance(transport, Durable):
             raise ValueError(
-                "journal needs a transport that can continue a run, in process or over HTTP; got a"
+                "journal needs a transport that can continue a run: InProcess, HTTP or Dask; got a"
                 f" {type(transport).__name__}"
             )
         transport.journaled = True
@@ -231,6 +243,8 @@ class Journal:
             replies = {name: received[name] for name in requests if name in received}
             answered = Answered(step, replies, self._changed(transport.states(list(requests))))
             self._append(answered, sync=True)
+        elif isinstance(transport, Replaying):
+            transport.repeat({name: requests[name] for name in answered.states})
         self._place.states |= answered.states
         for name in requests:
             self._place.numbers[name] += 1

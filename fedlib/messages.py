@@ -39,6 +39,7 @@ import numpy as np
 
 __all__ = [
     "Array",
+    "Combined",
     "Declined",
     "Done",
     "Failure",
@@ -163,6 +164,12 @@ class Message(
         known how many. A site with a minimum count does not send such a reply.
     extremes : bool, default=False
         For a reply, whether it contains the smallest or the largest value of a feature.
+    combine : callable, default=None
+        For a reply, a function that takes the replies of several clients to one request, in the
+        order of the clients, and returns one reply of this class that stands for all of them. It
+        raises ValueError when they do not fit together. A transport may combine replies before the
+        server reads them, if the client's class lists them in ``combinable``. Define it as a static
+        method, for sums of whole numbers; a sum of floats depends on how the replies are grouped.
 
     Raises
     ------
@@ -186,6 +193,7 @@ class Message(
     asks_for_data: ClassVar[bool] = True
     row_counts: ClassVar[tuple[str, ...] | None] = None
     extremes: ClassVar[bool] = False
+    combine: ClassVar[Any] = None
 
     def __init_subclass__(cls, **config: Any) -> None:
         super().__init_subclass__(**config)
@@ -360,6 +368,16 @@ class Declined(Message):
 
     discloses = "nothing"
     rule: Annotated[str, msgspec.Meta(pattern=r"^[a-z_]{0,32}\Z", max_length=32)] = ""
+
+
+class Combined(Message):
+    """Stands for a reply that the transport has added to the reply of another client.
+
+    Only a transport that combines replies creates it, see `Message`.
+    """
+
+    discloses = "nothing by itself: it is part of a combined reply"
+    into: Annotated[str, msgspec.Meta(max_length=2**16)]
 
 
 # Empty when the features have no names.

@@ -32,13 +32,22 @@ from numpy.typing import NDArray
 
 from fedlib.journal import Journal
 from fedlib.ledger import SERVER, Ledger
-from fedlib.messages import Declined, Failure, Message, MessageError, decode, encode
+from fedlib.messages import (
+    Combined,
+    Declined,
+    Failure,
+    Message,
+    MessageError,
+    decode,
+    encode,
+)
 from fedlib.texts import printable
 from fedlib.threads import one_thread
 
 __all__ = [
     "Client",
     "Flow",
+    "Host",
     "LostState",
     "Reject",
     "Replies",
@@ -85,6 +94,32 @@ class Transport(Protocol):
         ...
 
 
+@runtime_checkable
+class Host(Transport, Protocol):
+    """A transport that has the data of all clients within reach and creates the clients itself.
+
+    Attributes
+    ----------
+    combines : bool
+        Whether it may combine replies (`Message.combine`).
+    """
+
+    combines: bool
+
+    def create_clients(
+        self,
+        client_class: type[Client],
+        options: Sequence[Mapping[str, Any]],
+        passive: Collection[int],
+    ) -> None:
+        """Create the clients of a new run, with these options for each, where the data are."""
+        ...
+
+    def labels(self, read: Callable[[Any], NDArray[Any]], lost: Collection[str]) -> Any:
+        """Return the labels of all rows; ``read`` returns those of one client after the run."""
+        ...
+
+
 class Replies(Mapping[str, Any]):
     """The replies of one step, by client, in the transport's order.
 
@@ -96,6 +131,9 @@ class Replies(Mapping[str, Any]):
         The clients that declined in this step.
     lost : sequence of str
         The clients that have left the run so far.
+    combined : mapping of str to str
+        The clients whose replies the transport has combined with those of others. For each, the
+        client that has the combined reply.
     """
 
     def __init__(
@@ -103,10 +141,12 @@ class Replies(Mapping[str, Any]):
         replies: Mapping[str, Any],
         declined: Sequence[str] = (),
         lost: Sequence[str] = (),
+        combined: Mapping[str, str] | None = None,
     ):
         self._replies = dict(replies)
         self.declined = list(declined)
         self.lost = list(lost)
+        self.combined = dict(combined or {})
 
     def __getitem__(self, client: str) -> Any:
         return self._replies[client]
@@ -123,7 +163,12 @@ class Replies(Mapping[str, Any]):
     def without(self, clients: Collection[str], lost: Sequence[str]) -> Replies:
         """Return the replies of the other clients; ``lost`` are the clients lost so far."""
         kept = {name: reply for name, reply in self.items() if name not in clients}
-        return Replies(kept, self.declined, lost)
+        combined = {name: into for name, into in self.combined.items() if into not in clients}
+        return Replies(kept, self.declined, lost, combined)
+
+    def n_clients(self, client: str) -> int:
+        """Return the number of clients whose data the reply of this client contains."""
+        return 1 + list(self.combined.values()).count(client)
 
 
 @dataclass(frozen=True)
@@ -197,6 +242,8 @@ class Client:
         The number of clients of the run, as the server reports it; None if it does not.
     omissible : tuple of message classes
         The replies from which groups of few rows may be left out; see `fedlib.policy`.
+    combinable : tuple of message classes
+        The replies that a transport may combine, because the server only needs their sum.
     """
 
     X: Any
@@ -205,6 +252,7 @@ class Client:
     name = ""
     n_clients: int | None = None
     omissible: tuple[type[Message], ...] = ()
+    combinable: ClassVar[tuple[type[Message], ...]] = ()
     state: Any = None
     handlers: ClassVar[dict[type[Message], str]] = {}
 
@@ -362,8 +410,8 @@ def run(
             return model
         lost_before = dict(ledger.lost)
         if isinstance(asked, Reject):
-            _reject(asked, step, requests, ledger)
-            replies = Replies({}, replies.declined, list(ledger.lost))
+            _reject(asked, step, requests, replies.combined, ledger)
+            replies = Replies({}, replies.declined, list(ledger.lost), replies.combined)
         else:
             step += 1
             present = [name for name in names if name not in ledger.lost]
@@ -382,9 +430,20 @@ def run(
             resume = partial(flow.throw, _describe(error, ledger.lost, transport.errors))
 
 
-def _reject(rejected: Reject, step: int, requests: Mapping[str, Message], ledger: Ledger) -> None:
-    """Record that clients leave the run because of their last replies."""
-    for name, reason in rejected.reasons.items():
+def _reject(
+    rejected: Reject,
+    step: int,
+    requests: Mapping[str, Message],
+    combined: Mapping[str, str],
+    ledger: Ledger,
+) -> None:
+    """Record that clients leave the run because of their last replies.
+
+    With a combined reply, all clients leave whose data it contains.
+    """
+    reasons = dict(rejected.reasons)
+    reasons |= {name: reasons[into] for name, into in combined.items() if into in reasons}
+    for name, reason in reasons.items():
         request = type(requests[name]).__name__
         logger.warning(REJECTED, name, request, printable(reason))
         ledger.lost[name] = f"InvalidReply at {request}, step {step}"
@@ -444,9 +503,14 @@ def _exchange(
         received = journal.exchange(transport, step, sent, ledger)
     replies: dict[str, Any] = {}
     declined: list[str] = []
+    combined: dict[str, str] = {}
+    combines = getattr(transport, "combines", False)
     for name, request in requests.items():
         data = received.get(name, b"")
-        reply, accepted = _read(name, data, request)
+        reply, accepted = _read(name, data, request, combines)
+        if isinstance(reply, Combined) and reply.into not in replies:
+            logger.warning(REJECTED, name, type(request).__name__, "no combined reply contains it")
+            reply = Failure("InvalidReply")
         ledger.record(step, name, SERVER, reply, len(data))
         if isinstance(reply, Failure):
             ledger.lost[name] = f"{reply.error} at {type(request).__name__}, step {step}"
@@ -459,23 +523,26 @@ def _exchange(
             else:
                 declined.append(name)
         else:
-            replies[name] = accepted
+            if isinstance(reply, Combined):
+                combined[name] = reply.into
+            else:
+                replies[name] = accepted
             if request.asks_for_data:
                 shared.add(name)
-    return Replies(replies, declined, list(ledger.lost))
+    return Replies(replies, declined, list(ledger.lost), combined)
 
 
-def _read(name: str, data: bytes, request: Message) -> tuple[Message, Any]:
+def _read(name: str, data: bytes, request: Message, combines: bool = False) -> tuple[Message, Any]:
     """Return a client's reply, and the value that the flow receives for it.
 
     A reply that does not fit its request becomes ``Failure("InvalidReply")``; the reason stays in
-    the server's log.
+    the server's log. `Combined` is accepted only if the transport ``combines`` replies.
     """
     if not data:
         return Failure("Lost"), None
     try:
-        may_decline = (Declined,) if request.asks_for_data else ()
-        reply = decode(data, request.reply, *may_decline, Failure)
+        others = (Declined,) * request.asks_for_data + (Combined,) * combines
+        reply = decode(data, request.reply, *others, Failure)
         accepted = request.accept(reply) if isinstance(reply, request.reply) else None
     except MessageError as error:
         logger.warning(REJECTED, name, type(request).__name__, printable(str(error)))

@@ -6,7 +6,7 @@ tests each of them. They declare the parameter constraints of the estimators, as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ __all__ = [
     "Interval",
     "InvalidParameterError",
     "StrOptions",
+    "check_every_client_stays",
     "check_ids",
     "check_key",
     "check_option",
@@ -165,3 +166,26 @@ def check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}")
+
+
+def check_every_client_stays(
+    n_clients: int, passive: Collection[int], min_clients: int | None
+) -> None:
+    """Raise ValueError when the arguments of ``fit`` let a client be passive or leave the run.
+
+    Call it in the ``fit`` of a protocol that needs every client.
+
+    Examples
+    --------
+    >>> check_every_client_stays(3, passive=(), min_clients=2)
+    Traceback (most recent call last):
+    ...
+    ValueError: min_clients must be 3, the number of clients, since every client is needed; got 2
+    """
+    if passive:
+        raise ValueError(f"passive must be empty, since every client is needed; got {passive}")
+    if min_clients not in (None, n_clients):
+        raise ValueError(
+            f"min_clients must be {n_clients}, the number of clients, since every client is"
+            f" needed; got {min_clients}"
+        )

@@ -36,7 +36,13 @@ from fedlib.kernels import neighbours as kernels
 from fedlib.kernels.grid import adjacent_pairs, group_points
 from fedlib.messages import Array, Done, Labels, Message, MessageError
 from fedlib.protocol import Client, Flow, Replies, Transport, handles
-from fedlib.validation import Interval, check_ids, check_key, check_points
+from fedlib.validation import (
+    Interval,
+    check_every_client_stays,
+    check_ids,
+    check_key,
+    check_points,
+)
 
 __all__ = [
     "AssignLabels",
@@ -456,13 +462,7 @@ class VerticalDBSCAN(Federated):
             When a client failed, or its reply is not a valid block of the requested rows.
         """
         n_clients = len(parts.clients if isinstance(parts, Transport) else parts)
-        if passive:
-            raise ValueError(f"passive must be empty, since every client is needed; got {passive}")
-        if min_clients not in (None, n_clients):
-            raise ValueError(
-                f"min_clients must be {n_clients}, the number of clients, since every client is"
-                f" needed; got {min_clients}"
-            )
+        check_every_client_stays(n_clients, passive, min_clients)
         if ids is None:
             return super().fit(parts, journal=journal)
         if isinstance(parts, Transport):

@@ -10,6 +10,7 @@ from itertools import product
 
 import numpy as np
 import pandas as pd
+from scipy.special import expit
 from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
 
@@ -17,20 +18,31 @@ from fedlib import (
     DBDC,
     PPDBDC,
     SDBDC,
+    AlignedRows,
     ApproximateDBSCAN,
+    DensitySuggestion,
+    FederatedClusteringScore,
+    FederatedEvaluation,
     FederatedGaussianMixture,
     FederatedKMeans,
+    FederatedPipeline,
+    FederatedSummary,
     FederatedXGBClassifier,
+    FederatedXGBRegressor,
     GaussianMixtureDBSCAN,
+    GaussianMixtureSelection,
     HorizontalDBSCAN,
+    KMeansSelection,
     VerticalDBSCAN,
 )
-from fedlib.federated import protocols
+from fedlib.files import Table
 from fedlib.ledger import SERVER
 from fedlib.messages import Failure, Labels, Message, encode
 from fedlib.protocol import Client, TooFewClients, serve
+from fedlib.site import make_client as make_site
 from fedlib.transports.http.limits import Limits
 from fedlib.transports.http.sessions import RefusedCall, Reply, Sessions
+from fedlib.vertical_dbscan import VerticalDBSCANClient
 
 CLIENTS = ("A", "B", "C")
 # What happens to the reply of one client.
@@ -49,7 +61,8 @@ HARMLESS = ("another number", "twice")
 DENSITY = {"eps": 1.0, "min_samples": 3}
 TREES = {"n_trees": 1, "max_depth": 2, "min_child_weight": 0.1, "tol": None}
 MIXTURE = {"max_rounds": 2, "tol": 0, "random_state": 0}
-PROTOCOLS = {
+# Protocols that label the rows of the clients.
+LABELLING = {
     "HorizontalDBSCAN": HorizontalDBSCAN(0.5, 3),
     "ApproximateDBSCAN": ApproximateDBSCAN(**DENSITY, rho=0.5),
     "VerticalDBSCAN": VerticalDBSCAN(**DENSITY),
@@ -69,6 +82,19 @@ PROTOCOLS = {
         **TREES, method="histogram", max_bin=4
     ),
 }
+PROTOCOLS = {
+    **LABELLING,
+    "FederatedXGBRegressor": FederatedXGBRegressor(**TREES, max_bin=4),
+    "AlignedRows": AlignedRows(VerticalDBSCAN(**DENSITY)),
+    "FederatedPipeline": FederatedPipeline(FederatedKMeans(2, random_state=0), scale="standard"),
+    "FederatedSummary": FederatedSummary(quantiles=[0.5], rank_error=0.5, n_bins=2),
+    "DensitySuggestion": DensitySuggestion(2, tolerance=0.8),
+    "KMeansSelection": KMeansSelection(2, n_init=1, max_iter=1, random_state=0),
+    "GaussianMixtureSelection": GaussianMixtureSelection(2, **MIXTURE),
+    "FederatedClusteringScore": FederatedClusteringScore(),
+    "FederatedEvaluation": FederatedEvaluation(n_bins=4, n_groups=2),
+}
+NEED_ALL = ("AlignedRows", "VerticalDBSCAN")  # each client holds other features
 
 
 def make_parts(seed: int = 0) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -81,10 +107,12 @@ def make_parts(seed: int = 0) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 def make_client(estimator, X, y) -> Client:
     """Return a client of the estimator's protocol."""
-    client_class = protocols()[estimator.name].client_class
-    if estimator.name == "xgboost":
-        return client_class((X, y))
-    return client_class(X, **({"random_state": 0} if estimator.name == "ppdbdc" else {}))
+    if estimator.name == "evaluation":
+        X = expit(X[:, :1])
+    if estimator.name.startswith("aligned/"):
+        return estimator.client_class(X, VerticalDBSCANClient, range(len(X)), bytes(32))
+    options = {"random_state": 0} if estimator.name == "ppdbdc" else {}
+    return make_site(estimator.name, Table(X, y), options)
 
 
 class FaultyTransport:
@@ -200,7 +228,8 @@ def same(first: object, second: object) -> bool:
         return first == second
     if isinstance(first, list | tuple):
         return len(first) == len(second) and all(map(same, first, second))
-    return bool(np.array_equal(first, second))
+    floats = isinstance(first, np.ndarray) and first.dtype.kind == "f"
+    return bool(np.array_equal(first, second, equal_nan=floats))
 
 
 def outcomes(
@@ -229,7 +258,7 @@ def outcomes(
     parts, rows = make_parts(), []
     for name in names:
         estimator = PROTOCOLS[name]
-        enough = 3 if name == "VerticalDBSCAN" else 2  # every client holds other features
+        enough = 3 if name in NEED_ALL else 2
         undisturbed = fit(estimator, parts, 3)
         asked = {
             (entry.step, entry.message, entry.receiver)
@@ -271,7 +300,7 @@ def invented(name: str) -> tuple[np.ndarray, np.ndarray]:
     return chain, np.zeros(len(chain), int)
 
 
-def damage(names=tuple(PROTOCOLS)) -> pd.DataFrame:
+def damage(names=tuple(LABELLING)) -> pd.DataFrame:
     """Return how well the honest clients' rows are labelled with one client that invents data.
 
     Returns

@@ -157,6 +157,24 @@ def test_searches_agree_with_all_distances(problem, other, data):
     np.testing.assert_array_equal(nearest_within(X, Y, np.inf), squared.argmin(axis=1))
 
 
+@pytest.mark.parametrize("n_jobs", [1, 2, 5])
+def test_many_leaves_in_five_dimensions(n_jobs):
+    """Clouds, bridges between some of them, and noise: buckets of leaves in one and several sets."""
+    rng = np.random.default_rng(1)
+    centres = rng.random((12, 5))
+    clouds = np.repeat(centres, 150, axis=0) + rng.normal(size=(1800, 5)) * 0.03
+    steps = np.linspace(0, 1, 200)[:, None]
+    bridges = [a * steps + b * (1 - steps) for a, b in zip(centres[:4], centres[4:8], strict=True)]
+    X = rng.permutation(np.concatenate([clouds, *bridges, rng.random((600, 5))]))
+    model = DBSCAN(eps=0.06, min_samples=5).fit(X)
+    labels, core = cluster(X, 0.06, 5, n_jobs=n_jobs)
+    assert np.flatnonzero(core).tolist() == model.core_sample_indices_.tolist()
+    assert labels[core].tolist() == model.labels_[core].tolist()
+    assert ((labels < 0) == (model.labels_ < 0)).all()
+    assert 4 <= labels.max() < 12
+    assert 0.1 < np.mean(labels < 0) < 0.5
+
+
 def test_no_points_and_one_point():
     labels, core = cluster(np.empty((0, 3)), 1, 1)
     assert labels.shape == core.shape == (0,)

@@ -71,6 +71,10 @@ FRAMEWORKS = {
     "httptools": "fedlib.transports.http",
     "httpx": "fedlib.transports.http",
     "click": "fedlib.cli",
+    "dask": "fedlib.transports.dask",
+    "distributed": "fedlib.transports.dask",
+    "cryptography": "fedlib.secure",
+    "Crypto": "fedlib.secure",
 }
 
 each_module = pytest.mark.parametrize("module", MODULES)

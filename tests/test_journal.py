@@ -329,7 +329,7 @@ def test_another_file_is_not_overwritten(tmp_path):
 
 
 def test_a_transport_that_cannot_continue(tmp_path):
-    with pytest.raises(ValueError, match="in process or over HTTP; got a Recorder"):
+    with pytest.raises(ValueError, match="InProcess, HTTP or Dask; got a Recorder"):
         run(adding(2), Recorder({"A": Adder()}), journal=tmp_path / "run.journal")
 
 

@@ -11,6 +11,7 @@ import typing
 
 import msgspec
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -106,6 +107,7 @@ ESTIMATORS = {
     "xgb-regressor, Poisson": FederatedXGBRegressor(
         **TREES, objective="count:poisson", method="union"
     ),
+    "xgb-regressor, categories": FederatedXGBRegressor(**TREES, max_bin=8, max_cat_to_onehot=2),
     "clustering score": FederatedClusteringScore(),
     "evaluation": FederatedEvaluation(n_bins=9, n_groups=3),
 }
@@ -225,6 +227,8 @@ def altered(hint, honest):
         if args[0] is not str:
             lists |= st.lists(TEXTS, max_size=4)
         return lists | st.permutations(honest).map(list)
+    if bare is bytes:
+        return st.binary(max_size=3) | st.just(bytes(reversed(honest)))
     if bare is str:
         return TEXTS | st.just("0" * 64)
     raise NotImplementedError(f"a field of {hint}")
@@ -257,6 +261,9 @@ def random_reply(draw, reply):
 def make_client(estimator, name):
     if estimator.name == "xgboost":
         return BoostingClient((POINTS[name], CLASSES))
+    if estimator.name == "xgb-regressor" and estimator.max_cat_to_onehot == 2:
+        towns = pd.DataFrame(POINTS[name]).assign(town=["a", "b", "c", "a", "d", "b", None] * 2)
+        return RegressionClient((towns, np.abs(POINTS[name][:, 0])))
     if estimator.name == "xgb-regressor":
         return RegressionClient((POINTS[name], np.abs(POINTS[name][:, 0])))
     if estimator.name == "clustering-score":

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from fedlib.boosting.data import check_rows
+from fedlib.boosting.categories import read_table
 from fedlib.boosting.export import from_booster, to_booster
 from fedlib.boosting.growers import Settings
 from fedlib.boosting.objectives import OBJECTIVES
@@ -33,6 +33,8 @@ HISTOGRAM_ONLY: dict[str, Any] = {
     "monotone_constraints": None,
     "grow_policy": "depthwise",
     "max_leaves": 0,
+    "max_cat_to_onehot": 4,
+    "max_cat_threshold": 64,
     "histograms": "dense",
 }  # with their defaults
 METRICS_OF = {
@@ -68,6 +70,9 @@ class Boosted(Federated):
         "monotone_constraints": ["array-like", None],
         "grow_policy": [StrOptions({"depthwise", "lossguide"})],
         "max_leaves": [Interval(Integral, 0, 2**20, closed="both")],
+        "max_cat_to_onehot": [Interval(Integral, 1, 2**31 - 1, closed="both")],
+        "max_cat_threshold": [Interval(Integral, 1, 2**31 - 1, closed="both")],
+        "min_category_count": [Interval(Integral, 1, 2**40, closed="both")],
         "histograms": [StrOptions({"dense", "packed"})],
         "validation_fraction": [Interval(Real, 0, 1, closed="left")],
         "eval_metric": [StrOptions(set(METRICS)), list, None],
@@ -95,6 +100,9 @@ class Boosted(Federated):
     monotone_constraints: Any
     grow_policy: Literal["depthwise", "lossguide"]
     max_leaves: int
+    max_cat_to_onehot: int
+    max_cat_threshold: int
+    min_category_count: int
     histograms: Literal["dense", "packed"]
     validation_fraction: float
     eval_metric: str | list[str] | None
@@ -146,6 +154,9 @@ class Boosted(Federated):
                 "monotone_constraints": self._monotone(),
                 "grow_policy": self.grow_policy,
                 "max_leaves": int(self.max_leaves),
+                "max_cat_to_onehot": int(self.max_cat_to_onehot),
+                "max_cat_threshold": int(self.max_cat_threshold),
+                "min_category_count": int(self.min_category_count),
                 "histograms": self.histograms,
                 "validation_fraction": float(self.validation_fraction),
                 "eval_metric": self._metrics(),
@@ -243,7 +254,8 @@ class Boosted(Federated):
         Parameters
         ----------
         booster : xgboost.Booster
-            A model with numerical features and one of this estimator's objectives.
+            A model with one of this estimator's objectives. If it splits categories, it must
+            contain their names, as those trained on a DataFrame do.
         classes : sequence, optional
             The classes that XGBoost's numbers 0, 1, … stand for; by default these numbers.
 
@@ -270,7 +282,9 @@ class Boosted(Federated):
         booster : xgboost.Booster
             For two classes, it predicts the second class's probability. XGBoost accepts no ``[``,
             ``]`` or ``<`` in a feature's name, so these characters become ``(``, ``)`` and ``_``;
-            see its ``feature_names``.
+            see its ``feature_names``. It contains the names of the categories, so it takes a
+            DataFrame with pandas categories. As always in XGBoost, another category is an error
+            there, and goes left as a number.
 
         Raises
         ------
@@ -283,8 +297,10 @@ class Boosted(Federated):
     def _check_rows(self, X: ArrayLike) -> NDArray[np.float32]:
         """Return new rows for the model; raise ValueError when their names differ from fit's."""
         check_is_fitted(self, "model_")
-        rows = check_rows(X)
+        table = read_table(X)
         given, known = feature_names(X), self.model_.features
         if given and known and len(given) == len(known) and given != known:
             raise ValueError(f"X must have the features {list(known)}; got {list(given)}")
-        return rows
+        if table.numbers.shape[1] != self.model_.n_features:
+            return table.numbers  # the model raises the error
+        return table.coded(self.model_.levels)

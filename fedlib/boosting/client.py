@@ -8,16 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.boosting.data import check_classes, check_targets
-from fedlib.boosting.messages import (
+from fedlib.boosting.descriptions import (
     DescribeTargets,
     DescribeTraining,
-    Growing,
-    PredictedTargets,
-    Predictions,
     TargetDescription,
     TrainingDescription,
 )
 from fedlib.boosting.objectives import OBJECTIVES, check_smallest, target_sums
+from fedlib.boosting.states import Growing, PredictedTargets, Predictions
 from fedlib.boosting.tree_client import TreeClient
 from fedlib.protocol import handles
 
@@ -30,13 +28,16 @@ class BoostingClient(TreeClient):
     Parameters
     ----------
     part : tuple (X, y) or (X, y, sample_weight)
-        ``X`` (n_rows, n_features): numbers within ±2**127; NaN is a missing value. There may be no
-        rows, but there must be columns. ``y`` (n_rows,): the classes, text or numbers, or None for
-        a client that stays passive. ``sample_weight`` (n_rows,): at least 0, in sum at most 2**40;
-        by default 1 for each row.
+        ``X`` (n_rows, n_features): numbers within ±2**127; NaN is a missing value. Columns of a
+        DataFrame may be categories or texts. There may be no rows, but there must be columns.
+        ``y`` (n_rows,): the classes, text or numbers, or None for a client that stays passive.
+        ``sample_weight`` (n_rows,): at least 0, in sum at most 2**40; by default 1 for each row.
     learning_rate : float, optional
         The learning rate that this client prefers, above 0 and at most 1; by default the server's.
         The run uses the clients' mean, weighted by their rows.
+    min_category_count : int, default=1
+        The client withholds the names of categories with fewer rows, at least 1. The run may ask
+        for a larger number.
 
     Attributes
     ----------
@@ -74,6 +75,7 @@ class BoostingClient(TreeClient):
             weights=weights.astype(np.float64),
             learning_rate=self._rate(request.learning_rate),
             features=self.features,
+            kinds=self.table.kinds,
         )
 
     def _compute_targets(self, state: Growing) -> NDArray[Any]:
@@ -98,6 +100,8 @@ class RegressionClient(TreeClient):
         As for `BoostingClient`, except for ``y`` (n_rows,): finite numbers within ±2**40.
     learning_rate : float, optional
         The learning rate that this client prefers, above 0 and at most 1; by default the server's.
+    min_category_count : int, default=1
+        As for `BoostingClient`.
 
     Raises
     ------
@@ -133,6 +137,7 @@ class RegressionClient(TreeClient):
             hessian=sums.hessian,
             learning_rate=self._rate(request.learning_rate),
             features=self.features,
+            kinds=self.table.kinds,
         )
 
     def _compute_targets(self, state: Growing) -> NDArray[Any]:

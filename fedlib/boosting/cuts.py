@@ -139,17 +139,27 @@ class Cuts:
         return bins
 
 
-def agree_on_cuts(n_rows: Mapping[str, int], n_features: int, max_bin: int) -> Flow[Cuts]:
+def agree_on_cuts(
+    n_rows: Mapping[str, int],
+    n_features: int,
+    max_bin: int,
+    n_categories: Mapping[int, int] | None = None,
+) -> Flow[Cuts]:
     """Return a flow that agrees on at most ``max_bin`` bins per feature, plus the missing values.
+
+    A feature in ``n_categories`` has as many bins as it has categories; they are not counted.
 
     When a client is lost while the clients count, the count starts again without it. ``n_rows`` are
     the numbers of rows that the clients declared. A client that counts more, or whose counts of the
     finer buckets differ from that of the coarser one, is excluded.
     """
+    categories = n_categories or {}
     while True:
         lost_before: list[str] | None = None
         previous: dict[str, RowsPerBucket] = {}
-        buckets = [_Buckets.whole() for _ in range(n_features)]
+        buckets = [
+            _Buckets.empty() if f in categories else _Buckets.whole() for f in range(n_features)
+        ]
         for depth in DEPTHS:
             chosen = [feature.to_refine(max_bin) for feature in buckets]
             keys = [feature.keys[which] for feature, which in zip(buckets, chosen, strict=True)]
@@ -172,7 +182,14 @@ def agree_on_cuts(n_rows: Mapping[str, int], n_features: int, max_bin: int) -> F
                 for f, (feature, which) in enumerate(zip(buckets, chosen, strict=True))
             ]
         else:
-            return _cuts([feature.thresholds(max_bin) for feature in buckets])
+            return _cuts(
+                [
+                    np.arange(categories[f], dtype=np.float32) + np.float32(0.5)
+                    if f in categories
+                    else feature.thresholds(max_bin)
+                    for f, feature in enumerate(buckets)
+                ]
+            )
 
 
 def _contradictions(
@@ -284,6 +301,11 @@ class _Buckets:
     def whole(cls) -> _Buckets:
         """Return one bucket of all numbers; its count only has to be positive."""
         return cls(0, np.array([0]), np.array([2**32]), np.array([2**40]))
+
+    @classmethod
+    def empty(cls) -> _Buckets:
+        """Return no bucket."""
+        return cls(0, *(np.empty(0, np.int64) for _ in range(3)))
 
     @property
     def keys(self) -> NDArray[np.int64]:

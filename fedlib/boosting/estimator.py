@@ -126,6 +126,14 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         split instead of one per level. ``"histogram"`` only.
     max_leaves : int, default=0
         The maximum number of leaves of a tree, in 0..2**20; 0: no limit. ``"histogram"`` only.
+    max_cat_to_onehot : int, default=4
+        A feature with fewer categories is split into one category and the others, at least 1.
+        ``"histogram"`` only.
+    max_cat_threshold : int, default=64
+        For a feature with more categories, one side of a split has fewer than this number of them,
+        at least 1. ``"histogram"`` only.
+    min_category_count : int, default=1
+        A client withholds the names of categories with fewer rows, at least 1.
     histograms : {"dense", "packed"}, default="dense"
         How histograms travel. ``"packed"`` leaves out empty bins and sends integers as wide as they
         need to be: the same trees for fewer bytes. ``"histogram"`` only.
@@ -209,6 +217,13 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     client with such a feature warns; all clients should then subtract the same number from it. The
     other methods can split between any two values of a client.
 
+    Columns of a DataFrame can be pandas categories or texts, with ``method="histogram"``. The
+    clients count their rows with each category, and the server tells them the categories of all
+    clients; `fedlib.boosting.categories` describes how texts become numbers. Splits are those of
+    XGBoost with ``enable_categorical``. A category that no client has named goes left at every
+    split, as in XGBoost, unless clients withhold rare categories: then it goes where their rows
+    go. Text whose values are all numbers is a feature of numbers.
+
     No method hides classes or rare values from the server, although F states that classes are not
     disclosed: sums over few rows disclose how many belong to each class, and thresholds and counts
     in bins disclose values. A client that sends no feature names is assumed to have the features of
@@ -267,6 +282,9 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         monotone_constraints: Any = None,
         grow_policy: Literal["depthwise", "lossguide"] = "depthwise",
         max_leaves: int = 0,
+        max_cat_to_onehot: int = 4,
+        max_cat_threshold: int = 64,
+        min_category_count: int = 1,
         histograms: Literal["dense", "packed"] = "dense",
         validation_fraction: float = 0.0,
         eval_metric: str | list[str] | None = None,
@@ -297,6 +315,9 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         self.monotone_constraints = monotone_constraints
         self.grow_policy = grow_policy
         self.max_leaves = max_leaves
+        self.max_cat_to_onehot = max_cat_to_onehot
+        self.max_cat_threshold = max_cat_threshold
+        self.min_category_count = min_category_count
         self.histograms = histograms
         self.validation_fraction = validation_fraction
         self.eval_metric = eval_metric
@@ -331,7 +352,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         Parameters
         ----------
         X : array-like (n_rows, n_features)
-            Numbers within ±2**127; NaN is a missing value.
+            Numbers within ±2**127; NaN is a missing value. Text where the model has categories.
 
         Returns
         -------
@@ -352,7 +373,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         Parameters
         ----------
         X : array-like (n_rows, n_features)
-            Numbers within ±2**127; NaN is a missing value.
+            Numbers within ±2**127; NaN is a missing value. Text where the model has categories.
 
         Returns
         -------
@@ -379,7 +400,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         Parameters
         ----------
         X : array-like (n_rows, n_features)
-            Numbers within ±2**127; NaN is a missing value.
+            Numbers within ±2**127; NaN is a missing value. Text where the model has categories.
 
         Returns
         -------

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.trees import BoostedTrees, Tree, children
+from fedlib.kernels.categories import BY_CATEGORY
 
 if TYPE_CHECKING:
     from xgboost import Booster
@@ -63,8 +66,12 @@ def to_booster(model: BoostedTrees) -> Booster:
     scores = ",".join(repr(float(score)) for score in model.base_scores)
     parameters["base_score"] = f"[{scores}]" if is_list else scores
     learner["feature_names"] = _accepted_names(model.features)
-    learner["feature_types"] = ["float"] * len(model.features)
+    n_typed = model.n_features if model.levels else len(model.features)
+    levels = model.levels or (None,) * n_typed
+    learner["feature_types"] = ["float" if known is None else "c" for known in levels][:n_typed]
     forest = learner["gradient_booster"]["model"]
+    if model.levels:
+        forest["cats"] = _cats_model(model.levels)
     forest["gbtree_model_param"]["num_trees"] = str(len(trees))
     forest["iteration_indptr"] = list(range(0, len(trees) + 1, n_outputs))
     forest["tree_info"] = [number % n_outputs for number in range(len(trees))]
@@ -82,7 +89,7 @@ def from_booster(booster: Booster, classes: Sequence[Any] | None = None) -> Boos
     Parameters
     ----------
     booster : xgboost.Booster
-        A model with trees for numerical features and one of the objectives of this package.
+        A model with trees and one of the objectives of this package.
     classes : sequence, optional
         The classes that the numbers 0, 1, … stand for; by default these numbers.
 
@@ -115,8 +122,10 @@ def from_booster(booster: Booster, classes: Sequence[Any] | None = None) -> Boos
     options = document["objective"]
     slope = options.get("pseudo_huber_param", {}).get("huber_slope", 0.0)
     step = options.get("poisson_regression_param", {}).get("max_delta_step", 0.0)
+    levels = _levels_of(document, int(parameters["num_feature"]))
+    n_bytes = (max((len(known) + 1 for known in levels if known is not None), default=0) + 7) // 8
     return BoostedTrees(
-        trees=[_tree_of(tree) for tree in forest["trees"]],
+        trees=[_tree_of(tree, n_bytes) for tree in forest["trees"]],
         classes=known,
         base_scores=scores,
         base_margins=OBJECTIVES[objective].link(scores).tolist(),
@@ -126,13 +135,12 @@ def from_booster(booster: Booster, classes: Sequence[Any] | None = None) -> Boos
         losses=[],
         objective=objective,
         parameter=float(slope) or float(step),
+        levels=levels,
     )
 
 
-def _tree_of(model: dict[str, Any]) -> Tree:
-    """Return a tree of XGBoost's JSON, its nodes in level order."""
-    if any(model["split_type"]):
-        raise ValueError("the booster must have numerical features only; it splits categories")
+def _tree_of(model: dict[str, Any], n_bytes: int) -> Tree:
+    """Return a tree of XGBoost's JSON, its nodes in level order; a set has ``n_bytes``."""
     left, right = model["left_children"], model["right_children"]
     order = [0]
     for node in order:  # grows while it is read
@@ -145,16 +153,71 @@ def _tree_of(model: dict[str, Any]) -> Tree:
         np.array(model[name], np.float32)[order]
         for name in ("loss_changes", "sum_hessian", "base_weights")
     )
+    by_category = is_split & np.array(model["split_type"], bool)[order]
     return Tree(
         feature=feature,
-        threshold=np.where(is_split, at, np.float32(0)),
+        threshold=np.where(is_split, np.where(by_category, BY_CATEGORY, at), np.float32(0)),
         missing_left=is_split & np.array(model["default_left"], bool)[order],
         left=children(feature),
         value=np.where(is_split, np.float32(0), at),
         gain=gain,
         cover=cover,
         weight=weight,
+        right=_sets_of(model, n_bytes)[order],
     )
+
+
+def _sets_of(model: dict[str, Any], n_bytes: int) -> NDArray[np.uint8]:
+    """Return the set of categories of each node in XGBoost's order."""
+    bits = np.zeros((len(model["left_children"]), 8 * n_bytes), bool)
+    for node, start, size in zip(
+        model["categories_nodes"],
+        model["categories_segments"],
+        model["categories_sizes"],
+        strict=True,
+    ):
+        bits[node, model["categories"][start : start + size]] = True
+    return np.packbits(bits, axis=1, bitorder="little")
+
+
+def _cats_model(levels: Sequence[tuple[str, ...] | None]) -> dict[str, Any]:
+    """Return the names of the categories as in XGBoost's JSON: UTF-8 as signed bytes."""
+    encodings, places = [], []
+    for known in levels:
+        names = [] if known is None else [text.encode() for text in known]
+        offsets = [0, *np.cumsum([len(name) for name in names]).tolist()] if names else []
+        values = np.frombuffer(b"".join(names), np.int8).tolist()
+        encodings.append({"offsets": offsets, "values": values})
+        places.append(sorted(range(len(names)), key=names.__getitem__))
+    return {
+        "enc": encodings,
+        "feature_segments": [0, *np.cumsum([len(of) for of in places]).tolist()],
+        "sorted_idx": list(chain.from_iterable(places)),
+    }
+
+
+def _levels_of(learner: dict[str, Any], n_features: int) -> tuple[tuple[str, ...] | None, ...]:
+    """Return the categories of each feature; empty if all features are numbers."""
+    types = learner["feature_types"] or ["float"] * n_features
+    if "c" not in types:
+        return ()
+    encodings = learner["gradient_booster"]["model"]["cats"]["enc"]
+    if len(encodings) != n_features:
+        raise ValueError(
+            "the booster must contain the names of its categories; got only numbers: train it on a"
+            " DataFrame with pandas categories"
+        )
+    return tuple(
+        _names_of(encoding) if kind == "c" else None
+        for kind, encoding in zip(types, encodings, strict=True)
+    )
+
+
+def _names_of(encoding: dict[str, Any]) -> tuple[str, ...]:
+    if "offsets" not in encoding:  # numbers
+        return tuple(map(str, encoding["values"]))
+    text = np.array(encoding["values"], np.int8).tobytes()
+    return tuple(text[low:high].decode() for low, high in pairwise(encoding["offsets"]))
 
 
 def _accepted_names(features: Sequence[str]) -> list[str]:
@@ -168,6 +231,7 @@ def _accepted_names(features: Sequence[str]) -> list[str]:
 def _tree_model(tree: Tree, number: int, n_features: int) -> dict[str, Any]:
     """Return a tree as in XGBoost's JSON, which keeps a leaf's value in place of a threshold."""
     split = tree.feature >= 0
+    by_category = split & (tree.threshold == BY_CATEGORY)
     n = len(tree)
     parents = np.full(n, NO_PARENT)
     parents[tree.left[split]] = parents[tree.left[split] + 1] = np.flatnonzero(split)
@@ -178,15 +242,19 @@ def _tree_model(tree: Tree, number: int, n_features: int) -> dict[str, Any]:
         "loss_changes": tree.gain,
         "parents": parents,
         "right_children": np.where(split, tree.left + 1, -1),
-        "split_conditions": np.where(split, tree.threshold, tree.value),
+        "split_conditions": np.where(split & ~by_category, tree.threshold, tree.value),
         "split_indices": np.where(split, tree.feature, 0),
-        "split_type": np.zeros(n, int),
+        "split_type": by_category.astype(int),
         "sum_hessian": tree.cover,
     }
-    categories = ("categories", "categories_nodes", "categories_segments", "categories_sizes")
+    sets = [tree.categories[node] for node in np.flatnonzero(by_category)]
+    sizes = [len(one) for one in sets]
     return {
         **{name: array.tolist() for name, array in arrays.items()},
-        **{name: [] for name in categories},
+        "categories": list(chain.from_iterable(sets)),
+        "categories_nodes": np.flatnonzero(by_category).tolist(),
+        "categories_segments": [sum(sizes[:i]) for i in range(len(sizes))],
+        "categories_sizes": sizes,
         "id": number,
         "tree_param": {
             "num_deleted": "0",

@@ -10,26 +10,24 @@ from typing import Any
 import numpy as np
 
 from fedlib.agreement import agree_on_features, settle
+from fedlib.boosting.categories import agree_on_categories, agree_on_kinds
 from fedlib.boosting.checks import DeclaredRows
 from fedlib.boosting.classes import agree_on_kind, agree_on_two_classes, class_weights
 from fedlib.boosting.cuts import Cuts, agree_on_cuts
-from fedlib.boosting.growers import Grower, Settings, Training, leaves
-from fedlib.boosting.histograms import HistogramGrower
-from fedlib.boosting.lossguide import LossguideGrower
-from fedlib.boosting.messages import (
-    BeginBoosting,
-    Class,
+from fedlib.boosting.descriptions import (
     DescribeTargets,
     DescribeTraining,
-    KeepTrees,
-    StartTrees,
     TargetDescription,
     TrainingDescription,
 )
+from fedlib.boosting.growers import Grower, Settings, Training, leaves
+from fedlib.boosting.histograms import HistogramGrower
+from fedlib.boosting.lossguide import LossguideGrower
+from fedlib.boosting.messages import BeginBoosting, Class, KeepTrees, StartTrees
 from fedlib.boosting.objectives import OBJECTIVES, LabelSums, unit_bits
 from fedlib.boosting.proposals import TopSplits, UnionSplits
 from fedlib.boosting.scores import Validation
-from fedlib.boosting.trees import BoostedTrees, Tree
+from fedlib.boosting.trees import BoostedTrees, Tree, stack_sets
 from fedlib.protocol import Flow, Replies
 
 __all__ = ["boosting"]
@@ -92,6 +90,7 @@ def boosting(settings: Settings, start: BoostedTrees | None = None) -> Flow[Boos
         evaluations=validation.results,
         auc_errors=validation.auc_errors,
         best_round=validation.best_round if validation.metrics else None,
+        levels=training.levels,
     )
 
 
@@ -124,7 +123,10 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
             f"monotone_constraints must have one entry per feature, {n_features}; got"
             f" {len(settings.monotone_constraints)}"
         )
+    replies = yield from settle(replies, agree_on_kinds)
     features = _agree_on_names(replies)
+    texts = agree_on_kinds(replies)
+    _check_texts(settings, start, texts)
     weights = {name: of_client.weight for name, of_client in sums.items()}
     objective, parameter = OBJECTIVES[settings.objective], settings.parameter
     _check_start(start, settings.objective, classes, n_features)
@@ -134,10 +136,13 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
         else _base_scores(settings, LabelSums.of_all(list(sums.values())))
     )
     margins = objective.link(scores).tolist()
-    cuts = NO_CUTS
+    cuts, levels = NO_CUTS, () if start is None else start.levels
     if settings.method == "histogram":
+        levels, n_categories = yield from agree_on_categories(
+            texts, replies, settings.min_category_count, levels
+        )
         n_rows = {name: int(reply.n_rows) for name, reply in replies.items()}
-        cuts = yield from agree_on_cuts(n_rows, n_features, settings.max_bin)
+        cuts = yield from agree_on_cuts(n_rows, n_features, settings.max_bin, n_categories)
     training = Training(
         settings=settings,
         classes=classes,
@@ -160,10 +165,28 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
             for name in replies
         },
         cuts=cuts,
+        levels=levels,
     )
     started = yield _begin_boosting(training)
     training.remove(started.lost)
     return training
+
+
+def _check_texts(settings: Settings, start: BoostedTrees | None, texts: Sequence[int]) -> None:
+    """Raise ValueError when a run cannot use features that contain text."""
+    if texts and settings.method != "histogram":
+        raise ValueError(
+            f"features {list(texts)} contain text, which needs method='histogram'; got"
+            f" method={settings.method!r}"
+        )
+    if constrained := [f for f in texts if any(settings.monotone_constraints[f : f + 1])]:
+        raise ValueError(
+            f"monotone_constraints must be 0 for features {constrained}, which contain text"
+        )
+    if start is not None:
+        known = {f for f, levels in enumerate(start.levels) if levels is not None}
+        if more := sorted(set(texts) - known):
+            raise ValueError(f"features {more} must contain numbers, as in the model; got text")
 
 
 def _held_out(settings: Settings) -> tuple[float, int]:
@@ -186,6 +209,7 @@ def _begin_boosting(training: Training) -> BeginBoosting:
         seed=settings.seed if settings.subsample < 1 else 0,
         reg_alpha=settings.reg_alpha,
         max_delta_step=settings.max_delta_step,
+        levels=training.levels,
         **_margin_fields(training),
     )
 
@@ -279,6 +303,7 @@ def _mean_learning_rate(replies: Replies, weights: dict[str, float]) -> float:
 def _with_trees(request: type[KeepTrees], trees: Sequence[Tree], training: Training) -> KeepTrees:
     """Return a request that contains trees."""
     empty = leaves(0)
+    sets = stack_sets([tree.right for tree in trees])
     return request(
         sizes=np.array([len(tree) for tree in trees], np.int64),
         feature=np.concatenate([empty.feature, *(tree.feature for tree in trees)]),
@@ -286,5 +311,7 @@ def _with_trees(request: type[KeepTrees], trees: Sequence[Tree], training: Train
         missing_left=np.concatenate([empty.missing_left, *(tree.missing_left for tree in trees)]),
         value=np.concatenate([np.empty(0, np.float32), *(tree.value for tree in trees)]),
         objective=training.settings.objective,
+        levels=training.levels,
+        right=sets.tobytes(),
         **_margin_fields(training),
     )

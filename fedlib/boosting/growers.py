@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from fedlib.agreement import exclude
 from fedlib.boosting.checks import DeclaredRows, NodeHistory
 from fedlib.boosting.cuts import Cuts
-from fedlib.boosting.messages import MAX_SUM, Class, Growth, ObjectiveName
+from fedlib.boosting.messages import MAX_SUM, Class, Growth, Levels, ObjectiveName
 from fedlib.boosting.objectives import OBJECTIVES, LabelSums, Objective
 from fedlib.boosting.trees import Tree, children, node_totals
 from fedlib.kernels import gains as kernels
-from fedlib.kernels.gains import SplitRule
+from fedlib.kernels.gains import Categories, SplitRule
 from fedlib.kernels.splits import Decisions
 from fedlib.messages import Message
 from fedlib.protocol import Flow, Replies
@@ -63,6 +63,9 @@ class Settings:
     monotone_constraints: tuple[int, ...]
     grow_policy: Literal["depthwise", "lossguide"]
     max_leaves: int
+    max_cat_to_onehot: int
+    max_cat_threshold: int
+    min_category_count: int
     histograms: Literal["dense", "packed"]
     validation_fraction: float
     eval_metric: tuple[str, ...]
@@ -103,6 +106,9 @@ class Training:
         The rows of each client that is not passive, as it reported them.
     cuts : Cuts
         The bins of all features; for histograms only.
+    levels : tuple of tuple of str or None
+        The categories of each feature, None for a feature of numbers; empty if all features are
+        numbers.
     losses : list of float
         The mean loss before the first round and after each round but the last.
     client_losses : dict of str to float
@@ -120,6 +126,7 @@ class Training:
     weights: dict[str, float]
     declared: dict[str, DeclaredRows]
     cuts: Cuts
+    levels: Levels
     losses: list[float] = field(default_factory=list)
     client_losses: dict[str, float] = field(default_factory=dict)
 
@@ -147,6 +154,20 @@ class Training:
         """The monotone constraint of each feature."""
         constraints = self.settings.monotone_constraints or (0,) * self.n_features
         return np.array(constraints, np.int8)
+
+    @property
+    def categories(self) -> Categories:
+        """The features with categories, and how to split them."""
+        is_category = np.array(
+            [known is not None for known in self.levels or (None,) * self.n_features]
+        )
+        n_bins = np.diff(self.cuts.offsets) if len(self.cuts.thresholds) else is_category * 1
+        return Categories(
+            is_category,
+            self.settings.max_cat_to_onehot,
+            self.settings.max_cat_threshold,
+            n_bytes=int((max(n_bins[is_category], default=0) + 7) // 8),
+        )
 
     @property
     def objective(self) -> Objective:
@@ -209,6 +230,7 @@ class Grower:
         self.training = training
         self.max_margin = max(map(abs, training.base_margins))  # no margin of a row is larger
         self.is_first_round = True
+        self.n_bytes = training.categories.n_bytes  # of a set of categories
         self.weights, self.sums = NodeHistory(), NodeHistory()
         self.report()
 
@@ -256,7 +278,7 @@ class Grower:
             history.begin_tree()
         while level.n_open:
             if len(levels) == self.training.settings.max_depth:
-                levels.append(leaves(level.n_open))
+                levels.append(leaves(level.n_open, self.n_bytes))
                 break
             for history in (self.weights, self.sums):
                 history.begin_level()
@@ -279,7 +301,7 @@ class Grower:
 
     def report(self, decided: int = 0, decisions: Decisions | None = None) -> None:
         """Set the decisions that the next `Growth` request reports; by default none."""
-        decisions = leaves(0) if decisions is None else decisions
+        decisions = leaves(0, self.n_bytes) if decisions is None else decisions
         self.update: dict[str, Any] = {
             "decided": decided,
             **decisions._asdict(),
@@ -313,6 +335,9 @@ class Grower:
         """Send a `Growth` request about a level, as `ask`; it reports the latest decisions once."""
         update = self.update
         self.report()
+        right = update.pop("right")
+        if right.size:
+            update["right"] = right.tobytes()
         replies = yield from self.ask(request, largest, **update, **level._asdict(), **fields)
         replies = yield from self.exclude(replies, self.impossible_losses(replies))
         return replies
@@ -354,10 +379,13 @@ class Grower:
         return reasons
 
 
-def leaves(n_nodes: int) -> Decisions:
-    """Return the decisions that make all nodes leaves."""
+def leaves(n_nodes: int, n_bytes: int = 0) -> Decisions:
+    """Return the decisions that make all nodes leaves; a set of categories has ``n_bytes``."""
     return Decisions(
-        np.full(n_nodes, -1, np.int32), np.zeros(n_nodes, np.float32), np.zeros(n_nodes, bool)
+        np.full(n_nodes, -1, np.int32),
+        np.zeros(n_nodes, np.float32),
+        np.zeros(n_nodes, bool),
+        np.zeros((n_nodes, n_bytes), np.uint8),
     )
 
 
@@ -383,8 +411,7 @@ def finish_round(
     trees = []
     for root in range(training.n_outputs):
         order = _level_order(left, root)
-        feature, threshold, missing_left = decisions
-        of_tree = Decisions(feature[order], threshold[order], missing_left[order])
+        of_tree = decisions.take(order)
         tree = finish_tree(of_tree, sums[order], training)
         values[order] = tree.value
         trees.append(tree)
@@ -431,6 +458,7 @@ def finish_tree(decisions: Decisions, sums: NDArray[np.int64], training: Trainin
         gain=gain,
         cover=h.astype(np.float32),
         weight=_newton_steps(totals, bounds, training),
+        right=decisions.right,
     )
 
 

@@ -12,6 +12,7 @@ from fedlib.boosting.messages import BuildHistograms
 from fedlib.boosting.packing import BuildPackedHistograms
 from fedlib.boosting.trees import children
 from fedlib.kernels import splits as kernels
+from fedlib.kernels.categories import BY_CATEGORY
 from fedlib.kernels.splits import Decisions, HistogramSplits
 from fedlib.protocol import Flow, Replies
 
@@ -134,10 +135,7 @@ class HistogramGrower(Grower):
         splits = self.best_splits(histograms)
         self.keep_max_leaves(splits)
         split, leaf = np.flatnonzero(splits.feature >= 0), np.flatnonzero(splits.feature < 0)
-        decisions = leaves(level.n_open)
-        decisions.feature[split] = splits.feature[split]
-        decisions.threshold[split] = cuts.threshold(splits.feature[split], splits.cut[split])
-        decisions.missing_left[split] = splits.missing_left[split]
+        decisions = self.decide(splits)
         totals = histograms[:, : cuts.offsets[1]].sum(axis=1)  # the bins of the first feature
         left = splits.left_sums[split]
         self.leaf_sums.append((level.first + leaf, totals[leaf]))
@@ -151,11 +149,25 @@ class HistogramGrower(Grower):
     def best_splits(self, histograms: NDArray[np.int64]) -> HistogramSplits:
         """Return the best split of each open node."""
         training = self.training
-        limits = self.sampler.limits(self.nodes, training.monotone)
+        limits = self.sampler.limits(self.nodes, training.monotone, training.categories)
         splits: HistogramSplits = kernels.best_splits(
             histograms, training.cuts.offsets, training.rule, limits
         )
         return splits
+
+    def decide(self, splits: HistogramSplits) -> Decisions:
+        """Return the decisions that make these splits."""
+        decisions = leaves(len(splits.feature), self.n_bytes)
+        split = np.flatnonzero(splits.feature >= 0)
+        feature = splits.feature[split]
+        by_category = self.training.categories.is_category[feature]
+        decisions.feature[split] = feature
+        decisions.threshold[split] = np.where(
+            by_category, BY_CATEGORY, self.training.cuts.threshold(feature, splits.cut[split])
+        )
+        decisions.missing_left[split] = splits.missing_left[split]
+        decisions.right[split] = splits.right[split]
+        return decisions
 
     def keep_max_leaves(self, splits: HistogramSplits) -> None:
         """Make a leaf of each node whose split would give its tree more leaves than allowed."""

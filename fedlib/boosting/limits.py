@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedlib.boosting.growers import Settings, Training
 from fedlib.kernels import gains as kernels
-from fedlib.kernels.gains import Limits
+from fedlib.kernels.gains import Categories, Limits
 
 __all__ = ["ColumnSampler", "OpenNodes"]
 
@@ -87,7 +87,9 @@ class ColumnSampler:
         self.of_tree = [self._draw(everything, self.shares[0]) for _ in range(n_trees)]
         self.of_level = {}
 
-    def limits(self, nodes: OpenNodes, monotone: NDArray[np.int8]) -> Limits:
+    def limits(
+        self, nodes: OpenNodes, monotone: NDArray[np.int8], categories: Categories
+    ) -> Limits:
         """Return the limits of open nodes."""
         n_nodes = len(nodes.tree)
         allowed = np.ones((n_nodes, self.n_features), bool)
@@ -97,7 +99,7 @@ class ColumnSampler:
                 if key not in self.of_level:
                     self.of_level[key] = self._draw(self.of_tree[key[0]], self.shares[1])
                 allowed[node, self._draw(self.of_level[key], self.shares[2])] = True
-        return Limits(nodes.bounds, monotone, allowed)
+        return Limits(nodes.bounds, monotone, allowed, categories)
 
     def _draw(self, features: NDArray[np.int64], share: float) -> NDArray[np.int64]:
         if share == 1:

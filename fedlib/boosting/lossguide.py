@@ -24,13 +24,12 @@ __all__ = ["LossguideGrower"]
 class Candidate(NamedTuple):
     """A leaf that can be split: sorted by its gain, then by its number.
 
-    ``decision`` is the feature, the threshold and the side of missing values; ``sides`` (2, 2) are
-    the sums of its children.
+    ``decision`` is its split; ``sides`` (2, 2) are the sums of its children.
     """
 
     falling_gain: float
     node: int
-    decision: tuple[Any, Any, Any]
+    decision: Decisions
     sides: NDArray[np.int64]
     histogram: NDArray[np.int64]
     nodes: OpenNodes
@@ -54,7 +53,7 @@ class LossguideGrower(HistogramGrower):
     def __init__(self, training: Training):
         super().__init__(training)
         self.queues: list[list[Candidate]] = []
-        self.split: dict[int, tuple[tuple[Any, Any, Any], int]] = {}
+        self.split: dict[int, tuple[Decisions, int]] = {}
         self.totals: dict[int, NDArray[np.int64]] = {}
         self.reported: dict[str, dict[int, NDArray[Any]]] = {}
 
@@ -80,22 +79,22 @@ class LossguideGrower(HistogramGrower):
         """Add the open nodes with an allowed split to the queues of their trees."""
         cuts, settings = self.training.cuts, self.training.settings
         splits = self.best_splits(histograms)
+        decisions = self.decide(splits)
         totals = histograms[:, : cuts.offsets[1]].sum(axis=1)
         for name, sums in self.sums.open.items():
             of_client = self.reported.setdefault(name, {})
             of_client.update(zip(range(level.first, level.first + len(sums)), sums, strict=True))
         for i in range(level.n_open):
-            node, f = level.first + i, splits.feature[i]
+            node = level.first + i
             self.totals[node] = totals[i]
             too_deep = settings.max_depth and self.nodes.depth[i] >= settings.max_depth
-            if f < 0 or too_deep:
+            if decisions.feature[i] < 0 or too_deep:
                 continue
-            threshold = cuts.threshold(f, splits.cut[i])
             sides = np.stack([splits.left_sums[i], totals[i] - splits.left_sums[i]])
             candidate = Candidate(
                 -float(splits.gain[i]),
                 node,
-                (f, threshold, splits.missing_left[i]),
+                decisions.take(slice(i, i + 1)),
                 sides,
                 histograms[i],
                 self.nodes.take(np.array([i])),
@@ -117,7 +116,9 @@ class LossguideGrower(HistogramGrower):
             child = first + 2 * i
             self.split[candidate.node] = candidate.decision, child
             self.totals[child], self.totals[child + 1] = candidate.sides
-        decisions = self.decisions([candidate.decision for candidate in chosen])
+        decisions = Decisions(
+            *(np.concatenate(a) for a in zip(*(c.decision for c in chosen), strict=True))
+        )
         self.report_split(first, [candidate.node for candidate in chosen], decisions)
         self.sides = np.concatenate([candidate.sides for candidate in chosen])
         self.parents = np.stack([candidate.histogram for candidate in chosen])
@@ -131,13 +132,6 @@ class LossguideGrower(HistogramGrower):
         )
         self.nodes = nodes.children(decisions.feature, self.sides, self.training)
         return Level(first, 2 * len(chosen))
-
-    def decisions(self, chosen: list[tuple[Any, Any, Any]]) -> Decisions:
-        """Return the decisions for consecutive nodes."""
-        feature, threshold, missing_left = zip(*chosen, strict=True)
-        return Decisions(
-            np.array(feature, np.int32), np.array(threshold, np.float32), np.array(missing_left)
-        )
 
     def report_split(self, first: int, parents: list[int], decisions: Decisions) -> None:
         """Add splits to those that the next request reports; ``first`` is the first child."""
@@ -159,14 +153,14 @@ class LossguideGrower(HistogramGrower):
     def finish(self) -> Round:
         """Return the trees of the round."""
         n_nodes = self.training.n_outputs + 2 * len(self.split)
-        decisions, left = leaves(n_nodes), np.full(n_nodes, -1, np.int32)
+        decisions, left = leaves(n_nodes, self.n_bytes), np.full(n_nodes, -1, np.int32)
         sums = np.zeros((n_nodes, 2), np.int64)
         for node, total in self.totals.items():
             if node not in self.split:
                 sums[node] = total
         for node, (decision, child) in self.split.items():
-            decisions.feature[node], decisions.threshold[node], decisions.missing_left[node] = (
-                decision
-            )
+            columns: tuple[NDArray[Any], ...] = decisions
+            for column, of_node in zip(columns, decision, strict=True):
+                column[node] = of_node[0]
             left[node] = child
         return finish_round(decisions, left, sums, self.training)

@@ -1,7 +1,8 @@
-"""The messages of federated boosting, and the states of its clients.
+"""The messages of federated boosting while trees grow.
 
 Gradients and hessians travel as integer multiples of 2**-bits; `BeginBoosting` fixes ``bits``. The
-messages that fix the bins of histograms are in `fedlib.boosting.cuts`.
+messages before that are in `fedlib.boosting.descriptions`, `fedlib.boosting.categories` and
+`fedlib.boosting.cuts`.
 """
 
 from __future__ import annotations
@@ -14,33 +15,28 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.boosting.classes import Class, problem_of_classes
-from fedlib.boosting.trees import Tree, children, level_starts
-from fedlib.messages import Array, FeatureNames, Message, MessageError
+from fedlib.boosting.classes import Class
+from fedlib.boosting.trees import Tree, children, level_starts, no_sets
+from fedlib.kernels.splits import Decisions
+from fedlib.messages import Array, Message, MessageError
+from fedlib.summary.messages import Category
 
 __all__ = [
     "BeginBoosting",
     "BuildHistograms",
     "CandidateSums",
     "Class",
-    "DescribeTargets",
-    "DescribeTraining",
     "EvaluateSplits",
-    "Growing",
     "Growth",
-    "HeldOut",
     "Histograms",
     "KeepTrees",
     "LeafSums",
-    "PredictedTargets",
-    "Predictions",
+    "Levels",
     "ProposeSplits",
     "SplitProposals",
     "Splits",
     "StartTrees",
     "SumLeaves",
-    "TargetDescription",
-    "TrainingDescription",
 ]
 
 MAX_SUM = 2**53  # of one client; the sums of a thousand clients fit an int64
@@ -76,86 +72,12 @@ Loss = Annotated[float, msgspec.Meta(ge=0, le=2.0**200)]
 Features = Annotated[np.ndarray, Array("int32", ("nodes",), ge=-1)]
 Thresholds = Annotated[np.ndarray, Array("float32", ("nodes",))]
 MissingLeft = Annotated[np.ndarray, Array("bool", ("nodes",))]
-
-
-class TrainingDescription(Message):
-    """A client's features, its number of rows, and the total weight of its rows in each class."""
-
-    discloses = "the number of a client's rows in each class, its features and learning rate"
-    row_counts = ("n_rows", "weights")
-    n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
-    n_rows: Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
-    classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
-    weights: Annotated[np.ndarray, Array("float64", ("classes",), ge=0, le=MAX_WEIGHT)]
-    learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1)]
-    features: FeatureNames = ()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.classes) != len(self.weights):
-            raise MessageError(f"{len(self.weights)} weights for {len(self.classes)} classes")
-        if len(self.features) not in (0, self.n_features):
-            raise MessageError(f"{len(self.features)} names for {self.n_features} features")
-        if problem := problem_of_classes(self.classes):
-            raise MessageError(problem)
-
-
-class DescribeTraining(Message):
-    """Describe your rows; reply with this learning rate unless you prefer another one.
-
-    First draw the share ``validation_fraction`` of them with ``seed``, for validation only.
-    """
-
-    discloses = "the learning rate"
-    reply = TrainingDescription
-    learning_rate: float
-    validation_fraction: Share = 0.0
-    seed: Seed = 0
-
-
-class TargetDescription(Message):
-    """A client's features, its number of rows, and sums over the numbers that it learns.
-
-    ``weight`` is the total weight w of the rows, ``total`` the sum of w·y and ``squares`` that of
-    w·y². ``gradient`` and ``hessian`` are the sums for the prediction 0.
-    """
-
-    discloses = (
-        "the mean and the variance of a client's targets, its number of rows, its features and "
-        "learning rate"
-    )
-    n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
-    n_rows: Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
-    weight: Annotated[float, msgspec.Meta(ge=0, le=MAX_WEIGHT)]
-    total: Annotated[float, msgspec.Meta(ge=-MAX_WEIGHT, le=MAX_WEIGHT)]
-    squares: Annotated[float, msgspec.Meta(ge=0, le=MAX_WEIGHT**2)]
-    gradient: Annotated[float, msgspec.Meta(ge=-(2.0**80), le=2.0**80)]
-    hessian: Annotated[float, msgspec.Meta(ge=0, le=2.0**80)]
-    learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1)]
-    features: FeatureNames = ()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.features) not in (0, self.n_features):
-            raise MessageError(f"{len(self.features)} names for {self.n_features} features")
-        if self.total**2 > (1 + 1e-6) * self.weight * self.squares:
-            raise MessageError("the sum of the targets does not fit the sum of their squares")
-
-
-class DescribeTargets(Message):
-    """Describe your rows for a regression; ``parameter`` is that of the objective.
-
-    Reply with this learning rate unless you prefer another one. First draw the share
-    ``validation_fraction`` of the rows with ``seed``, for validation only.
-    """
-
-    discloses = "the objective and the learning rate"
-    reply = TargetDescription
-    objective: ObjectiveName
-    parameter: float
-    learning_rate: float
-    validation_fraction: Share = 0.0
-    seed: Seed = 0
+# The categories of each feature, None for a feature of numbers; empty if all features are numbers.
+Levels = Annotated[
+    tuple[Annotated[tuple[Category, ...], msgspec.Meta(max_length=2**16)] | None, ...],
+    msgspec.Meta(max_length=2**16),
+]
+Sets = Annotated[bytes, msgspec.Meta(max_length=2**30)]  # of categories, one per node
 
 
 class BeginBoosting(Message):
@@ -168,11 +90,12 @@ class BeginBoosting(Message):
     regression has no classes. ``parameter`` is that of the objective. The weight of the rows of the
     second class is multiplied by ``scale_pos_weight``. Each tree uses a share ``subsample`` of the
     rows, drawn with ``seed``. Proposals have the penalty ``reg_alpha`` and steps of at most
-    ``max_delta_step``, if that is not 0.
+    ``max_delta_step``, if that is not 0. ``levels`` are the categories of each feature.
     """
 
     discloses = (
-        "the classes, their shares, roughly the number of all rows, and the cuts between bins"
+        "the classes, their shares, roughly the number of all rows, the cuts between bins, and the"
+        " categories of all clients"
     )
     classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
     base_margin: float
@@ -187,6 +110,7 @@ class BeginBoosting(Message):
     seed: Seed = 0
     reg_alpha: Parameter = 0.0
     max_delta_step: Parameter = 0.0
+    levels: Levels = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -225,6 +149,12 @@ class Growth(Message):
     first: Count
     n_open: Count
     weight: Weight
+
+    @property
+    def decisions(self) -> Decisions:
+        """The decisions that the request reports."""
+        no_set = no_sets(len(self.feature))
+        return Decisions(self.feature, self.threshold, self.missing_left, no_set)
 
 
 class SplitProposals(Message):
@@ -356,11 +286,18 @@ class Splits(Growth):
     """A `Growth` that may report splits of any nodes.
 
     If there are ``parents``, they are the nodes that are split, one after the other, and
-    ``decided`` is the first child.
+    ``decided`` is the first child. ``right`` are the nodes' sets of categories, of equally many
+    bytes, if any feature has categories.
     """
 
     discloses = "nothing by itself"
     parents: Annotated[tuple[Count, ...], msgspec.Meta(max_length=2**20)] = ()
+    right: Sets = b""
+
+    @property
+    def decisions(self) -> Decisions:
+        """The decisions that the request reports."""
+        return super().decisions._replace(right=_sets_of(self.right, len(self.feature)))
 
 
 class BuildHistograms(Splits, kw_only=True):
@@ -384,10 +321,10 @@ class KeepTrees(Message):
     """Keep these trees and predict your rows; ``sizes`` is the number of nodes per tree.
 
     For more than one margin per row, ``base_margins`` replaces ``base_margin``, and the trees of a
-    round follow each other.
+    round follow each other. For ``right`` see `Splits`, for ``levels`` `BeginBoosting`.
     """
 
-    discloses = "the model: its splits, their thresholds and the leaves' values"
+    discloses = "the model: its splits, their thresholds or categories, and the leaves' values"
     asks_for_data = False
     base_margin: float
     sizes: Annotated[np.ndarray, Array("int64", ("trees",), ge=1, le=MAX_NODES)]
@@ -397,10 +334,13 @@ class KeepTrees(Message):
     value: Annotated[np.ndarray, Array("float32", ("nodes",))]
     objective: ObjectiveName = "binary:logistic"
     base_margins: Margins = ()
+    levels: Levels = ()
+    right: Sets = b""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_finite(self.base_margins)
+        _check_sets(self.right, len(self.feature))
         if self.sizes.sum() != len(self.feature):
             raise MessageError(f"{len(self.feature)} nodes for trees of {self.sizes.sum()}")
 
@@ -413,6 +353,7 @@ class KeepTrees(Message):
             When the nodes do not form trees.
         """
         trees = []
+        right = _sets_of(self.right, len(self.feature))
         ends = np.cumsum(self.sizes)
         for low, high in zip(ends - self.sizes, ends, strict=True):
             feature, unknown = self.feature[low:high], np.zeros(high - low, np.float32)
@@ -426,6 +367,7 @@ class KeepTrees(Message):
                 gain=unknown,
                 cover=unknown,
                 weight=unknown,
+                right=right[low:high],
             )
             trees.append(tree)
         return trees
@@ -438,63 +380,21 @@ class StartTrees(KeepTrees):
     asks_for_data = True
 
 
-class HeldOut(Message):
-    """The state of a client before the first tree: how it draws its rows for validation."""
-
-    discloses = "nothing: it stays with the client"
-    validation_fraction: float
-    seed: int
-
-
-class Growing(Message):
-    """The state of a client while trees grow.
-
-    ``margins`` are the rows' log-odds by all finished trees, or what the objective has in their
-    place. ``node`` is each row's node in the growing tree of each output. ``ended`` is the node in
-    which the client found no split for the row, or -1. For the other fields see `BeginBoosting`.
-    """
-
-    discloses = "nothing: it stays with the client"
-    classes: tuple[Class, ...]
-    bits: int
-    offsets: Annotated[np.ndarray, Array("int64", ("edges",))]
-    thresholds: Annotated[np.ndarray, Array("float32", ("bins",))]
-    objective: ObjectiveName
-    parameter: float
-    scale_pos_weight: float
-    subsample: float
-    seed: int
-    reg_alpha: float
-    max_delta_step: float
-    n_rounds: int
-    held_out: tuple[float, int]
-    margins: Annotated[np.ndarray, Array("float32", ("rows", "outputs"))]
-    node: Annotated[np.ndarray, Array("int32", ("outputs", "rows"))]
-    ended: Annotated[np.ndarray, Array("int32", ("outputs", "rows"))]
-
-
-class Predictions(Message):
-    """The state of a client at the end: the number of each row's class, and the probabilities.
-
-    For two classes, ``probabilities`` has one column, that of the second class.
-    """
-
-    discloses = "nothing: it stays with the client"
-    labels: Annotated[np.ndarray, Array("int64", ("rows",), ge=0, le=2**10)]
-    probabilities: Annotated[np.ndarray, Array("float64", ("rows", "columns"), ge=0, le=1)]
-
-
-class PredictedTargets(Message):
-    """The state of a client at the end of a regression: the prediction for each row."""
-
-    discloses = "nothing: it stays with the client"
-    labels: Annotated[np.ndarray, Array("float64", ("rows",))]
-
-
 def check_finite(margins: Sequence[float]) -> None:
     """Raise MessageError unless all margins are finite."""
     if not all(map(isfinite, margins)):
         raise MessageError("a margin is not finite")
+
+
+def _check_sets(sets: bytes, n_nodes: int) -> None:
+    if len(sets) % max(n_nodes, 1) or (sets and not n_nodes):
+        raise MessageError(f"{len(sets)} bytes of categories for {n_nodes} nodes")
+
+
+def _sets_of(sets: bytes, n_nodes: int) -> NDArray[np.uint8]:
+    """Return sets (n_nodes, n_bytes)."""
+    _check_sets(sets, n_nodes)
+    return np.frombuffer(sets, np.uint8).reshape(n_nodes, -1) if sets else no_sets(n_nodes)
 
 
 def _check_length(what: str, n_received: int, n_requested: int) -> None:

@@ -82,6 +82,14 @@ default="reg:squarederror"
         split instead of one per level. ``"histogram"`` only.
     max_leaves : int, default=0
         The maximum number of leaves of a tree, in 0..2**20; 0: no limit. ``"histogram"`` only.
+    max_cat_to_onehot : int, default=4
+        A feature with fewer categories is split into one category and the others, at least 1.
+        ``"histogram"`` only.
+    max_cat_threshold : int, default=64
+        For a feature with more categories, one side of a split has fewer than this number of them,
+        at least 1. ``"histogram"`` only.
+    min_category_count : int, default=1
+        A client withholds the names of categories with fewer rows, at least 1.
     histograms : {"dense", "packed"}, default="dense"
         How histograms travel. ``"packed"`` leaves out empty bins and sends integers as wide as they
         need to be: the same trees for fewer bytes. ``"histogram"`` only.
@@ -198,6 +206,9 @@ default="reg:squarederror"
         monotone_constraints: Any = None,
         grow_policy: Literal["depthwise", "lossguide"] = "depthwise",
         max_leaves: int = 0,
+        max_cat_to_onehot: int = 4,
+        max_cat_threshold: int = 64,
+        min_category_count: int = 1,
         histograms: Literal["dense", "packed"] = "dense",
         validation_fraction: float = 0.0,
         eval_metric: str | list[str] | None = None,
@@ -227,6 +238,9 @@ default="reg:squarederror"
         self.monotone_constraints = monotone_constraints
         self.grow_policy = grow_policy
         self.max_leaves = max_leaves
+        self.max_cat_to_onehot = max_cat_to_onehot
+        self.max_cat_threshold = max_cat_threshold
+        self.min_category_count = min_category_count
         self.histograms = histograms
         self.validation_fraction = validation_fraction
         self.eval_metric = eval_metric
@@ -258,7 +272,7 @@ default="reg:squarederror"
         Parameters
         ----------
         X : array-like (n_rows, n_features)
-            Numbers within ±2**127; NaN is a missing value.
+            Numbers within ±2**127; NaN is a missing value. Text where the model has categories.
 
         Returns
         -------

@@ -10,6 +10,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.boosting.categories import (
+    CountLevels,
+    LevelCounts,
+    check_least_count,
+    count_categories,
+    fingerprints,
+    read_table,
+)
 from fedlib.boosting.cuts import (
     CountBuckets,
     Cuts,
@@ -17,21 +25,19 @@ from fedlib.boosting.cuts import (
     bucket_counts,
     coarse_features,
 )
-from fedlib.boosting.data import check_rows, check_weights
+from fedlib.boosting.data import check_weights
+from fedlib.boosting.descriptions import DescribeTargets, DescribeTraining
 from fedlib.boosting.messages import (
     MAX_SUM,
     BeginBoosting,
     BuildHistograms,
     CandidateSums,
-    DescribeTargets,
-    DescribeTraining,
     EvaluateSplits,
-    Growing,
     Growth,
-    HeldOut,
     Histograms,
     KeepTrees,
     LeafSums,
+    Levels,
     ProposeSplits,
     SplitProposals,
     StartTrees,
@@ -41,6 +47,7 @@ from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.packing import BuildPackedHistograms, PackedHistograms, pack
 from fedlib.boosting.sampling import drawn_rows, row_keys
 from fedlib.boosting.scores import RowScores, ScoreRows, score_rows
+from fedlib.boosting.states import Growing, HeldOut
 from fedlib.boosting.trees import add_margins, children
 from fedlib.kernels import splits as kernels
 from fedlib.kernels.gains import SplitRule
@@ -63,39 +70,47 @@ class TreeClient(Client):
     supervised: ClassVar[bool] = True
     gaps_allowed: ClassVar[bool] = True
 
-    def __init__(self, part: Sequence[Any], learning_rate: float | None = None):
+    def __init__(
+        self,
+        part: Sequence[Any],
+        learning_rate: float | None = None,
+        min_category_count: int = 1,
+    ):
         if not isinstance(part, tuple | list) or len(part) not in (2, 3, 4):
             raise ValueError("a part must be (X, y) or (X, y, sample_weight)")
         self.features = feature_names(part[0])
-        self.X = check_rows(part[0], ensure_min_samples=0)
+        self.table = read_table(part[0], ensure_min_samples=0)
+        self.X = self.table.numbers
         self.n_training = len(self.X)  # further rows are for validation only
         self.y = None if part[1] is None else self._check_labels(part[1], len(self.X))
         self.weight = check_weights(part[2] if len(part) > 2 else None, len(self.X))
+        self._cache: dict[str, tuple[Any, Any]] = {}
         if len(part) == 4:
             self._add_eval_set(part[3])
         if learning_rate is not None and not 0 < learning_rate <= 1:
             raise ValueError(f"learning_rate must be above 0 and at most 1; got {learning_rate}")
         self.learning_rate = learning_rate
-        self._cache: dict[str, tuple[Any, Any]] = {}
+        self.min_category_count = check_least_count(min_category_count)
 
     def _add_eval_set(self, eval_set: Sequence[Any]) -> None:
         """Add rows for validation."""
         X, y, *rest = eval_set
         if self.y is None or len(rest) > 1:
             raise ValueError("an eval_set must be (X, y) or (X, y, sample_weight), next to a y")
-        more = check_rows(X, ensure_min_samples=0)
-        if more.shape[1] != self.n_features:
-            raise ValueError(f"eval_set must have {self.n_features} features; got {more.shape[1]}")
-        self.y = np.concatenate([self.y, self._check_labels(y, len(more))])
-        weight = check_weights(rest[0] if rest else None, len(more))
-        self.X, self.weight = np.concatenate([self.X, more]), np.append(self.weight, weight)
+        more = read_table(X, ensure_min_samples=0)
+        n_rows, n_features = more.numbers.shape
+        if n_features != self.n_features:
+            raise ValueError(f"eval_set must have {self.n_features} features; got {n_features}")
+        self.y = np.concatenate([self.y, self._check_labels(y, n_rows)])
+        self.weight = np.append(self.weight, check_weights(rest[0] if rest else None, n_rows))
+        self.table = self.table.followed_by(more)
+        self.X = self.table.numbers
 
     def _trains(self, share: float, seed: int) -> NDArray[np.bool_]:
         """Return which rows are not for validation."""
         trains = np.arange(len(self.X)) < self.n_training
         if share:
-            keys = self._cached("keys", self.X, lambda: row_keys(self.X))
-            trains &= ~drawn_rows(keys, share, seed, VALIDATION)
+            trains &= ~drawn_rows(self._keys(), share, seed, VALIDATION)
         return trains
 
     def _hold_out(self, request: DescribeTraining | DescribeTargets) -> NDArray[np.bool_]:
@@ -107,20 +122,31 @@ class TreeClient(Client):
         """Return the learning rate that the client prefers."""
         return learning_rate if self.learning_rate is None else float(self.learning_rate)
 
+    def _keys(self) -> NDArray[np.uint64]:
+        """Return the rows' keys, by which rows are drawn."""
+        return self._cached("keys", self.table, lambda: row_keys(fingerprints(self.table)))
+
+    def _training_rows(self) -> NDArray[np.bool_]:
+        """Return which rows are not for validation, before trees grow."""
+        state = self.state
+        if not isinstance(state, HeldOut):
+            return self._trains(0.0, 0)
+        return self._trains(state.validation_fraction, state.seed)
+
+    @handles(CountLevels)
+    def count_levels(self, request: CountLevels) -> LevelCounts:
+        rows = self.table.rows(self._training_rows())
+        return count_categories(rows, request, self.min_category_count)
+
     @handles(CountBuckets)
     def count_buckets(self, request: CountBuckets) -> RowsPerBucket:
-        held_out = self.state
-        if not isinstance(held_out, HeldOut):
-            return bucket_counts(self.X[: self.n_training], request)
-        return bucket_counts(
-            self.X[self._trains(held_out.validation_fraction, held_out.seed)], request
-        )
+        return bucket_counts(self.X[self._training_rows()], request)
 
     @handles(BeginBoosting)
     def begin_boosting(self, request: BeginBoosting) -> Done:
         if len(request.thresholds):
             self._warn_of_coarse_features(request.offsets)
-        n, n_outputs = len(self.X), len(request.margins)
+        n, n_outputs = len(self._coded(request.levels)), len(request.margins)
         before = self.state
         held_out = (0.0, 0)
         if isinstance(before, HeldOut):
@@ -138,6 +164,7 @@ class TreeClient(Client):
             seed=request.seed,
             reg_alpha=request.reg_alpha,
             max_delta_step=request.max_delta_step,
+            levels=request.levels,
             n_rounds=0,
             margins=np.tile(np.array(request.margins, np.float32), (n, 1)),
             node=_roots(n_outputs, n),
@@ -212,7 +239,9 @@ class TreeClient(Client):
             raise ValueError(f"{len(request.feature)} splits, but the counts sum to {start[-1]}")
         candidates = kernels.Candidates(start, request.feature, request.threshold)
         all_rows = self._rows(state, request.first, len(request.count))
-        sums = [kernels.sum_candidates(self.X, rows, candidates) for rows in all_rows]
+        sums = [
+            kernels.sum_candidates(self._coded(state.levels), rows, candidates) for rows in all_rows
+        ]
         left, missing, totals = (sum(arrays) for arrays in zip(*sums, strict=True))
         return CandidateSums(left, missing, totals)
 
@@ -264,10 +293,11 @@ class TreeClient(Client):
     def _margins(self, request: KeepTrees) -> NDArray[np.float32]:
         """Return the margins (n_rows, n_outputs) of the rows by the trees of a request."""
         first = np.array(request.base_margins or (request.base_margin,), np.float32)
-        margins, trees = np.tile(first, (len(self.X), 1)), request.trees()
+        X = self._coded(request.levels)
+        margins, trees = np.tile(first, (len(X), 1)), request.trees()
         n_outputs = margins.shape[1]
         for k in range(n_outputs):
-            margins[:, k] = add_margins(trees[k::n_outputs], margins[:, k], self.X)
+            margins[:, k] = add_margins(trees[k::n_outputs], margins[:, k], X)
         return margins
 
     @handles(ScoreRows)
@@ -292,7 +322,7 @@ class TreeClient(Client):
         node, ended, margins, n_rounds = state.node, state.ended, state.margins, state.n_rounds
         if len(request.feature):
             node = node.copy()
-            self._move(node, request)
+            self._move(node, self._coded(state.levels), request)
         if len(request.values):
             if node.max(initial=-1) >= len(request.values):
                 raise ValueError(f"{len(request.values)} values, but a row in node {node.max()}")
@@ -304,24 +334,21 @@ class TreeClient(Client):
         )
         return self.state
 
-    def _move(self, node: NDArray[np.int32], request: Growth) -> None:
+    def _move(self, node: NDArray[np.int32], X: NDArray[np.float32], request: Growth) -> None:
         """Move rows (n_outputs, n_rows) from the nodes that a request splits to their children."""
-        decisions = kernels.Decisions(request.feature, request.threshold, request.missing_left)
+        decisions = request.decisions
         parents = getattr(request, "parents", ())
         if len(parents) not in (0, len(request.feature)):
             raise ValueError(f"{len(parents)} parents for {len(request.feature)} splits")
         if not parents:
             child = children(request.feature, request.decided, len(node))
             for of_output in node:
-                kernels.move_rows(self.X, of_output, request.decided, decisions, child)
+                kernels.move_rows(X, of_output, request.decided, decisions, child)
         for j, parent in enumerate(parents):
-            feature, threshold, missing_left = decisions
-            one = kernels.Decisions(
-                feature[j : j + 1], threshold[j : j + 1], missing_left[j : j + 1]
-            )
+            one = decisions.take(slice(j, j + 1))
             child = np.array([request.decided + 2 * j], np.int32)
             for of_output in node:
-                kernels.move_rows(self.X, of_output, parent, one, child)
+                kernels.move_rows(X, of_output, parent, one, child)
 
     def _rows(self, state: Growing, first: int, n_open: int) -> list[kernels.Rows]:
         """Return, per output, the rows with their numbers among the open nodes."""
@@ -338,8 +365,7 @@ class TreeClient(Client):
         trains = self._trains(*state.held_out)
         if state.subsample == 1:
             return trains
-        keys = self._cached("keys", self.X, lambda: row_keys(self.X))
-        return trains & drawn_rows(keys, state.subsample, state.seed, state.n_rounds)
+        return trains & drawn_rows(self._keys(), state.subsample, state.seed, state.n_rounds)
 
     def _gradients(self, state: Growing) -> NDArray[np.int64]:
         """Return the gradients (n_outputs, n_rows, 2)."""
@@ -386,10 +412,14 @@ class TreeClient(Client):
         fit = len(offsets) == self.n_features + 1 and offsets[0] == 0 and offsets[-1] == n_bins
         if not fit or (np.diff(offsets) < 1).any():
             raise ValueError("the bins do not fit the features")
-        return Cuts(offsets, state.thresholds).bins(self.X)
+        return Cuts(offsets, state.thresholds).bins(self._coded(state.levels))
+
+    def _coded(self, levels: Levels) -> NDArray[np.float32]:
+        """Return the rows with the numbers of these categories."""
+        return self._cached("coded", levels, lambda: self.table.coded(levels))
 
     def _sorted_columns(self) -> kernels.SortedColumns:
-        return self._cached("sorted columns", self.X, self._sort_columns)
+        return self._cached("sorted columns", self.table, self._sort_columns)
 
     def _sort_columns(self) -> kernels.SortedColumns:
         columns = self.X.T

@@ -23,8 +23,10 @@ __all__ = [
     "add_margins",
     "children",
     "level_starts",
+    "no_sets",
     "node_totals",
     "predict_margins",
+    "stack_sets",
     "tree_totals",
 ]
 
@@ -53,6 +55,9 @@ class Tree:
         The sum of the hessians of all clients' rows.
     weight : array (n_nodes,) of float32
         −G/(H + λ) of all clients' rows.
+    right : array (n_nodes, n_bytes) of uint8
+        The sets of categories that go right, where the threshold is
+        ``fedlib.kernels.categories.BY_CATEGORY``: category c is bit c % 8 of byte c // 8.
 
     Examples
     --------
@@ -61,7 +66,7 @@ class Tree:
     >>> float32, bools = lambda *values: np.array(values, np.float32), np.zeros(3, bool)
     >>> feature = np.array([0, -1, -1], np.int32)
     >>> tree = Tree(feature, float32(1, 0, 0), bools, children(feature), float32(0, -0.25, 0.25),
-    ...             float32(2, 0, 0), float32(4, 2, 2), float32(0, -0.5, 0.5))
+    ...             float32(2, 0, 0), float32(4, 2, 2), float32(0, -0.5, 0.5), no_sets(3))
     >>> len(tree), tree.depth
     (3, 1)
     >>> predict_margins([tree], 0.0, np.array([[0.5], [1.5]], np.float32))
@@ -76,6 +81,7 @@ class Tree:
     gain: NDArray[np.float32]
     cover: NDArray[np.float32]
     weight: NDArray[np.float32]
+    right: NDArray[np.uint8]
 
     def __len__(self) -> int:
         return len(self.feature)
@@ -86,10 +92,21 @@ class Tree:
         return len(level_starts(self.feature)) - 2
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a table with one row per node and one column per attribute, and ``right``."""
+        """Return a table with one row per node and one column per attribute.
+
+        ``right`` is the right child, and ``categories`` contains the categories that go right.
+        """
         columns = dict(vars(self))
-        left = columns["left"]
-        return pd.DataFrame(columns).assign(right=np.where(left < 0, -1, left + 1))
+        columns["right"] = np.where(self.left < 0, -1, self.left + 1)
+        if self.right.size:
+            columns["categories"] = self.categories
+        return pd.DataFrame(columns)
+
+    @property
+    def categories(self) -> list[list[int]]:
+        """The categories of each node that go right; empty where numbers are compared."""
+        bits = np.unpackbits(self.right, axis=1, bitorder="little")
+        return [np.flatnonzero(row).tolist() for row in bits]
 
 
 @dataclass(frozen=True)
@@ -127,6 +144,9 @@ class BoostedTrees:
         The error bounds of the AUC after each round.
     best_round : int or None
         The round with the best value of the last metric, the first of which is 0.
+    levels : tuple of tuple of str or None
+        The categories of each feature, None for a feature of numbers; empty if all features are
+        numbers.
     """
 
     trees: list[Tree]
@@ -143,6 +163,7 @@ class BoostedTrees:
     evaluations: list[list[float]] = field(default_factory=list)
     auc_errors: list[float] = field(default_factory=list)
     best_round: int | None = None
+    levels: tuple[tuple[str, ...] | None, ...] = ()
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
@@ -192,6 +213,24 @@ class BoostedTrees:
         if X.shape[1] != self.n_features:
             raise ValueError(f"X must have the {self.n_features} features of fit; got {X.shape[1]}")
         return np.tile(np.array(self.base_margins, np.float32), (len(X), 1))
+
+
+def no_sets(n_nodes: int) -> NDArray[np.uint8]:
+    """Return the sets of categories of nodes without any: an array (n_nodes, 0)."""
+    return np.zeros((n_nodes, 0), np.uint8)
+
+
+def stack_sets(sets: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """Return sets of categories (n, n_bytes) one below the other, as wide as the widest.
+
+    Examples
+    --------
+    >>> stack_sets([np.ones((1, 2), np.uint8), no_sets(2)]).tolist()
+    [[1, 1], [0, 0], [0, 0]]
+    """
+    width = max((one.shape[1] for one in sets), default=0)
+    padded = [np.pad(one, ((0, 0), (0, width - one.shape[1]))) for one in sets]
+    return np.concatenate([np.empty((0, width), np.uint8), *padded])
 
 
 def children(feature: NDArray[np.int32], first: int = 0, n_roots: int = 1) -> NDArray[np.int32]:
@@ -334,6 +373,7 @@ def add_margins(
             missing_left=np.concatenate([tree.missing_left for tree in trees]),
             left=np.concatenate([tree.left for tree in trees]),
             value=np.concatenate([tree.value for tree in trees]),
+            right=stack_sets([tree.right for tree in trees]),
         )
         kernels.sum_trees(np.ascontiguousarray(X), forest, margins)
     return margins

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
 from fedlib.kernels.disjoint_set import find, union
-from fedlib.kernels.kd_tree import build, find_nearest
+from fedlib.kernels.kd_tree import are_far, build, find_bucket, find_near_buckets, find_nearest
 
 PIECE = 128  # points that are checked before testing whether the work is done
 FEW = 4  # points in a cell up to which checking its box first does not pay
 MANY = 1 << 16  # pairs of points in two cells from which a tree pays
 LEAF_SIZE = 16
+NO_SET, SEVERAL_SETS = -1, -2
 
 
 class Cells(NamedTuple):
@@ -88,6 +89,17 @@ def _squared_distance_to_box(points, axes, i, lower, upper, c):
     for k in range(len(axes)):
         total += max(lower[c, k] - points[i, k], 0.0, points[i, k] - upper[c, k]) ** 2
     return total
+
+
+@kernel
+def _squared_distances_of_box(points, axes, i, lower, upper, c):
+    """Return the squared distances of point i to the nearest and the farthest place of a box."""
+    nearest = farthest = 0.0
+    for k in range(len(axes)):
+        above, below = points[i, k] - lower[c, k], upper[c, k] - points[i, k]
+        nearest += max(-above, 0.0, -below) ** 2
+        farthest += max(above, below) ** 2
+    return nearest, farthest
 
 
 @kernel
@@ -185,6 +197,59 @@ def find_core(block, cells, min_samples):
 
 
 @kernel
+def _count_in_node(cells, tree, n_leaves, node, i, enough):
+    """Return how many points of a node are around point i; the count stops when it is enough.
+
+    A node within the radius is counted as a whole. Rounding is monotone, so the computed distance
+    of its farthest place is at least that of each of its points.
+    """
+    points, axes, squared_radius = cells.points, cells.axes, cells.squared_radii[i]
+    count = 0
+    stop = node + 2 * n_leaves[node] - 1
+    while node < stop and count < enough:
+        nearest, farthest = _squared_distances_of_box(points, axes, i, tree.lower, tree.upper, node)
+        within = farthest <= squared_radius
+        if within:
+            count += tree.stop[node] - tree.first[node]
+        if within or nearest > squared_radius:
+            node += 2 * n_leaves[node] - 1  # to the next node that is no descendant
+            continue
+        if tree.right[node] == 0:
+            for j in range(tree.first[node], tree.stop[node]):
+                count += _squared_distance(points, axes, i, j) <= squared_radius
+        node += 1
+    return count
+
+
+@kernel
+def find_core_by_tree(wanted, cells, tree, leaves, min_samples):
+    """Write which points are core points, as `find_core` does, for the leaves of a tree as cells.
+
+    All weights are 1. Most core points have enough others in the bucket of their leaf; for the
+    rest, the whole tree is searched.
+
+    Parameters
+    ----------
+    wanted : array (n_wanted,) of int64
+        The cells.
+    cells : Cells
+    tree : KDTree
+    leaves : Leaves
+    min_samples : float
+    """
+    for c in wanted:
+        bucket = find_bucket(tree, leaves, c)
+        n_core = 0
+        for i in range(cells.start[c], cells.start[c + 1]):
+            count = _count_in_node(cells, tree, leaves.n_leaves, bucket, i, min_samples)
+            if count < min_samples:
+                count = _count_in_node(cells, tree, leaves.n_leaves, 0, i, min_samples)
+            cells.core[i] = count >= min_samples
+            n_core += cells.core[i]
+        cells.n_core[c] = n_core
+
+
+@kernel
 def join_cells(block, cells, stop, parent, crossing):
     """Unite the sets of cells that are connected: each cell of a block and the later cells near it.
 
@@ -200,21 +265,106 @@ def join_cells(block, cells, stop, parent, crossing):
             for b in range(max(near[r, 0], a + 1), min(near[r, 1], stop)):
                 if n_core[b] == 0 or parent[b] == root or find(parent, b) == root:
                     continue
-                if n_core[a] * n_core[b] > MANY:
-                    connected = _connected_by_trees(cells, a, b)
-                else:
-                    connected = _connected_by_pairs(cells, a, b)
-                if connected:
+                if _are_connected(cells, a, b):
                     union(parent, a, b)
                     root = find(parent, a)
 
 
 @kernel
-def _connected_by_pairs(cells, a, b):
-    """Return whether a core point of one cell is in the neighbourhood of one of the other.
+def join_leaves(wanted, cells, tree, leaves, stop, parent, crossing):
+    """Unite the sets of cells that are connected, as `join_cells` does, for the leaves of a tree.
 
-    The cost is the number of pairs of points.
+    Whole buckets of leaves are compared. Once the leaves of two buckets are in the same set, no
+    pair of them needs to be looked at.
+
+    Parameters
+    ----------
+    wanted : array (n_wanted,) of int64
+        The cells whose later near cells are looked at, ascending; all have core points.
+    cells : Cells
+    tree : KDTree
+    leaves : Leaves
+    stop : int
+        Cells from this one on are left out. A cell whose bucket is near one of them is marked in
+        ``crossing``.
+    parent : array (n_cells,) of int64
+    crossing : array (n_cells,) of bool
     """
+    buckets = np.empty(leaves.node.size, np.int64)
+    w = 0
+    while w < wanted.size:
+        bucket = find_bucket(tree, leaves, wanted[w])
+        last = w
+        while (
+            last < wanted.size
+            and wanted[last] < leaves.first_leaf[bucket] + leaves.n_leaves[bucket]
+        ):
+            last += 1
+        n_buckets = find_near_buckets(tree, leaves, bucket, buckets)
+        for other in buckets[:n_buckets]:
+            end = leaves.first_leaf[other] + leaves.n_leaves[other]
+            if end > stop:
+                crossing[wanted[w:last]] = True
+            if end > wanted[w]:
+                _join_bucket(wanted[w:last], other, cells, tree, leaves, stop, parent)
+        w = last
+
+
+@kernel
+def _join_bucket(part, bucket, cells, tree, leaves, stop, parent):
+    """Unite the sets of some cells with those of the later cells of a bucket, before ``stop``."""
+    first = leaves.first_leaf[bucket]
+    stop = min(stop, first + leaves.n_leaves[bucket])
+    here = _common_set(part, cells, parent)
+    there = _common_set(np.arange(first, stop), cells, parent)
+    if there == NO_SET or (here == there and here != SEVERAL_SETS):
+        return
+    reach = leaves.max_squared_radius
+    node_stop = bucket + 2 * leaves.n_leaves[bucket] - 1
+    for a in part:
+        root, leaf, node = find(parent, a), leaves.node[a], bucket
+        while node < node_stop:
+            if are_far(tree.lower, tree.upper, leaf, node, max(reach[leaf], reach[node])):
+                node += 2 * leaves.n_leaves[node] - 1  # to the next node that is no descendant
+                continue
+            node += 1
+            if tree.right[node - 1]:
+                continue
+            b = leaves.first_leaf[node - 1]
+            if b <= a or b >= stop or cells.n_core[b] == 0 or find(parent, b) == root:
+                continue
+            if _are_connected(cells, a, b):
+                union(parent, a, b)
+                root = find(parent, a)
+                if here != SEVERAL_SETS and there != SEVERAL_SETS:
+                    return
+
+
+@kernel
+def _common_set(numbers, cells, parent):
+    """Return the set of those cells that have core points, `NO_SET` or `SEVERAL_SETS`."""
+    common = NO_SET
+    for c in numbers:
+        if cells.n_core[c]:
+            root = find(parent, c)
+            if common == NO_SET:
+                common = root
+            elif root != common:
+                return SEVERAL_SETS
+    return common
+
+
+@kernel
+def _are_connected(cells, a, b):
+    """Return whether a core point of one cell is in the neighbourhood of one of the other."""
+    if cells.n_core[a] * cells.n_core[b] > MANY:
+        return _connected_by_trees(cells, a, b)
+    return _connected_by_pairs(cells, a, b)
+
+
+@kernel
+def _connected_by_pairs(cells, a, b):
+    """Return what `_are_connected` does, at the cost of the number of pairs of points."""
     points, axes, start, core = cells.points, cells.axes, cells.start, cells.core
     squared_radii, lower, upper = cells.squared_radii, cells.lower, cells.upper
     first, stop = start[b], start[b + 1]

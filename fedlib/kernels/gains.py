@@ -32,25 +32,48 @@ class SplitRule(NamedTuple):
     constrained: bool = False
 
 
+class Categories(NamedTuple):
+    """The features with categories, and how to split them.
+
+    ``is_category`` (d,) of bool says which features have categories. A feature with fewer than
+    ``max_cat_to_onehot`` of them is split into one category and the others. For a feature with
+    more, one side of a split has fewer than ``max_cat_threshold`` categories. A set has ``n_bytes``
+    bytes; see `fedlib.kernels.categories`.
+    """
+
+    is_category: NDArray[np.bool_]
+    max_cat_to_onehot: int
+    max_cat_threshold: int
+    n_bytes: int
+
+
+def no_categories(n_features: int) -> Categories:
+    """Return the `Categories` of features that are numbers."""
+    return Categories(np.zeros(n_features, np.bool_), 4, 64, 0)
+
+
 class Limits(NamedTuple):
     """What limits the splits of each node.
 
     ``bounds`` (nodes, 4) of float32 contains the lower and the upper bound of the weights of a
     node's children, and those that the node itself had at its parent. ``monotone`` (d,) of int8 is
     1 for a feature in which predictions may only increase, -1 if they may only decrease, else 0.
-    ``allowed`` (nodes, d) of bool says which features may split a node.
+    ``allowed`` (nodes, d) of bool says which features may split a node. ``categories`` are
+    `Categories`.
     """
 
     bounds: NDArray[np.float32]
     monotone: NDArray[np.int8]
     allowed: NDArray[np.bool_]
+    categories: Categories
 
 
 def no_limits(n_nodes: int, n_features: int) -> Limits:
     """Return the `Limits` that limit nothing."""
     bounds = np.tile(np.array([-NO_BOUND, NO_BOUND], np.float32), (n_nodes, 2))
     monotone = np.zeros(n_features, np.int8)
-    return Limits(bounds, monotone, np.ones((n_nodes, n_features), np.bool_))
+    allowed = np.ones((n_nodes, n_features), np.bool_)
+    return Limits(bounds, monotone, allowed, no_categories(n_features))
 
 
 class NodeScore(NamedTuple):

@@ -218,7 +218,7 @@ def _squared_distance_to_box(X, i, lower, upper, node):
 
 
 @kernel
-def _are_far(lower, upper, a, b, squared_radius):
+def are_far(lower, upper, a, b, squared_radius):
     """Return whether the boxes of two nodes are farther apart than a radius."""
     total = 0.0
     for k in range(lower.shape[1]):
@@ -361,7 +361,7 @@ def collect_leaves(tree, squared_radii):
 
 
 @kernel
-def _find_bucket(tree, leaves, leaf):
+def find_bucket(tree, leaves, leaf):
     """Return the largest node with this leaf and at most ``BUCKET`` leaves."""
     node = 0
     while leaves.n_leaves[node] > BUCKET:
@@ -371,7 +371,7 @@ def _find_bucket(tree, leaves, leaf):
 
 
 @kernel
-def _find_near_buckets(tree, leaves, bucket, buckets):
+def find_near_buckets(tree, leaves, bucket, buckets):
     """Write the buckets near a bucket to ``buckets``, in the order of the tree; return how many."""
     right, lower, upper, reach = tree.right, tree.lower, tree.upper, leaves.max_squared_radius
     stack = np.empty(MAX_STACK, np.int64)
@@ -380,7 +380,7 @@ def _find_near_buckets(tree, leaves, bucket, buckets):
     while n_stack:
         n_stack -= 1
         node = stack[n_stack]
-        if _are_far(lower, upper, bucket, node, max(reach[bucket], reach[node])):
+        if are_far(lower, upper, bucket, node, max(reach[bucket], reach[node])):
             continue
         if leaves.n_leaves[node] > BUCKET:
             stack[n_stack] = right[node]
@@ -408,7 +408,7 @@ def _write_near(tree, leaves, leaf, later, buckets, near, n_before):
         stop = bucket + 2 * n_leaves - 1
         node = bucket
         while node < stop:
-            if _are_far(lower, upper, a, node, max(reach[a], reach[node])):
+            if are_far(lower, upper, a, node, max(reach[a], reach[node])):
                 node += 2 * leaves.n_leaves[node] - 1  # to the next node that is no descendant
                 continue
             node += 1
@@ -462,9 +462,9 @@ def find_near_leaves(tree, leaves, wanted, later, near_start, near):
         if w + 1 == near_start.size:
             return w
         if wanted[w] >= bucket_stop:
-            bucket = _find_bucket(tree, leaves, wanted[w])
+            bucket = find_bucket(tree, leaves, wanted[w])
             bucket_stop = leaves.first_leaf[bucket] + leaves.n_leaves[bucket]
-            n_buckets = _find_near_buckets(tree, leaves, bucket, buckets)
+            n_buckets = find_near_buckets(tree, leaves, bucket, buckets)
         n_near = _write_near(
             tree, leaves, wanted[w], later, buckets[:n_buckets], near, near_start[w]
         )

@@ -9,12 +9,13 @@ parallel kernels called from several threads abort the process on numba's workqu
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
+from fedlib.kernels.categories import BY_CATEGORY, best_category_split, is_in_set
 from fedlib.kernels.gains import score_bounded_node, score_node, split_gain
 
 ONE = np.float32(1)
@@ -87,7 +88,8 @@ class HistogramSplits(NamedTuple):
 
     ``feature`` is -1 for a node without an allowed split. Bins up to ``cut`` go left, none if it is
     -1, and rows without a value if ``missing_left``. ``left_sums`` (nodes, 2) are the sums on the
-    left.
+    left. For a feature with categories, ``right`` (nodes, n_bytes) of uint8 is the set of those
+    that go right, and ``cut`` is 0; see `fedlib.kernels.categories`.
     """
 
     feature: NDArray[np.int32]
@@ -95,20 +97,31 @@ class HistogramSplits(NamedTuple):
     missing_left: NDArray[np.bool_]
     gain: NDArray[np.float32]
     left_sums: NDArray[np.int64]
+    right: NDArray[np.uint8]
 
 
 class Decisions(NamedTuple):
-    """The chosen splits of consecutive nodes; ``feature`` is -1 for a leaf."""
+    """The chosen splits of n consecutive nodes; ``feature`` is -1 for a leaf.
+
+    Where the threshold is ``BY_CATEGORY``, the categories in ``right`` (n, n_bytes) go right.
+    """
 
     feature: NDArray[np.int32]
     threshold: NDArray[np.float32]
     missing_left: NDArray[np.bool_]
+    right: NDArray[np.uint8]
+
+    def take(self, which: Any) -> "Decisions":
+        """Return the splits of some of the nodes."""
+        columns: tuple[NDArray[Any], ...] = self
+        return Decisions(*(column[which] for column in columns))
 
 
 class Forest(NamedTuple):
     """The nodes of all trees; those of tree t are ``start[t]`` to ``start[t + 1]``.
 
-    ``left`` is a node's left child, counted from the tree's root; the right child follows it.
+    ``left`` is a node's left child, counted from the tree's root; the right child follows it. For
+    ``right`` see `Decisions`.
     """
 
     start: NDArray[np.int64]
@@ -117,6 +130,7 @@ class Forest(NamedTuple):
     missing_left: NDArray[np.bool_]
     left: NDArray[np.int32]
     value: NDArray[np.float32]
+    right: NDArray[np.uint8]
 
 
 @kernel
@@ -245,24 +259,34 @@ def best_splits(histograms, offsets, rule, limits):
     the lower feature, then as in `best_cut`.
     """
     n_nodes, d = histograms.shape[0], offsets.size - 1
+    categories = limits.categories
     splits = HistogramSplits(
         np.full(n_nodes, -1, np.int32),
         np.zeros(n_nodes, np.int64),
         np.zeros(n_nodes, np.bool_),
         np.zeros(n_nodes, np.float32),
         np.zeros((n_nodes, 2), np.int64),
+        np.zeros((n_nodes, categories.n_bytes), np.uint8),
     )
     for s in range(n_nodes):
         histogram = histograms[s]
-        total_g, total_h = sum_bins(histogram, offsets[0], offsets[1])
-        node = score_bounded_node(total_g, total_h, limits.bounds[s], rule)
+        total = sum_bins(histogram, offsets[0], offsets[1])
+        node = score_bounded_node(total[0], total[1], limits.bounds[s], rule)
         best, feature, cut, missing_left = np.float32(0), -1, -1, False
+        right = np.empty(0, np.int64)
         for f in range(d):
             if not limits.allowed[s, f]:
                 continue
-            found = best_cut(
-                histogram, offsets[f], offsets[f + 1] - 1, node, rule, limits.monotone[f]
-            )
+            start, missing = offsets[f], offsets[f + 1] - 1
+            if categories.is_category[f]:
+                of_set = best_category_split(
+                    histogram, start, missing, total, node, rule, categories
+                )
+                if of_set[0] > best:
+                    best, right, missing_left = of_set
+                    feature, cut = f, 0
+                continue
+            found = best_cut(histogram, start, missing, node, rule, limits.monotone[f])
             if found[0] > best:
                 best, cut, missing_left = found
                 feature = f
@@ -273,7 +297,14 @@ def best_splits(histograms, offsets, rule, limits):
         splits.missing_left[s] = missing_left
         splits.gain[s] = best
         start, missing = offsets[feature], offsets[feature + 1] - 1
-        left_g, left_h = sum_bins(histogram, start, start + cut + 1)
+        if categories.is_category[feature]:
+            left_g, left_h = sum_bins(histogram, start, missing)
+            for c in right:
+                left_g -= histogram[start + c, 0]
+                left_h -= histogram[start + c, 1]
+                splits.right[s, c >> 3] |= np.uint8(1 << (c & 7))
+        else:
+            left_g, left_h = sum_bins(histogram, start, start + cut + 1)
         splits.left_sums[s, 0] = left_g + (histogram[missing, 0] if missing_left else 0)
         splits.left_sums[s, 1] = left_h + (histogram[missing, 1] if missing_left else 0)
     return splits
@@ -398,9 +429,16 @@ def gains_of_candidates(start, sums, rule):
 
 
 @kernel
-def goes_left(x, threshold, missing_left):
-    """Return whether a row with the value ``x`` of a node's feature goes left."""
-    return x < threshold or (x != x and missing_left)
+def goes_left(x, threshold, missing_left, right, i):
+    """Return whether a row with the value ``x`` of a node's feature goes left.
+
+    Row ``i`` of ``right`` (n, n_bytes) is the set of categories that go right.
+    """
+    if x != x:
+        return missing_left
+    if threshold == BY_CATEGORY:
+        return not is_in_set(right, i, x)
+    return x < threshold
 
 
 @kernel
@@ -409,22 +447,22 @@ def move_rows(X, node, first, decisions, child):
 
     The left child of node first + j is ``child[j]``; the right child follows it.
     """
-    feature, threshold, missing_left = decisions
+    feature, threshold, missing_left, right = decisions
     for i in range(node.size):
         j = node[i] - first
         if 0 <= j < feature.size and feature[j] >= 0:
-            left = goes_left(X[i, feature[j]], threshold[j], missing_left[j])
+            left = goes_left(X[i, feature[j]], threshold[j], missing_left[j], right, j)
             node[i] = child[j] if left else child[j] + 1
 
 
 @kernel
 def sum_trees(X, forest, margins):
     """Add the values of the leaves that rows (n, d) reach to their margins (n,), in float32."""
-    start, feature, threshold, missing_left, left, value = forest
+    start, feature, threshold, missing_left, left, value, right = forest
     for i in range(margins.size):
         for t in range(start.size - 1):
             j = start[t]
             while feature[j] >= 0:
-                is_left = goes_left(X[i, feature[j]], threshold[j], missing_left[j])
+                is_left = goes_left(X[i, feature[j]], threshold[j], missing_left[j], right, j)
                 j = start[t] + left[j] + (0 if is_left else 1)
             margins[i] += value[j]

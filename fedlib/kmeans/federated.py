@@ -12,7 +12,6 @@ from sklearn.cluster import KMeans
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from fedlib.federated import Federated, PointsClient
 from fedlib.kmeans.flow import KMeansModel, lloyd, one_shot
 from fedlib.kmeans.local import assign, child_centres, group_means, mean_and_squares, sum_clusters
 from fedlib.kmeans.messages import (
@@ -27,8 +26,11 @@ from fedlib.kmeans.messages import (
     SumClusters,
     SummariseGroups,
 )
+from fedlib.kmeans.secure import secure_lloyd
 from fedlib.messages import Done, Labels
 from fedlib.protocol import Flow, handles
+from fedlib.secure.estimator import SecureFederated
+from fedlib.secure.points import SummablePoints
 from fedlib.validation import Interval, StrOptions, check_points
 
 __all__ = ["FederatedKMeans", "FederatedKMeansClient", "draw_seed"]
@@ -36,7 +38,7 @@ __all__ = ["FederatedKMeans", "FederatedKMeansClient", "draw_seed"]
 Points = NDArray[np.float64]
 
 
-class FederatedKMeansClient(PointsClient):
+class FederatedKMeansClient(SummablePoints):
     """A client that holds points; for the parameter see `fedlib.federated.PointsClient`.
 
     Raises
@@ -87,7 +89,7 @@ class FederatedKMeansClient(PointsClient):
         return Done()
 
 
-class FederatedKMeans(Federated):
+class FederatedKMeans(SecureFederated):
     """k-means over clients that hold different rows of the same features.
 
     Parameters
@@ -121,6 +123,9 @@ class FederatedKMeans(Federated):
     random_state : int, RandomState or None, default=None
         For ``"one_shot"``, an int is the seed of every k-means, at the clients and at the server,
         as in K; otherwise this seed is drawn. For ``"lloyd"`` it draws the starts.
+    secure : bool, default=False
+        For ``"lloyd"`` from an array `init`: whether the server sees only sums over all clients;
+        see `fedlib.secure`. Each sum takes five requests per client.
 
     Attributes
     ----------
@@ -159,6 +164,12 @@ class FederatedKMeans(Federated):
     *Disclosure.* The centre of a cluster of one point is that point, and so is its sum. Neither
     method hides this: ``(local_counts_ == 1).sum()`` is the number of points disclosed by
     ``"one_shot"``.
+
+    With ``secure=True``, the server sees the sums over all clients and the order of magnitude of
+    their largest coordinates. The sums are in fixed point: a coordinate of a centre is wrong by at
+    most ``n_clients * n_points / counts * limit * 2**(ceil(log2(n_clients)) - 63)``, where
+    ``limit`` is the largest coordinate, ``n_points`` the number of all points (both rounded up to
+    powers of two) and ``counts`` that of the cluster's.
 
     *Lost and false clients.* A client that is lost at its first request leaves no trace. Later, the
     centres keep its share with ``"one_shot"``, and only the inertia is without it; with ``"lloyd"``
@@ -208,6 +219,7 @@ class FederatedKMeans(Federated):
         "update_fraction": [Interval(Real, 0, 1, closed="left")],
         "weighted": ["boolean"],
         "random_state": ["random_state"],
+        "secure": ["boolean"],
     }
 
     def __init__(
@@ -222,6 +234,7 @@ class FederatedKMeans(Federated):
         update_fraction: float = 0.25,
         weighted: bool = False,
         random_state: Any = None,
+        secure: bool = False,
     ):
         self.n_clusters = n_clusters
         self.method = method
@@ -232,10 +245,19 @@ class FederatedKMeans(Federated):
         self.update_fraction = update_fraction
         self.weighted = weighted
         self.random_state = random_state
+        self.secure = secure
 
     def _flow(self) -> Flow[KMeansModel]:
         n_clusters = int(self.n_clusters)
         init = self._check_init()
+        if self.secure:
+            if init is None:
+                raise ValueError(
+                    "secure=True needs method='lloyd' and an array as init, because the server"
+                    " would draw a start from means of single clients; got"
+                    f" method={self.method!r} and init={self.init!r}"
+                )
+            return secure_lloyd(init, int(self.max_iter), float(self.tol))
         seed = draw_seed(self.random_state)
         stop = int(self.n_init), int(self.max_iter), float(self.tol), seed
         if self.method == "one_shot":

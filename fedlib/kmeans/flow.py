@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import fsum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,15 @@ from fedlib.kmeans.messages import (
 )
 from fedlib.protocol import Flow
 
-__all__ = ["KMeansModel", "iterate", "lloyd", "one_shot"]
+__all__ = [
+    "ClusterTotals",
+    "KMeansModel",
+    "check_start",
+    "iterate",
+    "iterate_starts",
+    "lloyd",
+    "one_shot",
+]
 
 Points = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -73,6 +82,14 @@ class KMeansModel:
             When the points have a different number of features.
         """
         return assign(X, self.centres)[0]
+
+
+class ClusterTotals(NamedTuple):
+    """The sums over all clients for each start, as in `ClusterSums`."""
+
+    sums: Points
+    counts: Counts
+    inertias: Points
 
 
 def one_shot(
@@ -130,10 +147,6 @@ def iterate(
 ) -> Flow[KMeansModel]:
     """Return the best model of Lloyd's iterations; the clients do not receive it.
 
-    Each round iterates all starts that have not ended. A start ends with the round in which its
-    centres do not move. If ``tol`` or ``max_iter`` stops it earlier, it takes part in one more
-    round, which measures the inertia of its last centres.
-
     Raises
     ------
     ValueError
@@ -146,21 +159,55 @@ def iterate(
     tolerance = tol * _mean_variance(replies)
     if init is None:
         centres = _draw_starts(replies, n_clusters, n_init, seed)
-    elif init.shape[1] != n_features:
+    else:
+        check_start(init, n_features)
+        centres = init[np.newaxis].copy()
+
+    def sum_clusters(centres: Points) -> Flow[ClusterTotals]:
+        replies = yield SumClusters(centres)
+        replies = yield from exclude(replies, _contradictions(described, replies))
+        sums = _exact_sum(reply.sums for reply in replies.values())
+        counts = np.sum([reply.counts for reply in replies.values()], axis=0)
+        return ClusterTotals(sums, counts, _exact_sum(reply.inertias for reply in replies.values()))
+
+    return (yield from iterate_starts(centres, sum_clusters, max_iter, tolerance))
+
+
+def check_start(init: Points, n_features: int) -> None:
+    """Raise ValueError when a start has another number of features than the points."""
+    if init.shape[1] != n_features:
         raise ValueError(
             f"init must have the {n_features} features of the clients' points, got {init.shape[1]}"
         )
-    else:
-        centres = init[np.newaxis].copy()
+
+
+def iterate_starts(
+    centres: Points,
+    sum_clusters: Callable[[Points], Flow[ClusterTotals]],
+    max_iter: int,
+    tolerance: float,
+) -> Flow[KMeansModel]:
+    """Return the best model of Lloyd's iterations from some starts.
+
+    Each round iterates all starts that have not ended. A start ends with the round in which its
+    centres do not move. If ``tolerance`` or ``max_iter`` stops it earlier, it takes part in one
+    more round, which measures the inertia of its last centres.
+
+    Parameters
+    ----------
+    centres : array (n_starts, n_clusters, n_features)
+        The starts. They are overwritten.
+    sum_clusters : callable
+        Returns the flow that sums the points of all clients by their nearest centres.
+    max_iter : int
+    tolerance : float
+        The largest sum of squared shifts after which a start stops.
+    """
     n_iter = np.zeros(len(centres), int)
     inertias = np.full(len(centres), np.inf)  # finite for the starts that have ended
     moving = np.ones(len(centres), bool)
     while (active := np.flatnonzero(np.isinf(inertias))).size:
-        replies = yield SumClusters(centres[active])
-        replies = yield from exclude(replies, _contradictions(described, replies))
-        sums = _exact_sum(reply.sums for reply in replies.values())
-        counts = np.sum([reply.counts for reply in replies.values()], axis=0)
-        measured = _exact_sum(reply.inertias for reply in replies.values())
+        sums, counts, measured = yield from sum_clusters(centres[active])
         for i, start in enumerate(active):
             shift = 0.0
             if moving[start]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -295,11 +295,11 @@ class FederatedPipeline(Federated):
         check_wrapped(type(self.estimator))
         return pipeline(self._rules(), self.estimator.protocol())
 
-    def _make_clients(
-        self, parts: Sequence[Any], options: Sequence[dict[str, Any]], passive: Collection[int]
-    ) -> dict[str, Client]:
-        wrapped = [{**one, "client_class": self.estimator.client_class} for one in options]
-        return super()._make_clients(parts, wrapped, passive)
+    def _client_factory(
+        self, options: Sequence[dict[str, Any]]
+    ) -> tuple[type[Any], Sequence[dict[str, Any]]]:
+        wrapped = {"client_class": self.estimator.client_class}
+        return self.client_class, [{**one, **wrapped} for one in options]
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         """Raise, before the first message, the errors that the flow would find later."""
@@ -330,7 +330,8 @@ class FederatedPipeline(Federated):
             self.feature_names_in_ = np.array(model.rules.features, dtype=object)
 
     def _set_labels(self, clients: dict[str, Client]) -> None:
-        wrapped: dict[str, Any] = {name: vars(client)["inner"] for name, client in clients.items()}
+        members: Mapping[str, Any] = clients
+        wrapped = {name: client.inner for name, client in members.items()}
         self.estimator_.ledger_ = self.ledger_
         self.estimator_._set_labels(wrapped)
         if hasattr(self.estimator_, "labels_"):

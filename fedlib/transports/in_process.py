@@ -23,7 +23,7 @@ from fedlib.messages import decode, encode
 from fedlib.protocol import Client, serve
 from fedlib.threads import one_thread
 
-__all__ = ["InProcess"]
+__all__ = ["InProcess", "arrays_of", "data_digest"]
 
 
 class InProcess:
@@ -97,7 +97,7 @@ class InProcess:
 
     def data_digests(self) -> dict[str, str]:
         """Return a digest of the data of each client."""
-        return {name: _data_digest(client) for name, client in self._clients.items()}
+        return {name: data_digest(client) for name, client in self._clients.items()}
 
     def states(self, clients: Collection[str]) -> dict[str, bytes]:
         """Return the encoded states of those of these clients that have one."""
@@ -111,17 +111,22 @@ class InProcess:
             client.state = None if state is None else decode(state)
 
 
-def _data_digest(client: Client) -> str:
+def data_digest(client: Client) -> str:
     """Return a digest of everything in a client's data that a reply can depend on."""
     digest = hashlib.sha256(repr((type(client).__name__, client.passive, client.features)).encode())
-    for name, value in sorted(vars(client).items()):
-        for place, array in _arrays(name, value):
-            digest.update(repr((place, array.dtype.str, array.shape)).encode())
-            if array.dtype.hasobject:  # text, and gaps in it
-                digest.update(repr(array.tolist()).encode())
-            elif array.size:
-                digest.update(np.ascontiguousarray(array).data.cast("B"))
+    for place, array in arrays_of(client):
+        digest.update(repr((place, array.dtype.str, array.shape)).encode())
+        if array.dtype.hasobject:  # text, and gaps in it
+            digest.update(repr(array.tolist()).encode())
+        elif array.size:
+            digest.update(np.ascontiguousarray(array).data.cast("B"))
     return digest.hexdigest()[:16]
+
+
+def arrays_of(client: Client) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the arrays in the attributes of a client, and the place of each."""
+    for name, value in sorted(vars(client).items()):
+        yield from _arrays(name, value)
 
 
 def _arrays(place: str, value: object) -> Iterator[tuple[str, NDArray[Any]]]:

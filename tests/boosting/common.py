@@ -7,7 +7,7 @@ from hypothesis.extra import numpy as hnp
 
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.cuts import agree_on_cuts, bucket_counts
-from fedlib.boosting.trees import Tree, children
+from fedlib.boosting.trees import Tree, children, no_sets
 from fedlib.protocol import Replies
 
 METHODS = ["top_splits", "union", "histogram"]
@@ -31,6 +31,7 @@ def make_tree(feature, threshold, value, missing_left=None):
         gain=ones,
         cover=ones,
         weight=ones,
+        right=no_sets(n),
     )
 
 
@@ -52,9 +53,10 @@ def make_rows(n=120, d=4, seed=0, missing=0.0):
 
 
 def deal(X, y, n_clients, seed=0, *more):
-    """Return the parts of clients with shuffled rows."""
+    """Return the parts of clients with shuffled rows, of an array or a DataFrame."""
     order = np.random.default_rng(seed).permutation(len(y))
-    return [(X[i], y[i], *(m[i] for m in more)) for i in np.array_split(order, n_clients)]
+    rows = getattr(X, "iloc", X)
+    return [(rows[i], y[i], *(m[i] for m in more)) for i in np.array_split(order, n_clients)]
 
 
 @st.composite
@@ -96,10 +98,10 @@ def assert_same_trees(trees, others):
             np.testing.assert_array_equal(array, getattr(other, name), name)
 
 
-def cuts_of(X, max_bin=256):
+def cuts_of(X, max_bin=256, n_categories=None):
     """Return the cuts on which clients with these rows agree."""
     X = np.asarray(X, np.float32)
-    flow = agree_on_cuts({"A": len(X)}, X.shape[1], max_bin)
+    flow = agree_on_cuts({"A": len(X)}, X.shape[1], max_bin, n_categories)
     request = next(flow)
     while True:
         try:

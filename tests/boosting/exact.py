@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import xgboost
 
+from fedlib.boosting.categories import read_table
+
 from .common import cuts_of
 
 
@@ -15,11 +17,22 @@ def trees_of(booster):
 
 def train_on_bins(model, X, y, weight=None, **options):
     """Return XGBoost's trees on the numbers of the bins, from the model's initial margins."""
-    cuts = cuts_of(X, options.pop("max_bin", 256))
-    bins = cuts.bins(X.astype(np.float32)).astype(np.float32)
+    levels = model.model_.levels
+    X = read_table(X).coded(levels)
+    n_categories = {f: int(np.nanmax(X[:, f])) + 1 for f, known in enumerate(levels) if known}
+    numbers = np.where([f in n_categories for f in range(X.shape[1])], np.nan, X)
+    cuts = cuts_of(numbers, options.pop("max_bin", 256), n_categories)
+    bins = cuts.bins(X).astype(np.float32)
     bins[np.isnan(X)] = np.nan
     margins = np.array(model.model_.base_margins, np.float32)
-    data = xgboost.DMatrix(bins, y, weight=weight, base_margin=np.tile(margins, (len(X), 1)))
+    data = xgboost.DMatrix(
+        bins,
+        y,
+        weight=weight,
+        base_margin=np.tile(margins, (len(X), 1)),
+        feature_types=["c" if f in n_categories else "float" for f in range(X.shape[1])],
+        enable_categorical=True,
+    )
     n_outputs = len(margins)
     n_rounds = len(model.trees_) // n_outputs
     booster = xgboost.train(
@@ -37,6 +50,13 @@ def train_on_bins(model, X, y, weight=None, **options):
     return cuts, trees_of(booster)
 
 
+def sets_of(tree):
+    """Return the categories that go right, by XGBoost's nodes."""
+    places = zip(tree["categories_segments"], tree["categories_sizes"], strict=True)
+    sets = (tree["categories"][low : low + size] for low, size in places)
+    return dict(zip(tree["categories_nodes"], sets, strict=True))
+
+
 def first_difference(ours, theirs, cuts, tolerance=1e-6):
     """Return both gains at the first node that XGBoost splits otherwise, or None.
 
@@ -46,7 +66,7 @@ def first_difference(ours, theirs, cuts, tolerance=1e-6):
     """
     gains = np.array(theirs["loss_changes"], np.float32)
     at = np.array(theirs["split_conditions"], np.float32)
-    left = theirs["left_children"]
+    left, sets = theirs["left_children"], sets_of(theirs)
     pairs = [(0, 0)]
     for node, other in pairs:  # grows while it is read
         f = ours.feature[node]
@@ -54,6 +74,12 @@ def first_difference(ours, theirs, cuts, tolerance=1e-6):
             return ours.gain[node], gains[other]
         if f < 0:
             assert ours.value[node] == pytest.approx(at[other], rel=tolerance, abs=tolerance)
+            continue
+        if theirs["split_type"][other]:
+            if f != theirs["split_indices"][other] or ours.categories[node] != sets[other]:
+                return ours.gain[node], gains[other]
+            pairs.append((ours.left[node], left[other]))
+            pairs.append((ours.left[node] + 1, theirs["right_children"][other]))
             continue
         start, missing = cuts.offsets[f], cuts.offsets[f + 1] - 1
         inner = cuts.thresholds[start : missing - 1]

@@ -10,10 +10,10 @@ from hypothesis.extra import numpy as hnp
 from fedlib import FederatedXGBClassifier
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.cuts import CountBuckets
+from fedlib.boosting.descriptions import DescribeTraining
 from fedlib.boosting.messages import (
     BeginBoosting,
     BuildHistograms,
-    DescribeTraining,
     EvaluateSplits,
     KeepTrees,
     ProposeSplits,

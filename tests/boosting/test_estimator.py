@@ -10,8 +10,8 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
+from fedlib.boosting.descriptions import DescribeTraining
 from fedlib.boosting.growers import Settings
-from fedlib.boosting.messages import DescribeTraining
 
 from .common import assert_same_trees, deal, each_method, make_rows
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from fedlib import FederatedXGBClassifier
 from fedlib.boosting.client import BoostingClient
-from fedlib.boosting.messages import DescribeTraining, ProposeSplits
+from fedlib.boosting.descriptions import DescribeTraining
+from fedlib.boosting.messages import ProposeSplits
 from fedlib.boosting.trees import predict_margins
 from fedlib.kernels import splits as kernels
 from fedlib.protocol import TooFewClients

@@ -41,9 +41,8 @@ def test_histograms_after_a_loss_are_those_of_the_remaining_clients():
     node = np.zeros(len(X), np.int32)
     for start in (0, 1, 3):
         level = slice(start, min(len(tree), 2 * start + 1))
-        decisions = kernels.Decisions(
-            tree.feature[level], tree.threshold[level], tree.missing_left[level]
-        )
+        splits = tree.feature, tree.threshold, tree.missing_left, tree.right
+        decisions = kernels.Decisions(*splits).take(level)
         kernels.move_rows(X.astype(np.float32), node, start, decisions, tree.left[level])
     p = np.float64(model.base_share_)
     for leaf in np.unique(node):

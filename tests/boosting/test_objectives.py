@@ -9,7 +9,7 @@ from sklearn.datasets import load_diabetes, load_digits, load_iris, load_wine
 
 from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
 from fedlib.boosting.client import BoostingClient, RegressionClient
-from fedlib.boosting.messages import TargetDescription
+from fedlib.boosting.descriptions import TargetDescription
 from fedlib.protocol import TooFewClients
 from fedlib.testing import Recorder
 from fedlib.transports.in_process import InProcess

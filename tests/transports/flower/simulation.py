@@ -92,7 +92,8 @@ def same_labels(folder, name, here, frozen):
 
 
 def main(folder):
-    from flower_helpers import OURS, PROTOCOLS, fitted, frozen
+    sys.path.append(str(Path(__file__).parents[1]))
+    from all_protocols import OURS, PROTOCOLS, fitted, frozen
     from flwr.simulation import run_simulation
 
     notebook = notebook_module(folder)

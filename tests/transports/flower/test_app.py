@@ -1,7 +1,8 @@
 """The app of a site's node: errors, passive sites, and the state between two requests."""
 
 import pytest
-from flower_helpers import SITES, Faulty, frozen, make_client, model, states
+from all_protocols import frozen
+from flower_helpers import SITES, Faulty, make_client, model, states
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedlib.horizontal_dbscan import CountCells

@@ -19,7 +19,7 @@ from pathlib import Path
 import pandas as pd
 import psutil
 import pytest
-from flower_helpers import fitted
+from all_protocols import fitted
 
 from fedlib import FederatedXGBClassifier, HorizontalDBSCAN, datasets, models
 from fedlib.flower_app import new

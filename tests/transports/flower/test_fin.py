@@ -1,7 +1,8 @@
 """FIN: estimators and flows as a Flower strategy."""
 
 import pytest
-from flower_helpers import SITES, Faulty, failing, fitted, model
+from all_protocols import fitted
+from flower_helpers import SITES, Faulty, failing, model
 from flwr.common.constant import ErrorCode
 
 from fedlib.horizontal_dbscan import CountCells

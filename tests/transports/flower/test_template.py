@@ -9,7 +9,8 @@ import tomllib
 import numpy as np
 import pandas as pd
 import pytest
-from flower_helpers import SITES, frozen, model, states
+from all_protocols import frozen
+from flower_helpers import SITES, model, states
 from flwr.app import Context, RecordDict
 
 from fedlib import VerticalDBSCAN, datasets, models

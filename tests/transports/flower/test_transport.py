@@ -7,15 +7,12 @@ test_deployment.py.
 import random
 
 import pytest
+from all_protocols import OURS, PROTOCOLS, fitted, frozen
 from flower_helpers import (
-    OURS,
-    PROTOCOLS,
     SITES,
     Faulty,
     containing,
     failing,
-    fitted,
-    frozen,
     make_client,
     model,
     states,

@@ -130,7 +130,7 @@ def bare_server():
         return Response(b"{}")
 
     app = Starlette(routes=[Route("/", get), Route("/", post, methods=["POST"])])
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, ws="none", log_config=None, lifespan="off"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()
     wait_for(lambda: server.started)

@@ -1,0 +1,349 @@
+"""Features with categories: how clients agree on them, and how texts become numbers.
+
+The categories of a feature are the texts that any client has, in ascending order. A category is
+numbered by its place in this order, and a text that is not among them has the next number: the one
+of all other texts. If a client withholds categories with few rows, these rows have it, too. As in
+XGBoost, a category that training has not seen is in no set that goes right, so it goes left.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fedlib.agreement import agree, exclude
+from fedlib.boosting.data import check_rows
+from fedlib.boosting.messages import Levels
+from fedlib.messages import Array, Message, MessageError
+from fedlib.protocol import Flow, Replies
+from fedlib.summary.messages import Category, split
+from fedlib.summary.tables import EMPTY, NUMBER, TEXT, read_columns
+from fedlib.validation import feature_names
+
+__all__ = [
+    "MAX_CATEGORIES",
+    "CountLevels",
+    "LevelCounts",
+    "Table",
+    "agree_on_categories",
+    "agree_on_kinds",
+    "check_least_count",
+    "count_categories",
+    "fingerprints",
+    "read_table",
+]
+
+MAX_CATEGORIES = 2**12  # of one feature; a set of them has as many bits
+KIND_NAMES = {NUMBER: "numbers", TEXT: "text"}
+
+
+class Table(NamedTuple):
+    """Rows of numbers and texts.
+
+    ``numbers`` (n_rows, n_features) of float32 is NaN where a value is missing or a text. ``texts``
+    are the columns with texts as objects, None where a value is missing.
+    """
+
+    numbers: NDArray[np.float32]
+    texts: dict[int, NDArray[Any]]
+
+    @property
+    def kinds(self) -> bytes:
+        """The kind of each feature: `NUMBER`, `TEXT` or `EMPTY`; empty if all are numbers."""
+        kinds = np.where(np.isnan(self.numbers).all(axis=0), EMPTY, NUMBER).astype(np.uint8)
+        for f, column in self.texts.items():
+            kinds[f] = TEXT if (column != None).any() else EMPTY  # noqa: E711 (per element)
+        return kinds.tobytes() if kinds.any() else b""
+
+    def followed_by(self, more: Table) -> Table:
+        """Return these rows and ``more``; a column without texts here may have some there."""
+        texts = {}
+        for f in {*self.texts, *more.texts}:
+            columns = [
+                part.texts[f] if f in part.texts else np.full(len(part.numbers), None, object)
+                for part in (self, more)
+            ]
+            texts[f] = np.concatenate(columns)
+        return Table(np.concatenate([self.numbers, more.numbers]), texts)
+
+    def rows(self, kept: NDArray[np.bool_]) -> Table:
+        """Return the rows where ``kept`` (n_rows,) is true."""
+        return Table(self.numbers[kept], {f: column[kept] for f, column in self.texts.items()})
+
+    def coded(self, levels: Sequence[tuple[str, ...] | None]) -> NDArray[np.float32]:
+        """Return the rows (n_rows, n_features) with the numbers of the categories.
+
+        Parameters
+        ----------
+        levels : sequence of tuple of str or None
+            The categories of each feature, None for a feature of numbers; empty if all features are
+            numbers.
+
+        Raises
+        ------
+        ValueError
+            When a feature contains text instead of numbers, or numbers instead of text.
+
+        Examples
+        --------
+        >>> table = read_table(pd.DataFrame({"colour": ["red", "blue", None, "green"]}))
+        >>> table.coded([("blue", "red")]).ravel()
+        array([ 1.,  0., nan,  2.], dtype=float32)
+        """
+        if not levels and not self.texts:
+            return self.numbers
+        rows = self.numbers.copy()
+        for f, known in enumerate(levels or (None,) * rows.shape[1]):
+            if (f in self.texts) if known is None else not np.isnan(rows[:, f]).all():
+                wanted, found = ("numbers", "text") if known is None else ("text", "numbers")
+                raise ValueError(f"feature {f} must contain {wanted}, as in training; got {found}")
+            if known is not None and f in self.texts:
+                numbers = {text: number for number, text in enumerate(known)} | {None: np.nan}
+                rows[:, f] = [numbers.get(text, len(known)) for text in self.texts[f]]
+        return rows
+
+
+def read_table(X: Any, **checks: Any) -> Table:
+    """Return a table's numbers and texts.
+
+    Parameters
+    ----------
+    X : array-like (n_rows, n_features)
+        Numbers within ±2**127, or NaN. The columns of a DataFrame can also be pandas categories, or
+        texts that are not all numbers.
+    **checks
+        Additional arguments of `sklearn.utils.check_array`.
+
+    Raises
+    ------
+    ValueError
+        When it is no table, or a column contains anything else.
+
+    Examples
+    --------
+    >>> table = read_table(pd.DataFrame({"age": [41, None], "sex": ["m", "f"]}))
+    >>> table.numbers.tolist(), table.texts
+    ([[41.0, nan], [nan, nan]], {1: array(['m', 'f'], dtype=object)})
+    """
+    texts = _text_columns(X)
+    if not texts:
+        return Table(check_rows(X, **checks), {})
+    columns = dict(zip(texts, read_columns(X.iloc[:, texts]).columns, strict=True))
+    frame = X.copy()
+    frame.columns = range(X.shape[1])
+    for f, column in columns.items():
+        frame[f] = np.nan if column.dtype == object else column
+    names = feature_names(X)
+    if names:
+        frame.columns = list(names)
+    found = {f: column for f, column in columns.items() if column.dtype == object}
+    return Table(check_rows(frame, **checks), found)
+
+
+def _text_columns(X: Any) -> list[int]:
+    """Return the positions of the columns of a DataFrame that contain categories or texts."""
+    if not isinstance(X, pd.DataFrame):
+        return []
+    return [f for f in range(X.shape[1]) if _is_text(X.iloc[:, f])]
+
+
+def _is_text(column: pd.Series) -> bool:
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return True
+    if not (pd.api.types.is_object_dtype(column) or pd.api.types.is_string_dtype(column)):
+        return False
+    texts = pd.Series([value for value in column if isinstance(value, str)], dtype=object)
+    return bool(pd.to_numeric(texts, errors="coerce").isna().any())
+
+
+def check_least_count(min_category_count: int) -> int:
+    """Return the least number of rows of a category that a client names; raise ValueError."""
+    if min_category_count < 1:
+        raise ValueError(f"min_category_count must be at least 1; got {min_category_count}")
+    return min_category_count
+
+
+def fingerprints(table: Table) -> NDArray[np.float32]:
+    """Return numbers (n_rows, n_features) that are equal for equal rows of any client."""
+    rows = table.numbers.copy()
+    for f, column in table.texts.items():
+        present = [np.nan if text is None else zlib.crc32(text.encode()) >> 8 for text in column]
+        rows[:, f] = present
+    return rows
+
+
+# Messages ---------------------------------------------------------------------------------------
+
+
+class LevelCounts(Message):
+    """The categories of some features, one feature after the other, and the rows with each.
+
+    ``others`` are the rows of each feature whose categories are withheld.
+    """
+
+    discloses = (
+        "every category that a client has, except rare ones that it withholds, and the number of"
+        " its rows with each"
+    )
+    row_counts = ("counts",)
+    sizes: Annotated[np.ndarray, Array("int64", ("features",), ge=0, le=MAX_CATEGORIES)]
+    categories: tuple[Category, ...]
+    counts: Annotated[np.ndarray, Array("int64", ("categories",), ge=1, le=2**40)]
+    others: Annotated[np.ndarray, Array("int64", ("features",), ge=0, le=2**40)]
+
+
+class CountLevels(Message):
+    """Count your rows with each category of these features.
+
+    Withhold a category with fewer than ``min_count`` rows.
+    """
+
+    discloses = "the features that contain text at any client"
+    reply = LevelCounts
+    features: Annotated[np.ndarray, Array("int64", ("features",), ge=0, le=2**16)]
+    min_count: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+
+    def accept(self, reply: Message) -> LevelCounts:
+        """Raise MessageError unless the categories of each feature are sorted and distinct."""
+        assert isinstance(reply, LevelCounts)
+        if len(reply.sizes) != len(self.features):
+            raise MessageError(f"{len(reply.sizes)} features, {len(self.features)} were requested")
+        if not reply.sizes.sum() == len(reply.categories) == len(reply.counts):
+            raise MessageError("the sizes do not add up to the categories")
+        if (reply.counts < self.min_count).any():
+            raise MessageError(f"a category with fewer than {self.min_count} rows")
+        for categories in split(reply.categories, reply.sizes):
+            if list(categories) != sorted(set(categories)):
+                raise MessageError("the categories of a feature must be sorted and distinct")
+        return reply
+
+
+def count_categories(table: Table, request: CountLevels, min_count: int) -> LevelCounts:
+    """Return the reply of a client with these rows.
+
+    Raises
+    ------
+    ValueError
+        When the client has no such feature, or a feature has too many categories.
+    """
+    names: list[str] = []
+    sizes, counts, others = [], [], []
+    for f in request.features.tolist():
+        if f >= table.numbers.shape[1]:
+            raise ValueError(f"feature {f} of a client with {table.numbers.shape[1]} features")
+        values = [text for text in table.texts.get(f, ()) if text is not None]
+        found, n_rows = np.unique(np.array(values, object), return_counts=True)
+        shown = n_rows >= max(min_count, request.min_count)
+        if shown.sum() > MAX_CATEGORIES:
+            raise ValueError(
+                f"feature {f} must have at most {MAX_CATEGORIES} categories; got {shown.sum()}:"
+                " leave the column out"
+            )
+        names += found[shown].tolist()
+        sizes.append(shown.sum())
+        counts.append(n_rows[shown])
+        others.append(n_rows[~shown].sum())
+    return LevelCounts(
+        sizes=np.array(sizes, np.int64),
+        categories=tuple(names),
+        counts=np.concatenate([np.empty(0, np.int64), *counts]).astype(np.int64),
+        others=np.array(others, np.int64),
+    )
+
+
+# The server -------------------------------------------------------------------------------------
+
+
+def agree_on_kinds(described: Mapping[str, Any]) -> list[int]:
+    """Return the features that contain text.
+
+    Parameters
+    ----------
+    described : mapping of str to object
+        One object per client with ``kinds``, as in `Table`, ``n_features`` and ``features``.
+
+    Raises
+    ------
+    Disagreement
+        When a feature contains numbers at one client and text at another.
+    """
+    if not any(one.kinds for one in described.values()):
+        return []
+    first = next(iter(described.values()))
+    names = next((one.features for one in described.values() if one.features), ())
+    texts = []
+    for f in range(first.n_features):
+        kinds = {client: one.kinds[f] if one.kinds else NUMBER for client, one in described.items()}
+        known = {client: kind for client, kind in kinds.items() if kind != EMPTY}
+        label = names[f] if names else f
+        if known and agree(f"the content of feature {label!r}", known, KIND_NAMES.__getitem__):
+            texts.append(f)
+    return texts
+
+
+def agree_on_categories(
+    texts: Sequence[int], described: Replies, min_count: int, start: Levels
+) -> Flow[tuple[Levels, dict[int, int]]]:
+    """Return a flow that agrees on the categories of the features ``texts``.
+
+    Parameters
+    ----------
+    texts : sequence of int
+        The features that contain text.
+    described : Replies
+        The clients' descriptions, with ``n_rows`` and ``n_features``.
+    min_count : int
+        Clients withhold categories with fewer rows.
+    start : sequence of tuple of str or None
+        The categories of the model that a run continues. They stay, and further ones count as
+        other texts.
+
+    Returns
+    -------
+    levels : tuple of tuple of str or None
+    n_numbers : dict of int to int
+        The number of different numbers that rows have, per feature: the categories, and 1 if there
+        are other texts.
+    """
+    if not texts:
+        return start, {f: len(known) for f, known in enumerate(start) if known is not None}
+    request = CountLevels(np.array(texts, np.int64), min_count)
+    replies = yield request
+    replies = yield from exclude(replies, _contradictions(replies, described))
+    n_features = next(iter(described.values())).n_features
+    levels: list[tuple[str, ...] | None] = list(start or (None,) * n_features)
+    n_numbers = {f: len(known) for f, known in enumerate(levels) if known is not None}
+    for i, f in enumerate(texts):
+        reported = {
+            text for reply in replies.values() for text in split(reply.categories, reply.sizes)[i]
+        }
+        known = tuple(sorted(reported)) if not start else start[f] or ()
+        if len(known) > MAX_CATEGORIES:
+            raise ValueError(
+                f"feature {f} must have at most {MAX_CATEGORIES} categories; the clients have"
+                f" {len(known)}: leave the column out"
+            )
+        has_others = any(reply.others[i] for reply in replies.values()) or reported - set(known)
+        levels[f] = known
+        n_numbers[f] = len(known) + bool(has_others)
+    return tuple(levels), n_numbers
+
+
+def _contradictions(replies: Replies, described: Replies) -> dict[str, str]:
+    """Return the reason to exclude each client whose counts do not fit its number of rows."""
+    reasons = {}
+    for name, reply in replies.items():
+        if name not in described:
+            reasons[name] = "LevelCounts from a client that declined to describe its rows"
+            continue
+        n_rows = described[name].n_rows
+        counts = [of.sum() for of in split(reply.counts, reply.sizes)]
+        if any(total > n_rows for total in np.array(counts) + reply.others):
+            reasons[name] = f"LevelCounts.counts must sum to at most n_rows={n_rows}"
+    return reasons

@@ -1,0 +1,110 @@
+"""How clients describe their rows: the first messages of federated boosting."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from fedlib.boosting.classes import Class, problem_of_classes
+from fedlib.boosting.messages import MAX_ROWS, MAX_WEIGHT, ObjectiveName, Seed, Share
+from fedlib.messages import Array, FeatureNames, Message, MessageError
+from fedlib.summary.tables import EMPTY
+
+__all__ = ["DescribeTargets", "DescribeTraining", "TargetDescription", "TrainingDescription"]
+
+Kinds = Annotated[bytes, msgspec.Meta(max_length=2**16)]  # of features
+
+
+class TrainingDescription(Message):
+    """A client's features, its number of rows, and the total weight of its rows in each class.
+
+    ``kinds`` are those of `fedlib.boosting.categories.Table`.
+    """
+
+    discloses = "the number of a client's rows in each class, its features and learning rate"
+    row_counts = ("n_rows", "weights")
+    n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+    n_rows: Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
+    classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
+    weights: Annotated[np.ndarray, Array("float64", ("classes",), ge=0, le=MAX_WEIGHT)]
+    learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1)]
+    features: FeatureNames = ()
+    kinds: Kinds = b""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_kinds(self.kinds, self.n_features)
+        if len(self.classes) != len(self.weights):
+            raise MessageError(f"{len(self.weights)} weights for {len(self.classes)} classes")
+        if len(self.features) not in (0, self.n_features):
+            raise MessageError(f"{len(self.features)} names for {self.n_features} features")
+        if problem := problem_of_classes(self.classes):
+            raise MessageError(problem)
+
+
+class DescribeTraining(Message):
+    """Describe your rows; reply with this learning rate unless you prefer another one.
+
+    First draw the share ``validation_fraction`` of them with ``seed``, for validation only.
+    """
+
+    discloses = "the learning rate"
+    reply = TrainingDescription
+    learning_rate: float
+    validation_fraction: Share = 0.0
+    seed: Seed = 0
+
+
+class TargetDescription(Message):
+    """A client's features, its number of rows, and sums over the numbers that it learns.
+
+    ``weight`` is the total weight w of the rows, ``total`` the sum of w·y and ``squares`` that of
+    w·y². ``gradient`` and ``hessian`` are the sums for the prediction 0. ``kinds`` are those of
+    `fedlib.boosting.categories.Table`.
+    """
+
+    discloses = (
+        "the mean and the variance of a client's targets, its number of rows, its features and "
+        "learning rate"
+    )
+    n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+    n_rows: Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
+    weight: Annotated[float, msgspec.Meta(ge=0, le=MAX_WEIGHT)]
+    total: Annotated[float, msgspec.Meta(ge=-MAX_WEIGHT, le=MAX_WEIGHT)]
+    squares: Annotated[float, msgspec.Meta(ge=0, le=MAX_WEIGHT**2)]
+    gradient: Annotated[float, msgspec.Meta(ge=-(2.0**80), le=2.0**80)]
+    hessian: Annotated[float, msgspec.Meta(ge=0, le=2.0**80)]
+    learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1)]
+    features: FeatureNames = ()
+    kinds: Kinds = b""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_kinds(self.kinds, self.n_features)
+        if len(self.features) not in (0, self.n_features):
+            raise MessageError(f"{len(self.features)} names for {self.n_features} features")
+        if self.total**2 > (1 + 1e-6) * self.weight * self.squares:
+            raise MessageError("the sum of the targets does not fit the sum of their squares")
+
+
+class DescribeTargets(Message):
+    """Describe your rows for a regression; ``parameter`` is that of the objective.
+
+    Reply with this learning rate unless you prefer another one. First draw the share
+    ``validation_fraction`` of the rows with ``seed``, for validation only.
+    """
+
+    discloses = "the objective and the learning rate"
+    reply = TargetDescription
+    objective: ObjectiveName
+    parameter: float
+    learning_rate: float
+    validation_fraction: Share = 0.0
+    seed: Seed = 0
+
+
+def _check_kinds(kinds: bytes, n_features: int) -> None:
+    if len(kinds) not in (0, n_features) or max(kinds, default=0) > EMPTY:
+        raise MessageError(f"there must be a kind from 0 to {EMPTY} for each of {n_features}")

@@ -1,0 +1,63 @@
+"""Secure sums: the server learns the sum of the clients' values, and no client's value.
+
+`secure_sum` wraps a request of a protocol whose server only needs the sum of the replies. Each
+client adds random masks to its values. The masks of two clients cancel out in the sum; the self
+mask of each client is removed with the help of the others. Clients can be lost at every step.
+
+**The adversary.** The server may deviate from the protocol in any way, and fewer than a third of
+the sites may collude with it. It learns nothing but sums over more than two thirds of the sites,
+provided that all sites know each other's public keys. In detail:
+
+- Sites sign the keys of each sum, so the server cannot replace them by its own.
+- Sites reveal shares only for a list of survivors that more than two thirds have signed, together
+  with all keys and the protocol's request. So the server cannot ask different sites for different
+  things.
+- A site answers a step once. It never reveals both kinds of shares of a client.
+
+**What it does not protect against.** The server and all sites see the sums. Two sums that differ
+by one client disclose that client's values. A client can add anything to a sum: masked values
+cannot be checked, neither one by one nor against what the client has sent before. A false sum is
+noticed only if no set of rows can have it, and then the run ends, because nobody knows which client
+it was.
+
+Source: K. Bonawitz, V. Ivanov, B. Kreuter, A. Marcedone, H. B. McMahan, S. Patel, D. Ramage,
+A. Segal, K. Seth, Practical secure aggregation for privacy-preserving machine learning, CCS 2017.
+"""
+
+from fedlib.secure.client import (
+    BelowThreshold,
+    ForgedKeys,
+    NotMasked,
+    RepeatedStep,
+    SecureClient,
+    SecureState,
+)
+from fedlib.secure.estimator import SecureFederated
+from fedlib.secure.fixed_point import TooLarge, digits_for
+from fedlib.secure.flow import ImpossibleSum, SecureSum, TooFewSurvivors, secure_sum
+from fedlib.secure.identities import (
+    Identity,
+    new_identity_key,
+    simulated_identities,
+    threshold,
+)
+
+__all__ = [
+    "BelowThreshold",
+    "ForgedKeys",
+    "Identity",
+    "ImpossibleSum",
+    "NotMasked",
+    "RepeatedStep",
+    "SecureClient",
+    "SecureFederated",
+    "SecureState",
+    "SecureSum",
+    "TooFewSurvivors",
+    "TooLarge",
+    "digits_for",
+    "new_identity_key",
+    "secure_sum",
+    "simulated_identities",
+    "threshold",
+]

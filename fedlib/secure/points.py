@@ -1,0 +1,181 @@
+"""What every secure protocol on points needs first: the features, and the digits of its sums.
+
+Fixed point needs a bound on the values. The clients agree on it by a secure sum, too: each adds 1
+at the order of magnitude of its largest coordinate. So the server learns which magnitudes occur,
+but not at which client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.agreement import agree_on_features, settle
+from fedlib.federated import PointsClient
+from fedlib.messages import Array, FeatureNames, Message
+from fedlib.protocol import Flow, handles
+from fedlib.secure.fixed_point import digits_for
+from fedlib.secure.flow import secure_sum
+
+__all__ = [
+    "CountMagnitudes",
+    "DescribeFeatures",
+    "Features",
+    "MagnitudeCounts",
+    "PointSums",
+    "PooledPoints",
+    "SumPoints",
+    "SummablePoints",
+    "agree_on_points",
+    "find_variance",
+    "magnitudes",
+]
+
+# Coordinates below 2**LOWEST count as 2**LOWEST; 2**HIGHEST is above any accepted coordinate.
+LOWEST, HIGHEST = -128, 340
+N_MAGNITUDES = HIGHEST - LOWEST + 1
+MAX_SUM = 1e300
+
+
+class Features(Message):
+    """The number of features and their names."""
+
+    discloses = "the number and the names of the features"
+    row_counts = ()
+    n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+    features: FeatureNames = ()
+
+
+class DescribeFeatures(Message):
+    """Report the number and the names of your features."""
+
+    discloses = "nothing"
+    reply = Features
+
+
+class MagnitudeCounts(Message):
+    """The number of a client's points, and 1 at the magnitude of its largest coordinate."""
+
+    discloses = "the number of points; how many clients have coordinates of each magnitude"
+    row_counts = ()
+    n_points: Annotated[int, msgspec.Meta(ge=0, le=2**50)]
+    counts: Annotated[np.ndarray, Array("int64", ("magnitudes",), ge=0, le=2**30)]
+
+
+class CountMagnitudes(Message):
+    """Count your points, and mark the order of magnitude of your largest coordinate."""
+
+    discloses = "nothing"
+    reply = MagnitudeCounts
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"magnitudes": N_MAGNITUDES}
+
+
+class PointSums(Message):
+    """The sums of the points' differences from a centre, and of their squares."""
+
+    discloses = "the sums of points and of their squares"
+    row_counts = ()
+    sums: Annotated[np.ndarray, Array("float64", ("features",), -MAX_SUM, MAX_SUM)]
+    squares: Annotated[np.ndarray, Array("float64", ("features",), ge=0, le=MAX_SUM)]
+
+
+class SumPoints(Message):
+    """Sum the differences of your points from a centre, and their squares."""
+
+    discloses = "the mean of all points"
+    reply = PointSums
+    centre: Annotated[np.ndarray, Array("float64", ("features",), -MAX_SUM, MAX_SUM)]
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"features": len(self.centre)}
+
+
+def magnitudes(X: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return 1 at the order of magnitude of the largest coordinate, and 0 elsewhere.
+
+    Examples
+    --------
+    >>> np.flatnonzero(magnitudes(np.array([[0.3], [-5.0]]))) + LOWEST  # 5 is below 2**3
+    array([3])
+    """
+    counts = np.zeros(N_MAGNITUDES, np.int64)
+    if X.size:
+        exponent = int(np.frexp(max(X.max(), -X.min()))[1])
+        counts[max(exponent, LOWEST) - LOWEST] = 1
+    return counts
+
+
+class SummablePoints(PointsClient):
+    """A client with points, of a protocol that can work with secure sums."""
+
+    open_requests: tuple[type[Message], ...] = (DescribeFeatures,)
+
+    @handles(DescribeFeatures)
+    def describe_features(self, request: DescribeFeatures) -> Features:
+        return Features(self.n_features, self.features)
+
+    @handles(CountMagnitudes)
+    def count_magnitudes(self, request: CountMagnitudes) -> MagnitudeCounts:
+        return MagnitudeCounts(len(self.X), magnitudes(self.X))
+
+    @handles(SumPoints)
+    def sum_points(self, request: SumPoints) -> PointSums:
+        shifted = self.X - request.centre
+        return PointSums(shifted.sum(axis=0), np.square(shifted).sum(axis=0))
+
+
+@dataclass(frozen=True)
+class PooledPoints:
+    """What the server knows of the points of all clients.
+
+    Attributes
+    ----------
+    n_features, n_clients, n_points : int
+    limit : float
+        No coordinate is larger; a power of two.
+    """
+
+    n_features: int
+    n_clients: int
+    n_points: int
+    limit: float
+
+    def digits(self, largest: float) -> tuple[int]:
+        """Return the digits of a sum over all points whose terms are at most ``largest``."""
+        return (digits_for(self.n_points * largest, self.n_clients),)
+
+
+def agree_on_points(numbers: Iterator[int]) -> Flow[PooledPoints]:
+    """Agree on the features and find out how large the points are.
+
+    Raises
+    ------
+    ValueError
+        When the clients disagree on the features, or have no points.
+    """
+    replies = yield DescribeFeatures()
+    n_clients = len(replies) + len(replies.declined) + len(replies.lost)
+    replies = yield from settle(replies, agree_on_features)
+    n_features = agree_on_features(replies)
+    total, _ = yield from secure_sum(CountMagnitudes(), numbers)
+    if not total.n_points:
+        raise ValueError("the clients have no points")
+    largest = int(np.flatnonzero(total.counts).max(initial=0)) + LOWEST
+    return PooledPoints(n_features, n_clients, total.n_points, 2.0**largest)
+
+
+def find_variance(points: PooledPoints, numbers: Iterator[int]) -> Flow[float]:
+    """Return the variance of all points, averaged over the features, by two secure sums."""
+    centre, spread = np.zeros(points.n_features), points.limit
+    for _ in range(2):  # about 0 and then about the mean, so that no digits cancel out
+        digits = {"sums": points.digits(spread), "squares": points.digits(spread**2)}
+        total, _ = yield from secure_sum(SumPoints(centre), numbers, digits)
+        centre, spread = centre + total.sums / points.n_points, 2 * points.limit
+    return float(total.squares.mean() / points.n_points)

@@ -1,0 +1,9 @@
+"""Dask: each partition of a data set is a client on a worker of a ``distributed`` cluster.
+
+The data stay where they lie. Needs the extra ``dask``: ``pip install "fedlib-study[dask]"``.
+"""
+
+from fedlib.transports.dask.labels import predict
+from fedlib.transports.dask.transport import Dask
+
+__all__ = ["Dask", "predict"]
