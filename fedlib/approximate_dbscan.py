@@ -34,6 +34,7 @@ from fedlib.horizontal_dbscan import CellCounts, accept_counts, sum_cells, with_
 from fedlib.messages import Array, Done, Labels, Message, MessageError
 from fedlib.near_cells import MAX_CELL, MIN_RHO, cell_side, label_core_cells, place_near
 from fedlib.protocol import Flow, handles
+from fedlib.secure.points import DescribeFeatures, Features
 from fedlib.validation import Interval, check_points
 
 __all__ = [
@@ -130,6 +131,13 @@ def approximate_dbscan(
     else:
         limit = DEFAULT_MAX_BLOCKS if max_cells is None else max_cells
         grid = make_grid(eps, rho, grid_bounds)
+        replies = yield DescribeFeatures()
+        replies = yield from settle(replies, agree_on_features)
+        if (n_features := agree_on_features(replies)) != len(grid.low):
+            raise ValueError(
+                f"grid_bounds must have the {n_features} features of the clients' points, got"
+                f" {len(grid.low)}"
+            )
         cells, counts = yield from count_on_grid(grid, limit, add_replies(limit))
     labels = label_core_cells(cells, counts, rho, min_samples, n_jobs)
     model = ApproximateModel(float(eps), float(rho), cells, counts, labels)
@@ -162,6 +170,10 @@ class ApproximateDBSCANClient(PointsClient):
                 f" a cell of side {side} lies outside ±2**40"
             )
         return CellCounts(cells, counts, self.features)
+
+    @handles(DescribeFeatures)
+    def describe_features(self, request: DescribeFeatures) -> Features:
+        return Features(self.n_features, self.features)
 
     @handles(CountBlocks)
     def count_blocks(self, request: CountBlocks) -> BlockCounts:

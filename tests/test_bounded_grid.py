@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlib import ApproximateDBSCAN
-from fedlib.approximate_dbscan import ApproximateDBSCANClient
+from fedlib.approximate_dbscan import ApproximateDBSCANClient, AssignCoreCells
 from fedlib.bounded_grid import (
     BlockCounts,
     CountBlocks,
@@ -22,6 +22,7 @@ from fedlib.cells import count_cells
 from fedlib.messages import decode, encode
 from fedlib.near_cells import cell_side
 from fedlib.protocol import run
+from fedlib.secure.points import DescribeFeatures
 from fedlib.transports.in_process import InProcess
 
 ALL = np.empty(0, np.int64)
@@ -66,8 +67,9 @@ def test_the_cells_are_those_of_all_points(data, d, max_blocks):
 def test_the_result_is_the_same_with_and_without_bounds(max_cells, sides, relay):
     model, transport = bounded(max_cells=max_cells), relay(clients())
     model.fit(transport)
-    assert [e.requests["A"].side for e in transport.exchanges[:-1]] == sides
-    assert {type(e.requests["A"]) for e in transport.exchanges[:-1]} == {CountBlocks}
+    assert [e.requests["A"].side for e in transport.exchanges[1:-1]] == sides
+    kinds = [type(e.requests["A"]) for e in transport.exchanges]
+    assert kinds == [DescribeFeatures, *[CountBlocks] * len(sides), AssignCoreCells]
     expected = bounded(grid_bounds=None).fit(PARTS)
     for name in ("cells_", "cell_counts_", "cell_labels_"):
         assert getattr(model, name).tolist() == getattr(expected, name).tolist()
@@ -80,7 +82,7 @@ def test_a_reply_does_not_show_which_cells_are_occupied_by_its_size(relay):
         {"A": ApproximateDBSCANClient(PARTS[0]), "B": ApproximateDBSCANClient([[0, 0]])}
     )
     bounded().fit(transport)
-    sizes = {len(data) for data in transport.exchanges[0].reply_bytes.values()}
+    sizes = {len(data) for data in transport.exchanges[1].reply_bytes.values()}
     assert len(sizes) == 1
 
 
@@ -90,13 +92,27 @@ def test_too_many_occupied_cells():
         bounded(max_cells=700).fit(spread)
 
 
-@pytest.mark.parametrize("X", [[[0.0, 99.0]], [[0.0]]], ids=["outside", "another feature"])
-def test_a_client_that_does_not_fit_the_grid_leaves(X):
+@pytest.mark.parametrize(
+    ("X", "reason"),
+    [
+        ([[0.0, 99.0]], "ValueError at CountBlocks, step 2"),
+        ([[0.0]], "InvalidReply at DescribeFeatures, step 1"),
+    ],
+    ids=["outside", "another feature"],
+)
+def test_a_client_that_does_not_fit_the_grid_leaves(X, reason, relay):
     """Its points are not cut off silently."""
     members = clients() | {"D": ApproximateDBSCANClient(X)}
-    model = bounded().fit(InProcess(members), min_clients=3)
-    assert model.ledger_.lost == {"D": "ValueError at CountBlocks, step 1"}
+    model = bounded().fit(relay(members), min_clients=3)
+    assert model.ledger_.lost == {"D": reason}
     assert model.cell_counts_.sum() == 240
+
+
+def test_bounds_of_another_number_of_features(relay):
+    transport = relay(clients())
+    with pytest.raises(ValueError, match="must have the 2 features of the clients' points, got 1"):
+        bounded(grid_bounds=[[0.0], [1.0]]).fit(transport)
+    assert len(transport.exchanges) == 1
 
 
 @pytest.mark.parametrize(
@@ -120,19 +136,19 @@ def test_only_the_lying_client_leaves(step, change, reason, relay, caplog):
 
     transport = relay(clients(), {"C": lie})
     model = bounded(max_cells=2000).fit(transport, min_clients=2)
-    assert model.ledger_.lost == {"C": f"InvalidReply at CountBlocks, step {step}"}
+    assert model.ledger_.lost == {"C": f"InvalidReply at CountBlocks, step {step + 1}"}
     assert reason in caplog.text
     assert model.cells_.tolist() == bounded(grid_bounds=None).fit(PARTS[:2]).cells_.tolist()
 
 
-@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("step", [1, 2, 3])
 def test_a_client_leaves(step, relay):
     """The result is that of the others, even if its points were counted in larger blocks."""
     seen = []
 
     def lose(request, reply):
         seen.append(request)
-        return None if len(seen) == step else reply
+        return None if len(seen) == step else reply  # step 1 only describes the features
 
     model = bounded(max_cells=2000).fit(relay(clients(), {"B": lose}), min_clients=2)
     assert list(model.ledger_.lost) == ["B"]
