@@ -30,7 +30,8 @@ def replies_of(estimator, parts, client_options=None):
     clients = {str(i): estimator.client_class(X, **options) for i, X in enumerate(parts)}
     recorder = Recorder(clients)
     estimator.fit(recorder)
-    return [(e.requests[VICTIM], e.replies[VICTIM]) for e in recorder.exchanges]
+    answered = [e for e in recorder.exchanges if VICTIM in e.reply_bytes]
+    return [(e.requests[VICTIM], e.replies[VICTIM]) for e in answered]
 
 
 def cell_centres(request, reply):
