@@ -24,10 +24,12 @@ def test_it_follows_the_conventions_of_scikit_learn(lists):
         "adjacency": "faces",
         "assign": "point",
         "border": "absorb",
+        "bounds": None,
         "cell_size": 0.5,
         "max_cells": None,
         "min_samples": 3,
         "random_state": 4,
+        "secure": False,
     }
     text = "HorizontalDBSCAN(border='absorb', cell_size=0.5, min_samples=3, random_state=4)"
     assert " ".join(repr(model).split()) == text
