@@ -36,6 +36,7 @@ class GridCounts(Message):
     """The number of a client's points in each cell of a bounded grid, and outside of it."""
 
     discloses = "the number of points in each cell"
+    row_counts = ("counts", "n_outside")
     counts: Annotated[np.ndarray, Array("int64", ("cells",), ge=0, le=2**50)]
     n_outside: Annotated[int, msgspec.Meta(ge=0, le=2**50)]
 
@@ -66,14 +67,14 @@ def bounded_grid(bounds: ArrayLike, cell_size: float) -> Grid:
     >>> bounded_grid([[0.0, -1.0], [2.5, 0.9]], cell_size=1.0)
     (array([ 0, -1]), array([3, 2]))
     """
-    limits = check_points(bounds, input_name="bounds")
+    limits = check_points(bounds, input_name="grid_bounds")
     if len(limits) != 2 or (limits[0] > limits[1]).any():
-        raise ValueError(f"bounds must be two rows, the lower below the upper; got {bounds!r}")
+        raise ValueError(f"grid_bounds must be two rows, the lower below the upper; got {bounds!r}")
     low, high = np.floor(limits / cell_size)
     n_cells = float(np.prod(high - low + 1))
     if n_cells > MAX_GRID or max(np.abs([low, high]).max(), 0) > MAX_CELL:
         raise ValueError(
-            f"bounds and cell_size must give at most {MAX_GRID} cells, got {n_cells:.6g}"
+            f"grid_bounds and cell_size must give at most {MAX_GRID} cells, got {n_cells:.6g}"
         )
     return low.astype(np.int64), (high - low + 1).astype(np.int64)
 

@@ -199,10 +199,10 @@ def secure_horizontal_dbscan(
     """Return the server flow with secure sums of the counts in all cells of a bounded grid."""
     replies = yield DescribeFeatures()
     replies = yield from settle(replies, agree_on_features)
-    low, shape = grid
-    if len(low) != agree_on_features(replies):
+    (low, shape), n_features = grid, agree_on_features(replies)
+    if len(low) != n_features:
         raise ValueError(
-            f"bounds must have the {agree_on_features(replies)} features of the clients' points,"
+            f"grid_bounds must have the {n_features} features of the clients' points,"
             f" got {len(low)}"
         )
     total, _ = yield from secure_sum(CountGrid(float(cell_size), low, shape), count(1))
@@ -295,8 +295,8 @@ class HorizontalDBSCAN(SecureFederated):
         Determines the order in which ``border="absorb"`` visits the cells.
     secure : bool, default=False
         Whether the server sees only the sums of the clients' counts; see `fedlib.secure`. It needs
-        `bounds`. If all points lie within them, the result is the same.
-    bounds : array-like (2, n_features), default=None
+        `grid_bounds`. If all points lie within them, the result is the same.
+    grid_bounds : array-like (2, n_features), default=None
         For ``secure=True``: the smallest and the largest coordinates. The grid between them has at
         most 2**24 cells. A client sends 8 bytes per cell, occupied or not.
 
@@ -369,7 +369,7 @@ class HorizontalDBSCAN(SecureFederated):
         "max_cells": [Interval(Integral, 1, None, closed="left"), None],
         "random_state": ["random_state"],
         "secure": ["boolean"],
-        "bounds": ["array-like", None],
+        "grid_bounds": ["array-like", None],
     }
 
     def __init__(
@@ -383,7 +383,7 @@ class HorizontalDBSCAN(SecureFederated):
         max_cells: int | None = None,
         random_state: Any = None,
         secure: bool = False,
-        bounds: ArrayLike | None = None,
+        grid_bounds: ArrayLike | None = None,
     ):
         self.cell_size = cell_size
         self.min_samples = min_samples
@@ -393,13 +393,13 @@ class HorizontalDBSCAN(SecureFederated):
         self.max_cells = max_cells
         self.random_state = random_state
         self.secure = secure
-        self.bounds = bounds
+        self.grid_bounds = grid_bounds
 
     def _flow(self) -> Flow[GridModel]:
         parameters = self.get_params()
-        secure, bounds = parameters.pop("secure"), parameters.pop("bounds")
+        secure, bounds = parameters.pop("secure"), parameters.pop("grid_bounds")
         if secure != (bounds is not None):
-            raise ValueError(f"secure=True needs bounds, and only it; got secure={secure}")
+            raise ValueError(f"secure=True needs grid_bounds, and only it; got secure={secure}")
         if not secure:
             return horizontal_dbscan(**parameters)
         del parameters["max_cells"]  # the bounds limit the number of cells

@@ -16,6 +16,7 @@ from fedlib.federated import Federated, protocols
 from fedlib.files import Table
 from fedlib.pipeline import federated as pipeline
 from fedlib.protocol import Client
+from fedlib.secure import Identity, SecureClient
 
 __all__ = [
     "WRAPPERS",
@@ -180,6 +181,7 @@ def make_client(
     *,
     agreed: str | None = None,
     passive: bool = False,
+    identity: Identity | None = None,
 ) -> Client:
     """Return a site's client of a protocol.
 
@@ -196,6 +198,8 @@ def make_client(
         The only protocol to which the site agrees; by default it agrees to all.
     passive : bool, default=False
         Whether the client receives the result but shares nothing of its data.
+    identity : Identity, optional
+        The keys of the sites. With it, the client sends data only as terms of secure sums.
 
     Raises
     ------
@@ -225,7 +229,7 @@ def make_client(
         client_class = wrapper.client_class
     client: Client = client_class(_part(estimator, table), **arguments)
     client.passive = passive
-    return client
+    return client if identity is None else SecureClient(client, identity)
 
 
 def _part(estimator: type[Federated], table: Table) -> Any:
