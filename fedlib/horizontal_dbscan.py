@@ -14,6 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, Literal, cast
 
@@ -23,6 +24,14 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.agreement import agree_on_features, exclude, settle
+from fedlib.bounded_cells import (
+    CountGrid,
+    Grid,
+    GridCounts,
+    bounded_grid,
+    count_in_grid,
+    occupied_cells,
+)
 from fedlib.cells import (
     add_counts,
     count_cells,
@@ -30,10 +39,12 @@ from fedlib.cells import (
     label_cells,
     place_points,
 )
-from fedlib.federated import Federated, PointsClient
 from fedlib.kernels.grid import MAX_CELL
 from fedlib.messages import Array, Done, FeatureNames, Labels, Message, MessageError
 from fedlib.protocol import Flow, Replies, handles
+from fedlib.secure.estimator import SecureFederated
+from fedlib.secure.flow import secure_sum
+from fedlib.secure.points import DescribeFeatures, SummablePoints
 from fedlib.validation import Interval, StrOptions, check_points
 
 __all__ = [
@@ -47,6 +58,7 @@ __all__ = [
     "horizontal_dbscan",
     "label_cells",
     "place_points",
+    "secure_horizontal_dbscan",
     "sum_cells",
 ]
 
@@ -196,6 +208,33 @@ def horizontal_dbscan(
     return model
 
 
+def secure_horizontal_dbscan(
+    cell_size: float,
+    min_samples: int,
+    border: str,
+    assign: Assign,
+    adjacency: Adjacency,
+    grid: Grid,
+    random_state: Any,
+) -> Flow[GridModel]:
+    """Return the server flow with secure sums of the counts in all cells of a bounded grid."""
+    replies = yield DescribeFeatures()
+    replies = yield from settle(replies, agree_on_features)
+    (low, shape), n_features = grid, agree_on_features(replies)
+    if len(low) != n_features:
+        raise ValueError(
+            f"grid_bounds must have the {n_features} features of the clients' points,"
+            f" got {len(low)}"
+        )
+    total, _ = yield from secure_sum(CountGrid(float(cell_size), low, shape), count(1))
+    cells, counts = occupied_cells(grid, total)
+    _warn_of_scales(cells, next((r.features for r in replies.values() if r.features), ()))
+    labels = label_cells(cells, counts, min_samples, border, adjacency, random_state)
+    model = GridModel(float(cell_size), cells, counts, labels, assign, adjacency)
+    yield model.clusters
+    return model
+
+
 def with_too_many_cells(replies: Replies, max_cells: int | None) -> dict[str, str]:
     """Return the reason to exclude each client that reported more than ``max_cells`` cells."""
     if max_cells is None:
@@ -223,8 +262,8 @@ def _warn_of_scales(cells: NDArray[np.int64], features: Sequence[str]) -> None:
         )
 
 
-class HorizontalDBSCANClient(PointsClient):
-    """A client that holds points; for the parameters see `PointsClient`."""
+class HorizontalDBSCANClient(SummablePoints):
+    """A client that holds points; for the parameters see `fedlib.federated.PointsClient`."""
 
     omissible = (CellCounts,)
     combinable = (CellCounts,)
@@ -233,13 +272,17 @@ class HorizontalDBSCANClient(PointsClient):
     def count_cells(self, request: CountCells) -> CellCounts:
         return CellCounts(*count_cells(self.X, request.cell_size), self.features)
 
+    @handles(CountGrid)
+    def count_grid(self, request: CountGrid) -> GridCounts:
+        return count_in_grid(self.X, request)
+
     @handles(AssignCells)
     def assign_cells(self, request: AssignCells) -> Done:
         self.state = Labels(request.place(self.X))
         return Done()
 
 
-class HorizontalDBSCAN(Federated):
+class HorizontalDBSCAN(SecureFederated):
     """DBSCAN on a grid, over clients that hold different rows of the same features.
 
     Parameters
@@ -273,6 +316,12 @@ class HorizontalDBSCAN(Federated):
         cell. A combined reply may have as many cells per client. By default there is no limit.
     random_state : int, RandomState or None, default=None
         Determines the order in which ``border="absorb"`` visits the cells.
+    secure : bool, default=False
+        Whether the server sees only the sums of the clients' counts; see `fedlib.secure`. It needs
+        `grid_bounds`. If all points lie within them, the result is the same.
+    grid_bounds : array-like (2, n_features), default=None
+        For ``secure=True``: the smallest and the largest coordinates. The grid between them has at
+        most 2**24 cells. A client sends 8 bytes per cell, occupied or not.
 
     Attributes
     ----------
@@ -342,6 +391,8 @@ class HorizontalDBSCAN(Federated):
         "adjacency": [StrOptions({"faces", "full"})],
         "max_cells": [Interval(Integral, 1, None, closed="left"), None],
         "random_state": ["random_state"],
+        "secure": ["boolean"],
+        "grid_bounds": ["array-like", None],
     }
 
     def __init__(
@@ -354,6 +405,8 @@ class HorizontalDBSCAN(Federated):
         adjacency: str = "faces",
         max_cells: int | None = None,
         random_state: Any = None,
+        secure: bool = False,
+        grid_bounds: ArrayLike | None = None,
     ):
         self.cell_size = cell_size
         self.min_samples = min_samples
@@ -362,9 +415,19 @@ class HorizontalDBSCAN(Federated):
         self.adjacency = adjacency
         self.max_cells = max_cells
         self.random_state = random_state
+        self.secure = secure
+        self.grid_bounds = grid_bounds
 
     def _flow(self) -> Flow[GridModel]:
-        return horizontal_dbscan(**self.get_params())
+        parameters = self.get_params()
+        secure, bounds = parameters.pop("secure"), parameters.pop("grid_bounds")
+        if secure != (bounds is not None):
+            raise ValueError(f"secure=True needs grid_bounds, and only it; got secure={secure}")
+        if not secure:
+            return horizontal_dbscan(**parameters)
+        del parameters["max_cells"]  # the bounds limit the number of cells
+        grid = bounded_grid(bounds, float(self.cell_size))
+        return secure_horizontal_dbscan(**parameters, grid=grid)
 
     def _set_model(self, model: GridModel) -> None:
         super()._set_model(model)

@@ -16,6 +16,7 @@ from fedlib.federated import Federated, protocols
 from fedlib.files import Table
 from fedlib.pipeline import federated as pipeline
 from fedlib.protocol import Client
+from fedlib.secure import Identity, SecureClient
 
 __all__ = [
     "WRAPPERS",
@@ -181,6 +182,7 @@ def make_client(
     agreed: str | None = None,
     passive: bool = False,
     eval_table: Table | None = None,
+    identity: Identity | None = None,
 ) -> Client:
     """Return a site's client of a protocol.
 
@@ -199,6 +201,8 @@ def make_client(
         Whether the client receives the result but shares nothing of its data.
     eval_table : Table, optional
         Further rows for validation only, for a protocol that validates.
+    identity : Identity, optional
+        The keys of the sites. With it, the client sends data only as terms of secure sums.
 
     Raises
     ------
@@ -228,7 +232,7 @@ def make_client(
         client_class = wrapper.client_class
     client: Client = client_class(_part(estimator, table, eval_table), **arguments)
     client.passive = passive
-    return client
+    return client if identity is None else SecureClient(client, identity)
 
 
 def _part(estimator: type[Federated], table: Table, eval_table: Table | None) -> Any:

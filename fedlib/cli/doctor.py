@@ -18,6 +18,7 @@ from fedlib.cli.join import (
     client_arguments,
     join,
     raw_tables,
+    read_identity,
     read_policy,
     read_token,
 )
@@ -80,6 +81,8 @@ def _findings(
     proxy: str | None,
     policy: Path | None,
     ledger_out: Path | None,
+    secure_key: Path | None,
+    public_keys: Path | None,
     **columns: Any,
 ) -> Iterator[Finding]:
     """Yield the results of all checks."""
@@ -102,6 +105,16 @@ def _findings(
             yield Finding("--policy", True, f"the rules in {policy} are valid")
         except (click.ClickException, OSError) as error:
             yield Finding("--policy", False, _text(error))
+    if secure_key is not None:
+        try:
+            identity = read_identity(secure_key, public_keys)
+            assert identity is not None
+            n_sites = len(identity.public_keys)
+            yield Finding(
+                "--secure-key", True, f"the key of {identity.name}, one of {n_sites} sites"
+            )
+        except click.ClickException as error:
+            yield Finding("--secure-key", False, _text(error))
     try:
         token = read_token(token_file)
     except (click.ClickException, OSError) as error:

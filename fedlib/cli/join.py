@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fedlib.messages import Message
     from fedlib.policy import Policy
     from fedlib.protocol import Client
+    from fedlib.secure import Identity
 
 __all__ = [
     "JoinCommand",
@@ -36,6 +37,7 @@ __all__ = [
     "client_arguments",
     "join",
     "raw_tables",
+    "read_identity",
     "read_policy",
     "read_token",
     "take_part",
@@ -118,6 +120,16 @@ class JoinCommand(click.Command):
     callback=check_folder,
     help="Write the messages to and from this site with what they disclose (CSV).",
 )
+@click.option(
+    "--secure-key",
+    type=EXISTING,
+    help="This site's private key NAME.key. The site then sends data only as terms of secure sums.",
+)
+@click.option(
+    "--public-keys",
+    type=EXISTING,
+    help="The public keys of all sites.  [default: keys.json next to the private key]",
+)
 @click.option("--insecure", is_flag=True, help="Allow plain HTTP to other machines.")
 @click.option("--proxy", help="The proxy for the calls to the server, http://host:port.")
 def join(**options: Any) -> None:
@@ -143,12 +155,14 @@ def take_part(
     policy: Path | None,
     ledger_out: Path | None,
     eval_data: Path | None,
+    secure_key: Path | None,
+    public_keys: Path | None,
     review: Callable[[Message, Message], bool] | None = None,
     **options: Any,
 ) -> None:
     """Take part in a run; ``review`` returns whether a reply may be sent."""
     arguments = client_arguments(options)
-    rules = read_policy(policy)
+    rules, identity = read_policy(policy), read_identity(secure_key, public_keys)
     secret = read_token(token_file)
     raw = raw_tables(protocol)
     described = columns, target, sample_weight, ids, no_header, raw
@@ -161,7 +175,13 @@ def take_part(
         from fedlib.site import make_client  # imports the protocols, which takes a second
 
         client = make_client(
-            served, table, arguments, agreed=protocol, passive=passive, eval_table=evaluated
+            served,
+            table,
+            arguments,
+            agreed=protocol,
+            passive=passive,
+            eval_table=evaluated,
+            identity=identity,
         )
         if not guarded:
             return client
@@ -195,6 +215,20 @@ def read_policy(path: Path | None) -> Policy | None:
         return Policy.read(path)
     except ValueError as error:
         raise click.ClickException(f"{path}: {error}") from error
+
+
+def read_identity(private: Path | None, public: Path | None) -> Identity | None:
+    """Return the keys of this site and of the others; None without a private key."""
+    if private is None:
+        if public is not None:
+            raise click.UsageError("--public-keys needs --secure-key")
+        return None
+    from fedlib.secure import Identity
+
+    try:
+        return Identity.read(private, public)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
 
 
 def check_allowed(policy: Policy | None, protocol: str) -> None:

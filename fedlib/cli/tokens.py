@@ -1,4 +1,4 @@
-"""``fedlib token``: the clients' secret tokens."""
+"""``fedlib token``: the clients' secret tokens and keys."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fedlib.ledger import SERVER
 
 __all__ = ["make_tokens", "read_clients", "token"]
 
+PUBLIC = "keys.json"
 NAME = re.compile(r"\w[\w.-]{0,63}", re.ASCII)
 
 
@@ -29,6 +30,10 @@ def token(names: Sequence[str], folder: Path, renew: bool) -> None:
 
     DIR/NAME.token is for that site only. DIR/clients.json is for the server. It contains digests of
     the tokens, from which no token can be derived. Clients that are already in it remain.
+
+    For secure sums, DIR/NAME.key is the private key of that site only, and DIR/keys.json contains
+    the public keys of all sites, for all sites. Whoever has a private key can act as the site. If
+    the server is not trusted, each site creates its own key and passes on the public half.
     """
     path = folder / "clients.json"
     clients = read_clients(path) if path.exists() else {}
@@ -37,13 +42,19 @@ def token(names: Sequence[str], folder: Path, renew: bool) -> None:
         raise click.UsageError(f"a token exists for {', '.join(existing)}; replace it with --renew")
     make_tokens(names, folder, clients)
     for name in names:
-        click.echo(f"{folder / name}.token: for {name} only")
+        click.echo(f"{folder / name}.token, {folder / name}.key: for {name} only")
     click.echo(f"{path}: for the server, {len(clients)} clients")
+    click.echo(f"{folder / PUBLIC}: for all sites")
 
 
 def make_tokens(names: Sequence[str], folder: Path, clients: dict[str, str]) -> None:
-    """Write a token for each name, add the digests to ``clients`` and write these too."""
+    """Write a token and a key for each name, and the digests and public keys of all.
+
+    The digests are added to ``clients``.
+    """
     from fedlib.files import write_file
+    from fedlib.secure.identities import new_identity_key
+    from fedlib.secure.primitives import signing_key
 
     with extra("http"):
         from fedlib.transports.http import digest, new_token
@@ -55,11 +66,25 @@ def make_tokens(names: Sequence[str], folder: Path, clients: dict[str, str]) -> 
             )
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        public = _public_keys(folder / PUBLIC)
         for name in names:
-            secret = new_token()
+            secret, private = new_token(), new_identity_key()
             write_file(folder / f"{name}.token", f"{secret}\n".encode(), mode=0o600)
-            clients[name] = digest(secret)
+            write_file(folder / f"{name}.key", f"{private.hex()}\n".encode(), mode=0o600)
+            clients[name], public[name] = digest(secret), signing_key(private)
+        encoded = {name: key.hex() for name, key in public.items()}
+        write_file(folder / PUBLIC, f"{json.dumps(encoded, indent=1)}\n".encode())
         write_file(folder / "clients.json", f"{json.dumps(clients, indent=1)}\n".encode())
+
+
+def _public_keys(path: Path) -> dict[str, bytes]:
+    """Return the public keys of the sites that have one."""
+    from fedlib.secure.identities import read_public_keys
+
+    try:
+        return read_public_keys(path) if path.exists() else {}
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def read_clients(path: Path) -> dict[str, str]:

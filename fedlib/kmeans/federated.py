@@ -167,9 +167,9 @@ class FederatedKMeans(SecureFederated):
 
     With ``secure=True``, the server sees the sums over all clients and the order of magnitude of
     their largest coordinates. The sums are in fixed point: a coordinate of a centre is wrong by at
-    most ``n_clients * n_points / counts * limit * 2**(ceil(log2(n_clients)) - 63)``, where
-    ``limit`` is the largest coordinate, ``n_points`` the number of all points (both rounded up to
-    powers of two) and ``counts`` that of the cluster's.
+    most ``n_clients**2 * 2**-62 * limit * n_points / count``, where ``limit`` is the largest
+    absolute coordinate, rounded up to a power of two, and ``count`` the number of points of the
+    cluster.
 
     *Lost and false clients.* A client that is lost at its first request leaves no trace. Later, the
     centres keep its share with ``"one_shot"``, and only the inertia is without it; with ``"lloyd"``

@@ -24,7 +24,7 @@ from fedlib.mixtures.messages import ImprovedMixture, Likelihood, Mixture, Respo
 from fedlib.mixtures.start import Start
 from fedlib.protocol import Replies
 
-__all__ = ["PointsHistory", "agree_on_magnitude", "smallest_variance"]
+__all__ = ["PointsHistory", "agree_on_magnitude", "log_density_range", "smallest_variance"]
 
 # Up to this ratio, as a power of two, squares of both magnitudes fit a float64.
 MAX_RATIO = 26
@@ -196,14 +196,14 @@ class PointsHistory:
             margin = ROUNDING * n * (limit + np.abs(mixture.means).max())
             if (np.abs(total - self.sums.setdefault(name, total)) > margin).any():
                 return "the mean of the client's points has changed"
-        low, high = _log_density_range(mixture, limit)
+        low, high = log_density_range(mixture, limit)
         margin = 1e-6 * (abs(low) + abs(high)) + 1e-6
         if not n * (low - margin) <= reply.log_likelihood <= n * (high + margin):
             return f"log_likelihood must be in {n * low}..{n * high}, got {reply.log_likelihood}"
         return None
 
 
-def _log_density_range(mixture: Mixture, limit: float) -> tuple[float, float]:
+def log_density_range(mixture: Mixture, limit: float) -> tuple[float, float]:
     """Return bounds on the log-density of any point with coordinates up to ``limit``."""
     n_components, n_features = mixture.means.shape
     matrices = expand(mixture.covariances, n_components, n_features, mixture.covariance_type)

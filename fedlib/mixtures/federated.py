@@ -25,7 +25,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from sklearn.utils.validation import check_is_fitted
 
-from fedlib.federated import Federated, PointsClient
 from fedlib.messages import Done, Labels, Message
 from fedlib.mixtures.covariances import CovarianceType, precisions, sklearn_shape
 from fedlib.mixtures.em import (
@@ -50,8 +49,11 @@ from fedlib.mixtures.messages import (
     min_points,
     parameters,
 )
+from fedlib.mixtures.secure import secure_em
 from fedlib.mixtures.start import Start, given_start
 from fedlib.protocol import Flow, handles
+from fedlib.secure.estimator import SecureFederated
+from fedlib.secure.points import SummablePoints
 from fedlib.validation import Interval, StrOptions, check_points
 
 __all__ = [
@@ -62,7 +64,7 @@ __all__ = [
 Array64 = NDArray[np.float64]
 
 
-class GaussianMixtureClient(PointsClient):
+class GaussianMixtureClient(SummablePoints):
     """A client that holds points; for the parameter see `fedlib.federated.PointsClient`."""
 
     @handles(IntroducePoints)
@@ -112,7 +114,7 @@ class GaussianMixtureClient(PointsClient):
         return super().group_sizes(request, reply)
 
 
-class FederatedGaussianMixture(Federated):
+class FederatedGaussianMixture(SecureFederated):
     """A Gaussian mixture fitted over clients that hold different rows of the same features.
 
     Parameters
@@ -148,6 +150,9 @@ class FederatedGaussianMixture(Federated):
         The steps also stop by ``tol``.
     random_state : int, RandomState or None, default=None
         Draws the client that fits the first mixture, and the seed of that fit.
+    secure : bool, default=False
+        For ``"em"`` from a complete first mixture: whether the server sees only sums over all
+        clients; see `fedlib.secure`. Each sum takes five requests per client.
 
     Attributes
     ----------
@@ -223,7 +228,9 @@ class FederatedGaussianMixture(Federated):
     ``"em"`` a client discloses the number, mean and covariance of its points per
     component; if it has one point, this is the point itself. With ``"average"`` it discloses a
     mixture of its own points in every round. With both methods, the client that fits the first
-    mixture discloses that mixture.
+    mixture discloses that mixture. With ``secure=True``, the server sees the sums over all clients
+    and the order of magnitude of their largest coordinates. These sums are in fixed point: the
+    error of a sum is below ``n_clients**2 * 2**-61`` times the largest possible sum.
 
     Source: F, §5.1.
 
@@ -253,6 +260,7 @@ class FederatedGaussianMixture(Federated):
         "tol": [Interval(Real, 0, np.inf, closed="left")],
         "max_local_iter": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
+        "secure": ["boolean"],
     }
 
     def __init__(
@@ -269,6 +277,7 @@ class FederatedGaussianMixture(Federated):
         tol: float = 1e-3,
         max_local_iter: int = 100,
         random_state: Any = None,
+        secure: bool = False,
     ):
         self.n_components = n_components
         self.method = method
@@ -281,6 +290,7 @@ class FederatedGaussianMixture(Federated):
         self.tol = tol
         self.max_local_iter = max_local_iter
         self.random_state = random_state
+        self.secure = secure
 
     def _flow(self) -> Flow[MixtureModel]:
         start = given_start(
@@ -290,6 +300,20 @@ class FederatedGaussianMixture(Federated):
             self.means_init,
             self.precisions_init,
         )
+        if self.secure:
+            if self.method != "em" or not start.complete:
+                raise ValueError(
+                    "secure=True needs method='em', weights_init, means_init and precisions_init,"
+                    " because a single client would fit the first mixture; got"
+                    f" method={self.method!r}"
+                )
+            return secure_em(
+                self.covariance_type,
+                float(self.reg_covar),
+                start,
+                int(self.max_rounds),
+                float(self.tol),
+            )
         return federated_gaussian_mixture(
             int(self.n_components),
             self.method,

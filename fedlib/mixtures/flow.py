@@ -37,6 +37,7 @@ from fedlib.validation import check_option
 __all__ = [
     "MixtureModel",
     "average_mixtures",
+    "check_start",
     "federated_gaussian_mixture",
     "fit_in_rounds",
     "step_of_em",
@@ -209,7 +210,7 @@ def _first_mixture(
     be of its points, the next one drawn replaces it.
     """
     n_features = agree_on_features(replies)
-    _check_start(start, n_features, covariance_type)
+    check_start(start, n_features, covariance_type)
     if start.complete:
         return Mixture(*start, covariance_type)
     rng = check_random_state(random_state)
@@ -232,7 +233,7 @@ def _first_mixture(
     )
 
 
-def _check_start(start: Start, n_features: int, covariance_type: CovarianceType) -> None:
+def check_start(start: Start, n_features: int, covariance_type: CovarianceType) -> None:
     """Raise ValueError when the given parameters have another number of features than the points.
 
     Spherical covariances fit any number of features.

@@ -293,6 +293,11 @@ class FederatedPipeline(Federated):
 
     def _flow(self) -> Flow[PipelineModel[Any]]:
         check_wrapped(type(self.estimator))
+        if getattr(self.estimator, "secure", False):
+            raise ValueError(
+                "estimator must not have secure=True, because the pipeline needs more than sums;"
+                " prepare the columns with limits that all sites know"
+            )
         return pipeline(self._rules(), self.estimator.protocol())
 
     def _client_factory(

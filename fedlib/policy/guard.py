@@ -14,6 +14,7 @@ from fedlib.ledger import SERVER, Entry, Ledger
 from fedlib.messages import Declined, Done, Failure, Message, arrays, decode, encode
 from fedlib.policy.rules import Policy, Rules
 from fedlib.protocol import Client, LostState
+from fedlib.secure.messages import MaskValues
 
 __all__ = ["Forbidden", "GuardedClient", "GuardedState", "omit_small"]
 
@@ -79,6 +80,9 @@ class GuardedState(Message):
 
 class GuardedClient(Client):
     """A client whose replies obey the rules of its site, and that records its messages.
+
+    With secure sums, it guards the client that masks the values. Its rules about parameters apply
+    to the masked request, and with a minimum count it declines, because it cannot know the sums.
 
     After it has declined one request for data, it declines all others of the run. So it either
     takes no part in the result, or leaves the run if it has shared data before.
@@ -211,9 +215,10 @@ class GuardedClient(Client):
             )
         if rules.max_rounds is not None and self._state.n_rounds >= rules.max_rounds:
             raise Forbidden("max_rounds", f"{rules.max_rounds} requests were answered")
+        asked = decode(request.request) if isinstance(request, MaskValues) else request
         for name, allowed in rules.parameters.items():
-            if name in request.__struct_fields__:
-                value = getattr(request, name)
+            if name in asked.__struct_fields__:
+                value = getattr(asked, name)
                 if not allowed.permits(value):
                     raise Forbidden("parameters", f"{name} must be {allowed}, got {value!r}")
 

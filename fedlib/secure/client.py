@@ -147,6 +147,15 @@ class SecureClient(Client):
         self._state = SecureState()
 
     def enter(self, name: str, n_clients: int | None) -> None:
+        """Note the client's name and the number of clients.
+
+        Raises
+        ------
+        ValueError
+            When the key is that of another site.
+        """
+        if name != self.identity.name:
+            raise ValueError(f"the key is that of {self.identity.name!r}, but this is {name!r}")
         super().enter(name, n_clients)
         self.inner.enter(name, n_clients)
 

@@ -17,7 +17,14 @@ import msgspec
 
 from fedlib.secure.primitives import KEY, commit, signing_key
 
-__all__ = ["MIN_CLIENTS", "Identity", "new_identity_key", "simulated_identities", "threshold"]
+__all__ = [
+    "MIN_CLIENTS",
+    "Identity",
+    "new_identity_key",
+    "read_public_keys",
+    "simulated_identities",
+    "threshold",
+]
 
 MIN_CLIENTS = 2  # the sum of one client is its data
 
@@ -93,15 +100,27 @@ class Identity:
         """
         path = Path(private)
         where = Path(public) if public else path.parent / "keys.json"
-        try:
-            known = msgspec.json.decode(where.read_bytes(), type=PublicKeys)
-        except (OSError, msgspec.MsgspecError) as error:
-            raise ValueError(f"{where} must contain the sites' public keys: {error}") from error
+        public_keys = read_public_keys(where)
         try:
             key = bytes.fromhex(path.read_text(encoding="ascii"))
         except (OSError, ValueError) as error:
             raise ValueError(f"{path} must contain a site's private key") from error
-        return cls(path.stem, key, {name: bytes.fromhex(text) for name, text in known.items()})
+        return cls(path.stem, key, public_keys)
+
+
+def read_public_keys(path: Path) -> dict[str, bytes]:
+    """Return the public keys in a file by the sites' names.
+
+    Raises
+    ------
+    ValueError
+        When the file cannot be read, or contains anything else.
+    """
+    try:
+        known = msgspec.json.decode(path.read_bytes(), type=PublicKeys)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ValueError(f"{path} must contain the sites' public keys: {error}") from error
+    return {name: bytes.fromhex(text) for name, text in known.items()}
 
 
 def threshold(n_clients: int) -> int:

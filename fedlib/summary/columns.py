@@ -23,6 +23,7 @@ __all__ = [
     "ClientLost",
     "Columns",
     "agree_on_columns",
+    "agree_on_kinds",
     "ask",
     "describe",
     "n_columns",
@@ -87,6 +88,21 @@ def describe(view: TableView) -> Flow[Replies]:
 def agree_on_columns(described: Mapping[str, ColumnDescription]) -> Columns:
     """Return the columns on whose kinds all clients agree.
 
+    Raises
+    ------
+    Disagreement
+        When a column contains numbers at one client and text at another.
+    """
+    names, kinds = agree_on_kinds(described)
+    named = any(one.features for one in described.values())
+    n_rows = sum(reply.n_rows for reply in described.values())
+    counts = np.sum([reply.counts for reply in described.values()], axis=0)
+    return Columns(names, named, kinds, n_rows, counts.astype(np.int64))
+
+
+def agree_on_kinds(described: Mapping[str, Any]) -> tuple[tuple[str, ...], NDArray[np.uint8]]:
+    """Return the names of the columns, or their positions, and the kinds on which clients agree.
+
     A column without values at a client agrees with every kind.
 
     Raises
@@ -110,9 +126,7 @@ def agree_on_columns(described: Mapping[str, ColumnDescription]) -> Columns:
                 minority(list(sides.values())),
             )
         kinds[j] = next(iter(sides), EMPTY)
-    n_rows = sum(reply.n_rows for reply in described.values())
-    counts = np.sum([reply.counts for reply in described.values()], axis=0)
-    return Columns(labels, bool(names), kinds, n_rows, counts.astype(np.int64))
+    return labels, kinds
 
 
 def ask(

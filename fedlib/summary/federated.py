@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.agreement import agree_on_features
-from fedlib.federated import Federated
 from fedlib.messages import Message
 from fedlib.protocol import Client, Flow, handles
+from fedlib.secure.estimator import SecureFederated
+from fedlib.secure.points import N_MAGNITUDES, magnitudes
 from fedlib.summary.columns import Bounds, agree_on_columns
 from fedlib.summary.flow import TableSummary, summarise
 from fedlib.summary.keys import count_keys, to_keys
@@ -23,16 +24,23 @@ from fedlib.summary.messages import (
     BinCounts,
     CategoryCounts,
     ColumnDescription,
+    ColumnKinds,
+    ColumnMagnitudes,
+    ColumnSums,
     CountBins,
     CountCategories,
+    CountColumnMagnitudes,
     DescribeColumns,
+    DescribeKinds,
     Extremes,
     FindExtremes,
+    SumColumns,
     SumValues,
     TableRequest,
     TableView,
     ValueMoments,
 )
+from fedlib.summary.secure import secure_summary
 from fedlib.summary.tables import MAX_NUMBER, NUMBER, TEXT, RawTable, present, read_columns
 from fedlib.validation import Interval
 
@@ -62,6 +70,7 @@ class SummaryClient(Client):
     """
 
     raw: ClassVar[bool] = True
+    open_requests: ClassVar[tuple[type[Message], ...]] = (DescribeKinds,)
     X: RawTable
 
     def __init__(self, X: Any):
@@ -85,6 +94,25 @@ class SummaryClient(Client):
     def describe_columns(self, request: DescribeColumns | TableView) -> ColumnDescription:
         table = self.view(request)
         return ColumnDescription(len(table), table.kinds, table.counts, self.features)
+
+    @handles(DescribeKinds)
+    def describe_kinds(self, request: DescribeKinds) -> ColumnKinds:
+        return ColumnKinds(self.view(request).kinds, self.features)
+
+    @handles(CountColumnMagnitudes)
+    def count_magnitudes(self, request: CountColumnMagnitudes) -> ColumnMagnitudes:
+        rows = [magnitudes(values) for values in self._values(request, request.columns)]
+        counts = np.array(rows, np.int64).reshape(-1, N_MAGNITUDES)
+        return ColumnMagnitudes(len(self.view(request)), counts)
+
+    @handles(SumColumns)
+    def sum_columns(self, request: SumColumns) -> ColumnSums:
+        table = self.view(request)
+        columns = self._values(request, request.columns)
+        shifted = [values - one for values, one in zip(columns, request.centres, strict=True)]
+        sums = np.array([one.sum() for one in shifted], np.float64)
+        squares = np.array([np.square(one).sum() for one in shifted], np.float64)
+        return ColumnSums(len(table), table.counts, sums, squares)
 
     @handles(SumValues)
     def sum_values(self, request: SumValues) -> ValueMoments:
@@ -147,7 +175,7 @@ class SummaryClient(Client):
         return super().group_sizes(request, reply)
 
 
-class FederatedSummary(Federated):
+class FederatedSummary(SecureFederated):
     """Statistics of every column over clients that hold different rows of the same columns.
 
     Parameters
@@ -171,6 +199,10 @@ class FederatedSummary(Federated):
     min_category_count : int, default=1
         A client withholds the categories with fewer rows, at least 1. Their rows are counted
         together, as ``other`` in `to_frame`.
+    secure : bool, default=False
+        Whether the server sees only sums over all clients; see `fedlib.secure`. It needs
+        ``quantiles=()``. There are counts, means and variances, and histograms of the columns with
+        `bounds`, but no extremes and no categories.
 
     Attributes
     ----------
@@ -202,6 +234,11 @@ class FederatedSummary(Federated):
     *Disclosure.* Extremes and exact quantiles are values of single rows. Give `bounds` and
     `rank_error` to avoid this. A client with one row discloses the row by its means.
 
+    With ``secure=True``, the server sees the kinds of each client's columns, sums over all clients,
+    and the order of magnitude of their largest values. Counts are exact. A mean is wrong by at most
+    ``n_clients**2 * 2**-61 * limit * n_rows / count``, in addition to rounding, where ``limit`` is
+    the largest absolute value, rounded up to a power of two.
+
     If a client is lost between two requests, the statistics are computed again without it.
 
     Examples
@@ -228,6 +265,7 @@ class FederatedSummary(Federated):
         "categorical": [list, tuple, None],
         "max_categories": [Interval(Integral, 1, 2**40, closed="both")],
         "min_category_count": [Interval(Integral, 1, 2**40, closed="both")],
+        "secure": ["boolean"],
     }
 
     def __init__(
@@ -240,6 +278,7 @@ class FederatedSummary(Federated):
         categorical: Sequence[str] | None = None,
         max_categories: int = 1000,
         min_category_count: int = 1,
+        secure: bool = False,
     ):
         self.quantiles = quantiles
         self.rank_error = rank_error
@@ -248,16 +287,22 @@ class FederatedSummary(Federated):
         self.categorical = categorical
         self.max_categories = max_categories
         self.min_category_count = min_category_count
+        self.secure = secure
 
     def _flow(self) -> Flow[TableSummary]:
         fractions = np.array(self.quantiles, np.float64).ravel()
         if not ((fractions >= 0) & (fractions <= 1)).all():
             raise ValueError(f"quantiles must lie in [0, 1], got {self.quantiles!r}")
+        view, bounds = TableView(check_names(self.categorical)), check_bounds(self.bounds)
+        if self.secure:
+            if len(fractions):
+                raise ValueError(f"secure=True needs quantiles=(), got {self.quantiles!r}")
+            return secure_summary(view, bounds, int(self.n_bins))
         return summarise(
-            TableView(check_names(self.categorical)),
+            view,
             fractions.tolist(),
             float(self.rank_error),
-            check_bounds(self.bounds),
+            bounds,
             int(self.n_bins),
             int(self.max_categories),
             int(self.min_category_count),

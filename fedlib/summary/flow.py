@@ -39,7 +39,14 @@ from fedlib.summary.messages import (
 from fedlib.summary.quantiles import KeyInterval, count_values, find_quantiles
 from fedlib.summary.tables import NUMBER, TEXT
 
-__all__ = ["TableSummary", "find_categories", "find_extremes", "find_moments", "summarise"]
+__all__ = [
+    "TableSummary",
+    "find_categories",
+    "find_extremes",
+    "find_moments",
+    "histogram_bins",
+    "summarise",
+]
 
 Numbers = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -203,21 +210,10 @@ def _find_histograms(
 ) -> Flow[tuple[Numbers, Counts]]:
     """Return edges and counts of bins of equal width between ``ends`` (2, n_columns).
 
-    A column without ends has no histogram, nor has one whose ends are too close for distinct edges.
     Values may lie outside of the ends only in the ``bounded`` columns.
     """
-    width = n_columns(described)
-    edges, counts = np.full((width, n_bins + 1), np.nan), np.zeros((width, n_bins), np.int64)
-    drawn, intervals = [], []
-    for j in np.flatnonzero(np.isfinite(ends).all(axis=0)).tolist():
-        margin = 0.5 if ends[0, j] == ends[1, j] else 0.0
-        between = np.linspace(ends[0, j] - margin, ends[1, j] + margin, n_bins + 1)
-        if n_bins and (np.diff(between) > 0).all():
-            edges[j] = between
-            drawn.append(j)
-            keys = to_keys(between).tolist()
-            keys[-1] += 1  # the last bin contains its right edge
-            intervals += [KeyInterval(j, low, high - 1) for low, high in pairwise(keys)]
+    edges, drawn, intervals = histogram_bins(ends, n_bins)
+    counts = np.zeros((n_columns(described), n_bins), np.int64)
     if not drawn:
         return edges, counts
     exact = np.array([j not in bounded for j in drawn])
@@ -233,6 +229,25 @@ def _find_histograms(
     sums = np.sum([reply.counts for reply in replies.values()], axis=0)
     counts[drawn] = sums.reshape(len(drawn), n_bins)
     return edges, counts
+
+
+def histogram_bins(ends: Numbers, n_bins: int) -> tuple[Numbers, list[int], list[KeyInterval]]:
+    """Return the edges (n_columns, n_bins + 1), the columns with a histogram, and their bins.
+
+    A column without ends has no histogram, nor has one whose ends are too close for distinct edges.
+    """
+    edges = np.full((ends.shape[1], n_bins + 1), np.nan)
+    drawn, intervals = [], []
+    for j in np.flatnonzero(np.isfinite(ends).all(axis=0)).tolist():
+        margin = 0.5 if ends[0, j] == ends[1, j] else 0.0
+        between = np.linspace(ends[0, j] - margin, ends[1, j] + margin, n_bins + 1)
+        if n_bins and (np.diff(between) > 0).all():
+            edges[j] = between
+            drawn.append(j)
+            keys = to_keys(between).tolist()
+            keys[-1] += 1  # the last bin contains its right edge
+            intervals += [KeyInterval(j, low, high - 1) for low, high in pairwise(keys)]
+    return edges, drawn, intervals
 
 
 def find_categories(

@@ -10,17 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.messages import Array, FeatureNames, Message, MessageError
+from fedlib.secure.points import N_MAGNITUDES
 from fedlib.summary.tables import EMPTY, MAX_NUMBER, MAX_TEXT
 
 __all__ = [
     "BinCounts",
     "CategoryCounts",
     "ColumnDescription",
+    "ColumnKinds",
+    "ColumnMagnitudes",
+    "ColumnSums",
     "CountBins",
     "CountCategories",
+    "CountColumnMagnitudes",
     "DescribeColumns",
+    "DescribeKinds",
     "Extremes",
     "FindExtremes",
+    "SumColumns",
     "SumValues",
     "TableView",
     "ValueMoments",
@@ -101,6 +108,69 @@ class DescribeColumns(TableRequest):
         if described.features and len(described.features) != described.n_features:
             raise MessageError("ColumnDescription.features must have one name per column")
         return reply
+
+
+class ColumnKinds(Message):
+    """The kinds of a client's columns and their names."""
+
+    discloses = "a client's columns, and which of them have no values"
+    row_counts = ()
+    kinds: Annotated[np.ndarray, Array("uint8", ("columns",), le=EMPTY)]
+    features: FeatureNames = ()
+
+    @property
+    def n_features(self) -> int:
+        """The number of columns."""
+        return len(self.kinds)
+
+
+class DescribeKinds(TableRequest):
+    """Describe your columns: their kinds and names."""
+
+    reply = ColumnKinds
+
+
+class ColumnMagnitudes(Message):
+    """The number of rows, and 1 per column at the magnitude of the largest value."""
+
+    discloses = "the number of rows; how many clients have values of each magnitude"
+    row_counts = ("n_rows",)
+    n_rows: Count
+    magnitudes: Annotated[np.ndarray, Array("int64", ("chosen", "magnitudes"), ge=0, le=2**30)]
+
+
+class CountColumnMagnitudes(TableRequest):
+    """Count your rows, and mark the order of magnitude of the largest value of some columns."""
+
+    reply = ColumnMagnitudes
+    columns: Positions
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"chosen": len(self.columns), "magnitudes": N_MAGNITUDES}
+
+
+class ColumnSums(Message):
+    """The number of rows and values, and sums of some columns about their centres."""
+
+    discloses = "the number of rows and values, and the sums of values and of their squares"
+    row_counts = ("n_rows", "counts")
+    n_rows: Count
+    counts: ColumnCounts
+    sums: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_SQUARES, MAX_SQUARES)]
+    squares: Annotated[np.ndarray, Array("float64", ("chosen",), ge=0, le=MAX_SQUARES)]
+
+
+class SumColumns(TableRequest):
+    """Sum the differences of the values of some columns from their centres, and their squares."""
+
+    discloses = "the means of all clients' values"
+    reply = ColumnSums
+    n_columns: Annotated[int, msgspec.Meta(ge=0, le=MAX_COLUMNS)]
+    columns: Positions
+    centres: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_MEAN, MAX_MEAN)]
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"columns": self.n_columns, "chosen": len(self.columns)}
 
 
 class ValueMoments(Message):

@@ -14,7 +14,7 @@ from fedlib.summary.columns import ask, n_columns
 from fedlib.summary.keys import HIGHEST, from_key, sub_interval
 from fedlib.summary.messages import CountBins, TableView
 
-__all__ = ["KeyInterval", "count_values", "find_quantiles"]
+__all__ = ["KeyInterval", "count_parts", "count_values", "find_quantiles"]
 
 Numbers = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -116,15 +116,20 @@ def count_values(
     contradiction: Callable[[str, Any], str | None],
 ) -> Flow[Replies]:
     """Ask for the number of values in each part of intervals."""
+    request = count_parts(view, intervals, n_bins)
+    return (yield from ask(request, described, contradiction))
+
+
+def count_parts(view: TableView, intervals: Sequence[KeyInterval], n_bins: int) -> CountBins:
+    """Return the request to count the values in each part of intervals."""
     columns, low, high = (list(ends) for ends in zip(*intervals, strict=True))
-    request = CountBins(
+    return CountBins(
         *view,
         np.array(columns, np.int64),
         np.array(low, np.uint64),
         np.array(high, np.uint64),
         n_bins,
     )
-    return (yield from ask(request, described, contradiction))
 
 
 def _between(low: float, high: float, share: float) -> float:

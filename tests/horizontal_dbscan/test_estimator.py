@@ -25,9 +25,11 @@ def test_it_follows_the_conventions_of_scikit_learn(lists):
         "assign": "point",
         "border": "absorb",
         "cell_size": 0.5,
+        "grid_bounds": None,
         "max_cells": None,
         "min_samples": 3,
         "random_state": 4,
+        "secure": False,
     }
     text = "HorizontalDBSCAN(border='absorb', cell_size=0.5, min_samples=3, random_state=4)"
     assert " ".join(repr(model).split()) == text

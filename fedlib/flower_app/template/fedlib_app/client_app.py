@@ -8,6 +8,9 @@ The configuration of the site's node describes the site:
 - ``protocol`` is the only protocol to which the site agrees.
 - ``policy`` is the file (TOML) with the rules about what may leave the site.
 - ``ledger`` is the file to which the messages to and from the site are written.
+- ``secure-key`` is the file with the site's private key, and ``public-keys`` that with the keys of
+  all sites; the sites' names are their partition-ids. The site then sends data only as terms of
+  secure sums.
 - ``passive=true`` makes it receive the result and share nothing.
 - ``client-NAME`` is the argument NAME of the protocol's client. For a secret, it is the file that
   contains the secret.
@@ -25,11 +28,13 @@ from fedlib.files import Table, read_table, write_labels
 from fedlib.partition import split_columns, split_rows
 from fedlib.policy import GuardedClient, Policy
 from fedlib.protocol import Client
+from fedlib.secure import Identity
 from fedlib.transports.flower import Context, client_app
 
 COLUMNS = ("columns", "target", "sample_weight", "ids")
 NUMBERS = ("partition-id", "num-partitions")  # Flower's simulation sets the second one
-KNOWN = {*NUMBERS, "data", *COLUMNS, "labels", "protocol", "policy", "ledger", "passive", "demo"}
+FILES = {"data", "labels", "policy", "ledger", "secure-key", "public-keys"}
+KNOWN = {*NUMBERS, *COLUMNS, *FILES, "protocol", "passive", "demo"}
 CLIENT = "client-"
 
 
@@ -37,8 +42,15 @@ def make_client(context: Context) -> Client:
     """Return the site's client for the protocol of the run, guarded by the site's rules."""
     config, protocol = configuration(context), str(context.run_config["protocol"])
     policy = Policy.read(config["policy"]) if "policy" in config else None
+    identity = None
+    if "secure-key" in config:
+        identity = Identity.read(config["secure-key"], config.get("public-keys"))
     client = site.make_client(
-        protocol, read(context), client_options(config), agreed=config.get("protocol")
+        protocol,
+        read(context),
+        client_options(config),
+        agreed=config.get("protocol"),
+        identity=identity,
     )
     return GuardedClient(client, policy, protocol) if policy or "ledger" in config else client
 

@@ -1,0 +1,56 @@
+"""Expectation-maximisation with secure sums: the server sees no client's sums."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import numpy as np
+
+from fedlib.mixtures.checks import log_density_range
+from fedlib.mixtures.covariances import CovarianceType
+from fedlib.mixtures.flow import MixtureModel, check_start, step_of_em
+from fedlib.mixtures.messages import AssignComponents, Mixture, SumResponsibilities, parameters
+from fedlib.mixtures.start import Start
+from fedlib.protocol import Flow
+from fedlib.secure.fixed_point import Digits
+from fedlib.secure.flow import secure_sum
+from fedlib.secure.points import PooledPoints, agree_on_points
+
+__all__ = ["secure_em"]
+
+
+def secure_em(
+    covariance_type: CovarianceType, reg_covar: float, start: Start, max_rounds: int, tol: float
+) -> Flow[MixtureModel]:
+    """Return the server's flow with secure sums; for the parameters see `FederatedGaussianMixture`.
+
+    ``start`` is complete.
+    """
+    numbers = count(1)
+    points = yield from agree_on_points(numbers)
+    check_start(start, points.n_features, covariance_type)
+    mixture = Mixture(*start, covariance_type)
+    log_likelihoods: list[float] = []
+    previous, converged = 0, False
+    while not converged and len(log_likelihoods) < max_rounds:
+        request = SumResponsibilities(*parameters(mixture), covariance_type)
+        total, _ = yield from secure_sum(request, numbers, _digits(points, mixture))
+        mixture = step_of_em(mixture, {"all clients": total}, reg_covar)
+        log_likelihoods.append(total.log_likelihood / total.n_points)
+        same_rows = total.n_points == previous
+        converged = same_rows and abs(log_likelihoods[-1] - log_likelihoods[-2]) < tol
+        previous = total.n_points
+    yield AssignComponents(*parameters(mixture), covariance_type)
+    return MixtureModel(mixture, log_likelihoods, converged, reg_covar, tol, max_rounds)
+
+
+def _digits(points: PooledPoints, mixture: Mixture) -> Digits:
+    """Return the digits after the point of the sums for a mixture."""
+    reach = points.limit + float(np.abs(mixture.means).max())
+    low, high = log_density_range(mixture, points.limit)
+    return {
+        "log_likelihood": points.digits(1 + max(abs(low), abs(high))),
+        "counts": points.digits(2.0),
+        "sums": points.digits(reach),
+        "products": points.digits(points.n_features * reach**2),
+    }

@@ -1,0 +1,55 @@
+"""Secure sums on the command line and over HTTP."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from cli_helpers import SITES, invoke, joining, labels, refuse, rows, serving
+
+from fedlib import HorizontalDBSCAN
+from fedlib.secure import Identity
+
+pytest.importorskip("uvicorn")
+
+BOUNDS = [[-9.0, -9.0], [9.0, 9.0]]
+
+
+def test_keys_are_secret_and_remain(site):
+    before = json.loads(Path("tokens/keys.json").read_text())
+    output = invoke("token", "north", "--dir", "tokens")
+    after = json.loads(Path("tokens/keys.json").read_text())
+    assert list(after) == [*SITES, "north"]
+    assert {name: after[name] for name in SITES} == before
+    private = Path("tokens/north.key").read_text().strip()
+    assert private not in output + Path("tokens/keys.json").read_text()
+    assert Path("tokens/north.key").stat().st_mode & 0o077 == 0
+    identity = Identity.read("tokens/north.key")
+    assert (identity.name, identity.private.hex()) == ("north", private)
+    Path("tokens/keys.json").write_text("[]")
+    assert "keys.json must contain the sites' public keys" in refuse("token", "south", code=2)
+
+
+def test_a_secure_run_over_http(command, site):
+    np.save("bounds.npy", BOUNDS)
+    options = ["--secure", "--grid-bounds", "bounds.npy", "--ledger-out", "ledger.csv"]
+    server, url = serving(command, *options)
+    sites = [
+        joining(command, url, name, "--secure-key", f"tokens/{name}.key", "--state-dir", name)
+        for name in SITES
+    ]
+    for one in (*sites, server):
+        one.ends()
+    plain = HorizontalDBSCAN(cell_size=0.5, min_samples=4).fit(rows())
+    for name, expected in zip(SITES, plain.labels_, strict=True):
+        assert labels(name).tolist() == expected.tolist()
+    assert "CellCounts" not in set(pd.read_csv("ledger.csv")["message"])
+
+
+def test_bad_keys_are_reported(site):
+    arguments = ["join", "http://127.0.0.1:1", "--data", "0.csv", "--token-file", "tokens/0.token"]
+    Path("wrong.key").write_text("no key")
+    keys = ["--secure-key", "wrong.key", "--public-keys", "tokens/keys.json"]
+    assert "wrong.key must contain a site's private key" in refuse(*arguments, *keys)
+    assert "--public-keys needs --secure-key" in refuse(*arguments, *keys[2:], code=2)
