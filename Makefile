@@ -12,7 +12,7 @@ OLDEST    := _build/oldest
 VALIDATORS := _build/validators
 FUZZ      := _build/fuzz
 # All tests but the long ones, which have targets of their own.
-QUICK     := not book and not chaos and not dask and not flower and not liars and not load and not soak
+QUICK     := not book and not chaos and not dask and not exact and not flower and not liars and not load and not soak
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 DOIT      := $(BIN)/python -m doit run --parallel-type thread --process $(JOBS) --continue
 SELECTED  := $(if $(SELECT),-k '$(SELECT)')
@@ -31,7 +31,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book pdf verify crate check-crate test test-book test-flower test-oldest test-liars test-fuzz test-chaos test-load test-soak coverage lab format check lock build clean
+.PHONY: help install book pdf verify crate check-crate test test-book test-flower test-oldest test-exact test-liars test-fuzz test-chaos test-load test-soak coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -84,6 +84,9 @@ test-book: $(INSTALLED) ## check the pages of a built book in Chromium; takes mi
 
 test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and one deployment (at most 20 minutes)
 	@timeout --foreground --signal=INT --kill-after=60 1200 $(BIN)/python -m pytest -m flower tests/transports
+
+test-exact: $(INSTALLED) ## compare every objective and parameter of boosting with XGBoost, node by node; takes minutes
+	@$(BIN)/python -m pytest -m exact --numprocesses $(JOBS) tests/boosting
 
 test-liars: $(INSTALLED) ## run every protocol with 1,000 random runs (LIARS_EXAMPLES=1000) and every fault; takes half an hour
 	@$(BIN)/python -m pytest -m liars $(SELECTED) --numprocesses $(JOBS) \

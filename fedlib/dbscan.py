@@ -39,6 +39,7 @@ GRID_FEATURES = 3
 MAX_GRID_SIDE = 2.0**40  # cells; the margins below are far above the rounding of such a quotient
 MAX_KEY = 2**62
 LEAF_SIZE = 16  # of the tree for searches
+MIN_HALVED = 10_000  # points from which two threads build a tree
 BLOCK = 4096  # cells in a block
 BUFFER = 1 << 16  # ranges of near cells in a block, or those of one cell when they are more
 
@@ -150,7 +151,7 @@ def cluster(
     if radii is None and points.shape[1] <= GRID_FEATURES:
         index = _index_by_grid(points, eps)
     if index is None:
-        index = _index_by_tree(points, squared_radii)
+        index = _index_by_tree(points, squared_radii, n_threads)
     return _Clustering(points, index, squared_radii, weights, min_samples).run(n_threads)
 
 
@@ -283,15 +284,28 @@ def _near_rows(d: int, reach: int, strides: list[int]) -> tuple[Ints, Ints]:
     return np.array(offsets)[nearest_first], np.array(reaches)[nearest_first]
 
 
-def _index_by_tree(X: Floats, squared_radii: Floats) -> _Index:
+def _index_by_tree(X: Floats, squared_radii: Floats, n_threads: int) -> _Index:
     """Return a tree whose leaves are the largest nodes that can be cells."""
-    tree = kd_tree.build(X, 1, squared_radii.min())
+    tree = _build_tree(X, squared_radii.min(), n_threads)
     leaves = kd_tree.collect_leaves(tree, squared_radii)
 
     def find_near(cells: Ints, later: bool, near_start: Ints, near: Ints) -> int:
         return kd_tree.find_near_leaves(tree, leaves, cells, later, near_start, near)
 
     return _Index(tree.order, leaves.start, find_near, len(leaves.node), (tree, leaves))
+
+
+def _build_tree(X: Floats, max_squared_diagonal: float, n_threads: int) -> kd_tree.KDTree:
+    """Return the tree; with several threads, two build the halves below the root."""
+    if n_threads == 1 or len(X) < MIN_HALVED:
+        return kd_tree.build(X, 1, max_squared_diagonal)
+
+    def build(rows: Ints) -> kd_tree.KDTree:
+        return kd_tree.build_part(X, rows, 1, max_squared_diagonal)
+
+    order, middle = kd_tree.halve(X), len(X) // 2
+    with ThreadPoolExecutor(2) as threads:
+        return kd_tree.merge(*threads.map(build, (order[:middle], order[middle:])))
 
 
 class _Clustering:

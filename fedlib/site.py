@@ -180,6 +180,7 @@ def make_client(
     *,
     agreed: str | None = None,
     passive: bool = False,
+    eval_table: Table | None = None,
 ) -> Client:
     """Return a site's client of a protocol.
 
@@ -196,6 +197,8 @@ def make_client(
         The only protocol to which the site agrees; by default it agrees to all.
     passive : bool, default=False
         Whether the client receives the result but shares nothing of its data.
+    eval_table : Table, optional
+        Further rows for validation only, for a protocol that validates.
 
     Raises
     ------
@@ -223,13 +226,18 @@ def make_client(
     if wrapper is not None:
         arguments["client_class"] = client_class
         client_class = wrapper.client_class
-    client: Client = client_class(_part(estimator, table), **arguments)
+    client: Client = client_class(_part(estimator, table, eval_table), **arguments)
     client.passive = passive
     return client
 
 
-def _part(estimator: type[Federated], table: Table) -> Any:
+def _part(estimator: type[Federated], table: Table, eval_table: Table | None) -> Any:
     """Return the data that the protocol's client takes."""
+    if eval_table is not None:
+        if not getattr(estimator.client_class, "validates", False):
+            raise ValueError(f"{estimator.name} takes no rows for validation")
+        X, y, *weights = _part(estimator, table, None)
+        return X, y, weights[0] if weights else None, _part(estimator, eval_table, None)
     if not getattr(estimator.client_class, "supervised", False):
         return table.X
     if table.y is None:

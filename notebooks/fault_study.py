@@ -60,6 +60,8 @@ HARMLESS = ("another number", "twice")
 
 DENSITY = {"eps": 1.0, "min_samples": 3}
 TREES = {"n_trees": 1, "max_depth": 2, "min_child_weight": 0.1, "tol": None}
+PACKED = {"method": "histogram", "max_bin": 4, "histograms": "packed"}
+TEXTS = 2  # the value of max_cat_to_onehot with which the clients get a column of text
 MIXTURE = {"max_rounds": 2, "tol": 0, "random_state": 0}
 # Protocols that label the rows of the clients.
 LABELLING = {
@@ -84,6 +86,12 @@ LABELLING = {
 }
 PROTOCOLS = {
     **LABELLING,
+    "FederatedXGBClassifier, validation": FederatedXGBClassifier(
+        **TREES, **PACKED, validation_fraction=0.3, random_state=0
+    ),
+    "FederatedXGBClassifier, categories": FederatedXGBClassifier(
+        **TREES, **PACKED, max_cat_to_onehot=TEXTS
+    ),
     "FederatedXGBRegressor": FederatedXGBRegressor(**TREES, max_bin=4),
     "AlignedRows": AlignedRows(VerticalDBSCAN(**DENSITY)),
     "FederatedPipeline": FederatedPipeline(FederatedKMeans(2, random_state=0), scale="standard"),
@@ -111,6 +119,8 @@ def make_client(estimator, X, y) -> Client:
         X = expit(X[:, :1])
     if estimator.name.startswith("aligned/"):
         return estimator.client_class(X, VerticalDBSCANClient, range(len(X)), bytes(32))
+    if getattr(estimator, "max_cat_to_onehot", None) == TEXTS:
+        X = pd.DataFrame(X, columns=["x", "y"]).assign(town=np.where(X[:, 0] < 2, "north", "south"))
     options = {"random_state": 0} if estimator.name == "ppdbdc" else {}
     return make_site(estimator.name, Table(X, y), options)
 

@@ -159,7 +159,7 @@ def test_searches_agree_with_all_distances(problem, other, data):
 
 @pytest.mark.parametrize("n_jobs", [1, 2, 5])
 def test_many_leaves_in_five_dimensions(n_jobs):
-    """Clouds, bridges between some of them, and noise: buckets of leaves in one and several sets."""
+    """Clouds, bridges between some of them, and noise: buckets in one set and in several."""
     rng = np.random.default_rng(1)
     centres = rng.random((12, 5))
     clouds = np.repeat(centres, 150, axis=0) + rng.normal(size=(1800, 5)) * 0.03

@@ -71,3 +71,11 @@ def test_other_clients_are_refused(protocol, options, message):
 def test_a_passive_client():
     assert make_client("kmeans", Table(X), agreed="kmeans", passive=True).passive
     assert not make_client("kmeans", Table(X)).passive
+
+
+def test_rows_for_validation():
+    table = Table(pd.DataFrame(X), np.array([0, 1]))
+    client = make_client("xgboost", table, eval_table=table)
+    assert (client.n_training, len(client.X)) == (2, 4)
+    with pytest.raises(ValueError, match="kmeans takes no rows for validation"):
+        make_client("kmeans", table, eval_table=table)

@@ -45,6 +45,10 @@ class BoostingClient(TreeClient):
         True: the client needs classes.
     gaps_allowed : bool
         True: rows may have missing values.
+    raw : bool
+        True: tables may contain text and gaps.
+    validates : bool
+        True: a part may contain rows for validation.
 
     Raises
     ------

@@ -83,6 +83,10 @@ class CountBuckets(Message):
         if self.sizes.sum() != len(self.keys):
             raise MessageError("the sizes do not add up to the keys")
 
+    def reply_lengths(self) -> dict[str, int]:
+        n_finer = len(self.keys) << max(0, self.depth - self.depth_before)
+        return {"features": len(self.sizes), "buckets": n_finer}
+
     def accept(self, reply: Message) -> RowsPerBucket:
         """Raise MessageError unless the buckets are inside the given ones, sorted and distinct."""
         assert isinstance(reply, RowsPerBucket)

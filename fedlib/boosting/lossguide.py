@@ -160,7 +160,8 @@ class LossguideGrower(HistogramGrower):
                 sums[node] = total
         for node, (decision, child) in self.split.items():
             columns: tuple[NDArray[Any], ...] = decisions
-            for column, of_node in zip(columns, decision, strict=True):
+            split: tuple[NDArray[Any], ...] = decision
+            for column, of_node in zip(columns, split, strict=True):
                 column[node] = of_node[0]
             left[node] = child
         return finish_round(decisions, left, sums, self.training)

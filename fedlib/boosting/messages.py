@@ -193,6 +193,9 @@ class ProposeSplits(Growth):
     min_child_weight: Parameter
     may_end: bool
 
+    def reply_lengths(self) -> dict[str, int]:
+        return {"nodes": self.n_open, "splits": self.n_open * self.n_candidates}
+
     def accept(self, reply: Message) -> SplitProposals:
         """Raise MessageError unless the proposals fit the open nodes."""
         assert isinstance(reply, SplitProposals)
@@ -236,6 +239,9 @@ class EvaluateSplits(Message):
     threshold: Annotated[np.ndarray, Array("float32", ("splits",))]
     weight: Weight
 
+    def reply_lengths(self) -> dict[str, int]:
+        return {"nodes": len(self.count), "splits": len(self.feature), "pair": 2}
+
     def accept(self, reply: Message) -> CandidateSums:
         """Raise MessageError unless there is one pair of possible sums per split and node."""
         assert isinstance(reply, CandidateSums)
@@ -262,6 +268,9 @@ class SumLeaves(Growth):
     discloses = "the splits chosen last"
     reply = LeafSums
     n_nodes: Count
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"tree": self.n_nodes, "pair": 2}
 
     def accept(self, reply: Message) -> LeafSums:
         """Raise MessageError unless there is one pair of possible sums per node."""
@@ -307,6 +316,9 @@ class BuildHistograms(Splits, kw_only=True):
     reply: ClassVar[type[Message]] = Histograms
     wanted: Annotated[np.ndarray, Array("bool", ("open",))]
     n_bins: Count
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"nodes": int(self.wanted.sum()), "bins": self.n_bins, "pair": 2}
 
     def accept(self, reply: Message) -> Histograms:
         """Raise MessageError unless there is one pair of possible sums per node and bin."""

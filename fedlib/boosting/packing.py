@@ -42,6 +42,10 @@ class BuildPackedHistograms(BuildHistograms, kw_only=True):
     discloses = BuildHistograms.discloses
     reply = PackedHistograms
 
+    def reply_lengths(self) -> dict[str, int]:
+        n_sums = int(self.wanted.sum()) * self.n_bins
+        return {"bytes of bits": -(-n_sums // 8), "bytes": 2 * N_BYTES * n_sums}
+
     def accept(self, reply: Message) -> Histograms:
         """Return the histograms; raise MessageError unless they fit the request."""
         assert isinstance(reply, PackedHistograms)

@@ -49,6 +49,10 @@ class ScoreRows(Splits, kw_only=True):
     reply = RowScores
     metrics: Annotated[tuple[MetricName, ...], msgspec.Meta(min_length=1, max_length=16)]
 
+    def reply_lengths(self) -> dict[str, int]:
+        n_intervals = N_INTERVALS if "auc" in self.metrics else 0
+        return {"metrics": len(self.metrics), "intervals": n_intervals}
+
     def accept(self, reply: Message) -> RowScores:
         """Raise MessageError unless there is one sum per metric, and intervals for the AUC."""
         assert isinstance(reply, RowScores)

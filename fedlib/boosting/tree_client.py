@@ -69,6 +69,8 @@ class TreeClient(Client):
 
     supervised: ClassVar[bool] = True
     gaps_allowed: ClassVar[bool] = True
+    raw: ClassVar[bool] = True
+    validates: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -75,6 +75,12 @@ class JoinCommand(click.Command):
 @click.argument("url")
 @options_for_rows
 @click.option(
+    "--eval-data",
+    type=EXISTING,
+    help="A file with rows for validation only, with the columns of the data, for a protocol that"
+    " validates.",
+)
+@click.option(
     "--labels-out",
     type=FILE,
     callback=check_folder,
@@ -84,8 +90,9 @@ class JoinCommand(click.Command):
 @click.option("--passive", is_flag=True, help="Receive the result without sharing any data.")
 @click.option(
     "--protocol",
-    help="The only protocol to which this site agrees. With pipeline/NAME or summary, the features"
-    " may be text and have gaps. aligned/NAME is a protocol that first aligns the rows.",
+    help="The only protocol to which this site agrees. With pipeline/NAME, summary, xgboost or"
+    " xgb-regressor, the features may be text and have gaps. aligned/NAME is a protocol that first"
+    " aligns the rows.",
 )
 @click.option(
     "--ca", type=EXISTING, help="The authority (PEM) that has signed the server's certificate."
@@ -135,6 +142,7 @@ def take_part(
     protocol: str | None,
     policy: Path | None,
     ledger_out: Path | None,
+    eval_data: Path | None,
     review: Callable[[Message, Message], bool] | None = None,
     **options: Any,
 ) -> None:
@@ -143,14 +151,18 @@ def take_part(
     rules = read_policy(policy)
     secret = read_token(token_file)
     raw = raw_tables(protocol)
-    table = read_rows(data, columns, target, sample_weight, ids, no_header, raw)
+    described = columns, target, sample_weight, ids, no_header, raw
+    table = read_rows(data, *described)
+    evaluated = None if eval_data is None else read_rows(eval_data, *described)
     guarded = bool(policy or ledger_out or review)
     states: list[Message | None] = []
 
     def make(served: str) -> Client:
         from fedlib.site import make_client  # imports the protocols, which takes a second
 
-        client = make_client(served, table, arguments, agreed=protocol, passive=passive)
+        client = make_client(
+            served, table, arguments, agreed=protocol, passive=passive, eval_table=evaluated
+        )
         if not guarded:
             return client
         from fedlib.policy import GuardedClient

@@ -291,34 +291,42 @@ def join_leaves(wanted, cells, tree, leaves, stop, parent, crossing):
     crossing : array (n_cells,) of bool
     """
     buckets = np.empty(leaves.node.size, np.int64)
-    w = 0
-    while w < wanted.size:
-        bucket = find_bucket(tree, leaves, wanted[w])
-        last = w
-        while (
-            last < wanted.size
-            and wanted[last] < leaves.first_leaf[bucket] + leaves.n_leaves[bucket]
-        ):
-            last += 1
-        n_buckets = find_near_buckets(tree, leaves, bucket, buckets)
-        for other in buckets[:n_buckets]:
-            end = leaves.first_leaf[other] + leaves.n_leaves[other]
-            if end > stop:
-                crossing[wanted[w:last]] = True
-            if end > wanted[w]:
-                _join_bucket(wanted[w:last], other, cells, tree, leaves, stop, parent)
-        w = last
+    sets = np.full(leaves.first_leaf.size, SEVERAL_SETS)  # of each bucket, see `_find_set`
+    for inside in (True, False):  # most buckets are in one set before they are compared
+        w = 0
+        while w < wanted.size:
+            bucket = find_bucket(tree, leaves, wanted[w])
+            last = w
+            while (
+                last < wanted.size
+                and wanted[last] < leaves.first_leaf[bucket] + leaves.n_leaves[bucket]
+            ):
+                last += 1
+            part, part_set = wanted[w:last], np.full(1, SEVERAL_SETS)
+            buckets[0], n_buckets = bucket, 1
+            if not inside:
+                n_buckets = find_near_buckets(tree, leaves, bucket, buckets)
+            for other in buckets[:n_buckets]:
+                first = leaves.first_leaf[other]
+                end = first + leaves.n_leaves[other]
+                if end > stop:
+                    crossing[part] = True
+                if end <= part[0] or (other == bucket) != inside:
+                    continue
+                here = _find_set(part_set, 0, part, cells, parent)
+                there = _find_set(sets, other, range(first, min(end, stop)), cells, parent)
+                single = here != SEVERAL_SETS and there != SEVERAL_SETS
+                if there != NO_SET and not (single and here == there):
+                    _join_bucket(part, other, single, cells, tree, leaves, stop, parent)
+            w = last
 
 
 @kernel
-def _join_bucket(part, bucket, cells, tree, leaves, stop, parent):
-    """Unite the sets of some cells with those of the later cells of a bucket, before ``stop``."""
-    first = leaves.first_leaf[bucket]
-    stop = min(stop, first + leaves.n_leaves[bucket])
-    here = _common_set(part, cells, parent)
-    there = _common_set(np.arange(first, stop), cells, parent)
-    if there == NO_SET or (here == there and here != SEVERAL_SETS):
-        return
+def _join_bucket(part, bucket, single, cells, tree, leaves, stop, parent):
+    """Unite the sets of some cells with those of the later cells of a bucket, before ``stop``.
+
+    If both are ``single`` sets, the first connection is enough.
+    """
     reach = leaves.max_squared_radius
     node_stop = bucket + 2 * leaves.n_leaves[bucket] - 1
     for a in part:
@@ -336,13 +344,25 @@ def _join_bucket(part, bucket, cells, tree, leaves, stop, parent):
             if _are_connected(cells, a, b):
                 union(parent, a, b)
                 root = find(parent, a)
-                if here != SEVERAL_SETS and there != SEVERAL_SETS:
+                if single:
                     return
 
 
 @kernel
+def _find_set(sets, i, numbers, cells, parent):
+    """Return the set of those cells that have core points, `NO_SET` or `SEVERAL_SETS`.
+
+    It is kept in ``sets[i]``: cells in one set stay together.
+    """
+    if sets[i] == SEVERAL_SETS:
+        sets[i] = _common_set(numbers, cells, parent)
+    elif sets[i] != NO_SET:
+        sets[i] = find(parent, sets[i])
+    return sets[i]
+
+
+@kernel
 def _common_set(numbers, cells, parent):
-    """Return the set of those cells that have core points, `NO_SET` or `SEVERAL_SETS`."""
     common = NO_SET
     for c in numbers:
         if cells.n_core[c]:

@@ -76,21 +76,27 @@ class Leaves(NamedTuple):
 
 @kernel
 def _select_median(values, order, first, stop, middle, feature):
-    """Reorder ``order[first:stop]`` so that the row of rank ``middle`` in a feature is in place."""
+    """Reorder ``first..stop`` so that the point of rank ``middle`` in a feature is in its place.
+
+    The values (n, n_features) are in the order ``order`` and stay so: reading them one after the
+    other takes half the time of looking them up.
+    """
     last = stop - 1
     while first < last:
-        a = values[order[first], feature]
-        b = values[order[(first + last) // 2], feature]
-        c = values[order[last], feature]
+        a = values[first, feature]
+        b = values[(first + last) // 2, feature]
+        c = values[last, feature]
         pivot = max(min(a, b), min(max(a, b), c))
         i, j = first, last
         while i <= j:
-            while values[order[i], feature] < pivot:
+            while values[i, feature] < pivot:
                 i += 1
-            while values[order[j], feature] > pivot:
+            while values[j, feature] > pivot:
                 j -= 1
             if i <= j:
                 order[i], order[j] = order[j], order[i]
+                for k in range(values.shape[1]):
+                    values[i, k], values[j, k] = values[j, k], values[i, k]
                 i += 1
                 j -= 1
         if middle <= j:
@@ -102,16 +108,16 @@ def _select_median(values, order, first, stop, middle, feature):
 
 
 @kernel
-def _bound_node(tree, node):
+def _bound_node(tree, values, node):
     """Write the box of a node; return its widest side and its squared diagonal."""
-    points, order, lower, upper = tree.points, tree.order, tree.lower, tree.upper
-    n_features = points.shape[1]
+    lower, upper = tree.lower, tree.upper
+    n_features = values.shape[1]
     for k in range(n_features):
         lower[node, k] = np.inf
         upper[node, k] = -np.inf
     for place in range(tree.first[node], tree.stop[node]):
         for k in range(n_features):
-            x = points[order[place], k]
+            x = values[place, k]
             lower[node, k] = min(lower[node, k], x)
             upper[node, k] = max(upper[node, k], x)
     widest = 0
@@ -125,12 +131,12 @@ def _bound_node(tree, node):
 
 
 @kernel
-def _allocate(points, max_nodes):
+def _allocate(points, order, max_nodes):
     """Return a tree whose nodes are not filled in."""
-    n, n_features = points.shape
+    n_features = points.shape[1]
     return KDTree(
         points,
-        np.arange(n),
+        order,
         np.empty(max_nodes, np.int64),
         np.empty(max_nodes, np.int64),
         np.zeros(max_nodes, np.int64),
@@ -160,8 +166,25 @@ def build(points, leaf_size, max_squared_diagonal):
     A node becomes a leaf when it has at most ``leaf_size`` points (at least 1), or when the squared
     diagonal of its box is at most ``max_squared_diagonal`` (at least 0).
     """
-    n = points.shape[0]
-    tree = _allocate(points, 4 * n // (leaf_size + 1) + 1)
+    return build_part(points, np.arange(points.shape[0]), leaf_size, max_squared_diagonal)
+
+
+@kernel
+def halve(points):
+    """Return the order of the rows in which the first half is the left child of the root."""
+    order, values = np.arange(points.shape[0]), points.copy()
+    root = _allocate(points, order, 1)
+    root.first[0], root.stop[0] = 0, order.size
+    widest, _ = _bound_node(root, values, 0)
+    _select_median(values, order, 0, order.size, order.size // 2, widest)
+    return order
+
+
+@kernel
+def build_part(points, order, leaf_size, max_squared_diagonal):
+    """Return the tree of the rows ``order`` of the points, as `build` does; their order changes."""
+    n, values = order.size, points[order]
+    tree = _allocate(points, order, 4 * n // (leaf_size + 1) + 1)
     # Ranges of points that become nodes, each with the node of which it is the right child, or -1.
     stack = np.empty((MAX_STACK, 3), np.int64)
     stack[0] = 0, n, -1
@@ -176,14 +199,34 @@ def build(points, leaf_size, max_squared_diagonal):
             tree.right[parent] = node
         tree.first[node] = first
         tree.stop[node] = stop
-        widest, squared_diagonal = _bound_node(tree, node)
+        widest, squared_diagonal = _bound_node(tree, values, node)
         if stop - first > leaf_size and squared_diagonal > max_squared_diagonal:
             middle = (first + stop) // 2
-            _select_median(points, tree.order, first, stop, middle, widest)
+            _select_median(values, tree.order, first, stop, middle, widest)
             stack[n_stack] = middle, stop, node
             stack[n_stack + 1] = first, middle, -1
             n_stack += 2
     return _keep_nodes(tree, n_nodes)
+
+
+@kernel
+def merge(left, right):
+    """Return the tree whose root has the roots of two trees of the same points as children."""
+    n_left, middle = left.right.size, left.order.size
+    tree = _allocate(
+        left.points, np.concatenate((left.order, right.order)), 1 + n_left + right.right.size
+    )
+    tree.first[0], tree.stop[0], tree.right[0] = 0, tree.order.size, 1 + n_left
+    tree.lower[0] = np.minimum(left.lower[0], right.lower[0])
+    tree.upper[0] = np.maximum(left.upper[0], right.upper[0])
+    for part, node, place in ((left, 1, 0), (right, 1 + n_left, middle)):
+        stop = node + part.right.size
+        tree.first[node:stop] = part.first + place
+        tree.stop[node:stop] = part.stop + place
+        tree.right[node:stop] = np.where(part.right, part.right + node, 0)
+        tree.lower[node:stop] = part.lower
+        tree.upper[node:stop] = part.upper
+    return tree
 
 
 @kernel

@@ -126,7 +126,8 @@ def data_digest(client: Client) -> str:
 def arrays_of(client: Client) -> Iterator[tuple[str, NDArray[Any]]]:
     """Yield the arrays in the attributes of a client, and the place of each."""
     for name, value in sorted(vars(client).items()):
-        yield from _arrays(name, value)
+        if not isinstance(value, Mapping):  # the client's cache: it follows from the data
+            yield from _arrays(name, value)
 
 
 def _arrays(place: str, value: object) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -136,6 +137,9 @@ def _arrays(place: str, value: object) -> Iterator[tuple[str, NDArray[Any]]]:
     elif isinstance(value, tuple | list):
         for i, item in enumerate(value):
             yield from _arrays(f"{place}[{i}]", item)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _arrays(f"{place}[{key!r}]", item)
     elif is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
             yield from _arrays(f"{place}.{field.name}", getattr(value, field.name))

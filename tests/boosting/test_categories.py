@@ -9,11 +9,12 @@ from fedlib import FederatedXGBClassifier, FederatedXGBRegressor, models
 from fedlib.boosting.categories import CountLevels, LevelCounts, Table, read_table
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.messages import KeepTrees
+from fedlib.journal import JournalError
 from fedlib.messages import MessageError, decode, encode
 from fedlib.testing import Recorder
 from fedlib.transports.in_process import InProcess
 
-from .common import assert_same_trees, deal, first_message
+from .common import METHODS, assert_same_trees, deal, first_message, make_rows
 from .exact import different_nodes
 
 COLOURS = pd.DataFrame({"colour": ["red", "blue", "red", "green"]})
@@ -99,7 +100,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ", ".join(options) or "defaults")
-@pytest.mark.parametrize("missing", [0.0, 0.15])
+@pytest.mark.parametrize("missing", [pytest.param(0.0, marks=pytest.mark.exact), 0.15])
 def test_two_classes_are_xgboost(options, missing):
     X, score = make_mixed(missing=missing)
     y = labels_for("binary:logistic", score)
@@ -248,6 +249,27 @@ def test_passive_clients_receive_the_categories():
     parts = [*deal(X, score, 2), (X[:9], None)]
     model = FederatedXGBRegressor(2).fit(parts, passive=[2])
     np.testing.assert_array_equal(model.labels_[2], model.predict(X[:9]))
+
+
+def test_a_journal_notices_another_text(tmp_path):
+    X, score = make_mixed(60)
+    other = X.assign(town=X["town"].replace("town 03", "another town"))
+    model = FederatedXGBRegressor(1).fit([(X, score)], journal=tmp_path / "journal")
+    again = FederatedXGBRegressor(1).fit([(X, score)], journal=tmp_path / "journal")
+    assert_same_trees(again.trees_, model.trees_)
+    with pytest.raises(JournalError, match="the digest of the data"):
+        FederatedXGBRegressor(1).fit([(other, score)], journal=tmp_path / "journal")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_client_with_one_class(method):
+    """With histograms, the trees are those of the pooled rows."""
+    X, y = make_rows(200)
+    model = FederatedXGBClassifier(3, method=method, tol=None)
+    trees = model.fit([(X[y == 0], y[y == 0]), (X[y == 1], y[y == 1])]).trees_
+    assert not model.ledger_.lost
+    if method == "histogram":
+        assert_same_trees(model.fit([(X, y)]).trees_, trees)
 
 
 def test_a_column_without_values_fits_text():

@@ -22,6 +22,7 @@ from cli_helpers import (
     SITES,
     assert_labels_as_in_process,
     assert_run_as_in_process,
+    classes,
     flags,
     invoke,
     joining,
@@ -31,7 +32,7 @@ from cli_helpers import (
     site_arguments,
 )
 
-from fedlib import HorizontalDBSCAN, models
+from fedlib import FederatedXGBClassifier, HorizontalDBSCAN, models
 from fedlib.federated import protocols
 
 pytest.importorskip("uvicorn")
@@ -201,3 +202,28 @@ def test_a_served_model_is_a_model_file(command, site):
         document = json.loads(str(file["model.json"]))
         assert document["protocol"] == "horizontal-dbscan"
         assert set(document["arrays"]) < set(file)
+
+
+def test_sites_with_text_gaps_and_rows_for_validation(command, site):
+    """The model is that of the same parts in process, with early stopping."""
+    parts = []
+    for i, data in enumerate(classes()):
+        town = np.where(np.arange(len(data)) % 3 == 0, "north", "south")
+        data = data.assign(town=town)
+        data.loc[data.index[:4], ["x", "town"]] = np.nan
+        data.to_csv(f"{i}.csv", index=False)
+        data[::4].to_csv(f"eval-{i}.csv", index=False)
+        X = data.drop(columns="kind")
+        parts.append((X, data["kind"], None, (X[::4], data["kind"][::4])))
+    early = {"n_trees": 30, "method": "histogram", "early_stopping_rounds": 2}
+    here = FederatedXGBClassifier(**early, eval_metric=["error", "logloss"]).fit(parts)
+    options = ["--eval-metric", "error,logloss", "--model-out", "model.npz"]
+    server, url = serving(command, *flags(early), *options, protocol=["serve", "xgboost"])
+    for name in SITES:
+        given = ["--protocol", "xgboost", "--target", "kind", "--eval-data", f"eval-{name}.csv"]
+        joining(command, url, name, *given)
+    server.ends()
+    model = models.load("model.npz")
+    assert model.evals_result_ == here.evals_result_
+    assert model.model_.levels == here.model_.levels == (None, None, ("north", "south"))
+    assert len(model.trees_) == model.best_iteration_ + 1

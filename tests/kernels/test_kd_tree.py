@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedlib.kernels import kd_tree
@@ -35,6 +35,19 @@ def test_nodes_contain_their_points(X, leaf_size, max_squared_diagonal):
             assert tree.first[node] == tree.first[node + 1]
             assert tree.first[node + 1] < tree.stop[node + 1] == tree.first[right]
             assert tree.stop[right] == tree.stop[node]
+
+
+@given(clouds(), st.integers(1, 20))
+def test_two_halves_merge_into_the_same_tree(X, leaf_size):
+    """The halves below the root are built apart, as two threads do."""
+    assume(len(X) > leaf_size)
+    whole = kd_tree.build(X, leaf_size, -1.0)
+    order, middle = kd_tree.halve(X), len(X) // 2
+    halves = [
+        kd_tree.build_part(X, rows, leaf_size, -1.0) for rows in (order[:middle], order[middle:])
+    ]
+    for ours, expected in zip(kd_tree.merge(*halves), whole, strict=True):
+        np.testing.assert_array_equal(ours, expected)
 
 
 def test_an_empty_buffer_only_counts():
