@@ -31,7 +31,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book pdf verify crate check-crate test test-book test-flower test-oldest test-exact test-liars test-fuzz test-chaos test-load test-soak coverage lab format check lock build clean
+.PHONY: help install book pdf verify crate check-crate test test-book test-dask test-flower test-oldest test-exact test-liars test-fuzz test-chaos test-load test-soak coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -87,6 +87,9 @@ test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and one 
 
 test-exact: $(INSTALLED) ## compare every objective and parameter of boosting with XGBoost, node by node; takes minutes
 	@$(BIN)/python -m pytest -m exact --numprocesses $(JOBS) tests/boosting
+
+test-dask: $(INSTALLED) ## run protocols on worker processes of Dask and kill some of them; takes minutes
+	@timeout --foreground --signal=INT --kill-after=60 900 $(BIN)/python -m pytest -m dask tests/transports/dask
 
 test-liars: $(INSTALLED) ## run every protocol with 1,000 random runs (LIARS_EXAMPLES=1000) and every fault; takes half an hour
 	@$(BIN)/python -m pytest -m liars $(SELECTED) --numprocesses $(JOBS) \

@@ -19,6 +19,14 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.agreement import agree_on_features, exclude, settle
+from fedlib.bounded_grid import (
+    BlockCounts,
+    CountBlocks,
+    add_replies,
+    count_blocks,
+    count_on_grid,
+    make_grid,
+)
 from fedlib.cells import count_cells
 from fedlib.dbscan import check_n_jobs
 from fedlib.federated import Federated, PointsClient
@@ -26,6 +34,7 @@ from fedlib.horizontal_dbscan import CellCounts, accept_counts, sum_cells, with_
 from fedlib.messages import Array, Done, Labels, Message, MessageError
 from fedlib.near_cells import MAX_CELL, MIN_RHO, cell_side, label_core_cells, place_near
 from fedlib.protocol import Flow, handles
+from fedlib.secure.points import DescribeFeatures, Features
 from fedlib.validation import Interval, check_points
 
 __all__ = [
@@ -36,6 +45,8 @@ __all__ = [
     "CountSmallCells",
     "approximate_dbscan",
 ]
+
+DEFAULT_MAX_BLOCKS = 2**22  # 32 MiB of counts per client
 
 Cells = Annotated[np.ndarray, Array("int64", ("cells", "features"), ge=-MAX_CELL, le=MAX_CELL)]
 Eps = Annotated[float, msgspec.Meta(gt=0)]
@@ -106,18 +117,42 @@ class ApproximateModel:
 
 
 def approximate_dbscan(
-    eps: float, min_samples: int, rho: float, max_cells: int | None, n_jobs: int | None
+    eps: float,
+    min_samples: int,
+    rho: float,
+    grid_bounds: ArrayLike | None,
+    max_cells: int | None,
+    n_jobs: int | None,
 ) -> Flow[ApproximateModel]:
     """Return the server flow; for the parameters see `ApproximateDBSCAN`."""
     check_n_jobs(n_jobs)
-    replies = yield CountSmallCells(float(eps), float(rho))
-    replies = yield from settle(replies, agree_on_features)
-    replies = yield from exclude(replies, with_too_many_cells(replies, max_cells))
-    cells, counts = sum_cells(replies)
+    if grid_bounds is None:
+        cells, counts = yield from _count_occupied(eps, rho, max_cells)
+    else:
+        limit = DEFAULT_MAX_BLOCKS if max_cells is None else max_cells
+        grid = make_grid(eps, rho, grid_bounds)
+        replies = yield DescribeFeatures()
+        replies = yield from settle(replies, agree_on_features)
+        if (n_features := agree_on_features(replies)) != len(grid.low):
+            raise ValueError(
+                f"grid_bounds must have the {n_features} features of the clients' points, got"
+                f" {len(grid.low)}"
+            )
+        cells, counts = yield from count_on_grid(grid, limit, add_replies(limit))
     labels = label_core_cells(cells, counts, rho, min_samples, n_jobs)
     model = ApproximateModel(float(eps), float(rho), cells, counts, labels)
     yield model.core_cells
     return model
+
+
+def _count_occupied(
+    eps: float, rho: float, max_cells: int | None
+) -> Flow[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Return the occupied cells of all clients, sorted lexicographically, and their counts."""
+    replies = yield CountSmallCells(float(eps), float(rho))
+    replies = yield from settle(replies, agree_on_features)
+    replies = yield from exclude(replies, with_too_many_cells(replies, max_cells))
+    return sum_cells(replies)
 
 
 class ApproximateDBSCANClient(PointsClient):
@@ -135,6 +170,14 @@ class ApproximateDBSCANClient(PointsClient):
                 f" a cell of side {side} lies outside ±2**40"
             )
         return CellCounts(cells, counts, self.features)
+
+    @handles(DescribeFeatures)
+    def describe_features(self, request: DescribeFeatures) -> Features:
+        return Features(self.n_features, self.features)
+
+    @handles(CountBlocks)
+    def count_blocks(self, request: CountBlocks) -> BlockCounts:
+        return BlockCounts(count_blocks(self.X, request))
 
     @handles(AssignCoreCells)
     def assign_core_cells(self, request: AssignCoreCells) -> Done:
@@ -158,9 +201,15 @@ class ApproximateDBSCAN(Federated):
     rho : float, default=0.05
         The accuracy, from 1e-6 to 1. Cells have a side of ``rho * eps / (2 * sqrt(n_features))``,
         slightly less because of rounding.
+    grid_bounds : array-like (2, n_features), default=None
+        The lowest and the highest value of each feature, on which the clients have agreed. Then all
+        clients count their points in the same cells within the bounds, empty or not. A client with
+        a point outside leaves the run. The result is the same as without bounds.
     max_cells : int, default=None
-        The maximum number of cells that one client may report, at least 1. A client that reports
-        more leaves the run. By default there is no limit.
+        The maximum number of cells that one client may report, at least 1. Without bounds, a client
+        that reports more leaves the run, and None means no limit. With bounds, a grid with more
+        cells is refined where there are points, in several exchanges; the run ends with
+        `fedlib.bounded_grid.TooManyBlocks` if too many cells are occupied, and None means 2**22.
     n_jobs : int, default=None
         The number of threads of the server, at least 1, or -1 for one per core; None means 1. The
         result does not depend on it.
@@ -240,6 +289,7 @@ class ApproximateDBSCAN(Federated):
         "eps": [Interval(Real, 0, np.inf, closed="neither")],
         "min_samples": [Interval(Integral, 1, None, closed="left")],
         "rho": [Interval(Real, MIN_RHO, 1, closed="both")],
+        "grid_bounds": ["array-like", None],
         "max_cells": [Interval(Integral, 1, None, closed="left"), None],
         "n_jobs": [Integral, None],
     }
@@ -250,12 +300,14 @@ class ApproximateDBSCAN(Federated):
         min_samples: int,
         rho: float = 0.05,
         *,
+        grid_bounds: ArrayLike | None = None,
         max_cells: int | None = None,
         n_jobs: int | None = None,
     ):
         self.eps = eps
         self.min_samples = min_samples
         self.rho = rho
+        self.grid_bounds = grid_bounds
         self.max_cells = max_cells
         self.n_jobs = n_jobs
 

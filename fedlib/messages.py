@@ -39,7 +39,6 @@ import numpy as np
 
 __all__ = [
     "Array",
-    "Combined",
     "Declined",
     "Done",
     "Failure",
@@ -129,13 +128,9 @@ class Array:
 
 def _pieces(values: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the values in pieces that stay in a cache while they are checked."""
-    if values.size <= PIECE:
-        if values.size:
-            yield values
-    else:
-        flat = values.reshape(-1)
-        for first in range(0, flat.size, PIECE):
-            yield flat[first : first + PIECE]
+    flat = values.reshape(-1)
+    for first in range(0, flat.size, PIECE):
+        yield flat[first : first + PIECE]
 
 
 @dataclass_transform(frozen_default=True)
@@ -165,11 +160,7 @@ class Message(
     extremes : bool, default=False
         For a reply, whether it contains the smallest or the largest value of a feature.
     combine : callable, default=None
-        For a reply, a function that takes the replies of several clients to one request, in the
-        order of the clients, and returns one reply of this class that stands for all of them. It
-        raises ValueError when they do not fit together. A transport may combine replies before the
-        server reads them, if the client's class lists them in ``combinable``. Define it as a static
-        method, for sums of whole numbers; a sum of floats depends on how the replies are grouped.
+        For a reply, a static method that adds up several; see `fedlib.replies.Combined`.
 
     Raises
     ------
@@ -368,16 +359,6 @@ class Declined(Message):
 
     discloses = "nothing"
     rule: Annotated[str, msgspec.Meta(pattern=r"^[a-z_]{0,32}\Z", max_length=32)] = ""
-
-
-class Combined(Message):
-    """Stands for a reply that the transport has added to the reply of another client.
-
-    Only a transport that combines replies creates it, see `Message`.
-    """
-
-    discloses = "nothing by itself: it is part of a combined reply"
-    into: Annotated[str, msgspec.Meta(max_length=2**16)]
 
 
 # Empty when the features have no names.

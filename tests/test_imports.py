@@ -27,6 +27,7 @@ CORE = [
     for name in (
         "texts",
         "messages",
+        "replies",
         "ledger",
         "threads",
         "records",

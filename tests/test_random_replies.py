@@ -79,6 +79,9 @@ ESTIMATORS = {
         0.5, 3, max_cells=1000, border="absorb", assign="cell", adjacency="full", random_state=0
     ),
     "approximate-dbscan": ApproximateDBSCAN(**DENSITY, rho=0.5, max_cells=1000),
+    "approximate-dbscan, bounds": ApproximateDBSCAN(
+        **DENSITY, rho=1.0, grid_bounds=[[-4.0, -4.0], [8.0, 8.0]]
+    ),
     "vertical-dbscan": VerticalDBSCAN(**DENSITY),
     "aligned, vertical-dbscan": AlignedRows(VerticalDBSCAN(**DENSITY)),
     "dbdc": DBDC(**DENSITY),

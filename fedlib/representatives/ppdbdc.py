@@ -23,7 +23,7 @@ from sklearn.utils import check_random_state
 from fedlib.agreement import agree_on_features, settle
 from fedlib.dbscan import nearest_within
 from fedlib.kernels.representatives import cover_in_order
-from fedlib.messages import Done, FeatureNames, Labels, Message
+from fedlib.messages import Done, FeatureNames, Labels, Message, encode
 from fedlib.protocol import Flow, handles
 from fedlib.representatives.base import (
     Count,
@@ -45,6 +45,7 @@ from fedlib.validation import Interval, StrOptions
 
 __all__ = [
     "PPDBDC",
+    "AnotherDraw",
     "BlurredRepresentatives",
     "DrawRepresentatives",
     "PPDBDCClient",
@@ -94,16 +95,34 @@ class DrawRepresentatives(Message):
         return reply
 
 
+class AnotherDraw(ValueError):
+    """The server requests representatives with other parameters than before.
+
+    The noise of two replies with one seed differs by a known factor, so that together they disclose
+    single points exactly.
+    """
+
+
 class SeededCoverage(Coverage):
-    """The state of a client that has sent representatives, with its seed in hexadecimal."""
+    """The state of a client that has sent representatives.
+
+    Attributes
+    ----------
+    seed : str
+        The client's seed in hexadecimal.
+    drawn : bytes
+        The request that it has answered, encoded; empty if none, as at a passive client.
+    """
 
     seed: Seed
+    drawn: bytes
 
 
 class SeededLabels(Labels):
-    """The state of a client that knows its clusters, with its seed in hexadecimal."""
+    """The state of a client that knows its clusters; see `SeededCoverage`."""
 
     seed: Seed
+    drawn: bytes
 
 
 def ppdbdc(
@@ -140,7 +159,7 @@ def ppdbdc(
 
 
 class PPDBDCClient(RepresentativeClient):
-    """A client of PPDBDC that holds points.
+    """A client of PPDBDC that holds points. It answers one `DrawRepresentatives` only.
 
     Parameters
     ----------
@@ -158,10 +177,13 @@ class PPDBDCClient(RepresentativeClient):
 
     Notes
     -----
-    Equal requests get equal replies, so that repeating a request does not average out the noise.
-    Therefore the seed is a part of the state, and a client that is started again with its state
-    repeats its replies. A server that may send requests with other parameters can still find
-    points; see `PPDBDC`.
+    Equal requests get equal replies, so that repeating a request does not average out the noise. A
+    request with other parameters raises `AnotherDraw`: two replies with different noise would
+    disclose points. Therefore the seed and the request are a part of the state, and a client that
+    is started again with its state behaves in the same way.
+
+    A new client with the same ``random_state`` has no such memory: give every run over a transport
+    its own seed, as by default.
     """
 
     def __init__(self, X: ArrayLike, random_state: int | None = None):
@@ -170,7 +192,13 @@ class PPDBDCClient(RepresentativeClient):
 
     @handles(DrawRepresentatives)
     def draw_representatives(self, request: DrawRepresentatives) -> BlurredRepresentatives:
-        seed = self._current_seed()
+        seed, before = self._memory()
+        drawn = encode(request)
+        if before not in (b"", drawn):
+            raise AnotherDraw(
+                "this client has answered DrawRepresentatives with other parameters; use a new"
+                " client, which draws new noise"
+            )
         rng = np.random.default_rng(int(seed, 16))
         order = lexicographic_order(self.X)
         X = self.X[order]
@@ -182,20 +210,21 @@ class PPDBDCClient(RepresentativeClient):
         few = n_distinct < request.min_weight
         representatives = blur(means, few, X, amplitude, request.noise_kind, rng)
         self.keep_coverage(order, cover.owner)
-        self.state = SeededCoverage(self.recall(Coverage).owner, seed)
+        self.state = SeededCoverage(self.recall(Coverage).owner, seed, drawn)
         return BlurredRepresentatives(representatives, weights, self.features)
 
     @handles(RelabelPoints)
     def relabel_points(self, request: RelabelPoints) -> Done:
-        seed = self._current_seed()
+        memory = self._memory()
         done = super().relabel_points(request)
-        self.state = SeededLabels(self.recall(Labels).labels, seed)
+        self.state = SeededLabels(self.recall(Labels).labels, *memory)
         return done
 
-    def _current_seed(self) -> str:
-        """Return the seed in the state, or else the one with which the client was created."""
-        known = isinstance(self.state, SeededCoverage | SeededLabels)
-        return self.state.seed if known else self._seed
+    def _memory(self) -> tuple[str, bytes]:
+        """Return the seed and the answered request: those in the state, or else of a new client."""
+        if isinstance(self.state, SeededCoverage | SeededLabels):
+            return self.state.seed, self.state.drawn
+        return self._seed, b""
 
 
 class PPDBDC(RepresentativeClustering):
@@ -267,9 +296,10 @@ class PPDBDC(RepresentativeClustering):
 
     Noise hides single points and pairs of points. It does not hide how dense the points are, it is
     not differential privacy, and it does not help a client that is alone in its region. It hides
-    points only from a server that sends one request, with parameters to which the clients have
-    agreed. A server that requests almost no noise, or sends a second request with another amount,
-    learns from the replies where these points are.
+    points only if the clients agree to the amount: a server that requests almost no noise learns
+    where these points are. The rules of a site can require a least ``noise`` and ``eps_rep``
+    (`fedlib.policy`). A client answers a second request only if it equals the first one, because
+    two amounts of the same noise would disclose points exactly.
 
     False representatives cannot be detected: a chain of them joins the clusters of other clients.
 

@@ -14,7 +14,9 @@ from fedlib.dbscan import dbscan
 from fedlib.messages import Failure, MessageError, decode, encode
 from fedlib.partition import split_rows
 from fedlib.protocol import serve
+from fedlib.representatives.base import RelabelPoints
 from fedlib.representatives.ppdbdc import (
+    AnotherDraw,
     BlurredRepresentatives,
     DrawRepresentatives,
     PPDBDCClient,
@@ -217,6 +219,38 @@ def test_repeating_a_request_does_not_average_the_noise_out():
     for random_state in (None, 3):
         client = PPDBDCClient(X, random_state)
         assert client.handle(request(0.05)) == client.handle(request(0.05))
+
+
+OTHER_DRAWS = {
+    "noise": request(0.2, noise=1.0),
+    "radius": request(0.1),
+    "number": request(0.2, n_representatives=2),
+    "kind": request(0.2, noise_kind="centred"),
+    "weight": request(0.2, min_weight=1),
+}
+
+
+@pytest.mark.parametrize("draw", OTHER_DRAWS.values(), ids=OTHER_DRAWS)
+@pytest.mark.parametrize("relabelled", [False, True])
+def test_a_second_request_with_other_parameters_is_refused(draw, relabelled):
+    """Also by a client that is rebuilt from its state; without it, two replies disclose points."""
+    X = np.random.default_rng(0).random((50, 2)) * 9
+    client, first, none = PPDBDCClient(X, 0), request(0.2), np.zeros(0, int)
+    reply = client.handle(first)
+    if relabelled:
+        client.handle(RelabelPoints(none, np.zeros((0, 2)), np.zeros(0), none))
+    rebuilt = PPDBDCClient(X)
+    rebuilt.state = decode(encode(client.state))
+    for one in (client, rebuilt):
+        with pytest.raises(AnotherDraw, match="has answered DrawRepresentatives with other"):
+            one.handle(draw)
+        assert one.handle(first) == reply
+
+    forgetful = PPDBDCClient(X, 0)
+    double = forgetful.handle(request(0.2, noise=1.0))  # twice the noise of the first reply
+    guesses = 2 * reply.representatives - double.representatives
+    distances = np.linalg.norm(guesses[:, None] - X, axis=2).min(axis=1)
+    assert (distances[reply.weights == 1] < 1e-9).mean() > 0.9
 
 
 @pytest.mark.parametrize("random_state", [-1, "secret"])

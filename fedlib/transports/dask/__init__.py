@@ -4,6 +4,6 @@ The data stay where they lie. Needs the extra ``dask``: ``pip install "fedlib-st
 """
 
 from fedlib.transports.dask.labels import predict
-from fedlib.transports.dask.transport import Dask
+from fedlib.transports.dask.transport import ClientError, Dask
 
-__all__ = ["Dask", "predict"]
+__all__ = ["ClientError", "Dask", "predict"]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent import futures
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import distributed
@@ -55,13 +56,23 @@ class Watch:
 
     def wait(self, tasks: Tasks) -> None:
         """Wait until each task has ended."""
-        with Progress(self._progress, list(tasks.values())) as bar, suppress(CancelledError):
-            self._watch(lambda: distributed.wait(list(tasks.values())), tasks, bar.update)
+        with Progress(self._progress, list(tasks.values())) as bar:
+            while left := {names: task for names, task in tasks.items() if not task.done()}:
+                with suppress(CancelledError):  # of one task; the others go on
+                    self._watch(partial(distributed.wait, list(left.values())), left, bar.update)
 
     def gather(self, tasks: Tasks) -> dict[tuple[str, ...], Any]:
         """Return the results of the tasks that have one."""
-        results = self._watch(lambda: self._client.gather(dict(tasks), errors="skip"), tasks)
-        return {names: result for names, result in results.items() if result is not None}
+        self.wait(tasks)
+        results: dict[tuple[str, ...], Any] = {}
+        while left := {
+            names: task
+            for names, task in tasks.items()
+            if task.status == "finished" and names not in results
+        }:
+            with suppress(CancelledError):
+                results |= self._watch(partial(self._client.gather, left), left)
+        return results
 
     def _watch(
         self, call: Callable[[], Result], tasks: Tasks, update: Callable[[], object] = lambda: None
@@ -81,6 +92,8 @@ class Watch:
                     lost = [name for name, home in self._homes.items() if home not in workers]
                     self._give_up(dict.fromkeys(lost, "WorkerLost"), tasks)
                 return called.result()
+            except CancelledError:
+                raise
             except BaseException:  # such as KeyboardInterrupt: the workers should not continue
                 self._client.cancel(list(tasks.values()))
                 raise

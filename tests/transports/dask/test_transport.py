@@ -14,8 +14,9 @@ from fedlib import FederatedKMeans, FederatedPipeline, FederatedXGBClassifier, H
 from fedlib.federated import protocols
 from fedlib.horizontal_dbscan import CellCounts, HorizontalDBSCANClient, horizontal_dbscan
 from fedlib.journal import JournalError
-from fedlib.messages import Combined, Message, encode
+from fedlib.messages import Message, encode
 from fedlib.protocol import Client, Host, TooFewClients, Transport, handles, run
+from fedlib.replies import Combined
 from fedlib.testing import Recorder
 from fedlib.transports.dask import Dask, predict
 
