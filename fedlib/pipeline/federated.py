@@ -427,10 +427,11 @@ class FederatedPipeline(Federated):
 def check_wrapped(estimator: type[Federated]) -> None:
     """Raise ValueError when a pipeline cannot wrap the clients of a protocol."""
     client_class = estimator.client_class
-    if getattr(client_class, "raw", False):
-        raise ValueError(f"{estimator.name} takes raw tables itself; it needs no pipeline")
+    supervised = getattr(client_class, "supervised", False)
+    if getattr(client_class, "raw", False) and not supervised:  # boosting profits from one, too
+        raise ValueError(f"{estimator.__name__} takes raw tables itself; it needs no pipeline")
     if "ids" in inspect.signature(client_class).parameters:
         raise ValueError(
-            f"{estimator.name} cannot be part of a pipeline: its clients hold different columns, so"
+            f"{estimator.__name__} cannot be part of a pipeline: its clients hold different columns, so"
             " each of them scales its columns by itself"
         )

@@ -132,7 +132,7 @@ SERVE = "serve horizontal-dbscan --min-samples 4"
         ("join http://127.0.0.1:9 --data 0.csv --lables-out l.csv", "No such option"),
         (
             "join http://127.0.0.1:9 --data 0.csv --token-file tokens/0.token --protocol dbscan",
-            "--protocol must be one of clustering-score, dbdc,",
+            "--protocol must be one of approximate-dbscan, clustering-score,",
         ),
         ("serve dbscan", "No such command 'dbscan'"),
         (SERVE, "Missing option '--cell-size'"),

@@ -303,10 +303,12 @@ def test_passive_clients_get_labels():
 
 
 def test_protocols_that_need_no_pipeline():
-    with pytest.raises(ValueError, match="summary takes raw tables itself; it needs no pipeline"):
+    with pytest.raises(
+        ValueError, match="FederatedSummary takes raw tables itself; it needs no pipeline"
+    ):
         FederatedPipeline(FederatedSummary()).protocol()
     with pytest.raises(
-        ValueError, match="vertical-dbscan cannot be part of a pipeline: its clients"
+        ValueError, match="VerticalDBSCAN cannot be part of a pipeline: its clients"
     ):
         FederatedPipeline(VerticalDBSCAN(1.0, 2)).protocol()
 
