@@ -432,6 +432,6 @@ def check_wrapped(estimator: type[Federated]) -> None:
         raise ValueError(f"{estimator.__name__} takes raw tables itself; it needs no pipeline")
     if "ids" in inspect.signature(client_class).parameters:
         raise ValueError(
-            f"{estimator.__name__} cannot be part of a pipeline: its clients hold different columns, so"
-            " each of them scales its columns by itself"
+            f"{estimator.__name__} cannot be part of a pipeline: its clients hold different"
+            " columns, so each of them scales its columns by itself"
         )
