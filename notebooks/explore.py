@@ -29,6 +29,7 @@ from fedlib import (
     DBDC,
     PPDBDC,
     SDBDC,
+    ApproximateDBSCAN,
     FederatedGaussianMixture,
     FederatedKMeans,
     FederatedXGBClassifier,
@@ -39,6 +40,7 @@ from fedlib import (
     plots,
 )
 from fedlib.metrics import clustering_scores
+from fedlib.near_cells import cell_side
 from fedlib.partition import split_columns, split_rows
 from fedlib.protocol import TooFewClients
 from fedlib.testing import Recorder
@@ -265,7 +267,11 @@ def score(protocol, model, X, y, labels, has_labels):
 def draw_cells(ax, outcome):
     """Draw the occupied cells; light grey ones are not dense."""
     model = outcome.model
-    plots.cells(model.cells_, model.cell_size, labels=model.cell_labels_, ax=ax)
+    if isinstance(model, ApproximateDBSCAN):
+        size = cell_side(model.eps, model.rho, model.n_features_in_)
+    else:
+        size = model.cell_size
+    plots.cells(model.cells_, size, labels=model.cell_labels_, ax=ax)
     show_all(ax, outcome.X)
     return f"{len(model.cells_):,} cells with counts"
 
@@ -385,6 +391,11 @@ PROTOCOLS = {
         },
         draw_cells,
         server_draws=True,
+    ),
+    "approximate-dbscan": Protocol(
+        ApproximateDBSCAN,
+        {"eps": EPS, "min_samples": MIN_SAMPLES, "rho": Range(0.05, 1.0, 0.05, 0.5)},
+        draw_cells,
     ),
     "vertical-dbscan": Protocol(
         VerticalDBSCAN,

@@ -83,6 +83,7 @@ def _findings(
     ledger_out: Path | None,
     secure_key: Path | None,
     public_keys: Path | None,
+    eval_data: Path | None,
     **columns: Any,
 ) -> Iterator[Finding]:
     """Yield the results of all checks."""
@@ -93,6 +94,12 @@ def _findings(
         yield Finding("data", True, f"{n_rows} rows of {n_features} features")
     except (click.ClickException, OSError) as error:
         yield Finding("data", False, _text(error))
+    if eval_data is not None:
+        try:
+            evaluated = read_rows(**{**columns, "data": eval_data}, raw=raw_tables(protocol))
+            yield Finding("--eval-data", True, f"{len(evaluated.X)} rows")
+        except (click.ClickException, OSError) as error:
+            yield Finding("--eval-data", False, _text(error))
     for option, file in {"--labels-out": labels_out, "--ledger-out": ledger_out}.items():
         if file is not None:
             yield _folder(option, file.absolute().parent)

@@ -35,8 +35,8 @@ def messages_of(estimator: type[Federated]) -> list[tuple[type[Message], type[Me
 
     Examples
     --------
-    >>> from fedlib import HorizontalDBSCAN
-    >>> [(request.__name__, reply.__name__) for request, reply in messages_of(HorizontalDBSCAN)]
-    [('CountCells', 'CellCounts'), ('AssignCells', 'Done')]
+    >>> from fedlib import DBDC
+    >>> [(request.__name__, reply.__name__) for request, reply in messages_of(DBDC)]
+    [('BuildLocalModel', 'LocalModel'), ('RelabelPoints', 'Done')]
     """
     return [(request, request.reply) for request in estimator.client_class.handlers]

@@ -57,6 +57,14 @@ def test_a_site_that_is_ready(site):
     assert not Path("new").exists()
 
 
+def test_rows_for_validation_are_read(site):
+    with server() as transport:
+        found = examine(transport.url, "--eval-data", "1.csv")
+        lost = examine(transport.url, "--eval-data", "1.csv", "--columns", "z", code=1)
+    assert found["--eval-data"] == ("ok", "45 rows")
+    assert lost["--eval-data"][0] == "fix"
+
+
 def test_a_site_that_takes_part_can_be_examined(site):
     """The check changes nothing for its process."""
     token = Path("tokens/0.token").read_text().strip()

@@ -35,6 +35,7 @@ def _predictions():
 # A protocol's parameters and the function that makes its parts; one row per protocol.
 PROTOCOLS = {
     "horizontal-dbscan": ({"cell_size": 0.5, "min_samples": 4}, _blobs),
+    "approximate-dbscan": ({"eps": 0.5, "min_samples": 4, "rho": 0.5}, _blobs),
     "vertical-dbscan": ({"eps": 0.5, "min_samples": 4}, _columns),
     "dbdc": ({"eps": 0.5, "min_samples": 4}, _blobs),
     "sdbdc": ({"eps": 0.5, "min_samples": 4}, _blobs),
