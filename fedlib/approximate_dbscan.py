@@ -159,6 +159,7 @@ class ApproximateDBSCANClient(PointsClient):
     """A client that holds points; for the parameters see `PointsClient`."""
 
     omissible = (CellCounts,)
+    combinable = (CellCounts,)
 
     @handles(CountSmallCells)
     def count_cells(self, request: CountSmallCells) -> CellCounts:

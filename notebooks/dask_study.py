@@ -5,6 +5,7 @@ results that the page shows: ``python dask_study.py ../book/results``.
 """
 
 import argparse
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from performance_study import COLUMNS, VERSIONS, seconds
 from sklearn.cluster import MiniBatchKMeans
 
 from fedlib import (
+    ApproximateDBSCAN,
     FederatedGaussianMixture,
     FederatedKMeans,
     FederatedXGBClassifier,
@@ -154,13 +156,17 @@ def overhead(n_partitions):
 
 
 def other_protocols(n_points):
-    """Return a row for each protocol with many rounds, five rounds each."""
+    """Return a row for ρ-approximate DBSCAN, and for each protocol with many rounds (five)."""
     partitions = generated(n_points)
     start = Clouds(0, 1000)()[-20:]
     lloyd = FederatedKMeans(20, method="lloyd", init=start, max_iter=5, tol=0)
     mixture = FederatedGaussianMixture(8, method="em", max_rounds=5, tol=0, random_state=0)
     trees = FederatedXGBClassifier(n_trees=5, max_depth=4, method="histogram")
+    eps = 0.01
+    # Core points have three times the neighbours of points that fill the unit square.
+    density = ApproximateDBSCAN(eps, int(3 * n_points * math.pi * eps**2), rho=0.5)
     return [
+        measure("ρ-approximate DBSCAN, ρ = 0.5", partitions, n_points, density.fit),
         measure("Lloyd, k = 20, 5 rounds", partitions, n_points, lloyd.fit),
         measure("EM, 8 components, 5 rounds", partitions, n_points, mixture.fit),
         measure(

@@ -109,7 +109,7 @@ class Dask:
     *Trust.* All partitions belong to one user: the text of an error comes back, and no message is
     encrypted beyond what the cluster does.
 
-    *Cost.* About a millisecond of the scheduler per partition and request. Partitions of 10 to 100
+    *Cost.* Some milliseconds of the scheduler per partition and request. Partitions of 10 to 100
     MB are a good size.
 
     Examples
