@@ -34,7 +34,7 @@ from fedlib.horizontal_dbscan import CellCounts, accept_counts, sum_cells, with_
 from fedlib.messages import Array, Done, Labels, Message, MessageError
 from fedlib.near_cells import MAX_CELL, MIN_RHO, cell_side, label_core_cells, place_near
 from fedlib.protocol import Flow, handles
-from fedlib.secure.points import DescribeFeatures, Features
+from fedlib.secure.points import DescribeFeatures, Features, agree_on_bounded_features
 from fedlib.validation import Interval, check_points
 
 __all__ = [
@@ -131,13 +131,7 @@ def approximate_dbscan(
     else:
         limit = DEFAULT_MAX_BLOCKS if max_cells is None else max_cells
         grid = make_grid(eps, rho, grid_bounds)
-        replies = yield DescribeFeatures()
-        replies = yield from settle(replies, agree_on_features)
-        if (n_features := agree_on_features(replies)) != len(grid.low):
-            raise ValueError(
-                f"grid_bounds must have the {n_features} features of the clients' points, got"
-                f" {len(grid.low)}"
-            )
+        yield from agree_on_bounded_features(len(grid.low))
         cells, counts = yield from count_on_grid(grid, limit, add_replies(limit))
     labels = label_core_cells(cells, counts, rho, min_samples, n_jobs)
     model = ApproximateModel(float(eps), float(rho), cells, counts, labels)

@@ -44,7 +44,7 @@ from fedlib.messages import Array, Done, FeatureNames, Labels, Message, MessageE
 from fedlib.protocol import Flow, Replies, handles
 from fedlib.secure.estimator import SecureFederated
 from fedlib.secure.flow import secure_sum
-from fedlib.secure.points import DescribeFeatures, SummablePoints
+from fedlib.secure.points import SummablePoints, agree_on_bounded_features
 from fedlib.validation import Interval, StrOptions, check_points
 
 __all__ = [
@@ -218,14 +218,8 @@ def secure_horizontal_dbscan(
     random_state: Any,
 ) -> Flow[GridModel]:
     """Return the server flow with secure sums of the counts in all cells of a bounded grid."""
-    replies = yield DescribeFeatures()
-    replies = yield from settle(replies, agree_on_features)
-    (low, shape), n_features = grid, agree_on_features(replies)
-    if len(low) != n_features:
-        raise ValueError(
-            f"grid_bounds must have the {n_features} features of the clients' points,"
-            f" got {len(low)}"
-        )
+    low, shape = grid
+    replies = yield from agree_on_bounded_features(len(low))
     total, _ = yield from secure_sum(CountGrid(float(cell_size), low, shape), count(1))
     cells, counts = occupied_cells(grid, total)
     _warn_of_scales(cells, next((r.features for r in replies.values() if r.features), ()))

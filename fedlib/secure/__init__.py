@@ -15,9 +15,9 @@ provided that all sites know each other's public keys. In detail:
 - A site answers a step once. It never reveals both kinds of shares of a client.
 
 **What it does not protect against.** The server sees the sums, and the sites see what it computes
-from them. Two sums of the same values, of which one contains a client and the other does not,
-disclose the client's values, and a server can cause this by claiming that the client is lost. Noise
-would prevent it (differential privacy). A client can add anything to a sum: masked values
+from them. If one sum contains a client and another sum of the same values does not, their
+difference is the client's values. A server can cause this by claiming that the client is lost.
+Noise would prevent it (differential privacy). A client can add anything to a sum: masked values
 cannot be checked, neither one by one nor against what the client has sent before. A false sum is
 noticed only if no set of rows can have it, and then the run ends, because nobody knows which client
 it was.

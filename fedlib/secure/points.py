@@ -19,6 +19,7 @@ from fedlib.agreement import agree_on_features, settle
 from fedlib.federated import PointsClient
 from fedlib.messages import Array, FeatureNames, Message
 from fedlib.protocol import Flow, handles
+from fedlib.replies import Replies
 from fedlib.secure.fixed_point import digits_for
 from fedlib.secure.flow import secure_sum
 
@@ -31,6 +32,7 @@ __all__ = [
     "PooledPoints",
     "SumPoints",
     "SummablePoints",
+    "agree_on_bounded_features",
     "agree_on_points",
     "find_variance",
     "magnitudes",
@@ -169,6 +171,24 @@ def agree_on_points(numbers: Iterator[int]) -> Flow[PooledPoints]:
         raise ValueError("the clients have no points")
     largest = int(np.flatnonzero(total.counts).max(initial=0)) + LOWEST
     return PooledPoints(n_features, n_clients, total.n_points, 2.0**largest)
+
+
+def agree_on_bounded_features(n_bounded: int) -> Flow[Replies]:
+    """Return the clients' descriptions of their features, whose number must be that of the bounds.
+
+    Raises
+    ------
+    ValueError
+        When the clients disagree on the features, or the number is another one.
+    """
+    replies = yield DescribeFeatures()
+    replies = yield from settle(replies, agree_on_features)
+    if (n_features := agree_on_features(replies)) != n_bounded:
+        raise ValueError(
+            f"grid_bounds must have the {n_features} features of the clients' points, got"
+            f" {n_bounded}"
+        )
+    return replies
 
 
 def find_variance(points: PooledPoints, numbers: Iterator[int]) -> Flow[float]:
