@@ -104,7 +104,7 @@ test-fuzz: $(INSTALLED) ## run the decoder, the sessions and the web server unde
 test-chaos: $(INSTALLED) ## kill servers and sites at every step of every protocol (SELECT=both: in fewer runs)
 	@$(BIN)/python -m pytest -m chaos $(SELECTED) --numprocesses $(JOBS) tests/cli
 
-test-soak: $(INSTALLED) ## run mixed protocols over HTTP with random kills (SOAK_RUNS=200); takes half an hour
+test-soak: $(INSTALLED) ## run mixed protocols over HTTP with random kills (SOAK_RUNS=200); takes a quarter of an hour
 	@$(BIN)/python -m pytest -m soak tests/cli/test_soak.py
 
 test-load: $(INSTALLED) ## run 10,000 sites on this machine and compare the times with what is promised
