@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -51,7 +51,7 @@ class TreeClient(RowsClient):
     A subclass says which labels there are and what it predicts.
     """
 
-    open_requests: ClassVar[tuple[type[Message], ...]] = (
+    open_requests = (
         DescribeFeatures,
         BeginBoosting,
         StartTrees,
