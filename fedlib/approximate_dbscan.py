@@ -16,26 +16,30 @@ from typing import Annotated, Any, ClassVar, cast
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from fedlib.agreement import agree_on_features, exclude, settle
-from fedlib.bounded_grid import (
-    BlockCounts,
-    CountBlocks,
+from fedlib.bounded_cells import (
+    MAX_GRID,
+    MAX_KEY,
+    CountGrid,
+    Grid,
+    GridCounts,
     add_replies,
-    count_blocks,
+    add_securely,
+    bounded_grid,
+    check_bounds,
+    count_in_grid,
     count_on_grid,
-    make_grid,
 )
+from fedlib.cell_clusters import CellClusters
 from fedlib.cells import count_cells
 from fedlib.dbscan import check_n_jobs
-from fedlib.federated import Federated, PointsClient
 from fedlib.horizontal_dbscan import CellCounts, accept_counts, sum_cells, with_too_many_cells
 from fedlib.messages import Array, Done, Labels, Message, MessageError
 from fedlib.near_cells import MAX_CELL, MIN_RHO, cell_side, label_core_cells, place_near
 from fedlib.protocol import Flow, handles
-from fedlib.secure.points import DescribeFeatures, Features, agree_on_bounded_features
-from fedlib.validation import Interval, check_points
+from fedlib.secure.points import DescribedPoints, agree_on_bounded_features
+from fedlib.validation import Interval
 
 __all__ = [
     "ApproximateDBSCAN",
@@ -120,19 +124,24 @@ def approximate_dbscan(
     eps: float,
     min_samples: int,
     rho: float,
-    grid_bounds: ArrayLike | None,
+    grid: Grid | None,
     max_cells: int | None,
+    secure: bool,
     n_jobs: int | None,
 ) -> Flow[ApproximateModel]:
-    """Return the server flow; for the parameters see `ApproximateDBSCAN`."""
-    check_n_jobs(n_jobs)
-    if grid_bounds is None:
+    """Return the server flow; for the parameters see `ApproximateDBSCAN`.
+
+    ``grid`` contains the cells within the bounds, or is None if the clients report the occupied
+    cells.
+    """
+    if grid is None:
         cells, counts = yield from _count_occupied(eps, rho, max_cells)
     else:
-        limit = DEFAULT_MAX_BLOCKS if max_cells is None else max_cells
-        grid = make_grid(eps, rho, grid_bounds)
         yield from agree_on_bounded_features(len(grid.low))
-        cells, counts = yield from count_on_grid(grid, limit, add_replies(limit))
+        limit = DEFAULT_MAX_BLOCKS if max_cells is None else max_cells
+        add_up = add_securely() if secure else add_replies(limit)
+        side = cell_side(eps, rho, len(grid.low))
+        cells, counts = yield from count_on_grid(side, grid, limit, add_up)
     labels = label_core_cells(cells, counts, rho, min_samples, n_jobs)
     model = ApproximateModel(float(eps), float(rho), cells, counts, labels)
     yield model.core_cells
@@ -149,8 +158,8 @@ def _count_occupied(
     return sum_cells(replies)
 
 
-class ApproximateDBSCANClient(PointsClient):
-    """A client that holds points; for the parameters see `PointsClient`."""
+class ApproximateDBSCANClient(DescribedPoints):
+    """A client that holds points; for the parameters see `fedlib.federated.PointsClient`."""
 
     omissible = (CellCounts,)
     combinable = (CellCounts,)
@@ -166,13 +175,14 @@ class ApproximateDBSCANClient(PointsClient):
             )
         return CellCounts(cells, counts, self.features)
 
-    @handles(DescribeFeatures)
-    def describe_features(self, request: DescribeFeatures) -> Features:
-        return Features(self.n_features, self.features)
-
-    @handles(CountBlocks)
-    def count_blocks(self, request: CountBlocks) -> BlockCounts:
-        return BlockCounts(count_blocks(self.X, request))
+    @handles(CountGrid)
+    def count_grid(self, request: CountGrid) -> GridCounts:
+        counted = count_in_grid(self.X, request)
+        if counted.n_outside:
+            raise ValueError(
+                f"{counted.n_outside} of {len(self.X)} points lie outside the agreed bounds"
+            )
+        return counted
 
     @handles(AssignCoreCells)
     def assign_core_cells(self, request: AssignCoreCells) -> Done:
@@ -180,7 +190,7 @@ class ApproximateDBSCANClient(PointsClient):
         return Done()
 
 
-class ApproximateDBSCAN(Federated):
+class ApproximateDBSCAN(CellClusters):
     """DBSCAN from counts per cell alone, exact up to a factor of ``1 + rho`` in the radius.
 
     The clients hold different rows of the same features. They send counts and no positions.
@@ -202,9 +212,17 @@ class ApproximateDBSCAN(Federated):
         a point outside leaves the run. The result is the same as without bounds.
     max_cells : int, default=None
         The maximum number of cells that one client may report, at least 1. Without bounds, a client
-        that reports more leaves the run, and None means no limit. With bounds, a grid with more
-        cells is refined where there are points, in several exchanges; the run ends with
-        `fedlib.bounded_grid.TooManyBlocks` if too many cells are occupied, and None means 2**22.
+        that reports more leaves the run, and None means no limit. With bounds, it is at most 2**24,
+        and None means 2**22. A grid with more cells is refined where there are points, in several
+        exchanges: first the clients count in larger blocks of cells, and then in the parts of the
+        blocks that contain points of any client. The run ends with
+        `fedlib.bounded_cells.TooManyBlocks` if too many cells are occupied.
+    secure : bool, default=False
+        Whether the server sees only the sums of the clients' counts; see `fedlib.secure`. It needs
+        `grid_bounds`. The result is the same. If the grid is refined, the server sees the sums for
+        larger blocks, too, which follow from those for the cells, and the clients learn which
+        larger blocks contain points of any of them. If a client is lost between two of these sums,
+        they differ by its counts: then ``max_cells`` should allow a single sum.
     n_jobs : int, default=None
         The number of threads of the server, at least 1, or -1 for one per core; None means 1. The
         result does not depend on it.
@@ -286,6 +304,7 @@ class ApproximateDBSCAN(Federated):
         "rho": [Interval(Real, MIN_RHO, 1, closed="both")],
         "grid_bounds": ["array-like", None],
         "max_cells": [Interval(Integral, 1, None, closed="left"), None],
+        "secure": ["boolean"],
         "n_jobs": [Integral, None],
     }
 
@@ -297,6 +316,7 @@ class ApproximateDBSCAN(Federated):
         *,
         grid_bounds: ArrayLike | None = None,
         max_cells: int | None = None,
+        secure: bool = False,
         n_jobs: int | None = None,
     ):
         self.eps = eps
@@ -304,36 +324,22 @@ class ApproximateDBSCAN(Federated):
         self.rho = rho
         self.grid_bounds = grid_bounds
         self.max_cells = max_cells
+        self.secure = secure
         self.n_jobs = n_jobs
 
     def _flow(self) -> Flow[ApproximateModel]:
-        return approximate_dbscan(**self.get_params())
-
-    def _set_model(self, model: ApproximateModel) -> None:
-        super()._set_model(model)
-        self.cells_ = model.cells
-        self.cell_counts_ = model.counts
-        self.cell_labels_ = model.labels
-        self.n_features_in_ = model.cells.shape[1]
-
-    def predict(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Return the cluster of new points by the rule that labelled the clients' points.
-
-        Parameters
-        ----------
-        X : array-like (n_points, n_features)
-            Finite numbers; at least one row.
-
-        Returns
-        -------
-        array (n_points,) of int64
-            The cluster of each point; -1 for a point that belongs to none.
-
-        Raises
-        ------
-        ValueError
-            When the points are not finite, do not have the number of features of `fit`, or lie too
-            far out for the grid.
-        """
-        check_is_fitted(self, "model_")
-        return self.model_.place(check_points(X))
+        check_n_jobs(self.n_jobs)
+        parameters = self.get_params()
+        bounds = parameters.pop("grid_bounds")
+        if bounds is None:
+            if self.secure:
+                raise ValueError("secure=True needs grid_bounds, got None")
+            return approximate_dbscan(**parameters, grid=None)
+        if self.max_cells is not None and self.max_cells > MAX_GRID:
+            raise ValueError(
+                f"max_cells must be at most {MAX_GRID} with grid_bounds, got {self.max_cells}"
+            )
+        limits = check_bounds(bounds)
+        side = cell_side(self.eps, self.rho, limits.shape[1])
+        grid = bounded_grid(limits, side, MAX_KEY - 1, MAX_CELL)
+        return approximate_dbscan(**parameters, grid=grid)

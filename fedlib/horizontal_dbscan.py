@@ -21,10 +21,10 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from fedlib.agreement import agree_on_features, exclude, settle
 from fedlib.bounded_cells import (
+    MAX_POINTS,
     CountGrid,
     Grid,
     GridCounts,
@@ -32,6 +32,7 @@ from fedlib.bounded_cells import (
     count_in_grid,
     occupied_cells,
 )
+from fedlib.cell_clusters import CellClusters
 from fedlib.cells import (
     add_counts,
     count_cells,
@@ -42,10 +43,9 @@ from fedlib.cells import (
 from fedlib.kernels.grid import MAX_CELL
 from fedlib.messages import Array, Done, FeatureNames, Labels, Message, MessageError
 from fedlib.protocol import Flow, Replies, handles
-from fedlib.secure.estimator import SecureFederated
 from fedlib.secure.flow import secure_sum
-from fedlib.secure.points import SummablePoints, agree_on_bounded_features
-from fedlib.validation import Interval, StrOptions, check_points
+from fedlib.secure.points import DescribedPoints, agree_on_bounded_features
+from fedlib.validation import Interval, StrOptions
 
 __all__ = [
     "AssignCells",
@@ -67,7 +67,6 @@ Assign = Literal["point", "cell"]
 Adjacency = Literal["faces", "full"]
 CellSize = Annotated[float, msgspec.Meta(gt=0)]
 MAX_NARROW, MIN_WIDE = 2, 100  # values within one cell's length lie in at most two cells
-MAX_POINTS = 2**40  # of one client; the sum over any number of clients fits an int64
 
 
 class CellCounts(Message):
@@ -256,7 +255,7 @@ def _warn_of_scales(cells: NDArray[np.int64], features: Sequence[str]) -> None:
         )
 
 
-class HorizontalDBSCANClient(SummablePoints):
+class HorizontalDBSCANClient(DescribedPoints):
     """A client that holds points; for the parameters see `fedlib.federated.PointsClient`."""
 
     omissible = (CellCounts,)
@@ -276,7 +275,7 @@ class HorizontalDBSCANClient(SummablePoints):
         return Done()
 
 
-class HorizontalDBSCAN(SecureFederated):
+class HorizontalDBSCAN(CellClusters):
     """DBSCAN on a grid, over clients that hold different rows of the same features.
 
     Parameters
@@ -422,35 +421,6 @@ class HorizontalDBSCAN(SecureFederated):
         del parameters["max_cells"]  # the bounds limit the number of cells
         grid = bounded_grid(bounds, float(self.cell_size))
         return secure_horizontal_dbscan(**parameters, grid=grid)
-
-    def _set_model(self, model: GridModel) -> None:
-        super()._set_model(model)
-        self.cells_ = model.cells
-        self.cell_counts_ = model.counts
-        self.cell_labels_ = model.labels
-        self.n_features_in_ = model.n_features
-
-    def predict(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Return the cluster of new points by the rule that labelled the clients' points.
-
-        Parameters
-        ----------
-        X : array-like (n_points, n_features)
-            Finite numbers; at least one row.
-
-        Returns
-        -------
-        array (n_points,) of int64
-            The cluster of each point; -1 for a point that belongs to none.
-
-        Raises
-        ------
-        ValueError
-            When the points are not finite, do not have the number of features of `fit`, or lie too
-            far out for the grid.
-        """
-        check_is_fitted(self, "model_")
-        return self.model_.place(check_points(X))
 
 
 def sum_cells(

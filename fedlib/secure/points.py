@@ -26,6 +26,7 @@ from fedlib.secure.flow import secure_sum
 __all__ = [
     "CountMagnitudes",
     "DescribeFeatures",
+    "DescribedPoints",
     "Features",
     "MagnitudeCounts",
     "PointSums",
@@ -114,14 +115,18 @@ def magnitudes(X: NDArray[np.float64]) -> NDArray[np.int64]:
     return counts
 
 
-class SummablePoints(PointsClient):
-    """A client with points, of a protocol that can work with secure sums."""
+class DescribedPoints(PointsClient):
+    """A client with points, of a protocol that can work with secure sums over bounded features."""
 
     open_requests: tuple[type[Message], ...] = (DescribeFeatures,)
 
     @handles(DescribeFeatures)
     def describe_features(self, request: DescribeFeatures) -> Features:
         return Features(self.n_features, self.features)
+
+
+class SummablePoints(DescribedPoints):
+    """A client with points, of a protocol that can work with secure sums of coordinates."""
 
     @handles(CountMagnitudes)
     def count_magnitudes(self, request: CountMagnitudes) -> MagnitudeCounts:

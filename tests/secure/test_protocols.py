@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from fedlib import (
+    ApproximateDBSCAN,
     FederatedGaussianMixture,
     FederatedKMeans,
     FederatedPipeline,
@@ -260,6 +261,11 @@ def test_points_outside_of_the_grid_are_reported():
         (
             HorizontalDBSCAN(1.0, 2, secure=True, grid_bounds=[[1.0], [0.0]]),
             "grid_bounds must be two rows",
+        ),
+        (ApproximateDBSCAN(1.0, 2, secure=True), "secure=True needs grid_bounds, got None"),
+        (
+            ApproximateDBSCAN(1.0, 2, secure=True, grid_bounds=[[0.0], [1.0]], max_cells=2**24 + 1),
+            "max_cells must be at most 16777216 with grid_bounds, got 16777217",
         ),
         (
             FederatedPipeline(FederatedKMeans(2, method="lloyd", init=START, secure=True)),
