@@ -78,6 +78,9 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
         "ApproximateDBSCAN, bounded, ρ = 0.1": ApproximateDBSCAN(
             **density, rho=0.1, grid_bounds=bounds
         ),
+        "ApproximateDBSCAN, secure, ρ = 1": ApproximateDBSCAN(
+            **density, rho=1.0, grid_bounds=bounds, secure=True
+        ),
         "VerticalDBSCAN": VerticalDBSCAN(**density),
         "AlignedRows": AlignedRows(VerticalDBSCAN(**density)),
         "DBDC, core points": DBDC(**density),

@@ -32,7 +32,6 @@ from fedlib.boosting.messages import (
 from fedlib.boosting.packing import PackedHistograms, unpack
 from fedlib.boosting.scores import RowScores
 from fedlib.bounded_cells import GridCounts
-from fedlib.bounded_grid import BlockCounts
 from fedlib.horizontal_dbscan import CellCounts
 from fedlib.kmeans.messages import ClusterSums, GroupMeans, Inertia, LocalCentres
 from fedlib.messages import Message
@@ -155,19 +154,12 @@ def cell_centres(request, reply):
     return (reply.cells + 0.5) * side
 
 
-def grid_centres(request, reply):
-    """Guess that points are in the middle of the occupied cells of a bounded grid."""
-    cells = np.stack(np.unravel_index(np.flatnonzero(reply.counts), tuple(request.shape)), axis=1)
-    return (request.low + cells + 0.5) * request.cell_size
-
-
 def block_centres(request, reply):
-    """Guess that points are in the middle of the occupied blocks of cells."""
-    grid = request.grid
+    """Guess that points are in the middle of the occupied blocks of a bounded grid."""
     keys = request.keys if len(request.keys) else np.arange(request.n_blocks)
-    blocks = np.unravel_index(keys[reply.counts > 0], grid.blocks(request.side))
-    side = cell_side(grid.eps, grid.rho, len(grid.low))
-    return (grid.low + (np.stack(blocks, axis=1) + 0.5) * request.side) * side
+    occupied = keys[reply.counts > 0]
+    blocks = np.stack(np.unravel_index(occupied, request.grid.blocks(request.side)), axis=1)
+    return (request.low + (blocks + 0.5) * request.side) * request.cell_size
 
 
 def cluster_means(request, reply):
@@ -422,8 +414,7 @@ def _thresholds(request, reply):
 # What the server guesses from each kind of reply, and the measure of its success.
 ATTACKS: dict[type[Message], Attack] = {
     CellCounts: Attack("points", points(cell_centres)),
-    GridCounts: Attack("points", points(grid_centres)),
-    BlockCounts: Attack("points", points(block_centres)),
+    GridCounts: Attack("points", points(block_centres)),
     LocalModel: Attack("points", points(_representatives)),
     WeightedRepresentatives: Attack("points", points(_representatives)),
     BlurredRepresentatives: Attack("points", points(_representatives)),
