@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedlib.agreement import exclude
 from fedlib.boosting.checks import DeclaredRows, NodeHistory
 from fedlib.boosting.cuts import Cuts
+from fedlib.boosting.described import Pool
 from fedlib.boosting.messages import MAX_SUM, Class, Growth, Levels, ObjectiveName
 from fedlib.boosting.objectives import OBJECTIVES, LabelSums, Objective
 from fedlib.boosting.trees import Tree, children, node_totals
@@ -71,6 +72,14 @@ class Settings:
     eval_metric: tuple[str, ...]
     early_stopping_rounds: int | None
     seed: int
+    secure: bool
+    feature_bounds: Cuts | None  # the bins between them; None if bins follow from the data
+    classes: tuple[Class, ...]  # on which they have agreed; empty if they follow from the data
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the labels are numbers."""
+        return self.objective not in ("binary:logistic", "multi:softprob")
 
     @property
     def parameter(self) -> float:
@@ -113,6 +122,8 @@ class Training:
         The mean loss before the first round and after each round but the last.
     client_losses : dict of str to float
         The sum of each client's losses, as it reported last.
+    pool : Pool or None
+        What secure sums need, if the server sees only these. There is one client then, `EVERYONE`.
     """
 
     settings: Settings
@@ -129,6 +140,7 @@ class Training:
     levels: Levels
     losses: list[float] = field(default_factory=list)
     client_losses: dict[str, float] = field(default_factory=dict)
+    pool: Pool | None = None
 
     @property
     def unit(self) -> float:

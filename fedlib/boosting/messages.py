@@ -36,7 +36,9 @@ __all__ = [
     "SplitProposals",
     "Splits",
     "StartTrees",
+    "SumHistograms",
     "SumLeaves",
+    "SummableHistograms",
 ]
 
 MAX_SUM = 2**53  # of one client; the sums of a thousand clients fit an int64
@@ -327,6 +329,25 @@ class BuildHistograms(Splits, kw_only=True):
         _check_length("bins", reply.sums.shape[1], self.n_bins)
         _check_sums(reply.sums, self.weight)
         return reply
+
+
+class SummableHistograms(Histograms):
+    """Histograms of which only the sum over all clients reaches the server, with their weight."""
+
+    discloses = "the rows of each class in every bin of every node (tree 1: exactly); the log-loss"
+    weight: Annotated[float, msgspec.Meta(ge=0)]
+
+
+class SumHistograms(BuildHistograms, kw_only=True):
+    """Sum your gradients as for `BuildHistograms`, for a sum over all clients.
+
+    A sum that fails is requested again. ``n_rounds`` is the number of rounds that were finished
+    when this request was first made, so that a client adds the values of a tree only once.
+    """
+
+    discloses = BuildHistograms.discloses
+    reply: ClassVar[type[Message]] = SummableHistograms
+    n_rounds: Count
 
 
 class KeepTrees(Message):

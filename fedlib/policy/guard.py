@@ -13,6 +13,7 @@ import numpy as np
 from fedlib.ledger import SERVER, Entry, Ledger
 from fedlib.messages import Declined, Done, Failure, Message, arrays, decode, encode
 from fedlib.policy.rules import Policy, Rules
+from fedlib.privacy import DisclosureBudgetSpent, privacy_of
 from fedlib.protocol import Client, LostState
 from fedlib.secure.messages import MaskValues
 
@@ -127,7 +128,8 @@ class GuardedClient(Client):
         self.inner = client
         self.X, self.features, self.passive = client.X, client.features, client.passive
         self.protocol, self.review = protocol, review
-        self.rules = (policy or Policy()).rules(protocol)
+        policy = policy or Policy()
+        self.rules, self.budget = policy.rules(protocol), policy.budget
         self._state = GuardedState()
 
     @property
@@ -197,6 +199,7 @@ class GuardedClient(Client):
         if self.rules is None:
             raise Forbidden("protocol", f"the protocol {self.protocol!r} is not allowed")
         self._check_request(self.rules, request)
+        self._charge(request)
         reply = self.inner.answer(request)
         if isinstance(reply, Declined | Done):
             return reply
@@ -221,6 +224,18 @@ class GuardedClient(Client):
                 value = getattr(asked, name)
                 if not allowed.permits(value):
                     raise Forbidden("parameters", f"{name} must be {allowed}, got {value!r}")
+
+    def _charge(self, request: Message) -> None:
+        """Charge the site's budget with the loss of the reply, before it is computed."""
+        if self.budget is None or type(request) in self.inner.open_requests:
+            return
+        name, privacy = type(request).__name__, privacy_of(request)
+        if privacy is None:
+            raise Forbidden("budget", f"the reply to {name} has no noise, and the site a budget")
+        try:
+            self.budget.charge(privacy, self.protocol, name)
+        except DisclosureBudgetSpent as error:
+            raise Forbidden("budget", str(error)) from error
 
     def _check_reply(self, rules: Rules, request: Message, reply: Message) -> Message:
         """Return the reply, without small groups if they can be left out."""

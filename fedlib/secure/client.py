@@ -12,7 +12,7 @@ from fedlib.messages import Declined, Message, decode, encode
 from fedlib.protocol import Client, LostState, handles
 from fedlib.secure import primitives as crypto
 from fedlib.secure.fixed_point import to_words
-from fedlib.secure.identities import Identity
+from fedlib.secure.identities import Identity, honest_survivors
 from fedlib.secure.keys import box_key, key_statement, mask_key, mask_sign, sum_statement
 from fedlib.secure.messages import (
     COMMITMENTS,
@@ -143,7 +143,9 @@ class SecureClient(Client):
     def __init__(self, client: Client, identity: Identity):
         self.inner, self.identity = client, identity
         self.X, self.features, self.passive = client.X, client.features, client.passive
-        self._open_requests: tuple[type[Message], ...] = getattr(client, "open_requests", ())
+        without_data = [step for step in STEPS if step is not MaskValues]
+        self.open_requests = (*client.open_requests, *without_data)
+        client.n_shares = honest_survivors(len(identity.public_keys))
         self._state = SecureState()
 
     def enter(self, name: str, n_clients: int | None) -> None:
@@ -185,7 +187,7 @@ class SecureClient(Client):
         """
         if type(request) in STEPS:
             return self._once(request)
-        if request.asks_for_data and type(request) not in self._open_requests:
+        if request.asks_for_data and type(request) not in self.open_requests:
             raise NotMasked(f"{type(request).__name__} asks for data without masks")
         return self.inner.handle(request)
 
@@ -261,10 +263,12 @@ class SecureClient(Client):
         if not accepted >= set(request.sealed) or self.identity.name not in request.sealed:
             raise ForgedKeys("shares of clients whose keys are not signed by their sites")
         self._require("MaskValues", len(request.sealed))
-        reply = self.inner.answer(decode(request.request))
+        asked = decode(request.request)
+        reply = self.inner.answer(asked)
         if isinstance(reply, Declined):
             return reply
-        words = to_words(reply, request.digits, len(self.identity.public_keys))
+        noisy = getattr(asked, "privacy", None) is not None
+        words = to_words(reply, request.digits, len(self.identity.public_keys), exact=noisy)
         name, state = self.identity.name, self._state
         crypto.add_mask(words, crypto.commit("self mask key", state.self_seed))
         private = crypto.private_key(state.mask_seed)

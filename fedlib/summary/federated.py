@@ -70,7 +70,7 @@ class SummaryClient(Client):
     """
 
     raw: ClassVar[bool] = True
-    open_requests: ClassVar[tuple[type[Message], ...]] = (DescribeKinds,)
+    open_requests: tuple[type[Message], ...] = (DescribeKinds,)
     X: RawTable
 
     def __init__(self, X: Any):
