@@ -15,7 +15,6 @@ from typing import NamedTuple
 import neighbour_attack
 import numpy as np
 import pandas as pd
-from fedlib.bounded_grid import BlockCounts
 from scipy.special import expit
 from sklearn.neighbors import KDTree
 
