@@ -253,7 +253,8 @@ def squared_distance(X, i, Y, j):
 
 
 @kernel
-def _squared_distance_to_box(X, i, lower, upper, node):
+def squared_distance_to_box(X, i, lower, upper, node):
+    """Return the squared distance of row ``i`` of ``X`` to the box of a node."""
     total = 0.0
     for k in range(X.shape[1]):
         total += max(lower[node, k] - X[i, k], 0.0, X[i, k] - upper[node, k]) ** 2
@@ -286,7 +287,7 @@ def find_around(tree, queries, i, squared_radius, buffer, position):
     while n_stack:
         n_stack -= 1
         node = stack[n_stack]
-        if _squared_distance_to_box(queries, i, lower, upper, node) > squared_radius:
+        if squared_distance_to_box(queries, i, lower, upper, node) > squared_radius:
             continue
         if right[node]:
             stack[n_stack] = right[node]
@@ -345,12 +346,12 @@ def _find_nearest_to(tree, queries, i, squared_radii, max_squared_radius, stack)
         n_stack -= 1
         node = stack[n_stack]
         bound = min(smallest, max_squared_radius[node])
-        if _squared_distance_to_box(queries, i, lower, upper, node) > bound:
+        if squared_distance_to_box(queries, i, lower, upper, node) > bound:
             continue
         if right[node]:
             near, far = node + 1, right[node]
-            to_near = _squared_distance_to_box(queries, i, lower, upper, near)
-            if to_near > _squared_distance_to_box(queries, i, lower, upper, far):
+            to_near = squared_distance_to_box(queries, i, lower, upper, near)
+            if to_near > squared_distance_to_box(queries, i, lower, upper, far):
                 near, far = far, near
             stack[n_stack] = far
             stack[n_stack + 1] = near  # looked at first
