@@ -112,7 +112,7 @@ class Array:
             return f"must be {self._wanted()}, not of {value.dtype} with shape {value.shape}"
         is_float = value.dtype.kind == "f"
         if is_float or self.ge is not None or self.le is not None:
-            for piece in _pieces(value):
+            for piece in [value] if 0 < value.size <= PIECE else _pieces(value):
                 if is_float and np.count_nonzero(np.isfinite(piece)) < piece.size:
                     return "must be finite"
                 if self.ge is not None and piece.min() < self.ge:
@@ -127,10 +127,6 @@ class Array:
 
 def _pieces(values: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the values in pieces that stay in a cache while they are checked."""
-    if values.size <= PIECE:
-        if values.size:
-            yield values
-        return
     flat = values.reshape(-1)
     for first in range(0, flat.size, PIECE):
         yield flat[first : first + PIECE]
