@@ -208,7 +208,8 @@ def horizontal_dbscan(
     replies = yield CountCells(float(cell_size))
     replies = yield from settle(replies, agree_on_features)
     replies = yield from exclude(replies, with_too_many_cells(replies, max_cells))
-    return (yield from _cluster_cells(*sum_cells(replies), replies, *rules))
+    cells, counts = sum_cells(replies)
+    return (yield from _cluster_cells(cells, counts, replies, *rules))
 
 
 def secure_horizontal_dbscan(grid: Grid, **parameters: Any) -> Flow[GridModel]:
