@@ -106,7 +106,8 @@ def sum_columns_noisily(
         column = column[~np.isnan(column)]
         moments = quantise(np.column_stack([column, np.square(column)]), sensitivity).sum(axis=0)
         bins = np.minimum(((column + 1) / 2 * n_bins).astype(np.int64), n_bins - 1)
-        values += [[len(column)], moments, np.bincount(bins, minlength=n_bins)[:n_bins]]
+        n_values = np.array([float(len(column))])
+        values += [n_values, moments, np.bincount(bins, minlength=n_bins)[:n_bins]]
     noisy = add_noise(np.concatenate(values), sensitivity, request.privacy, n_shares)
     return NoisyColumnSums(noisy)
 
