@@ -204,13 +204,12 @@ def horizontal_dbscan(
     random_state: Any,
 ) -> Flow[GridModel]:
     """Return the server flow; for the parameters see `HorizontalDBSCAN`."""
-    size = float(cell_size)
-    replies = yield CountCells(size)
+    rules = float(cell_size), min_samples, border, assign, adjacency, random_state
+    replies = yield CountCells(float(cell_size))
     replies = yield from settle(replies, agree_on_features)
     replies = yield from exclude(replies, with_too_many_cells(replies, max_cells))
     cells, counts = sum_cells(replies)
-    rules = min_samples, border, assign, adjacency, random_state
-    return (yield from _cluster_cells(cells, counts, replies, size, *rules))
+    return (yield from _cluster_cells(cells, counts, replies, *rules))
 
 
 def secure_horizontal_dbscan(grid: Grid, **parameters: Any) -> Flow[GridModel]:

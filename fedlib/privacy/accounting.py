@@ -81,6 +81,7 @@ def _distance(dp: Any) -> tuple[Any, Any]:
     return dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
 
 
+@cache
 def gaussian_rho(sensitivity: float, scale: float) -> float:
     """Return rho of values with Gaussian noise, rounded upwards.
 
@@ -100,6 +101,7 @@ def gaussian_rho(sensitivity: float, scale: float) -> float:
     return float(dp.m.make_gaussian(*_distance(dp), scale).map(sensitivity))
 
 
+@cache
 def laplace_epsilon(sensitivity: float, scale: float) -> float:
     """Return epsilon of values with Laplace noise, rounded upwards.
 

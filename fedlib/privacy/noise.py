@@ -36,6 +36,7 @@ Floats = NDArray[np.float64]
 DIGITS = 20  # binary digits of a unit, relative to the sensitivity
 MAX_UNITS = 2**53  # sums of floats are exact up to here
 MIN_SHARE = 64  # units: the sum of noises of this scale is as good as one noise
+WORDS_PER_VALUE = 25  # random words that a value uses, on average a few fewer
 BLOCK = 2**17  # random words that are computed at once
 
 
@@ -210,7 +211,7 @@ def new_key(values: bytes) -> bytes:
 
 def _draw(values: NDArray[np.int64], add: Any, scale: int, key: bytes) -> None:
     """Add the noise of a key to values in place."""
-    stream = _random_words(key)
+    stream = _random_words(key, min(BLOCK, WORDS_PER_VALUE * len(values) + 100))
     words, n_done = next(stream), 0
     while True:
         n_done, n_used = add(values, scale, words, n_done)
@@ -219,9 +220,9 @@ def _draw(values: NDArray[np.int64], add: Any, scale: int, key: bytes) -> None:
         words = np.concatenate([words[n_used:], next(stream)])
 
 
-def _random_words(key: bytes) -> Iterator[NDArray[np.uint64]]:
+def _random_words(key: bytes, n_words: int) -> Iterator[NDArray[np.uint64]]:
     """Yield blocks of uniform random words."""
     for i in count():
-        words = np.zeros(BLOCK, np.uint64)
+        words = np.zeros(n_words, np.uint64)
         crypto.add_mask(words, crypto.commit("noise", key, i))
         yield words
