@@ -275,7 +275,7 @@ def test_an_impossible_secure_sum_ends_the_run(nth, added, reason, relay):
             if len(seen) == nth:
                 words = decode(reply).words.copy()
                 words[:-1] += np.uint64(added[0])
-                words[-1] += np.uint64(added[-1])
+                words[-1:] += np.uint64(added[-1])
                 return encode(steps.MaskedValues(words))
         return reply
 
