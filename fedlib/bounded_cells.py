@@ -26,15 +26,19 @@ from fedlib.agreement import exclude
 from fedlib.cells import count_cells
 from fedlib.kernels.grid import MAX_CELL
 from fedlib.messages import Array, Message, MessageError
+from fedlib.privacy import Privacy, Sensitivity, add_noise
 from fedlib.protocol import Flow
 from fedlib.secure.flow import ImpossibleSum, secure_sum
 
 __all__ = [
     "MAX_GRID",
     "MAX_KEY",
+    "ONE_CELL",
     "CountGrid",
+    "CountWithNoise",
     "Grid",
     "GridCounts",
+    "NoisyCounts",
     "TooManyBlocks",
     "add_replies",
     "add_securely",
@@ -42,6 +46,7 @@ __all__ = [
     "check_bounds",
     "count_in_grid",
     "count_on_grid",
+    "count_with_noise",
     "occupied_cells",
 ]
 
@@ -49,6 +54,9 @@ Ints = NDArray[np.int64]
 MAX_GRID = 2**24  # numbers in one reply: 128 MB
 MAX_KEY = 2**62
 MAX_POINTS = 2**40  # of one client; the sum over any number of clients fits an int64
+
+
+ONE_CELL = Sensitivity(l1=1.0, l2=1.0, n_entries=1)  # a row adds 1 to one count, or nothing
 
 
 class TooManyBlocks(ValueError):
@@ -129,6 +137,44 @@ class CountGrid(Message):
             )
         if counts.sum(dtype=np.float64) > MAX_POINTS:
             raise MessageError(f"GridCounts.counts must sum to at most {MAX_POINTS}")
+        return reply
+
+
+class NoisyCounts(Message):
+    """The number of a client's points in each cell of a bounded grid, with noise."""
+
+    discloses = "the number of points in each cell, with noise"
+    row_counts = ()
+    counts: Annotated[np.ndarray, Array("float64", ("cells",))]
+
+
+class CountWithNoise(Message):
+    """Count your points in each cell of a bounded grid, and add noise to all counts.
+
+    Points outside of the grid are not counted, and nothing shows whether there are any.
+
+    Attributes
+    ----------
+    cell_size : float
+    low, shape : array (n_features,) of int64
+        As in `CountGrid`.
+    privacy : fedlib.privacy.Privacy
+    """
+
+    discloses = "the grid"
+    reply = NoisyCounts
+    cell_size: Annotated[float, msgspec.Meta(gt=0)]
+    low: Annotated[np.ndarray, Array("int64", ("features",), ge=-MAX_CELL, le=MAX_CELL)]
+    shape: Annotated[np.ndarray, Array("int64", ("features",), ge=1, le=MAX_GRID)]
+    privacy: Privacy
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"cells": math.prod(self.shape.tolist())}
+
+    def accept(self, reply: Message) -> Message:
+        n_counts, n_cells = len(cast(NoisyCounts, reply).counts), math.prod(self.shape.tolist())
+        if n_counts != n_cells:
+            raise MessageError(f"NoisyCounts.counts must have {n_cells} entries, got {n_counts}")
         return reply
 
 
@@ -392,3 +438,26 @@ def count_in_grid(X: NDArray[np.float64], request: CountGrid) -> GridCounts:
         keys, inner = at[listed], inner[listed]
     totals = np.bincount(keys, inner, request.n_blocks).astype(np.int64)
     return GridCounts(totals, int(counts[~inside].sum()))
+
+
+def count_with_noise(X: NDArray[np.float64], request: CountWithNoise, n_shares: int) -> NoisyCounts:
+    """Return the number of points in each cell of a grid, with noise.
+
+    Parameters
+    ----------
+    X : array (n_points, n_features) of float64
+    request : CountWithNoise
+    n_shares : int
+        As in `fedlib.privacy.add_noise`.
+
+    Raises
+    ------
+    ValueError
+        When the numbers of features differ, or the grid has too many cells. It depends on no point.
+    """
+    if X.shape[1] == len(request.low):  # points far outside may have no cell
+        low = (request.low - 1) * request.cell_size
+        high = (request.low + request.shape + 1) * request.cell_size
+        X = X[((low <= X) & (high >= X)).all(axis=1)]
+    counts = count_in_grid(X, CountGrid(request.cell_size, request.low, request.shape)).counts
+    return NoisyCounts(add_noise(counts, ONE_CELL, request.privacy, n_shares))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,37 +11,13 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.secure.estimator import SecureFederated
 from fedlib.validation import check_points
 
-__all__ = ["CellClusters", "CellModel"]
-
-
-class CellModel(Protocol):
-    """The cells of a grid with their clusters.
-
-    Attributes
-    ----------
-    cells : array (n_cells, n_features) of int64
-    counts : array (n_cells,) of int64
-        The number of points in each cell.
-    labels : array (n_cells,) of int64
-        The cluster of each cell, or -1.
-    """
-
-    @property
-    def cells(self) -> NDArray[np.int64]: ...
-    @property
-    def counts(self) -> NDArray[np.int64]: ...
-    @property
-    def labels(self) -> NDArray[np.int64]: ...
-    def place(self, X: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the cluster of each point, or -1."""
+__all__ = ["CellClusters"]
 
 
 class CellClusters(SecureFederated):
-    """Base class of the estimators whose model is a `CellModel`."""
+    """Base class of the estimators whose model has ``cells``, ``counts``, ``labels``, ``place``."""
 
-    model_: CellModel
-
-    def _set_model(self, model: CellModel) -> None:
+    def _set_model(self, model: Any) -> None:
         super()._set_model(model)
         self.cells_ = model.cells
         self.cell_counts_ = model.counts
@@ -68,4 +44,5 @@ class CellClusters(SecureFederated):
             far out for the grid.
         """
         check_is_fitted(self, "model_")
-        return self.model_.place(check_points(X))
+        labels: NDArray[np.int64] = self.model_.place(check_points(X))
+        return labels

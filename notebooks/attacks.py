@@ -15,6 +15,7 @@ from typing import NamedTuple
 import neighbour_attack
 import numpy as np
 import pandas as pd
+from fedlib.bounded_grid import BlockCounts
 from scipy.special import expit
 from sklearn.neighbors import KDTree
 
@@ -32,7 +33,6 @@ from fedlib.boosting.messages import (
 from fedlib.boosting.packing import PackedHistograms, unpack
 from fedlib.boosting.scores import RowScores
 from fedlib.bounded_cells import GridCounts
-from fedlib.bounded_grid import BlockCounts
 from fedlib.horizontal_dbscan import CellCounts
 from fedlib.kmeans.messages import ClusterSums, GroupMeans, Inertia, LocalCentres
 from fedlib.messages import Message
