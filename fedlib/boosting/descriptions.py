@@ -125,7 +125,6 @@ class LabelMagnitudes(Message):
     """The number of a client's rows, and 1 at the magnitudes of its largest weight and target."""
 
     discloses = "the number of rows; how many clients have weights and targets of each magnitude"
-    row_counts = ()
     n_rows: Annotated[int, msgspec.Meta(ge=0, le=2**50)]
     weights: Annotated[np.ndarray, Array("int64", ("magnitudes",), ge=0, le=2**30)]
     targets: Annotated[np.ndarray, Array("int64", ("magnitudes",), ge=0, le=2**30)]
@@ -149,7 +148,7 @@ class ClassSums(Message):
     """
 
     discloses = "the weight of the rows of each class; the preferred learning rate"
-    row_counts = ()
+    row_counts = ("weights",)
     weights: Annotated[np.ndarray, Array("float64", ("classes",), ge=0)]
     shift: float
 
@@ -170,7 +169,6 @@ class TargetSums(Message):
     """Sums over the numbers that clients learn, as in `TargetDescription`; ``shift`` as before."""
 
     discloses = "the mean and the variance of the targets; the preferred learning rate"
-    row_counts = ()
     weight: Annotated[float, msgspec.Meta(ge=0)]
     total: float
     squares: Annotated[float, msgspec.Meta(ge=0)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import astuple
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -14,8 +14,9 @@ from fedlib.ledger import SERVER, Entry, Ledger
 from fedlib.messages import Declined, Done, Failure, Message, arrays, decode, encode
 from fedlib.policy.rules import Policy, Rules
 from fedlib.privacy import DisclosureBudgetSpent, privacy_of
-from fedlib.protocol import Client, LostState
+from fedlib.protocol import Client
 from fedlib.secure.messages import MaskValues
+from fedlib.wrapping import WrappedState, Wrapper
 
 __all__ = ["Forbidden", "GuardedClient", "GuardedState", "omit_small"]
 
@@ -39,7 +40,7 @@ class Forbidden(Exception):
         self.rule = rule
 
 
-class GuardedState(Message):
+class GuardedState(WrappedState):
     """The state of a guarded client.
 
     Attributes
@@ -50,28 +51,13 @@ class GuardedState(Message):
         The rule by which a request was declined; empty if none was.
     entries : tuple
         The rows of the site's ledger.
-    inner : bytes
-        The state of the wrapped client, encoded; empty if it has none.
     """
 
-    discloses = "nothing: it stays with the client"
+    discloses = WrappedState.discloses
     n_rounds: Annotated[int, msgspec.Meta(ge=0)] = 0
     n_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     declined: str = ""
     entries: tuple[Row, ...] = ()
-    inner: bytes = b""
-
-    @property
-    def labels(self) -> Any:
-        """The labels in the state of the wrapped client.
-
-        Raises
-        ------
-        AttributeError
-            When it has none.
-        """
-        inner: Any = decode(self.inner) if self.inner else None
-        return inner.labels
 
     @property
     def ledger(self) -> Ledger:
@@ -79,7 +65,7 @@ class GuardedState(Message):
         return Ledger([Entry(*row) for row in self.entries])
 
 
-class GuardedClient(Client):
+class GuardedClient(Wrapper[GuardedState]):
     """A client whose replies obey the rules of its site, and that records its messages.
 
     With secure sums, it guards the client that masks the values. Its rules about parameters apply
@@ -118,6 +104,8 @@ class GuardedClient(Client):
     array([2])
     """
 
+    state_class = GuardedState
+
     def __init__(
         self,
         client: Client,
@@ -125,30 +113,14 @@ class GuardedClient(Client):
         protocol: str = "",
         review: Review | None = None,
     ):
-        self.inner = client
-        self.X, self.features, self.passive = client.X, client.features, client.passive
+        super().__init__(client)
         self.protocol, self.review = protocol, review
         policy = policy or Policy()
         self.rules, self.budget = policy.rules(protocol), policy.budget
-        self._state = GuardedState()
 
     @property
     def ledger(self) -> Ledger:
         return self._state.ledger
-
-    @property
-    def state(self) -> GuardedState:
-        """The site's ledger, what the rules count, and the state of the wrapped client."""
-        inner = b"" if self.inner.state is None else encode(self.inner.state)
-        return msgspec.structs.replace(self._state, inner=inner)
-
-    @state.setter
-    def state(self, state: Message | None) -> None:
-        state = GuardedState() if state is None else state
-        if not isinstance(state, GuardedState):
-            raise LostState(f"GuardedClient has no GuardedState but a {type(state).__name__}")
-        self._state = state
-        self.inner.state = decode(state.inner) if state.inner else None
 
     def answer(self, request: Message) -> Message:
         """Return the reply of the wrapped client, or `Declined` with the rule that forbids it."""
@@ -160,7 +132,7 @@ class GuardedClient(Client):
                 "declined %s: %s (%s)", type(request).__name__, forbidden, forbidden.rule
             )
             reply = Declined(forbidden.rule)
-            self._state = msgspec.structs.replace(self._state, declined=forbidden.rule)
+            self._keep(declined=forbidden.rule)
         self._record(reply, sent=True)
         return reply
 
@@ -176,8 +148,7 @@ class GuardedClient(Client):
         step = (entries[-1][0] if entries else 0) + (not sent)
         sender, receiver = (self.name, SERVER) if sent else (SERVER, self.name)
         one.record(step, sender, receiver, message, size)
-        self._state = msgspec.structs.replace(
-            self._state,
+        self._keep(
             n_bytes=self._state.n_bytes + size * sent,
             entries=(*entries, astuple(one.entries[0])),
         )
@@ -206,7 +177,7 @@ class GuardedClient(Client):
         reply = self._check_reply(self.rules, request, reply)
         if self.review is not None and not self.review(request, reply):
             raise Forbidden("review", "the reply was not confirmed")
-        self._state = msgspec.structs.replace(self._state, n_rounds=self._state.n_rounds + 1)
+        self._keep(n_rounds=self._state.n_rounds + 1)
         return reply
 
     def _check_request(self, rules: Rules, request: Message) -> None:
