@@ -20,8 +20,8 @@ from fedlib.boosting.scores import METRICS
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.federated import Federated
 from fedlib.journal import Journal
+from fedlib.privacy import Privacy, PrivateFederated
 from fedlib.protocol import Client
-from fedlib.secure.estimator import SecureFederated
 from fedlib.validation import Interval, StrOptions, feature_names
 
 if TYPE_CHECKING:
@@ -46,7 +46,13 @@ NOT_SECURE: dict[str, Any] = {
     "validation_fraction": 0,
     "eval_metric": None,
     "early_stopping_rounds": None,
-}  # what secure sums need
+}  # what sums over all clients need
+NOT_PRIVATE: dict[str, Any] = {
+    "tol": None,
+    "grow_policy": "depthwise",
+    "scale_pos_weight": 1.0,
+    "warm_start": False,
+}  # what noise needs, too
 METRICS_OF = {
     "binary:logistic": ("logloss", "error", "auc"),
     "multi:softprob": ("mlogloss", "merror"),
@@ -54,7 +60,7 @@ METRICS_OF = {
 POISSON_STEP = 0.7  # XGBoost's default of max_delta_step for count:poisson
 
 
-class Boosted(SecureFederated):
+class Boosted(PrivateFederated):
     """Base class of `FederatedXGBClassifier` and `FederatedXGBRegressor`."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -89,6 +95,8 @@ class Boosted(SecureFederated):
         "early_stopping_rounds": [Interval(Integral, 1, None, closed="left"), None],
         "secure": ["boolean"],
         "feature_bounds": ["array-like", None],
+        "epsilon": [Interval(Real, 0, np.inf, closed="neither"), None],
+        "delta": [Interval(Real, 0, 1, closed="left")],
     }
     objective: str
     method: Literal["top_splits", "union", "histogram"]
@@ -122,6 +130,11 @@ class Boosted(SecureFederated):
     warm_start: bool
     feature_bounds: Any
 
+    @property
+    def are_summed(self) -> bool:
+        """Whether the server uses sums over all clients only: secure ones, or ones with noise."""
+        return self.secure or self.epsilon is not None
+
     def _start(self) -> BoostedTrees | None:
         """Return the model that the run continues; None if it begins a new one."""
         return getattr(self, "model_", None) if self.warm_start else None
@@ -143,7 +156,13 @@ class Boosted(SecureFederated):
         shares = (self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode)
         draws = min(self.subsample, *shares) < 1 or self.validation_fraction > 0
         seed = check_random_state(self.random_state).randint(2**31 - 1) if draws else 0
-        defaults = {"leaf": "all", "huber_slope": 1.0, "scale_pos_weight": 1.0, "classes": ()}
+        defaults = {
+            "leaf": "all",
+            "huber_slope": 1.0,
+            "scale_pos_weight": 1.0,
+            "classes": (),
+            "max_gradient": 1.0,
+        }
         bounds = self.feature_bounds
         return Settings(
             **{
@@ -177,6 +196,7 @@ class Boosted(SecureFederated):
                 "early_stopping_rounds": self.early_stopping_rounds,
                 "seed": int(seed),
                 "secure": bool(self.secure),
+                "privacy": self._privacy_of_histograms(),
                 "feature_bounds": None
                 if bounds is None
                 else bounded_cuts(bounds, int(self.max_bin)),
@@ -206,26 +226,33 @@ class Boosted(SecureFederated):
             )
 
     def _check_secure(self) -> None:
-        """Raise ValueError when secure sums cannot replace what the server would see otherwise."""
-        if not self.secure:
+        """Raise ValueError when sums over all clients cannot replace what the server would see."""
+        if not self.are_summed:
             return
+        what = "secure=True" if self.epsilon is None else "epsilon"
         if self.method != "histogram" or self.feature_bounds is None:
             raise ValueError(
-                "secure=True needs method='histogram' and feature_bounds, because the server would"
+                f"{what} needs method='histogram' and feature_bounds, because the server would"
                 " see single clients' splits or values; got"
                 f" method={self.method!r} and feature_bounds={self.feature_bounds!r}"
             )
-        for name, needed in NOT_SECURE.items():
-            if (value := getattr(self, name)) != needed:
-                raise ValueError(f"secure=True needs {name}={needed!r}; got {value!r}")
+        for name, needed in (NOT_SECURE | (NOT_PRIVATE if self.epsilon else {})).items():
+            if (value := getattr(self, name, needed)) != needed:
+                raise ValueError(f"{what} needs {name}={needed!r}; got {value!r}")
+
+    def _privacy_of_histograms(self) -> Privacy | None:
+        """Return the loss of the histograms of each level, if they have noise."""
+        if self.epsilon is None:
+            return None
+        return self._privacy(int(self.n_trees) * int(self.max_depth))
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)
         for name, client in clients.items():
             texts = client.table.texts  # type: ignore[attr-defined]
-            if self.secure and texts:
+            if self.are_summed and texts:
                 raise ValueError(
-                    f"parts[{name}]: secure=True needs features of numbers;"
+                    f"parts[{name}]: sums over all clients need features of numbers;"
                     f" {listed(texts, client.features)} contain text"
                 )
 

@@ -103,7 +103,8 @@ class BoostingClient(TreeClient):
             return np.asarray(self.y == state.classes[1])
         codes = {label: code for code, label in enumerate(state.classes)}
         assert self.y is not None
-        return np.array([codes[label] for label in self.y.tolist()], np.int64)
+        # With noise, a client must not fail because of its rows: an unknown class is the first one.
+        return np.array([codes.get(label, 0) for label in self.y.tolist()], np.int64)
 
     def _predict(self, margins: NDArray[np.float32], objective: str) -> Predictions:
         of_class = OBJECTIVES[objective].response(margins)

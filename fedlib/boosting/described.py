@@ -10,6 +10,7 @@ from itertools import count
 from fedlib.agreement import MAX_SHOWN
 from fedlib.boosting.classes import Class
 from fedlib.boosting.objectives import LabelSums
+from fedlib.privacy.noise import Sensitivity
 from fedlib.protocol import Replies
 from fedlib.secure.fixed_point import digits_for
 from fedlib.texts import printable
@@ -21,7 +22,7 @@ EVERYONE = "all clients"  # the name under which the server keeps sums over all 
 
 @dataclass(frozen=True)
 class Pool:
-    """What secure sums over all clients need.
+    """What the server needs for sums over all clients.
 
     Attributes
     ----------
@@ -31,6 +32,9 @@ class Pool:
         The clients whose rows are described.
     largest_weight : float
         No client's rows weigh more.
+    sensitivity : Sensitivity, optional
+        The change of histograms by one row, if they have noise. It determines the unit of
+        gradients.
     numbers : iterator of int
         The numbers of the sums.
     """
@@ -38,6 +42,7 @@ class Pool:
     n_clients: int
     members: tuple[str, ...] = ()
     largest_weight: float = 1.0
+    sensitivity: Sensitivity | None = None
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def digits(self, largest: float) -> tuple[int]:
@@ -67,7 +72,7 @@ class Described:
     replies : Replies
         The descriptions of the clients that are left.
     pool : Pool, optional
-        With secure sums.
+        With secure sums, or with noise.
     """
 
     sums: dict[str, LabelSums]

@@ -164,7 +164,17 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         also contain the values beyond. By default the bins follow from the data, so that they have
         about equally many rows. ``"histogram"`` only.
     classes : array-like, default=None
-        For ``secure=True``: all classes, on which the clients agree before the run.
+        For ``secure=True`` and `epsilon`: all classes, on which the clients agree before the run.
+    epsilon : float, default=None
+        The run is differentially private; see `fedlib.privacy`. It needs the same parameters as
+        ``secure``, with which it can be combined, and ``tol=None`` and
+        ``grow_policy="depthwise"``. The noise grows with ``n_trees * max_depth``, and its sum in a
+        node with ``max_bin``, so few shallow trees with few bins are best. A row has a weight of
+        at most 1. Without `base_score`, the first probabilities are equal. There is no loss, and
+        the learning rate is the server's.
+    delta : float, default=0.0
+        The second parameter of the guarantee, at least 0 and below 1. With a small positive value,
+        such as 1e-6, the noise is Gaussian and smaller over several requests.
 
     Attributes
     ----------
@@ -244,10 +254,14 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     rounded to ``2**-62 * n_clients * n_rows`` of the largest weight. A client that sends false sums
     cannot be found: if they are impossible, the run ends.
 
-    Without ``secure``, no method hides classes or rare values from the server, although F states
-    that classes are not disclosed: sums over few rows disclose how many belong to each class, and
-    thresholds and counts in bins disclose values. A client that sends no feature names is assumed
-    to have the features of the others.
+    With `epsilon`, the server sees clipped gradients with noise in every bin, and the guarantee
+    holds for each row of each client. Rows of a class that is not among `classes` count as rows of
+    the first one.
+
+    Without ``secure`` and `epsilon`, no method hides classes or rare values from the server,
+    although F states that classes are not disclosed: sums over few rows disclose how many belong to
+    each class, and thresholds and counts in bins disclose values. A client that sends no feature
+    names is assumed to have the features of the others.
 
     Cost: one exchange per level of a tree, two for ``"union"``, and one more per tree except for
     ``"histogram"``.
@@ -314,6 +328,8 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         secure: bool = False,
         feature_bounds: ArrayLike | None = None,
         classes: ArrayLike | None = None,
+        epsilon: float | None = None,
+        delta: float = 0.0,
     ):
         self.n_trees = n_trees
         self.n_candidates = n_candidates
@@ -350,6 +366,8 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         self.secure = secure
         self.feature_bounds = feature_bounds
         self.classes = classes
+        self.epsilon = epsilon
+        self.delta = delta
 
     def _flow(self) -> Flow[BoostedTrees]:
         if self.leaf != "all" and self.method != "top_splits":
@@ -361,23 +379,32 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
             )
         scale = float(np.float32(self.scale_pos_weight))
         settings = self._settings(
-            leaf=self.leaf, scale_pos_weight=scale, classes=self._given_classes()
+            leaf=self.leaf,
+            scale_pos_weight=scale,
+            classes=self._given_classes(),
+            base_score=self._first_score(),
         )
         return boosting(settings, self._start())
 
+    def _first_score(self) -> float | None:
+        """Return the given ``base_score``; with noise, one that does not depend on the data."""
+        if self.base_score is not None or self.epsilon is None:
+            return self.base_score
+        return 0.5 if self.objective == "binary:logistic" else 0.0
+
     def _given_classes(self) -> tuple[Class, ...]:
-        """Return the classes of a secure run; none if they follow from the data."""
-        if self.secure != (self.classes is not None):
+        """Return the classes that are given; none if they follow from the data."""
+        if self.are_summed != (self.classes is not None):
             raise ValueError(
-                f"secure=True needs classes, and only it; got classes={self.classes!r}"
+                f"secure=True and epsilon need classes, and only they; got classes={self.classes!r}"
             )
-        if not self.secure:
+        if not self.are_summed:
             return ()
         return given_classes(self.classes, only_two=self.objective == "binary:logistic")
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)
-        if self.secure:
+        if self.are_summed:
             check_labels(clients, partial(check_known, classes=self._given_classes()))
 
     def _set_model(self, model: BoostedTrees) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from fedlib.boosting.histograms import HistogramGrower
 from fedlib.boosting.lossguide import LossguideGrower
 from fedlib.boosting.messages import BeginBoosting, Class, KeepTrees, Levels, StartTrees
 from fedlib.boosting.objectives import OBJECTIVES, LabelSums, unit_bits
+from fedlib.boosting.private import PrivateGrower, describe_privately
 from fedlib.boosting.proposals import TopSplits, UnionSplits
 from fedlib.boosting.scores import Validation
 from fedlib.boosting.secure import SECURE_GROWERS, describe_securely
@@ -55,7 +56,7 @@ def boosting(settings: Settings, start: BoostedTrees | None = None) -> Flow[Boos
     """
     training = yield from _agree_on_training(settings, start)
     kind = "lossguide" if settings.grow_policy == "lossguide" else settings.method
-    grower = (SECURE_GROWERS if settings.secure else GROWERS)[kind](training)
+    grower = _growers(settings)[kind](training)
     trees: list[Tree] = []
     n_started = 0
     if start is not None:
@@ -95,9 +96,19 @@ def boosting(settings: Settings, start: BoostedTrees | None = None) -> Flow[Boos
     )
 
 
+def _growers(settings: Settings) -> Mapping[str, type[Grower]]:
+    """Return the growers by method and policy."""
+    if settings.privacy is not None:
+        return {"histogram": PrivateGrower}
+    return SECURE_GROWERS if settings.secure else GROWERS
+
+
 def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[Training]:
     """Agree on everything that must be fixed before the first tree."""
-    described = yield from (describe_securely if settings.secure else _describe)(settings)
+    if settings.privacy is not None:
+        described = yield from describe_privately(settings)
+    else:
+        described = yield from (describe_securely if settings.secure else _describe)(settings)
     sums, n_features = described.sums, described.n_features
     if len(settings.monotone_constraints) not in (0, n_features):
         raise ValueError(
@@ -110,7 +121,7 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
     scores: Sequence[Any] = (
         start.base_scores
         if start is not None
-        else _base_scores(settings, LabelSums.of_all(list(sums.values())))
+        else _base_scores(settings, list(sums.values()), len(described.classes))
     )
     margins = objective.link(scores).tolist()
     cuts, levels = yield from _agree_on_bins(settings, start, described)
@@ -120,7 +131,7 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
         base_scores=[float(score) for score in scores],
         base_margins=margins,
         learning_rate=described.learning_rate,
-        bits=unit_bits(sum(objective.total(part, parameter) for part in sums.values())),
+        bits=_bits(settings, described),
         n_features=n_features,
         features=described.features,
         weights=described.weights | dict.fromkeys(described.replies.declined, 0.0),
@@ -142,6 +153,14 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
     started = yield _begin_boosting(training)
     training.remove(started.lost)
     return training
+
+
+def _bits(settings: Settings, described: Described) -> int:
+    """Return the ``bits`` of the unit of gradients."""
+    if described.pool is not None and described.pool.sensitivity is not None:
+        return described.pool.sensitivity.digits
+    objective, parameter = OBJECTIVES[settings.objective], settings.parameter
+    return unit_bits(sum(objective.total(part, parameter) for part in described.sums.values()))
 
 
 def _describe(settings: Settings) -> Flow[Described]:
@@ -263,13 +282,15 @@ def _margin_fields(training: Training) -> dict[str, Any]:
     return {"base_margin": 0.0, "base_margins": tuple(margins)}
 
 
-def _base_scores(settings: Settings, sums: LabelSums) -> Sequence[Any]:
+def _base_scores(settings: Settings, sums: Sequence[LabelSums], n_classes: int) -> Sequence[Any]:
     """Return the predictions before the first tree, one per output."""
     if settings.base_score is not None:
         return [np.float32(settings.base_score)] * max(
-            len(sums.classes) if settings.objective == "multi:softprob" else 1, 1
+            n_classes if settings.objective == "multi:softprob" else 1, 1
         )
-    scores = OBJECTIVES[settings.objective].base_scores(sums, settings.scale_pos_weight != 1)
+    scores = OBJECTIVES[settings.objective].base_scores(
+        LabelSums.of_all(sums), settings.scale_pos_weight != 1
+    )
     if not np.isfinite(OBJECTIVES[settings.objective].link(scores)).all():
         raise ValueError(
             f"the rows have no initial prediction for objective={settings.objective!r}: it would be"

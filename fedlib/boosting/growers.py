@@ -27,6 +27,7 @@ from fedlib.kernels import gains as kernels
 from fedlib.kernels.gains import Categories, SplitRule
 from fedlib.kernels.splits import Decisions
 from fedlib.messages import Message
+from fedlib.privacy.messages import Privacy
 from fedlib.protocol import Flow, Replies
 
 __all__ = ["Grower", "Level", "Round", "Settings", "Training", "finish_round", "leaves"]
@@ -74,6 +75,8 @@ class Settings:
     seed: int
     secure: bool
     feature_bounds: Cuts | None  # the bins between them; None if bins follow from the data
+    privacy: Privacy | None  # the loss of each request for histograms, if they have noise
+    max_gradient: float
     classes: tuple[Class, ...]  # on which they have agreed; empty if they follow from the data
 
     @property
@@ -123,7 +126,8 @@ class Training:
     client_losses : dict of str to float
         The sum of each client's losses, as it reported last.
     pool : Pool or None
-        What secure sums need, if the server sees only these. There is one client then, `EVERYONE`.
+        What sums over all clients need, if the server sees only these. There is one client then,
+        `EVERYONE`.
     """
 
     settings: Settings

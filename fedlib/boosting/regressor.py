@@ -118,6 +118,19 @@ default="reg:squarederror"
         The range between them is divided into ``max_bin`` bins of equal width, the outer of which
         also contain the values beyond. By default the bins follow from the data, so that they have
         about equally many rows. ``"histogram"`` only.
+    epsilon : float, default=None
+        The run is differentially private; see `fedlib.privacy`. It needs the same parameters as
+        ``secure``, with which it can be combined, and `base_score`, ``tol=None`` and
+        ``grow_policy="depthwise"``. The noise grows with ``n_trees * max_depth``, and its sum in a
+        node with ``max_bin``, so few shallow trees with few bins are best. A row has a weight of
+        at most 1. Not for ``"count:poisson"``. There is no loss, and the learning rate is the
+        server's.
+    delta : float, default=0.0
+        The second parameter of the guarantee, at least 0 and below 1. With a small positive value,
+        such as 1e-6, the noise is Gaussian and smaller over several requests.
+    max_gradient : float, default=1.0
+        For `epsilon`: the gradient of a row, which for the squared error is the prediction minus
+        the target, is clipped to ±max_gradient; above 0 and at most 1e6.
 
     Attributes
     ----------
@@ -188,6 +201,7 @@ default="reg:squarederror"
         **Boosted._parameter_constraints,
         "objective": [StrOptions({"reg:squarederror", "reg:pseudohubererror", "count:poisson"})],
         "huber_slope": [Interval(Real, 1e-6, 1e6, closed="both")],
+        "max_gradient": [Interval(Real, 0, 1e6, closed="right")],
     }
 
     def __init__(
@@ -228,6 +242,9 @@ default="reg:squarederror"
         warm_start: bool = False,
         secure: bool = False,
         feature_bounds: ArrayLike | None = None,
+        epsilon: float | None = None,
+        delta: float = 0.0,
+        max_gradient: float = 1.0,
     ):
         self.n_trees = n_trees
         self.n_candidates = n_candidates
@@ -262,11 +279,22 @@ default="reg:squarederror"
         self.warm_start = warm_start
         self.secure = secure
         self.feature_bounds = feature_bounds
+        self.epsilon = epsilon
+        self.delta = delta
+        self.max_gradient = max_gradient
 
     def _flow(self) -> Flow[BoostedTrees]:
-        return boosting(
-            self._settings(huber_slope=float(np.float32(self.huber_slope))), self._start()
+        if self.epsilon is not None and self.objective == "count:poisson":
+            raise ValueError(
+                "epsilon needs objective='reg:squarederror' or 'reg:pseudohubererror', because the"
+                f" hessians have no bound; got {self.objective!r}"
+            )
+        if self.epsilon is not None and self.base_score is None:
+            raise ValueError("epsilon needs base_score, a guess of the mean; got None")
+        settings = self._settings(
+            huber_slope=float(np.float32(self.huber_slope)), max_gradient=float(self.max_gradient)
         )
+        return boosting(settings, self._start())
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)

@@ -22,15 +22,18 @@ from fedlib.boosting.messages import (
     KeepTrees,
     LeafSums,
     Levels,
+    NoisyHistograms,
     ProposeSplits,
     SplitProposals,
     StartTrees,
     SumHistograms,
     SumLeaves,
     SummableHistograms,
+    SumNoisyHistograms,
 )
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.packing import BuildPackedHistograms, PackedHistograms, pack
+from fedlib.boosting.private import clipped, gradient_limits, row_sensitivity
 from fedlib.boosting.row_client import RowsClient
 from fedlib.boosting.sampling import drawn_rows
 from fedlib.boosting.scores import RowScores, ScoreRows, score_rows
@@ -39,6 +42,7 @@ from fedlib.boosting.trees import add_margins, children
 from fedlib.kernels import splits as kernels
 from fedlib.kernels.gains import SplitRule
 from fedlib.messages import Done, Message
+from fedlib.privacy import add_noise
 from fedlib.protocol import handles
 from fedlib.secure.points import DescribeFeatures
 
@@ -51,11 +55,7 @@ class TreeClient(RowsClient):
     A subclass says which labels there are and what it predicts.
     """
 
-    open_requests = (
-        DescribeFeatures,
-        BeginBoosting,
-        StartTrees,
-    )
+    open_requests: tuple[type[Message], ...] = (DescribeFeatures, BeginBoosting, StartTrees)
 
     @handles(BeginBoosting)
     def begin_boosting(self, request: BeginBoosting) -> Done:
@@ -177,6 +177,12 @@ class TreeClient(RowsClient):
     @handles(BuildHistograms)
     def build_histograms(self, request: BuildHistograms) -> Histograms:
         state = self._update(request)
+        return Histograms(self._sum_bins(state, request, self._gradients(state)), self._loss(state))
+
+    def _sum_bins(
+        self, state: Growing, request: BuildHistograms, gradients: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the sums of gradients (n_outputs, n_rows, 2) in the bins of the wanted nodes."""
         wanted = request.wanted
         if len(wanted) != request.n_open:
             raise ValueError(f"{len(wanted)} entries of wanted for {request.n_open} open nodes")
@@ -185,19 +191,33 @@ class TreeClient(RowsClient):
         among_wanted = np.where(wanted, np.cumsum(wanted) - 1, -1).astype(np.int32)
         among_wanted = np.append(among_wanted, np.int32(-1))
         bins = self._cached("bins", state.thresholds, lambda: self._bins(state))
-        sums = sum(
+        sums: NDArray[np.int64] = sum(
             kernels.sum_histograms(
                 bins, state.offsets, rows._replace(slot=among_wanted[rows.slot]), int(wanted.sum())
             )
-            for rows in self._rows(state, request.first, request.n_open)
+            for rows in self._rows(state, request.first, request.n_open, gradients)
         )
-        return Histograms(sums, self._loss(state))
+        return sums
 
     @handles(SumHistograms)
     def sum_histograms(self, request: SumHistograms) -> SummableHistograms:
         histograms = self.build_histograms(request)
         weight = float(self._weights(self.recall(Growing)).sum(dtype=np.float64))
         return SummableHistograms(histograms.sums, histograms.loss, weight)
+
+    @handles(SumNoisyHistograms)
+    def sum_noisy_histograms(self, request: SumNoisyHistograms) -> NoisyHistograms:
+        state = self._update(request)
+        limits = gradient_limits(state.objective, request.max_gradient)
+        sensitivity = row_sensitivity(limits, self.n_features, state.margins.shape[1])
+        if state.bits != sensitivity.digits:  # whatever the rows are
+            raise ValueError(f"bits must be {sensitivity.digits}, got {state.bits}")
+        gradients = OBJECTIVES[state.objective].gradients(
+            state.margins, self._targets(state), self._weights(state), state.parameter, state.bits
+        )
+        sums = self._sum_bins(state, request, clipped(gradients, limits, state.bits))
+        values = np.ldexp(sums.astype(np.float64), -state.bits)
+        return NoisyHistograms(add_noise(values, sensitivity, request.privacy, self.n_shares))
 
     @handles(BuildPackedHistograms)
     def build_packed_histograms(self, request: BuildPackedHistograms) -> PackedHistograms:
@@ -273,14 +293,20 @@ class TreeClient(RowsClient):
             for of_output in node:
                 kernels.move_rows(X, of_output, parent, one, child)
 
-    def _rows(self, state: Growing, first: int, n_open: int) -> list[kernels.Rows]:
+    def _rows(
+        self,
+        state: Growing,
+        first: int,
+        n_open: int,
+        gradients: NDArray[np.int64] | None = None,
+    ) -> list[kernels.Rows]:
         """Return, per output, the rows with their numbers among the open nodes."""
+        gradients = self._gradients(state) if gradients is None else gradients
         slots = state.node - np.int32(first)
         slots[(slots < 0) | (slots >= n_open) | (state.ended >= 0)] = -1
         slots[:, ~self._drawn(state)] = -1
         return [
-            kernels.Rows(slot, gradients)
-            for slot, gradients in zip(slots, self._gradients(state), strict=True)
+            kernels.Rows(slot, of_output) for slot, of_output in zip(slots, gradients, strict=True)
         ]
 
     def _drawn(self, state: Growing) -> NDArray[np.bool_]:

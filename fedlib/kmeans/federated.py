@@ -285,6 +285,8 @@ class FederatedKMeans(PrivateFederated):
         init = self._check_init()
         if self.epsilon is not None:
             return self._private_flow(init)
+        if self.bounds is not None:
+            raise ValueError("bounds need epsilon, got epsilon=None")
         if self.secure:
             if init is None:
                 raise ValueError(

@@ -32,6 +32,7 @@ from fedlib.privacy import (
     check_bounds_of,
     from_unit,
     noise_of_sum,
+    noise_scale,
     noisy_sum,
     quantise,
     to_unit,
@@ -140,10 +141,10 @@ def private_lloyd(
     ValueError
         When the clients disagree on the features, or have another number of them.
     """
-    numbers = count(1) if secure else None
+    numbers, sensitivity = count(1) if secure else None, row_sensitivity(bounds.shape[1])
+    noise_scale(sensitivity, privacy)  # an epsilon that is too small is refused before any message
     replies = yield from agree_on_bounded_features(bounds.shape[1], "bounds")
     n_clients = len(replies) + len(replies.declined) + len(replies.lost)
-    sensitivity = row_sensitivity(bounds.shape[1])
     smallest = noise_of_sum(sensitivity, privacy, n_clients, secure=secure)
     centres = spread_start(n_clusters, bounds, seed) if init is None else np.array(init)
     for _ in range(max_iter):

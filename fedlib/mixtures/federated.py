@@ -333,6 +333,8 @@ class FederatedGaussianMixture(PrivateFederated):
         )
         if self.epsilon is not None:
             return self._private_flow(start)
+        if self.bounds is not None:
+            raise ValueError("bounds need epsilon, got epsilon=None")
         if self.secure:
             if self.method != "em" or not start.complete:
                 raise ValueError(

@@ -33,6 +33,7 @@ from fedlib.privacy import (
     check_bounds_of,
     from_unit,
     noise_of_sum,
+    noise_scale,
     noisy_sum,
     quantise,
     to_unit,
@@ -184,11 +185,12 @@ def private_em(
         Whether the server sees only secure sums.
     """
     numbers = count(1) if secure else None
+    sensitivity = _rounded_sensitivity(n_components, bounds.shape[1], covariance_type)
+    noise_scale(sensitivity, privacy)  # an epsilon that is too small is refused before any message
     replies = yield from agree_on_bounded_features(bounds.shape[1], "bounds")
     n_clients = len(replies) + len(replies.declined) + len(replies.lost)
     check_start(start, bounds.shape[1], covariance_type)
     mixture = _complete(start, n_components, covariance_type, bounds, seed)
-    sensitivity = _rounded_sensitivity(n_components, bounds.shape[1], covariance_type)
     noise = noise_of_sum(sensitivity, privacy, n_clients, secure=secure)
     for _ in range(max_rounds):
         request = SumResponsibilitiesNoisily(*parameters(mixture), covariance_type, privacy, bounds)

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
-from fedlib import FederatedGaussianMixture, FederatedKMeans
+from fedlib import FederatedGaussianMixture, FederatedKMeans, HorizontalDBSCAN
 from fedlib.kmeans import private as private_kmeans
 from fedlib.kmeans.private import SumClustersNoisily, spread_start, sum_noisily
 from fedlib.messages import MessageError, decode, encode
@@ -270,6 +271,7 @@ def test_a_site_declines_when_its_budget_is_spent(estimator):
         ({"epsilon": -1.0}, "'epsilon' parameter"),
         ({"delta": 1.0}, "'delta' parameter .* must be a float in the range \\[0.0, 1.0\\)"),
         ({"delta": -0.1}, "'delta' parameter"),
+        ({"epsilon": 1e-9}, "epsilon must be larger: epsilon=2.5e-10 needs noise"),
         ({"bounds": None}, "epsilon needs bounds, the smallest and the largest value"),
         ({"bounds": [[0, 0], [0, 1]]}, "bounds must be two rows, the lower below the upper"),
         ({"bounds": [[0, 0], [1, np.inf]]}, "bounds must be two rows"),
@@ -294,3 +296,65 @@ def test_methods_without_sums_are_refused():
         fresh(KMEANS, init=np.zeros((4, 1))).protocol()
     with pytest.raises(ValueError, match="means_init must have the 2 features"):
         fresh(MIXTURE, means_init=np.zeros((4, 1))).protocol()
+
+
+# Cells -------------------------------------------------------------------------------------------
+
+CELLS = HorizontalDBSCAN(1.0, 10, grid_bounds=BOUNDS, epsilon=2.0, delta=1e-6)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_noisy_cells_give_almost_the_clusters_of_exact_ones(secure):
+    exact = HorizontalDBSCAN(1.0, 10).fit(list(PARTS.values()))
+    with seeded_noise(0):
+        noisy = fresh(CELLS, secure=secure).fit(list(PARTS.values()))
+    labels = np.concatenate(noisy.labels_)
+    assert adjusted_rand_score(np.concatenate(exact.labels_), labels) > 0.9
+    assert set(labels) == {-1, 0, 1, 2, 3}
+    transport = Recorder(clients_of(fresh(CELLS, secure=secure)))
+    fresh(CELLS, secure=secure).fit(transport)
+    expected = ["DescribeFeatures", "Features", "CountWithNoise", "NoisyCounts"]
+    assert secure or transport.ledger.conversation() == [*expected, "AssignCells", "Done"]
+
+
+def test_no_empty_cell_is_occupied_by_noise_alone():
+    """The threshold is exceeded anywhere with a probability of 5 %; the seeds are fixed."""
+    empty = [np.empty((0, 2))] * 3
+    wide = [[-1000.0, -1000.0], [1000.0, 1000.0]]
+    found = []
+    for seed in range(3):
+        with seeded_noise(seed):
+            model = fresh(CELLS, grid_bounds=wide, cell_size=20.0).fit(empty)
+        found.append(len(model.cells_))
+    assert found == [0, 0, 0]
+
+
+def test_rows_outside_of_the_grid_do_not_show():
+    counts = []
+    for part in (np.full((5, 2), 1e300), np.empty((0, 2))):
+        with seeded_noise(0):
+            counts.append(fresh(CELLS).fit([part, part]).cell_counts_)
+    np.testing.assert_array_equal(*counts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"grid_bounds": None}, "secure=True and epsilon need grid_bounds, .*; got secure=False"),
+        ({"epsilon": None}, "delta needs epsilon, got delta=1e-06"),
+        ({"epsilon": None, "delta": 0.0}, "secure=True and epsilon need grid_bounds, and only"),
+        ({"secure": True, "delta": 0.0}, "secure=True with epsilon needs delta > 0"),
+        ({"epsilon": 1e-12, "delta": 0.0}, "epsilon must be larger"),
+    ],
+)
+def test_bad_parameters_of_cells(changes, message):
+    with pytest.raises(ValueError, match=message):
+        fresh(CELLS, **changes).fit(list(PARTS.values()))
+
+
+@each_estimator
+def test_parameters_without_epsilon_are_refused(estimator):
+    with pytest.raises(ValueError, match="bounds need epsilon"):
+        fresh(estimator, epsilon=None).protocol()
+    with pytest.raises(ValueError, match="delta needs epsilon"):
+        fresh(estimator, epsilon=None, bounds=None, delta=0.1).protocol()
