@@ -133,6 +133,15 @@ def bin_middles(request, reply):
     return pairs(request.columns[rows], middles)
 
 
+def noisy_bin_middles(request, reply):
+    """Guess the middle of each bin whose noisy count is at least 1."""
+    n_columns, n_bins = request.bounds.shape[1], request.n_bins
+    counts = reply.values[1:].reshape(n_columns, 3 + n_bins)[:, 3:]
+    columns, bins = np.nonzero(counts >= 1)
+    low, high = request.bounds
+    return pairs(columns, low[columns] + (bins + 0.5) * ((high - low) / n_bins)[columns])
+
+
 def buckets(request, reply):
     """Guess the middle of each occupied bucket, which is an interval of float32 numbers."""
     shift = 32 - request.depth

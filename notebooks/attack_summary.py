@@ -71,6 +71,7 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
     packed = {"method": "histogram", "histograms": "packed"}
     secure_trees = {**trees, "method": "histogram", "secure": True, "feature_bounds": bounds}
     private = {"epsilon": 1.0, "delta": 1e-6}
+    bounded = {"quantiles": (), "bounds": {str(j): (0.0, 1.0) for j in range(known.shape[1])}}
     private_trees = {**secure_trees, **private, "secure": False}
     targets = {"base_score": 0.5, "max_gradient": 0.5}
     return {
@@ -131,9 +132,8 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
         "FederatedXGBRegressor, secure": FederatedXGBRegressor(**secure_trees),
         "FederatedXGBRegressor, ε = 1": FederatedXGBRegressor(**private_trees, **targets),
         "FederatedSummary": FederatedSummary(n_bins=10),
-        "FederatedSummary, secure": FederatedSummary(
-            quantiles=(), bounds={str(j): (0.0, 1.0) for j in range(known.shape[1])}, secure=True
-        ),
+        "FederatedSummary, secure": FederatedSummary(**bounded, secure=True),
+        "FederatedSummary, ε = 1": FederatedSummary(**bounded, **private),
         "FederatedPipeline": FederatedPipeline(
             FederatedKMeans(**clusters), scale="minmax", impute="median"
         ),

@@ -25,6 +25,7 @@ from attack_guesses import (
     component_means,
     extremes,
     fullest_cells,
+    noisy_bin_middles,
     noisy_means,
     pairs,
     probabilities,
@@ -84,6 +85,7 @@ from fedlib.summary.messages import (
     Extremes,
     ValueMoments,
 )
+from fedlib.summary.private import NoisyColumnSums
 from fedlib.testing import Recorder
 from fedlib.vertical_dbscan import NeighbourBlock, RowDescription
 
@@ -371,6 +373,7 @@ ATTACKS: dict[type[Message], Attack] = {
     Extremes: Attack("values", values(extremes)),
     ValueMoments: Attack("values", values(_column_means)),
     BinCounts: Attack("values", values(bin_middles)),
+    NoisyColumnSums: Attack("values", values(noisy_bin_middles)),
     RowsPerBucket: Attack("values", values(buckets)),
     ScoreCounts: Attack("values", values(probabilities)),
     SplitProposals: Attack("values", values(_thresholds)),
