@@ -71,6 +71,9 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
     packed = {"method": "histogram", "histograms": "packed"}
     secure_trees = {**trees, "method": "histogram", "secure": True, "feature_bounds": bounds}
     private = {"epsilon": 1.0, "delta": 1e-6}
+    bounded = {"quantiles": (), "bounds": {str(j): (0.0, 1.0) for j in range(known.shape[1])}}
+    private_trees = {**secure_trees, **private, "secure": False}
+    targets = {"base_score": 0.5, "max_gradient": 0.5}
     return {
         "HorizontalDBSCAN": HorizontalDBSCAN(eps, min_samples),
         "HorizontalDBSCAN, secure": HorizontalDBSCAN(
@@ -121,15 +124,16 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
         "FederatedXGBClassifier, histogram": FederatedXGBClassifier(**trees, method="histogram"),
         "FederatedXGBClassifier, packed": FederatedXGBClassifier(**trees, **packed),
         "FederatedXGBClassifier, secure": FederatedXGBClassifier(**secure_trees, classes=[0, 1]),
+        "FederatedXGBClassifier, ε = 1": FederatedXGBClassifier(**private_trees, classes=[0, 1]),
         "FederatedXGBRegressor, top splits": FederatedXGBRegressor(**trees, method="top_splits"),
         "FederatedXGBRegressor, union": FederatedXGBRegressor(**trees, method="union"),
         "FederatedXGBRegressor, histogram": FederatedXGBRegressor(**trees, method="histogram"),
         "FederatedXGBRegressor, packed": FederatedXGBRegressor(**trees, **packed),
         "FederatedXGBRegressor, secure": FederatedXGBRegressor(**secure_trees),
+        "FederatedXGBRegressor, ε = 1": FederatedXGBRegressor(**private_trees, **targets),
         "FederatedSummary": FederatedSummary(n_bins=10),
-        "FederatedSummary, secure": FederatedSummary(
-            quantiles=(), bounds={str(j): (0.0, 1.0) for j in range(known.shape[1])}, secure=True
-        ),
+        "FederatedSummary, secure": FederatedSummary(**bounded, secure=True),
+        "FederatedSummary, ε = 1": FederatedSummary(**bounded, **private),
         "FederatedPipeline": FederatedPipeline(
             FederatedKMeans(**clusters), scale="minmax", impute="median"
         ),

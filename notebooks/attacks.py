@@ -15,6 +15,21 @@ from typing import NamedTuple
 import neighbour_attack
 import numpy as np
 import pandas as pd
+from attack_guesses import (
+    as_values,
+    bin_middles,
+    block_centres,
+    buckets,
+    cell_centres,
+    cluster_means,
+    component_means,
+    extremes,
+    fullest_cells,
+    noisy_bin_middles,
+    noisy_means,
+    pairs,
+    probabilities,
+)
 from scipy.special import expit
 from sklearn.neighbors import KDTree
 
@@ -33,6 +48,7 @@ from fedlib.boosting.messages import (
     CandidateSums,
     Histograms,
     LeafSums,
+    NoisyHistograms,
     SplitProposals,
     SummableHistograms,
 )
@@ -52,8 +68,6 @@ from fedlib.mixtures.messages import (
     ResponsibilitySums,
 )
 from fedlib.mixtures.private import NoisyResponsibilitySums
-from fedlib.near_cells import cell_side
-from fedlib.privacy.bounds import from_unit
 from fedlib.representatives.dbdc import LocalModel
 from fedlib.representatives.ppdbdc import BlurredRepresentatives
 from fedlib.representatives.sdbdc import WeightedRepresentatives
@@ -61,7 +75,6 @@ from fedlib.scores.messages import ClassCounts, ClusterDistances, LabelledMoment
 from fedlib.secure.messages import Confirmation, EncryptedShares, RevealedShares, SignedKeys
 from fedlib.secure.points import Features, MagnitudeCounts, PointSums
 from fedlib.selection.density import PointsMagnitude
-from fedlib.summary.keys import from_key, sub_interval
 from fedlib.summary.messages import (
     BinCounts,
     CategoryCounts,
@@ -72,6 +85,7 @@ from fedlib.summary.messages import (
     Extremes,
     ValueMoments,
 )
+from fedlib.summary.private import NoisyColumnSums
 from fedlib.testing import Recorder
 from fedlib.vertical_dbscan import NeighbourBlock, RowDescription
 
@@ -151,144 +165,6 @@ def located(X, guesses, tolerance):
         return 0.0
     distance, _ = KDTree(guesses).query(X)
     return float((distance[:, 0] <= tolerance).mean())
-
-
-# Guesses of points ------------------------------------------------------------------------------
-
-
-def cell_centres(request, reply):
-    """Guess that points are in the middle of their cells."""
-    side = getattr(request, "cell_size", None)
-    if side is None:
-        side = cell_side(request.eps, request.rho, reply.n_features)
-    return (reply.cells + 0.5) * side
-
-
-def block_centres(request, reply):
-    """Guess that points are in the middle of the occupied blocks of a bounded grid."""
-    keys = request.keys if len(request.keys) else np.arange(request.n_blocks)
-    occupied = keys[reply.counts > 0]
-    blocks = np.stack(np.unravel_index(occupied, request.grid.blocks(request.side)), axis=1)
-    return (request.low + (blocks + 0.5) * request.side) * request.cell_size
-
-
-def fullest_cells(request, reply):
-    """Guess the middle of the cells with the largest noisy counts, as many as there are points."""
-    n_points = int(np.clip(np.rint(reply.counts.sum()), 1, len(reply.counts)))
-    fullest = np.sort(np.argsort(-reply.counts, kind="stable")[:n_points])
-    cells = np.stack(np.unravel_index(fullest, tuple(request.shape)), axis=1)
-    return (request.low + cells + 0.5) * request.cell_size
-
-
-def noisy_means(request, reply):
-    """Guess the mean of each cluster or component from noisy sums of scaled points."""
-    if isinstance(reply, NoisyResponsibilitySums):
-        counts, sums = np.split(reply.moments[:, : 1 + request.means.shape[1]], [1], axis=1)
-    else:
-        counts, sums = reply.counts[:, np.newaxis], reply.sums
-    filled = counts[:, 0] >= 1
-    return from_unit(sums[filled] / counts[filled], request.bounds)
-
-
-def cluster_means(request, reply):
-    """Guess the mean of each cluster; that of a single point is the point."""
-    filled = reply.counts > 0
-    return reply.sums[filled] / reply.counts[filled][:, np.newaxis]
-
-
-def component_means(request, reply):
-    """Guess the mean of each component, and both points of a component that has only two."""
-    if isinstance(reply, ResponsibilitySums):
-        filled = reply.counts > 1e-6
-        shift = reply.sums[filled] / reply.counts[filled][:, np.newaxis]
-        return request.means[filled] + shift
-    return reply.means
-
-
-def both_points(means, covariances):
-    """Return the two points behind each mean and covariance matrix: mean ± the half distance.
-
-    Two points at mean ± v have the covariance matrix v·vᵀ, so its largest eigenvalue is the square
-    of the length of v, and the eigenvector its direction.
-    """
-    values, vectors = np.linalg.eigh(covariances)
-    half = vectors[..., -1] * np.sqrt(values[..., -1])[:, np.newaxis]
-    return np.concatenate([means + half, means - half])
-
-
-def moved_points(replies):
-    """Return points that moved from one cluster to another between two sums of the same rows.
-
-    If exactly one point has left one cluster and joined another, the changes of both sums are the
-    point, with opposite signs.
-
-    Parameters
-    ----------
-    replies : list of ClusterSums
-    """
-    found = [np.empty((0, replies[0].sums.shape[-1]))]
-    for before, after in pairwise(replies):
-        if before.sums.shape != after.sums.shape:
-            continue
-        for counts, sums in zip(
-            after.counts - before.counts, after.sums - before.sums, strict=True
-        ):
-            gained, lost = sums[counts == 1], -sums[counts == -1]
-            if len(gained) and len(lost):
-                distance, _ = KDTree(lost).query(gained)
-                found.append(gained[distance[:, 0] < 1e-9])
-    return np.concatenate(found)
-
-
-# Guesses of values: pairs of a column's number and a value ---------------------------------------
-
-COLUMN = 1e6  # a column's number is multiplied by this, so that values of others are never near
-
-
-def as_values(X):
-    """Return all values of a table as rows (column, value)."""
-    columns = np.repeat(COLUMN * np.arange(X.shape[1]), len(X))
-    return np.column_stack([columns, X.T.ravel()])
-
-
-def pairs(columns, values):
-    """Return guesses of values as rows (column, value)."""
-    return np.column_stack([COLUMN * np.asarray(columns), values])
-
-
-def extremes(request, reply):
-    """Guess the smallest and the largest value of each column."""
-    columns = np.tile(request.columns, 2)
-    return pairs(columns, np.concatenate([reply.minima, reply.maxima]))
-
-
-def bin_middles(request, reply):
-    """Guess the middle of each occupied part of an interval."""
-    rows, bins = np.nonzero(reply.counts)
-    middles = []
-    for row, i in zip(rows.tolist(), bins.tolist(), strict=True):
-        ends = sub_interval(int(request.low[row]), int(request.high[row]), request.n_bins, i)
-        middles.append(sum(map(from_key, ends)) / 2)
-    return pairs(request.columns[rows], middles)
-
-
-def buckets(request, reply):
-    """Guess the middle of each occupied bucket, which is an interval of float32 numbers."""
-    shift = 32 - request.depth
-    low = reply.keys.astype(np.uint64) << np.uint64(shift)
-    ends = []
-    for key in (low, low + np.uint64(2**shift - 1)):
-        key = key.astype(np.uint32)
-        sign = np.uint32(2**31)
-        ends.append(np.where(key & sign, key ^ sign, ~key).view(np.float32))
-    columns = np.repeat(np.arange(len(reply.sizes)), reply.sizes)
-    return pairs(columns, np.mean(ends, axis=0))
-
-
-def probabilities(request, reply):
-    """Guess the middle of each occupied bin of the probabilities."""
-    bins = np.flatnonzero(reply.counts.sum(axis=0))
-    return pairs(np.zeros(len(bins)), (bins + 0.5) / reply.counts.shape[1])
 
 
 # Measures ---------------------------------------------------------------------------------------
@@ -403,6 +279,30 @@ def score_of_targets(situation, sums, begin):
     return situation.score(situation.y[:, None], guesses[:, None], situation.known_y[:, None])
 
 
+def noisy_bins(situation, replies):
+    """Measure the classes or targets of the rows that the server guesses from noisy histograms.
+
+    In each bin of the first tree, it guesses the class with more rows, or the mean target. The
+    score is the mean over the features, because the noise hides which one tells most.
+    """
+    begin = next(r for r, _ in situation.replies if isinstance(r, BeginBoosting))
+    gradients, hessians = replies[0][1].sums[0].T
+    if begin.objective != "binary:logistic":
+        filled = hessians >= 0.5
+        guesses = begin.margins[0] - gradients[filled] / hessians[filled]
+        return situation.score(situation.y[:, None], guesses[:, None], situation.known_y[:, None])
+    p, is_second = expit(begin.margins[0]), situation.y == max(begin.classes)
+    in_second = gradients < hessians / (p * (1 - p)) * (p - 0.5)
+    right = []
+    for j, (first, stop) in enumerate(pairwise(begin.offsets)):
+        bins = np.searchsorted(begin.thresholds[first:stop], situation.X[:, j], side="right")
+        right.append(
+            np.mean(in_second[first:stop][np.minimum(bins, stop - first - 1)] == is_second)
+        )
+    most = max(is_second.mean(), 1 - is_second.mean())
+    return Score(len(situation.X), float(np.mean(right)), float(most), 0.0)
+
+
 def bins_of_features(request, reply, begin):
     """Return the sums in the bins of the root, feature by feature."""
     if isinstance(reply, PackedHistograms):
@@ -473,6 +373,7 @@ ATTACKS: dict[type[Message], Attack] = {
     Extremes: Attack("values", values(extremes)),
     ValueMoments: Attack("values", values(_column_means)),
     BinCounts: Attack("values", values(bin_middles)),
+    NoisyColumnSums: Attack("values", values(noisy_bin_middles)),
     RowsPerBucket: Attack("values", values(buckets)),
     ScoreCounts: Attack("values", values(probabilities)),
     SplitProposals: Attack("values", values(_thresholds)),
@@ -480,6 +381,7 @@ ATTACKS: dict[type[Message], Attack] = {
     LeafSums: Attack("classes or targets", classes(leaves)),
     Histograms: Attack("classes or targets", classes(bins_of_features)),
     SummableHistograms: Attack("classes or targets", classes(bins_of_features)),
+    NoisyHistograms: Attack("classes or targets", noisy_bins),
     PackedHistograms: Attack("classes or targets", classes(bins_of_features)),
     NeighbourBlock: Attack("values of rows", order_of_rows),
     Pseudonyms: Attack("rows in common", overlap),

@@ -27,6 +27,12 @@ def attacks(monkeypatch):
 
 
 @pytest.fixture
+def attack_guesses(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "notebooks")
+    return importlib.import_module("attack_guesses")
+
+
+@pytest.fixture
 def attack_summary(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "notebooks")
     return importlib.import_module("attack_summary")
@@ -46,23 +52,23 @@ def test_located(attacks):
     assert attacks.located(X, guesses[:0], 9.0) == 0.0
 
 
-def test_points_are_in_the_middle_of_their_cells(attacks):
+def test_points_are_in_the_middle_of_their_cells(attacks, attack_guesses):
     (request, reply), _ = attacks.replies_of(HorizontalDBSCAN(1.0, 2), PARTS)
-    assert attacks.cell_centres(request, reply).tolist() == [[0.5, 0.5], [5.5, 5.5]]
+    assert attack_guesses.cell_centres(request, reply).tolist() == [[0.5, 0.5], [5.5, 5.5]]
     (request, reply), _ = attacks.replies_of(ApproximateDBSCAN(1.0, 2, 0.1), PARTS)
-    gaps = np.abs(attacks.cell_centres(request, reply) - PARTS[0])
+    gaps = np.abs(attack_guesses.cell_centres(request, reply) - PARTS[0])
     assert gaps.max() <= 0.1 / (2 * np.sqrt(2)) / 2
 
 
-def test_points_are_in_the_middle_of_their_blocks(attacks):
+def test_points_are_in_the_middle_of_their_blocks(attack_guesses):
     """A grid of 6 by 6 cells with a side of 1, in blocks of 2: points at (0.1, 0.2) and (5, 5)."""
     six = np.array([6, 6])
     request = CountGrid(1.0, 0 * six, six, side=2)
     counts = np.array([1, 0, 0, 0, 0, 0, 0, 0, 1])
-    assert attacks.block_centres(request, GridCounts(counts, 0)).tolist() == [[1, 1], [5, 5]]
+    assert attack_guesses.block_centres(request, GridCounts(counts, 0)).tolist() == [[1, 1], [5, 5]]
     request = CountGrid(1.0, 0 * six, six, keys=np.array([0, 1, 35]))
     reply = GridCounts(np.array([0, 2, 1]), 0)
-    assert attacks.block_centres(request, reply).tolist() == [[0.5, 1.5], [5.5, 5.5]]
+    assert attack_guesses.block_centres(request, reply).tolist() == [[0.5, 1.5], [5.5, 5.5]]
 
 
 def test_the_sum_of_a_single_point_is_the_point(attacks):
@@ -94,28 +100,28 @@ def sums(points, counts):
     return ClusterSums(np.array([points]), np.array([counts]), np.zeros(1))
 
 
-def test_a_point_that_moves_between_clusters_is_known(attacks):
+def test_a_point_that_moves_between_clusters_is_known(attack_guesses):
     """The point (1, 2) leaves the first cluster and joins the second one."""
     before = sums([[3.0, 5.0], [9.0, 9.0]], [2, 3])
     after = sums([[2.0, 3.0], [10.0, 11.0]], [1, 4])
-    assert attacks.moved_points([before, after]).tolist() == [[1.0, 2.0]]
-    assert attacks.moved_points([after, before]).tolist() == [[1.0, 2.0]]
+    assert attack_guesses.moved_points([before, after]).tolist() == [[1.0, 2.0]]
+    assert attack_guesses.moved_points([after, before]).tolist() == [[1.0, 2.0]]
 
 
-def test_points_that_move_at_the_same_time_are_not_claimed(attacks):
+def test_points_that_move_at_the_same_time_are_not_claimed(attack_guesses):
     """One point leaves the first cluster, another one that was not there joins the second one."""
     before = sums([[3.0, 5.0], [9.0, 9.0], [4.0, 4.0]], [2, 3, 2])
     after = sums([[2.0, 3.0], [13.0, 13.0], [1.0, 2.0]], [1, 4, 2])
-    assert attacks.moved_points([before, after]).shape == (0, 2)
+    assert attack_guesses.moved_points([before, after]).shape == (0, 2)
 
 
-def test_two_points_behind_a_mean_and_a_covariance(attacks):
+def test_two_points_behind_a_mean_and_a_covariance(attack_guesses):
     """The points (1, 0) and (3, 4): the mean is (2, 2), and v = (1, 2)."""
-    found = attacks.both_points(np.array([[2.0, 2.0]]), np.array([[[1.0, 2.0], [2.0, 4.0]]]))
+    found = attack_guesses.both_points(np.array([[2.0, 2.0]]), np.array([[[1.0, 2.0], [2.0, 4.0]]]))
     assert sorted(map(tuple, found.round(9).tolist())) == [(1.0, 0.0), (3.0, 4.0)]
 
 
-def test_values_are_guessed_in_the_middle_of_occupied_bins(attacks):
+def test_values_are_guessed_in_the_middle_of_occupied_bins(attack_guesses):
     """Two of four bins between 1 and 2 are occupied; the middle of a bin is that of its ends."""
     low, high = to_keys(np.array([1.0, 2.0]))
     request = CountBins(
@@ -127,8 +133,8 @@ def test_values_are_guessed_in_the_middle_of_occupied_bins(attacks):
         *(np.array([end], np.uint64) for end in (low, high)),
         4,
     )
-    guesses = attacks.bin_middles(request, BinCounts(np.array([[2, 0, 0, 1]])))
-    assert (guesses[:, 0] / attacks.COLUMN).tolist() == [3, 3]
+    guesses = attack_guesses.bin_middles(request, BinCounts(np.array([[2, 0, 0, 1]])))
+    assert (guesses[:, 0] / attack_guesses.COLUMN).tolist() == [3, 3]
     assert guesses[:, 1] == pytest.approx([1.125, 1.875])
 
 
