@@ -4,6 +4,8 @@ PROFILE ?= quick
 JOBS    ?= 2
 SECONDS ?= 60
 SELECT  ?=
+NOTEBOOK ?=
+SET     ?=
 
 VENV      := .venv
 BIN       := $(VENV)/bin
@@ -31,7 +33,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book pdf verify crate check-crate test test-book test-dask test-flower test-oldest test-exact test-liars test-fuzz test-chaos test-load test-soak coverage lab format check lock build clean
+.PHONY: help install book pdf run verify crate check-crate test test-book test-dask test-flower test-oldest test-exact test-liars test-fuzz test-chaos test-load test-soak coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -62,6 +64,13 @@ book: $(INSTALLED) ## run the notebooks that changed and build the book (PROFILE
 pdf: $(INSTALLED) ## print the whole book to one PDF with Chromium (PROFILE as for book)
 	@$(DOIT) pdf:$(PROFILE)
 	@echo "$(CURDIR)/_build/$(PROFILE)/book.pdf"
+
+run: $(INSTALLED) ## run one notebook with other parameters: NOTEBOOK=kmeans SET="dataset=3d n_seeds=2"
+	@$(BIN)/python notebooks/run.py notebooks/$(NOTEBOOK).ipynb _build/run/$(NOTEBOOK).ipynb \
+	  --results-dir _build/run/results --set $(SET)
+	@$(BIN)/jupyter nbconvert --to html --log-level ERROR _build/run/$(NOTEBOOK).ipynb
+	@echo "the page is ready; open it in a browser:"
+	@echo "$(CURDIR)/_build/run/$(NOTEBOOK).html"
 
 verify: $(INSTALLED) ## measure one claim again (CLAIM=M1:passive:10:II:AMI), or list claims (LIST='K:*')
 	@$(BIN)/python notebooks/verify.py $(if $(LIST),--list '$(LIST)') $(if $(CLAIM),'$(CLAIM)')

@@ -7,6 +7,7 @@ if the notebook, its parameters, the library, the locked packages or the data ha
 
 import csv
 import json
+import os
 import platform
 import shutil
 import sys
@@ -24,7 +25,8 @@ from doit.reporter import ZeroReporter
 from doit.tools import config_changed, result_dep
 
 PROFILES = ("quick", "full")
-KEYS = {"results", "settles", "settles_in_full", "needs", *PROFILES}  # of an entry of study.yml
+# Of an entry of study.yml.
+KEYS = {"results", "settles", "settles_in_full", "settles_alone", "needs", *PROFILES}
 BUILD = Path("_build")
 RESULTS = Path("book/results")
 CLAIMS = ["notebooks/claim_records.py", "datasets/pages.csv", "datasets/claims.csv"]
@@ -262,7 +264,9 @@ def build_pages(stage, builder, *options):
     """Return the action that runs Jupyter Book in the stage."""
     jupyter_book = str(Path(sys.executable).with_name("jupyter-book"))
     command = [jupyter_book, "build", ".", "--toc", "book/_toc.yml", "--quiet"]
-    return CmdAction([*command, "--builder", builder, *options], shell=False, cwd=stage)
+    command += ["--builder", builder, *options]
+    # Runs of notebooks set a date of 1970, which Sphinx would print as the year of the copyright.
+    return CmdAction(command, shell=False, cwd=stage, env=dict(os.environ))
 
 
 def is_source(path):

@@ -57,11 +57,16 @@ class Run(NamedTuple):
     parameters: dict
     settles: list
     settles_in_full: list
+    settles_alone: list
 
     def computes(self, name):
         """Return whether the run computes the verdict on a claim."""
         patterns = [*self.settles, *self.settles_in_full]
         return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+    def alone(self, name):
+        """Return whether the run needs no results of other notebooks for the verdict on a claim."""
+        return any(fnmatchcase(name, pattern) for pattern in self.settles_alone)
 
 
 def runs(profile):
@@ -79,7 +84,7 @@ def runs(profile):
     for page, notebook, parameters, *_ in dodo.pages(profile):
         patterns = [
             [pattern.format_map(parameters) for pattern in entries[notebook].get(key, [])]
-            for key in ("settles", "settles_in_full")
+            for key in ("settles", "settles_in_full", "settles_alone")
         ]
         if any(patterns):
             found.append(Run(page, notebook, parameters, *patterns))

@@ -19,6 +19,7 @@ import claim_ids
 import numpy as np
 import pandas as pd
 import study
+from pages import numbered_table
 
 STATUSES = ["holds", "holds partly", "refuted"]
 COUNTED = ["agreeing", "runs", "counterexample"]  # columns that only tests of claims have
@@ -288,8 +289,8 @@ def show(rows, claims=None, by=(), printed=False):
     return study.styled(frame[columns].rename(columns={"text": "in short"}), {"claim": link})
 
 
-def tests_in_folds(rows):
-    """Return HTML with one folded table per claim: all its tests."""
+def tests_in_folds(rows, name):
+    """Return one folded table per claim, with all its tests, as one numbered table."""
     columns = ["dataset", "method", "condition", "run", "published", "measured", "low", "high"]
     columns += ["agreeing", "runs", "status", "counterexample", "note"]
     titles = {"published": "limit", "run": "of"}
@@ -299,5 +300,9 @@ def tests_in_folds(rows):
         head = f"{label(tests['source'].iloc[0], number)}: {tests['metric'].iloc[0]}"
         body = tests[columns].rename(columns=titles).reset_index(drop=True)
         html = study.styled(body, precision=3).to_html(table_uuid=f"tests_{number}")
-        folds.append(f"<details><summary>{head}</summary>{html}</details>")
-    return "".join(folds)
+        scrolling = f'<div class="fedlib-scroll" tabindex="0">{html}</div>'
+        folds.append(f"<details><summary>{head}</summary>{scrolling}</details>")
+    text = rows[["metric", "status"]].to_string()
+    return numbered_table(
+        "".join(folds), text, "The tests of each claim. Open a claim to see them.", name
+    )

@@ -21,7 +21,7 @@ VISIBLE_ROWS = 12
 DECIMAL = re.compile(r"[-+]?[\d,]*\d(\.\d+)?")
 NUMBER = re.compile(r"([-+]?[\d,]*\.?\d+(e[-+]?\d+)?%?)?")
 FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit and as a decimal point
-WRAPPED = {"number": "11rem", "discloses": "11rem", "note": "20rem"}
+WRAPPED = {"number": "11rem", "discloses": "11rem", "note": "14rem"}
 WRAPPED |= {"counterexample": "12rem", "in short": "16rem"}
 SHADES = {"exact": "#1a7f37", "within": "#0550ae", "misprint": "#7d4e00", "differs": "#b3202c"}
 SHADES |= {"holds": "#1a7f37", "holds partly": "#0550ae", "refuted": "#b3202c"}  # claims in words
@@ -179,12 +179,27 @@ def table(
     if caption is None and name is None:
         above = f"<p>{inline(parts[1])}</p>" if parts[1] else ""
         return Page(f'<div class="fedlib-table">{above}{body}</div>', styler.data.to_string())
-    check(name or "", "tab", caption=caption or "")
-    caption = " ".join(filter(None, parts))
+    check(name or "", "tab", caption=caption or "")  # the caption itself, without a Styler's
+    return numbered_table(body, styler.data.to_string(), " ".join(filter(None, parts)), name)
+
+
+def numbered_table(body, text, caption, name):
+    """Return HTML with tables as one numbered table of the page.
+
+    Parameters
+    ----------
+    body : str
+        The tables, in HTML.
+    text : str
+        The same without HTML.
+    caption, name : str
+        As of `table`.
+    """
+    check(name, "tab", caption=caption)
     return Page(
         f'<figure class="fedlib-table" id="{name}">'
         f"<figcaption>{inline(caption)}</figcaption>{body}</figure>",
-        f"Table: {caption}\n{styler.data.to_string()}",
+        f"Table: {caption}\n{text}",
     )
 
 

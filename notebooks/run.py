@@ -1,5 +1,9 @@
 """Run one notebook with one set of parameters, in its own process.
 
+``python notebooks/run.py notebooks/kmeans.ipynb page.ipynb --set dataset=3d n_seeds=2`` writes the
+executed notebook to ``page.ipynb``. A name that is not in the notebook's cell of parameters is an
+error, and nothing runs. (`make run` does this, and makes a web page of the result.)
+
 The executed notebook contains its outputs but no times or paths of the run, so a second run gives
 the same bytes. A failure is reported on stdout: the notebook, its parameters, the cell, and the end
 of the traceback. stderr is left to the kernel, because its last messages matter if it dies.
@@ -9,6 +13,7 @@ imports them once, in a server process, and forks each runner and its kernel fro
 """
 
 import argparse
+import ast
 import contextlib
 import json
 import logging
@@ -170,12 +175,39 @@ def drop_targets(notebook, suffix):
             )
 
 
+def setting(text):
+    """Return the name and the value of a parameter such as ``n_seeds=2``.
+
+    The value is JSON or a Python literal; everything else is text.
+
+    Examples
+    --------
+    >>> [setting(text) for text in ("n=1_000", "used=[2, 10]", "dataset=3d", "show=false")]
+    [('n', 1000), ('used', [2, 10]), ('dataset', '3d'), ('show', False)]
+    """
+    name, separator, value = text.partition("=")
+    if not (name.isidentifier() and separator):
+        raise argparse.ArgumentTypeError(f"a parameter must be name=value, got {text!r}")
+    for parse in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError):
+            return name, parse(value)
+    return name, value
+
+
 def main(arguments=None):
     """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("source", type=Path, help="the notebook")
     parser.add_argument("target", type=Path, help="the path of the executed notebook")
     parser.add_argument("--parameters", type=json.loads, default={}, help="a JSON object")
+    parser.add_argument(
+        "--set",
+        type=setting,
+        nargs="*",
+        default=[],
+        metavar="NAME=VALUE",
+        help="parameters, one by one; they add to --parameters",
+    )
     parser.add_argument(
         "--results-dir",
         type=Path,
@@ -184,6 +216,10 @@ def main(arguments=None):
     )
     parser.add_argument("--results", nargs="*", default=[], help="files that it must write there")
     options = parser.parse_args(arguments)
+    if not options.source.is_file():
+        known = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+        parser.error(f"there is no notebook {options.source}; there are {', '.join(known)}")
+    parameters = options.parameters | dict(options.set)
     results = [options.results_dir.absolute() / name for name in options.results]
     options.results_dir.mkdir(parents=True, exist_ok=True)
     for path in results:
@@ -191,10 +227,10 @@ def main(arguments=None):
     os.environ |= ENVIRONMENT | {"FEDLIB_RESULTS": str(options.results_dir.absolute())}
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # its errors are printed below
     try:
-        notebook = execute(options.source, options.parameters)
+        notebook = execute(options.source, parameters)
         if missing := [path.name for path in results if not path.exists()]:
             raise NotebookError(
-                f"{describe(options.source, options.parameters)}: did not write "
+                f"{describe(options.source, parameters)}: did not write "
                 f"{', '.join(missing)}, which study.yml promises"
             )
     except NotebookError as error:

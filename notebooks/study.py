@@ -14,12 +14,14 @@ from IPython.display import display
 from pages import PAGE_WIDTH, badge, figure, styled, table
 
 from fedlib import __version__, datasets
+from fedlib.files import read_table
 
 ROOT = Path(__file__).parents[1]
 __all__ = ["figure", "styled", "table"]  # of `pages`, next to all below
 
 RESULTS = Path(os.environ.get("FEDLIB_RESULTS", ROOT / "_build/results/interactive"))
 KEPT = ROOT / "book/results"
+CLASS = "class"  # the column of classes in a reader's file
 KEY = ["source", "table", "dataset", "method", "condition", "run", "metric"]
 VERSIONS = ", ".join(
     [f"python {platform.python_version()}"]
@@ -31,11 +33,53 @@ pd.options.display.precision = 4
 
 
 def load(name):
-    """Load a data set and show its size and origin: real, generated or a stand-in."""
-    with warnings.catch_warnings(action="ignore", category=datasets.StandInWarning):
-        data = datasets.load(name)
+    """Load a data set and show its size and origin: real, generated, a stand-in or your own.
+
+    Parameters
+    ----------
+    name : str
+        One of `fedlib.datasets.NAMES`, or a file that `fedlib.files.read_table` reads, such as
+        ``tables/mine.csv``. A relative path begins at the root of the repository. The column
+        ``class`` contains the classes; without it, all rows belong to the same class.
+
+    Returns
+    -------
+    fedlib.datasets.Dataset
+
+    Raises
+    ------
+    ValueError
+        When the name is unknown, or the file cannot be read; the text names the file.
+    """
+    if name not in datasets.NAMES and Path(name).suffix:
+        data = load_own(ROOT / name)
+    else:
+        with warnings.catch_warnings(action="ignore", category=datasets.StandInWarning):
+            data = datasets.load(name)
     display(badge(data))
     return data
+
+
+def load_own(path):
+    """Return the table in a file as a data set; see `load`."""
+    try:
+        columns = pd.DataFrame(read_table(path, raw=True).X).columns
+        table = read_table(path, target=CLASS if CLASS in columns else None)
+    except ValueError as error:
+        raise ValueError(f"dataset {str(path)!r}: {error}") from error
+    classes = np.zeros(len(table.X), int) if table.y is None else table.y
+    names, y = np.unique(classes, return_inverse=True)
+    return datasets.Dataset(
+        name=path.stem,
+        X=np.asarray(table.X, dtype=float),
+        y=y.astype(np.int64),
+        groups=None,
+        feature_names=tuple(str(column) for column in columns if column != CLASS),
+        target_names=dict(enumerate(map(str, names))),
+        source="real",
+        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        description=f"The file {path.name}.",
+    )
 
 
 def checksum(data):

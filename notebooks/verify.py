@@ -86,21 +86,21 @@ def steps(name, profile):
     -------
     list of tuple
         ``(notebook, parameters, results)``. A notebook that can judge either kept results or those
-        of this run judges those of this run.
+        of this run judges those of this run, unless it needs no other results for this claim.
     """
     pages = {page: rest for page, *rest in dodo.pages(profile)}
     ordered = {}
 
-    def add(page):
+    def add(page, alone=False):
         notebook, parameters, results, needs = pages[page]
         for other, (its_notebook, *_) in pages.items():
-            if its_notebook in needs and other not in ordered:
+            if its_notebook in needs and other not in ordered and not alone:
                 add(other)
-        fresh = {"complete": True} if "complete" in parameters else {}
+        fresh = {"complete": not alone} if "complete" in parameters else {}
         ordered[page] = notebook, parameters | fresh, results
 
     for one in claim_records.runs_of(name, claim_records.runs(profile)):
-        add(one.page)
+        add(one.page, one.alone(name))
     return list(ordered.values())
 
 
@@ -168,7 +168,10 @@ def verify(name, records, profile=None):
     """Print the comparison for one claim and return the exit status."""
     record = find(name, records)
     with tempfile.TemporaryDirectory() as folder:
-        execute(name, profile or profile_of(name), Path(folder))
+        profile = profile or profile_of(name)
+        if profile == "full":
+            print("the quick parameters do not reach this verdict; it takes minutes to hours")
+        execute(name, profile, Path(folder))
         value, status, real = measured(record, Path(folder))
     same = status == record["status"]
     pages = f", p. {record['pages']}" if record["pages"] else ""

@@ -1,9 +1,11 @@
 """Fixtures for the tests of notebooks."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib as mpl
 import nbformat
 import pytest
 from nbformat import v4
@@ -23,6 +25,15 @@ process.join()
 print(open(f"{{sys.argv[1]}}.out").read(), end="")
 sys.exit(process.exitcode)
 """
+
+
+@pytest.fixture(scope="module")
+def modules():
+    """Return the notebooks' modules, imported as they import each other."""
+    with pytest.MonkeyPatch.context() as patch, mpl.rc_context():
+        patch.syspath_prepend(ROOT / "notebooks")
+        patch.chdir(ROOT)
+        yield importlib.import_module
 
 
 @pytest.fixture

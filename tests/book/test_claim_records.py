@@ -1,28 +1,17 @@
 """The names of the claims, their records and export, and the command that measures one again."""
 
-import importlib
 import json
 import re
 import tomllib
 from pathlib import Path
 
 import jsonschema
-import matplotlib as mpl
 import pandas as pd
 import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "_build" / ("quick" if (ROOT / "_build/quick/html").exists() else "full") / "html"
-
-
-@pytest.fixture(scope="module")
-def modules():
-    """Return the notebooks' modules, imported as they import each other."""
-    with pytest.MonkeyPatch.context() as patch, mpl.rc_context():
-        patch.syspath_prepend(ROOT / "notebooks")
-        patch.chdir(ROOT)
-        yield importlib.import_module
 
 
 @pytest.fixture(scope="module")
@@ -213,8 +202,21 @@ def test_a_statement_runs_what_its_page_needs_first(verify):
     assert [step[0] for step in verify.steps("K:sse:kmeans:SSE", "quick")] == ["kmeans"]
 
 
+def test_a_claim_that_needs_no_other_results_runs_one_notebook(verify):
+    [(notebook, parameters, _)] = verify.steps("F:claim:1", "quick")
+    assert notebook == "fin_conclusions"
+    assert not parameters["complete"]  # the results of other notebooks are the kept ones
+    assert len(verify.steps("F:claim:12", "full")) > 1
+
+
 @pytest.mark.parametrize(
-    ("name", "profile"), [("K:sse:kmeans:SSE", "quick"), ("P:claim:37", "full")]
+    ("name", "profile"),
+    [
+        ("K:sse:kmeans:SSE", "quick"),
+        ("P:claim:37", "full"),
+        ("F:claim:1", "quick"),
+        ("F:claim:12", "full"),  # the quick runs have results of one data set only
+    ],
 )
 def test_the_quickest_parameters_that_reach_the_verdict_are_used(verify, name, profile):
     assert verify.profile_of(name) == profile

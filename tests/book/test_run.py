@@ -1,6 +1,7 @@
 """Running one notebook: the executed notebook, and the report of a failure."""
 
 import json
+from argparse import ArgumentTypeError
 
 import nbformat
 import pytest
@@ -54,6 +55,33 @@ def test_an_unknown_parameter_is_refused(run_notebook):
     assert done.returncode == 1
     assert done.stdout == "small: unknown parameter 'rows'; its parameters cell has n_rows, name\n"
     assert not executed.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("7", 7),
+        ("1_000", 1000),
+        ("[2, 0.5]", [2, 0.5]),
+        ("True", True),
+        ("null", None),
+        ("3d", "3d"),
+    ],
+)
+def test_a_parameter_of_the_command_line_is_a_literal_or_text(modules, text, value):
+    assert modules("run").setting(f"name={text}") == ("name", value)
+
+
+@pytest.mark.parametrize("text", ["n_rows", "=3", "n rows=3"])
+def test_a_parameter_without_a_name_or_a_value_is_refused(modules, text):
+    with pytest.raises(ArgumentTypeError, match="must be name=value, got "):
+        modules("run").setting(text)
+
+
+def test_a_notebook_that_does_not_exist_is_refused(modules, capsys):
+    with pytest.raises(SystemExit):
+        modules("run").main(["notebooks/kmean.ipynb", "out.ipynb"])
+    assert "there is no notebook notebooks/kmean.ipynb; there are " in capsys.readouterr().err
 
 
 def test_a_failing_cell_is_named(run_notebook):

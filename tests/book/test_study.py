@@ -113,6 +113,22 @@ def test_repeats_marks_all_but_the_first_of_equal_rows(study):
     assert study.repeats(rows).tolist() == [False, False, True, True]
 
 
+def test_a_file_of_the_reader_is_a_data_set(study, tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("age,class,crp\n41,b,2.5\n57,a,30.1\n60,b,1\n")
+    data = study.load(str(path))
+    assert (data.name, data.feature_names, data.source) == ("mine", ("age", "crp"), "real")
+    assert data.X.tolist() == [[41, 2.5], [57, 30.1], [60, 1]]
+    assert [data.target_names[number] for number in data.y] == ["b", "a", "b"]
+    path.write_text("age\n41\n57\n")
+    assert study.load(str(path)).y.tolist() == [0, 0]  # one class
+    path.write_text("age\n41\nold\n")
+    with pytest.raises(ValueError, match=r"mine\.csv': column 'age' .*'old'"):
+        study.load(str(path))
+    with pytest.raises(ValueError, match=r"name must be one of .*'banan'"):
+        study.load("banan")
+
+
 def test_published_numbers_keep_their_printed_digits(study):
     rows = study.published(source="M1", table="horizontal", dataset="banana", method="dbscan")
     printed = study.by_metric(rows)
