@@ -409,8 +409,6 @@ WITHOUT_ATTACK: dict[type[Message], str] = {
     Inertia: WHOLE,
     Likelihood: WHOLE,
     RowScores: WHOLE,
-    SummableHistograms: "sent with masks only; the page on gradients attacks the sum",
-    NoisyHistograms: "noise with a guarantee; the page on gradients measures it",
     ClusterDistances: "a sum over all rows of a cluster",
     PointsIntroduction: NO_ROWS,
     PointsMagnitude: NO_ROWS,
