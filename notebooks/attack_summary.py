@@ -79,6 +79,9 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
         "HorizontalDBSCAN, secure": HorizontalDBSCAN(
             eps, min_samples, secure=True, grid_bounds=bounds
         ),
+        "HorizontalDBSCAN, ε = 1": HorizontalDBSCAN(
+            eps, min_samples, grid_bounds=bounds, epsilon=1.0
+        ),
         "ApproximateDBSCAN, ρ = 1": ApproximateDBSCAN(**density, rho=1.0),
         "ApproximateDBSCAN, ρ = 0.1": ApproximateDBSCAN(**density, rho=0.1),
         "ApproximateDBSCAN, bounded, ρ = 0.1": ApproximateDBSCAN(
