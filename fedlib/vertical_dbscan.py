@@ -310,7 +310,8 @@ def _make_search(X: NDArray[np.float64], eps: float) -> Search:
     """Return the cheapest function that fills a block of neighbours, given its first row."""
     if X.shape[1] == 1:
         order = np.argsort(X[:, 0])
-        return partial(kernels.sweep_neighbours, X[order, 0], order, eps)
+        windows = kernels.find_windows(X[order, 0], order, eps)
+        return partial(kernels.sweep_neighbours, order, windows)
     with np.errstate(over="ignore"):
         extent = np.ptp(X, axis=0).max() / eps if len(X) else 0.0
     if X.shape[1] > MAX_GRID_FEATURES or eps < MIN_GRID_EPS or not extent < MAX_GRID_CELLS:
