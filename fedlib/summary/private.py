@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from fedlib.messages import Array, Message
 from fedlib.privacy import (
+    NOISY,
     BoundsArray,
     Privacy,
     Sensitivity,
     add_noise,
     check_bounds_of,
+    check_lengths,
     noise_scale,
     noisy_sum,
     quantise,
@@ -54,7 +56,7 @@ class NoisyColumnSums(Message):
 
     discloses = "counts, sums, sums of squares and histograms of the columns, with noise"
     row_counts = ()
-    values: Annotated[np.ndarray, Array("float64", ("values",))]
+    values: Annotated[np.ndarray, Array("float64", ("values",), -NOISY, NOISY)]
 
 
 class SumColumnsNoisily(Message):
@@ -72,6 +74,10 @@ class SumColumnsNoisily(Message):
 
     def reply_lengths(self) -> dict[str, int]:
         return {"values": 1 + self.bounds.shape[1] * (3 + self.n_bins)}
+
+    def accept(self, reply: Message) -> Message:
+        check_lengths(self, reply)
+        return reply
 
 
 def column_sensitivity(n_columns: int, n_bins: int) -> Sensitivity:

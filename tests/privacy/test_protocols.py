@@ -246,6 +246,33 @@ def test_a_lost_client_does_not_end_the_run(estimator, secure):
     assert list(estimator.ledger_.lost) == ["D"]
 
 
+def changed(name, change):
+    """Return a function that replaces the arrays in replies of a class."""
+
+    def tamper(request, reply):
+        message = decode(reply)
+        if type(message).__name__ != name:
+            return reply
+        fields = {field: change(getattr(message, field)) for field in message.__struct_fields__}
+        kind = type(message)
+        with mock.patch("fedlib.messages.Array.problem", return_value=None):
+            return encode(kind(**fields))
+
+    return tamper
+
+
+@each_estimator
+@pytest.mark.parametrize(
+    "change", [lambda a: a[:-1], lambda a: a * 0 + 1e308], ids=["shorter", "huge"]
+)
+def test_a_lying_client_leaves_the_run(estimator, change):
+    name = "NoisyClusterSums" if estimator is KMEANS else "NoisyResponsibilitySums"
+    liar = {"B": changed(name, change)}
+    with seeded_noise(0):
+        model = fresh(estimator).fit(Recorder(clients_of(estimator), tamper=liar), min_clients=3)
+    assert model.ledger_.lost["B"].startswith("InvalidReply at Sum")
+
+
 @each_estimator
 def test_a_site_declines_when_its_budget_is_spent(estimator):
     """Two of the four rounds fit into the budget of one site; then it leaves."""
