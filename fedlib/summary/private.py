@@ -172,5 +172,5 @@ def _summary(names: tuple[str, ...], limits: Floats, n_bins: int, values: Floats
 
 
 def _as_counts(noisy: Floats) -> NDArray[np.int64]:
-    """Return noisy counts as whole numbers, at least 0."""
-    return np.maximum(np.rint(noisy), 0).astype(np.int64)
+    """Return noisy counts as whole numbers from 0 on."""
+    return np.clip(np.rint(noisy), 0, NOISY).astype(np.int64)

@@ -24,6 +24,7 @@ from fedlib.privacy import Budget, Privacy, rho_of
 from fedlib.protocol import TooFewClients
 from fedlib.secure import SecureClient, simulated_identities
 from fedlib.testing import Recorder, seeded_noise
+from fedlib.transports.in_process import InProcess
 
 RNG = np.random.default_rng(0)
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [6.0, 6.0]])
@@ -385,3 +386,16 @@ def test_parameters_without_epsilon_are_refused(estimator):
         fresh(estimator, epsilon=None).protocol()
     with pytest.raises(ValueError, match="delta needs epsilon"):
         fresh(estimator, epsilon=None, bounds=None, delta=0.1).protocol()
+
+
+@each_estimator
+def test_the_bytes_are_those_of_any_other_transport(estimator):
+    """Noise is random, so it is seeded: then threads and rebuilt clients send the same bytes."""
+
+    def bytes_sent(transport):
+        with seeded_noise(3):
+            return fresh(estimator).fit(transport).predict(POINTS).tobytes()
+
+    made = clients_of(estimator)
+    rebuilt = Recorder(made, rebuild=lambda name: estimator.client_class(PARTS[name]))
+    assert bytes_sent(rebuilt) == bytes_sent(InProcess(clients_of(estimator), n_jobs=3))
