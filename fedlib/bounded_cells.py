@@ -26,7 +26,7 @@ from fedlib.agreement import exclude
 from fedlib.cells import count_cells
 from fedlib.kernels.grid import MAX_CELL
 from fedlib.messages import Array, Message, MessageError
-from fedlib.privacy import Privacy, Sensitivity, add_noise
+from fedlib.privacy import NOISY, Privacy, Sensitivity, add_noise
 from fedlib.protocol import Flow
 from fedlib.secure.flow import ImpossibleSum, secure_sum
 
@@ -145,7 +145,7 @@ class NoisyCounts(Message):
 
     discloses = "the number of points in each cell, with noise"
     row_counts = ()
-    counts: Annotated[np.ndarray, Array("float64", ("cells",), ge=-(2.0**50), le=2.0**50)]
+    counts: Annotated[np.ndarray, Array("float64", ("cells",), -NOISY, NOISY)]
 
 
 class CountWithNoise(Message):

@@ -234,8 +234,8 @@ def private_horizontal_dbscan(
     n_clients = len(replies) + len(replies.declined) + len(replies.lost)
     scale = noise_scale(ONE_CELL, privacy, honest_survivors(n_clients) if secure else 1)
     least = noise_margin(scale, privacy, n_clients, len(total.counts))
-    counts = np.where(total.counts >= least, np.rint(total.counts), 0).astype(np.int64)
-    cells = occupied_cells(grid, GridCounts(counts, 0))
+    counts = np.clip(np.where(total.counts >= least, np.rint(total.counts), 0), 0, 2**50)
+    cells = occupied_cells(grid, GridCounts(counts.astype(np.int64), 0))
     return (yield from _cluster_cells(*cells, replies, **parameters))
 
 

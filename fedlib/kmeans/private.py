@@ -25,11 +25,13 @@ from fedlib.kmeans.local import assign
 from fedlib.kmeans.messages import MAX_CENTRE, AssignCentres
 from fedlib.messages import Array, Message
 from fedlib.privacy import (
+    NOISY,
     BoundsArray,
     Privacy,
     Sensitivity,
     add_noise,
     check_bounds_of,
+    check_lengths,
     from_unit,
     noise_of_sum,
     noise_scale,
@@ -59,8 +61,8 @@ class NoisyClusterSums(Message):
 
     discloses = "a client's sum and count in each cluster, with noise"
     row_counts = ()
-    sums: Annotated[np.ndarray, Array("float64", ("clusters", "features"))]
-    counts: Annotated[np.ndarray, Array("float64", ("clusters",))]
+    sums: Annotated[np.ndarray, Array("float64", ("clusters", "features"), -NOISY, NOISY)]
+    counts: Annotated[np.ndarray, Array("float64", ("clusters",), -NOISY, NOISY)]
 
 
 class SumClustersNoisily(Message):
@@ -80,6 +82,10 @@ class SumClustersNoisily(Message):
 
     def reply_lengths(self) -> dict[str, int]:
         return dict(zip(("clusters", "features"), self.centres.shape, strict=True))
+
+    def accept(self, reply: Message) -> Message:
+        check_lengths(self, reply)
+        return reply
 
 
 def row_sensitivity(n_features: int) -> Sensitivity:

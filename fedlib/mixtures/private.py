@@ -26,11 +26,13 @@ from fedlib.mixtures.flow import MixtureModel, check_start
 from fedlib.mixtures.messages import AssignComponents, Mixture, parameters
 from fedlib.mixtures.start import Start
 from fedlib.privacy import (
+    NOISY,
     BoundsArray,
     Privacy,
     Sensitivity,
     add_noise,
     check_bounds_of,
+    check_lengths,
     from_unit,
     noise_of_sum,
     noise_scale,
@@ -65,7 +67,7 @@ class NoisyResponsibilitySums(Message):
 
     discloses = "per component: the number, mean and covariance of a client's points, with noise"
     row_counts = ()
-    moments: Annotated[np.ndarray, Array("float64", ("components", "moments"))]
+    moments: Annotated[np.ndarray, Array("float64", ("components", "moments"), -NOISY, NOISY)]
 
 
 class SumResponsibilitiesNoisily(Mixture):
@@ -84,6 +86,10 @@ class SumResponsibilitiesNoisily(Mixture):
         n_features = self.means.shape[1]
         n_products = len(_pairs(n_features, self.covariance_type)[0])
         return {"components": len(self.means), "moments": 1 + n_features + n_products}
+
+    def accept(self, reply: Message) -> Message:
+        check_lengths(self, reply)
+        return reply
 
 
 def _pairs(

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import msgspec
 
-from fedlib.messages import Message, MessageError
+from fedlib.messages import Message, MessageError, arrays
 
-__all__ = ["Privacy", "privacy_of"]
+__all__ = ["NOISY", "Privacy", "check_lengths", "privacy_of"]
+
+NOISY = 2.0**60  # a bound on values with noise, so that no sum over clients overflows
 
 Loss = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -61,3 +63,26 @@ def privacy_of(request: Message) -> Privacy | None:
     """
     privacy = getattr(request, "privacy", None)
     return privacy if isinstance(privacy, Privacy) else None
+
+
+def check_lengths(request: Message, reply: Message) -> None:
+    """Raise MessageError when the arrays of a reply do not have the lengths that a request needs.
+
+    Examples
+    --------
+    >>> from fedlib.summary.private import NoisyColumnSums, SumColumnsNoisily
+    >>> import numpy as np
+    >>> request = SumColumnsNoisily(Privacy(rho=1.0), np.array([[0.0], [1.0]]), n_bins=2)
+    >>> check_lengths(request, NoisyColumnSums(np.zeros(7)))
+    Traceback (most recent call last):
+    ...
+    fedlib.messages.MessageError: NoisyColumnSums.values must have the shape (6,), got (7,)
+    """
+    lengths = request.reply_lengths()
+    for field, array in arrays(type(reply)).items():
+        wanted = tuple(lengths[axis] for axis in array.axes)
+        shape = getattr(reply, field).shape
+        if shape != wanted:
+            raise MessageError(
+                f"{type(reply).__name__}.{field} must have the shape {wanted}, got {shape}"
+            )

@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 
 from fedlib.messages import Array, Message
 from fedlib.privacy import (
+    NOISY,
     BoundsArray,
     Privacy,
     Sensitivity,
     add_noise,
     check_bounds_of,
+    check_lengths,
     noise_scale,
     noisy_sum,
     quantise,
@@ -54,7 +56,7 @@ class NoisyColumnSums(Message):
 
     discloses = "counts, sums, sums of squares and histograms of the columns, with noise"
     row_counts = ()
-    values: Annotated[np.ndarray, Array("float64", ("values",))]
+    values: Annotated[np.ndarray, Array("float64", ("values",), -NOISY, NOISY)]
 
 
 class SumColumnsNoisily(Message):
@@ -72,6 +74,10 @@ class SumColumnsNoisily(Message):
 
     def reply_lengths(self) -> dict[str, int]:
         return {"values": 1 + self.bounds.shape[1] * (3 + self.n_bins)}
+
+    def accept(self, reply: Message) -> Message:
+        check_lengths(self, reply)
+        return reply
 
 
 def column_sensitivity(n_columns: int, n_bins: int) -> Sensitivity:
@@ -166,5 +172,5 @@ def _summary(names: tuple[str, ...], limits: Floats, n_bins: int, values: Floats
 
 
 def _as_counts(noisy: Floats) -> NDArray[np.int64]:
-    """Return noisy counts as whole numbers, at least 0."""
-    return np.maximum(np.rint(noisy), 0).astype(np.int64)
+    """Return noisy counts as whole numbers from 0 on."""
+    return np.clip(np.rint(noisy), 0, NOISY).astype(np.int64)

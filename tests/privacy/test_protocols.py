@@ -24,6 +24,7 @@ from fedlib.privacy import Budget, Privacy, rho_of
 from fedlib.protocol import TooFewClients
 from fedlib.secure import SecureClient, simulated_identities
 from fedlib.testing import Recorder, seeded_noise
+from fedlib.transports.in_process import InProcess
 
 RNG = np.random.default_rng(0)
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [6.0, 6.0]])
@@ -246,6 +247,33 @@ def test_a_lost_client_does_not_end_the_run(estimator, secure):
     assert list(estimator.ledger_.lost) == ["D"]
 
 
+def changed(name, change):
+    """Return a function that replaces the arrays in replies of a class."""
+
+    def tamper(request, reply):
+        message = decode(reply)
+        if type(message).__name__ != name:
+            return reply
+        fields = {field: change(getattr(message, field)) for field in message.__struct_fields__}
+        kind = type(message)
+        with mock.patch("fedlib.messages.Array.problem", return_value=None):
+            return encode(kind(**fields))
+
+    return tamper
+
+
+@each_estimator
+@pytest.mark.parametrize(
+    "change", [lambda a: a[:-1], lambda a: a * 0 + 1e308], ids=["shorter", "huge"]
+)
+def test_a_lying_client_leaves_the_run(estimator, change):
+    name = "NoisyClusterSums" if estimator is KMEANS else "NoisyResponsibilitySums"
+    liar = {"B": changed(name, change)}
+    with seeded_noise(0):
+        model = fresh(estimator).fit(Recorder(clients_of(estimator), tamper=liar), min_clients=3)
+    assert model.ledger_.lost["B"].startswith("InvalidReply at Sum")
+
+
 @each_estimator
 def test_a_site_declines_when_its_budget_is_spent(estimator):
     """Two of the four rounds fit into the budget of one site; then it leaves."""
@@ -358,3 +386,16 @@ def test_parameters_without_epsilon_are_refused(estimator):
         fresh(estimator, epsilon=None).protocol()
     with pytest.raises(ValueError, match="delta needs epsilon"):
         fresh(estimator, epsilon=None, bounds=None, delta=0.1).protocol()
+
+
+@each_estimator
+def test_the_bytes_are_those_of_any_other_transport(estimator):
+    """Noise is random, so it is seeded: then threads and rebuilt clients send the same bytes."""
+
+    def bytes_sent(transport):
+        with seeded_noise(3):
+            return fresh(estimator).fit(transport).predict(POINTS).tobytes()
+
+    made = clients_of(estimator)
+    rebuilt = Recorder(made, rebuild=lambda name: estimator.client_class(PARTS[name]))
+    assert bytes_sent(rebuilt) == bytes_sent(InProcess(clients_of(estimator), n_jobs=3))
