@@ -91,9 +91,9 @@ test-exact: $(INSTALLED) ## compare every objective and parameter of boosting wi
 test-dask: $(INSTALLED) ## run protocols on worker processes of Dask and kill some of them; takes minutes
 	@timeout --foreground --signal=INT --kill-after=60 900 $(BIN)/python -m pytest -m dask tests/transports/dask
 
-test-liars: $(INSTALLED) ## run every protocol with 1,000 random runs (LIARS_EXAMPLES=1000) and every fault; takes half an hour
+test-liars: $(INSTALLED) ## run every protocol with 1,000 random runs (LIARS_EXAMPLES=1000), every fault and malformed calls; takes half an hour
 	@$(BIN)/python -m pytest -m liars $(SELECTED) --numprocesses $(JOBS) \
-	  tests/test_random_replies.py tests/book/test_faults.py
+	  tests/test_random_replies.py tests/book/test_faults.py tests/transports/http/test_attacks.py
 
 # Atheris has wheels for few versions of Python, so it has an environment of its own.
 test-fuzz: $(INSTALLED) ## run the decoder, the sessions and the web server under a coverage-guided fuzzer (SECONDS=60)

@@ -404,10 +404,9 @@ class ApproximateDBSCAN(CellClusters, PrivateFederated):
         check_n_jobs(self.n_jobs)
         parameters = self.get_params()
         bounds, max_cells = parameters.pop("grid_bounds"), parameters.pop("max_cells")
-        epsilon, delta = parameters.pop("epsilon"), parameters.pop("delta")
+        epsilon = parameters.pop("epsilon")
+        del parameters["delta"]
         privacy = None if epsilon is None else self._privacy(1)
-        if epsilon is None and delta:
-            raise ValueError(f"delta needs epsilon, got delta={delta}")
         if bounds is None:
             if self.secure or privacy is not None:
                 raise ValueError("secure=True and epsilon need grid_bounds, got None")

@@ -36,6 +36,7 @@ from fedlib.protocol import Client
 from fedlib.secure import SecureClient, simulated_identities
 from fedlib.secure.messages import MaskedValues
 from fedlib.site import WRAPPERS
+from fedlib.testing import seeded_noise
 from fedlib.vertical_dbscan import VerticalDBSCANClient
 
 SECURE = "secure sums"
@@ -68,6 +69,8 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
     components = {"n_components": n_components, "max_rounds": 3, "tol": 0.0, **seed}
     trees = {"n_trees": 1, "max_depth": 3, "tol": None}
     packed = {"method": "histogram", "histograms": "packed"}
+    secure_trees = {**trees, "method": "histogram", "secure": True, "feature_bounds": bounds}
+    private = {"epsilon": 1.0, "delta": 1e-6}
     return {
         "HorizontalDBSCAN": HorizontalDBSCAN(eps, min_samples),
         "HorizontalDBSCAN, secure": HorizontalDBSCAN(
@@ -77,6 +80,15 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
         "ApproximateDBSCAN, ρ = 0.1": ApproximateDBSCAN(**density, rho=0.1),
         "ApproximateDBSCAN, bounded, ρ = 0.1": ApproximateDBSCAN(
             **density, rho=0.1, grid_bounds=bounds
+        ),
+        "ApproximateDBSCAN, secure, ρ = 1": ApproximateDBSCAN(
+            **density, rho=1.0, grid_bounds=bounds, secure=True
+        ),
+        "ApproximateDBSCAN, ε = 1": ApproximateDBSCAN(
+            **density, rho=1.0, grid_bounds=bounds, epsilon=1.0
+        ),
+        "ApproximateDBSCAN, secure, ε = 1": ApproximateDBSCAN(
+            **density, rho=1.0, grid_bounds=bounds, secure=True, **private
         ),
         "VerticalDBSCAN": VerticalDBSCAN(**density),
         "AlignedRows": AlignedRows(VerticalDBSCAN(**density)),
@@ -90,10 +102,16 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
             **clusters, method="lloyd", n_init=1
         ),
         "FederatedKMeans, Lloyd, secure": FederatedKMeans(**clusters, **lloyd, secure=True),
+        "FederatedKMeans, Lloyd, ε = 1": FederatedKMeans(
+            **clusters, **lloyd, **private, bounds=bounds
+        ),
         "FederatedGaussianMixture, average": FederatedGaussianMixture(**components),
         "FederatedGaussianMixture, EM": FederatedGaussianMixture(**components, method="em"),
         "FederatedGaussianMixture, EM, secure": FederatedGaussianMixture(
             **components, **start, method="em", secure=True
+        ),
+        "FederatedGaussianMixture, EM, ε = 1": FederatedGaussianMixture(
+            **components, **start, **private, method="em", bounds=bounds
         ),
         "GaussianMixtureDBSCAN": GaussianMixtureDBSCAN(
             **density, n_components=n_components, **seed
@@ -102,10 +120,12 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
         "FederatedXGBClassifier, union": FederatedXGBClassifier(**trees, method="union"),
         "FederatedXGBClassifier, histogram": FederatedXGBClassifier(**trees, method="histogram"),
         "FederatedXGBClassifier, packed": FederatedXGBClassifier(**trees, **packed),
+        "FederatedXGBClassifier, secure": FederatedXGBClassifier(**secure_trees, classes=[0, 1]),
         "FederatedXGBRegressor, top splits": FederatedXGBRegressor(**trees, method="top_splits"),
         "FederatedXGBRegressor, union": FederatedXGBRegressor(**trees, method="union"),
         "FederatedXGBRegressor, histogram": FederatedXGBRegressor(**trees, method="histogram"),
         "FederatedXGBRegressor, packed": FederatedXGBRegressor(**trees, **packed),
+        "FederatedXGBRegressor, secure": FederatedXGBRegressor(**secure_trees),
         "FederatedSummary": FederatedSummary(n_bins=10),
         "FederatedSummary, secure": FederatedSummary(
             quantiles=(), bounds={str(j): (0.0, 1.0) for j in range(known.shape[1])}, secure=True
@@ -181,11 +201,12 @@ def summary(
     rows, seen, smallest, replied = [], set(), {}, expected()
     for name, estimator in systems(known, **settings).items():
         clients = dict(_clients(estimator, parts))
-        names = list(clients)
+        names, plain = list(clients), [_witnessed(one) for one in clients.values()]
         if getattr(estimator, "secure", False):
             identities = simulated_identities(names)
             clients = {n: SecureClient(one, identities[n]) for n, one in clients.items()}
-        answers = attacks.recorded(estimator, clients)
+        with seeded_noise(0):
+            answers = attacks.recorded(estimator, clients)
         kinds = {type(reply): client for client in reversed(names) for _, reply in answers[client]}
         for kind, victim in kinds.items():  # the first client that sends such a reply
             if (listed(estimator), kind) not in replied and kind is not MaskedValues:
@@ -198,7 +219,7 @@ def summary(
             group = _smallest(sizes)
             seen.add((SECURE if kind is MaskedValues else listed(estimator), kind))
             if kind is MaskedValues:
-                rows += _masked(name, estimator, of_kind, situation, parts, seen)
+                rows += _masked(name, listed(estimator), of_kind, situation, plain, seen)
             elif kind in attacks.ATTACKS:
                 rows.append(_row(name, kind.__name__, kind, situation, of_kind, group))
             else:
@@ -271,33 +292,46 @@ def _smallest(sizes):
     return min(known) if len(known) == len(sizes) else np.nan
 
 
-def _masked(name, estimator, replies, situation, parts, seen):
-    """Return the rows of secure sums: the masked values of the client, and the sums of all."""
+def _witnessed(client):
+    """Return a list that grows by each request that the client answers, with its reply."""
+    answered, handle = [], client.handle
+
+    def witness(request):
+        reply = handle(request)
+        answered.append((request, reply))
+        return reply
+
+    client.handle = witness
+    return answered
+
+
+def _masked(name, protocol, replies, situation, plain, seen):
+    """Return the rows of secure sums: the masked values of the client, and the sums of all.
+
+    ``plain`` has what the clients of the protocol answered before the values were masked.
+    """
     inner: dict[type[Message], list] = {}
     for request, reply in replies:
-        asked = decode(request.request)
-        inner.setdefault(asked.reply, []).append((asked, reply))
+        inner.setdefault(decode(request.request).reply, []).append(reply)
     rows = []
     for kind, of_kind in inner.items():
-        seen.add((listed(estimator), kind))
+        seen.add((protocol, kind))
         if kind in attacks.ATTACKS:
             secret = attacks.ATTACKS[kind].secret
-            score = attacks.masked_values(situation, [reply for _, reply in of_kind], secret)
+            score = attacks.masked_values(situation, of_kind, secret)
             row = [name, f"{kind.__name__}, masked", secret, *score, np.nan]
             rows.append(dict(zip(COLUMNS, row, strict=True)))
-            sums = [(asked, _total(estimator, asked, parts)) for asked, _ in of_kind]
+            answered = [attacks.by_kind(one)[kind] for one in plain]
+            sums = [
+                (same[0][0], _total([r for _, r in same])) for same in zip(*answered, strict=True)
+            ]
             message = f"{kind.__name__}, sum of all clients"
             rows.append(_row(name, message, kind, situation, sums, np.nan))
     return rows
 
 
-def _total(estimator, request, parts):
-    """Return the sum of the replies of all clients to a request of a secure sum."""
-    replies = [client.handle(request) for _, client in _clients(estimator, parts)]
-    return msgspec.structs.replace(
-        replies[0],
-        **{
-            field: sum(getattr(reply, field) for reply in replies)
-            for field in replies[0].__struct_fields__
-        },
-    )
+def _total(replies):
+    """Return the sum of replies, field by field."""
+    fields = replies[0].__struct_fields__
+    sums = {field: sum(getattr(reply, field) for reply in replies) for field in fields}
+    return msgspec.structs.replace(replies[0], **sums)

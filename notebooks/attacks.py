@@ -15,26 +15,34 @@ from typing import NamedTuple
 import neighbour_attack
 import numpy as np
 import pandas as pd
-from fedlib.bounded_grid import BlockCounts
 from scipy.special import expit
 from sklearn.neighbors import KDTree
 
 from fedlib.alignment import Pseudonyms
 from fedlib.boosting.categories import LevelCounts
 from fedlib.boosting.cuts import RowsPerBucket
-from fedlib.boosting.descriptions import TargetDescription, TrainingDescription
+from fedlib.boosting.descriptions import (
+    ClassSums,
+    LabelMagnitudes,
+    TargetDescription,
+    TargetSums,
+    TrainingDescription,
+)
 from fedlib.boosting.messages import (
     BeginBoosting,
     CandidateSums,
     Histograms,
     LeafSums,
+    NoisyHistograms,
     SplitProposals,
+    SummableHistograms,
 )
 from fedlib.boosting.packing import PackedHistograms, unpack
 from fedlib.boosting.scores import RowScores
-from fedlib.bounded_cells import GridCounts
+from fedlib.bounded_cells import GridCounts, NoisyCounts
 from fedlib.horizontal_dbscan import CellCounts
 from fedlib.kmeans.messages import ClusterSums, GroupMeans, Inertia, LocalCentres
+from fedlib.kmeans.private import NoisyClusterSums
 from fedlib.messages import Message
 from fedlib.mixtures.dbscan import ClusterMixtures
 from fedlib.mixtures.messages import (
@@ -44,7 +52,9 @@ from fedlib.mixtures.messages import (
     PointsIntroduction,
     ResponsibilitySums,
 )
+from fedlib.mixtures.private import NoisyResponsibilitySums
 from fedlib.near_cells import cell_side
+from fedlib.privacy.bounds import from_unit
 from fedlib.representatives.dbdc import LocalModel
 from fedlib.representatives.ppdbdc import BlurredRepresentatives
 from fedlib.representatives.sdbdc import WeightedRepresentatives
@@ -155,19 +165,30 @@ def cell_centres(request, reply):
     return (reply.cells + 0.5) * side
 
 
-def grid_centres(request, reply):
-    """Guess that points are in the middle of the occupied cells of a bounded grid."""
-    cells = np.stack(np.unravel_index(np.flatnonzero(reply.counts), tuple(request.shape)), axis=1)
+def block_centres(request, reply):
+    """Guess that points are in the middle of the occupied blocks of a bounded grid."""
+    keys = request.keys if len(request.keys) else np.arange(request.n_blocks)
+    occupied = keys[reply.counts > 0]
+    blocks = np.stack(np.unravel_index(occupied, request.grid.blocks(request.side)), axis=1)
+    return (request.low + (blocks + 0.5) * request.side) * request.cell_size
+
+
+def fullest_cells(request, reply):
+    """Guess the middle of the cells with the largest noisy counts, as many as there are points."""
+    n_points = int(np.clip(np.rint(reply.counts.sum()), 1, len(reply.counts)))
+    fullest = np.sort(np.argsort(-reply.counts, kind="stable")[:n_points])
+    cells = np.stack(np.unravel_index(fullest, tuple(request.shape)), axis=1)
     return (request.low + cells + 0.5) * request.cell_size
 
 
-def block_centres(request, reply):
-    """Guess that points are in the middle of the occupied blocks of cells."""
-    grid = request.grid
-    keys = request.keys if len(request.keys) else np.arange(request.n_blocks)
-    blocks = np.unravel_index(keys[reply.counts > 0], grid.blocks(request.side))
-    side = cell_side(grid.eps, grid.rho, len(grid.low))
-    return (grid.low + (np.stack(blocks, axis=1) + 0.5) * request.side) * side
+def noisy_means(request, reply):
+    """Guess the mean of each cluster or component from noisy sums of scaled points."""
+    if isinstance(reply, NoisyResponsibilitySums):
+        counts, sums = np.split(reply.moments[:, : 1 + request.means.shape[1]], [1], axis=1)
+    else:
+        counts, sums = reply.counts[:, np.newaxis], reply.sums
+    filled = counts[:, 0] >= 1
+    return from_unit(sums[filled] / counts[filled], request.bounds)
 
 
 def cluster_means(request, reply):
@@ -313,12 +334,25 @@ def masked_values(situation, replies, secret):
     That is the range of the features, and the words are all that it has.
     """
     words = np.concatenate([reply.words for reply in replies]) / 2.0**64
+    if secret == "classes or targets":
+        return _masked_labels(situation, words)
     if secret == "values":
         guesses = pairs(np.arange(len(words)) % situation.X.shape[1], words)[: situation.X.size]
         return situation.score(as_values(situation.X), guesses, as_values(situation.known))
     n_features = situation.X.shape[1]
     guesses = words[: len(words) // n_features * n_features].reshape(-1, n_features)
     return situation.score(situation.X, guesses[: len(situation.X)], situation.known)
+
+
+def _masked_labels(situation, words):
+    """Return the score of the words as the classes of the rows (0 below 1/2), or as targets."""
+    n, y = len(situation.X), situation.y
+    begin = next(r for r, _ in situation.replies if isinstance(r, BeginBoosting))
+    if begin.objective != "binary:logistic":
+        return situation.score(y[:, None], words[:n, None], situation.known_y[:, None])
+    is_second = y == max(begin.classes)
+    right = np.mean((words[:n] >= 0.5) == is_second)
+    return Score(n, float(right), float(max(is_second.mean(), 1 - is_second.mean())), 0.0)
 
 
 def overlap(situation, replies):
@@ -422,14 +456,16 @@ def _thresholds(request, reply):
 # What the server guesses from each kind of reply, and the measure of its success.
 ATTACKS: dict[type[Message], Attack] = {
     CellCounts: Attack("points", points(cell_centres)),
-    GridCounts: Attack("points", points(grid_centres)),
-    BlockCounts: Attack("points", points(block_centres)),
+    GridCounts: Attack("points", points(block_centres)),
+    NoisyCounts: Attack("points", points(fullest_cells)),
     LocalModel: Attack("points", points(_representatives)),
     WeightedRepresentatives: Attack("points", points(_representatives)),
     BlurredRepresentatives: Attack("points", points(_representatives)),
     LocalCentres: Attack("points", points(lambda _, reply: reply.centres)),
     GroupMeans: Attack("points", points(_means)),
     ClusterSums: Attack("points", points(cluster_means)),
+    NoisyClusterSums: Attack("points", points(noisy_means)),
+    NoisyResponsibilitySums: Attack("points", points(noisy_means)),
     LabelledMoments: Attack("points", points(_means)),
     LocalMixture: Attack("points", points(component_means)),
     ImprovedMixture: Attack("points", points(component_means)),
@@ -444,6 +480,7 @@ ATTACKS: dict[type[Message], Attack] = {
     CandidateSums: Attack("classes or targets", classes(sides_of_splits)),
     LeafSums: Attack("classes or targets", classes(leaves)),
     Histograms: Attack("classes or targets", classes(bins_of_features)),
+    SummableHistograms: Attack("classes or targets", classes(bins_of_features)),
     PackedHistograms: Attack("classes or targets", classes(bins_of_features)),
     NeighbourBlock: Attack("values of rows", order_of_rows),
     Pseudonyms: Attack("rows in common", overlap),
@@ -461,6 +498,9 @@ WITHOUT_ATTACK: dict[type[Message], str] = {
     ColumnDescription: SIZES,
     RowDescription: WHOLE,
     TargetDescription: WHOLE,
+    TargetSums: WHOLE,
+    ClassSums: SIZES,
+    LabelMagnitudes: WHOLE,
     ColumnMagnitudes: WHOLE,
     ColumnSums: WHOLE,
     MagnitudeCounts: WHOLE,
@@ -468,11 +508,7 @@ WITHOUT_ATTACK: dict[type[Message], str] = {
     Inertia: WHOLE,
     Likelihood: WHOLE,
     RowScores: WHOLE,
-    LabelMagnitudes: WHOLE,
-    TargetSums: WHOLE,
-    ClassSums: SIZES,
-    SummableHistograms: "sent with masks only; the page on gradients attacks the sum",
-    NoisyHistograms: "noise with a guarantee; the page on gradients measures it",
+    NoisyHistograms: "noise with a guarantee; the page on gradients measures what is left",
     ClusterDistances: "a sum over all rows of a cluster",
     PointsIntroduction: NO_ROWS,
     PointsMagnitude: NO_ROWS,

@@ -38,7 +38,7 @@ def points(data, d):
 @given(
     data=st.data(), rho=st.sampled_from([1.0, 0.5, 0.2, 0.05]), eps=st.sampled_from([1.0, 1.5, 2.5])
 )
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_clusters_lie_between_those_of_eps_and_of_a_larger_eps(d, data, rho, eps):
     X, min_samples = points(data, d), data.draw(st.integers(1, 6))
     side = cell_side(eps, rho, d)

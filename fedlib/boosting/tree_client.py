@@ -55,7 +55,7 @@ class TreeClient(RowsClient):
     A subclass says which labels there are and what it predicts.
     """
 
-    open_requests = (DescribeFeatures, BeginBoosting, StartTrees)
+    open_requests: tuple[type[Message], ...] = (DescribeFeatures, BeginBoosting, StartTrees)
 
     @handles(BeginBoosting)
     def begin_boosting(self, request: BeginBoosting) -> Done:

@@ -45,13 +45,15 @@ from fedlib.privacy.accounting import (
     privacy_per_request,
     rho_of,
 )
+from fedlib.privacy.bounds import BoundsArray, check_bounds, check_bounds_of, from_unit, to_unit
 from fedlib.privacy.budget import Budget, Charge, DisclosureBudgetSpent
 from fedlib.privacy.estimator import PrivateFederated
-from fedlib.privacy.flow import noisy_sum
+from fedlib.privacy.flow import noise_of_sum, noisy_sum
 from fedlib.privacy.messages import Privacy, privacy_of
 from fedlib.privacy.noise import Sensitivity, add_noise, noise_scale, quantise
 
 __all__ = [
+    "BoundsArray",
     "Budget",
     "Charge",
     "DisclosureBudgetSpent",
@@ -59,12 +61,17 @@ __all__ = [
     "PrivateFederated",
     "Sensitivity",
     "add_noise",
+    "check_bounds",
+    "check_bounds_of",
     "check_guarantee",
     "epsilon_of",
+    "from_unit",
+    "noise_of_sum",
     "noise_scale",
     "noisy_sum",
     "privacy_of",
     "privacy_per_request",
     "quantise",
     "rho_of",
+    "to_unit",
 ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fedlib.privacy.accounting import privacy_per_request
 from fedlib.privacy.messages import Privacy
+from fedlib.protocol import Flow
 from fedlib.secure.estimator import SecureFederated
 
 __all__ = ["PrivateFederated"]
@@ -17,6 +20,11 @@ class PrivateFederated(SecureFederated):
 
     epsilon: float | None
     delta: float
+
+    def protocol(self) -> Flow[Any]:
+        if self.epsilon is None and self.delta:
+            raise ValueError(f"delta needs epsilon, got delta={self.delta!r}")
+        return super().protocol()
 
     def _privacy(self, n_requests: int) -> Privacy:
         """Return the privacy loss of each request, if there is an epsilon.

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from fedlib.messages import Message, arrays
-from fedlib.privacy.noise import Sensitivity
+from fedlib.privacy.messages import Privacy
+from fedlib.privacy.noise import Sensitivity, noise_scale
 from fedlib.protocol import Flow
 from fedlib.secure.flow import secure_sum
+from fedlib.secure.identities import honest_survivors
 
-__all__ = ["noisy_sum"]
+__all__ = ["noise_of_sum", "noisy_sum"]
 
 
 def noisy_sum(
@@ -49,3 +52,24 @@ def noisy_sum(
         for name in fields
     }
     return request.reply(**sums)
+
+
+def noise_of_sum(
+    sensitivity: Sensitivity, privacy: Privacy, n_clients: int, *, secure: bool
+) -> float:
+    """Return the standard deviation of the noise in a value of `noisy_sum`.
+
+    Examples
+    --------
+    A count with rho = 0.02. Each of 10 clients adds noise with a standard deviation of 5. With
+    secure sums, each adds half of it, so that four honest survivors are enough.
+
+    >>> count, privacy = Sensitivity(1.0, 1.0, 1), Privacy(rho=0.02)
+    >>> round(noise_of_sum(count, privacy, n_clients=10, secure=False), 2)
+    15.81
+    >>> round(noise_of_sum(count, privacy, n_clients=10, secure=True), 2)
+    7.91
+    """
+    n_shares = honest_survivors(n_clients) if secure else 1
+    scale = noise_scale(sensitivity, privacy, n_shares)
+    return scale * math.sqrt(n_clients * (2 if privacy.epsilon else 1))

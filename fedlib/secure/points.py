@@ -178,7 +178,7 @@ def agree_on_points(numbers: Iterator[int]) -> Flow[PooledPoints]:
     return PooledPoints(n_features, n_clients, total.n_points, 2.0**largest)
 
 
-def agree_on_bounded_features(n_bounded: int) -> Flow[Replies]:
+def agree_on_bounded_features(n_bounded: int, name: str = "grid_bounds") -> Flow[Replies]:
     """Return the clients' descriptions of their features, whose number must be that of the bounds.
 
     Raises
@@ -190,8 +190,7 @@ def agree_on_bounded_features(n_bounded: int) -> Flow[Replies]:
     replies = yield from settle(replies, agree_on_features)
     if (n_features := agree_on_features(replies)) != n_bounded:
         raise ValueError(
-            f"grid_bounds must have the {n_features} features of the clients' points, got"
-            f" {n_bounded}"
+            f"{name} must have the {n_features} features of the clients' points, got {n_bounded}"
         )
     return replies
 
