@@ -207,3 +207,31 @@ def test_every_reply_of_every_protocol_has_a_row(attack_summary):
     masked = attacked[attacked["message"].str.endswith(", masked")]
     assert masked["message"].nunique() == 6
     assert (masked["exactly"] == 0).all()
+
+
+def test_classes_after_each_level_of_a_tree(monkeypatch):
+    """Four rows of one client in two bins of one feature: the classes 0, 0 and 0, 1.
+
+    At the root, three guesses are right and two rows are in a bin with one class. The other
+    client's row has the class 1 and the larger value, so the tree splits between the bins.
+    """
+    monkeypatch.syspath_prepend(ROOT / "notebooks")
+    attack = importlib.import_module("gradient_attack")
+    one = np.array([[1.0], [1.5], [3.0], [3.5]]), np.array([0, 0, 0, 1])
+    parts = [one, (np.array([[3.2]]), np.array([1]))]
+    estimator = attack.tree(2, 2, [[0.0], [5.0]])
+    views, offsets, p = attack.first_tree(estimator, parts, (one[0][:1], one[1][:1]))
+    assert p == pytest.approx(0.4)
+    first = attack.by_depth(views["one client"], offsets, p).iloc[0]
+    assert first.tolist() == pytest.approx([1, 0.75, 0.5])
+    of_all = attack.by_depth(views["sum"], offsets, p).iloc[0]
+    assert of_all.tolist() == pytest.approx([1, 0.8, 0.4])
+    assert attack.by_depth(views["other rows"], offsets, p)["right"].iloc[0] == pytest.approx(1.0)
+
+
+def test_a_missing_histogram_is_the_difference_to_the_parent(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "notebooks")
+    attack = importlib.import_module("gradient_attack")
+    parents, sums = np.array([[[5, 5]], [[9, 9]]]), np.array([[[2, 1]]])
+    nodes = attack.complete(np.array([False, True]), sums, parents, np.array([False, True]))
+    assert nodes.tolist() == [[[7, 8]], [[2, 1]]]
