@@ -1,4 +1,4 @@
-"""Draw the two pictures of the book's first page, each for light and dark pages.
+"""Draw the pictures of the book's first page, each for light and dark pages, and of the README.
 
 ``python notebooks/first_page.py`` writes them to ``book/_static``.
 """
@@ -11,7 +11,9 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from sklearn.datasets import make_moons
 
 from fedlib import HorizontalDBSCAN, plots
+from fedlib.datasets import load
 from fedlib.horizontal_dbscan import HorizontalDBSCANClient
+from fedlib.partition import split_rows
 
 STATIC = Path(__file__).parents[1] / "book/_static"
 THEMES = {
@@ -127,8 +129,28 @@ def architecture(theme):
     return figure
 
 
+def tour():
+    """Draw the run in the README: a client's points, its reply, and the clusters of all."""
+    moons = load("moons")
+    parts = [moons.X[rows] for rows in split_rows(moons.X, 5, moons.y)]
+    model = HorizontalDBSCAN(cell_size=0.25, min_samples=4)
+    reply = HorizontalDBSCANClient(parts[0]).handle(next(model.protocol()))
+    model.fit(parts)
+    figure, axes = plt.subplots(1, 3, figsize=(9.6, 2.75), layout="constrained", sharex=True)
+    plots.scatter(parts[0], ax=axes[0])
+    plots.cells(reply.cells, 0.25, counts=reply.counts, ax=axes[1])
+    plots.scatter(np.vstack(parts), np.concatenate(model.labels_), ax=axes[2])
+    titles = ("one client's points", "its reply: counts per cell", "the clusters of all clients")
+    for ax, title in zip(axes, titles, strict=True):
+        ax.set(title=title, xticks=[], yticks=[], ylim=axes[0].get_ylim())
+    return figure
+
+
 def main():
     """Write the pictures."""
+    figure = tour()
+    figure.savefig(STATIC / "tour.png", dpi=200, metadata={"Software": None})
+    plt.close(figure)
     for name, draw in {"idea": idea, "architecture": architecture}.items():
         for suffix, theme in THEMES.items():
             with plt.rc_context(STYLE):
