@@ -10,32 +10,44 @@ them to label its own points.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, cast
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from fedlib.agreement import agree_on_features, exclude, settle
-from fedlib.bounded_grid import (
-    BlockCounts,
-    CountBlocks,
+from fedlib.bounded_cells import (
+    MAX_GRID,
+    MAX_KEY,
+    ONE_CELL,
+    CountGrid,
+    CountWithNoise,
+    Grid,
+    GridCounts,
+    NoisyCounts,
     add_replies,
-    count_blocks,
+    add_securely,
+    bounded_grid,
+    check_bounds,
+    count_in_grid,
     count_on_grid,
-    make_grid,
+    count_with_noise,
 )
+from fedlib.cell_clusters import CellClusters
 from fedlib.cells import count_cells
 from fedlib.dbscan import check_n_jobs
-from fedlib.federated import Federated, PointsClient
 from fedlib.horizontal_dbscan import CellCounts, accept_counts, sum_cells, with_too_many_cells
 from fedlib.messages import Array, Done, Labels, Message, MessageError
 from fedlib.near_cells import MAX_CELL, MIN_RHO, cell_side, label_core_cells, place_near
+from fedlib.privacy import Privacy, PrivateFederated, noise_scale, noisy_sum
 from fedlib.protocol import Flow, handles
-from fedlib.secure.points import DescribeFeatures, Features, agree_on_bounded_features
-from fedlib.validation import Interval, check_points
+from fedlib.secure.identities import honest_survivors
+from fedlib.secure.points import DescribedPoints, agree_on_bounded_features
+from fedlib.spans import ball_of_cells, find_spans, noise_margin
+from fedlib.validation import Interval
 
 __all__ = [
     "ApproximateDBSCAN",
@@ -44,6 +56,7 @@ __all__ = [
     "AssignCoreCells",
     "CountSmallCells",
     "approximate_dbscan",
+    "private_dbscan",
 ]
 
 DEFAULT_MAX_BLOCKS = 2**22  # 32 MiB of counts per client
@@ -97,6 +110,8 @@ class ApproximateModel:
         The number of points in each cell.
     labels : array (n_cells,) of int64
         The cluster of each core cell, and -1 for the other cells.
+    margin : float
+        With noise, what is added to ``min_samples``; see `fedlib.spans`. There are core cells only.
     """
 
     eps: float
@@ -104,6 +119,7 @@ class ApproximateModel:
     cells: NDArray[np.int64]
     counts: NDArray[np.int64]
     labels: NDArray[np.int64]
+    margin: float = 0.0
 
     @property
     def core_cells(self) -> AssignCoreCells:
@@ -120,21 +136,58 @@ def approximate_dbscan(
     eps: float,
     min_samples: int,
     rho: float,
-    grid_bounds: ArrayLike | None,
+    grid: Grid | None,
     max_cells: int | None,
+    secure: bool,
     n_jobs: int | None,
 ) -> Flow[ApproximateModel]:
-    """Return the server flow; for the parameters see `ApproximateDBSCAN`."""
-    check_n_jobs(n_jobs)
-    if grid_bounds is None:
+    """Return the server flow; for the parameters see `ApproximateDBSCAN`.
+
+    ``grid`` contains the cells within the bounds, or is None if the clients report the occupied
+    cells.
+    """
+    if grid is None:
         cells, counts = yield from _count_occupied(eps, rho, max_cells)
     else:
-        limit = DEFAULT_MAX_BLOCKS if max_cells is None else max_cells
-        grid = make_grid(eps, rho, grid_bounds)
         yield from agree_on_bounded_features(len(grid.low))
-        cells, counts = yield from count_on_grid(grid, limit, add_replies(limit))
+        limit = DEFAULT_MAX_BLOCKS if max_cells is None else max_cells
+        add_up = add_securely() if secure else add_replies(limit)
+        side = cell_side(eps, rho, len(grid.low))
+        cells, counts = yield from count_on_grid(side, grid, limit, add_up)
     labels = label_core_cells(cells, counts, rho, min_samples, n_jobs)
     model = ApproximateModel(float(eps), float(rho), cells, counts, labels)
+    yield model.core_cells
+    return model
+
+
+def private_dbscan(
+    eps: float,
+    min_samples: int,
+    rho: float,
+    grid: Grid,
+    privacy: Privacy,
+    secure: bool,
+    n_jobs: int | None,
+) -> Flow[ApproximateModel]:
+    """Return the server flow with noise on all counts; see `ApproximateDBSCAN` and `fedlib.spans`.
+
+    ``privacy`` is the loss of the one request for counts.
+    """
+    noise_scale(ONE_CELL, privacy)  # an epsilon that is too small is refused before any message
+    replies = yield from agree_on_bounded_features(len(grid.low))
+    request = CountWithNoise(cell_side(eps, rho, len(grid.low)), *grid, privacy)
+    total = yield from noisy_sum(request, ONE_CELL, count(1) if secure else None)
+    shape = tuple(grid.shape.tolist())
+    n_all = len(replies) + len(replies.declined) + len(replies.lost)
+    scale = noise_scale(
+        ONE_CELL, privacy, honest_survivors(n_all) if secure else 1, n_values=total.counts.size
+    )
+    n_near = int(ball_of_cells(shape, rho).sum())
+    margin = noise_margin(scale, privacy, n_near * len(replies), total.counts.size)
+    counts = total.counts.reshape(shape)
+    places, labels = find_spans(counts, rho, min_samples + margin, n_jobs)
+    noisy = np.rint(counts[tuple(places.T)]).astype(np.int64)
+    model = ApproximateModel(float(eps), float(rho), places + grid.low, noisy, labels, margin)
     yield model.core_cells
     return model
 
@@ -149,8 +202,8 @@ def _count_occupied(
     return sum_cells(replies)
 
 
-class ApproximateDBSCANClient(PointsClient):
-    """A client that holds points; for the parameters see `PointsClient`."""
+class ApproximateDBSCANClient(DescribedPoints):
+    """A client that holds points; for the parameters see `fedlib.federated.PointsClient`."""
 
     omissible = (CellCounts,)
     combinable = (CellCounts,)
@@ -166,13 +219,18 @@ class ApproximateDBSCANClient(PointsClient):
             )
         return CellCounts(cells, counts, self.features)
 
-    @handles(DescribeFeatures)
-    def describe_features(self, request: DescribeFeatures) -> Features:
-        return Features(self.n_features, self.features)
+    @handles(CountGrid)
+    def count_grid(self, request: CountGrid) -> GridCounts:
+        counted = count_in_grid(self.X, request)
+        if counted.n_outside:
+            raise ValueError(
+                f"{counted.n_outside} of {len(self.X)} points lie outside the agreed bounds"
+            )
+        return counted
 
-    @handles(CountBlocks)
-    def count_blocks(self, request: CountBlocks) -> BlockCounts:
-        return BlockCounts(count_blocks(self.X, request))
+    @handles(CountWithNoise)
+    def count_with_noise(self, request: CountWithNoise) -> NoisyCounts:
+        return count_with_noise(self.X, request, self.n_shares)
 
     @handles(AssignCoreCells)
     def assign_core_cells(self, request: AssignCoreCells) -> Done:
@@ -180,7 +238,7 @@ class ApproximateDBSCANClient(PointsClient):
         return Done()
 
 
-class ApproximateDBSCAN(Federated):
+class ApproximateDBSCAN(CellClusters, PrivateFederated):
     """DBSCAN from counts per cell alone, exact up to a factor of ``1 + rho`` in the radius.
 
     The clients hold different rows of the same features. They send counts and no positions.
@@ -202,9 +260,23 @@ class ApproximateDBSCAN(Federated):
         a point outside leaves the run. The result is the same as without bounds.
     max_cells : int, default=None
         The maximum number of cells that one client may report, at least 1. Without bounds, a client
-        that reports more leaves the run, and None means no limit. With bounds, a grid with more
-        cells is refined where there are points, in several exchanges; the run ends with
-        `fedlib.bounded_grid.TooManyBlocks` if too many cells are occupied, and None means 2**22.
+        that reports more leaves the run, and None means no limit. With bounds, it is at most 2**24,
+        and None means 2**22. A grid with more cells is refined where there are points, in several
+        exchanges: first the clients count in larger blocks of cells, and then in the parts of the
+        blocks that contain points of any client. The run ends with
+        `fedlib.bounded_cells.TooManyBlocks` if too many cells are occupied.
+    secure : bool, default=False
+        Whether the server sees only the sums of the clients' counts; see `fedlib.secure`. It needs
+        `grid_bounds`. The result is the same. If the grid is refined, the server sees the sums for
+        larger blocks, too, which follow from those for the cells, and the clients learn which
+        larger blocks contain points of any of them. If a client is lost between two of these sums,
+        they differ by its counts: then ``max_cells`` should allow a single sum.
+    epsilon, delta : float, default=None and 0.0
+        With an epsilon, the run is (epsilon, delta)-differentially private for each row, added or
+        removed; see `fedlib.privacy`. It needs `grid_bounds`, which must not depend on the data,
+        with at most `max_cells` cells. All counts have noise, also those of empty cells, and rows
+        outside of the bounds are not counted. The result is spans, see the notes. With
+        ``secure=True``, which needs ``delta > 0``, the noise is shared among the clients.
     n_jobs : int, default=None
         The number of threads of the server, at least 1, or -1 for one per core; None means 1. The
         result does not depend on it.
@@ -215,12 +287,18 @@ class ApproximateDBSCAN(Federated):
         The result of the protocol; all other attributes except the labels and the ledger derive
         from it.
     cells_ : array (n_cells, n_features) of int64
-        The occupied cells of all clients, sorted lexicographically.
+        The occupied cells of all clients, sorted lexicographically. With an epsilon, the core
+        cells.
     cell_counts_ : array (n_cells,) of int64
-        The number of points in each cell.
+        The number of points in each cell, with the noise if there is an epsilon.
     cell_labels_ : array (n_cells,) of int64
         The cluster of each core cell, and -1 for the other cells. Clusters are numbered by their
         first core cell.
+    spans_ : list of array (n, n_features) of int64
+        The core cells of each cluster.
+    noise_margin_ : float
+        With an epsilon, what the noise of all counts near a cell exceeds with a probability of at
+        most 5 % for all cells together, else 0. It is added to `min_samples`.
     labels_ : list of array of int64
         The cluster of each client's points; -1 for noise. Only if the parts were given to `fit`.
     ledger_ : Ledger
@@ -257,6 +335,14 @@ class ApproximateDBSCAN(Federated):
     ``(1 / rho) ** n_features`` until nearly every point has a cell of its own: with many features,
     a small rho discloses nearly as much as the points rounded to the side of a cell.
 
+    With an epsilon, the core cells of each cluster are a *span*: they say where the cluster is, and
+    may be empty. The guarantee is weaker (proof: `fedlib.spans`). With the margin t of the noise
+    and a probability of 95 %, the core points of a cluster of DBSCAN(eps, min_samples + 2 t) are in
+    one span, and the points of a span are core points of one cluster of DBSCAN(3 eps (1 + rho),
+    min_samples). The margin grows with the square root of the number of near cells, so it is
+    smallest for ``rho=1``. It does not grow with the number of points: choose ``min_samples`` well
+    above it.
+
     False counts cannot be detected: a client that reports a chain of core cells joins the clusters
     of other clients.
 
@@ -286,6 +372,9 @@ class ApproximateDBSCAN(Federated):
         "rho": [Interval(Real, MIN_RHO, 1, closed="both")],
         "grid_bounds": ["array-like", None],
         "max_cells": [Interval(Integral, 1, None, closed="left"), None],
+        "secure": ["boolean"],
+        "epsilon": [Interval(Real, 0, np.inf, closed="neither"), None],
+        "delta": [Interval(Real, 0, 1, closed="left")],
         "n_jobs": [Integral, None],
     }
 
@@ -297,6 +386,9 @@ class ApproximateDBSCAN(Federated):
         *,
         grid_bounds: ArrayLike | None = None,
         max_cells: int | None = None,
+        secure: bool = False,
+        epsilon: float | None = None,
+        delta: float = 0.0,
         n_jobs: int | None = None,
     ):
         self.eps = eps
@@ -304,36 +396,38 @@ class ApproximateDBSCAN(Federated):
         self.rho = rho
         self.grid_bounds = grid_bounds
         self.max_cells = max_cells
+        self.secure = secure
+        self.epsilon = epsilon
+        self.delta = delta
         self.n_jobs = n_jobs
 
     def _flow(self) -> Flow[ApproximateModel]:
-        return approximate_dbscan(**self.get_params())
+        check_n_jobs(self.n_jobs)
+        parameters = self.get_params()
+        bounds, max_cells = parameters.pop("grid_bounds"), parameters.pop("max_cells")
+        epsilon = parameters.pop("epsilon")
+        del parameters["delta"]
+        privacy = None if epsilon is None else self._privacy(1)
+        if bounds is None:
+            if self.secure or privacy is not None:
+                raise ValueError("secure=True and epsilon need grid_bounds, got None")
+            return approximate_dbscan(**parameters, grid=None, max_cells=max_cells)
+        if max_cells is not None and max_cells > MAX_GRID:
+            raise ValueError(
+                f"max_cells must be at most {MAX_GRID} with grid_bounds, got {max_cells}"
+            )
+        limits = check_bounds(bounds)
+        side = cell_side(self.eps, self.rho, limits.shape[1])
+        if privacy is not None:
+            grid = bounded_grid(limits, side, max_cells or DEFAULT_MAX_BLOCKS, MAX_CELL)
+            return private_dbscan(**parameters, grid=grid, privacy=privacy)
+        grid = bounded_grid(limits, side, MAX_KEY - 1, MAX_CELL)
+        return approximate_dbscan(**parameters, grid=grid, max_cells=max_cells)
 
     def _set_model(self, model: ApproximateModel) -> None:
         super()._set_model(model)
-        self.cells_ = model.cells
-        self.cell_counts_ = model.counts
-        self.cell_labels_ = model.labels
-        self.n_features_in_ = model.cells.shape[1]
-
-    def predict(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Return the cluster of new points by the rule that labelled the clients' points.
-
-        Parameters
-        ----------
-        X : array-like (n_points, n_features)
-            Finite numbers; at least one row.
-
-        Returns
-        -------
-        array (n_points,) of int64
-            The cluster of each point; -1 for a point that belongs to none.
-
-        Raises
-        ------
-        ValueError
-            When the points are not finite, do not have the number of features of `fit`, or lie too
-            far out for the grid.
-        """
-        check_is_fitted(self, "model_")
-        return self.model_.place(check_points(X))
+        self.noise_margin_ = model.margin
+        core = model.core_cells
+        sizes = np.bincount(core.labels)
+        in_spans = core.cells[np.argsort(core.labels, kind="stable")]
+        self.spans_ = np.split(in_spans, np.cumsum(sizes)[:-1]) if len(sizes) else []

@@ -21,17 +21,22 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from fedlib.agreement import agree_on_features, exclude, settle
 from fedlib.bounded_cells import (
+    MAX_POINTS,
+    ONE_CELL,
     CountGrid,
+    CountWithNoise,
     Grid,
     GridCounts,
+    NoisyCounts,
     bounded_grid,
     count_in_grid,
+    count_with_noise,
     occupied_cells,
 )
+from fedlib.cell_clusters import CellClusters
 from fedlib.cells import (
     add_counts,
     count_cells,
@@ -41,11 +46,13 @@ from fedlib.cells import (
 )
 from fedlib.kernels.grid import MAX_CELL
 from fedlib.messages import Array, Done, FeatureNames, Labels, Message, MessageError
+from fedlib.privacy import Privacy, PrivateFederated, noise_scale, noisy_sum
 from fedlib.protocol import Flow, Replies, handles
-from fedlib.secure.estimator import SecureFederated
 from fedlib.secure.flow import secure_sum
-from fedlib.secure.points import SummablePoints, agree_on_bounded_features
-from fedlib.validation import Interval, StrOptions, check_points
+from fedlib.secure.identities import honest_survivors
+from fedlib.secure.points import DescribedPoints, agree_on_bounded_features
+from fedlib.spans import noise_margin
+from fedlib.validation import Interval, StrOptions
 
 __all__ = [
     "AssignCells",
@@ -58,6 +65,7 @@ __all__ = [
     "horizontal_dbscan",
     "label_cells",
     "place_points",
+    "private_horizontal_dbscan",
     "secure_horizontal_dbscan",
     "sum_cells",
 ]
@@ -67,7 +75,6 @@ Assign = Literal["point", "cell"]
 Adjacency = Literal["faces", "full"]
 CellSize = Annotated[float, msgspec.Meta(gt=0)]
 MAX_NARROW, MIN_WIDE = 2, 100  # values within one cell's length lie in at most two cells
-MAX_POINTS = 2**40  # of one client; the sum over any number of clients fits an int64
 
 
 class CellCounts(Message):
@@ -197,34 +204,56 @@ def horizontal_dbscan(
     random_state: Any,
 ) -> Flow[GridModel]:
     """Return the server flow; for the parameters see `HorizontalDBSCAN`."""
+    rules = float(cell_size), min_samples, border, assign, adjacency, random_state
     replies = yield CountCells(float(cell_size))
     replies = yield from settle(replies, agree_on_features)
     replies = yield from exclude(replies, with_too_many_cells(replies, max_cells))
     cells, counts = sum_cells(replies)
-    _warn_of_scales(cells, next((r.features for r in replies.values() if r.features), ()))
-    labels = label_cells(cells, counts, min_samples, border, adjacency, random_state)
-    model = GridModel(float(cell_size), cells, counts, labels, assign, adjacency)
-    yield model.clusters
-    return model
+    return (yield from _cluster_cells(cells, counts, replies, *rules))
 
 
-def secure_horizontal_dbscan(
+def secure_horizontal_dbscan(grid: Grid, **parameters: Any) -> Flow[GridModel]:
+    """Return the server flow with secure sums of the counts in all cells of a bounded grid."""
+    replies = yield from agree_on_bounded_features(len(grid.low))
+    total, _ = yield from secure_sum(CountGrid(parameters["cell_size"], *grid), count(1))
+    return (yield from _cluster_cells(*occupied_cells(grid, total), replies, **parameters))
+
+
+def private_horizontal_dbscan(
+    grid: Grid, privacy: Privacy, secure: bool, **parameters: Any
+) -> Flow[GridModel]:
+    """Return the server flow with noise on the counts in all cells of a bounded grid.
+
+    A cell counts as occupied if its noisy count is so large that the noise alone would reach it in
+    no cell, with a probability of 95 %.
+    """
+    noise_scale(ONE_CELL, privacy)  # an epsilon that is too small is refused before any message
+    replies = yield from agree_on_bounded_features(len(grid.low))
+    request = CountWithNoise(parameters["cell_size"], *grid, privacy)
+    total = yield from noisy_sum(request, ONE_CELL, count(1) if secure else None)
+    n_clients = len(replies) + len(replies.declined) + len(replies.lost)
+    scale = noise_scale(ONE_CELL, privacy, honest_survivors(n_clients) if secure else 1)
+    least = noise_margin(scale, privacy, n_clients, len(total.counts))
+    counts = np.clip(np.where(total.counts >= least, np.rint(total.counts), 0), 0, 2**50)
+    cells = occupied_cells(grid, GridCounts(counts.astype(np.int64), 0))
+    return (yield from _cluster_cells(*cells, replies, **parameters))
+
+
+def _cluster_cells(
+    cells: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    replies: Replies,
     cell_size: float,
     min_samples: int,
     border: str,
     assign: Assign,
     adjacency: Adjacency,
-    grid: Grid,
     random_state: Any,
 ) -> Flow[GridModel]:
-    """Return the server flow with secure sums of the counts in all cells of a bounded grid."""
-    low, shape = grid
-    replies = yield from agree_on_bounded_features(len(low))
-    total, _ = yield from secure_sum(CountGrid(float(cell_size), low, shape), count(1))
-    cells, counts = occupied_cells(grid, total)
+    """Cluster the occupied cells, and let the clients label their points."""
     _warn_of_scales(cells, next((r.features for r in replies.values() if r.features), ()))
     labels = label_cells(cells, counts, min_samples, border, adjacency, random_state)
-    model = GridModel(float(cell_size), cells, counts, labels, assign, adjacency)
+    model = GridModel(cell_size, cells, counts, labels, assign, adjacency)
     yield model.clusters
     return model
 
@@ -256,7 +285,7 @@ def _warn_of_scales(cells: NDArray[np.int64], features: Sequence[str]) -> None:
         )
 
 
-class HorizontalDBSCANClient(SummablePoints):
+class HorizontalDBSCANClient(DescribedPoints):
     """A client that holds points; for the parameters see `fedlib.federated.PointsClient`."""
 
     omissible = (CellCounts,)
@@ -270,13 +299,17 @@ class HorizontalDBSCANClient(SummablePoints):
     def count_grid(self, request: CountGrid) -> GridCounts:
         return count_in_grid(self.X, request)
 
+    @handles(CountWithNoise)
+    def count_with_noise(self, request: CountWithNoise) -> NoisyCounts:
+        return count_with_noise(self.X, request, self.n_shares)
+
     @handles(AssignCells)
     def assign_cells(self, request: AssignCells) -> Done:
         self.state = Labels(request.place(self.X))
         return Done()
 
 
-class HorizontalDBSCAN(SecureFederated):
+class HorizontalDBSCAN(CellClusters, PrivateFederated):
     """DBSCAN on a grid, over clients that hold different rows of the same features.
 
     Parameters
@@ -314,8 +347,14 @@ class HorizontalDBSCAN(SecureFederated):
         Whether the server sees only the sums of the clients' counts; see `fedlib.secure`. It needs
         `grid_bounds`. If all points lie within them, the result is the same.
     grid_bounds : array-like (2, n_features), default=None
-        For ``secure=True``: the smallest and the largest coordinates. The grid between them has at
-        most 2**24 cells. A client sends 8 bytes per cell, occupied or not.
+        For ``secure=True`` and `epsilon`: the smallest and the largest coordinates. The grid
+        between them has at most 2**24 cells. A client sends 8 bytes per cell, occupied or not.
+    epsilon, delta : float, default=None and 0.0
+        With an epsilon, the run is (epsilon, delta)-differentially private for each row, added or
+        removed; see `fedlib.privacy`. It needs `grid_bounds`, which must not depend on the data.
+        All counts have noise, also those of empty cells. Cells count as empty up to a threshold
+        that the noise exceeds nowhere with a probability of 95 %. Rows outside of the bounds are
+        not counted.
 
     Attributes
     ----------
@@ -387,6 +426,8 @@ class HorizontalDBSCAN(SecureFederated):
         "random_state": ["random_state"],
         "secure": ["boolean"],
         "grid_bounds": ["array-like", None],
+        "epsilon": [Interval(Real, 0, np.inf, closed="neither"), None],
+        "delta": [Interval(Real, 0, 1, closed="left")],
     }
 
     def __init__(
@@ -401,6 +442,8 @@ class HorizontalDBSCAN(SecureFederated):
         random_state: Any = None,
         secure: bool = False,
         grid_bounds: ArrayLike | None = None,
+        epsilon: float | None = None,
+        delta: float = 0.0,
     ):
         self.cell_size = cell_size
         self.min_samples = min_samples
@@ -411,46 +454,26 @@ class HorizontalDBSCAN(SecureFederated):
         self.random_state = random_state
         self.secure = secure
         self.grid_bounds = grid_bounds
+        self.epsilon = epsilon
+        self.delta = delta
 
     def _flow(self) -> Flow[GridModel]:
-        parameters = self.get_params()
-        secure, bounds = parameters.pop("secure"), parameters.pop("grid_bounds")
-        if secure != (bounds is not None):
-            raise ValueError(f"secure=True needs grid_bounds, and only it; got secure={secure}")
-        if not secure:
-            return horizontal_dbscan(**parameters)
-        del parameters["max_cells"]  # the bounds limit the number of cells
-        grid = bounded_grid(bounds, float(self.cell_size))
-        return secure_horizontal_dbscan(**parameters, grid=grid)
-
-    def _set_model(self, model: GridModel) -> None:
-        super()._set_model(model)
-        self.cells_ = model.cells
-        self.cell_counts_ = model.counts
-        self.cell_labels_ = model.labels
-        self.n_features_in_ = model.n_features
-
-    def predict(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Return the cluster of new points by the rule that labelled the clients' points.
-
-        Parameters
-        ----------
-        X : array-like (n_points, n_features)
-            Finite numbers; at least one row.
-
-        Returns
-        -------
-        array (n_points,) of int64
-            The cluster of each point; -1 for a point that belongs to none.
-
-        Raises
-        ------
-        ValueError
-            When the points are not finite, do not have the number of features of `fit`, or lie too
-            far out for the grid.
-        """
-        check_is_fitted(self, "model_")
-        return self.model_.place(check_points(X))
+        names = ("min_samples", "border", "assign", "adjacency", "random_state")
+        parameters = {name: getattr(self, name) for name in names}
+        parameters["cell_size"] = float(self.cell_size)
+        privacy = None if self.epsilon is None else self._privacy(1)
+        bounded = self.secure or privacy is not None
+        if bounded != (self.grid_bounds is not None):
+            raise ValueError(
+                "secure=True and epsilon need grid_bounds, and only they; got"
+                f" secure={self.secure}, epsilon={self.epsilon}"
+            )
+        if self.grid_bounds is None:
+            return horizontal_dbscan(max_cells=self.max_cells, **parameters)
+        grid = bounded_grid(self.grid_bounds, parameters["cell_size"])  # limits the cells
+        if privacy is None:
+            return secure_horizontal_dbscan(grid, **parameters)
+        return private_horizontal_dbscan(grid, privacy, bool(self.secure), **parameters)
 
 
 def sum_cells(

@@ -58,6 +58,8 @@ class Ledger:
     def record(self, step: int, sender: str, receiver: str, message: Message, size: int) -> None:
         """Record one message of ``size`` bytes."""
         discloses = message.discloses
+        if (privacy := getattr(message, "privacy", None)) is not None:  # of a request
+            discloses += f"; the reply has {privacy}"
         if isinstance(message, Failure):
             discloses += f" ({message.error})"
         if isinstance(message, Declined) and message.rule:

@@ -165,6 +165,10 @@ class Client:
         The replies from which groups of few rows may be left out; see `fedlib.policy`.
     combinable : tuple of message classes
         The replies that a transport may combine, because the server only needs their sum.
+    open_requests : tuple of message classes
+        The requests for data whose replies describe no rows, such as the names of the features.
+    n_shares : int
+        How many clients add noise to a sum for certain; more than 1 only within secure sums.
     """
 
     X: Any
@@ -174,6 +178,8 @@ class Client:
     n_clients: int | None = None
     omissible: tuple[type[Message], ...] = ()
     combinable: ClassVar[tuple[type[Message], ...]] = ()
+    open_requests: tuple[type[Message], ...] = ()
+    n_shares = 1
     state: Any = None
     handlers: ClassVar[dict[type[Message], str]] = {}
 

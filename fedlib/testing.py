@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from unittest import mock
 
 from fedlib.ledger import Ledger
 from fedlib.messages import Message, decode, encode
 from fedlib.protocol import Client, serve
 
-__all__ = ["Exchange", "Recorder"]
+__all__ = ["Exchange", "Recorder", "seeded_noise"]
 
 Tamper = Callable[[bytes, bytes], bytes | None]
 
@@ -45,6 +50,45 @@ class Exchange:
     def replies(self) -> dict[str, Message]:
         """The replies, decoded. Raises `MessageError` if one was replaced by invalid bytes."""
         return {name: decode(data) for name, data in self.reply_bytes.items()}
+
+
+@contextmanager
+def seeded_noise(seed: int) -> Iterator[None]:
+    """Make the noise of clients in this process follow from a seed; it protects nothing then.
+
+    The key of a reply's noise is a digest of the seed, of the reply without noise, and of how many
+    equal ones came before it. So the noise of a run does not depend on the order in which threads
+    of clients draw it, and is the same on every transport within this process.
+
+    Parameters
+    ----------
+    seed : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedlib.privacy import Privacy, Sensitivity, add_noise
+    >>> with seeded_noise(0):
+    ...     first = add_noise(np.zeros(3), Sensitivity(1.0, 1.0, 1), Privacy(rho=0.1))
+    >>> with seeded_noise(0):
+    ...     second = add_noise(np.zeros(3), Sensitivity(1.0, 1.0, 1), Privacy(rho=0.1))
+    >>> bool((first == second).all())
+    True
+    """
+    from fedlib.privacy import noise
+
+    drawn: Counter[bytes] = Counter()
+    lock = threading.Lock()
+
+    def key(values: bytes) -> bytes:
+        digest = hashlib.sha256(values).digest()
+        with lock:
+            drawn[digest] += 1
+            place = drawn[digest]
+        return hashlib.sha256(f"{seed} {place} ".encode() + digest).digest()
+
+    with mock.patch.object(noise, "new_key", key):
+        yield
 
 
 class Recorder:

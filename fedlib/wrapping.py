@@ -1,15 +1,99 @@
-"""The base class of clients that prepare their data and then hand it to a protocol's client."""
+"""Clients around the client of a protocol.
+
+A `Wrapper` passes requests on; its state contains that of the client it wraps. A `WrappingClient`
+first prepares its data and then hands it to a protocol's client.
+"""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
+import msgspec
 from numpy.typing import NDArray
 
 from fedlib.messages import Message, decode, encode
 from fedlib.protocol import Client, LostState
 
-__all__ = ["WrappingClient"]
+__all__ = ["WrappedState", "Wrapper", "WrappingClient", "decode_state", "encode_state"]
+
+
+def encode_state(client: Client) -> bytes:
+    """Return the encoded state of a client; empty if it has none."""
+    return b"" if client.state is None else encode(client.state)
+
+
+def decode_state(state: bytes) -> Any:
+    """Return what `encode_state` has encoded, a message or None."""
+    return decode(state) if state else None
+
+
+class WrappedState(Message):
+    """Base class of the states of a `Wrapper`.
+
+    Attributes
+    ----------
+    inner : bytes
+        The state of the protocol's client, encoded; empty if it has none.
+    """
+
+    discloses = "nothing: it stays with the client"
+    inner: bytes = b""
+
+    @property
+    def labels(self) -> Any:
+        """The labels in the state of the protocol's client.
+
+        Raises
+        ------
+        AttributeError
+            When it has none.
+        """
+        return decode_state(self.inner).labels
+
+
+State = TypeVar("State", bound=WrappedState)
+
+
+class Wrapper(Client, Generic[State]):
+    """Base class of clients around the client of a protocol.
+
+    Parameters
+    ----------
+    client : Client
+        The protocol's client.
+
+    Attributes
+    ----------
+    state_class : type
+        The class of the states.
+    """
+
+    state_class: type[State]
+
+    def __init__(self, client: Client):
+        self.inner = client
+        self.X, self.features, self.passive = client.X, client.features, client.passive
+        self._state = self.state_class()
+
+    @property
+    def state(self) -> State:
+        """The state of this client, which contains that of the protocol's client."""
+        return msgspec.structs.replace(self._state, inner=encode_state(self.inner))
+
+    @state.setter
+    def state(self, state: Message | None) -> None:
+        state = self.state_class() if state is None else state
+        if not isinstance(state, self.state_class):
+            raise LostState(
+                f"{type(self).__name__} has no {self.state_class.__name__} but a"
+                f" {type(state).__name__}"
+            )
+        self._state = state
+        self.inner.state = decode_state(state.inner)
+
+    def _keep(self, **changes: Any) -> None:
+        """Change fields of the state."""
+        self._state = msgspec.structs.replace(self._state, **changes)
 
 
 class WrappingClient(Client):
@@ -56,8 +140,7 @@ class WrappingClient(Client):
 
     def _inner_state(self) -> bytes:
         """Return the encoded state of the wrapped client; empty if it has none."""
-        state: Any = self._prepared().state
-        return b"" if state is None else encode(state)
+        return encode_state(self._prepared())
 
     def _restore_inner(self, state: bytes) -> None:
         """Give the wrapped client a state that `_inner_state` has returned."""

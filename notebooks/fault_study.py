@@ -39,6 +39,7 @@ from fedlib.files import Table
 from fedlib.ledger import SERVER
 from fedlib.messages import Failure, Labels, Message, encode
 from fedlib.protocol import Client, TooFewClients, serve
+from fedlib.secure import SecureClient, simulated_identities
 from fedlib.site import make_client as make_site
 from fedlib.transports.http.limits import Limits
 from fedlib.transports.http.sessions import RefusedCall, Reply, Sessions
@@ -93,6 +94,16 @@ PROTOCOLS = {
         **TREES, **PACKED, max_cat_to_onehot=TEXTS
     ),
     "FederatedXGBRegressor": FederatedXGBRegressor(**TREES, max_bin=4),
+    "HorizontalDBSCAN, secure": HorizontalDBSCAN(
+        0.5, 3, secure=True, grid_bounds=[[-3.0, -3.0], [7.0, 7.0]]
+    ),
+    "FederatedXGBRegressor, secure": FederatedXGBRegressor(
+        n_trees=1,
+        max_depth=1,
+        max_bin=4,
+        secure=True,
+        feature_bounds=[[-3.0, -3.0], [7.0, 7.0]],
+    ),
     "AlignedRows": AlignedRows(VerticalDBSCAN(**DENSITY)),
     "FederatedPipeline": FederatedPipeline(FederatedKMeans(2, random_state=0), scale="standard"),
     "FederatedSummary": FederatedSummary(quantiles=[0.5], rank_error=0.5, n_bins=2),
@@ -103,6 +114,7 @@ PROTOCOLS = {
     "FederatedEvaluation": FederatedEvaluation(n_bins=4, n_groups=2),
 }
 NEED_ALL = ("AlignedRows", "VerticalDBSCAN")  # each client holds other features
+SECURE = tuple(name for name, one in PROTOCOLS.items() if getattr(one, "secure", False))
 
 
 def make_parts(seed: int = 0) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -221,6 +233,9 @@ class Run:
 def fit(estimator, parts, min_clients: int, *fault) -> Run:
     """Fit an estimator while one client suffers a fault; see `FaultyTransport`."""
     clients = {name: make_client(estimator, *part) for name, part in parts.items()}
+    if getattr(estimator, "secure", False):
+        identities = simulated_identities(list(clients))
+        clients = {name: SecureClient(one, identities[name]) for name, one in clients.items()}
     transport = FaultyTransport(clients, *fault)
     fitted, error = clone(estimator), None
     try:

@@ -76,6 +76,7 @@ FRAMEWORKS = {
     "distributed": "fedlib.transports.dask",
     "cryptography": "fedlib.secure",
     "Crypto": "fedlib.secure",
+    "opendp": "fedlib.privacy",
 }
 
 each_module = pytest.mark.parametrize("module", MODULES)

@@ -15,6 +15,7 @@ from fedlib import (
     DBDC,
     PPDBDC,
     SDBDC,
+    ApproximateDBSCAN,
     FederatedGaussianMixture,
     FederatedKMeans,
     FederatedXGBClassifier,
@@ -23,6 +24,7 @@ from fedlib import (
     HorizontalDBSCAN,
 )
 from fedlib.agreement import Disagreement
+from fedlib.boosting.client import RegressionClient
 from fedlib.federated import protocols
 from fedlib.messages import Declined, encode
 from fedlib.testing import Recorder
@@ -37,6 +39,7 @@ CLASSES = np.repeat(["ill", "well"], 30)
 DENSITY = {"eps": 0.8, "min_samples": 5}
 ESTIMATORS = {
     "horizontal-dbscan": HorizontalDBSCAN(0.5, 3, max_cells=1000),
+    "approximate-dbscan": ApproximateDBSCAN(**DENSITY, rho=0.5, max_cells=1000),
     "dbdc": DBDC(**DENSITY),
     "dbdc, centroids": DBDC(**DENSITY, local_model="kmeans"),
     "sdbdc": SDBDC(**DENSITY),
@@ -117,6 +120,21 @@ LIES = {
         )
     ),
     ("horizontal-dbscan", "too many cells"): fields_of(
+        (
+            "CellCounts",
+            lambda r: {
+                "cells": np.stack([np.arange(1001), np.zeros(1001, int)], axis=1),
+                "counts": np.ones(1001, np.int64),
+            },
+        )
+    ),
+    ("approximate-dbscan", "one cell many times"): fields_of(
+        (
+            "CellCounts",
+            lambda r: {"cells": np.zeros((99, 2), np.int64), "counts": np.full(99, 2**30)},
+        )
+    ),
+    ("approximate-dbscan", "too many cells"): fields_of(
         (
             "CellCounts",
             lambda r: {
@@ -299,6 +317,51 @@ def test_the_liar_leaves(name, kind):
     assert result.ledger_.lost["liar"].startswith("InvalidReply at ")
     if not result.ledger_.lost["liar"].startswith(KEEPS_ITS_SHARE):
         assert_same_result(result, fit(estimator, ["A", "B"]))
+
+
+CATEGORY_LIES = {
+    "categories that are not sorted": fields_of(
+        ("LevelCounts", lambda r: {"categories": r["categories"][::-1]})
+    ),
+    "a category many times": fields_of(
+        ("LevelCounts", lambda r: {"categories": [r["categories"][0]] * len(r["categories"])})
+    ),
+    "more rows than declared": fields_of(
+        ("LevelCounts", lambda r: {"counts": array(r["counts"]) + 100})
+    ),
+    "numbers instead of text": fields_of(("TargetDescription", lambda r: {"kinds": b""})),
+    "features of different rows": fields_of(
+        ("Histograms", lambda r: {"sums": shifted(array(r["sums"]))})
+    ),
+}
+
+
+@pytest.mark.liars
+@pytest.mark.parametrize("kind", CATEGORY_LIES)
+def test_a_liar_with_categories_leaves(kind):
+    def tables(names):
+        for name in names:
+            towns = np.where(POINTS[name][:, 0] > 3, "north", "south")
+            yield name, pd.DataFrame(POINTS[name], columns=["x", "y"]).assign(town=towns)
+
+    def fit_with(names, lie=None):
+        def tamper(request, reply):
+            fields = msgspec.msgpack.decode(reply)
+            changed = {key: packed(value) for key, value in lie(fields["type"], fields).items()}
+            return msgspec.msgpack.encode(fields | changed)
+
+        clients = {
+            name: RegressionClient((table, POINTS[name][:, 0])) for name, table in tables(names)
+        }
+        recorder = Recorder(clients, {"liar": tamper} if lie else {})
+        return FederatedXGBRegressor(2, max_depth=2).fit(recorder, min_clients=2)
+
+    result = fit_with(["A", "liar", "B"], CATEGORY_LIES[kind])
+    assert result.ledger_.lost["liar"].startswith("InvalidReply at ")
+    if not result.ledger_.lost["liar"].startswith(KEEPS_ITS_SHARE):
+        (_, table), honest = next(tables(["A"])), fit_with(["A", "B"])
+        assert result.model_.levels == honest.model_.levels
+        assert np.isfinite(result.predict(table)).all()
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

@@ -384,8 +384,9 @@ def test_the_replies_that_a_minimum_count_always_declines():
     # The client knows how many values a column has, and how many rows a cluster.
     columns = {"ValueMoments", "Extremes", "ClusterDistances"}
     single_rows = {"NeighbourBlock", "Pseudonyms", "LocalModel", "WeightedRepresentatives"}
-    single_rows |= {"RowScores", "TargetDescription"}
+    single_rows |= {"RowScores", "TargetDescription", "TargetSums", "LabelMagnitudes"}
     sums = {"SplitProposals", "CandidateSums", "LeafSums", "Histograms", "PackedHistograms"}
+    sums |= {"SummableHistograms"}
     unknown = {reply.__name__ for reply in replies if reply.row_counts is None} - {"Done"}
     assert unknown == mixtures | columns | single_rows | sums
 

@@ -49,6 +49,7 @@ from fedlib.protocol import TooFewClients
 from fedlib.representatives.ppdbdc import PPDBDCClient
 from fedlib.scores.clustering import ClusteringScoreClient
 from fedlib.scores.evaluation import EvaluationClient
+from fedlib.secure import ImpossibleSum, SecureClient, simulated_identities
 from fedlib.testing import Recorder
 from fedlib.vertical_dbscan import VerticalDBSCANClient
 
@@ -81,6 +82,9 @@ ESTIMATORS = {
     "approximate-dbscan": ApproximateDBSCAN(**DENSITY, rho=0.5, max_cells=1000),
     "approximate-dbscan, bounds": ApproximateDBSCAN(
         **DENSITY, rho=1.0, grid_bounds=[[-4.0, -4.0], [8.0, 8.0]]
+    ),
+    "approximate-dbscan, noise": ApproximateDBSCAN(
+        **DENSITY, rho=1.0, grid_bounds=[[-4.0, -4.0], [8.0, 8.0]], epsilon=9.0
     ),
     "vertical-dbscan": VerticalDBSCAN(**DENSITY),
     "aligned, vertical-dbscan": AlignedRows(VerticalDBSCAN(**DENSITY)),
@@ -143,6 +147,37 @@ ESTIMATORS = {
         max_categories=9,
     ),
     "xgb-regressor, categories": FederatedXGBRegressor(**TREES, max_bin=8, max_cat_to_onehot=2),
+    "secure kmeans": FederatedKMeans(
+        2, method="lloyd", init=[[0.0, 0.0], [4.0, 4.0]], max_iter=4, secure=True
+    ),
+    "secure mixture": FederatedGaussianMixture(
+        2,
+        method="em",
+        weights_init=[0.5, 0.5],
+        means_init=[[0.0, 0.0], [4.0, 4.0]],
+        precisions_init=[np.eye(2), np.eye(2)],
+        max_rounds=3,
+        tol=0,
+        secure=True,
+    ),
+    "secure horizontal-dbscan": HorizontalDBSCAN(
+        0.5, 3, secure=True, grid_bounds=[[-4.0, -4.0], [8.0, 8.0]]
+    ),
+    "secure approximate-dbscan": ApproximateDBSCAN(
+        **DENSITY, rho=1.0, secure=True, grid_bounds=[[-4.0, -4.0], [8.0, 8.0]]
+    ),
+    "secure summary": FederatedSummary(quantiles=(), n_bins=3, bounds={"x": (-4, 8)}, secure=True),
+    "secure xgboost": FederatedXGBClassifier(
+        **TREES,
+        method="histogram",
+        max_bin=8,
+        secure=True,
+        classes=["ill", "well"],
+        feature_bounds=[[-4.0, -4.0], [8.0, 8.0]],
+    ),
+    "secure xgb-regressor": FederatedXGBRegressor(
+        **TREES, max_bin=8, secure=True, feature_bounds=[[-4.0, -4.0], [8.0, 8.0]]
+    ),
     "clustering score": FederatedClusteringScore(),
     "evaluation": FederatedEvaluation(n_bins=9, n_groups=3),
 }
@@ -322,20 +357,24 @@ def check(name, data):
     """Fit with random replies of the liars; the honest clients stay to the end."""
     estimator = clone(ESTIMATORS[name])
     needs_all = name.endswith("vertical-dbscan")
-    liars = ["liar", "other liar"][: data.draw(st.integers(1, 2))]
+    is_secure = getattr(estimator, "secure", False)
+    liars = ["liar", "other liar"][: 1 if is_secure else data.draw(st.integers(1, 2))]
     names = [*liars[:1], *HONEST, *liars[1:]]
+    clients = {client: make_client(estimator, client) for client in names}
+    if is_secure:
+        identities = simulated_identities(names)
+        clients = {client: SecureClient(one, identities[client]) for client, one in clients.items()}
 
     def tamper(request, reply):
         return random_reply(data.draw, reply)
 
-    transport = Recorder(
-        {client: make_client(estimator, client) for client in names},
-        dict.fromkeys(liars, tamper),
-    )
+    transport = Recorder(clients, dict.fromkeys(liars, tamper))
     try:
         estimator.fit(transport, min_clients=None if needs_all else len(HONEST))
     except (TooFewClients, Disagreement):
         assert needs_all
+    except ImpossibleSum:  # nobody knows which client is wrong
+        assert is_secure
     except ValueError as error:
         known = ("every client is needed, but these are passive", "no row is at all clients")
         if not needs_all or not str(error).startswith(known):
@@ -358,7 +397,8 @@ def run_examples(name, **options):
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_a_few_random_replies(name):
-    run_examples(name, max_examples=3, derandomize=True)
+    n_examples = 1 if name.startswith("secure") else 3
+    run_examples(name, max_examples=n_examples, derandomize=True)
 
 
 def test_a_request_that_knows_the_shapes_bounds_its_reply_tightly():

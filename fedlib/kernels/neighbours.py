@@ -66,15 +66,14 @@ def _are_neighbours(X, i, j, eps):
 
 
 @kernel
-def sweep_neighbours(values, order, eps, first, bits):
-    """Fill a block for one feature, given its sorted ``values`` (n,) and their ``order`` (n,).
+def find_windows(values, order, eps):
+    """Return the first place and the stop of each row's neighbours in ``order``, as rows (n, 2).
 
-    The neighbours of a row are a window of the sorted values, and both ends of the window only
-    move forward. All of them are set and the earlier ones cleared afterwards, because comparing
-    each with the row would take longer.
+    ``values`` (n,) are those of one feature, sorted, and ``order`` (n,) are their rows. The
+    neighbours of a row are a window of them, and both ends of the window only move forward.
     """
     n = values.size
-    stop = first + bits.shape[0]
+    windows = np.empty((n, 2), np.int64)
     low = 0
     high = 0
     for rank in range(n):
@@ -82,11 +81,22 @@ def sweep_neighbours(values, order, eps, first, bits):
             low += 1
         while high < n and np.sqrt((values[high] - values[rank]) ** 2) < eps:
             high += 1
-        i = order[rank]
-        if first <= i < stop:
-            for place in range(low, high):
-                _set(bits, i - first, order[place])
-            _clear_up_to(bits, i - first, i)
+        windows[order[rank], 0] = low
+        windows[order[rank], 1] = high
+    return windows
+
+
+@kernel
+def sweep_neighbours(order, windows, first, bits):
+    """Fill a block for one feature, given the sorted rows and the window of each (`find_windows`).
+
+    All rows of a window are set and the earlier ones cleared afterwards, because comparing each
+    with the row would take longer.
+    """
+    for row in range(bits.shape[0]):
+        for place in range(windows[first + row, 0], windows[first + row, 1]):
+            _set(bits, row, order[place])
+        _clear_up_to(bits, row, first + row)
 
 
 @kernel
@@ -223,14 +233,17 @@ def read_bits(data, n, first, bits):
 
 
 @kernel
-def list_pairs(bits):
-    """Return the number of bits set in each row, and the column (int32) of each, row by row."""
+def list_pairs(bits, first):
+    """Return the number of neighbours of each row, and the column (int32) of each, row by row.
+
+    The block begins with the row ``first``.
+    """
     counts = np.empty(bits.shape[0], np.int64)
     columns = np.empty(1024, np.int32)
     n_pairs = 0
     for row in range(bits.shape[0]):
         before = n_pairs
-        for w in range(bits.shape[1]):
+        for w in range((first + row) >> 6, bits.shape[1]):
             word = bits[row, w]
             if word and n_pairs + 64 > columns.size:
                 larger = np.empty(2 * columns.size, np.int32)

@@ -30,6 +30,7 @@ from fedlib.kmeans.messages import (
     SumClusters,
     SummariseGroups,
 )
+from fedlib.kmeans.private import NoisyClusterSums, SumClustersNoisily, private_lloyd
 
 __all__ = [
     "AssignCentres",
@@ -42,11 +43,14 @@ __all__ = [
     "KMeansModel",
     "LocalCentres",
     "MeasureInertia",
+    "NoisyClusterSums",
     "SumClusters",
+    "SumClustersNoisily",
     "SummariseGroups",
     "child_centres",
     "group_means",
     "lloyd",
     "one_shot",
+    "private_lloyd",
     "sum_clusters",
 ]

@@ -26,10 +26,16 @@ from fedlib.kmeans.messages import (
     SumClusters,
     SummariseGroups,
 )
+from fedlib.kmeans.private import (
+    NoisyClusterSums,
+    SumClustersNoisily,
+    private_lloyd,
+    sum_noisily,
+)
 from fedlib.kmeans.secure import secure_lloyd
 from fedlib.messages import Done, Labels
+from fedlib.privacy import PrivateFederated, check_bounds
 from fedlib.protocol import Flow, handles
-from fedlib.secure.estimator import SecureFederated
 from fedlib.secure.points import SummablePoints
 from fedlib.validation import Interval, StrOptions, check_points
 
@@ -79,6 +85,10 @@ class FederatedKMeansClient(SummablePoints):
         )
         return ClusterSums(np.array(sums), np.array(counts), np.array(inertias))
 
+    @handles(SumClustersNoisily)
+    def sum_clusters_noisily(self, request: SumClustersNoisily) -> NoisyClusterSums:
+        return sum_noisily(self.X, request, self.n_shares)
+
     @handles(MeasureInertia)
     def measure_inertia(self, request: MeasureInertia) -> Inertia:
         return Inertia(assign(self.X, request.centres)[1])
@@ -89,7 +99,7 @@ class FederatedKMeansClient(SummablePoints):
         return Done()
 
 
-class FederatedKMeans(SecureFederated):
+class FederatedKMeans(PrivateFederated):
     """k-means over clients that hold different rows of the same features.
 
     Parameters
@@ -126,6 +136,17 @@ class FederatedKMeans(SecureFederated):
     secure : bool, default=False
         For ``"lloyd"`` from an array `init`: whether the server sees only sums over all clients;
         see `fedlib.secure`. Each sum takes five requests per client.
+    epsilon : float, default=None
+        For ``"lloyd"``: the run is differentially private; see `fedlib.privacy`. It needs `bounds`.
+        The noise grows with `max_iter`, so a few rounds are best. All of them run: `tol` and
+        `n_init` have no effect.
+    delta : float, default=0.0
+        The second parameter of the guarantee, at least 0 and below 1. With a small positive value,
+        such as 1e-6, the noise is Gaussian and smaller over several rounds.
+    bounds : array-like (2, n_features), default=None
+        For `epsilon`: the smallest and the largest value of each feature, known without the data.
+        Points beyond are moved to them. Unless `init` is an array, the start is spread between
+        them.
 
     Attributes
     ----------
@@ -133,7 +154,7 @@ class FederatedKMeans(SecureFederated):
         The centres.
     inertia_ : float
         The sum of the squared distances of the points to their nearest centres, over the clients
-        that share data and remained to the end.
+        that share data and remained to the end. Not a number with `epsilon`.
     n_iter_ : int
         The number of iterations of the best start. Only for ``"lloyd"``.
     local_centers_ : array (n_centers, n_features)
@@ -170,6 +191,9 @@ class FederatedKMeans(SecureFederated):
     most ``n_clients**2 * 2**-62 * limit * n_points / count``, where ``limit`` is the largest
     absolute coordinate, rounded up to a power of two, and ``count`` the number of points of the
     cluster.
+
+    With `epsilon`, the server sees sums and counts with noise instead, also of clusters without
+    points, and the guarantee holds for each row of each client.
 
     *Lost and false clients.* A client that is lost at its first request leaves no trace. Later, the
     centres keep its share with ``"one_shot"``, and only the inertia is without it; with ``"lloyd"``
@@ -220,6 +244,9 @@ class FederatedKMeans(SecureFederated):
         "weighted": ["boolean"],
         "random_state": ["random_state"],
         "secure": ["boolean"],
+        "epsilon": [Interval(Real, 0, np.inf, closed="neither"), None],
+        "delta": [Interval(Real, 0, 1, closed="left")],
+        "bounds": ["array-like", None],
     }
 
     def __init__(
@@ -235,6 +262,9 @@ class FederatedKMeans(SecureFederated):
         weighted: bool = False,
         random_state: Any = None,
         secure: bool = False,
+        epsilon: float | None = None,
+        delta: float = 0.0,
+        bounds: ArrayLike | None = None,
     ):
         self.n_clusters = n_clusters
         self.method = method
@@ -246,10 +276,17 @@ class FederatedKMeans(SecureFederated):
         self.weighted = weighted
         self.random_state = random_state
         self.secure = secure
+        self.epsilon = epsilon
+        self.delta = delta
+        self.bounds = bounds
 
     def _flow(self) -> Flow[KMeansModel]:
         n_clusters = int(self.n_clusters)
         init = self._check_init()
+        if self.epsilon is not None:
+            return self._private_flow(init)
+        if self.bounds is not None:
+            raise ValueError("bounds need epsilon, got epsilon=None")
         if self.secure:
             if init is None:
                 raise ValueError(
@@ -263,6 +300,28 @@ class FederatedKMeans(SecureFederated):
         if self.method == "one_shot":
             return one_shot(n_clusters, float(self.update_fraction), bool(self.weighted), *stop)
         return lloyd(n_clusters, init, *stop)
+
+    def _private_flow(self, init: Points | None) -> Flow[KMeansModel]:
+        bounds = check_bounds(self.bounds)
+        if self.method != "lloyd":
+            raise ValueError(
+                "epsilon needs method='lloyd', because the centres of one client's clusters cannot"
+                f" have little noise; got method={self.method!r}"
+            )
+        if init is not None and init.shape[1] != bounds.shape[1]:
+            raise ValueError(
+                f"bounds must have the {init.shape[1]} features of init, got {bounds.shape[1]}"
+            )
+        max_iter, seed = int(self.max_iter), draw_seed(self.random_state)
+        return private_lloyd(
+            int(self.n_clusters),
+            init,
+            bounds,
+            max_iter,
+            seed,
+            self._privacy(max_iter),
+            bool(self.secure),
+        )
 
     def _check_init(self) -> Points | None:
         """Return the given start, or None for k-means++."""

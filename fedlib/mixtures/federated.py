@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.messages import Done, Labels, Message
@@ -34,7 +35,7 @@ from fedlib.mixtures.em import (
     log_joint,
     sum_responsibilities,
 )
-from fedlib.mixtures.flow import MixtureModel, federated_gaussian_mixture
+from fedlib.mixtures.flow import MixtureModel, check_start, federated_gaussian_mixture
 from fedlib.mixtures.messages import (
     AssignComponents,
     FitMixture,
@@ -49,10 +50,16 @@ from fedlib.mixtures.messages import (
     min_points,
     parameters,
 )
+from fedlib.mixtures.private import (
+    NoisyResponsibilitySums,
+    SumResponsibilitiesNoisily,
+    private_em,
+    sum_responsibilities_noisily,
+)
 from fedlib.mixtures.secure import secure_em
 from fedlib.mixtures.start import Start, given_start
+from fedlib.privacy import PrivateFederated, check_bounds
 from fedlib.protocol import Flow, handles
-from fedlib.secure.estimator import SecureFederated
 from fedlib.secure.points import SummablePoints
 from fedlib.validation import Interval, StrOptions, check_points
 
@@ -90,6 +97,10 @@ class GaussianMixtureClient(SummablePoints):
     def sum_responsibilities(self, request: SumResponsibilities) -> ResponsibilitySums:
         return sum_responsibilities(self.X, request)
 
+    @handles(SumResponsibilitiesNoisily)
+    def sum_noisily(self, request: SumResponsibilitiesNoisily) -> NoisyResponsibilitySums:
+        return sum_responsibilities_noisily(self.X, request, self.n_shares)
+
     @handles(ImproveMixture)
     def improve_mixture(self, request: ImproveMixture) -> ImprovedMixture:
         n_points = len(self.X)
@@ -114,7 +125,7 @@ class GaussianMixtureClient(SummablePoints):
         return super().group_sizes(request, reply)
 
 
-class FederatedGaussianMixture(SecureFederated):
+class FederatedGaussianMixture(PrivateFederated):
     """A Gaussian mixture fitted over clients that hold different rows of the same features.
 
     Parameters
@@ -153,6 +164,17 @@ class FederatedGaussianMixture(SecureFederated):
     secure : bool, default=False
         For ``"em"`` from a complete first mixture: whether the server sees only sums over all
         clients; see `fedlib.secure`. Each sum takes five requests per client.
+    epsilon : float, default=None
+        For ``"em"``: the run is differentially private; see `fedlib.privacy`. It needs `bounds`.
+        The noise grows with `max_rounds`, so a few rounds are best. All of them run: `tol` has no
+        effect, and there are no likelihoods. Parameters of the first mixture that are not given do
+        not depend on the data: the means are spread between the bounds.
+    delta : float, default=0.0
+        The second parameter of the guarantee, at least 0 and below 1. With a small positive value,
+        such as 1e-6, the noise is Gaussian and smaller over several rounds.
+    bounds : array-like (2, n_features), default=None
+        For `epsilon`: the smallest and the largest value of each feature, known without the data.
+        Points beyond are moved to them.
 
     Attributes
     ----------
@@ -261,6 +283,9 @@ class FederatedGaussianMixture(SecureFederated):
         "max_local_iter": [Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
         "secure": ["boolean"],
+        "epsilon": [Interval(Real, 0, np.inf, closed="neither"), None],
+        "delta": [Interval(Real, 0, 1, closed="left")],
+        "bounds": ["array-like", None],
     }
 
     def __init__(
@@ -278,6 +303,9 @@ class FederatedGaussianMixture(SecureFederated):
         max_local_iter: int = 100,
         random_state: Any = None,
         secure: bool = False,
+        epsilon: float | None = None,
+        delta: float = 0.0,
+        bounds: ArrayLike | None = None,
     ):
         self.n_components = n_components
         self.method = method
@@ -291,6 +319,9 @@ class FederatedGaussianMixture(SecureFederated):
         self.max_local_iter = max_local_iter
         self.random_state = random_state
         self.secure = secure
+        self.epsilon = epsilon
+        self.delta = delta
+        self.bounds = bounds
 
     def _flow(self) -> Flow[MixtureModel]:
         start = given_start(
@@ -300,6 +331,10 @@ class FederatedGaussianMixture(SecureFederated):
             self.means_init,
             self.precisions_init,
         )
+        if self.epsilon is not None:
+            return self._private_flow(start)
+        if self.bounds is not None:
+            raise ValueError("bounds need epsilon, got epsilon=None")
         if self.secure:
             if self.method != "em" or not start.complete:
                 raise ValueError(
@@ -326,9 +361,31 @@ class FederatedGaussianMixture(SecureFederated):
             self.random_state,
         )
 
+    def _private_flow(self, start: Start) -> Flow[MixtureModel]:
+        bounds = check_bounds(self.bounds)
+        if self.method != "em":
+            raise ValueError(
+                "epsilon needs method='em', because the mixture of one client's points cannot have"
+                f" little noise; got method={self.method!r}"
+            )
+        check_start(start, bounds.shape[1], self.covariance_type)
+        max_rounds = int(self.max_rounds)
+        return private_em(
+            int(self.n_components),
+            self.covariance_type,
+            float(self.reg_covar),
+            start,
+            bounds,
+            max_rounds,
+            int(check_random_state(self.random_state).randint(2**31)),
+            self._privacy(max_rounds),
+            bool(self.secure),
+        )
+
     def _fit(self, *arguments: Any, **options: Any) -> FederatedGaussianMixture:
         super()._fit(*arguments, **options)
-        if not self.converged_ and self.tol > 0:  # not in `_set_model`, which loading also calls
+        # Not in `_set_model`, which loading also calls.
+        if not self.converged_ and self.tol > 0 and self.epsilon is None:
             warnings.warn(
                 f"not converged to tol={self.tol} within max_rounds={self.max_rounds}",
                 ConvergenceWarning,

@@ -298,6 +298,11 @@ class FederatedPipeline(Federated):
                 "estimator must not have secure=True, because the pipeline needs more than sums;"
                 " prepare the columns with limits that all sites know"
             )
+        if getattr(self.estimator, "epsilon", None) is not None:
+            raise ValueError(
+                "estimator must not have epsilon, because the pipeline's own replies have no noise;"
+                f" got epsilon={self.estimator.epsilon!r}"
+            )
         return pipeline(self._rules(), self.estimator.protocol())
 
     def _client_factory(

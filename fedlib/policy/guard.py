@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import astuple
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -13,8 +13,10 @@ import numpy as np
 from fedlib.ledger import SERVER, Entry, Ledger
 from fedlib.messages import Declined, Done, Failure, Message, arrays, decode, encode
 from fedlib.policy.rules import Policy, Rules
-from fedlib.protocol import Client, LostState
+from fedlib.privacy import DisclosureBudgetSpent, privacy_of
+from fedlib.protocol import Client
 from fedlib.secure.messages import MaskValues
+from fedlib.wrapping import WrappedState, Wrapper
 
 __all__ = ["Forbidden", "GuardedClient", "GuardedState", "omit_small"]
 
@@ -38,7 +40,7 @@ class Forbidden(Exception):
         self.rule = rule
 
 
-class GuardedState(Message):
+class GuardedState(WrappedState):
     """The state of a guarded client.
 
     Attributes
@@ -49,28 +51,13 @@ class GuardedState(Message):
         The rule by which a request was declined; empty if none was.
     entries : tuple
         The rows of the site's ledger.
-    inner : bytes
-        The state of the wrapped client, encoded; empty if it has none.
     """
 
-    discloses = "nothing: it stays with the client"
+    discloses = WrappedState.discloses
     n_rounds: Annotated[int, msgspec.Meta(ge=0)] = 0
     n_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     declined: str = ""
     entries: tuple[Row, ...] = ()
-    inner: bytes = b""
-
-    @property
-    def labels(self) -> Any:
-        """The labels in the state of the wrapped client.
-
-        Raises
-        ------
-        AttributeError
-            When it has none.
-        """
-        inner: Any = decode(self.inner) if self.inner else None
-        return inner.labels
 
     @property
     def ledger(self) -> Ledger:
@@ -78,7 +65,7 @@ class GuardedState(Message):
         return Ledger([Entry(*row) for row in self.entries])
 
 
-class GuardedClient(Client):
+class GuardedClient(Wrapper[GuardedState]):
     """A client whose replies obey the rules of its site, and that records its messages.
 
     With secure sums, it guards the client that masks the values. Its rules about parameters apply
@@ -117,6 +104,8 @@ class GuardedClient(Client):
     array([2])
     """
 
+    state_class = GuardedState
+
     def __init__(
         self,
         client: Client,
@@ -124,29 +113,14 @@ class GuardedClient(Client):
         protocol: str = "",
         review: Review | None = None,
     ):
-        self.inner = client
-        self.X, self.features, self.passive = client.X, client.features, client.passive
+        super().__init__(client)
         self.protocol, self.review = protocol, review
-        self.rules = (policy or Policy()).rules(protocol)
-        self._state = GuardedState()
+        policy = policy or Policy()
+        self.rules, self.budget = policy.rules(protocol), policy.budget
 
     @property
     def ledger(self) -> Ledger:
         return self._state.ledger
-
-    @property
-    def state(self) -> GuardedState:
-        """The site's ledger, what the rules count, and the state of the wrapped client."""
-        inner = b"" if self.inner.state is None else encode(self.inner.state)
-        return msgspec.structs.replace(self._state, inner=inner)
-
-    @state.setter
-    def state(self, state: Message | None) -> None:
-        state = GuardedState() if state is None else state
-        if not isinstance(state, GuardedState):
-            raise LostState(f"GuardedClient has no GuardedState but a {type(state).__name__}")
-        self._state = state
-        self.inner.state = decode(state.inner) if state.inner else None
 
     def answer(self, request: Message) -> Message:
         """Return the reply of the wrapped client, or `Declined` with the rule that forbids it."""
@@ -158,7 +132,7 @@ class GuardedClient(Client):
                 "declined %s: %s (%s)", type(request).__name__, forbidden, forbidden.rule
             )
             reply = Declined(forbidden.rule)
-            self._state = msgspec.structs.replace(self._state, declined=forbidden.rule)
+            self._keep(declined=forbidden.rule)
         self._record(reply, sent=True)
         return reply
 
@@ -174,8 +148,7 @@ class GuardedClient(Client):
         step = (entries[-1][0] if entries else 0) + (not sent)
         sender, receiver = (self.name, SERVER) if sent else (SERVER, self.name)
         one.record(step, sender, receiver, message, size)
-        self._state = msgspec.structs.replace(
-            self._state,
+        self._keep(
             n_bytes=self._state.n_bytes + size * sent,
             entries=(*entries, astuple(one.entries[0])),
         )
@@ -197,13 +170,14 @@ class GuardedClient(Client):
         if self.rules is None:
             raise Forbidden("protocol", f"the protocol {self.protocol!r} is not allowed")
         self._check_request(self.rules, request)
+        self._charge(request)
         reply = self.inner.answer(request)
         if isinstance(reply, Declined | Done):
             return reply
         reply = self._check_reply(self.rules, request, reply)
         if self.review is not None and not self.review(request, reply):
             raise Forbidden("review", "the reply was not confirmed")
-        self._state = msgspec.structs.replace(self._state, n_rounds=self._state.n_rounds + 1)
+        self._keep(n_rounds=self._state.n_rounds + 1)
         return reply
 
     def _check_request(self, rules: Rules, request: Message) -> None:
@@ -221,6 +195,18 @@ class GuardedClient(Client):
                 value = getattr(asked, name)
                 if not allowed.permits(value):
                     raise Forbidden("parameters", f"{name} must be {allowed}, got {value!r}")
+
+    def _charge(self, request: Message) -> None:
+        """Charge the site's budget with the loss of the reply, before it is computed."""
+        if self.budget is None or type(request) in self.inner.open_requests:
+            return
+        name, privacy = type(request).__name__, privacy_of(request)
+        if privacy is None:
+            raise Forbidden("budget", f"the reply to {name} has no noise, and the site a budget")
+        try:
+            self.budget.charge(privacy, self.protocol, name)
+        except DisclosureBudgetSpent as error:
+            raise Forbidden("budget", str(error)) from error
 
     def _check_reply(self, rules: Rules, request: Message, reply: Message) -> Message:
         """Return the reply, without small groups if they can be left out."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedlib.federated import protocols
 from fedlib.messages import arrays
+from fedlib.privacy import Budget
 from fedlib.site import WRAPPERS, find_estimator, wrapper_of
 
 __all__ = ["KINDS", "Allowed", "Policy", "Rules"]
@@ -105,6 +106,9 @@ class Policy:
         The rules for protocols that have none of their own.
     protocols : mapping of str to Rules, optional
         The allowed protocols with their rules; by default all are allowed.
+    budget : Budget, optional
+        The limit on the privacy loss of all runs together. With it, a request for data is answered
+        only if the reply has noise (`fedlib.privacy`), or describes no rows.
 
     Examples
     --------
@@ -115,6 +119,7 @@ class Policy:
 
     general: Rules = field(default_factory=Rules)
     protocols: Mapping[str, Rules] | None = None
+    budget: Budget | None = None
 
     def rules(self, protocol: str) -> Rules | None:
         """Return the rules for a protocol; None if it is not allowed."""
@@ -128,12 +133,23 @@ class Policy:
         ------
         ValueError
             When the file cannot be read or is not a valid policy; see `from_dict`.
+
+        Notes
+        -----
+        The charges to a budget are kept next to the policy, in a file with the suffix
+        ``.spent.jsonl``, unless the table has the entry ``file``.
         """
+        path = Path(path)
         try:
-            content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ValueError(f"cannot be read: {error}") from error
-        return cls.from_dict(content)
+        policy = cls.from_dict(content)
+        if policy.budget is not None:
+            file = policy.budget.file or path.with_suffix(".spent.jsonl").name
+            policy.budget.file = path.parent / file
+            _ = policy.budget.spent  # a file that cannot be read is reported now
+        return policy
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Policy:
@@ -142,8 +158,9 @@ class Policy:
         Parameters
         ----------
         content : mapping
-            The general rules by name, and a table ``protocols`` with one table per allowed
-            protocol. These contain rules that replace the general ones, and a table ``parameters``.
+            The general rules by name, a table ``budget`` with ``epsilon``, ``delta`` and ``file``,
+            and a table ``protocols`` with one table per allowed protocol. The latter contain rules
+            that replace the general ones, and a table ``parameters``.
 
         Raises
         ------
@@ -157,18 +174,19 @@ class Policy:
         Traceback (most recent call last):
         ...
         ValueError: min_cuont is not a rule; the rules are min_clients, min_count, max_rounds, \
-max_bytes, extremes, protocols
+max_bytes, extremes, budget, protocols
         """
         rest = dict(content)
-        tables = rest.pop("protocols", None)
-        _check_names("", rest, [*KINDS, "protocols"])
+        tables, budget = rest.pop("protocols", None), _read_budget(rest.pop("budget", None))
+        _check_names("", rest, [*KINDS, "budget", "protocols"])
         general = {name: _check_rule("", name, value) for name, value in rest.items()}
         if tables is None:
-            return cls(Rules(**general))
+            return cls(Rules(**general), budget=budget)
         _check_table("protocols", tables, "one table per protocol")
         return cls(
             Rules(**general),
             {name: _read_rules(name, table, general) for name, table in tables.items()},
+            budget,
         )
 
 
@@ -190,6 +208,23 @@ def _check_rule(place: str, name: str, value: Any) -> Any:
     if type(value) is not kind or (type(value) is int and value < 1):
         raise ValueError(f"{place}{name} must be {accepted}; got {value!r}")
     return value
+
+
+def _read_budget(table: Any) -> Budget | None:
+    """Return the budget in a table; None if there is no table."""
+    if table is None:
+        return None
+    given = dict(table) if isinstance(table, Mapping) else {}
+    file = given.get("file", "")
+    if "epsilon" in given and given.keys() <= {"epsilon", "delta", "file"} and type(file) is str:
+        try:
+            return Budget(given["epsilon"], given.get("delta", 0.0), Path(file) if file else None)
+        except ValueError as error:
+            raise ValueError(f"budget.{error}") from error
+    raise ValueError(
+        'budget must be { epsilon = NUMBER, delta = NUMBER, file = "PATH" }, of which only epsilon'
+        f" is required; got {table!r}"
+    )
 
 
 def _read_rules(protocol: str, table: Any, general: Mapping[str, Any]) -> Rules:

@@ -35,7 +35,7 @@ from fedlib.secure.client import (
     SecureState,
 )
 from fedlib.secure.estimator import SecureFederated
-from fedlib.secure.fixed_point import TooLarge, digits_for
+from fedlib.secure.fixed_point import TooFewDigits, TooLarge, digits_for
 from fedlib.secure.flow import ImpossibleSum, SecureSum, TooFewSurvivors, secure_sum
 from fedlib.secure.identities import (
     Identity,
@@ -55,6 +55,7 @@ __all__ = [
     "SecureFederated",
     "SecureState",
     "SecureSum",
+    "TooFewDigits",
     "TooFewSurvivors",
     "TooLarge",
     "digits_for",

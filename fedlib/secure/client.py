@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 
 from fedlib.messages import Declined, Message, decode, encode
-from fedlib.protocol import Client, LostState, handles
+from fedlib.protocol import Client, handles
 from fedlib.secure import primitives as crypto
 from fedlib.secure.fixed_point import to_words
-from fedlib.secure.identities import Identity
+from fedlib.secure.identities import Identity, honest_survivors
 from fedlib.secure.keys import box_key, key_statement, mask_key, mask_sign, sum_statement
 from fedlib.secure.messages import (
     COMMITMENTS,
@@ -27,6 +27,7 @@ from fedlib.secure.messages import (
     ShareSecrets,
     SignedKeys,
 )
+from fedlib.wrapping import WrappedState, Wrapper
 
 __all__ = [
     "BelowThreshold",
@@ -63,7 +64,7 @@ class BelowThreshold(Exception):
     """The server asks a site to reveal a sum of too few clients, or one that too few confirm."""
 
 
-class SecureState(Message):
+class SecureState(WrappedState):
     """What a client must remember during and between sums.
 
     Attributes
@@ -85,11 +86,9 @@ class SecureState(Message):
         The clients that have sent shares, and those whose values the sum contains.
     agreed : bytes
         A digest of the protocol's request and of the digits after the point.
-    inner : bytes
-        The state of the protocol's client, encoded; empty if it has none.
     """
 
-    discloses = "nothing: it stays with the client"
+    discloses = WrappedState.discloses
     number: Annotated[int, msgspec.Meta(ge=0)] = 0
     step: Annotated[int, msgspec.Meta(ge=0, le=len(STEPS))] = 0
     last_request: bytes = b""
@@ -103,22 +102,9 @@ class SecureState(Message):
     senders: tuple[str, ...] = ()
     survivors: tuple[str, ...] = ()
     agreed: bytes = b""
-    inner: bytes = b""
-
-    @property
-    def labels(self) -> Any:
-        """The labels in the state of the protocol's client.
-
-        Raises
-        ------
-        AttributeError
-            When it has none.
-        """
-        inner: Any = decode(self.inner) if self.inner else None
-        return inner.labels
 
 
-class SecureClient(Client):
+class SecureClient(Wrapper[SecureState]):
     """A client that sends data only as terms of secure sums.
 
     It answers the five steps of a sum itself. A request that does not ask for data goes to the
@@ -140,11 +126,14 @@ class SecureClient(Client):
     mask or that of its masking key, and never two maskings of different values.
     """
 
+    state_class = SecureState
+
     def __init__(self, client: Client, identity: Identity):
-        self.inner, self.identity = client, identity
-        self.X, self.features, self.passive = client.X, client.features, client.passive
-        self._open_requests: tuple[type[Message], ...] = getattr(client, "open_requests", ())
-        self._state = SecureState()
+        super().__init__(client)
+        self.identity = identity
+        without_data = [step for step in STEPS if step is not MaskValues]
+        self.open_requests = (*client.open_requests, *without_data)
+        client.n_shares = honest_survivors(len(identity.public_keys))
 
     def enter(self, name: str, n_clients: int | None) -> None:
         """Note the client's name and the number of clients.
@@ -159,20 +148,6 @@ class SecureClient(Client):
         super().enter(name, n_clients)
         self.inner.enter(name, n_clients)
 
-    @property
-    def state(self) -> SecureState:
-        """The progress of the current sum, and the state of the protocol's client."""
-        inner = b"" if self.inner.state is None else encode(self.inner.state)
-        return msgspec.structs.replace(self._state, inner=inner)
-
-    @state.setter
-    def state(self, state: Message | None) -> None:
-        state = SecureState() if state is None else state
-        if not isinstance(state, SecureState):
-            raise LostState(f"SecureClient has no SecureState but a {type(state).__name__}")
-        self._state = state
-        self.inner.state = decode(state.inner) if state.inner else None
-
     def handle(self, request: Message) -> Message:
         """Return the reply to a step of a sum, or that of the protocol's client.
 
@@ -185,7 +160,7 @@ class SecureClient(Client):
         """
         if type(request) in STEPS:
             return self._once(request)
-        if request.asks_for_data and type(request) not in self._open_requests:
+        if request.asks_for_data and type(request) not in self.open_requests:
             raise NotMasked(f"{type(request).__name__} asks for data without masks")
         return self.inner.handle(request)
 
@@ -205,9 +180,6 @@ class SecureClient(Client):
         if not isinstance(reply, Declined):
             self._keep(step=step + 1, last_request=digest, last_reply=encode(reply))
         return reply
-
-    def _keep(self, **changes: Any) -> None:
-        self._state = msgspec.structs.replace(self._state, **changes)
 
     # The five steps
 
@@ -261,10 +233,12 @@ class SecureClient(Client):
         if not accepted >= set(request.sealed) or self.identity.name not in request.sealed:
             raise ForgedKeys("shares of clients whose keys are not signed by their sites")
         self._require("MaskValues", len(request.sealed))
-        reply = self.inner.answer(decode(request.request))
+        asked = decode(request.request)
+        reply = self.inner.answer(asked)
         if isinstance(reply, Declined):
             return reply
-        words = to_words(reply, request.digits, len(self.identity.public_keys))
+        noisy = getattr(asked, "privacy", None) is not None
+        words = to_words(reply, request.digits, len(self.identity.public_keys), exact=noisy)
         name, state = self.identity.name, self._state
         crypto.add_mask(words, crypto.commit("self mask key", state.self_seed))
         private = crypto.private_key(state.mask_seed)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedlib.messages import Message, arrays
 
-__all__ = ["Digits", "TooLarge", "digits_for", "from_words", "n_words", "to_words"]
+__all__ = ["Digits", "TooFewDigits", "TooLarge", "digits_for", "from_words", "n_words", "to_words"]
 
 Digits = Mapping[str, tuple[int, ...]]
 Words = NDArray[np.uint64]
@@ -29,6 +29,10 @@ LIMIT = 63  # bits of a positive number
 
 class TooLarge(ValueError):
     """A value is too large for the digits after the point."""
+
+
+class TooFewDigits(ValueError):
+    """The digits after the point would round a value that must not be rounded."""
 
 
 def digits_for(largest: float, n_clients: int) -> int:
@@ -50,7 +54,7 @@ def digits_for(largest: float, n_clients: int) -> int:
     return LIMIT - ceil(log2(n_clients)) - ceil(log2(largest))
 
 
-def to_words(reply: Message, digits: Digits, n_clients: int) -> Words:
+def to_words(reply: Message, digits: Digits, n_clients: int, *, exact: bool = False) -> Words:
     """Return all fields of a reply, one after the other, modulo 2**64.
 
     Parameters
@@ -62,6 +66,9 @@ def to_words(reply: Message, digits: Digits, n_clients: int) -> Words:
         last axis.
     n_clients : int
         The largest number of clients whose words are added.
+    exact : bool, default=False
+        Whether digits that would round a value are refused. The privacy of noise in shares holds
+        for the sum of what the clients have drawn, and not if each is rounded first.
 
     Returns
     -------
@@ -71,6 +78,8 @@ def to_words(reply: Message, digits: Digits, n_clients: int) -> Words:
     ------
     TooLarge
         When the sum over the clients could overflow.
+    TooFewDigits
+        When a value must not be rounded, but would be.
     TypeError
         When a field cannot be added, or has no digits.
 
@@ -84,7 +93,7 @@ def to_words(reply: Message, digits: Digits, n_clients: int) -> Words:
     for name in reply.__struct_fields__:
         values = np.asarray(getattr(reply, name))
         if values.dtype.kind == "f":
-            values = _scaled(name, values, digits)
+            values = _scaled(name, values, digits, exact)
         elif values.dtype.kind not in "iu":
             raise TypeError(f"{type(reply).__name__}.{name} cannot be added")
         bound = 2.0**LIMIT / n_clients
@@ -97,11 +106,15 @@ def to_words(reply: Message, digits: Digits, n_clients: int) -> Words:
     return np.concatenate(parts).view(np.uint64)
 
 
-def _scaled(name: str, values: NDArray[Any], digits: Digits) -> NDArray[np.float64]:
+def _scaled(name: str, values: NDArray[Any], digits: Digits, exact: bool) -> NDArray[np.float64]:
     """Return floats in units of the last digit, rounded to whole numbers."""
     if name not in digits:
         raise TypeError(f"the floating-point field {name} has no digits")
-    return np.rint(np.ldexp(values, np.array(digits[name], np.int32).reshape(_shape(values))))
+    scaled = np.ldexp(values, np.array(digits[name], np.int32).reshape(_shape(values)))
+    rounded: NDArray[np.float64] = np.rint(scaled)
+    if exact and (rounded != scaled).any():
+        raise TooFewDigits(f"{digits[name]} digits would round {name}, which has noise")
+    return rounded
 
 
 def _shape(values: NDArray[Any]) -> tuple[int, ...]:

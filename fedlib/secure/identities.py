@@ -20,6 +20,7 @@ from fedlib.secure.primitives import KEY, commit, signing_key
 __all__ = [
     "MIN_CLIENTS",
     "Identity",
+    "honest_survivors",
     "new_identity_key",
     "read_public_keys",
     "simulated_identities",
@@ -136,6 +137,17 @@ def threshold(n_clients: int) -> int:
     [2, 3, 3, 7]
     """
     return 2 * n_clients // 3 + 1
+
+
+def honest_survivors(n_clients: int) -> int:
+    """Return how many clients of every revealed sum are honest, if fewer than a third collude.
+
+    Examples
+    --------
+    >>> [honest_survivors(n) for n in (2, 3, 4, 10)]
+    [2, 3, 2, 4]
+    """
+    return threshold(n_clients) - (n_clients - 1) // 3
 
 
 def new_identity_key() -> bytes:

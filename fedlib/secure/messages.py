@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 import numpy as np
@@ -110,6 +110,11 @@ class MaskValues(Message):
     sealed: dict[Name, Sealed]
     request: bytes
     digits: dict[Name, tuple[Exponent, ...]]
+
+    @property
+    def privacy(self) -> Any:
+        """The privacy part of the protocol's request (`fedlib.privacy`); None if it has none."""
+        return getattr(decode(self.request), "privacy", None)
 
     def reply_lengths(self) -> dict[str, int]:
         return {"words": n_words(decode(self.request))}

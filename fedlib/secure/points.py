@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -26,6 +26,7 @@ from fedlib.secure.flow import secure_sum
 __all__ = [
     "CountMagnitudes",
     "DescribeFeatures",
+    "DescribedPoints",
     "Features",
     "MagnitudeCounts",
     "PointSums",
@@ -99,7 +100,7 @@ class SumPoints(Message):
         return {"features": len(self.centre)}
 
 
-def magnitudes(X: NDArray[np.float64]) -> NDArray[np.int64]:
+def magnitudes(X: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
     """Return 1 at the order of magnitude of the largest coordinate, and 0 elsewhere.
 
     Examples
@@ -114,14 +115,18 @@ def magnitudes(X: NDArray[np.float64]) -> NDArray[np.int64]:
     return counts
 
 
-class SummablePoints(PointsClient):
-    """A client with points, of a protocol that can work with secure sums."""
+class DescribedPoints(PointsClient):
+    """A client with points, of a protocol that can work with secure sums over bounded features."""
 
     open_requests: tuple[type[Message], ...] = (DescribeFeatures,)
 
     @handles(DescribeFeatures)
     def describe_features(self, request: DescribeFeatures) -> Features:
         return Features(self.n_features, self.features)
+
+
+class SummablePoints(DescribedPoints):
+    """A client with points, of a protocol that can work with secure sums of coordinates."""
 
     @handles(CountMagnitudes)
     def count_magnitudes(self, request: CountMagnitudes) -> MagnitudeCounts:
@@ -173,7 +178,7 @@ def agree_on_points(numbers: Iterator[int]) -> Flow[PooledPoints]:
     return PooledPoints(n_features, n_clients, total.n_points, 2.0**largest)
 
 
-def agree_on_bounded_features(n_bounded: int) -> Flow[Replies]:
+def agree_on_bounded_features(n_bounded: int, name: str = "grid_bounds") -> Flow[Replies]:
     """Return the clients' descriptions of their features, whose number must be that of the bounds.
 
     Raises
@@ -185,8 +190,7 @@ def agree_on_bounded_features(n_bounded: int) -> Flow[Replies]:
     replies = yield from settle(replies, agree_on_features)
     if (n_features := agree_on_features(replies)) != n_bounded:
         raise ValueError(
-            f"grid_bounds must have the {n_features} features of the clients' points, got"
-            f" {n_bounded}"
+            f"{name} must have the {n_features} features of the clients' points, got {n_bounded}"
         )
     return replies
 

@@ -13,9 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedlib.agreement import agree_on_features
 from fedlib.messages import Message
+from fedlib.privacy import PrivateFederated
 from fedlib.protocol import Client, Flow, handles
-from fedlib.secure.estimator import SecureFederated
-from fedlib.secure.points import N_MAGNITUDES, magnitudes
+from fedlib.secure.points import N_MAGNITUDES, DescribeFeatures, Features, magnitudes
 from fedlib.summary.columns import Bounds, agree_on_columns
 from fedlib.summary.flow import TableSummary, summarise
 from fedlib.summary.keys import count_keys, to_keys
@@ -39,6 +39,12 @@ from fedlib.summary.messages import (
     TableRequest,
     TableView,
     ValueMoments,
+)
+from fedlib.summary.private import (
+    NoisyColumnSums,
+    SumColumnsNoisily,
+    private_summary,
+    sum_columns_noisily,
 )
 from fedlib.summary.secure import secure_summary
 from fedlib.summary.tables import MAX_NUMBER, NUMBER, TEXT, RawTable, present, read_columns
@@ -70,7 +76,7 @@ class SummaryClient(Client):
     """
 
     raw: ClassVar[bool] = True
-    open_requests: ClassVar[tuple[type[Message], ...]] = (DescribeKinds,)
+    open_requests: tuple[type[Message], ...] = (DescribeFeatures, DescribeKinds)
     X: RawTable
 
     def __init__(self, X: Any):
@@ -94,6 +100,14 @@ class SummaryClient(Client):
     def describe_columns(self, request: DescribeColumns | TableView) -> ColumnDescription:
         table = self.view(request)
         return ColumnDescription(len(table), table.kinds, table.counts, self.features)
+
+    @handles(DescribeFeatures)
+    def describe_features(self, request: DescribeFeatures) -> Features:
+        return Features(self.X.shape[1], self.features)
+
+    @handles(SumColumnsNoisily)
+    def sum_columns_noisily(self, request: SumColumnsNoisily) -> NoisyColumnSums:
+        return sum_columns_noisily(self.X, request, self.n_shares)
 
     @handles(DescribeKinds)
     def describe_kinds(self, request: DescribeKinds) -> ColumnKinds:
@@ -175,7 +189,7 @@ class SummaryClient(Client):
         return super().group_sizes(request, reply)
 
 
-class FederatedSummary(SecureFederated):
+class FederatedSummary(PrivateFederated):
     """Statistics of every column over clients that hold different rows of the same columns.
 
     Parameters
@@ -203,6 +217,11 @@ class FederatedSummary(SecureFederated):
         Whether the server sees only sums over all clients; see `fedlib.secure`. It needs
         ``quantiles=()``. There are counts, means and variances, and histograms of the columns with
         `bounds`, but no extremes and no categories.
+    epsilon, delta : float, default=None and 0.0
+        With an epsilon, the run is (epsilon, delta)-differentially private for each row, added or
+        removed; see `fedlib.privacy`. It needs ``quantiles=()`` and `bounds` of all columns in
+        their order, which must not depend on the data; values beyond are moved to them. There are
+        counts, means, variances and histograms with noise, but no extremes and no categories.
 
     Attributes
     ----------
@@ -266,6 +285,8 @@ class FederatedSummary(SecureFederated):
         "max_categories": [Interval(Integral, 1, 2**40, closed="both")],
         "min_category_count": [Interval(Integral, 1, 2**40, closed="both")],
         "secure": ["boolean"],
+        "epsilon": [Interval(Real, 0, np.inf, closed="neither"), None],
+        "delta": [Interval(Real, 0, 1, closed="left")],
     }
 
     def __init__(
@@ -279,6 +300,8 @@ class FederatedSummary(SecureFederated):
         max_categories: int = 1000,
         min_category_count: int = 1,
         secure: bool = False,
+        epsilon: float | None = None,
+        delta: float = 0.0,
     ):
         self.quantiles = quantiles
         self.rank_error = rank_error
@@ -288,12 +311,22 @@ class FederatedSummary(SecureFederated):
         self.max_categories = max_categories
         self.min_category_count = min_category_count
         self.secure = secure
+        self.epsilon = epsilon
+        self.delta = delta
 
     def _flow(self) -> Flow[TableSummary]:
         fractions = np.array(self.quantiles, np.float64).ravel()
         if not ((fractions >= 0) & (fractions <= 1)).all():
             raise ValueError(f"quantiles must lie in [0, 1], got {self.quantiles!r}")
         view, bounds = TableView(check_names(self.categorical)), check_bounds(self.bounds)
+        if self.epsilon is not None:
+            if len(fractions) or view.categorical or not bounds:
+                raise ValueError(
+                    "epsilon needs quantiles=(), no categorical columns and bounds of all columns,"
+                    f" got quantiles={self.quantiles!r}, categorical={self.categorical!r} and"
+                    f" bounds={self.bounds!r}"
+                )
+            return private_summary(bounds, int(self.n_bins), self._privacy(1), bool(self.secure))
         if self.secure:
             if len(fractions):
                 raise ValueError(f"secure=True needs quantiles=(), got {self.quantiles!r}")
@@ -310,6 +343,8 @@ class FederatedSummary(SecureFederated):
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         agree_on_features(clients)
+        if self.epsilon is not None:  # the kinds of columns follow from the bounds
+            return
         view = TableView(check_names(self.categorical))
         agree_on_columns({name: client.describe_columns(view) for name, client in clients.items()})  # type: ignore[attr-defined]
 

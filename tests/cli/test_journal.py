@@ -78,10 +78,11 @@ def run_with_deaths(name, command, bind, *, server, sites):
     outputs = ["--model-out", "model.npz", "--ledger-out", "ledger.csv"]
     serve = ["serve", name, *flags(CASES[name].parameters), *TOKENS]
     serve += ["--bind", bind, *PATIENT, *JOURNAL, *outputs]
+    serve += ["--linger", "2"]  # otherwise a site killed after its last reply would wait in vain
     start = {"server": lambda dies: command(*serve, dies=dies)}
     for i, arguments in enumerate(site_arguments(name)):
         join = ["join", f"http://{bind}", *arguments, "--state-dir", f"state-{i}"]
-        join += ["--patience", ANSWER]
+        join += ["--patience", "15"]  # long enough for a server to be started again
         start[str(i)] = lambda dies, join=join: command(*join, dies=dies)
     lives = {who: iter(sites(int(who)) if who != "server" else server()) for who in start}
     ended = live_until_the_end(start, lives)

@@ -25,6 +25,8 @@ def test_it_follows_the_conventions_of_scikit_learn(lists):
         "assign": "point",
         "border": "absorb",
         "cell_size": 0.5,
+        "delta": 0.0,
+        "epsilon": None,
         "grid_bounds": None,
         "max_cells": None,
         "min_samples": 3,

@@ -1,0 +1,79 @@
+"""Differential privacy: replies with so much noise that no single row can be seen in them.
+
+**The guarantee.** The unit of privacy is one row that is added or removed. With ``epsilon=`` and
+``delta=``, all replies of a client in a run together are (epsilon, delta)-differentially private:
+what the server concludes with one row is almost as likely without it. It holds against the server,
+the other clients, and everybody who sees the result. The numbers and names of the features, the
+types of errors, and the time that a reply takes are not covered.
+
+**Where the noise is.** Without secure sums, each client adds all the noise. With ``secure=True``,
+the server sees only sums, and the noise of the fewest honest survivors of a sum
+(`fedlib.secure.identities.honest_survivors`) is enough together: each client adds a share.
+
+**How a protocol uses it.** It has a request and a reply of their own for noisy sums:
+
+- The request has a field ``privacy: Privacy`` and the bounds of the rows. It says nothing about the
+  noise. The reply has only arrays of float64 within ±`NOISY` and ``row_counts = ()``. The
+  request's ``reply_lengths`` gives all lengths, and its ``accept`` calls `check_lengths`.
+- A function computes the `Sensitivity` from the bounds. The client calls it with what the request
+  contains, and clips its rows to these bounds itself: it never relies on a sensitivity from
+  somebody else.
+- The client's handler calls `quantise` for what each row adds to the sums, adds up, and returns
+  ``add_noise(values, sensitivity, request.privacy, self.n_shares)``, once for all values of the
+  reply, also those that are 0. Values that are whole numbers need no `quantise`.
+- The flow knows the number of its requests beforehand, from the parameters alone. It takes the
+  `Privacy` of each from ``self._privacy(n_requests)`` of `PrivateFederated`, or from
+  `privacy_per_request`, and calls ``total = yield from noisy_sum(request, sensitivity, numbers)``;
+  ``numbers`` is None without secure sums. What it computes from the totals costs nothing.
+- Nothing else may depend on the rows: no start, grid, cut or bin, no number of points, and no
+  failure. A client clips what lies outside of the bounds and refuses nothing because of its rows.
+
+**The budget of a site.** `Budget` limits the loss of all runs together. The site's policy has it
+(`fedlib.policy`): its client then charges each request with noise before it computes the reply, and
+declines other requests for data, and those that exceed the budget (`DisclosureBudgetSpent`).
+
+**Tests.** The noise comes from the operating system. `fedlib.testing.seeded_noise` replaces it, so
+that runs on two transports can be compared byte by byte.
+
+Sources: C. Dwork, F. McSherry, K. Nissim, A. Smith, Calibrating noise to sensitivity in private
+data analysis, TCC 2006, and those in `fedlib.privacy.accounting`.
+"""
+
+from fedlib.privacy.accounting import (
+    check_guarantee,
+    epsilon_of,
+    privacy_per_request,
+    rho_of,
+)
+from fedlib.privacy.bounds import BoundsArray, check_bounds, check_bounds_of, from_unit, to_unit
+from fedlib.privacy.budget import Budget, Charge, DisclosureBudgetSpent
+from fedlib.privacy.estimator import PrivateFederated
+from fedlib.privacy.flow import noise_of_sum, noisy_sum
+from fedlib.privacy.messages import NOISY, Privacy, check_lengths, privacy_of
+from fedlib.privacy.noise import Sensitivity, add_noise, noise_scale, quantise
+
+__all__ = [
+    "NOISY",
+    "BoundsArray",
+    "Budget",
+    "Charge",
+    "DisclosureBudgetSpent",
+    "Privacy",
+    "PrivateFederated",
+    "Sensitivity",
+    "add_noise",
+    "check_bounds",
+    "check_bounds_of",
+    "check_guarantee",
+    "check_lengths",
+    "epsilon_of",
+    "from_unit",
+    "noise_of_sum",
+    "noise_scale",
+    "noisy_sum",
+    "privacy_of",
+    "privacy_per_request",
+    "quantise",
+    "rho_of",
+    "to_unit",
+]

@@ -1,0 +1,228 @@
+"""The noise that a client adds to its sums.
+
+All values are whole multiples of a unit, a power of two that is about a millionth of what one row
+can change. Rows are rounded to the unit before they are added up, so sums are exact, the change by
+one row is known exactly, and no digit of a noisy value depends on the rounding of floats [1]_.
+
+OpenDP has these distributions, too. Its samplers use fractions of any size and take 10
+microseconds of processor time per value; the kernel takes 0.1. Both are exact.
+
+References
+----------
+.. [1] I. Mironov, On significance of the least significant bits for differential privacy, CCS 2012.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.kernels.discrete_noise import MAX_SCALE, add_gaussian, add_laplace
+from fedlib.privacy.accounting import gaussian_rho, laplace_epsilon, shares_rho
+from fedlib.privacy.messages import Privacy
+from fedlib.secure import primitives as crypto
+
+__all__ = ["Sensitivity", "add_noise", "new_key", "noise_scale", "quantise"]
+
+Floats = NDArray[np.float64]
+
+DIGITS = 20  # binary digits of a unit, relative to the sensitivity
+MAX_UNITS = 2**53  # sums of floats are exact up to here
+MIN_SHARE = 64  # units: the sum of noises of this scale is as good as one noise
+WORDS_PER_VALUE = 25  # random words that a value uses, on average a few fewer
+BLOCK = 2**17  # random words that are computed at once
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The largest change of a vector by one row that is added or removed.
+
+    A client computes it from its own bounds on rows, never from a number that it has received.
+
+    Attributes
+    ----------
+    l1, l2 : float
+        The sum of absolute changes, and the square root of the sum of their squares.
+    n_entries : int
+        The largest number of entries that one row changes.
+
+    Examples
+    --------
+    A row adds 1 to one of many counts.
+
+    >>> Sensitivity(l1=1.0, l2=1.0, n_entries=1).digits
+    20
+    """
+
+    l1: float
+    l2: float
+    n_entries: int
+
+    @property
+    def digits(self) -> int:
+        """The binary digits after the point of all values; a unit is ``2.0**-digits``."""
+        return DIGITS + 1 - math.frexp(self.l2)[1]
+
+    @property
+    def units(self) -> tuple[float, float]:
+        """``l1`` and ``l2`` in units, with what the rounding of a row can add."""
+        return (
+            math.ldexp(self.l1, self.digits) + self.n_entries / 2,
+            math.ldexp(self.l2, self.digits) + math.sqrt(self.n_entries) / 2,
+        )
+
+
+def quantise(rows: NDArray[Any], sensitivity: Sensitivity) -> Floats:
+    """Return what rows add to a sum, rounded to whole units.
+
+    Examples
+    --------
+    >>> quantise(np.array([0.1]), Sensitivity(1.0, 1.0, 1)) * 2**20
+    array([104858.])
+    """
+    rounded: Floats = np.ldexp(np.rint(np.ldexp(rows, sensitivity.digits)), -sensitivity.digits)
+    return rounded
+
+
+def noise_scale(
+    sensitivity: Sensitivity, privacy: Privacy, n_shares: int = 1, n_values: int = 1
+) -> float:
+    """Return the scale of the noise that a client adds.
+
+    It is the standard deviation of Gaussian noise, for ``rho``, or the mean absolute value of
+    Laplace noise, for ``epsilon``.
+
+    Parameters
+    ----------
+    sensitivity : Sensitivity
+    privacy : Privacy
+    n_shares : int, default=1
+        The number of clients whose noise is certain to be in the sum that leaves; more than 1 only
+        in a secure sum.
+    n_values : int, default=1
+        The number of values, if there are shares.
+
+    Raises
+    ------
+    ValueError
+        When the noise would be too large for its type, or there are shares of Laplace noise.
+
+    Examples
+    --------
+    A count with rho = 0.02, so its standard deviation is 5. Of four shares, each has half of it.
+
+    >>> count = Sensitivity(1.0, 1.0, 1)
+    >>> round(noise_scale(count, Privacy(rho=0.02)), 3)
+    5.0
+    >>> round(noise_scale(count, Privacy(rho=0.02), n_shares=4), 3)
+    2.5
+    """
+    return math.ldexp(_scale(sensitivity, privacy, n_shares, n_values), -sensitivity.digits)
+
+
+def _scale(sensitivity: Sensitivity, privacy: Privacy, n_shares: int, n_values: int) -> int:
+    """Return the scale of the noise in units."""
+    l1, l2 = sensitivity.units
+    if privacy.epsilon and n_shares > 1:
+        raise ValueError("shares of noise are Gaussian, which needs delta > 0, got delta=0")
+
+    def loss(scale: int) -> float:
+        if privacy.epsilon:
+            return laplace_epsilon(l1, scale)
+        if n_shares == 1:
+            return gaussian_rho(l2, scale)
+        return shares_rho(l2, scale, n_shares, n_values)
+
+    wanted = l1 / privacy.epsilon if privacy.epsilon else l2 / math.sqrt(2 * privacy.rho * n_shares)
+    if wanted >= MAX_SCALE:
+        raise ValueError(
+            f"epsilon must be larger: {privacy} needs noise of more than"
+            f" {MAX_SCALE >> DIGITS} times the change by one row"
+        )
+    scale = max(math.ceil(wanted), MIN_SHARE if n_shares > 1 else 1)
+    while loss(scale) > (privacy.epsilon or privacy.rho):  # by rounding; rarely more than once
+        scale += 1
+    return scale
+
+
+def add_noise(
+    values: NDArray[Any], sensitivity: Sensitivity, privacy: Privacy, n_shares: int = 1
+) -> Floats:
+    """Return values with noise that gives one reply its privacy.
+
+    Parameters
+    ----------
+    values : array of any shape
+        All values of the reply that depend on the rows, also those that are 0. They are whole
+        numbers, or sums of rows from `quantise`.
+    sensitivity : Sensitivity
+        The change of all values together.
+    privacy : Privacy
+        From the request.
+    n_shares : int, default=1
+        The client's ``n_shares``.
+
+    Returns
+    -------
+    array of float64
+        Of the same shape: multiples of the unit, and negative where the noise is.
+
+    Raises
+    ------
+    ValueError
+        When a value is no multiple of the unit, or is too large.
+
+    Notes
+    -----
+    A million values take 0.2 seconds.
+
+    Examples
+    --------
+    >>> noisy = add_noise(np.zeros(1000), Sensitivity(1.0, 1.0, 1), Privacy(rho=0.02))
+    >>> bool(4 < noisy.std() < 6)
+    True
+    """
+    scaled = np.ldexp(np.asarray(values, np.float64), sensitivity.digits)
+    whole = scaled.astype(np.int64).ravel()
+    if scaled.size and np.abs(scaled).max() >= MAX_UNITS:
+        raise ValueError(f"values must be below 2**53 units, got {np.abs(values).max()}")
+    if (whole != scaled.ravel()).any():
+        raise ValueError("values must be sums of rows from quantise")
+    scale = _scale(sensitivity, privacy, n_shares, whole.size)
+    _draw(whole, add_gaussian if privacy.rho else add_laplace, scale, new_key(whole.tobytes()))
+    return np.ldexp(whole.astype(np.float64), -sensitivity.digits).reshape(scaled.shape)
+
+
+def new_key(values: bytes) -> bytes:
+    """Return 32 random bytes of the operating system, from which the noise of one reply follows.
+
+    They do not depend on the values. Tests and the pages of the book replace this function by one
+    that needs them; see `fedlib.testing.seeded_noise`.
+    """
+    return secrets.token_bytes(crypto.KEY)
+
+
+def _draw(values: NDArray[np.int64], add: Any, scale: int, key: bytes) -> None:
+    """Add the noise of a key to values in place."""
+    stream = _random_words(key, min(BLOCK, WORDS_PER_VALUE * len(values) + 100))
+    words, n_done = next(stream), 0
+    while True:
+        n_done, n_used = add(values, scale, words, n_done)
+        if n_done == len(values):
+            return
+        words = np.concatenate([words[n_used:], next(stream)])
+
+
+def _random_words(key: bytes, n_words: int) -> Iterator[NDArray[np.uint64]]:
+    """Yield blocks of uniform random words."""
+    for i in count():
+        words = np.zeros(n_words, np.uint64)
+        crypto.add_mask(words, crypto.commit("noise", key, i))
+        yield words

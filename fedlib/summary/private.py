@@ -1,0 +1,176 @@
+"""Summaries with differential privacy: one request for all sums, each with noise.
+
+A value is clipped to the bounds of its column and scaled to [-1, 1]. Then a row changes the number
+of rows by 1, and for each column at most the number of values, the sum, the sum of squares and the
+count of one bin, each by at most 1.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from math import sqrt
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.messages import Array, Message
+from fedlib.privacy import (
+    NOISY,
+    BoundsArray,
+    Privacy,
+    Sensitivity,
+    add_noise,
+    check_bounds_of,
+    check_lengths,
+    noise_scale,
+    noisy_sum,
+    quantise,
+    to_unit,
+)
+from fedlib.protocol import Flow
+from fedlib.secure.points import agree_on_bounded_features
+from fedlib.summary.columns import Bounds
+from fedlib.summary.flow import TableSummary
+from fedlib.summary.messages import MAX_BINS
+from fedlib.summary.tables import NUMBER, RawTable
+
+__all__ = [
+    "NoisyColumnSums",
+    "SumColumnsNoisily",
+    "column_sensitivity",
+    "private_summary",
+    "sum_columns_noisily",
+]
+
+Floats = NDArray[np.float64]
+
+
+class NoisyColumnSums(Message):
+    """Sums over a client's rows, with noise.
+
+    The number of rows, then for each column the number of values, the sum and the sum of squares of
+    the scaled values, and the counts of the bins.
+    """
+
+    discloses = "counts, sums, sums of squares and histograms of the columns, with noise"
+    row_counts = ()
+    values: Annotated[np.ndarray, Array("float64", ("values",), -NOISY, NOISY)]
+
+
+class SumColumnsNoisily(Message):
+    """Clip your columns to bounds, count and sum them, and add noise."""
+
+    discloses = "the bounds of the columns"
+    reply = NoisyColumnSums
+    privacy: Privacy
+    bounds: BoundsArray
+    n_bins: Annotated[int, msgspec.Meta(ge=0, le=MAX_BINS)]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_bounds_of(self)
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"values": 1 + self.bounds.shape[1] * (3 + self.n_bins)}
+
+    def accept(self, reply: Message) -> Message:
+        check_lengths(self, reply)
+        return reply
+
+
+def column_sensitivity(n_columns: int, n_bins: int) -> Sensitivity:
+    """Return the largest change by one row.
+
+    Examples
+    --------
+    One row, and for each of two columns a value, its sum, its square and a bin.
+
+    >>> column_sensitivity(2, n_bins=10)
+    Sensitivity(l1=9.0, l2=3.0, n_entries=9)
+    """
+    n = 1 + n_columns * (4 if n_bins else 3)
+    return Sensitivity(float(n), sqrt(n), n)
+
+
+def sum_columns_noisily(
+    table: RawTable, request: SumColumnsNoisily, n_shares: int
+) -> NoisyColumnSums:
+    """Return the noisy sums of a client.
+
+    Raises
+    ------
+    ValueError
+        When the table has another number of columns, or a column contains text.
+    """
+    n_columns, n_bins = request.bounds.shape[1], request.n_bins
+    numbers = np.column_stack([table.numbers(j) for j in range(table.shape[1])])
+    scaled, sensitivity = to_unit(numbers, request.bounds), column_sensitivity(n_columns, n_bins)
+    values = [np.array([float(len(table))])]
+    for column in scaled.T:
+        column = column[~np.isnan(column)]
+        moments = quantise(np.column_stack([column, np.square(column)]), sensitivity).sum(axis=0)
+        bins = np.minimum(((column + 1) / 2 * n_bins).astype(np.int64), n_bins - 1)
+        n_values = np.array([float(len(column))])
+        values += [n_values, moments, np.bincount(bins, minlength=n_bins)[:n_bins]]
+    noisy = add_noise(np.concatenate(values), sensitivity, request.privacy, n_shares)
+    return NoisyColumnSums(noisy)
+
+
+def private_summary(
+    bounds: Bounds, n_bins: int, privacy: Privacy, secure: bool
+) -> Flow[TableSummary]:
+    """Return the server flow with noise; for the parameters see `FederatedSummary`.
+
+    ``bounds`` are those of all columns, in their order; ``privacy`` is the loss of the one request
+    for data.
+    """
+    limits = np.array(list(bounds.values()), np.float64).T.copy()
+    sensitivity = column_sensitivity(len(bounds), n_bins)
+    noise_scale(sensitivity, privacy)  # an epsilon that is too small is refused before any message
+    replies = yield from agree_on_bounded_features(len(bounds), "bounds")
+    features = next((reply.features for reply in replies.values() if reply.features), ())
+    if features and features != tuple(bounds):
+        raise ValueError(
+            f"bounds must have the columns {', '.join(features)} in this order, got"
+            f" {', '.join(bounds)}"
+        )
+    request = SumColumnsNoisily(privacy, limits, n_bins)
+    total = yield from noisy_sum(request, sensitivity, count(1) if secure else None)
+    return _summary(tuple(bounds), limits, n_bins, total.values)
+
+
+def _summary(names: tuple[str, ...], limits: Floats, n_bins: int, values: Floats) -> TableSummary:
+    """Return the statistics that follow from the noisy sums."""
+    n = len(names)
+    columns = values[1:].reshape(n, 3 + n_bins)
+    low, half = limits[0], (limits[1] - limits[0]) / 2
+    n_values = np.maximum(columns[:, 0], 1.0)
+    means = np.clip(columns[:, 1] / n_values, -1, 1)
+    variances = np.clip(columns[:, 2] / n_values - np.square(means), 0, 1)
+    unbiased = n_values / np.maximum(n_values - 1, 1)
+    nothing = np.full(n, np.nan)
+    return TableSummary(
+        features=names,
+        kinds=np.full(n, NUMBER, np.uint8),
+        n_rows=int(_as_counts(values[:1])[0]),
+        counts=_as_counts(columns[:, 0]),
+        means=low + half * (1 + means),
+        variances=variances * unbiased * np.square(half),
+        minima=nothing,
+        maxima=nothing,
+        fractions=np.empty(0),
+        quantiles=np.empty((0, n)),
+        rank_errors=np.empty((0, n), np.int64),
+        edges=np.linspace(limits[0], limits[1], n_bins + 1, axis=1),
+        histograms=_as_counts(columns[:, 3:]),
+        categories=((),) * n,
+        category_counts=(np.empty(0, np.int64),) * n,
+        category_others=np.zeros(n, np.int64),
+    )
+
+
+def _as_counts(noisy: Floats) -> NDArray[np.int64]:
+    """Return noisy counts as whole numbers from 0 on."""
+    return np.clip(np.rint(noisy), 0, NOISY).astype(np.int64)

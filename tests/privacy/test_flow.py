@@ -1,0 +1,90 @@
+"""Sums with noise: added by each client, or in shares within a secure sum."""
+
+from itertools import count
+
+import numpy as np
+import pytest
+
+from fedlib.messages import decode, encode
+from fedlib.privacy import Privacy, noise_scale, noisy_sum
+from fedlib.protocol import TooFewClients, run
+from fedlib.secure import SecureClient, simulated_identities
+from fedlib.secure.fixed_point import TooFewDigits, to_words
+from fedlib.secure.messages import MaskValues
+from fedlib.testing import Recorder, seeded_noise
+
+from .toy import COUNT, CountNoisily, NoisyCount, ToyClient
+
+PARTS = {name: np.zeros((10 * (i + 1), 1)) for i, name in enumerate("ABCD")}
+REQUEST = CountNoisily(Privacy(rho=0.02))  # the standard deviation is 5
+
+
+def clients(secure):
+    members = {name: ToyClient(X) for name, X in PARTS.items()}
+    if not secure:
+        return members
+    identities = simulated_identities(list(members))
+    return {name: SecureClient(one, identities[name]) for name, one in members.items()}
+
+
+def noisy_count(secure, seed, transport=None):
+    flow = noisy_sum(REQUEST, COUNT, count(1) if secure else None)
+    with seeded_noise(seed):
+        return run(flow, transport or Recorder(clients(secure))).count
+
+
+def test_the_conversation():
+    plain, secure = Recorder(clients(False)), Recorder(clients(True))
+    noisy_count(False, 0, plain)
+    noisy_count(True, 0, secure)
+    assert plain.ledger.conversation() == ["CountNoisily", "NoisyCount"]
+    assert secure.ledger.conversation()[4:6] == ["MaskValues", "MaskedValues"]
+    losses = [e.discloses for e in secure.ledger if e.message == "MaskValues"]
+    assert all(text.endswith("; the reply has rho=0.02 (zCDP)") for text in losses)
+
+
+@pytest.mark.parametrize(("secure", "deviation"), [(False, 10.0), (True, 5 * np.sqrt(2))])
+def test_the_variance_of_the_noise(secure, deviation):
+    """Four clients each add all the noise; in a secure sum, two honest survivors are enough."""
+    count = noisy_count(secure, 0)
+    assert abs(count[0] - 100) < 4 * deviation
+    assert count[1:].std() == pytest.approx(deviation, rel=0.06)  # 4 / sqrt(2 * 2000)
+    assert abs(count[1:].mean()) < 4 * deviation / np.sqrt(count.size)
+
+
+def test_each_share_has_the_scale_for_the_fewest_honest_survivors():
+    client = clients(True)["A"].inner
+    assert client.n_shares == 2
+    assert noise_scale(COUNT, REQUEST.privacy, 2) == pytest.approx(5 / np.sqrt(2), rel=1e-4)
+    assert ToyClient([[1.0]]).n_shares == 1  # outside of a secure sum, a client relies on nobody
+
+
+def test_a_server_cannot_round_the_noise_of_others_away():
+    """With no digits after the point, the sum would be of rounded shares, whose loss is unknown."""
+    few = {"count": (0,)}
+    with seeded_noise(0):
+        reply = ToyClient(PARTS["A"]).handle(REQUEST)
+    assert to_words(reply, few, 4)[0] == np.rint(reply.count[0])
+    with pytest.raises(TooFewDigits, match="0.* digits would round count, which has noise"):
+        to_words(reply, few, 4, exact=True)
+
+    class Rounding(Recorder):
+        def exchange(self, requests):
+            return super().exchange({n: without_digits(one) for n, one in requests.items()})
+
+    def without_digits(data):
+        message = decode(data)
+        if isinstance(message, MaskValues):
+            message = MaskValues(message.number, message.sealed, message.request, few)
+        return encode(message)
+
+    with pytest.raises(TooFewClients, match="TooFewDigits at MaskValues"):
+        noisy_count(True, 0, Rounding(clients(True)))
+
+
+def test_lost_clients_leave_the_others_sum():
+    transport = Recorder(clients(False), tamper={"D": lambda request, reply: None})
+    with seeded_noise(0):
+        total = run(noisy_sum(REQUEST, COUNT), transport, min_clients=2)
+    assert abs(total.count[0] - 60) < 50
+    assert isinstance(total, NoisyCount)
