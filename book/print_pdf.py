@@ -33,6 +33,8 @@ STYLE = """.skip-link, #pst-skip-link, .bd-header, .bd-header-article, .bd-sideb
   { break-inside: auto !important }
   .bd-article :is(figure.fedlib-figure, tr) { break-inside: avoid }
   .bd-article :is(h1, h2, h3, h4, figcaption) { break-after: avoid }
+  /* Some viewers draw lines of width 0 as thin lines, which makes formulas bold. */
+  mjx-container g[stroke-width="0"] { stroke: none }
   /* Paper does not scroll. */
   .bd-article .fedlib-scroll { overflow: visible !important }
   .bd-article table { font-size: 8pt !important }
