@@ -14,17 +14,32 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 FOOTER = """<div style="width: 100%; font: 8px sans-serif; text-align: center">
 <span class="pageNumber"></span> of <span class="totalPages"></span></div>"""
 MARGINS = dict.fromkeys(("left", "right"), "15mm") | {"top": "15mm", "bottom": "18mm"}
-# Chromium prints what is visible: formulas must be drawn, and solutions open. Code stays hidden.
+# Chromium prints what is visible: formulas must be drawn, and solutions open. Hidden code and long
+# tables stay folded: they would be most of the pages.
 PREPARE = """async () => {
   await window.MathJax?.startup?.promise
-  document.querySelectorAll('details:not(.hide)').forEach(part => { part.open = true })
+  document.querySelectorAll('details.toggle-details, details.fedlib-parameters').forEach(
+    part => { part.open = true })
   await document.fonts.ready
 }"""
-HIDE = """.skip-link, #pst-skip-link, .bd-header, .bd-header-article, .bd-sidebar,
+STYLE = """.skip-link, #pst-skip-link, .bd-header, .bd-header-article, .bd-sidebar,
   .bd-sidebar-primary,
   .bd-sidebar-secondary, .prev-next-area, .search-button, .pst-back-to-top, #pst-back-to-top,
-  .bd-footer, .bd-footer-content, dialog, details.hide, #jb-print-docs-body
-  { display: none !important }"""
+  .bd-footer, .bd-footer-content, dialog, details.hide, #jb-print-docs-body,
+  .claims-filter, .claims-table
+  { display: none !important }
+  /* Code may continue on the next page; figures and rows may not, and a title has text below it. */
+  .bd-article :is(pre, .cell, .cell_input, .cell_output, .highlight)
+  { break-inside: auto !important }
+  .bd-article :is(figure.fedlib-figure, tr) { break-inside: avoid }
+  .bd-article :is(h1, h2, h3, h4, figcaption) { break-after: avoid }
+  /* Some viewers draw lines of width 0 as thin lines, which makes formulas bold. */
+  mjx-container g[stroke-width="0"] { stroke: none }
+  /* Paper does not scroll. */
+  .bd-article .fedlib-scroll { overflow: visible !important }
+  .bd-article table { font-size: 8pt !important }
+  .bd-article :is(td, th)
+  { min-width: 0 !important; white-space: normal !important; overflow-wrap: break-word }"""
 
 
 def print_pdf(folder, target):
@@ -41,7 +56,7 @@ def print_pdf(folder, target):
         tab.set_default_timeout(600_000)
         tab.goto(page.absolute().as_uri(), wait_until="load")
         tab.evaluate(PREPARE)
-        tab.add_style_tag(content=HIDE)
+        tab.add_style_tag(content=STYLE)
         tab.pdf(
             path=target,
             format="A4",
@@ -51,6 +66,7 @@ def print_pdf(folder, target):
             footer_template=FOOTER,
             tagged=True,
             outline=True,
+            print_background=True,  # the colours of verdicts, on which their text is white
         )
         browser.close()
 

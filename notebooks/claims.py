@@ -299,7 +299,7 @@ def tests_in_folds(rows, name):
     for number, tests in rows.groupby(numbers(rows).to_numpy()):
         head = f"{label(tests['source'].iloc[0], number)}: {tests['metric'].iloc[0]}"
         body = tests[columns].rename(columns=titles).reset_index(drop=True)
-        html = study.styled(body, precision=3).to_html(table_uuid=f"tests_{number}")
+        html = study.styled(body, precision=3).to_html(table_uuid=f"{name}_{number}")
         scrolling = f'<div class="fedlib-scroll" tabindex="0">{html}</div>'
         folds.append(f"<details><summary>{head}</summary>{scrolling}</details>")
     text = rows[["metric", "status"]].to_string()

@@ -24,6 +24,7 @@ import signal
 import sys
 import tempfile
 import time
+from hashlib import sha256
 from pathlib import Path
 
 # An optional dependency of jsonschema that is not used here. Its import takes longer than all
@@ -138,7 +139,6 @@ def name_cell(source, parameters, unfinished):
 
 def strip(notebook):
     """Remove what differs from run to run: times, paths, widget state, random identifiers."""
-    identifiers = {}
     for holder in (notebook, *notebook.cells):
         for key in ("papermill", "widgets", "execution"):
             holder.metadata.pop(key, None)
@@ -147,12 +147,21 @@ def strip(notebook):
             if output.output_type == "stream":  # warnings name a file
                 output.text = CELL_FILE.sub("cell", output.text).replace(f"{ROOT}/", "")
             elif "text/html" in output.get("data", {}):
-                output.data["text/html"] = STYLED_TABLE.sub(
-                    lambda match: identifiers.setdefault(match[0], f"T_{len(identifiers):05}"),
-                    output.data["text/html"],
-                )
+                output.data["text/html"] = name_styles(output.data["text/html"])
                 output.data["text/plain"] = ADDRESS.sub("", output.data["text/plain"])  # not shown
     return notebook
+
+
+def name_styles(text):
+    """Return HTML in which the identifiers of styled tables follow from the content.
+
+    The printed book is one page: with numbers, a table would get the styles of another notebook's.
+    """
+    digest = sha256(STYLED_TABLE.sub("T_", text).encode()).hexdigest()[:8]
+    names = {}
+    return STYLED_TABLE.sub(
+        lambda match: names.setdefault(match[0], f"T_{digest}_{len(names)}"), text
+    )
 
 
 def drop_targets(notebook, suffix):
