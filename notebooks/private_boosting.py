@@ -32,16 +32,16 @@ def auc_by_epsilon(parts, test, epsilons, *, bounds, delta, n_seeds=3, **trees):
     common = {"method": "histogram", "feature_bounds": bounds, "tol": None, **trees}
     rows = []
 
-    def measure(epsilon, secure, seed, **private):
+    def measure(shown, seed, private):
         model = FederatedXGBClassifier(**common, **private).fit(parts)
         auc = roc_auc_score(test[1], model.predict_proba(test[0])[:, 1])
-        rows.append([epsilon, secure, seed, auc])
+        rows.append([shown, private.get("secure", False), seed, auc])
 
-    measure(np.inf, False, 0, base_score=0.5)
+    measure(np.inf, 0, {"base_score": 0.5})
     for epsilon in epsilons:
         for secure in (False, True):
+            private = {"epsilon": epsilon, "delta": delta, "classes": [0, 1], "secure": secure}
             for seed in range(n_seeds):
-                private = {"epsilon": epsilon, "delta": delta, "classes": [0, 1]}
                 with seeded_noise(seed):
-                    measure(epsilon, secure, seed, secure=secure, **private)
+                    measure(epsilon, seed, private)
     return pd.DataFrame(rows, columns=["epsilon", "secure", "seed", "AUC"])
