@@ -173,6 +173,7 @@ def private_dbscan(
 
     ``privacy`` is the loss of the one request for counts.
     """
+    noise_scale(ONE_CELL, privacy)  # an epsilon that is too small is refused before any message
     replies = yield from agree_on_bounded_features(len(grid.low))
     request = CountWithNoise(cell_side(eps, rho, len(grid.low)), *grid, privacy)
     total = yield from noisy_sum(request, ONE_CELL, count(1) if secure else None)

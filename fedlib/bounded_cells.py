@@ -26,7 +26,7 @@ from fedlib.agreement import exclude
 from fedlib.cells import count_cells
 from fedlib.kernels.grid import MAX_CELL
 from fedlib.messages import Array, Message, MessageError
-from fedlib.privacy import NOISY, Privacy, Sensitivity, add_noise
+from fedlib.privacy import Privacy, Sensitivity, add_noise
 from fedlib.protocol import Flow
 from fedlib.secure.flow import ImpossibleSum, secure_sum
 
@@ -145,7 +145,7 @@ class NoisyCounts(Message):
 
     discloses = "the number of points in each cell, with noise"
     row_counts = ()
-    counts: Annotated[np.ndarray, Array("float64", ("cells",), -NOISY, NOISY)]
+    counts: Annotated[np.ndarray, Array("float64", ("cells",), ge=-(2.0**50), le=2.0**50)]
 
 
 class CountWithNoise(Message):
@@ -270,11 +270,6 @@ def count_on_grid(
     ------
     TooManyBlocks
         When more blocks are occupied than ``max_blocks`` allows; the text has the number.
-
-    Warns
-    -----
-    UserWarning
-        When clients report points outside of the grid.
     """
     side = 1
     while math.prod(grid.blocks(side)) > max_blocks:
@@ -285,7 +280,6 @@ def count_on_grid(
         occupied = np.flatnonzero(total.counts)
         found = keys[occupied] if len(keys) else occupied
         if side == 1 or len(found) == 0:
-            _warn_of_points_outside(total)
             return _cells_of(found, grid), total.counts[occupied]
         keys = _split(found, grid, side)
         side //= 2
@@ -315,12 +309,15 @@ def _cells_of(keys: NDArray[np.integer], grid: Grid) -> Ints:
 def add_replies(max_blocks: int) -> Callable[[CountGrid], Flow[GridCounts]]:
     """Return a function that adds up the clients' counts in the open.
 
-    A client leaves the run if its counts sum to another number than at the first request, or if the
-    parts of its occupied blocks alone are more than ``max_blocks``.
+    A client leaves the run if it has points outside, if its counts sum to another number than at
+    the first request, or if the parts of its occupied blocks alone are more than ``max_blocks``.
     """
     n_points: dict[str, int] = {}
 
-    def problem(name: str, counts: Ints, request: CountGrid) -> str:
+    def problem(name: str, reply: GridCounts, request: CountGrid) -> str:
+        counts = reply.counts
+        if reply.n_outside:
+            return f"GridCounts.n_outside must be 0, got {reply.n_outside}"
         total = int(counts.sum())
         if n_points.setdefault(name, total) != total:
             return f"GridCounts.counts must sum to {n_points[name]} as before, got {total}"
@@ -331,14 +328,13 @@ def add_replies(max_blocks: int) -> Callable[[CountGrid], Flow[GridCounts]]:
 
     def add_up(request: CountGrid) -> Flow[GridCounts]:
         replies = yield request
-        problems = {name: problem(name, one.counts, request) for name, one in replies.items()}
+        problems = {name: problem(name, one, request) for name, one in replies.items()}
         wrong = {name: text for name, text in problems.items() if text}
         replies = yield from exclude(replies, wrong)
-        counts, n_outside = np.zeros(request.n_blocks, np.int64), 0
+        counts = np.zeros(request.n_blocks, np.int64)
         for reply in replies.values():
             counts += reply.counts
-            n_outside += reply.n_outside
-        return GridCounts(counts, n_outside)
+        return GridCounts(counts, 0)
 
     return add_up
 
@@ -346,7 +342,8 @@ def add_replies(max_blocks: int) -> Callable[[CountGrid], Flow[GridCounts]]:
 def add_securely() -> Callable[[CountGrid], Flow[GridCounts]]:
     """Return a function that adds up the clients' counts by secure sums, see `fedlib.secure`.
 
-    Its flow raises `fedlib.secure.ImpossibleSum` when there are more points than in an earlier sum.
+    Its flow raises `fedlib.secure.ImpossibleSum` when there are more points than in an earlier sum,
+    or points outside.
     """
     numbers = count(1)
     most = math.inf
@@ -355,6 +352,8 @@ def add_securely() -> Callable[[CountGrid], Flow[GridCounts]]:
         nonlocal most
         total, _ = yield from secure_sum(request, numbers)
         n_points = int(total.counts.sum())
+        if total.n_outside:
+            raise ImpossibleSum(f"{total.n_outside} points lie outside, but such clients have left")
         if n_points > most:
             raise ImpossibleSum(
                 f"the parts of the occupied blocks contain {n_points} points, but the blocks {most}"
@@ -380,18 +379,14 @@ def occupied_cells(grid: Grid, total: GridCounts) -> tuple[Ints, Ints]:
     (array([[0, 6],
            [1, 6]]), array([3, 1]))
     """
-    _warn_of_points_outside(total)
-    occupied = np.flatnonzero(total.counts)
-    return _cells_of(occupied, grid), total.counts[occupied]
-
-
-def _warn_of_points_outside(total: GridCounts) -> None:
     if total.n_outside:
         warnings.warn(
             f"{total.n_outside} points lie outside of the bounds; they are noise unless a cluster"
             " is adjacent",
-            stacklevel=3,
+            stacklevel=2,
         )
+    occupied = np.flatnonzero(total.counts)
+    return _cells_of(occupied, grid), total.counts[occupied]
 
 
 # The client -------------------------------------------------------------------------------------

@@ -19,14 +19,15 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import product
 from numbers import Integral, Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedlib.kernels import density, kd_tree, sorted_grid
+from fedlib.kernels import connections, density, kd_tree, sorted_grid
 from fedlib.validation import check_points
 
 __all__ = ["check_n_jobs", "cluster", "dbscan", "nearest_within", "neighbours_within"]
@@ -40,8 +41,8 @@ MAX_GRID_SIDE = 2.0**40  # cells; the margins below are far above the rounding o
 MAX_KEY = 2**62
 LEAF_SIZE = 16  # of the tree for searches
 MIN_HALVED = 10_000  # points from which two threads build a tree
-BLOCK = 4096  # cells in a block
-BUFFER = 1 << 16  # ranges of near cells in a block, or those of one cell when they are more
+BLOCK = 4096  # groups of cells in a block
+BUFFER = 1 << 16  # ranges of near cells in a block, or those of one group if they are more
 
 
 def dbscan(
@@ -143,16 +144,21 @@ def cluster(
     weights = np.empty(0)  # means that all weights are 1
     if sample_weight is not None:
         weights = _check_per_point(sample_weight, n, "sample_weight")
-    reach = np.full(n, eps) if radii is None else eps + _check_per_point(radii, n, "radii")
+    reach = eps + (np.zeros(1) if radii is None else _check_per_point(radii, n, "radii"))
     if n == 0:
         return np.empty(0, np.int64), np.empty(0, bool)
     squared_radii = _square(reach)
-    index = None
-    if radii is None and points.shape[1] <= GRID_FEATURES:
-        index = _index_by_grid(points, eps)
-    if index is None:
-        index = _index_by_tree(points, squared_radii, n_threads)
-    return _Clustering(points, index, squared_radii, weights, min_samples).run(n_threads)
+    if squared_radii.min() == squared_radii.max():
+        squared_radii = squared_radii[:1]
+    with ThreadPoolExecutor(n_threads) as threads:
+        index = None
+        if radii is None and points.shape[1] <= GRID_FEATURES:
+            index = _index_by_grid(points, eps, _Shares(threads, n_threads, n))
+        if index is None:
+            index = _index_by_tree(points, squared_radii, n_threads)
+        return _Clustering(points, index, squared_radii, weights, min_samples).run(
+            threads, n_threads
+        )
 
 
 def neighbours_within(X: ArrayLike, points: ArrayLike, radius: ArrayLike) -> tuple[Ints, Ints]:
@@ -238,59 +244,73 @@ class _Index(NamedTuple):
 
     order: Ints  # (n,) the row of each point, cell by cell
     start: Ints  # (n_cells + 1,) where the points of each cell begin
-    find_near: Callable[[Ints, bool, Ints, Ints], int]  # (cells, later, near_start, near)
-    max_ranges: int  # of near cells that one cell can have
+    find_near: Callable[[Ints, bool, Ints, Ints, Ints], int]  # see `_Clustering._blocks`
+    max_ranges: int  # of near cells that one group can have
     leaves: tuple[kd_tree.KDTree, kd_tree.Leaves] | None = None  # the cells, if they are a tree's
 
 
-def _index_by_grid(X: Floats, eps: float) -> _Index | None:
+class _Shares(NamedTuple):
+    """Threads, each of which works on an equal share of the rows."""
+
+    threads: ThreadPoolExecutor
+    n_threads: int
+    n_rows: int
+
+    def map(self, function: Callable[[int, int], Any]) -> list[Any]:
+        """Return the results of a function of the first row and the stop of each share."""
+        cuts = np.linspace(0, self.n_rows, min(self.n_threads, self.n_rows) + 1).astype(np.int64)
+        return list(self.threads.map(function, cuts[:-1], cuts[1:]))
+
+
+def _index_by_grid(X: Floats, eps: float, shares: _Shares) -> _Index | None:
     """Return a grid whose cells' diagonal is just below ``eps``, or None if it is too wide."""
     d = X.shape[1]
     cell_size = eps / math.sqrt(d) * (1 - 2.0**-10)
-    origin = X.min(axis=0)
+    boxes = np.array(shares.map(partial(sorted_grid.bound_points, X)))
+    origin = boxes[:, 0].min(axis=0)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        extent = (X.max(axis=0) - origin) / cell_size
+        extent = (boxes[:, 1].max(axis=0) - origin) / cell_size
     if not (extent < MAX_GRID_SIDE).all():
         return None
     reach = math.floor(math.sqrt(d) * (1 + 2.0**-9)) + 1  # cells from a cell to one near it
     strides = [1]
     for length in extent[:0:-1]:
-        strides.insert(0, strides[0] * (int(length) + 1 + reach))
+        strides.insert(0, strides[0] * (int(length) + 1 + reach + sorted_grid.SPAN))
     largest_key = (int(extent[0]) + 1) * strides[0]
     if largest_key >= MAX_KEY:
         return None
     keys = np.empty(len(X), np.int64)
-    sorted_grid.compute_keys(X, origin, cell_size, np.array(strides), keys, 0, len(X))
+    compute_keys = sorted_grid.compute_keys
+    shares.map(partial(compute_keys, X, origin, cell_size, np.array(strides), keys))
     order, sorted_keys = sorted_grid.sort_keys(keys, largest_key)
     cell_keys, start = sorted_grid.find_cells(sorted_keys)
     grid = sorted_grid.Grid(cell_keys, *_near_rows(d, reach, strides))
-
-    def find_near(cells: Ints, later: bool, near_start: Ints, near: Ints) -> int:
-        return sorted_grid.find_near_cells(grid, cells, later, near_start, near)
-
-    return _Index(order, start, find_near, len(grid.row_offsets))
+    return _Index(order, start, partial(sorted_grid.find_near_cells, grid), len(grid.row_offsets))
 
 
 def _near_rows(d: int, reach: int, strides: list[int]) -> tuple[Ints, Ints]:
     """Return the offsets of the rows near a cell, nearest first, and how far to look in each."""
     offsets, reaches = [], []
-    for steps in product(range(-reach, reach + 1), repeat=d - 1):
+    rows = product(range(-reach, reach + 1), repeat=d - 1)
+    for steps in sorted(rows, key=lambda steps: sum(step**2 for step in steps)):
         # In units of the squared cell size: eps² less the squared distance of the two rows.
         left = d * (1 + 2.0**-8) - sum(max(0, abs(step) - 1) ** 2 for step in steps)
         if left >= 0:
             offsets.append(int(np.dot(steps, strides[:-1])))
             reaches.append(1 + math.isqrt(int(left)))
-    nearest_first = np.argsort(-np.array(reaches), kind="stable")
-    return np.array(offsets)[nearest_first], np.array(reaches)[nearest_first]
+    return np.array(offsets), np.array(reaches)
 
 
 def _index_by_tree(X: Floats, squared_radii: Floats, n_threads: int) -> _Index:
     """Return a tree whose leaves are the largest nodes that can be cells."""
     tree = _build_tree(X, squared_radii.min(), n_threads)
-    leaves = kd_tree.collect_leaves(tree, squared_radii)
+    leaves = kd_tree.collect_leaves(tree, np.resize(squared_radii, len(X)))
 
-    def find_near(cells: Ints, later: bool, near_start: Ints, near: Ints) -> int:
-        return kd_tree.find_near_leaves(tree, leaves, cells, later, near_start, near)
+    def find_near(
+        cells: Ints, earlier: bool, group_start: Ints, near_start: Ints, near: Ints
+    ) -> int:
+        group_start[:] = np.arange(len(group_start))
+        return kd_tree.find_near_leaves(tree, leaves, cells, near_start, near)
 
     return _Index(tree.order, leaves.start, find_near, len(leaves.node), (tree, leaves))
 
@@ -328,8 +348,8 @@ class _Clustering:
         self.X = X
         self.index = index
         self.min_samples = float(min_samples)
-        if squared_radii.min() < squared_radii.max():
-            squared_radii = np.take(squared_radii, index.order)
+        if len(squared_radii) > 1:
+            squared_radii = squared_radii[index.order]
         self.cells = density.Cells(
             points=np.empty((n, d)),
             axes=tuple(range(d)) if d <= GRID_FEATURES else np.arange(d),
@@ -342,23 +362,21 @@ class _Clustering:
             n_core=np.empty(n_cells, np.int64),
         )
         self.parent = np.arange(n_cells)  # of disjoint sets of connected cells
-        self.crossing = np.zeros(n_cells, bool)  # cells near a later share
-        self.nearest = np.empty(n, np.int64)  # the core point that each border point joins
+        self.crossing = np.zeros(n_cells, bool)  # cells near another share
+        self.labels = np.empty(n, np.int64)
+        self.is_core = np.empty(n, bool)
 
-    def run(self, n_threads: int) -> tuple[Ints, NDArray[np.bool_]]:
+    def run(self, threads: ThreadPoolExecutor, n_threads: int) -> tuple[Ints, NDArray[np.bool_]]:
         """Return labels and core flags by row."""
         start, n_cells = self.cells.start, len(self.parent)
-        n = start[-1]
-        shares = np.searchsorted(start, np.linspace(0, n, n_threads + 1).astype(np.int64))
-        with ThreadPoolExecutor(n_threads) as threads:
-            for step in (self._sort_points, self._find_core, self._join_cells):
-                list(threads.map(step, shares[:-1], shares[1:]))
-            self._join(np.flatnonzero(self.crossing), n_cells)
-            list(threads.map(self._find_border, shares[:-1], shares[1:]))
-        cell_of = np.repeat(np.arange(n_cells), np.diff(start))
-        return density.number_clusters(
-            self.index.order, cell_of, self.parent, self.cells.core, self.nearest
-        )
+        shares = np.searchsorted(start, np.linspace(0, start[-1], n_threads + 1).astype(np.int64))
+        for step in (self._sort_points, self._find_core, self._join_cells):
+            list(threads.map(step, shares[:-1], shares[1:]))
+        self._join(np.flatnonzero(self.crossing), 0, n_cells)
+        density.flatten(self.parent)
+        number = density.number_sets(self.cells, self.index.order, self.parent)
+        list(threads.map(partial(self._label, number), shares[:-1], shares[1:]))
+        return self.labels, self.is_core
 
     def _sort_points(self, first: int, stop: int) -> None:
         start = self.cells.start
@@ -375,33 +393,39 @@ class _Clustering:
             density.find_core(block, self.cells, self.min_samples)
 
     def _join_cells(self, first: int, stop: int) -> None:
-        self._join(first + np.flatnonzero(self.cells.n_core[first:stop]), stop)
+        self._join(first + np.flatnonzero(self.cells.n_core[first:stop]), first, stop)
 
-    def _join(self, cells: Ints, stop: int) -> None:
+    def _join(self, cells: Ints, first: int, stop: int) -> None:
+        """Join some of the cells ``first..stop`` with each other, and mark those near others."""
         if self.index.leaves is not None:
-            leaves = self.index.leaves
-            density.join_leaves(cells, self.cells, *leaves, stop, self.parent, self.crossing)
+            connections.join_leaves(
+                cells, self.cells, *self.index.leaves, stop, self.parent, self.crossing
+            )
             return
-        for block in self._blocks(cells, later=True):
-            density.join_cells(block, self.cells, stop, self.parent, self.crossing)
+        for block in self._blocks(cells, earlier=True):
+            connections.join_cells(block, self.cells, first, self.parent, self.crossing)
 
-    def _find_border(self, first: int, stop: int) -> None:
+    def _label(self, number: Ints, first: int, stop: int) -> None:
+        """Write the results of the points of some cells; ``number`` is the cluster of each cell."""
+        order = self.index.order
+        density.write_labels(self.cells, order, number, self.labels, self.is_core, first, stop)
         sizes = np.diff(self.cells.start[first : stop + 1])
         for block in self._blocks(first + np.flatnonzero(self.cells.n_core[first:stop] < sizes)):
-            density.find_border(block, self.cells, self.nearest)
+            density.find_border(block, self.cells, order, number, self.labels)
 
-    def _blocks(self, cells: Ints, later: bool = False) -> Iterator[density.Block]:
+    def _blocks(self, cells: Ints, earlier: bool = False) -> Iterator[density.Block]:
         """Yield these cells (ascending) in blocks. Each block overwrites the previous one.
 
-        With ``later``, the cells near a cell need not include earlier ones.
+        With ``earlier``, the cells near a group need not include later ones.
         """
-        near_start = np.empty(BLOCK + 1, np.int64)
+        group_start, near_start = np.empty((2, BLOCK + 1), np.int64)
         near = np.empty((max(BUFFER, self.index.max_ranges), 2), np.int64)
         done = 0
         while done < len(cells):
-            n_block = self.index.find_near(cells[done:], later, near_start, near)
-            yield density.Block(cells[done : done + n_block], near_start, near)
-            done += n_block
+            rest = cells[done:]
+            n_groups = self.index.find_near(rest, earlier, group_start, near_start, near)
+            yield density.Block(rest, group_start[: n_groups + 1], near_start, near)
+            done += group_start[n_groups]
 
 
 def _check_points(X: ArrayLike, name: str) -> Floats:

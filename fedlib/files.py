@@ -124,7 +124,7 @@ def read_table(
         X = frame[names]
         read_columns(X)
     else:
-        X = pd.DataFrame({name: _feature(frame[name]) for name in names}, columns=names)
+        X = _features(frame[names])
     named = path.suffix != ".npy" and header
     return Table(
         X if named else X.to_numpy(),
@@ -297,7 +297,7 @@ def _read_text(path: Path, header: bool, texts: Sequence[str]) -> pd.DataFrame:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)
             if header:
-                first = pd.read_csv(path, skiprows=n_skipped, nrows=1, dtype=str, **options)
+                first = pd.read_csv(path, skiprows=n_skipped, nrows=1, dtype=object, **options)
                 names = [str(name).strip() for name in first.iloc[0]]
                 _check_names(names)
             frame = pd.read_csv(
@@ -364,6 +364,15 @@ def _complete(column: pd.Series, content: str) -> pd.Series:
     if len(gaps):
         raise ValueError(f"column {column.name!r} has no {content} in row {gaps[0] + 1}")
     return column
+
+
+def _features(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the features as floats; raise ValueError for anything except finite numbers."""
+    if all(dtype.kind in "iuf" for dtype in frame.dtypes):  # faster than one column after another
+        numbers = np.asfortranarray(frame.to_numpy(np.float64))
+        if np.isfinite(numbers).all() and np.abs(numbers).max(initial=0) <= MAX_EXACT:
+            return pd.DataFrame(numbers, columns=frame.columns)
+    return pd.DataFrame({name: _feature(frame[name]) for name in frame}, columns=frame.columns)
 
 
 def _feature(column: pd.Series) -> np.ndarray:

@@ -204,12 +204,13 @@ def horizontal_dbscan(
     random_state: Any,
 ) -> Flow[GridModel]:
     """Return the server flow; for the parameters see `HorizontalDBSCAN`."""
-    rules = float(cell_size), min_samples, border, assign, adjacency, random_state
-    replies = yield CountCells(float(cell_size))
+    size = float(cell_size)
+    replies = yield CountCells(size)
     replies = yield from settle(replies, agree_on_features)
     replies = yield from exclude(replies, with_too_many_cells(replies, max_cells))
     cells, counts = sum_cells(replies)
-    return (yield from _cluster_cells(cells, counts, replies, *rules))
+    rules = min_samples, border, assign, adjacency, random_state
+    return (yield from _cluster_cells(cells, counts, replies, size, *rules))
 
 
 def secure_horizontal_dbscan(grid: Grid, **parameters: Any) -> Flow[GridModel]:

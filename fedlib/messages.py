@@ -55,9 +55,8 @@ MAX_BYTES = 2**30
 MAX_AXES = 32
 PIECE = 2**15  # values that are checked at once
 MAX_EMPTY_AXIS = 2**16  # an array without elements costs no bytes, so its lengths need a bound
-DTYPES = frozenset(
-    ("bool", "uint8", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64")
-)
+_NAMES = ("bool", "uint8", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64")
+DTYPES = {name: np.dtype(name).newbyteorder("<") for name in _NAMES}  # as sent
 
 registry: dict[str, type[Message]] = {}
 
@@ -109,11 +108,11 @@ class Array:
         """Return a description of the error in a value, or None if it is valid."""
         if not isinstance(value, np.ndarray):
             return f"must be {self._wanted()}, not {type(value).__name__}"
-        if value.dtype != self.dtype or value.ndim != len(self.axes):
+        if value.dtype != DTYPES[self.dtype] or value.ndim != len(self.axes):
             return f"must be {self._wanted()}, not of {value.dtype} with shape {value.shape}"
         is_float = value.dtype.kind == "f"
         if is_float or self.ge is not None or self.le is not None:
-            for piece in _pieces(value):
+            for piece in [value] if 0 < value.size <= PIECE else _pieces(value):
                 if is_float and np.count_nonzero(np.isfinite(piece)) < piece.size:
                     return "must be finite"
                 if self.ge is not None and piece.min() < self.ge:
@@ -383,29 +382,30 @@ class Failure(Message):
 
 
 @cache
-def _little(dtype: np.dtype[Any]) -> tuple[str, np.dtype[Any]]:
-    """Return a dtype's name and the dtype in little-endian order; cached, as numpy is slow here."""
-    return dtype.name, dtype.newbyteorder("<")
+def _name(dtype: np.dtype[Any]) -> str:
+    """Return a dtype's name; cached, because numpy is slow here."""
+    return dtype.name
 
 
 def _to_wire(value: object) -> object:
     if not isinstance(value, np.ndarray):
         raise NotImplementedError(f"a message cannot contain a {type(value).__name__}")
-    name, dtype = _little(value.dtype)
+    name = _name(value.dtype)
     if name not in DTYPES:
         raise NotImplementedError(f"a message cannot contain an array of {value.dtype}")
-    little = np.ascontiguousarray(value, dtype)
+    little = np.ascontiguousarray(value, DTYPES[name])
     return name, value.shape, little.data if little.size else b""
 
 
 def _from_wire(raw: msgspec.Raw) -> np.ndarray:
-    dtype, shape, data = _array_decoder.decode(raw)
-    if dtype not in DTYPES:
+    name, shape, data = _array_decoder.decode(raw)
+    dtype = DTYPES.get(name)
+    if dtype is None:
         raise ValueError("an array of an unknown dtype")
     if min(shape, default=0) < 0 or max(shape, default=0) > max(len(data), MAX_EMPTY_AXIS):
         raise ValueError("an array with an axis of an invalid length")
-    array = np.frombuffer(data, _little(np.dtype(dtype))[1]).reshape(shape)
-    if dtype == "bool" and (array.view("uint8") > 1).any():
+    array = np.frombuffer(data, dtype).reshape(shape)
+    if name == "bool" and (array.view("uint8") > 1).any():
         raise ValueError("an array of bool with a byte other than 0 and 1")
     return array if array.flags.aligned else _aligned(array)
 

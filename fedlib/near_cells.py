@@ -49,6 +49,7 @@ MAX_CELL = 2**40  # the largest number of a cell for which the guarantee covers 
 MIN_RHO = 1e-6  # then squared distances between near cells are exact in float64
 MARGIN = 1 + 2.0**-11
 MAX_ROWS = 2048  # near a cell; with more of them, distances between cells are cheaper than sums
+MIN_NEAR = 1.0  # occupied cells near a cell, per row, below which comparisons are cheaper than sums
 MAX_KEY = 2**62
 
 
@@ -99,10 +100,10 @@ def label_core_cells(
 
     Notes
     -----
-    With rows of near cells that are not too many (for two features, with rho from 0.0014), the
-    time is at most proportional to the number of cells times that of rows near a cell; cells in
-    dense regions cost less. Otherwise, cells are compared one by one until a cell has enough
-    points.
+    With rows of near cells that are not too many (for two features, with rho from 0.0014) and
+    contain several occupied cells, the time is at most proportional to the number of cells times
+    that of rows near a cell; cells in dense regions cost less. Otherwise, cells are compared one by
+    one until a cell has enough points, as DBSCAN compares points.
 
     Examples
     --------
@@ -162,6 +163,9 @@ def _index_rows(cells: Ints, squared: int) -> Grid | None:
     nearest_first = np.argsort(-left, kind="stable")
     offsets = steps[nearest_first] @ np.array(strides[:-1], np.int64)
     reaches = np.sqrt(left[nearest_first]).astype(np.int64)
+    n_near = len(cells) * (2 * reaches + 1).sum() / np.prod(high - low + 1.0)  # if evenly spread
+    if n_near < MIN_NEAR * len(reaches):
+        return None
     return Grid((cells - low) @ np.array(strides), offsets, reaches)
 
 

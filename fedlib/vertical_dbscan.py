@@ -56,7 +56,9 @@ __all__ = [
     "vertical_dbscan",
 ]
 
-BLOCK_BYTES = 2**25  # the size of a block in memory, at one bit per pair of rows
+# The size of a block in memory, at one bit per pair of rows. Larger arrays are new memory for each
+# block, which the system clears page by page.
+BLOCK_BYTES = 2**23
 MAX_GRID_FEATURES = 3
 MAX_GRID_CELLS = 2.0**40  # up to this, cells 0.1 % larger than eps outweigh all rounding errors
 MIN_GRID_EPS = 1e-150  # below this, the squares of distances above eps may underflow
@@ -170,7 +172,7 @@ def vertical_dbscan(eps: float, min_samples: int) -> Flow[RowLabels]:
     for first, stop in _blocks(n_rows):
         blocks = require_all((yield FindNeighbours(float(eps), n_rows, first, stop)))
         common = _intersect(blocks)
-        block_counts, block_columns = kernels.list_pairs(common)
+        block_counts, block_columns = kernels.list_pairs(common, first)
         counts.append(block_counts)
         columns.append(block_columns)
     start = np.append(0, np.cumsum(np.concatenate(counts)))
@@ -393,7 +395,7 @@ class VerticalDBSCAN(Federated):
     client reports have no effect.
 
     The memory of the server is O(pairs that are neighbours at every client) plus one block of
-    32 MiB per client. A block is sent as gaps or as bits, whichever takes fewer bytes. Clients
+    8 MiB per client. A block is sent as gaps or as bits, whichever takes fewer bytes. Clients
     search for neighbours by a sweep over sorted values in one feature, on a grid in two or three
     features, and by comparing all pairs in more.
 

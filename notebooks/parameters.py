@@ -26,16 +26,18 @@ def defaults(source):
     >>> defaults("eps = 0.5  # the radius")
     {'eps': ('0.5', 'the radius')}
     """
-    comments = {}
+    comments, lines = {}, source.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
-            comments[token.start[0]] = token.string.lstrip("# ")
-    found = {}
+            row, column = token.start
+            comments[row] = token.string.lstrip("# ")
+            lines[row - 1] = lines[row - 1][:column].rstrip()
+    without, found = "\n".join(lines), {}
     for statement in ast.parse(source).body:
         if isinstance(statement, ast.Assign):
-            lines = range(statement.lineno, statement.end_lineno + 1)
-            meaning = " ".join(comments[line] for line in lines if line in comments)
-            value = ast.get_source_segment(source, statement.value)
+            rows = range(statement.lineno, statement.end_lineno + 1)
+            meaning = " ".join(comments[row] for row in rows if row in comments)
+            value = ast.get_source_segment(without, statement.value)
             found[statement.targets[0].id] = (value, meaning)
     return found
 

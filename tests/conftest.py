@@ -1,5 +1,6 @@
 """What several test modules share."""
 
+import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -63,3 +64,18 @@ def reborn():
         return Recorder(clients, rebuild=lambda name: client_class(parts[name]))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def forkserver():
+    """Return a context whose processes are forks of one that has loaded everything."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["prepared"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(
+            "PYTHONPATH", f"{ROOT / 'tests'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+        )
+        first = context.Process()
+        first.start()
+        first.join()
+    return context

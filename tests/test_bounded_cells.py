@@ -145,6 +145,16 @@ def test_only_the_lying_client_leaves(step, change, reason, relay, caplog):
     assert model.cells_.tolist() == bounded(grid_bounds=None).fit(PARTS[:2]).cells_.tolist()
 
 
+def test_a_client_that_reports_points_outside_leaves(relay):
+    def lie(request, reply):
+        if isinstance(decode(request), CountGrid):
+            return encode(GridCounts(decode(reply).counts, 1))
+        return reply
+
+    model = bounded().fit(relay(clients(), {"C": lie}), min_clients=2)
+    assert model.ledger_.lost == {"C": "InvalidReply at CountGrid, step 2"}
+
+
 @pytest.mark.parametrize("step", [1, 2, 3])
 def test_a_client_leaves(step, relay):
     """The result is that of the others, even if its points were counted in larger blocks."""
@@ -249,10 +259,11 @@ def test_a_client_with_a_point_outside_leaves_a_secure_sum(relay):
 @pytest.mark.parametrize(
     ("nth", "added", "reason"),
     [
-        (1, 2**63, "at least one client has sent wrong values"),
-        (2, 1, r"contain \d+ points, but the blocks 267"),
+        (1, [2**63], "at least one client has sent wrong values"),
+        (2, [1, 0], r"contain \d+ points, but the blocks 267"),
+        (1, [0, 5], "5 points lie outside, but such clients have left"),
     ],
-    ids=["negative counts", "more points than before"],
+    ids=["negative counts", "more points than before", "points outside"],
 )
 def test_an_impossible_secure_sum_ends_the_run(nth, added, reason, relay):
     """Masked values cannot be checked, so nobody knows who has lied."""
@@ -262,7 +273,10 @@ def test_an_impossible_secure_sum_ends_the_run(nth, added, reason, relay):
         if isinstance(decode(request), steps.MaskValues):
             seen.append(request)
             if len(seen) == nth:
-                return encode(steps.MaskedValues(decode(reply).words + np.uint64(added)))
+                words = decode(reply).words.copy()
+                words[:-1] += np.uint64(added[0])
+                words[-1:] += np.uint64(added[-1])
+                return encode(steps.MaskedValues(words))
         return reply
 
     with pytest.raises(ImpossibleSum, match=reason):

@@ -135,8 +135,8 @@ def test_a_truncated_archive(tmp_path):
         read_table(tmp_path / "a.csv.gz")
 
 
-def test_many_columns(tmp_path):
-    n = 20_000
+@pytest.mark.parametrize("n", [3_000, pytest.param(100_000, marks=pytest.mark.load)])
+def test_many_columns(n, tmp_path):
     names = ",".join(f"c{i}" for i in range(n))
     (tmp_path / "a.csv").write_text(f"{names}\n{','.join(['1'] * n)}\n")
     assert read_table(tmp_path / "a.csv").X.shape == (1, n)

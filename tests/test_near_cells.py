@@ -38,7 +38,7 @@ def points(data, d):
 @given(
     data=st.data(), rho=st.sampled_from([1.0, 0.5, 0.2, 0.05]), eps=st.sampled_from([1.0, 1.5, 2.5])
 )
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_clusters_lie_between_those_of_eps_and_of_a_larger_eps(d, data, rho, eps):
     X, min_samples = points(data, d), data.draw(st.integers(1, 6))
     side = cell_side(eps, rho, d)
@@ -86,8 +86,20 @@ def test_sums_over_rows_and_comparisons_of_cells_agree(data, d, n_jobs):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(near_cells, "MAX_ROWS", 0)
         expected = label_core_cells(cells, counts, rho, min_samples)
-    labels = label_core_cells(cells, counts, rho, min_samples, n_jobs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(near_cells, "MIN_NEAR", 0)
+        without = near_cells._index_rows(cells, squared_reach(rho, d)) is None
+        assert without == (d == 4 and rho == 0.6)  # then the rows near a cell are too many
+        labels = label_core_cells(cells, counts, rho, min_samples, n_jobs)
     assert labels.tolist() == expected.tolist()
+
+
+def test_sums_over_rows_only_where_rows_contain_many_cells():
+    """In a full square, and not with cells that lie ten apart."""
+    full = np.argwhere(np.ones((40, 40)))
+    squared = squared_reach(1.0, 2)
+    assert near_cells._index_rows(full, squared) is not None
+    assert near_cells._index_rows(full * 10, squared) is None
 
 
 def test_keys_that_do_not_fit_into_64_bits():

@@ -82,6 +82,9 @@ ESTIMATORS = {
     "approximate-dbscan, bounds": ApproximateDBSCAN(
         **DENSITY, rho=1.0, grid_bounds=[[-4.0, -4.0], [8.0, 8.0]]
     ),
+    "approximate-dbscan, noise": ApproximateDBSCAN(
+        **DENSITY, rho=1.0, grid_bounds=[[-4.0, -4.0], [8.0, 8.0]], epsilon=9.0
+    ),
     "vertical-dbscan": VerticalDBSCAN(**DENSITY),
     "aligned, vertical-dbscan": AlignedRows(VerticalDBSCAN(**DENSITY)),
     "dbdc": DBDC(**DENSITY),

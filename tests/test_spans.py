@@ -105,7 +105,8 @@ def test_the_conversation(relay):
     replies = [type(exchange.replies["A"]) for exchange in transport.exchanges]
     assert replies == [Features, NoisyCounts, Done]
     counted = transport.exchanges[1]
-    assert all((reply.counts != np.rint(reply.counts)).all() for reply in counted.replies.values())
+    for reply in counted.replies.values():
+        assert (reply.counts != np.rint(reply.counts)).mean() > 0.8  # a noise can be 0
     assert len({len(data) for data in counted.reply_bytes.values()}) == 1
     assert counted.requests["A"].privacy == Privacy(epsilon=100.0)
     assert model.ledger_.lost == {}
@@ -121,7 +122,9 @@ def test_secure_sums_have_less_noise_than_noise_of_each_client():
 
 def test_secure_sums_give_the_spans_of_the_toy(relay):
     transport = relay(clients(secure=True))
-    model = ApproximateDBSCAN(**TOY, delta=1e-3, secure=True).fit(transport)
+    less_noise = {"epsilon": 1000.0, "delta": 1e-3, "secure": True}
+    model = ApproximateDBSCAN(**TOY | less_noise).fit(transport)
+    assert model.noise_margin_ < 0.5
     assert spans(model) == SPANS
     assert "NoisyCounts" not in {entry.message for entry in model.ledger_.entries}
     assert MaskValues in {type(exchange.requests["A"]) for exchange in transport.exchanges}
@@ -192,6 +195,7 @@ def test_spans_lie_between_two_runs_of_dbscan(seed, rho, d):
     ("changes", "reason"),
     [
         ({"epsilon": 0.0}, "The 'epsilon' parameter of ApproximateDBSCAN must be"),
+        ({"epsilon": 1e-300}, "epsilon must be larger"),
         ({"epsilon": -1.0}, "The 'epsilon' parameter of ApproximateDBSCAN must be"),
         ({"epsilon": math.nan}, "The 'epsilon' parameter of ApproximateDBSCAN must be"),
         ({"delta": 1.0}, "The 'delta' parameter of ApproximateDBSCAN must be"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from fedlib.boosting.categories import read_table
+from fedlib.boosting.categories import listed, read_table
+from fedlib.boosting.cuts import bounded_cuts
 from fedlib.boosting.export import from_booster, to_booster
 from fedlib.boosting.growers import Settings
 from fedlib.boosting.objectives import OBJECTIVES
@@ -19,12 +20,14 @@ from fedlib.boosting.scores import METRICS
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.federated import Federated
 from fedlib.journal import Journal
+from fedlib.privacy import Privacy, PrivateFederated
+from fedlib.protocol import Client
 from fedlib.validation import Interval, StrOptions, feature_names
 
 if TYPE_CHECKING:
     from xgboost import Booster
 
-__all__ = ["Boosted"]
+__all__ = ["Boosted", "check_labels"]
 
 HISTOGRAM_ONLY: dict[str, Any] = {
     "colsample_bytree": 1.0,
@@ -36,7 +39,20 @@ HISTOGRAM_ONLY: dict[str, Any] = {
     "max_cat_to_onehot": 4,
     "max_cat_threshold": 64,
     "histograms": "dense",
+    "feature_bounds": None,
 }  # with their defaults
+NOT_SECURE: dict[str, Any] = {
+    "histograms": "dense",
+    "validation_fraction": 0,
+    "eval_metric": None,
+    "early_stopping_rounds": None,
+}  # what sums over all clients need
+NOT_PRIVATE: dict[str, Any] = {
+    "tol": None,
+    "grow_policy": "depthwise",
+    "scale_pos_weight": 1.0,
+    "warm_start": False,
+}  # what noise needs, too
 METRICS_OF = {
     "binary:logistic": ("logloss", "error", "auc"),
     "multi:softprob": ("mlogloss", "merror"),
@@ -44,7 +60,7 @@ METRICS_OF = {
 POISSON_STEP = 0.7  # XGBoost's default of max_delta_step for count:poisson
 
 
-class Boosted(Federated):
+class Boosted(PrivateFederated):
     """Base class of `FederatedXGBClassifier` and `FederatedXGBRegressor`."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -77,6 +93,10 @@ class Boosted(Federated):
         "validation_fraction": [Interval(Real, 0, 1, closed="left")],
         "eval_metric": [StrOptions(set(METRICS)), list, None],
         "early_stopping_rounds": [Interval(Integral, 1, None, closed="left"), None],
+        "secure": ["boolean"],
+        "feature_bounds": ["array-like", None],
+        "epsilon": [Interval(Real, 0, np.inf, closed="neither"), None],
+        "delta": [Interval(Real, 0, 1, closed="left")],
     }
     objective: str
     method: Literal["top_splits", "union", "histogram"]
@@ -107,8 +127,13 @@ class Boosted(Federated):
     validation_fraction: float
     eval_metric: str | list[str] | None
     early_stopping_rounds: int | None
-
     warm_start: bool
+    feature_bounds: Any
+
+    @property
+    def are_summed(self) -> bool:
+        """Whether the server uses sums over all clients only: secure ones, or ones with noise."""
+        return self.secure or self.epsilon is not None
 
     def _start(self) -> BoostedTrees | None:
         """Return the model that the run continues; None if it begins a new one."""
@@ -124,13 +149,21 @@ class Boosted(Federated):
         """Return the settings of a run; ``others`` are those that only some estimators have."""
         self._check_base_score()
         self._check_growth()
+        self._check_secure()
         is_poisson = self.objective == "count:poisson"
         step = self.max_delta_step
         step = (POISSON_STEP if is_poisson else 0.0) if step is None else step
         shares = (self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode)
         draws = min(self.subsample, *shares) < 1 or self.validation_fraction > 0
         seed = check_random_state(self.random_state).randint(2**31 - 1) if draws else 0
-        defaults = {"leaf": "all", "huber_slope": 1.0, "scale_pos_weight": 1.0}
+        defaults = {
+            "leaf": "all",
+            "huber_slope": 1.0,
+            "scale_pos_weight": 1.0,
+            "classes": (),
+            "max_gradient": 1.0,
+        }
+        bounds = self.feature_bounds
         return Settings(
             **{
                 "objective": self.objective,
@@ -162,6 +195,11 @@ class Boosted(Federated):
                 "eval_metric": self._metrics(),
                 "early_stopping_rounds": self.early_stopping_rounds,
                 "seed": int(seed),
+                "secure": bool(self.secure),
+                "privacy": self._privacy_of_histograms(),
+                "feature_bounds": None
+                if bounds is None
+                else bounded_cuts(bounds, int(self.max_bin)),
                 **defaults,
                 **others,
             }
@@ -186,6 +224,37 @@ class Boosted(Federated):
             raise ValueError(
                 "max_depth must be at least 1; 0 needs grow_policy='lossguide' and max_leaves"
             )
+
+    def _check_secure(self) -> None:
+        """Raise ValueError when sums over all clients cannot replace what the server would see."""
+        if not self.are_summed:
+            return
+        what = "secure=True" if self.epsilon is None else "epsilon"
+        if self.method != "histogram" or self.feature_bounds is None:
+            raise ValueError(
+                f"{what} needs method='histogram' and feature_bounds, because the server would"
+                " see single clients' splits or values; got"
+                f" method={self.method!r} and feature_bounds={self.feature_bounds!r}"
+            )
+        for name, needed in (NOT_SECURE | (NOT_PRIVATE if self.epsilon else {})).items():
+            if (value := getattr(self, name, needed)) != needed:
+                raise ValueError(f"{what} needs {name}={needed!r}; got {value!r}")
+
+    def _privacy_of_histograms(self) -> Privacy | None:
+        """Return the loss of the histograms of each level, if they have noise."""
+        if self.epsilon is None:
+            return None
+        return self._privacy(int(self.n_trees) * int(self.max_depth))
+
+    def _check_clients(self, clients: dict[str, Client]) -> None:
+        super()._check_clients(clients)
+        for name, client in clients.items():
+            texts = client.table.texts  # type: ignore[attr-defined]
+            if self.are_summed and texts:
+                raise ValueError(
+                    f"parts[{name}]: sums over all clients need features of numbers;"
+                    f" {listed(texts, client.features)} contain text"
+                )
 
     def _metrics(self) -> tuple[str, ...]:
         """Return the metrics of the rows for validation; empty if there is no validation."""
@@ -304,3 +373,14 @@ class Boosted(Federated):
         if table.numbers.shape[1] != self.model_.n_features:
             return table.numbers  # the model raises the error
         return table.coded(self.model_.levels)
+
+
+def check_labels(clients: Mapping[str, Client], check: Callable[[Any], object]) -> None:
+    """Raise ValueError, with the client's name, when the labels of one do not pass a check."""
+    for name, client in clients.items():
+        y = getattr(client, "y", None)
+        if y is not None and not client.passive:
+            try:
+                check(y)
+            except ValueError as error:
+                raise ValueError(f"parts[{name}]: {error}") from error

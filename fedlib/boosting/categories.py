@@ -9,7 +9,7 @@ XGBoost, a category that training has not seen is in no set that goes right, so 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -36,6 +36,7 @@ __all__ = [
     "check_least_count",
     "count_categories",
     "fingerprints",
+    "listed",
     "read_table",
 ]
 
@@ -47,11 +48,13 @@ class Table(NamedTuple):
     """Rows of numbers and texts.
 
     ``numbers`` (n_rows, n_features) of float32 is NaN where a value is missing or a text. ``texts``
-    are the columns with texts as objects, None where a value is missing.
+    are the columns with texts as objects, None where a value is missing. ``names`` are those of the
+    columns; empty if they have none.
     """
 
     numbers: NDArray[np.float32]
     texts: dict[int, NDArray[Any]]
+    names: tuple[str, ...] = ()
 
     @property
     def kinds(self) -> bytes:
@@ -70,11 +73,12 @@ class Table(NamedTuple):
                 for part in (self, more)
             ]
             texts[f] = np.concatenate(columns)
-        return Table(np.concatenate([self.numbers, more.numbers]), texts)
+        return Table(np.concatenate([self.numbers, more.numbers]), texts, self.names)
 
     def rows(self, kept: NDArray[np.bool_]) -> Table:
         """Return the rows where ``kept`` (n_rows,) is true."""
-        return Table(self.numbers[kept], {f: column[kept] for f, column in self.texts.items()})
+        texts = {f: column[kept] for f, column in self.texts.items()}
+        return Table(self.numbers[kept], texts, self.names)
 
     def coded(self, levels: Sequence[tuple[str, ...] | None]) -> NDArray[np.float32]:
         """Return the rows (n_rows, n_features) with the numbers of the categories.
@@ -102,7 +106,10 @@ class Table(NamedTuple):
         for f, known in enumerate(levels or (None,) * rows.shape[1]):
             if (f in self.texts) if known is None else not np.isnan(rows[:, f]).all():
                 wanted, found = ("numbers", "text") if known is None else ("text", "numbers")
-                raise ValueError(f"feature {f} must contain {wanted}, as in training; got {found}")
+                name = listed([f], self.names)
+                raise ValueError(
+                    f"feature {name} must contain {wanted}, as in training; got {found}"
+                )
             if known is not None and f in self.texts:
                 numbers = {text: number for number, text in enumerate(known)} | {None: np.nan}
                 rows[:, f] = [numbers.get(text, len(known)) for text in self.texts[f]]
@@ -133,7 +140,7 @@ def read_table(X: Any, **checks: Any) -> Table:
     """
     texts = _text_columns(X)
     if not texts:
-        return Table(check_rows(X, **checks), {})
+        return Table(check_rows(X, **checks), {}, feature_names(X))
     columns = dict(zip(texts, read_columns(X.iloc[:, texts]).columns, strict=True))
     frame = X.copy()
     frame.columns = range(X.shape[1])
@@ -143,7 +150,7 @@ def read_table(X: Any, **checks: Any) -> Table:
     if names:
         frame.columns = list(names)
     found = {f: column for f, column in columns.items() if column.dtype == object}
-    return Table(check_rows(frame, **checks), found)
+    return Table(check_rows(frame, **checks), found, names)
 
 
 def _text_columns(X: Any) -> list[int]:
@@ -160,6 +167,17 @@ def _is_text(column: pd.Series) -> bool:
         return False
     texts = pd.Series([value for value in column if isinstance(value, str)], dtype=object)
     return bool(pd.to_numeric(texts, errors="coerce").isna().any())
+
+
+def listed(which: Iterable[int], names: Sequence[str]) -> str:
+    """Return features as text: by their names, or by their numbers if they have none.
+
+    Examples
+    --------
+    >>> listed([1], ("age", "town")), listed([0, 1], ())
+    ("'town'", '0, 1')
+    """
+    return ", ".join(repr(names[f] if names else f) for f in which)
 
 
 def check_least_count(min_category_count: int) -> int:
@@ -242,8 +260,8 @@ def count_categories(table: Table, request: CountLevels, min_count: int) -> Leve
         shown = n_rows >= max(min_count, request.min_count)
         if shown.sum() > MAX_CATEGORIES:
             raise ValueError(
-                f"feature {f} must have at most {MAX_CATEGORIES} categories; got {shown.sum()}:"
-                " leave the column out"
+                f"feature {listed([f], table.names)} must have at most {MAX_CATEGORIES} categories;"
+                f" got {shown.sum()}: leave the column out"
             )
         names += found[shown].tolist()
         sizes.append(shown.sum())
@@ -281,8 +299,8 @@ def agree_on_kinds(described: Mapping[str, Any]) -> list[int]:
     for f in range(first.n_features):
         kinds = {client: one.kinds[f] if one.kinds else NUMBER for client, one in described.items()}
         known = {client: kind for client, kind in kinds.items() if kind != EMPTY}
-        label = names[f] if names else f
-        if known and agree(f"the content of feature {label!r}", known, KIND_NAMES.__getitem__):
+        what = f"the content of feature {listed([f], names)}"
+        if known and agree(what, known, KIND_NAMES.__getitem__):
             texts.append(f)
     return texts
 
@@ -317,6 +335,7 @@ def agree_on_categories(
     replies = yield request
     replies = yield from exclude(replies, _contradictions(replies, described))
     n_features = next(iter(described.values())).n_features
+    names = next((one.features for one in described.values() if one.features), ())
     levels: list[tuple[str, ...] | None] = list(start or (None,) * n_features)
     n_numbers = {f: len(known) for f, known in enumerate(levels) if known is not None}
     for i, f in enumerate(texts):
@@ -326,7 +345,8 @@ def agree_on_categories(
         known = tuple(sorted(reported)) if not start else start[f] or ()
         if len(known) > MAX_CATEGORIES:
             raise ValueError(
-                f"feature {f} must have at most {MAX_CATEGORIES} categories; the clients have"
+                f"feature {listed([f], names)} must have at most {MAX_CATEGORIES} categories; the"
+                f" clients have"
                 f" {len(known)}: leave the column out"
             )
         has_others = any(reply.others[i] for reply in replies.values()) or reported - set(known)

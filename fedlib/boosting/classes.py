@@ -6,13 +6,19 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedlib.agreement import Disagreement, agree
 
 __all__ = [
     "Class",
     "agree_on_kind",
     "agree_on_two_classes",
+    "check_known",
+    "check_weights_of_classes",
     "class_weights",
+    "given_classes",
     "problem_of_classes",
 ]
 
@@ -81,7 +87,51 @@ def class_weights(
     if len(classes) < 2:
         raise ValueError(f"there must be at least 2 classes; the clients have {len(classes)}")
     weights = [total[label] for label in classes]
+    check_weights_of_classes(classes, weights)
+    return classes, weights
+
+
+def check_weights_of_classes(classes: Sequence[Class], weights: Sequence[float]) -> None:
+    """Raise ValueError when a class has no rows with a weight."""
     if min(weights) == 0:
         each = "both classes need" if len(classes) == 2 else "every class needs"
-        raise ValueError(f"{each} rows with a weight above 0; {classes} have the weights {weights}")
-    return classes, weights
+        raise ValueError(
+            f"{each} rows with a weight above 0; {list(classes)} have the weights {list(weights)}"
+        )
+
+
+def given_classes(classes: Any, *, only_two: bool) -> tuple[Class, ...]:
+    """Return the classes on which the clients have agreed before the run, in ascending order.
+
+    Raises
+    ------
+    ValueError
+        When they are not at least two different texts or finite numbers, or not exactly two.
+
+    Examples
+    --------
+    >>> given_classes(["well", "ill"], only_two=True)
+    ('ill', 'well')
+    """
+    listed = tuple(np.asarray(classes).ravel().tolist())
+    problem = problem_of_classes(listed)
+    if problem is None and (len(listed) < 2 or (only_two and len(listed) > 2)):
+        problem = f"there are {len(listed)}"
+    if problem:
+        wanted = "two" if only_two else "two or more"
+        raise ValueError(f"classes must be {wanted} texts or numbers; got {classes!r}: {problem}")
+    return tuple(sorted(listed))
+
+
+def check_known(y: NDArray[Any], classes: Sequence[Class]) -> None:
+    """Raise ValueError when some rows have a class that is not among the agreed ones.
+
+    Examples
+    --------
+    >>> check_known(np.array(["ill", "wel"]), ["ill", "well"])
+    Traceback (most recent call last):
+    ...
+    ValueError: y must contain only the classes ['ill', 'well']; got 'wel'
+    """
+    if unknown := sorted(set(y.tolist()) - set(classes)):
+        raise ValueError(f"y must contain only the classes {list(classes)}; got {unknown[0]!r}")

@@ -7,17 +7,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.boosting.classes import check_known
 from fedlib.boosting.data import check_classes, check_targets
 from fedlib.boosting.descriptions import (
+    ClassSums,
     DescribeTargets,
     DescribeTraining,
+    SumClasses,
+    SumTargets,
     TargetDescription,
+    TargetSums,
     TrainingDescription,
 )
 from fedlib.boosting.objectives import OBJECTIVES, check_smallest, target_sums
 from fedlib.boosting.states import Growing, PredictedTargets, Predictions
 from fedlib.boosting.tree_client import TreeClient
 from fedlib.protocol import handles
+from fedlib.secure.points import N_MAGNITUDES, magnitudes
 
 __all__ = ["BoostingClient", "RegressionClient"]
 
@@ -67,10 +73,8 @@ class BoostingClient(TreeClient):
 
     @handles(DescribeTraining)
     def describe_training(self, request: DescribeTraining) -> TrainingDescription:
-        if self.y is None:
-            raise ValueError("a client without classes (y=None) must be passive")
-        trains = self._hold_out(request)
-        classes, codes = np.unique(self.y, return_inverse=True)
+        y, trains = self._labels(), self._hold_out(request)
+        classes, codes = np.unique(y, return_inverse=True)
         weights = np.bincount(codes[trains], self.weight[trains], len(classes))
         return TrainingDescription(
             n_features=self.n_features,
@@ -82,12 +86,25 @@ class BoostingClient(TreeClient):
             kinds=self.table.kinds,
         )
 
+    @handles(SumClasses)
+    def sum_classes(self, request: SumClasses) -> ClassSums:
+        trains, y = self._training_rows(), self._labels()
+        check_known(y, request.classes)
+        codes = {label: code for code, label in enumerate(request.classes)}
+        of_rows = np.array([codes[label] for label in y[trains].tolist()], np.int64)
+        weights = np.bincount(of_rows, self.weight[trains], len(codes)).astype(np.float64)
+        return ClassSums(weights, float(weights.sum()) * self._shift(request.learning_rate))
+
+    def _target_magnitudes(self, trains: NDArray[np.bool_]) -> NDArray[np.int64]:
+        return np.zeros(N_MAGNITUDES, np.int64)
+
     def _compute_targets(self, state: Growing) -> NDArray[Any]:
         if state.objective == "binary:logistic":
             return np.asarray(self.y == state.classes[1])
         codes = {label: code for code, label in enumerate(state.classes)}
         assert self.y is not None
-        return np.array([codes[label] for label in self.y.tolist()], np.int64)
+        # With noise, a client must not fail because of its rows: an unknown class is the first one.
+        return np.array([codes.get(label, 0) for label in self.y.tolist()], np.int64)
 
     def _predict(self, margins: NDArray[np.float32], objective: str) -> Predictions:
         of_class = OBJECTIVES[objective].response(margins)
@@ -124,13 +141,9 @@ class RegressionClient(TreeClient):
 
     @handles(DescribeTargets)
     def describe_targets(self, request: DescribeTargets) -> TargetDescription:
-        if self.y is None:
-            raise ValueError("a client without targets (y=None) must be passive")
-        check_smallest(self.y, request.objective)
-        trains = self._hold_out(request)
-        sums = target_sums(
-            self.y[trains], self.weight[trains], request.objective, request.parameter
-        )
+        y, trains = self._labels(), self._hold_out(request)
+        check_smallest(y, request.objective)
+        sums = target_sums(y[trains], self.weight[trains], request.objective, request.parameter)
         return TargetDescription(
             n_features=self.n_features,
             n_rows=int(trains.sum()),
@@ -143,6 +156,23 @@ class RegressionClient(TreeClient):
             features=self.features,
             kinds=self.table.kinds,
         )
+
+    @handles(SumTargets)
+    def sum_targets(self, request: SumTargets) -> TargetSums:
+        trains, y = self._training_rows(), self._labels()
+        check_smallest(y, request.objective)
+        sums = target_sums(y[trains], self.weight[trains], request.objective, request.parameter)
+        return TargetSums(
+            weight=sums.weight,
+            total=sums.total,
+            squares=sums.squares,
+            gradient=sums.gradient,
+            hessian=sums.hessian,
+            shift=sums.weight * self._shift(request.learning_rate),
+        )
+
+    def _target_magnitudes(self, trains: NDArray[np.bool_]) -> NDArray[np.int64]:
+        return magnitudes(self._labels()[trains])
 
     def _compute_targets(self, state: Growing) -> NDArray[Any]:
         assert self.y is not None

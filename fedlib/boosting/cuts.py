@@ -26,7 +26,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedlib.agreement import exclude
 from fedlib.messages import Array, Message, MessageError
@@ -37,6 +37,7 @@ __all__ = [
     "Cuts",
     "RowsPerBucket",
     "agree_on_cuts",
+    "bounded_cuts",
     "bucket_counts",
     "coarse_features",
 ]
@@ -136,11 +137,14 @@ class Cuts:
         """Return the bin (n_rows, n_features) of each value, counted from its feature's first."""
         bins = np.empty(X.shape, np.uint16)
         for f, column in enumerate(X.T):
-            start, missing = self.offsets[f], self.offsets[f + 1] - 1
-            inner = self.thresholds[start : max(start, missing - 1)]
-            bins[:, f] = np.searchsorted(inner, column, side="right")
-            bins[np.isnan(column), f] = missing - start
+            bins[:, f] = np.searchsorted(self.inner(f), column, side="right")
+            bins[np.isnan(column), f] = self.offsets[f + 1] - 1 - self.offsets[f]
         return bins
+
+    def inner(self, f: int) -> NDArray[np.float32]:
+        """Return the thresholds between the bins of a feature, without that for missing values."""
+        start, missing = self.offsets[f], self.offsets[f + 1] - 1
+        return self.thresholds[start : max(start, missing - 1)]
 
 
 def agree_on_cuts(
@@ -194,6 +198,45 @@ def agree_on_cuts(
                     for f, feature in enumerate(buckets)
                 ]
             )
+
+
+def bounded_cuts(bounds: ArrayLike, n_bins: int) -> Cuts:
+    """Return bins of equal width between bounds that the clients have agreed on.
+
+    The first and the last bin of a feature also contain the values outside of its bounds.
+
+    Parameters
+    ----------
+    bounds : array-like (2, n_features)
+        The lower and the upper bound of each feature, within ±2**127.
+    n_bins : int
+        The number of bins per feature, besides that for missing values; at least 2.
+
+    Raises
+    ------
+    ValueError
+        When the bounds are not two rows in ascending order, or the bins are too narrow for float32.
+
+    Examples
+    --------
+    >>> bounded_cuts([[0.0], [10.0]], n_bins=4).inner(0)
+    array([2.5, 5. , 7.5], dtype=float32)
+    """
+    limits = np.asarray(bounds, dtype=np.float64)
+    if limits.ndim != 2 or len(limits) != 2 or not limits.size:
+        raise ValueError(f"feature_bounds must have shape (2, n_features), got {limits.shape}")
+    if not (np.abs(limits) <= MAX_VALUE).all() or (limits[0] >= limits[1]).any():
+        raise ValueError(
+            "feature_bounds must be two rows within ±2**127, the lower below the upper; got"
+            f" {limits.tolist()}"
+        )
+    inner = np.linspace(limits[0], limits[1], n_bins + 1).T[:, 1:-1].astype(np.float32)
+    if (np.diff(inner) <= 0).any():
+        raise ValueError(
+            f"feature_bounds must be further apart for {n_bins} bins of float32 numbers; got"
+            f" {limits.tolist()}"
+        )
+    return _cuts([np.append(of_feature, np.float32(MAX_VALUE)) for of_feature in inner])
 
 
 def _contradictions(
@@ -266,24 +309,28 @@ def bucket_counts(X: NDArray[np.float32], request: CountBuckets) -> RowsPerBucke
     )
 
 
-def coarse_features(X: NDArray[np.float32], offsets: NDArray[np.int64]) -> list[int]:
+def coarse_features(X: NDArray[np.float32], cuts: Cuts) -> list[int]:
     """Return the features of rows (n_rows, n_features) for which the finest buckets are too coarse.
 
     Such a feature has a bin for each of its finest buckets, but many distinct values per bucket.
-    ``offsets`` are those of `Cuts`.
+    Bins between given bounds may be narrower than buckets.
 
     Examples
     --------
     >>> X = np.arange(100, dtype=np.float32)
-    >>> coarse_features(np.column_stack([X, X + 2**20]), np.array([0, 257, 259]))
+    >>> X = np.column_stack([X, X + 2**20])
+    >>> fine, coarse = np.arange(0.5, 100), [2.0**20, 2.0**21]
+    >>> thresholds = np.concatenate([fine, coarse]).astype(np.float32)
+    >>> coarse_features(X, Cuts(np.array([0, 100, 102]), thresholds))
     [1]
     """
     coarse = []
     for f, column in enumerate(X.T):
         values = np.unique(_keys(column[~np.isnan(column)]))
         n_buckets = len(np.unique(_prefix(values, DEPTHS[-1])))
-        n_bins = offsets[f + 1] - offsets[f] - 1
-        if n_buckets <= n_bins and len(values) > MAX_VALUES_PER_BUCKET * n_buckets:
+        n_bins = cuts.offsets[f + 1] - cuts.offsets[f] - 1
+        used = np.unique(np.searchsorted(cuts.inner(f), column, side="right"))
+        if n_buckets <= n_bins and len(values) > MAX_VALUES_PER_BUCKET * max(n_buckets, len(used)):
             coarse.append(f)
     return coarse
 

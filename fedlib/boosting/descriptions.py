@@ -1,4 +1,8 @@
-"""How clients describe their rows: the first messages of federated boosting."""
+"""How clients describe their rows: the first messages of federated boosting.
+
+With secure sums, clients describe them by three sums instead: the magnitudes of weights and
+targets, from which the digits of the next sum follow, and the sums over labels.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,21 @@ import numpy as np
 from fedlib.boosting.classes import Class, problem_of_classes
 from fedlib.boosting.messages import MAX_ROWS, MAX_WEIGHT, ObjectiveName, Seed, Share
 from fedlib.messages import Array, FeatureNames, Message, MessageError
+from fedlib.secure.points import N_MAGNITUDES
 from fedlib.summary.tables import EMPTY
 
-__all__ = ["DescribeTargets", "DescribeTraining", "TargetDescription", "TrainingDescription"]
+__all__ = [
+    "ClassSums",
+    "CountLabelMagnitudes",
+    "DescribeTargets",
+    "DescribeTraining",
+    "LabelMagnitudes",
+    "SumClasses",
+    "SumTargets",
+    "TargetDescription",
+    "TargetSums",
+    "TrainingDescription",
+]
 
 Kinds = Annotated[bytes, msgspec.Meta(max_length=2**16)]  # of features
 
@@ -103,6 +119,74 @@ class DescribeTargets(Message):
     learning_rate: float
     validation_fraction: Share = 0.0
     seed: Seed = 0
+
+
+class LabelMagnitudes(Message):
+    """The number of a client's rows, and 1 at the magnitudes of its largest weight and target."""
+
+    discloses = "the number of rows; how many clients have weights and targets of each magnitude"
+    row_counts = ()
+    n_rows: Annotated[int, msgspec.Meta(ge=0, le=2**50)]
+    weights: Annotated[np.ndarray, Array("int64", ("magnitudes",), ge=0, le=2**30)]
+    targets: Annotated[np.ndarray, Array("int64", ("magnitudes",), ge=0, le=2**30)]
+
+
+class CountLabelMagnitudes(Message):
+    """Count your rows, and mark the orders of magnitude of your largest weight and target."""
+
+    discloses = "nothing"
+    reply = LabelMagnitudes
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"magnitudes": N_MAGNITUDES}
+
+
+class ClassSums(Message):
+    """The weight of the rows of each class, and how far the learning rate should be another one.
+
+    ``shift`` is the weight of all rows times the difference of the preferred rate to that of the
+    request.
+    """
+
+    discloses = "the weight of the rows of each class; the preferred learning rate"
+    row_counts = ()
+    weights: Annotated[np.ndarray, Array("float64", ("classes",), ge=0)]
+    shift: float
+
+
+class SumClasses(Message):
+    """Sum the weights of your rows by their classes, which must be among these."""
+
+    discloses = "the classes and the learning rate"
+    reply = ClassSums
+    classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
+    learning_rate: float
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"classes": len(self.classes)}
+
+
+class TargetSums(Message):
+    """Sums over the numbers that clients learn, as in `TargetDescription`; ``shift`` as before."""
+
+    discloses = "the mean and the variance of the targets; the preferred learning rate"
+    row_counts = ()
+    weight: Annotated[float, msgspec.Meta(ge=0)]
+    total: float
+    squares: Annotated[float, msgspec.Meta(ge=0)]
+    gradient: float
+    hessian: Annotated[float, msgspec.Meta(ge=0)]
+    shift: float
+
+
+class SumTargets(Message):
+    """Sum your targets; ``parameter`` is that of the objective."""
+
+    discloses = "the objective and the learning rate"
+    reply = TargetSums
+    objective: ObjectiveName
+    parameter: float
+    learning_rate: float
 
 
 def _check_kinds(kinds: bytes, n_features: int) -> None:

@@ -21,6 +21,7 @@ omits, and its γ is half of XGBoost's.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from numbers import Real
 from typing import Any, ClassVar, Literal
 
@@ -28,7 +29,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 
-from fedlib.boosting.base import Boosted
+from fedlib.boosting.base import Boosted, check_labels
+from fedlib.boosting.classes import Class, check_known, given_classes
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.flow import boosting
 from fedlib.boosting.trees import BoostedTrees
@@ -152,6 +154,27 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     warm_start : bool, default=False
         Whether `fit` continues the fitted model until it has ``n_trees`` rounds. Its objective,
         classes and initial prediction stay.
+    secure : bool, default=False
+        Whether the server sees only sums over all clients; see `fedlib.secure`. It needs
+        ``method="histogram"``, `feature_bounds`, `classes` and features of numbers, and allows
+        neither validation nor packed histograms. The trees are those of the run without it.
+    feature_bounds : array-like (2, n_features), default=None
+        The lower and the upper bound of each feature, on which the clients agree before the run.
+        The range between them is divided into ``max_bin`` bins of equal width, the outer of which
+        also contain the values beyond. By default the bins follow from the data, so that they have
+        about equally many rows. ``"histogram"`` only.
+    classes : array-like, default=None
+        For ``secure=True`` and `epsilon`: all classes, on which the clients agree before the run.
+    epsilon : float, default=None
+        The run is differentially private; see `fedlib.privacy`. It needs the same parameters as
+        ``secure``, with which it can be combined, and ``tol=None`` and
+        ``grow_policy="depthwise"``. The noise grows with ``n_trees * max_depth``, and its sum in a
+        node with ``max_bin``, so few shallow trees with few bins are best. A row has a weight of
+        at most 1. Without `base_score`, the first probabilities are equal. There is no loss, and
+        the learning rate is the server's.
+    delta : float, default=0.0
+        The second parameter of the guarantee, at least 0 and below 1. With a small positive value,
+        such as 1e-6, the noise is Gaussian and smaller over several requests.
 
     Attributes
     ----------
@@ -224,10 +247,21 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     split, as in XGBoost, unless clients withhold rare categories: then it goes where their rows
     go. Text whose values are all numbers is a feature of numbers.
 
-    No method hides classes or rare values from the server, although F states that classes are not
-    disclosed: sums over few rows disclose how many belong to each class, and thresholds and counts
-    in bins disclose values. A client that sends no feature names is assumed to have the features of
-    the others.
+    With ``secure=True``, the server sees the sums of all clients: the weight of each class, the
+    histograms, the loss, and the order of magnitude of the largest sample weight. Histograms are
+    whole numbers, so the trees are exactly those of the plain run with the same bins, if the
+    weights of the classes are exact; without sample weights, they are. Fractional weights are
+    rounded to ``2**-62 * n_clients * n_rows`` of the largest weight. A client that sends false sums
+    cannot be found: if they are impossible, the run ends.
+
+    With `epsilon`, the server sees clipped gradients with noise in every bin, and the guarantee
+    holds for each row of each client. Rows of a class that is not among `classes` count as rows of
+    the first one.
+
+    Without ``secure`` and `epsilon`, no method hides classes or rare values from the server,
+    although F states that classes are not disclosed: sums over few rows disclose how many belong to
+    each class, and thresholds and counts in bins disclose values. A client that sends no feature
+    names is assumed to have the features of the others.
 
     Cost: one exchange per level of a tree, two for ``"union"``, and one more per tree except for
     ``"histogram"``.
@@ -253,6 +287,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         "leaf": [StrOptions({"all", "ended", "parent"})],
         "objective": [StrOptions({"binary:logistic", "multi:softprob"})],
         "scale_pos_weight": [Interval(Real, 0, 2**40, closed="right")],
+        "classes": ["array-like", list, None],
     }
 
     def __init__(
@@ -290,6 +325,11 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         eval_metric: str | list[str] | None = None,
         early_stopping_rounds: int | None = None,
         warm_start: bool = False,
+        secure: bool = False,
+        feature_bounds: ArrayLike | None = None,
+        classes: ArrayLike | None = None,
+        epsilon: float | None = None,
+        delta: float = 0.0,
     ):
         self.n_trees = n_trees
         self.n_candidates = n_candidates
@@ -323,6 +363,11 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         self.eval_metric = eval_metric
         self.early_stopping_rounds = early_stopping_rounds
         self.warm_start = warm_start
+        self.secure = secure
+        self.feature_bounds = feature_bounds
+        self.classes = classes
+        self.epsilon = epsilon
+        self.delta = delta
 
     def _flow(self) -> Flow[BoostedTrees]:
         if self.leaf != "all" and self.method != "top_splits":
@@ -333,7 +378,34 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
                 f" {self.scale_pos_weight}"
             )
         scale = float(np.float32(self.scale_pos_weight))
-        return boosting(self._settings(leaf=self.leaf, scale_pos_weight=scale), self._start())
+        settings = self._settings(
+            leaf=self.leaf,
+            scale_pos_weight=scale,
+            classes=self._given_classes(),
+            base_score=self._first_score(),
+        )
+        return boosting(settings, self._start())
+
+    def _first_score(self) -> float | None:
+        """Return the given ``base_score``; with noise, one that does not depend on the data."""
+        if self.base_score is not None or self.epsilon is None:
+            return self.base_score
+        return 0.5 if self.objective == "binary:logistic" else 0.0
+
+    def _given_classes(self) -> tuple[Class, ...]:
+        """Return the classes that are given; none if they follow from the data."""
+        if self.are_summed != (self.classes is not None):
+            raise ValueError(
+                f"secure=True and epsilon need classes, and only they; got classes={self.classes!r}"
+            )
+        if not self.are_summed:
+            return ()
+        return given_classes(self.classes, only_two=self.objective == "binary:logistic")
+
+    def _check_clients(self, clients: dict[str, Client]) -> None:
+        super()._check_clients(clients)
+        if self.are_summed:
+            check_labels(clients, partial(check_known, classes=self._given_classes()))
 
     def _set_model(self, model: BoostedTrees) -> None:
         super()._set_model(model)

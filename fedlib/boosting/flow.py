@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from fedlib.agreement import MAX_SHOWN, agree_on_features, settle
-from fedlib.boosting.categories import agree_on_categories, agree_on_kinds
+from fedlib.agreement import agree_on_features, settle
+from fedlib.boosting.categories import agree_on_categories, agree_on_kinds, listed
 from fedlib.boosting.checks import DeclaredRows
 from fedlib.boosting.classes import agree_on_kind, agree_on_two_classes, class_weights
 from fedlib.boosting.cuts import Cuts, agree_on_cuts
+from fedlib.boosting.described import Described, agree_on_names, check_weight
 from fedlib.boosting.descriptions import (
     DescribeTargets,
     DescribeTraining,
@@ -23,13 +23,14 @@ from fedlib.boosting.descriptions import (
 from fedlib.boosting.growers import Grower, Settings, Training, leaves
 from fedlib.boosting.histograms import HistogramGrower
 from fedlib.boosting.lossguide import LossguideGrower
-from fedlib.boosting.messages import BeginBoosting, Class, KeepTrees, StartTrees
+from fedlib.boosting.messages import BeginBoosting, Class, KeepTrees, Levels, StartTrees
 from fedlib.boosting.objectives import OBJECTIVES, LabelSums, unit_bits
+from fedlib.boosting.private import PrivateGrower, describe_privately
 from fedlib.boosting.proposals import TopSplits, UnionSplits
 from fedlib.boosting.scores import Validation
+from fedlib.boosting.secure import SECURE_GROWERS, describe_securely
 from fedlib.boosting.trees import BoostedTrees, Tree, stack_sets
 from fedlib.protocol import Flow, Replies
-from fedlib.texts import printable
 
 __all__ = ["boosting"]
 
@@ -55,7 +56,7 @@ def boosting(settings: Settings, start: BoostedTrees | None = None) -> Flow[Boos
     """
     training = yield from _agree_on_training(settings, start)
     kind = "lossguide" if settings.grow_policy == "lossguide" else settings.method
-    grower = GROWERS[kind](training)
+    grower = _growers(settings)[kind](training)
     trees: list[Tree] = []
     n_started = 0
     if start is not None:
@@ -95,20 +96,88 @@ def boosting(settings: Settings, start: BoostedTrees | None = None) -> Flow[Boos
     )
 
 
+def _growers(settings: Settings) -> Mapping[str, type[Grower]]:
+    """Return the growers by method and policy."""
+    if settings.privacy is not None:
+        return {"histogram": PrivateGrower}
+    return SECURE_GROWERS if settings.secure else GROWERS
+
+
 def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[Training]:
     """Agree on everything that must be fixed before the first tree."""
-    is_regression = settings.objective not in ("binary:logistic", "multi:softprob")
-    if is_regression:
+    if settings.privacy is not None:
+        described = yield from describe_privately(settings)
+    else:
+        described = yield from (describe_securely if settings.secure else _describe)(settings)
+    sums, n_features = described.sums, described.n_features
+    if len(settings.monotone_constraints) not in (0, n_features):
+        raise ValueError(
+            f"monotone_constraints must have one entry per feature, {n_features}; got"
+            f" {len(settings.monotone_constraints)}"
+        )
+    _check_texts(settings, start, described)
+    objective, parameter = OBJECTIVES[settings.objective], settings.parameter
+    _check_start(start, settings.objective, described.classes, n_features)
+    scores: Sequence[Any] = (
+        start.base_scores
+        if start is not None
+        else _base_scores(settings, list(sums.values()), len(described.classes))
+    )
+    margins = objective.link(scores).tolist()
+    cuts, levels = yield from _agree_on_bins(settings, start, described)
+    training = Training(
+        settings=settings,
+        classes=described.classes,
+        base_scores=[float(score) for score in scores],
+        base_margins=margins,
+        learning_rate=described.learning_rate,
+        bits=_bits(settings, described),
+        n_features=n_features,
+        features=described.features,
+        weights=described.weights | dict.fromkeys(described.replies.declined, 0.0),
+        declared={
+            name: DeclaredRows(
+                n_rows,
+                sums[name],
+                objective,
+                parameter,
+                n_outputs=len(margins),
+                is_sampled=settings.subsample < 1,
+            )
+            for name, n_rows in described.n_rows.items()
+        },
+        cuts=cuts,
+        levels=levels,
+        pool=described.pool,
+    )
+    started = yield _begin_boosting(training)
+    training.remove(started.lost)
+    return training
+
+
+def _bits(settings: Settings, described: Described) -> int:
+    """Return the ``bits`` of the unit of gradients."""
+    if described.pool is not None and described.pool.sensitivity is not None:
+        return described.pool.sensitivity.digits
+    objective, parameter = OBJECTIVES[settings.objective], settings.parameter
+    return unit_bits(sum(objective.total(part, parameter) for part in described.sums.values()))
+
+
+def _describe(settings: Settings) -> Flow[Described]:
+    """Ask each client to describe its rows."""
+    if settings.is_regression:
         replies = yield DescribeTargets(
             settings.objective, settings.parameter, settings.learning_rate, *_held_out(settings)
         )
         replies = yield from settle(replies, agree_on_features)
+        replies = yield from settle(replies, agree_on_kinds)
         classes: list[Class] = []
         sums = {name: _target_sums(reply) for name, reply in replies.items()}
-        _check_weight(sums)
+        check_weight(sum(of_client.weight for of_client in sums.values()))
     else:
         replies = yield DescribeTraining(settings.learning_rate, *_held_out(settings))
         replies = yield from settle(replies, agree_on_features)
+        replies = yield from settle(replies, agree_on_kinds)
         replies = yield from settle(replies, agree_on_kind)
         only_two = settings.objective == "binary:logistic"
         if only_two:
@@ -118,76 +187,66 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
             name: _class_sums(reply, classes).scaled(settings.scale_pos_weight)
             for name, reply in replies.items()
         }
-    n_features = agree_on_features(replies)
-    if len(settings.monotone_constraints) not in (0, n_features):
-        raise ValueError(
-            f"monotone_constraints must have one entry per feature, {n_features}; got"
-            f" {len(settings.monotone_constraints)}"
-        )
-    replies = yield from settle(replies, agree_on_kinds)
-    features = _agree_on_names(replies)
-    texts = agree_on_kinds(replies)
-    _check_texts(settings, start, texts)
-    weights = {name: of_client.weight for name, of_client in sums.items()}
-    objective, parameter = OBJECTIVES[settings.objective], settings.parameter
-    _check_start(start, settings.objective, classes, n_features)
-    scores: Sequence[Any] = (
-        start.base_scores
-        if start is not None
-        else _base_scores(settings, LabelSums.of_all(list(sums.values())))
-    )
-    margins = objective.link(scores).tolist()
-    cuts, levels = NO_CUTS, () if start is None else start.levels
-    if settings.method == "histogram":
-        levels, n_categories = yield from agree_on_categories(
-            texts, replies, settings.min_category_count, levels
-        )
-        n_rows = {name: int(reply.n_rows) for name, reply in replies.items()}
-        cuts = yield from agree_on_cuts(n_rows, n_features, settings.max_bin, n_categories)
-    training = Training(
-        settings=settings,
+    return Described(
+        sums=sums,
+        n_rows={name: int(reply.n_rows) for name, reply in replies.items()},
         classes=classes,
-        base_scores=[float(score) for score in scores],
-        base_margins=margins,
-        learning_rate=_mean_learning_rate(replies, weights),
-        bits=unit_bits(sum(objective.total(part, parameter) for part in sums.values())),
-        n_features=n_features,
-        features=features,
-        weights=weights | dict.fromkeys(replies.declined, 0.0),
-        declared={
-            name: DeclaredRows(
-                replies[name].n_rows,
-                sums[name],
-                objective,
-                parameter,
-                n_outputs=len(margins),
-                is_sampled=settings.subsample < 1,
-            )
-            for name in replies
-        },
-        cuts=cuts,
-        levels=levels,
+        n_features=agree_on_features(replies),
+        features=agree_on_names(replies),
+        texts=agree_on_kinds(replies),
+        learning_rate=_mean_learning_rate(
+            replies, {name: of_client.weight for name, of_client in sums.items()}
+        ),
+        replies=replies,
     )
-    started = yield _begin_boosting(training)
-    training.remove(started.lost)
-    return training
 
 
-def _check_texts(settings: Settings, start: BoostedTrees | None, texts: Sequence[int]) -> None:
+def _agree_on_bins(
+    settings: Settings, start: BoostedTrees | None, described: Described
+) -> Flow[tuple[Cuts, Levels]]:
+    """Agree on the bins of all features and on their categories."""
+    levels: Levels = () if start is None else start.levels
+    if settings.method != "histogram":
+        return NO_CUTS, levels
+    if settings.feature_bounds is not None:
+        if (n_bounded := len(settings.feature_bounds.offsets) - 1) != described.n_features:
+            raise ValueError(
+                f"feature_bounds must have the {described.n_features} features of the clients'"
+                f" rows, got {n_bounded}"
+            )
+        return settings.feature_bounds, levels
+    levels, n_categories = yield from agree_on_categories(
+        described.texts, described.replies, settings.min_category_count, levels
+    )
+    cuts = yield from agree_on_cuts(
+        described.n_rows, described.n_features, settings.max_bin, n_categories
+    )
+    return cuts, levels
+
+
+def _check_texts(settings: Settings, start: BoostedTrees | None, described: Described) -> None:
     """Raise ValueError when a run cannot use features that contain text."""
+    texts, names = described.texts, described.features
     if texts and settings.method != "histogram":
         raise ValueError(
-            f"features {list(texts)} contain text, which needs method='histogram'; got"
+            f"features {listed(texts, names)} contain text, which needs method='histogram'; got"
             f" method={settings.method!r}"
         )
     if constrained := [f for f in texts if any(settings.monotone_constraints[f : f + 1])]:
         raise ValueError(
-            f"monotone_constraints must be 0 for features {constrained}, which contain text"
+            f"monotone_constraints must be 0 for features {listed(constrained, names)}, which"
+            " contain text"
         )
-    if start is not None:
-        known = {f for f, levels in enumerate(start.levels) if levels is not None}
-        if more := sorted(set(texts) - known):
-            raise ValueError(f"features {more} must contain numbers, as in the model; got text")
+    known = {f for f, levels in enumerate(start.levels if start else ()) if levels is not None}
+    if settings.feature_bounds is not None and (texts or known):
+        raise ValueError(
+            f"feature_bounds needs features of numbers; {listed(texts or sorted(known), names)}"
+            " contain text"
+        )
+    if start is not None and (more := sorted(set(texts) - known)):
+        raise ValueError(
+            f"features {listed(more, names)} must contain numbers, as in the model; got text"
+        )
 
 
 def _held_out(settings: Settings) -> tuple[float, int]:
@@ -223,13 +282,15 @@ def _margin_fields(training: Training) -> dict[str, Any]:
     return {"base_margin": 0.0, "base_margins": tuple(margins)}
 
 
-def _base_scores(settings: Settings, sums: LabelSums) -> Sequence[Any]:
+def _base_scores(settings: Settings, sums: Sequence[LabelSums], n_classes: int) -> Sequence[Any]:
     """Return the predictions before the first tree, one per output."""
     if settings.base_score is not None:
         return [np.float32(settings.base_score)] * max(
-            len(sums.classes) if settings.objective == "multi:softprob" else 1, 1
+            n_classes if settings.objective == "multi:softprob" else 1, 1
         )
-    scores = OBJECTIVES[settings.objective].base_scores(sums, settings.scale_pos_weight != 1)
+    scores = OBJECTIVES[settings.objective].base_scores(
+        LabelSums.of_all(sums), settings.scale_pos_weight != 1
+    )
     if not np.isfinite(OBJECTIVES[settings.objective].link(scores)).all():
         raise ValueError(
             f"the rows have no initial prediction for objective={settings.objective!r}: it would be"
@@ -270,26 +331,6 @@ def _class_sums(reply: TrainingDescription, classes: Sequence[Class]) -> LabelSu
         weight=float(reply.weights.sum()),
         classes=tuple(weights.get(label, 0.0) for label in classes),
     )
-
-
-def _check_weight(sums: Mapping[str, LabelSums]) -> None:
-    """Raise ValueError when no row has a weight."""
-    if not any(of_client.weight for of_client in sums.values()):
-        raise ValueError("at least one row must have a weight above 0; all clients together have 0")
-
-
-def _agree_on_names(replies: Replies) -> tuple[str, ...]:
-    """Return the features' names; warn of clients that sent none when others did."""
-    names: dict[str, tuple[str, ...]] = {name: reply.features for name, reply in replies.items()}
-    features = next(filter(None, names.values()), ())
-    nameless = ", ".join(repr(client) for client, sent in names.items() if not sent)
-    if features and nameless:
-        warnings.warn(
-            f"no feature names from {printable(nameless, MAX_SHOWN)}: assumed to be"
-            f" {printable(', '.join(features), MAX_SHOWN)}, as at the other clients",
-            stacklevel=2,
-        )
-    return features
 
 
 def _mean_learning_rate(replies: Replies, weights: dict[str, float]) -> float:

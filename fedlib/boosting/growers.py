@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedlib.agreement import exclude
 from fedlib.boosting.checks import DeclaredRows, NodeHistory
 from fedlib.boosting.cuts import Cuts
+from fedlib.boosting.described import Pool
 from fedlib.boosting.messages import MAX_SUM, Class, Growth, Levels, ObjectiveName
 from fedlib.boosting.objectives import OBJECTIVES, LabelSums, Objective
 from fedlib.boosting.trees import Tree, children, node_totals
@@ -26,6 +27,7 @@ from fedlib.kernels import gains as kernels
 from fedlib.kernels.gains import Categories, SplitRule
 from fedlib.kernels.splits import Decisions
 from fedlib.messages import Message
+from fedlib.privacy.messages import Privacy
 from fedlib.protocol import Flow, Replies
 
 __all__ = ["Grower", "Level", "Round", "Settings", "Training", "finish_round", "leaves"]
@@ -71,6 +73,16 @@ class Settings:
     eval_metric: tuple[str, ...]
     early_stopping_rounds: int | None
     seed: int
+    secure: bool
+    feature_bounds: Cuts | None  # the bins between them; None if bins follow from the data
+    privacy: Privacy | None  # the loss of each request for histograms, if they have noise
+    max_gradient: float
+    classes: tuple[Class, ...]  # on which they have agreed; empty if they follow from the data
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the labels are numbers."""
+        return self.objective not in ("binary:logistic", "multi:softprob")
 
     @property
     def parameter(self) -> float:
@@ -113,6 +125,9 @@ class Training:
         The mean loss before the first round and after each round but the last.
     client_losses : dict of str to float
         The sum of each client's losses, as it reported last.
+    pool : Pool or None
+        What sums over all clients need, if the server sees only these. There is one client then,
+        `EVERYONE`.
     """
 
     settings: Settings
@@ -129,6 +144,7 @@ class Training:
     levels: Levels
     losses: list[float] = field(default_factory=list)
     client_losses: dict[str, float] = field(default_factory=dict)
+    pool: Pool | None = None
 
     @property
     def unit(self) -> float:

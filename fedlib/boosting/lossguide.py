@@ -24,7 +24,8 @@ __all__ = ["LossguideGrower"]
 class Candidate(NamedTuple):
     """A leaf that can be split: sorted by its gain, then by its number.
 
-    ``decision`` is its split; ``sides`` (2, 2) are the sums of its children.
+    ``decision`` is its split; ``sides`` (2, 2) are the sums of its children. ``lost`` are the
+    clients that were lost before its histogram.
     """
 
     falling_gain: float
@@ -33,6 +34,7 @@ class Candidate(NamedTuple):
     sides: NDArray[np.int64]
     histogram: NDArray[np.int64]
     nodes: OpenNodes
+    lost: list[str]
 
 
 class LossguideGrower(HistogramGrower):
@@ -98,6 +100,7 @@ class LossguideGrower(HistogramGrower):
                 sides,
                 histograms[i],
                 self.nodes.take(np.array([i])),
+                self.lost,
             )
             heapq.heappush(self.queues[self.nodes.tree[i]], candidate)
 
@@ -122,6 +125,7 @@ class LossguideGrower(HistogramGrower):
         self.report_split(first, [candidate.node for candidate in chosen], decisions)
         self.sides = np.concatenate([candidate.sides for candidate in chosen])
         self.parents = np.stack([candidate.histogram for candidate in chosen])
+        self.lost = min((candidate.lost for candidate in chosen), key=len)
         self.sums.parents = {
             name: np.stack([sums[candidate.node] for candidate in chosen])
             for name, sums in self.reported.items()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -19,6 +19,7 @@ from fedlib.boosting.classes import Class
 from fedlib.boosting.trees import Tree, children, level_starts, no_sets
 from fedlib.kernels.splits import Decisions
 from fedlib.messages import Array, Message, MessageError
+from fedlib.privacy.messages import Privacy
 from fedlib.summary.messages import Category
 
 __all__ = [
@@ -32,11 +33,15 @@ __all__ = [
     "KeepTrees",
     "LeafSums",
     "Levels",
+    "NoisyHistograms",
     "ProposeSplits",
     "SplitProposals",
     "Splits",
     "StartTrees",
+    "SumHistograms",
     "SumLeaves",
+    "SumNoisyHistograms",
+    "SummableHistograms",
 ]
 
 MAX_SUM = 2**53  # of one client; the sums of a thousand clients fit an int64
@@ -326,6 +331,57 @@ class BuildHistograms(Splits, kw_only=True):
         _check_length("nodes", len(reply.sums), int(self.wanted.sum()))
         _check_length("bins", reply.sums.shape[1], self.n_bins)
         _check_sums(reply.sums, self.weight)
+        return reply
+
+
+class SummableHistograms(Histograms):
+    """Histograms of which only the sum over all clients reaches the server, with their weight."""
+
+    discloses = "the rows of each class in every bin of every node (tree 1: exactly); the log-loss"
+    weight: Annotated[float, msgspec.Meta(ge=0)]
+
+
+class SumHistograms(BuildHistograms, kw_only=True):
+    """Sum your gradients as for `BuildHistograms`, for a sum over all clients.
+
+    A sum that fails is requested again. ``n_rounds`` is the number of rounds that were finished
+    when this request was first made, so that a client adds the values of a tree only once.
+    """
+
+    discloses = BuildHistograms.discloses
+    reply: ClassVar[type[Message]] = SummableHistograms
+    n_rounds: Count
+
+
+class NoisyHistograms(Message):
+    """Histograms with noise in every bin, occupied or not."""
+
+    discloses = "a client's sums of clipped gradients in every bin of every node, with noise"
+    row_counts = ()
+    sums: Annotated[np.ndarray, Array("float64", ("nodes", "bins", "pair"))]
+
+
+class SumNoisyHistograms(BuildHistograms, kw_only=True):
+    """Clip the gradients of your rows, sum them as for `BuildHistograms`, and add noise.
+
+    ``max_gradient`` is the largest gradient of a row of a regression; see
+    `fedlib.boosting.private`. For ``n_rounds`` see `SumHistograms`.
+    """
+
+    discloses = "the splits chosen so far and the leaves of the finished tree, which have noise"
+    reply: ClassVar[type[Message]] = NoisyHistograms
+    n_rounds: Count
+    privacy: Privacy
+    max_gradient: Annotated[float, msgspec.Meta(gt=0, le=1e6)]
+
+    def accept(self, reply: Message) -> Any:
+        """Raise MessageError unless there is one pair of sums per node and bin."""
+        assert isinstance(reply, NoisyHistograms)
+        n_wanted = int(self.wanted.sum())
+        for what, received, requested in zip(
+            ("nodes", "bins", "sums"), reply.sums.shape, (n_wanted, self.n_bins, 2), strict=True
+        ):
+            _check_length(what, received, requested)
         return reply
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from numbers import Real
 from typing import Any, ClassVar, Literal
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
-from fedlib.boosting.base import Boosted
+from fedlib.boosting.base import Boosted, check_labels
 from fedlib.boosting.client import RegressionClient
 from fedlib.boosting.flow import boosting
 from fedlib.boosting.objectives import check_smallest
@@ -108,6 +109,28 @@ default="reg:squarederror"
     warm_start : bool, default=False
         Whether `fit` continues the fitted model until it has ``n_trees`` trees. Its objective,
         classes and initial prediction stay.
+    secure : bool, default=False
+        Whether the server sees only sums over all clients; see `fedlib.secure`. It needs
+        ``method="histogram"``, `feature_bounds` and features of numbers, and allows neither
+        validation nor packed histograms. The trees are those of the run without it.
+    feature_bounds : array-like (2, n_features), default=None
+        The lower and the upper bound of each feature, on which the clients agree before the run.
+        The range between them is divided into ``max_bin`` bins of equal width, the outer of which
+        also contain the values beyond. By default the bins follow from the data, so that they have
+        about equally many rows. ``"histogram"`` only.
+    epsilon : float, default=None
+        The run is differentially private; see `fedlib.privacy`. It needs the same parameters as
+        ``secure``, with which it can be combined, and `base_score`, ``tol=None`` and
+        ``grow_policy="depthwise"``. The noise grows with ``n_trees * max_depth``, and its sum in a
+        node with ``max_bin``, so few shallow trees with few bins are best. A row has a weight of
+        at most 1. Not for ``"count:poisson"``. There is no loss, and the learning rate is the
+        server's.
+    delta : float, default=0.0
+        The second parameter of the guarantee, at least 0 and below 1. With a small positive value,
+        such as 1e-6, the noise is Gaussian and smaller over several requests.
+    max_gradient : float, default=1.0
+        For `epsilon`: the gradient of a row, which for the squared error is the prediction minus
+        the target, is clipped to ±max_gradient; above 0 and at most 1e6.
 
     Attributes
     ----------
@@ -158,7 +181,9 @@ default="reg:squarederror"
 
     The server learns the mean and the variance of each client's targets. The first sums of the
     squared error are a number of rows and a sum of targets for every bin of every node; a bin with
-    one row discloses its target.
+    one row discloses its target. With ``secure=True`` it learns both for all clients together; see
+    `FederatedXGBClassifier`. Sums of targets are rounded to ``2**-62 * n_clients * n_rows`` of the
+    largest target and weight.
 
     Examples
     --------
@@ -176,6 +201,7 @@ default="reg:squarederror"
         **Boosted._parameter_constraints,
         "objective": [StrOptions({"reg:squarederror", "reg:pseudohubererror", "count:poisson"})],
         "huber_slope": [Interval(Real, 1e-6, 1e6, closed="both")],
+        "max_gradient": [Interval(Real, 0, 1e6, closed="right")],
     }
 
     def __init__(
@@ -214,6 +240,11 @@ default="reg:squarederror"
         eval_metric: str | list[str] | None = None,
         early_stopping_rounds: int | None = None,
         warm_start: bool = False,
+        secure: bool = False,
+        feature_bounds: ArrayLike | None = None,
+        epsilon: float | None = None,
+        delta: float = 0.0,
+        max_gradient: float = 1.0,
     ):
         self.n_trees = n_trees
         self.n_candidates = n_candidates
@@ -246,21 +277,28 @@ default="reg:squarederror"
         self.eval_metric = eval_metric
         self.early_stopping_rounds = early_stopping_rounds
         self.warm_start = warm_start
+        self.secure = secure
+        self.feature_bounds = feature_bounds
+        self.epsilon = epsilon
+        self.delta = delta
+        self.max_gradient = max_gradient
 
     def _flow(self) -> Flow[BoostedTrees]:
-        return boosting(
-            self._settings(huber_slope=float(np.float32(self.huber_slope))), self._start()
+        if self.epsilon is not None and self.objective == "count:poisson":
+            raise ValueError(
+                "epsilon needs objective='reg:squarederror' or 'reg:pseudohubererror', because the"
+                f" hessians have no bound; got {self.objective!r}"
+            )
+        if self.epsilon is not None and self.base_score is None:
+            raise ValueError("epsilon needs base_score, a guess of the mean; got None")
+        settings = self._settings(
+            huber_slope=float(np.float32(self.huber_slope)), max_gradient=float(self.max_gradient)
         )
+        return boosting(settings, self._start())
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)
-        for name, client in clients.items():
-            y = getattr(client, "y", None)
-            if y is not None and not client.passive:
-                try:
-                    check_smallest(y, self.objective)
-                except ValueError as error:
-                    raise ValueError(f"parts[{name}]: {error}") from error
+        check_labels(clients, partial(check_smallest, objective=self.objective))
 
     def _set_model(self, model: BoostedTrees) -> None:
         super()._set_model(model)

@@ -1,32 +1,16 @@
-"""The base class of the clients of boosting: rows, and the trees that grow on them."""
+"""The base class of the clients of boosting while trees grow."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.boosting.categories import (
-    CountLevels,
-    LevelCounts,
-    check_least_count,
-    count_categories,
-    fingerprints,
-    read_table,
-)
-from fedlib.boosting.cuts import (
-    CountBuckets,
-    Cuts,
-    RowsPerBucket,
-    bucket_counts,
-    coarse_features,
-)
-from fedlib.boosting.data import check_weights
-from fedlib.boosting.descriptions import DescribeTargets, DescribeTraining
+from fedlib.boosting.cuts import Cuts, coarse_features
 from fedlib.boosting.messages import (
     MAX_SUM,
     BeginBoosting,
@@ -38,116 +22,45 @@ from fedlib.boosting.messages import (
     KeepTrees,
     LeafSums,
     Levels,
+    NoisyHistograms,
     ProposeSplits,
     SplitProposals,
     StartTrees,
+    SumHistograms,
     SumLeaves,
+    SummableHistograms,
+    SumNoisyHistograms,
 )
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.packing import BuildPackedHistograms, PackedHistograms, pack
-from fedlib.boosting.sampling import drawn_rows, row_keys
+from fedlib.boosting.private import clipped, gradient_limits, row_sensitivity
+from fedlib.boosting.row_client import RowsClient
+from fedlib.boosting.sampling import drawn_rows
 from fedlib.boosting.scores import RowScores, ScoreRows, score_rows
 from fedlib.boosting.states import Growing, HeldOut
 from fedlib.boosting.trees import add_margins, children
 from fedlib.kernels import splits as kernels
 from fedlib.kernels.gains import SplitRule
 from fedlib.messages import Done, Message
-from fedlib.protocol import Client, handles
-from fedlib.validation import feature_names
+from fedlib.privacy import add_noise
+from fedlib.protocol import handles
+from fedlib.secure.points import DescribeFeatures
 
 __all__ = ["TreeClient"]
 
-Value = TypeVar("Value")
-VALIDATION = 2**19  # the number of the draw of rows for validation, beyond all rounds
 
-
-class TreeClient(Client):
-    """Base class of the clients: rows and their labels, while trees grow.
+class TreeClient(RowsClient):
+    """Base class of the clients: their rows while trees grow.
 
     A subclass says which labels there are and what it predicts.
     """
 
-    supervised: ClassVar[bool] = True
-    gaps_allowed: ClassVar[bool] = True
-    raw: ClassVar[bool] = True
-    validates: ClassVar[bool] = True
-
-    def __init__(
-        self,
-        part: Sequence[Any],
-        learning_rate: float | None = None,
-        min_category_count: int = 1,
-    ):
-        if not isinstance(part, tuple | list) or len(part) not in (2, 3, 4):
-            raise ValueError("a part must be (X, y) or (X, y, sample_weight)")
-        self.features = feature_names(part[0])
-        self.table = read_table(part[0], ensure_min_samples=0)
-        self.X = self.table.numbers
-        self.n_training = len(self.X)  # further rows are for validation only
-        self.y = None if part[1] is None else self._check_labels(part[1], len(self.X))
-        self.weight = check_weights(part[2] if len(part) > 2 else None, len(self.X))
-        self._cache: dict[str, tuple[Any, Any]] = {}
-        if len(part) == 4:
-            self._add_eval_set(part[3])
-        if learning_rate is not None and not 0 < learning_rate <= 1:
-            raise ValueError(f"learning_rate must be above 0 and at most 1; got {learning_rate}")
-        self.learning_rate = learning_rate
-        self.min_category_count = check_least_count(min_category_count)
-
-    def _add_eval_set(self, eval_set: Sequence[Any]) -> None:
-        """Add rows for validation."""
-        X, y, *rest = eval_set
-        if self.y is None or len(rest) > 1:
-            raise ValueError("an eval_set must be (X, y) or (X, y, sample_weight), next to a y")
-        more = read_table(X, ensure_min_samples=0)
-        n_rows, n_features = more.numbers.shape
-        if n_features != self.n_features:
-            raise ValueError(f"eval_set must have {self.n_features} features; got {n_features}")
-        self.y = np.concatenate([self.y, self._check_labels(y, n_rows)])
-        self.weight = np.append(self.weight, check_weights(rest[0] if rest else None, n_rows))
-        self.table = self.table.followed_by(more)
-        self.X = self.table.numbers
-
-    def _trains(self, share: float, seed: int) -> NDArray[np.bool_]:
-        """Return which rows are not for validation."""
-        trains = np.arange(len(self.X)) < self.n_training
-        if share:
-            trains &= ~drawn_rows(self._keys(), share, seed, VALIDATION)
-        return trains
-
-    def _hold_out(self, request: DescribeTraining | DescribeTargets) -> NDArray[np.bool_]:
-        """Draw the rows for validation; return the others."""
-        self.state = HeldOut(request.validation_fraction, request.seed)
-        return self._trains(request.validation_fraction, request.seed)
-
-    def _rate(self, learning_rate: float) -> float:
-        """Return the learning rate that the client prefers."""
-        return learning_rate if self.learning_rate is None else float(self.learning_rate)
-
-    def _keys(self) -> NDArray[np.uint64]:
-        """Return the rows' keys, by which rows are drawn."""
-        return self._cached("keys", self.table, lambda: row_keys(fingerprints(self.table)))
-
-    def _training_rows(self) -> NDArray[np.bool_]:
-        """Return which rows are not for validation, before trees grow."""
-        state = self.state
-        if not isinstance(state, HeldOut):
-            return self._trains(0.0, 0)
-        return self._trains(state.validation_fraction, state.seed)
-
-    @handles(CountLevels)
-    def count_levels(self, request: CountLevels) -> LevelCounts:
-        rows = self.table.rows(self._training_rows())
-        return count_categories(rows, request, self.min_category_count)
-
-    @handles(CountBuckets)
-    def count_buckets(self, request: CountBuckets) -> RowsPerBucket:
-        return bucket_counts(self.X[self._training_rows()], request)
+    open_requests: tuple[type[Message], ...] = (DescribeFeatures, BeginBoosting, StartTrees)
 
     @handles(BeginBoosting)
     def begin_boosting(self, request: BeginBoosting) -> Done:
         if len(request.thresholds):
-            self._warn_of_coarse_features(request.offsets)
+            self._warn_of_coarse_features(Cuts(request.offsets, request.thresholds))
         n, n_outputs = len(self._coded(request.levels)), len(request.margins)
         before = self.state
         held_out = (0.0, 0)
@@ -264,6 +177,12 @@ class TreeClient(Client):
     @handles(BuildHistograms)
     def build_histograms(self, request: BuildHistograms) -> Histograms:
         state = self._update(request)
+        return Histograms(self._sum_bins(state, request, self._gradients(state)), self._loss(state))
+
+    def _sum_bins(
+        self, state: Growing, request: BuildHistograms, gradients: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the sums of gradients (n_outputs, n_rows, 2) in the bins of the wanted nodes."""
         wanted = request.wanted
         if len(wanted) != request.n_open:
             raise ValueError(f"{len(wanted)} entries of wanted for {request.n_open} open nodes")
@@ -272,13 +191,33 @@ class TreeClient(Client):
         among_wanted = np.where(wanted, np.cumsum(wanted) - 1, -1).astype(np.int32)
         among_wanted = np.append(among_wanted, np.int32(-1))
         bins = self._cached("bins", state.thresholds, lambda: self._bins(state))
-        sums = sum(
+        sums: NDArray[np.int64] = sum(
             kernels.sum_histograms(
                 bins, state.offsets, rows._replace(slot=among_wanted[rows.slot]), int(wanted.sum())
             )
-            for rows in self._rows(state, request.first, request.n_open)
+            for rows in self._rows(state, request.first, request.n_open, gradients)
         )
-        return Histograms(sums, self._loss(state))
+        return sums
+
+    @handles(SumHistograms)
+    def sum_histograms(self, request: SumHistograms) -> SummableHistograms:
+        histograms = self.build_histograms(request)
+        weight = float(self._weights(self.recall(Growing)).sum(dtype=np.float64))
+        return SummableHistograms(histograms.sums, histograms.loss, weight)
+
+    @handles(SumNoisyHistograms)
+    def sum_noisy_histograms(self, request: SumNoisyHistograms) -> NoisyHistograms:
+        state = self._update(request)
+        limits = gradient_limits(state.objective, request.max_gradient)
+        sensitivity = row_sensitivity(limits, self.n_features, state.margins.shape[1])
+        if state.bits != sensitivity.digits:  # whatever the rows are
+            raise ValueError(f"bits must be {sensitivity.digits}, got {state.bits}")
+        gradients = OBJECTIVES[state.objective].gradients(
+            state.margins, self._targets(state), self._weights(state), state.parameter, state.bits
+        )
+        sums = self._sum_bins(state, request, clipped(gradients, limits, state.bits))
+        values = np.ldexp(sums.astype(np.float64), -state.bits)
+        return NoisyHistograms(add_noise(values, sensitivity, request.privacy, self.n_shares))
 
     @handles(BuildPackedHistograms)
     def build_packed_histograms(self, request: BuildPackedHistograms) -> PackedHistograms:
@@ -321,6 +260,8 @@ class TreeClient(Client):
         """Apply the decisions that a request reports; begin a new round if one is finished."""
         state = self.recall(Growing)
         self._check_features(request.feature)
+        if len(request.values) and getattr(request, "n_rounds", state.n_rounds) < state.n_rounds:
+            return state  # this request has been answered before
         node, ended, margins, n_rounds = state.node, state.ended, state.margins, state.n_rounds
         if len(request.feature):
             node = node.copy()
@@ -352,14 +293,20 @@ class TreeClient(Client):
             for of_output in node:
                 kernels.move_rows(X, of_output, parent, one, child)
 
-    def _rows(self, state: Growing, first: int, n_open: int) -> list[kernels.Rows]:
+    def _rows(
+        self,
+        state: Growing,
+        first: int,
+        n_open: int,
+        gradients: NDArray[np.int64] | None = None,
+    ) -> list[kernels.Rows]:
         """Return, per output, the rows with their numbers among the open nodes."""
+        gradients = self._gradients(state) if gradients is None else gradients
         slots = state.node - np.int32(first)
         slots[(slots < 0) | (slots >= n_open) | (state.ended >= 0)] = -1
         slots[:, ~self._drawn(state)] = -1
         return [
-            kernels.Rows(slot, gradients)
-            for slot, gradients in zip(slots, self._gradients(state), strict=True)
+            kernels.Rows(slot, of_output) for slot, of_output in zip(slots, gradients, strict=True)
         ]
 
     def _drawn(self, state: Growing) -> NDArray[np.bool_]:
@@ -429,22 +376,14 @@ class TreeClient(Client):
         values = np.take_along_axis(columns, order, axis=1)
         return kernels.SortedColumns(order, values, (~np.isnan(columns)).sum(axis=1))
 
-    def _cached(self, name: str, source: Any, compute: Callable[[], Value]) -> Value:
-        """Return the cached value, computed again when it was made from another ``source``."""
-        previous, value = self._cache.get(name, (None, None))
-        if previous is not source:
-            value = compute()
-            self._cache[name] = source, value
-        return value
-
     def _check_features(self, feature: NDArray[np.int32]) -> None:
         if feature.max(initial=-1) >= self.n_features:
             raise ValueError(f"feature {feature.max()} of a client with {self.n_features} features")
 
-    def _warn_of_coarse_features(self, offsets: NDArray[np.int64]) -> None:
-        if len(offsets) != self.n_features + 1:
+    def _warn_of_coarse_features(self, cuts: Cuts) -> None:
+        if len(cuts.offsets) != self.n_features + 1:
             return
-        if coarse := coarse_features(self.X, offsets):
+        if coarse := coarse_features(self.X, cuts):
             names = self.features or range(self.n_features)
             shown = ", ".join(repr(names[f]) for f in coarse)
             warnings.warn(
@@ -452,10 +391,6 @@ class TreeClient(Client):
                 " one part in 2**11; let all clients subtract the same number from them",
                 stacklevel=2,
             )
-
-    def _check_labels(self, y: Any, n_rows: int) -> NDArray[Any]:
-        """Return the labels (n_rows,); raise ValueError when they are of another kind."""
-        raise NotImplementedError
 
     def _compute_targets(self, state: Growing) -> NDArray[Any]:
         """Return the labels as the objective takes them: truth values, codes or numbers."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -30,9 +30,12 @@ with extra("http"):
 if TYPE_CHECKING:
     from fedlib.files import Table
     from fedlib.policy import Policy
+    from fedlib.secure import Identity
     from fedlib.transports.http.wire import Welcome
 
 __all__ = ["doctor"]
+
+Value = TypeVar("Value")
 
 UNUSED = {"patience"}  # options of `fedlib join` that mean nothing here
 
@@ -87,19 +90,15 @@ def _findings(
     **columns: Any,
 ) -> Iterator[Finding]:
     """Yield the results of all checks."""
-    table: Table | None = None
-    try:
-        table = read_rows(**columns, raw=raw_tables(protocol))
-        n_rows, n_features = table.X.shape
-        yield Finding("data", True, f"{n_rows} rows of {n_features} features")
-    except (click.ClickException, OSError) as error:
-        yield Finding("data", False, _text(error))
+
+    def rows(**given: Any) -> Table:
+        return read_rows(**{**columns, **given}, raw=raw_tables(protocol))
+
+    checked = _read("data", rows, _size)
+    table, finding = checked
+    yield finding
     if eval_data is not None:
-        try:
-            evaluated = read_rows(**{**columns, "data": eval_data}, raw=raw_tables(protocol))
-            yield Finding("--eval-data", True, f"{len(evaluated.X)} rows")
-        except (click.ClickException, OSError) as error:
-            yield Finding("--eval-data", False, _text(error))
+        yield _read("--eval-data", lambda: rows(data=eval_data), _size)[1]
     for option, file in {"--labels-out": labels_out, "--ledger-out": ledger_out}.items():
         if file is not None:
             yield _folder(option, file.absolute().parent)
@@ -107,25 +106,15 @@ def _findings(
         yield _folder("--state-dir", state_dir)
     rules: Policy | None = None
     if policy is not None:
-        try:
-            rules = read_policy(policy)
-            yield Finding("--policy", True, f"the rules in {policy} are valid")
-        except (click.ClickException, OSError) as error:
-            yield Finding("--policy", False, _text(error))
-    if secure_key is not None:
-        try:
-            identity = read_identity(secure_key, public_keys)
-            assert identity is not None
-            n_sites = len(identity.public_keys)
-            yield Finding(
-                "--secure-key", True, f"the key of {identity.name}, one of {n_sites} sites"
-            )
-        except click.ClickException as error:
-            yield Finding("--secure-key", False, _text(error))
-    try:
-        token = read_token(token_file)
-    except (click.ClickException, OSError) as error:
-        yield Finding("token", False, _text(error))
+        rules, finding = _read(
+            "--policy", lambda: read_policy(policy), lambda _: f"the rules in {policy} are valid"
+        )
+        yield finding
+    if secure_key is not None or public_keys is not None:
+        yield _read("--secure-key", lambda: read_identity(secure_key, public_keys), _keys)[1]
+    token, finding = _read("token", lambda: read_token(token_file), lambda _: "")
+    if token is None:
+        yield finding
         return
     if token_file is not None:
         yield _privacy(token_file)
@@ -144,8 +133,29 @@ def _findings(
             yield _protocol(welcome.protocol, table, arguments, protocol, passive, rules)
 
 
-def _text(error: Exception) -> str:
-    return error.format_message() if isinstance(error, click.ClickException) else str(error)
+def _read(
+    subject: str, read: Callable[[], Value], describe: Callable[[Value], str]
+) -> tuple[Value | None, Finding]:
+    """Return what can be read, or None, and the result of the check with this subject."""
+    try:
+        value = read()
+    except click.ClickException as error:
+        return None, Finding(subject, False, error.format_message())
+    except OSError as error:
+        return None, Finding(subject, False, str(error))
+    return value, Finding(subject, True, describe(value))
+
+
+def _size(table: Table) -> str:
+    """Return how large a table is."""
+    n_rows, n_features = table.X.shape
+    return f"{n_rows} rows of {n_features} features"
+
+
+def _keys(identity: Identity | None) -> str:
+    """Return which key was read."""
+    assert identity is not None  # or there is no --secure-key
+    return f"the key of {identity.name}, one of {len(identity.public_keys)} sites"
 
 
 def _folder(option: str, folder: Path) -> Finding:

@@ -64,8 +64,8 @@ class Parameter(click.ParamType):
         self.none = None in constraints
         kinds = [*self.options, *(["none"] if self.none else [])]
         kinds += ["FLOAT"] if self.real else ["INTEGER"] if self.whole else []
-        kinds += ["FILE"] if self.array else []
-        kinds += ["NAME,…"] if self.names else []
+        kinds += ["FILE"] if self.array and not self.names else []
+        kinds += ["VALUE,…" if self.array else "NAME,…"] if self.names else []
         kinds += ["NAME=LOW:HIGH,…"] if self.limits else []
         self.name = "|".join(kinds) or "text"
 
@@ -86,7 +86,8 @@ class Parameter(click.ParamType):
             except ValueError:
                 pass
         if self.names:
-            return [name.strip() for name in value.split(",")]
+            names = [name.strip() for name in value.split(",")]
+            return _numbers(names) if self.array else names
         if self.limits:
             return self._pairs(value, param, ctx)
         if self.array:
@@ -109,6 +110,16 @@ class Parameter(click.ParamType):
             except ValueError:
                 self.fail(f"{item!r} is not of the form NAME=LOW:HIGH", param, ctx)
         return limits
+
+
+def _numbers(texts: Sequence[str]) -> list[Any]:
+    """Return texts as numbers if all are numbers, and unchanged otherwise."""
+    for kind in (int, float):
+        try:
+            return [kind(text) for text in texts]
+        except ValueError:
+            pass
+    return list(texts)
 
 
 def parameter_docs(described: object) -> dict[str, str]:

@@ -12,14 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
-from fedlib.kernels.disjoint_set import find, union
-from fedlib.kernels.kd_tree import are_far, build, find_bucket, find_near_buckets, find_nearest
+from fedlib.kernels.kd_tree import find_bucket
 
 PIECE = 128  # points that are checked before testing whether the work is done
-FEW = 4  # points in a cell up to which checking its box first does not pay
-MANY = 1 << 16  # pairs of points in two cells from which a tree pays
-LEAF_SIZE = 16
-NO_SET, SEVERAL_SETS = -1, -2
+MAX_TARGETS = 64  # points that are compared with the points near them at the same time
 
 
 class Cells(NamedTuple):
@@ -32,8 +28,8 @@ class Cells(NamedTuple):
     axes : tuple of int or array of int64
         The numbers of the features, 0 to n_features - 1. For a tuple the functions are compiled
         for exactly this number of features: a distance then takes a third to a fifth of the time.
-    squared_radii : array (n_points,) of float64
-        The squared radius of each point's neighbourhood.
+    squared_radii : array (n_points,) or (1,) of float64
+        The squared radius of each point's neighbourhood, or of all of them.
     weights : array (n_points,) of float64
         The weight of each point, or no entries if all weights are 1.
     start : array (n_cells + 1,) of int64
@@ -58,25 +54,30 @@ class Cells(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Some cells and the cells near each of them.
+    """Some cells, in groups, and the cells near each group.
 
     Attributes
     ----------
     cells : array (n_block,) of int64
         The cells of the block.
-    near_start : array (n_block + 1 or more,) of int64
-        Where the ranges of near cells begin for each cell of the block.
+    group_start : array (n_groups + 1,) of int64
+        The cells of group ``g`` are ``cells[group_start[g]:group_start[g + 1]]``.
+    near_start : array (n_groups + 1 or more,) of int64
+        Where the ranges of near cells begin for each group of the block.
     near : array (n_ranges or more, 2) of int64
-        The ranges: their first cell and their stop. A cell is near itself.
+        The ranges: their first cell and their stop. They contain the cells near any cell of the
+        group. A cell is near itself.
     """
 
     cells: NDArray[np.int64]
+    group_start: NDArray[np.int64]
     near_start: NDArray[np.int64]
     near: NDArray[np.int64]
 
 
 @kernel
-def _squared_distance(points, axes, i, j):
+def squared_distance(points, axes, i, j):
+    """Return the squared distance of two points."""
     total = 0.0
     for k in range(len(axes)):
         total += (points[i, k] - points[j, k]) ** 2
@@ -84,7 +85,8 @@ def _squared_distance(points, axes, i, j):
 
 
 @kernel
-def _squared_distance_to_box(points, axes, i, lower, upper, c):
+def squared_distance_to_box(points, axes, i, lower, upper, c):
+    """Return the squared distance of point i to a box."""
     total = 0.0
     for k in range(len(axes)):
         total += max(lower[c, k] - points[i, k], 0.0, points[i, k] - upper[c, k]) ** 2
@@ -125,25 +127,6 @@ def bound_cells(cells, first, stop):
 
 
 @kernel
-def _add_weights(points, axes, weights, i, squared_radius, first, stop, total, enough):
-    """Add the weights of the points ``first..stop`` around point i, until they are enough."""
-    for begin in range(first, stop, PIECE):
-        if total >= enough:
-            break
-        end = min(stop, begin + PIECE)
-        if weights.size:
-            for j in range(begin, end):
-                if _squared_distance(points, axes, i, j) <= squared_radius:
-                    total += weights[j]
-        else:
-            count = 0
-            for j in range(begin, end):
-                count += _squared_distance(points, axes, i, j) <= squared_radius
-            total += count
-    return total
-
-
-@kernel
 def _sum_weights(weights, first, stop):
     """Return the weight of the points ``first..stop``."""
     if weights.size == 0:
@@ -170,30 +153,158 @@ def find_dense(cells, first, stop, min_samples):
     return dense
 
 
+class Targets(NamedTuple):
+    """Points that are compared with the points near them, and a buffer for the latter.
+
+    Attributes
+    ----------
+    point : array (MAX_TARGETS,) of int64
+        The targets.
+    bound : array (MAX_TARGETS,) of float64
+        The squared distance up to which other points matter for each target.
+    total : array (MAX_TARGETS,) of float64
+        The weight around each target so far.
+    best : array (MAX_TARGETS,) of int64
+        The best point for each target so far, or -1.
+    near, cell : array (PIECE,) of int64
+        Points near the targets, and their cells.
+    columns : array (n_features, PIECE) of float64
+        Their coordinates, one feature after the other, for vector instructions.
+    squared : array (PIECE,) of float64
+        Their squared distances from one target.
+    """
+
+    point: NDArray[np.int64]
+    bound: NDArray[np.float64]
+    total: NDArray[np.float64]
+    best: NDArray[np.int64]
+    near: NDArray[np.int64]
+    cell: NDArray[np.int64]
+    columns: NDArray[np.float64]
+    squared: NDArray[np.float64]
+
+
+@kernel
+def _allocate(n_features):
+    """Return targets that are not filled in."""
+    return Targets(
+        np.empty(MAX_TARGETS, np.int64),
+        np.empty(MAX_TARGETS),
+        np.empty(MAX_TARGETS),
+        np.empty(MAX_TARGETS, np.int64),
+        np.empty(PIECE, np.int64),
+        np.empty(PIECE, np.int64),
+        np.empty((n_features, PIECE)),
+        np.empty(PIECE),
+    )
+
+
+@kernel
+def _compare(targets, points, i, size):
+    """Write the squared distances of point i and the first ``size`` points of the buffer."""
+    squared = targets.squared[:size]
+    x, column = points[i, 0], targets.columns[0, :size]
+    for j in range(size):
+        squared[j] = (x - column[j]) ** 2
+    for k in range(1, points.shape[1]):
+        x, column = points[i, k], targets.columns[k, :size]
+        for j in range(size):
+            squared[j] += (x - column[j]) ** 2
+
+
+@kernel
+def _matters(cells, c, targets, n_targets):
+    """Return whether the box of a cell is within the bound of any target."""
+    for t in range(n_targets):
+        squared = squared_distance_to_box(
+            cells.points, cells.axes, targets.point[t], cells.lower, cells.upper, c
+        )
+        if squared <= targets.bound[t]:
+            return True
+    return False
+
+
+@kernel
+def squared_radius(cells, i):
+    """Return the squared radius of the neighbourhood of point i."""
+    return cells.squared_radii[i if cells.squared_radii.size > 1 else 0]
+
+
 @kernel
 def find_core(block, cells, min_samples):
     """Write which points of a block are core points, and how many there are in each cell."""
-    near_start, near = block.near_start, block.near
-    points, axes, weights = cells.points, cells.axes, cells.weights
-    squared_radii, start, core = cells.squared_radii, cells.start, cells.core
-    for w in range(block.cells.size):
-        c = block.cells[w]
-        first, stop = start[c], start[c + 1]
-        weight = _sum_weights(weights, first, stop)
-        n_core = 0
-        for i in range(first, stop):
-            total, r2 = weight, squared_radii[i]
-            for r in range(near_start[w], near_start[w + 1]):
-                a, b = start[near[r, 0]], start[near[r, 1]]
-                if a <= first < b:  # the cell itself is counted already
-                    total = _add_weights(points, axes, weights, i, r2, a, first, total, min_samples)
-                    a = stop
-                total = _add_weights(points, axes, weights, i, r2, a, b, total, min_samples)
-                if total >= min_samples:
-                    break
-            core[i] = total >= min_samples
-            n_core += core[i]
-        cells.n_core[c] = n_core
+    targets = _allocate(cells.points.shape[1])
+    for g in range(block.group_start.size - 1):
+        ranges = block.near[block.near_start[g] : block.near_start[g + 1]]
+        n_targets = 0
+        for c in block.cells[block.group_start[g] : block.group_start[g + 1]]:
+            cells.n_core[c] = 0
+            for i in range(cells.start[c], cells.start[c + 1]):
+                cells.core[i] = False
+                targets.point[n_targets] = i
+                targets.bound[n_targets] = squared_radius(cells, i)
+                targets.total[n_targets] = 0.0
+                n_targets += 1
+                if n_targets == MAX_TARGETS:
+                    _find_core_of(targets, n_targets, ranges, cells, min_samples)
+                    n_targets = 0
+        _find_core_of(targets, n_targets, ranges, cells, min_samples)
+        for c in block.cells[block.group_start[g] : block.group_start[g + 1]]:
+            for i in range(cells.start[c], cells.start[c + 1]):
+                cells.n_core[c] += cells.core[i]
+
+
+@kernel
+def _find_core_of(targets, n_targets, ranges, cells, min_samples):
+    """Write which targets are core points, by the weights of the points in some ranges of cells."""
+    points, start, near, columns = cells.points, cells.start, targets.near, targets.columns
+    size = 0
+    for r in range(ranges.shape[0]):
+        c, stop = ranges[r]
+        few = start[stop] - start[c] <= PIECE  # then no cell is looked at by itself
+        while c < stop:
+            end = stop if few else c + 1
+            if few or _matters(cells, c, targets, n_targets):
+                for j in range(start[c], start[end]):
+                    near[size] = j
+                    for k in range(len(cells.axes)):
+                        columns[k, size] = points[j, k]
+                    size += 1
+                    if size == PIECE:
+                        n_targets = _add_weights(targets, n_targets, size, cells, min_samples)
+                        size = 0
+                        if n_targets == 0:
+                            return
+            c = end
+    _add_weights(targets, n_targets, size, cells, min_samples)
+
+
+@kernel
+def _add_weights(targets, n_targets, size, cells, min_samples):
+    """Add the weights of the buffered points around each target; return how many targets remain.
+
+    A target that has enough becomes a core point and is removed.
+    """
+    point, bound, total, squared = targets.point, targets.bound, targets.total, targets.squared
+    n_left = 0
+    for t in range(n_targets):
+        i, limit = point[t], bound[t]
+        _compare(targets, cells.points, i, size)
+        if cells.weights.size:
+            for j in range(size):
+                if squared[j] <= limit:
+                    total[t] += cells.weights[targets.near[j]]
+        else:
+            count = 0
+            for j in range(size):
+                count += squared[j] <= limit
+            total[t] += count
+        if total[t] >= min_samples:
+            cells.core[i] = True
+        else:
+            point[n_left], bound[n_left], total[n_left] = i, limit, total[t]
+            n_left += 1
+    return n_left
 
 
 @kernel
@@ -203,20 +314,20 @@ def _count_in_node(cells, tree, n_leaves, node, i, enough):
     A node within the radius is counted as a whole. Rounding is monotone, so the computed distance
     of its farthest place is at least that of each of its points.
     """
-    points, axes, squared_radius = cells.points, cells.axes, cells.squared_radii[i]
+    points, axes, limit = cells.points, cells.axes, squared_radius(cells, i)
     count = 0
     stop = node + 2 * n_leaves[node] - 1
     while node < stop and count < enough:
         nearest, farthest = _squared_distances_of_box(points, axes, i, tree.lower, tree.upper, node)
-        within = farthest <= squared_radius
+        within = farthest <= limit
         if within:
             count += tree.stop[node] - tree.first[node]
-        if within or nearest > squared_radius:
+        if within or nearest > limit:
             node += 2 * n_leaves[node] - 1  # to the next node that is no descendant
             continue
         if tree.right[node] == 0:
             for j in range(tree.first[node], tree.stop[node]):
-                count += _squared_distance(points, axes, i, j) <= squared_radius
+                count += squared_distance(points, axes, i, j) <= limit
         node += 1
     return count
 
@@ -250,196 +361,6 @@ def find_core_by_tree(wanted, cells, tree, leaves, min_samples):
 
 
 @kernel
-def join_cells(block, cells, stop, parent, crossing):
-    """Unite the sets of cells that are connected: each cell of a block and the later cells near it.
-
-    Cells from ``stop`` on are left out. A cell that is near one of them is marked in ``crossing``.
-    """
-    near_start, near, n_core = block.near_start, block.near, cells.n_core
-    for w in range(block.cells.size):
-        a = block.cells[w]
-        root = find(parent, a)
-        for r in range(near_start[w], near_start[w + 1]):
-            if near[r, 1] > stop:
-                crossing[a] = True
-            for b in range(max(near[r, 0], a + 1), min(near[r, 1], stop)):
-                if n_core[b] == 0 or parent[b] == root or find(parent, b) == root:
-                    continue
-                if _are_connected(cells, a, b):
-                    union(parent, a, b)
-                    root = find(parent, a)
-
-
-@kernel
-def join_leaves(wanted, cells, tree, leaves, stop, parent, crossing):
-    """Unite the sets of cells that are connected, as `join_cells` does, for the leaves of a tree.
-
-    Whole buckets of leaves are compared. Once the leaves of two buckets are in the same set, no
-    pair of them needs to be looked at.
-
-    Parameters
-    ----------
-    wanted : array (n_wanted,) of int64
-        The cells whose later near cells are looked at, ascending; all have core points.
-    cells : Cells
-    tree : KDTree
-    leaves : Leaves
-    stop : int
-        Cells from this one on are left out. A cell whose bucket is near one of them is marked in
-        ``crossing``.
-    parent : array (n_cells,) of int64
-    crossing : array (n_cells,) of bool
-    """
-    buckets = np.empty(leaves.node.size, np.int64)
-    sets = np.full(leaves.first_leaf.size, SEVERAL_SETS)  # of each bucket, see `_find_set`
-    for inside in (True, False):  # most buckets are in one set before they are compared
-        w = 0
-        while w < wanted.size:
-            bucket = find_bucket(tree, leaves, wanted[w])
-            last = w
-            while (
-                last < wanted.size
-                and wanted[last] < leaves.first_leaf[bucket] + leaves.n_leaves[bucket]
-            ):
-                last += 1
-            part, part_set = wanted[w:last], np.full(1, SEVERAL_SETS)
-            buckets[0], n_buckets = bucket, 1
-            if not inside:
-                n_buckets = find_near_buckets(tree, leaves, bucket, buckets)
-            for other in buckets[:n_buckets]:
-                first = leaves.first_leaf[other]
-                end = first + leaves.n_leaves[other]
-                if end > stop:
-                    crossing[part] = True
-                if end <= part[0] or (other == bucket) != inside:
-                    continue
-                here = _find_set(part_set, 0, part, cells, parent)
-                there = _find_set(sets, other, range(first, min(end, stop)), cells, parent)
-                single = here != SEVERAL_SETS and there != SEVERAL_SETS
-                if there != NO_SET and not (single and here == there):
-                    _join_bucket(part, other, single, cells, tree, leaves, stop, parent)
-            w = last
-
-
-@kernel
-def _join_bucket(part, bucket, single, cells, tree, leaves, stop, parent):
-    """Unite the sets of some cells with those of the later cells of a bucket, before ``stop``.
-
-    If both are ``single`` sets, the first connection is enough.
-    """
-    reach = leaves.max_squared_radius
-    node_stop = bucket + 2 * leaves.n_leaves[bucket] - 1
-    for a in part:
-        root, leaf, node = find(parent, a), leaves.node[a], bucket
-        while node < node_stop:
-            if are_far(tree.lower, tree.upper, leaf, node, max(reach[leaf], reach[node])):
-                node += 2 * leaves.n_leaves[node] - 1  # to the next node that is no descendant
-                continue
-            node += 1
-            if tree.right[node - 1]:
-                continue
-            b = leaves.first_leaf[node - 1]
-            if b <= a or b >= stop or cells.n_core[b] == 0 or find(parent, b) == root:
-                continue
-            if _are_connected(cells, a, b):
-                union(parent, a, b)
-                root = find(parent, a)
-                if single:
-                    return
-
-
-@kernel
-def _find_set(sets, i, numbers, cells, parent):
-    """Return the set of those cells that have core points, `NO_SET` or `SEVERAL_SETS`.
-
-    It is kept in ``sets[i]``: cells in one set stay together.
-    """
-    if sets[i] == SEVERAL_SETS:
-        sets[i] = _common_set(numbers, cells, parent)
-    elif sets[i] != NO_SET:
-        sets[i] = find(parent, sets[i])
-    return sets[i]
-
-
-@kernel
-def _common_set(numbers, cells, parent):
-    common = NO_SET
-    for c in numbers:
-        if cells.n_core[c]:
-            root = find(parent, c)
-            if common == NO_SET:
-                common = root
-            elif root != common:
-                return SEVERAL_SETS
-    return common
-
-
-@kernel
-def _are_connected(cells, a, b):
-    """Return whether a core point of one cell is in the neighbourhood of one of the other."""
-    if cells.n_core[a] * cells.n_core[b] > MANY:
-        return _connected_by_trees(cells, a, b)
-    return _connected_by_pairs(cells, a, b)
-
-
-@kernel
-def _connected_by_pairs(cells, a, b):
-    """Return what `_are_connected` does, at the cost of the number of pairs of points."""
-    points, axes, start, core = cells.points, cells.axes, cells.start, cells.core
-    squared_radii, lower, upper = cells.squared_radii, cells.lower, cells.upper
-    first, stop = start[b], start[b + 1]
-    check_box = stop - first > FEW
-    largest = 0.0  # squared radius in cell b
-    if check_box:
-        for j in range(first, stop):
-            largest = max(largest, squared_radii[j])
-    for i in range(start[a], start[a + 1]):
-        r2 = squared_radii[i]
-        if not core[i] or (
-            check_box
-            and _squared_distance_to_box(points, axes, i, lower, upper, b) > max(r2, largest)
-        ):
-            continue
-        for j in range(first, stop):
-            if core[j] and _squared_distance(points, axes, i, j) <= max(r2, squared_radii[j]):
-                return True
-    return False
-
-
-@kernel
-def _connected_by_trees(cells, a, b):
-    """Return what `_connected_by_pairs` does, for cells with many core points."""
-    X, squared_radii_x = _core_points(cells, a)
-    Y, squared_radii_y = _core_points(cells, b)
-    return _any_reaches(Y, squared_radii_y, X) or _any_reaches(X, squared_radii_x, Y)
-
-
-@kernel
-def _core_points(cells, c):
-    """Return the core points (m, d) of a cell and their squared radii."""
-    points = np.empty((cells.n_core[c], len(cells.axes)))
-    squared_radii = np.empty(cells.n_core[c])
-    n = 0
-    for i in range(cells.start[c], cells.start[c + 1]):
-        if cells.core[i]:
-            for k in range(len(cells.axes)):
-                points[n, k] = cells.points[i, k]
-            squared_radii[n] = cells.squared_radii[i]
-            n += 1
-    return points, squared_radii
-
-
-@kernel
-def _any_reaches(points, squared_radii, queries):
-    """Return whether any of the points has a query in its neighbourhood."""
-    tree = build(points, LEAF_SIZE, 0.0)
-    for begin in range(0, queries.shape[0], PIECE):
-        if find_nearest(tree, queries[begin : begin + PIECE], squared_radii).max() >= 0:
-            return True
-    return False
-
-
-@kernel
 def _precedes(points, axes, i, j):
     """Return whether point i comes before point j in lexicographic order."""
     for k in range(len(axes)):
@@ -449,67 +370,114 @@ def _precedes(points, axes, i, j):
 
 
 @kernel
-def find_border(block, cells, nearest):
-    """Write the core point that each other point of a block joins, or -1, to ``nearest`` (n,).
+def find_border(block, cells, order, number, labels):
+    """Write the labels, by row, of the points of a block that are not core points; -1 is noise.
 
-    It is the nearest core point that has the point in its neighbourhood. Ties go to the first in
-    lexicographic order.
+    Such a point joins the cell of the nearest core point that has it in its neighbourhood. Ties go
+    to the first core point in lexicographic order. For ``order`` and ``number`` see `number_sets`.
     """
-    near_start, near = block.near_start, block.near
-    points, axes, start, core = cells.points, cells.axes, cells.start, cells.core
-    lower, upper, n_core = cells.lower, cells.upper, cells.n_core
-    squared_radii = cells.squared_radii
-    for w in range(block.cells.size):
-        c = block.cells[w]
-        for i in range(start[c], start[c + 1]):
-            if core[i]:
-                continue
-            best, best_squared = -1, np.inf
-            for r in range(near_start[w], near_start[w + 1]):
-                for b in range(near[r, 0], near[r, 1]):
-                    if n_core[b] == 0 or (
-                        _squared_distance_to_box(points, axes, i, lower, upper, b) > best_squared
-                    ):
-                        continue
-                    for j in range(start[b], start[b + 1]):
-                        if not core[j]:
-                            continue
-                        squared = _squared_distance(points, axes, i, j)
-                        if squared <= squared_radii[j] and (
-                            best < 0
-                            or squared < best_squared
-                            or (squared == best_squared and _precedes(points, axes, j, best))
-                        ):
-                            best, best_squared = j, squared
-            nearest[i] = best
+    targets = _allocate(cells.points.shape[1])
+    reach = cells.squared_radii[0] if cells.squared_radii.size == 1 else np.inf
+    for g in range(block.group_start.size - 1):
+        ranges = block.near[block.near_start[g] : block.near_start[g + 1]]
+        n_targets = 0
+        for c in block.cells[block.group_start[g] : block.group_start[g + 1]]:
+            for i in range(cells.start[c], cells.start[c + 1]):
+                if cells.core[i]:
+                    continue
+                targets.point[n_targets] = i
+                targets.bound[n_targets] = reach
+                targets.best[n_targets] = -1
+                labels[order[i]] = -1
+                n_targets += 1
+                if n_targets == MAX_TARGETS:
+                    _find_border_of(targets, n_targets, ranges, cells, order, number, labels)
+                    n_targets = 0
+        _find_border_of(targets, n_targets, ranges, cells, order, number, labels)
 
 
 @kernel
-def number_clusters(order, cell_of, parent, core, nearest):
-    """Return labels and core flags by row; clusters are numbered by their first core row.
+def _find_border_of(targets, n_targets, ranges, cells, order, number, labels):
+    """Write the labels of the targets, which join cells in some ranges."""
+    points, start, core = cells.points, cells.start, cells.core
+    near, cell, columns = targets.near, targets.cell, targets.columns
+    size = 0
+    for r in range(ranges.shape[0]):
+        for c in range(ranges[r, 0], ranges[r, 1]):
+            if cells.n_core[c] == 0 or (
+                start[c + 1] - start[c] > n_targets and not _matters(cells, c, targets, n_targets)
+            ):
+                continue
+            for j in range(start[c], start[c + 1]):
+                if core[j]:
+                    near[size], cell[size] = j, c
+                    for k in range(len(cells.axes)):
+                        columns[k, size] = points[j, k]
+                    size += 1
+                    if size == PIECE:
+                        _find_nearest_core(targets, n_targets, size, cells, order, number, labels)
+                        size = 0
+    _find_nearest_core(targets, n_targets, size, cells, order, number, labels)
 
-    ``order`` (n,) is the row of each point, ``cell_of`` (n,) its cell, and ``nearest`` (n,) the
-    core point that it joins if it is not a core point itself.
+
+@kernel
+def _find_nearest_core(targets, n_targets, size, cells, order, number, labels):
+    """Compare each target with the buffered core points."""
+    squared = targets.squared
+    for t in range(n_targets):
+        i, best, bound = targets.point[t], targets.best[t], targets.bound[t]
+        _compare(targets, cells.points, i, size)
+        for n in range(size):
+            j = targets.near[n]
+            if (
+                squared[n] <= bound
+                and squared[n] <= squared_radius(cells, j)
+                and (best < 0 or squared[n] < bound or _precedes(cells.points, cells.axes, j, best))
+            ):
+                best, bound = j, squared[n]
+                labels[order[i]] = number[targets.cell[n]]
+        targets.best[t], targets.bound[t] = best, bound
+
+
+@kernel
+def flatten(parent):
+    """Make each element's root its parent; a root is the first element of its set."""
+    for i in range(parent.size):
+        parent[i] = parent[parent[i]]
+
+
+@kernel
+def number_sets(cells, order, parent):
+    """Return the number of the cluster of each cell with core points (n_cells,), else -1.
+
+    Clusters are numbered by their first core row. ``order`` (n,) is the row of each point and
+    ``parent`` (n_cells,) the root of each cell's set (see `flatten`).
     """
-    n = order.size
-    labels = np.empty(n, np.int64)
-    is_core = np.zeros(n, np.bool_)
-    place = np.empty(n, np.int64)
-    for p in range(n):
-        place[order[p]] = p
-    number = np.full(parent.size, -1, np.int64)
-    n_clusters = 0
-    for i in range(n):
-        p = place[i]
-        if core[p]:
-            is_core[i] = True
-            root = find(parent, cell_of[p])
-            if number[root] < 0:
-                number[root] = n_clusters
-                n_clusters += 1
-            labels[i] = number[root]
-    for p in range(n):
-        if not core[p]:
-            i = order[p]
-            labels[i] = -1 if nearest[p] < 0 else number[find(parent, cell_of[nearest[p]])]
-    return labels, is_core
+    n_cells = parent.size
+    first_row = np.full(n_cells, order.size)
+    for c in range(n_cells):
+        if cells.n_core[c]:
+            first = first_row[parent[c]]
+            for i in range(cells.start[c], cells.start[c + 1]):
+                if cells.core[i]:
+                    first = min(first, order[i])
+            first_row[parent[c]] = first
+    roots = np.flatnonzero(first_row < order.size)
+    number = np.full(n_cells, -1)
+    number[roots[np.argsort(first_row[roots])]] = np.arange(roots.size)
+    for c in range(n_cells):
+        number[c] = number[parent[c]] if cells.n_core[c] else -1
+    return number
+
+
+@kernel
+def write_labels(cells, order, number, labels, is_core, first, stop):
+    """Write by row which points of the cells ``first..stop`` are core points, and their labels.
+
+    For ``order`` and ``number`` see `number_sets`.
+    """
+    for c in range(first, stop):
+        for i in range(cells.start[c], cells.start[c + 1]):
+            is_core[order[i]] = cells.core[i]
+            if cells.core[i]:
+                labels[order[i]] = number[c]

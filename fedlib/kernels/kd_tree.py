@@ -253,7 +253,8 @@ def squared_distance(X, i, Y, j):
 
 
 @kernel
-def _squared_distance_to_box(X, i, lower, upper, node):
+def squared_distance_to_box(X, i, lower, upper, node):
+    """Return the squared distance of row ``i`` of ``X`` to the box of a node."""
     total = 0.0
     for k in range(X.shape[1]):
         total += max(lower[node, k] - X[i, k], 0.0, X[i, k] - upper[node, k]) ** 2
@@ -286,7 +287,7 @@ def find_around(tree, queries, i, squared_radius, buffer, position):
     while n_stack:
         n_stack -= 1
         node = stack[n_stack]
-        if _squared_distance_to_box(queries, i, lower, upper, node) > squared_radius:
+        if squared_distance_to_box(queries, i, lower, upper, node) > squared_radius:
             continue
         if right[node]:
             stack[n_stack] = right[node]
@@ -345,12 +346,12 @@ def _find_nearest_to(tree, queries, i, squared_radii, max_squared_radius, stack)
         n_stack -= 1
         node = stack[n_stack]
         bound = min(smallest, max_squared_radius[node])
-        if _squared_distance_to_box(queries, i, lower, upper, node) > bound:
+        if squared_distance_to_box(queries, i, lower, upper, node) > bound:
             continue
         if right[node]:
             near, far = node + 1, right[node]
-            to_near = _squared_distance_to_box(queries, i, lower, upper, near)
-            if to_near > _squared_distance_to_box(queries, i, lower, upper, far):
+            to_near = squared_distance_to_box(queries, i, lower, upper, near)
+            if to_near > squared_distance_to_box(queries, i, lower, upper, far):
                 near, far = far, near
             stack[n_stack] = far
             stack[n_stack + 1] = near  # looked at first
@@ -436,7 +437,7 @@ def find_near_buckets(tree, leaves, bucket, buckets):
 
 
 @kernel
-def _write_near(tree, leaves, leaf, later, buckets, near, n_before):
+def _write_near(tree, leaves, leaf, buckets, near, n_before):
     """Write the leaves near one leaf to ``near``, after ``n_before`` ranges.
 
     Returns the number of ranges, or -1 if the buffer is full.
@@ -446,8 +447,6 @@ def _write_near(tree, leaves, leaf, later, buckets, near, n_before):
     n_near = n_before
     for bucket in buckets:
         n_leaves = leaves.n_leaves[bucket]
-        if later and leaves.first_leaf[bucket] + n_leaves <= leaf:
-            continue
         stop = bucket + 2 * n_leaves - 1
         node = bucket
         while node < stop:
@@ -470,7 +469,7 @@ def _write_near(tree, leaves, leaf, later, buckets, near, n_before):
 
 
 @kernel
-def find_near_leaves(tree, leaves, wanted, later, near_start, near):
+def find_near_leaves(tree, leaves, wanted, near_start, near):
     """Find the leaves near each of the ``wanted`` leaves, until a buffer is full.
 
     Two leaves are near when the distance of their boxes is at most the largest radius of their
@@ -486,8 +485,6 @@ def find_near_leaves(tree, leaves, wanted, later, near_start, near):
     leaves : Leaves
     wanted : array (n_wanted,) of int64
         Leaves, ascending.
-    later : bool
-        Whether leaves before the wanted one may be left out.
     near_start : array (max_wanted + 1,) of int64
         Buffer.
     near : array (max_ranges, 2) of int64
@@ -508,9 +505,7 @@ def find_near_leaves(tree, leaves, wanted, later, near_start, near):
             bucket = find_bucket(tree, leaves, wanted[w])
             bucket_stop = leaves.first_leaf[bucket] + leaves.n_leaves[bucket]
             n_buckets = find_near_buckets(tree, leaves, bucket, buckets)
-        n_near = _write_near(
-            tree, leaves, wanted[w], later, buckets[:n_buckets], near, near_start[w]
-        )
+        n_near = _write_near(tree, leaves, wanted[w], buckets[:n_buckets], near, near_start[w])
         if n_near < 0:
             return w
         near_start[w + 1] = n_near

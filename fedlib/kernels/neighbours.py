@@ -223,14 +223,17 @@ def read_bits(data, n, first, bits):
 
 
 @kernel
-def list_pairs(bits):
-    """Return the number of bits set in each row, and the column (int32) of each, row by row."""
+def list_pairs(bits, first):
+    """Return the number of neighbours of each row, and the column (int32) of each, row by row.
+
+    The block begins with the row ``first``.
+    """
     counts = np.empty(bits.shape[0], np.int64)
     columns = np.empty(1024, np.int32)
     n_pairs = 0
     for row in range(bits.shape[0]):
         before = n_pairs
-        for w in range(bits.shape[1]):
+        for w in range((first + row) >> 6, bits.shape[1]):
             word = bits[row, w]
             if word and n_pairs + 64 > columns.size:
                 larger = np.empty(2 * columns.size, np.int32)

@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 from fedlib.kernels import kernel
 from fedlib.kernels.centres import sum_by_label
 from fedlib.kernels.kd_tree import (
+    MAX_STACK,
     build,
     find_around,
     find_nearest,
     sort_points,
     squared_distance,
+    squared_distance_to_box,
 )
 
-LEAF_SIZE = 16
+LEAF_SIZE = 32
 # Gains are whole numbers of this many bits. Their sums are exact in any order, so that equally good
 # points stay equally good and a subtraction leaves no rounding behind. A sum fits into 64 bits for
 # up to 2**31 neighbours.
@@ -82,13 +84,67 @@ def cover_in_order(X, candidates, eps, max_representatives):
 
 
 @kernel
-def _gain(X, i, j, eps, scale):
-    """Return how much less than ``eps`` the distance of two points is, times a power of two.
+def _find_ranges(tree, i, squared_radius, ranges):
+    """Write the ranges of places in the leaves within a radius of point i; return how many."""
+    n_ranges = 0
+    stack = np.empty(MAX_STACK, np.int64)
+    stack[0] = 0
+    n_stack = 1
+    while n_stack:
+        n_stack -= 1
+        node = stack[n_stack]
+        if squared_distance_to_box(tree.points, i, tree.lower, tree.upper, node) > squared_radius:
+            continue
+        if tree.right[node]:
+            stack[n_stack] = tree.right[node]
+            stack[n_stack + 1] = node + 1
+            n_stack += 2
+        elif n_ranges and ranges[n_ranges - 1, 1] == tree.first[node]:
+            ranges[n_ranges - 1, 1] = tree.stop[node]
+        else:
+            ranges[n_ranges] = tree.first[node], tree.stop[node]
+            n_ranges += 1
+    return n_ranges
 
-    The power is the product of the pair ``scale``, because it may itself be above all floats.
+
+@kernel
+def _write_gains(columns, i, first, stop, eps, scale, gains):
+    """Write how much less than ``eps`` the distances of some points are, times a power of two.
+
+    The power is the product of the pair ``scale``, because it may itself be above all floats. The
+    loops are short and over one array each, so that they are compiled to vector instructions.
     """
-    gain = max(0.0, eps - np.sqrt(squared_distance(X, i, X, j)))
-    return np.int64(np.rint(gain * scale[0] * scale[1]))
+    gains = gains[: stop - first]
+    gains[:] = 0.0
+    for k in range(columns.shape[0]):
+        x, column = columns[k, i], columns[k, first:stop]
+        for j in range(gains.size):
+            gains[j] += (x - column[j]) ** 2
+    for j in range(gains.size):
+        gains[j] = np.rint(max(0.0, eps - np.sqrt(gains[j])) * scale[0] * scale[1])
+
+
+@kernel
+def _sum_gains(tree, columns, i, eps, scale, ranges, gains):
+    """Return the sum of the gains of all points within ``eps`` of point i."""
+    total = 0
+    for r in range(_find_ranges(tree, i, eps * eps, ranges)):
+        first, stop = ranges[r]
+        _write_gains(columns, i, first, stop, eps, scale, gains)
+        for j in range(stop - first):
+            total += np.int64(gains[j])
+    return total
+
+
+@kernel
+def _subtract_gains(tree, columns, i, eps, scale, ranges, gains, dyn_rep):
+    """Subtract from each point within ``eps`` of point i what it gains from point i."""
+    for r in range(_find_ranges(tree, i, eps * eps, ranges)):
+        first, stop = ranges[r]
+        _write_gains(columns, i, first, stop, eps, scale, gains)
+        part = dyn_rep[first:stop]
+        for j in range(part.size):
+            part[j] -= np.int64(gains[j])
 
 
 @kernel
@@ -125,8 +181,8 @@ def _make_heap(known, rows):
 def cover_greedily(X, eps, max_representatives, min_covered):
     """Return the `Cover` by the points of the largest DynRep, until ``min_covered`` are covered.
 
-    A point's DynRep is the sum of `_gain` over the points within ``eps`` that are not covered yet.
-    Ties go to the first row. ``reach`` is the distance to the furthest point that the
+    A point's DynRep is the sum of the gains from the points within ``eps`` that are not covered
+    yet. Ties go to the first row. ``reach`` is the distance to the furthest point that the
     representative covers.
 
     Parameters
@@ -148,6 +204,7 @@ def cover_greedily(X, eps, max_representatives, min_covered):
     rows = tree.order
     tree = sort_points(tree)  # near points are near in memory
     X = tree.points
+    columns = np.ascontiguousarray(X.T)
     shift = GAIN_BITS - math.frexp(eps)[1]  # a power of two, so halves stay exact
     scale = math.ldexp(1.0, shift // 2), math.ldexp(1.0, shift - shift // 2)
     n = X.shape[0]
@@ -156,10 +213,11 @@ def cover_greedily(X, eps, max_representatives, min_covered):
     squared_reach = np.zeros(n)
     near = np.empty(n, np.int64)
     covered = np.empty(n, np.int64)
+    ranges = np.empty((tree.right.size // 2 + 1, 2), np.int64)
+    gains = np.empty(n)
     dyn_rep = np.zeros(n, np.int64)
     for i in range(n):
-        for j in near[: find_around(tree, X, i, eps * eps, near, 0)]:
-            dyn_rep[i] += _gain(X, i, j, eps, scale)
+        dyn_rep[i] = _sum_gains(tree, columns, i, eps, scale, ranges, gains)
     known = dyn_rep.copy()
     heap = _make_heap(known, rows)
     r = 0
@@ -180,8 +238,7 @@ def cover_greedily(X, eps, max_representatives, min_covered):
                 covered[n_covered] = j
                 n_covered += 1
         for j in covered[first:n_covered]:
-            for other in near[: find_around(tree, X, j, eps * eps, near, 0)]:
-                dyn_rep[other] -= _gain(X, j, other, eps, scale)
+            _subtract_gains(tree, columns, j, eps, scale, ranges, gains, dyn_rep)
         chosen[r] = i
         r += 1
     owner_by_row = np.empty(n, np.int64)

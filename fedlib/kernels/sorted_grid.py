@@ -3,8 +3,10 @@
 A cell is identified by its key: the sum of its coordinates, each times the stride of its feature. A
 row of cells along the last feature has consecutive keys. The strides leave a gap between two rows
 that is wider than any search along a row. So the occupied cells near a cell are one range of the
-sorted keys for each row near it. When cells are visited in ascending order, these ranges ascend
-too, so that each row needs only two indices that never move back.
+sorted keys for each row near it. The gap must be wider by ``SPAN`` keys for `find_near_cells`: then
+no group of cells lies in two rows, and the ranges of a group do not overlap. When cells are visited
+in ascending order, these ranges ascend too, so that each row needs only two indices that never move
+back.
 """
 
 from typing import NamedTuple
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
 
+SPAN = 8  # cells along a row that are searched for at once
 DIGIT_BITS = 11  # sorted in one pass; the counters of all digits fit into the fastest cache
 
 
@@ -33,6 +36,17 @@ class Grid(NamedTuple):
     keys: NDArray[np.int64]
     row_offsets: NDArray[np.int64]
     row_reach: NDArray[np.int64]
+
+
+@kernel
+def bound_points(X, first, stop):
+    """Return the corners of the box around the rows ``first..stop`` of ``X``, at least one."""
+    lower, upper = X[first].copy(), X[first].copy()
+    for i in range(first, stop):
+        for k in range(X.shape[1]):
+            lower[k] = min(lower[k], X[i, k])
+            upper[k] = max(upper[k], X[i, k])
+    return lower, upper
 
 
 @kernel
@@ -96,52 +110,59 @@ def find_cells(sorted_keys):
 
 
 @kernel
-def find_near_cells(grid, wanted, later, near_start, near):
-    """Find the occupied cells near each of the ``wanted`` cells, until a buffer is full.
+def find_near_cells(grid, wanted, earlier, group_start, near_start, near):
+    """Find the occupied cells near each group of the ``wanted`` cells, until a buffer is full.
 
-    The near cells of ``wanted[w]`` are the ranges ``near[near_start[w]:near_start[w + 1]]`` of
-    cells, each a first cell and a stop.
+    A group is a few of the wanted cells whose keys differ by less than ``SPAN``. The cells of group
+    g are ``wanted[group_start[g]:group_start[g + 1]]``. The cells near them are the ranges
+    ``near[near_start[g]:near_start[g + 1]]`` of cells, each a first cell and a stop, nearest rows
+    first. They contain all cells near any cell of the group, and some others in the same rows.
 
     Parameters
     ----------
     grid : Grid
     wanted : array (n_wanted,) of int64
         Cells, ascending; at least one.
-    later : bool
-        Whether cells before the wanted one may be left out.
-    near_start : array (max_wanted + 1,) of int64
-        Buffer.
+    earlier : bool
+        Whether cells after the last one of a group may be left out.
+    group_start, near_start : array (max_groups + 1,) of int64
+        Buffers.
     near : array (max_ranges, 2) of int64
         Buffer, with ``n_rows`` rows or more.
 
     Returns
     -------
     int
-        The number of wanted cells that are done, at least 1.
+        The number of groups, at least 1.
     """
     keys, offsets, reach = grid.keys, grid.row_offsets, grid.row_reach
     first = np.empty(offsets.size, np.int64)
     for row in range(offsets.size):
         first[row] = np.searchsorted(keys, keys[wanted[0]] + offsets[row] - reach[row])
     stop = first.copy()
-    n_near = 0
-    near_start[0] = 0
-    for w in range(wanted.size):
-        if n_near + offsets.size > near.shape[0] or w + 1 == near_start.size:
-            return w
-        key = keys[wanted[w]]
+    n_groups, n_near, done = 0, 0, 0
+    group_start[0] = near_start[0] = 0
+    while done < wanted.size:
+        if n_near + offsets.size > near.shape[0] or n_groups + 1 == near_start.size:
+            break
+        low = high = keys[wanted[done]]
+        while done < wanted.size and keys[wanted[done]] < low + SPAN:
+            high = keys[wanted[done]]
+            done += 1
         for row in range(offsets.size):
-            if later and offsets[row] + reach[row] < 0:
+            begin, end = low + offsets[row] - reach[row], high + offsets[row] + reach[row]
+            if earlier and begin > high:
                 continue
             a, b = first[row], stop[row]
-            while a < keys.size and keys[a] < key + offsets[row] - reach[row]:
+            while a < keys.size and keys[a] < begin:
                 a += 1
-            while b < keys.size and keys[b] <= key + offsets[row] + reach[row]:
+            while b < keys.size and keys[b] <= end:
                 b += 1
             if b > a:
                 near[n_near, 0] = a
                 near[n_near, 1] = b
                 n_near += 1
             first[row], stop[row] = a, b
-        near_start[w + 1] = n_near
-    return wanted.size
+        n_groups += 1
+        group_start[n_groups], near_start[n_groups] = done, n_near
+    return n_groups

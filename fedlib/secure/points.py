@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -100,7 +100,7 @@ class SumPoints(Message):
         return {"features": len(self.centre)}
 
 
-def magnitudes(X: NDArray[np.float64]) -> NDArray[np.int64]:
+def magnitudes(X: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
     """Return 1 at the order of magnitude of the largest coordinate, and 0 elsewhere.
 
     Examples

@@ -48,7 +48,7 @@ plain = None"""
 def test_meanings_of_parameters_are_the_comments_behind_them(parameters):
     found = parameters.defaults(SOURCE)
     assert found["eps"] == ("0.5", "the radius")
-    assert found["sizes"][1] == "small and large"
+    assert found["sizes"] == ("[\n    10,\n    20,\n]", "small and large")
     assert found["plain"] == ("None", "")
 
 

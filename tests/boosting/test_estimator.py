@@ -182,7 +182,9 @@ def test_estimator_conventions():
     assert repr(clone(model)) == "FederatedXGBClassifier(method='union', n_trees=5)"
     assert next(model.protocol()) == DescribeTraining(0.3)
     both = {*model.get_params(), *FederatedXGBRegressor().get_params()}
-    assert set(inspect.signature(Settings).parameters) - {"seed"} == both - {
+    assert set(inspect.signature(Settings).parameters) - {"seed", "privacy"} == both - {
+        "epsilon",
+        "delta",
         "random_state",
         "warm_start",
     }

@@ -1,11 +1,14 @@
 """One process of the command line: its arguments, folder and output are the global ``settings``.
 
 With the setting ``dies``, the process kills itself at a moment: ``(moment, number)`` is its
-``number``-th moment of this kind, counted from 0.
+``number``-th moment of this kind, counted from 0. With the setting ``installed``, the process
+becomes one of the installed command, which has to import everything.
 """
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 from fedlib.cli.main import main
 
@@ -53,4 +56,7 @@ if __name__ == "__main__":
     os.environ.pop("FEDLIB_TOKEN", None)
     if "dies" in settings:
         die_at(*settings["dies"])
+    if "installed" in settings:
+        program = str(Path(sys.executable).with_name("fedlib"))
+        os.execv(program, [program, *settings["arguments"]])
     main(settings["arguments"])

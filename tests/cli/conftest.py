@@ -1,6 +1,5 @@
 """Fixtures of the tests of the command line."""
 
-import multiprocessing
 import sys
 from pathlib import Path
 
@@ -10,20 +9,6 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 
 from cli_helpers import SITES, Command, invoke, rows
-
-from fedlib.federated import protocols
-
-
-@pytest.fixture(scope="session")
-def forkserver():
-    """Return a context that forks processes from one that has imported everything."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        [f"fedlib.cli.{name}" for name in ("serve", "join", "options")]
-        + [f"fedlib.transports.http.{name}" for name in ("server", "client")]
-        + sorted({kind.__module__ for kind in protocols().values()})
-    )
-    return context
 
 
 @pytest.fixture

@@ -61,8 +61,14 @@ def test_rows_for_validation_are_read(site):
     with server() as transport:
         found = examine(transport.url, "--eval-data", "1.csv")
         lost = examine(transport.url, "--eval-data", "1.csv", "--columns", "z", code=1)
-    assert found["--eval-data"] == ("ok", "45 rows")
+    assert found["--eval-data"] == ("ok", "45 rows of 2 features")
     assert lost["--eval-data"][0] == "fix"
+
+
+def test_the_keys_of_a_site_are_read(site):
+    with server() as transport:
+        found = examine(transport.url, "--secure-key", "tokens/0.key")
+    assert found["--secure-key"] == ("ok", "the key of 0, one of 3 sites")
 
 
 def test_a_site_that_takes_part_can_be_examined(site):
@@ -91,6 +97,13 @@ def test_a_site_that_takes_part_can_be_examined(site):
         (["--state-dir", "0.csv/state"], "--state-dir", "cannot be written; choose another"),
         (["--n-jobs", "2"], "protocol", "has no option n_jobs"),
         (["--proxy", "host:1"], "reachability", "proxy must begin with http://"),
+        (["--secure-key", "0.csv"], "--secure-key", "must contain the sites' public keys"),
+        (
+            ["--secure-key", "0.csv", "--public-keys", "tokens/keys.json"],
+            "--secure-key",
+            "0.csv must contain a site's private key",
+        ),
+        (["--public-keys", "tokens/keys.json"], "--secure-key", "--public-keys needs --secure-key"),
     ],
 )
 def test_one_problem_of_a_site(options, subject, text, site):

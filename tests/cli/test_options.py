@@ -52,6 +52,9 @@ def test_names_and_limits_are_lists_in_one_text():
     assert convert("age, sex", list, tuple, None) == ["age", "sex"]
     assert convert("age=0:120,a=b=-1:1e3", dict, None) == {"age": (0, 120), "a=b": (-1, 1000)}
     assert convert("none", dict, None) is None
+    assert convert("no, yes", "array-like", list, None) == ["no", "yes"]
+    assert convert("0,1", "array-like", list, None) == [0, 1]
+    assert convert("0.5,1", "array-like", list, None) == [0.5, 1]
     for text in ("age", "age=0", "age=0:x", "=0:1"):
         with pytest.raises(click.BadParameter, match="is not of the form NAME=LOW:HIGH"):
             convert(text, dict, None)

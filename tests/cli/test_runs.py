@@ -55,13 +55,12 @@ def test_every_protocol_of_the_package_is_tested():
 
 
 def test_the_installed_command(site):
-    """The shell command works: tokens from the server, a passive site, three kinds of files."""
+    """The shell command works: tokens from the server, a passive site, two kinds of files."""
     program = [Path(sys.executable).with_name("fedlib")]
-    parts = rows()
-    np.save("2.npy", parts[1].to_numpy())
-    parts[2].to_parquet("3.parquet")
+    parts = rows()[:2]
     shutil.copy("0.csv", "1.csv")
-    arguments = [*HORIZONTAL, "--clients", "3", "--bind", "127.0.0.1:0", "--model-out", "m.json"]
+    parts[1].to_parquet("2.parquet")
+    arguments = [*HORIZONTAL, "--clients", "2", "--bind", "127.0.0.1:0", "--model-out", "m.json"]
     server = subprocess.Popen([*program, *arguments], stderr=subprocess.PIPE, text=True)
     url = re.search(r"at (http://\S+)", server.stderr.readline())[1]
     assert "site-N.token" in server.stderr.readline()
@@ -72,14 +71,13 @@ def test_the_installed_command(site):
         )
         for i, data, *more in [
             (1, "1.csv", "--passive"),
-            (2, "2.npy"),
-            (3, "3.parquet", "--protocol", "horizontal-dbscan"),
+            (2, "2.parquet", "--protocol", "horizontal-dbscan"),
         ]
     ]
-    assert [one.wait(ANSWER) for one in (*sites, server)] == [0] * 4
+    assert [one.wait(ANSWER) for one in (*sites, server)] == [0] * 3
     lines = server.stderr.read().splitlines()
     server.stderr.close()
-    assert "0 of 3 clients joined" in lines
+    assert "0 of 2 clients joined" in lines
     assert re.fullmatch(r"finished after 2 steps, [\d.]+ kB", lines[-1])
     here = HorizontalDBSCAN(cell_size=0.5, min_samples=4).fit(parts, passive=[0])
     for i, expected in enumerate(here.labels_, start=1):

@@ -9,13 +9,16 @@ import pytest
 from cli_helpers import (
     SITES,
     assert_labels_as_in_process,
+    classes,
+    flags,
     invoke,
     joining,
+    labels,
     refuse,
     serving,
 )
 
-from fedlib import ApproximateDBSCAN
+from fedlib import ApproximateDBSCAN, FederatedXGBClassifier
 from fedlib.secure import Identity
 
 pytest.importorskip("uvicorn")
@@ -51,6 +54,25 @@ def test_a_secure_run_over_http(command, site):
         one.ends()
     assert_labels_as_in_process(ApproximateDBSCAN(eps=0.8, min_samples=4, rho=1.0))
     assert not {"CellCounts", "GridCounts"} & set(pd.read_csv("ledger.csv")["message"])
+
+
+def test_secure_boosting_over_http(command, site):
+    """The classes and the bounds are options of the server."""
+    for name, part in zip(SITES, classes(), strict=True):
+        part.to_csv(f"{name}.csv", index=False)
+    np.save("bounds.npy", BOUNDS)
+    options = {"n_trees": 1, "max_depth": 1, "max_bin": 20, "method": "histogram"}
+    given = ["--secure", "--classes", "0,1", "--feature-bounds", "bounds.npy"]
+    server, url = serving(command, *given, protocol=["serve", "xgboost", *flags(options)])
+    keys = [["--secure-key", f"tokens/{name}.key", "--target", "kind"] for name in SITES]
+    sites = [joining(command, url, name, *key) for name, key in zip(SITES, keys, strict=True)]
+    for one in (*sites, server):
+        one.ends()
+    plain = FederatedXGBClassifier(**options, feature_bounds=BOUNDS).fit(
+        [(part[["x", "y"]], part["kind"]) for part in classes()]
+    )
+    for name, expected in zip(SITES, plain.labels_, strict=True):
+        assert labels(name).tolist() == expected.tolist()
 
 
 def test_bad_keys_are_reported(site):

@@ -1,11 +1,12 @@
-"""DBSCAN on cells: core points, the connection of two cells, border points and numbers."""
+"""DBSCAN on cells: core points, connections, border points and numbers."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse.csgraph import connected_components
 
-from fedlib.kernels import density
+from fedlib.kernels import connections, density
 
 
 def make_cells(parts, squared_radii, weights=(), core=None, compiled_axes=True):
@@ -29,10 +30,11 @@ def make_cells(parts, squared_radii, weights=(), core=None, compiled_axes=True):
     return cells
 
 
-def block_of_all(n_cells):
-    """Return a block of all cells, each of which is near all of them."""
+def block_of_all(n_cells, group_start=None):
+    """Return a block of all cells, by default each in its own group, all near each other."""
+    group_start = np.arange(n_cells + 1) if group_start is None else np.array(group_start)
     near = np.tile([[0, n_cells]], (n_cells, 1))
-    return density.Block(np.arange(n_cells), np.arange(n_cells + 1), near)
+    return density.Block(np.arange(n_cells), group_start, np.arange(n_cells + 1), near)
 
 
 def squared_distances(X, Y):
@@ -64,24 +66,48 @@ def test_two_cells_are_connected(problem, compiled_axes):
     squared = squared_distances(*parts)
     near = squared <= np.maximum(squared_radii[:n, None], squared_radii[None, n:])
     expected = (near & core[:n, None] & core[None, n:]).any()
-    assert density._connected_by_pairs(cells, 0, 1) == expected
-    assert density._connected_by_pairs(cells, 1, 0) == expected
-    assert density._connected_by_trees(cells, 0, 1) == expected
+    assert connections._connected_by_pairs(cells, 0, 1) == expected
+    assert connections._connected_by_pairs(cells, 1, 0) == expected
+    assert connections._connected_by_trees(cells, 0, 1) == expected
 
 
 @pytest.mark.parametrize("weights", [(), np.arange(600) % 3])
-def test_core_points_of_large_cells(weights):
-    """Neighbourhoods are counted in pieces of 128 points, up to the weight that is enough."""
+@pytest.mark.parametrize("group_start", [None, [0, 2]])
+def test_core_points_of_large_cells(weights, group_start):
+    """64 points are compared with 128 others at once, up to the weight that is enough."""
     rng = np.random.default_rng(0)
     parts = [rng.random((300, 2)) / 2, rng.random((300, 2)) / 2 + [0.7, 0]]
-    cells = make_cells(parts, np.full(600, 0.5), weights)
     points = np.concatenate(parts)
     near = squared_distances(points, points) <= 0.5
     weight = near @ (weights if len(weights) else np.ones(600))
-    for min_samples in (301.0, 400.0, 500.0):
-        density.find_core(block_of_all(2), cells, min_samples)
-        np.testing.assert_array_equal(cells.core, weight >= min_samples)
-        assert cells.n_core.tolist() == [cells.core[:300].sum(), cells.core[300:].sum()]
+    for squared_radii in (np.full(600, 0.5), np.full(1, 0.5)):
+        cells = make_cells(parts, squared_radii, weights)
+        for min_samples in (301.0, 400.0, 500.0):
+            density.find_core(block_of_all(2, group_start), cells, min_samples)
+            np.testing.assert_array_equal(cells.core, weight >= min_samples)
+            assert cells.n_core.tolist() == [cells.core[:300].sum(), cells.core[300:].sum()]
+
+
+@pytest.mark.parametrize("varied", [False, True])
+@pytest.mark.parametrize("group_start", [None, [0, 1, 3]])
+def test_border_points_of_large_cells(varied, group_start):
+    """The cell of the nearest core point that reaches a point, compared with all distances."""
+    rng = np.random.default_rng(0)
+    parts = [rng.random((n, 2)) / 2 + [shift, 0] for n, shift in ((200, 0), (90, 0.7), (9, 1.2))]
+    core = rng.random(299) < 0.5
+    squared_radii = rng.choice([0.0001, 0.01], 299) if varied else np.full(1, 0.001)
+    cells = make_cells(parts, squared_radii, core=core)
+    points = np.concatenate(parts)
+    squared = squared_distances(points, points[core])
+    squared[squared > (squared_radii[core] if varied else squared_radii)] = np.inf
+    cell_of = np.repeat([0, 1, 2], [200, 90, 9])
+    expected = np.where(np.isinf(squared).all(axis=1), -1, cell_of[core][squared.argmin(axis=1)])
+    labels, order = np.full(299, -9), rng.permutation(299)
+    number = np.array([5, 6, 7])
+    density.find_border(block_of_all(3, group_start), cells, order, number, labels)
+    expected = np.append(number, -1)[expected]
+    np.testing.assert_array_equal(labels[order], np.where(core, -9, expected))
+    assert set(labels) == {-9, -1, 5, 6, 7}
 
 
 @pytest.mark.parametrize(
@@ -97,15 +123,39 @@ def test_dense_cells_by_hand(weights, dense):
     assert cells.core.tolist() == [dense[0]] * 2 + [dense[1]] * 3
 
 
-def test_a_cell_near_a_later_share_is_marked():
-    """Cells 0 and 1 are joined. Cell 2, near both, is left out, so both are marked."""
+@pytest.mark.parametrize("group_start", [None, [0, 2]])
+def test_a_group_near_an_earlier_share_is_marked(group_start):
+    """Cells 1 and 2 are joined. Cell 0, near both, is left out, so both are marked."""
     parts = [np.array([[0.0]]), np.array([[0.5]]), np.array([[1.0]])]
-    cells = make_cells(parts, np.full(3, 1.0), core=np.ones(3, bool))
+    cells = make_cells(parts, np.full(1, 1.0), core=np.ones(3, bool))
     parent, crossing = np.arange(3), np.zeros(3, bool)
-    block = block_of_all(3)._replace(cells=np.arange(2))
-    density.join_cells(block, cells, 2, parent, crossing)
-    assert parent.tolist() == [0, 0, 2]
-    assert crossing.tolist() == [True, True, False]
+    block = block_of_all(2, group_start)._replace(cells=np.arange(1, 3))
+    block.near[:, 1] = 3
+    connections.join_cells(block, cells, 1, parent, crossing)
+    assert parent.tolist() == [0, 1, 1]
+    assert crossing.tolist() == [False, True, True]
+
+
+@given(st.integers(0, 2**32), st.integers(1, 30), st.integers(1, 6))
+def test_groups_of_cells_are_joined(seed, n_cells, group_size):
+    """The sets are the connected components, for groups of any size, one or several sets in each.
+
+    Cells are one point each; cells without core points connect nothing.
+    """
+    rng = np.random.default_rng(seed)
+    points = rng.integers(0, 12, (n_cells, 2)).astype(float)
+    core = rng.random(n_cells) < 0.8
+    cells = make_cells(list(points[:, None]), np.full(1, 4.0), core=core)
+    wanted = np.flatnonzero(core)
+    group_start = np.append(np.arange(0, len(wanted), group_size), len(wanted))
+    block = block_of_all(n_cells, group_start)._replace(cells=wanted)
+    parent = np.arange(n_cells)
+    connections.join_cells(block, cells, 0, parent, np.zeros(n_cells, bool))
+    density.flatten(parent)
+    linked = (squared_distances(points, points) <= 4) & core & core[:, None]
+    components = connected_components(linked)[1]
+    first = np.array([np.flatnonzero(components == c)[0] for c in components], int)
+    np.testing.assert_array_equal(parent, first)
 
 
 def test_border_points_and_numbers_by_hand():
@@ -116,10 +166,17 @@ def test_border_points_and_numbers_by_hand():
     parts = [np.array([[2.0]]), np.array([[1.0]]), np.array([[0.0]]), np.array([[9.0]])]
     core = np.array([True, False, True, False])
     cells = make_cells(parts, np.full(4, 1.0), core=core)
-    nearest = np.full(4, -9)
-    density.find_border(block_of_all(4), cells, nearest)
-    assert nearest.tolist() == [-9, 2, -9, -1]
     order = np.array([0, 3, 2, 1])
-    labels, is_core = density.number_clusters(order, np.arange(4), np.arange(4), core, nearest)
+    number = density.number_sets(cells, order, np.arange(4))
+    assert number.tolist() == [0, -1, 1, -1]
+    labels, is_core = np.empty(4, np.int64), np.empty(4, bool)
+    density.write_labels(cells, order, number, labels, is_core, 0, 4)
+    density.find_border(block_of_all(4), cells, order, number, labels)
     assert labels.tolist() == [0, -1, 1, 1]
     assert is_core.tolist() == [True, False, True, False]
+
+
+def test_the_root_of_a_set_is_its_first_element():
+    parent = np.array([0, 0, 1, 3, 2, 3])
+    density.flatten(parent)
+    assert parent.tolist() == [0, 0, 0, 3, 0, 3]

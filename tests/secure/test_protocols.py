@@ -252,8 +252,8 @@ def test_points_outside_of_the_grid_are_reported():
         (FederatedKMeans(2, method="lloyd", secure=True), "got method='lloyd' and init='k-means"),
         (FederatedSummary(secure=True), r"needs quantiles=\(\)"),
         (FederatedGaussianMixture(2, method="em", secure=True), "needs method='em', weights_init"),
-        (HorizontalDBSCAN(1.0, 2, secure=True), "needs grid_bounds"),
-        (HorizontalDBSCAN(1.0, 2, grid_bounds=[[0.0], [1.0]]), "needs grid_bounds, and only it"),
+        (HorizontalDBSCAN(1.0, 2, secure=True), "need grid_bounds"),
+        (HorizontalDBSCAN(1.0, 2, grid_bounds=[[0.0], [1.0]]), "need grid_bounds, and only they"),
         (
             HorizontalDBSCAN(1e-9, 2, secure=True, grid_bounds=[[0.0], [1.0]]),
             "at most 16777216 cells, got 1e",
@@ -262,7 +262,10 @@ def test_points_outside_of_the_grid_are_reported():
             HorizontalDBSCAN(1.0, 2, secure=True, grid_bounds=[[1.0], [0.0]]),
             "grid_bounds must be two rows",
         ),
-        (ApproximateDBSCAN(1.0, 2, secure=True), "secure=True needs grid_bounds, got None"),
+        (
+            ApproximateDBSCAN(1.0, 2, secure=True),
+            "secure=True and epsilon need grid_bounds, got None",
+        ),
         (
             ApproximateDBSCAN(1.0, 2, secure=True, grid_bounds=[[0.0], [1.0]], max_cells=2**24 + 1),
             "max_cells must be at most 16777216 with grid_bounds, got 16777217",

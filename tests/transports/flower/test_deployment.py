@@ -295,6 +295,24 @@ def test_a_run_gives_the_same_as_in_process(deployment, here):
     assert not (deployment.folder / f"labels{N_NODES}.csv").exists()
 
 
+def test_without_a_superlink_the_message_is_the_one_that_the_readme_explains(tmp_path):
+    """Flower's program says what is missing, and the app's README what to start."""
+    alone = Deployment(tmp_path)  # nothing is started
+    done = subprocess.run(
+        ["flwr", "run", alone.app, "here"],
+        cwd=tmp_path,
+        env=alone.environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    text = "Connection to the SuperLink is unavailable"
+    assert text in done.stdout + done.stderr
+    readme = " ".join((alone.app / "README.md").read_text().split())
+    assert re.search(f"`{text}` means .*: start `flower-superlink` first", readme)
+
+
 def test_a_protocol_of_many_exchanges_with_classes(deployment):
     deployment.run("boosting", protocol="xgboost", parameters="n_trees = 1, max_depth = 2")
     model, ledger, _ = deployment.result("boosting")

@@ -1,10 +1,12 @@
 """The app's template on a grid in this process."""
 
 import importlib
+import json
 import logging
 import re
 import sys
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,6 +17,8 @@ from flwr.app import Context, RecordDict
 
 from fedlib import VerticalDBSCAN, datasets, models
 from fedlib.flower_app import TEMPLATE, new
+from fedlib.protocol import TooFewClients
+from fedlib.secure import simulated_identities
 from fedlib.transports.flower import GridInProcess
 
 
@@ -152,6 +156,24 @@ def test_a_mistake_in_a_sites_configuration_is_an_error(app, sites, mistake, tex
     serve(app, sites)
     assert "client 1 was lost: ValueError at CountCells, step 1" in capsys.readouterr().out
     assert re.search(text, caplog.text)
+
+
+def test_sites_with_keys_run_secure_sums(app, sites, tmp_path, caplog):
+    """Then a site gets the key of another one."""
+    identities = simulated_identities(["0", "1", "2"])
+    public = {name: key.hex() for name, key in identities["0"].public_keys.items()}
+    (tmp_path / "keys.json").write_text(json.dumps(public))
+    for name, config in zip(identities, sites.node_configs.values(), strict=True):
+        config["secure-key"] = str(tmp_path / f"{name}.key")
+        Path(config["secure-key"]).write_text(identities[name].private.hex())
+    bounds = "secure = true, grid_bounds = [[0.0], [10.0]]"
+    sites.run_config["parameters"] += f", {bounds}"
+    serve(app, sites)
+    assert frozen([state.labels for state in states(sites)]) == frozen(model().fit(SITES).labels_)
+    sites.node_configs[1001]["secure-key"] = sites.node_configs[1000]["secure-key"]
+    with pytest.raises(TooFewClients, match="2 clients remain in a secure sum, at least 3"):
+        serve(app, sites)
+    assert "the key is that of '0', but this is '1'" in caplog.text
 
 
 def test_a_sites_secret_is_read_from_its_file(app, tmp_path):

@@ -1,6 +1,5 @@
 """Fixtures of the tests of the HTTP transport."""
 
-import multiprocessing
 import runpy
 import sys
 import threading
@@ -43,17 +42,13 @@ def points():
 
 
 @pytest.fixture(scope="session")
-def spawn():
+def spawn(forkserver):
     """Return a function that starts ``site.py`` in a process that has already imported fedlib."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["fedlib.transports.http.server", "fedlib.transports.http.client", "pytest"]
-    )
     processes = []
 
     def start(**given):
         options = {"init_globals": {"settings": given}, "run_name": "__main__"}
-        process = context.Process(target=runpy.run_path, args=(str(SITE),), kwargs=options)
+        process = forkserver.Process(target=runpy.run_path, args=(str(SITE),), kwargs=options)
         process.start()
         processes.append(process)
         return process

@@ -59,10 +59,17 @@ def is_another_number(text):
         return True
 
 
+def examples(few, many):
+    """Run a test with a few examples by default, and with many for `make test-liars`."""
+    values = [few, pytest.param(many, marks=pytest.mark.liars)]
+    return pytest.mark.parametrize("n_examples", values)
+
+
 NUMBERS = st.sampled_from(["0", "2", "-1", ""]) | VALUES.filter(is_another_number)
 
 
-def test_two_thousand_malformed_calls_do_not_harm_a_run(points, start, monkeypatch):
+@examples(200, 2000)
+def test_malformed_calls_do_not_harm_a_run(n_examples, points, start, monkeypatch):
     monkeypatch.setattr(service, "HOLD", 0.01)  # for heartbeats
     here = estimator().fit(points[:2])
     clients = {name: Slow(X) for name, X in zip("01", points[:2], strict=True)}
@@ -79,7 +86,10 @@ def test_two_thousand_malformed_calls_do_not_harm_a_run(points, start, monkeypat
         paths = st.sampled_from(["/reply"] * 5 + ["/join", "/request", "/heartbeat"])
 
         @settings(
-            max_examples=2000, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+            max_examples=n_examples,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
         )
         @given(paths, tokens | VALUES, processes | VALUES, NUMBERS, BODIES)
         def call(path, token, sender, number, body):
@@ -128,7 +138,8 @@ def test_a_malformed_reply_loses_only_its_sender(body, points, start):
     assert list(ledger.lost) == ["0"]
 
 
-def test_malformed_http_does_not_harm_a_run(points, start, capfd):
+@examples(50, 300)
+def test_malformed_http_does_not_harm_a_run(n_examples, points, start, capfd):
     client = Slow(points[0])
     with serve("0", gone_after=10) as transport:
         [end] = attend(start, transport, {"0": client})
@@ -153,7 +164,10 @@ def test_malformed_http_does_not_harm_a_run(points, start, capfd):
             return answer
 
         @settings(
-            max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+            max_examples=n_examples,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
         )
         @given(st.sampled_from([b"", start_line, known]), st.binary(max_size=100))
         def call(beginning, data):

@@ -1,0 +1,111 @@
+"""What the server knows of the clients' rows before the first tree."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from fedlib.agreement import MAX_SHOWN
+from fedlib.boosting.classes import Class
+from fedlib.boosting.objectives import LabelSums
+from fedlib.privacy.noise import Sensitivity
+from fedlib.protocol import Replies
+from fedlib.secure.fixed_point import digits_for
+from fedlib.texts import printable
+
+__all__ = ["EVERYONE", "Described", "Pool", "agree_on_names", "check_weight"]
+
+EVERYONE = "all clients"  # the name under which the server keeps sums over all clients
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What the server needs for sums over all clients.
+
+    Attributes
+    ----------
+    n_clients : int
+        The number of clients of the run.
+    members : tuple of str
+        The clients whose rows are described.
+    largest_weight : float
+        No client's rows weigh more.
+    sensitivity : Sensitivity, optional
+        The change of histograms by one row, if they have noise. It determines the unit of
+        gradients.
+    numbers : iterator of int
+        The numbers of the sums.
+    """
+
+    n_clients: int
+    members: tuple[str, ...] = ()
+    largest_weight: float = 1.0
+    sensitivity: Sensitivity | None = None
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def digits(self, largest: float) -> tuple[int]:
+        """Return the digits after the point of a number that is at most ``largest`` at a client."""
+        return (digits_for(max(largest, 2.0**-100), self.n_clients),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Described:
+    """The clients' descriptions of their rows.
+
+    Attributes
+    ----------
+    sums : dict of str to LabelSums
+        The sums over the labels of each client; with secure sums, those of `EVERYONE`.
+    n_rows : dict of str to int
+        The numbers of rows, with the same names.
+    classes : list of bool, int, float or str
+        All classes in ascending order; empty for a regression.
+    n_features : int
+    features : tuple of str
+        The features' names; empty if they have none.
+    texts : list of int
+        The features that contain text.
+    learning_rate : float
+        The clients' mean, a float32 number.
+    replies : Replies
+        The descriptions of the clients that are left.
+    pool : Pool, optional
+        With secure sums, or with noise.
+    """
+
+    sums: dict[str, LabelSums]
+    n_rows: dict[str, int]
+    classes: list[Class]
+    n_features: int
+    features: tuple[str, ...]
+    texts: Sequence[int]
+    learning_rate: float
+    replies: Replies
+    pool: Pool | None = None
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of the rows of each client."""
+        return {name: of_client.weight for name, of_client in self.sums.items()}
+
+
+def agree_on_names(replies: Replies) -> tuple[str, ...]:
+    """Return the features' names; warn of clients that sent none when others did."""
+    names: dict[str, tuple[str, ...]] = {name: reply.features for name, reply in replies.items()}
+    features = next(filter(None, names.values()), ())
+    nameless = ", ".join(repr(client) for client, sent in names.items() if not sent)
+    if features and nameless:
+        warnings.warn(
+            f"no feature names from {printable(nameless, MAX_SHOWN)}: assumed to be"
+            f" {printable(', '.join(features), MAX_SHOWN)}, as at the other clients",
+            stacklevel=2,
+        )
+    return features
+
+
+def check_weight(weight: float) -> None:
+    """Raise ValueError when no row has a weight."""
+    if not weight:
+        raise ValueError("at least one row must have a weight above 0; all clients together have 0")

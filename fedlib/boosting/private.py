@@ -1,0 +1,171 @@
+"""Boosting with differential privacy: histograms have noise, and nothing else depends on rows.
+
+The gradient of a row is clipped, so the row changes one bin per feature of one node per tree by at
+most what `gradient_limits` states. Bins, classes and the prediction before the first tree do not
+depend on the data; there is no loss and no validation. Each level of a round is one request, so the
+number of requests is at most ``n_trees * max_depth``.
+
+The server makes the totals of all features of a node equal before it chooses a split: each is an
+estimate of the same total, and their mean has less noise.
+
+Source: Q. Li, Z. Wu, Z. Wen, B. He, Privacy-preserving gradient boosting decision trees, AAAI 2020,
+for clipped gradients; S. Maddock, G. Cormode, T. Wang, C. Maple, S. Jha, Federated boosted decision
+trees with differential privacy, CCS 2022, for noisy histograms and their accounting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.agreement import agree_on_features, settle
+from fedlib.boosting.described import EVERYONE, Described, Pool, agree_on_names
+from fedlib.boosting.growers import Level, Settings, Training
+from fedlib.boosting.histograms import HistogramGrower
+from fedlib.boosting.messages import SumNoisyHistograms
+from fedlib.messages import Message
+from fedlib.privacy import Sensitivity, noisy_sum
+from fedlib.protocol import Flow, Replies
+from fedlib.secure.points import DescribeFeatures
+
+__all__ = ["PrivateGrower", "clipped", "describe_privately", "gradient_limits", "row_sensitivity"]
+
+
+def gradient_limits(objective: str, max_gradient: float) -> tuple[float, float]:
+    """Return the largest absolute gradient and the largest hessian of a row, for one output.
+
+    Those of classes follow from the objective. A row has a weight of at most 1.
+
+    Examples
+    --------
+    >>> gradient_limits("binary:logistic", 5.0), gradient_limits("reg:squarederror", 5.0)
+    ((1.0, 0.25), (5.0, 1.0))
+    """
+    known = {"binary:logistic": (1.0, 0.25), "multi:softprob": (1.0, 0.5)}
+    return known.get(objective, (max_gradient, 1.0))
+
+
+def row_sensitivity(limits: tuple[float, float], n_features: int, n_outputs: int) -> Sensitivity:
+    """Return the largest change of a level's histograms by one row.
+
+    The row is in one node per tree of the round, and there in one bin per feature.
+
+    Examples
+    --------
+    >>> row_sensitivity((3.0, 4.0), n_features=4, n_outputs=1)
+    Sensitivity(l1=28.0, l2=10.0, n_entries=8)
+    """
+    g, h = limits
+    n_bins = n_features * n_outputs
+    return Sensitivity(n_bins * (g + h), sqrt(n_bins * (g**2 + h**2)), 2 * n_bins)
+
+
+def clipped(
+    gradients: NDArray[np.int64], limits: tuple[float, float], bits: int
+) -> NDArray[np.int64]:
+    """Return gradients (n_outputs, n_rows, 2), in units of 2**-bits, within the limits.
+
+    Examples
+    --------
+    >>> clipped(np.array([[[-9, 9], [1, 1]]]), (1.0, 0.25), bits=3).tolist()
+    [[[-8, 2], [1, 1]]]
+    """
+    g, h = (int(limit * 2.0**bits) for limit in limits)
+    return np.stack([np.clip(gradients[..., 0], -g, g), np.clip(gradients[..., 1], 0, h)], axis=-1)
+
+
+def describe_privately(settings: Settings) -> Flow[Described]:
+    """Ask the clients for their features, and for nothing that depends on their rows."""
+    replies = yield DescribeFeatures()
+    n_clients = len(replies) + len(replies.declined) + len(replies.lost)
+    replies = yield from settle(replies, agree_on_features)
+    n_features = agree_on_features(replies)
+    n_outputs = len(settings.classes) if settings.objective == "multi:softprob" else 1
+    limits = gradient_limits(settings.objective, settings.max_gradient)
+    sensitivity = row_sensitivity(limits, n_features, n_outputs)
+    return Described(
+        sums={},
+        n_rows={},
+        classes=list(settings.classes),
+        n_features=n_features,
+        features=agree_on_names(replies),
+        texts=[],
+        learning_rate=float(np.float32(settings.learning_rate)),
+        replies=replies,
+        pool=replace(Pool(n_clients), sensitivity=sensitivity),
+    )
+
+
+class PrivateGrower(HistogramGrower):
+    """Grows trees from noisy sums of all clients' histograms."""
+
+    def __init__(self, training: Training):
+        super().__init__(training)
+        self.n_rounds = 0
+
+    def ask(
+        self, request: type[Message], largest: Mapping[str, float], **fields: Any
+    ) -> Flow[Replies]:
+        """Return the noisy sum of the clients' histograms as the reply of `EVERYONE`."""
+        settings, pool = self.training.settings, self.training.pool
+        assert pool is not None
+        assert pool.sensitivity is not None
+        assert settings.privacy is not None
+        asked = SumNoisyHistograms(
+            **fields,
+            weight=0.0,
+            n_rounds=self.n_rounds,
+            privacy=settings.privacy,
+            max_gradient=settings.max_gradient,
+        )
+        total = yield from noisy_sum(
+            asked, pool.sensitivity, pool.numbers if settings.secure else None
+        )
+        self.n_rounds += len(asked.values) > 0
+        return Replies({EVERYONE: total})
+
+    def sum_histograms(self, level: Level) -> Flow[NDArray[np.int64] | None]:
+        """Return the noisy histograms of all nodes of a level, with equal totals per node.
+
+        Every node is requested: a row is in one of two siblings only, so both cost no more.
+        """
+        n_bins = len(self.training.cuts.thresholds)
+        replies = yield from self.ask_about(
+            level,
+            SumNoisyHistograms,
+            {},
+            wanted=np.ones(level.n_open, bool),
+            n_bins=n_bins,
+        )
+        sums = np.rint(np.ldexp(replies[EVERYONE].sums, self.training.bits)).astype(np.int64)
+        return with_equal_totals(sums, self.training.cuts.offsets)
+
+
+def with_equal_totals(
+    histograms: NDArray[np.int64], offsets: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return histograms (n_nodes, n_bins, 2) in which all features of a node have the same total.
+
+    It is the mean of the features' totals. The differences are spread evenly over the bins, which
+    is the nearest such histogram if all features have equally many bins.
+
+    Examples
+    --------
+    Two features with two bins: the totals are 10 and 14, and both become 12.
+
+    >>> noisy = np.array([[[4, 0], [6, 0], [7, 0], [7, 0]]])
+    >>> with_equal_totals(noisy, np.array([0, 2, 4]))[0, :, 0]
+    array([5, 7, 6, 6])
+    """
+    sizes = np.diff(offsets)
+    totals = np.add.reduceat(histograms, offsets[:-1], axis=1)
+    missing = np.rint(totals.mean(axis=1, keepdims=True)).astype(np.int64) - totals
+    share, rest = np.divmod(missing, sizes[:, np.newaxis])
+    equal = histograms + np.repeat(share, sizes, axis=1)
+    equal[:, offsets[:-1]] += rest
+    return equal

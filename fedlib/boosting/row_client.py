@@ -1,0 +1,158 @@
+"""The rows of a client of boosting and their labels, before trees grow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.boosting.categories import (
+    CountLevels,
+    LevelCounts,
+    check_least_count,
+    count_categories,
+    fingerprints,
+    listed,
+    read_table,
+)
+from fedlib.boosting.cuts import CountBuckets, RowsPerBucket, bucket_counts
+from fedlib.boosting.data import check_weights
+from fedlib.boosting.descriptions import (
+    CountLabelMagnitudes,
+    DescribeTargets,
+    DescribeTraining,
+    LabelMagnitudes,
+)
+from fedlib.boosting.sampling import drawn_rows, row_keys
+from fedlib.boosting.states import HeldOut
+from fedlib.protocol import Client, handles
+from fedlib.secure.points import DescribeFeatures, Features, magnitudes
+from fedlib.validation import feature_names
+
+__all__ = ["RowsClient"]
+
+Value = TypeVar("Value")
+VALIDATION = 2**19  # the number of the draw of rows for validation, beyond all rounds
+
+
+class RowsClient(Client):
+    """Base class of the clients: it reads rows and labels, and describes them."""
+
+    supervised: ClassVar[bool] = True
+    gaps_allowed: ClassVar[bool] = True
+    raw: ClassVar[bool] = True
+    validates: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        part: Sequence[Any],
+        learning_rate: float | None = None,
+        min_category_count: int = 1,
+    ):
+        if not isinstance(part, tuple | list) or len(part) not in (2, 3, 4):
+            raise ValueError("a part must be (X, y) or (X, y, sample_weight)")
+        self.features = feature_names(part[0])
+        self.table = read_table(part[0], ensure_min_samples=0)
+        self.X = self.table.numbers
+        self.n_training = len(self.X)  # further rows are for validation only
+        self.y = None if part[1] is None else self._check_labels(part[1], len(self.X))
+        self.weight = check_weights(part[2] if len(part) > 2 else None, len(self.X))
+        self._cache: dict[str, tuple[Any, Any]] = {}
+        if len(part) == 4:
+            self._add_eval_set(part[3])
+        if learning_rate is not None and not 0 < learning_rate <= 1:
+            raise ValueError(f"learning_rate must be above 0 and at most 1; got {learning_rate}")
+        self.learning_rate = learning_rate
+        self.min_category_count = check_least_count(min_category_count)
+
+    def _add_eval_set(self, eval_set: Sequence[Any]) -> None:
+        """Add rows for validation."""
+        X, y, *rest = eval_set
+        if self.y is None or len(rest) > 1:
+            raise ValueError("an eval_set must be (X, y) or (X, y, sample_weight), next to a y")
+        more = read_table(X, ensure_min_samples=0)
+        n_rows, n_features = more.numbers.shape
+        if n_features != self.n_features:
+            raise ValueError(f"eval_set must have {self.n_features} features; got {n_features}")
+        self.y = np.concatenate([self.y, self._check_labels(y, n_rows)])
+        self.weight = np.append(self.weight, check_weights(rest[0] if rest else None, n_rows))
+        self.table = self.table.followed_by(more)
+        self.X = self.table.numbers
+
+    def _trains(self, share: float, seed: int) -> NDArray[np.bool_]:
+        """Return which rows are not for validation."""
+        trains = np.arange(len(self.X)) < self.n_training
+        if share:
+            trains &= ~drawn_rows(self._keys(), share, seed, VALIDATION)
+        return trains
+
+    def _hold_out(self, request: DescribeTraining | DescribeTargets) -> NDArray[np.bool_]:
+        """Draw the rows for validation; return the others."""
+        self.state = HeldOut(request.validation_fraction, request.seed)
+        return self._trains(request.validation_fraction, request.seed)
+
+    def _rate(self, learning_rate: float) -> float:
+        """Return the learning rate that the client prefers."""
+        return learning_rate if self.learning_rate is None else float(self.learning_rate)
+
+    def _shift(self, learning_rate: float) -> float:
+        """Return the difference of the preferred learning rate to another one."""
+        return self._rate(learning_rate) - learning_rate
+
+    def _labels(self) -> NDArray[Any]:
+        """Return the labels of the rows; raise ValueError if there are none."""
+        if self.y is None:
+            raise ValueError("a client without labels (y=None) must be passive")
+        return self.y
+
+    def _keys(self) -> NDArray[np.uint64]:
+        """Return the rows' keys, by which rows are drawn."""
+        return self._cached("keys", self.table, lambda: row_keys(fingerprints(self.table)))
+
+    def _training_rows(self) -> NDArray[np.bool_]:
+        """Return which rows are not for validation, before trees grow."""
+        state = self.state
+        if not isinstance(state, HeldOut):
+            return self._trains(0.0, 0)
+        return self._trains(state.validation_fraction, state.seed)
+
+    @handles(DescribeFeatures)
+    def describe_features(self, request: DescribeFeatures) -> Features:
+        if self.table.texts:
+            texts = listed(self.table.texts, self.features)
+            raise ValueError(f"secure sums need features of numbers; {texts} contain text")
+        return Features(self.n_features, self.features)
+
+    @handles(CountLabelMagnitudes)
+    def count_label_magnitudes(self, request: CountLabelMagnitudes) -> LabelMagnitudes:
+        trains = self._training_rows()
+        return LabelMagnitudes(
+            int(trains.sum()), magnitudes(self.weight[trains]), self._target_magnitudes(trains)
+        )
+
+    @handles(CountLevels)
+    def count_levels(self, request: CountLevels) -> LevelCounts:
+        rows = self.table.rows(self._training_rows())
+        return count_categories(rows, request, self.min_category_count)
+
+    @handles(CountBuckets)
+    def count_buckets(self, request: CountBuckets) -> RowsPerBucket:
+        return bucket_counts(self.X[self._training_rows()], request)
+
+    def _cached(self, name: str, source: Any, compute: Callable[[], Value]) -> Value:
+        """Return the cached value, computed again when it was made from another ``source``."""
+        previous, value = self._cache.get(name, (None, None))
+        if previous is not source:
+            value = compute()
+            self._cache[name] = source, value
+        return value
+
+    def _check_labels(self, y: Any, n_rows: int) -> NDArray[Any]:
+        """Return the labels (n_rows,); raise ValueError when they are of another kind."""
+        raise NotImplementedError
+
+    def _target_magnitudes(self, trains: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return 1 at the order of magnitude of the largest target, and 0 elsewhere."""
+        raise NotImplementedError

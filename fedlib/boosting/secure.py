@@ -1,0 +1,193 @@
+"""Boosting with secure sums: the server sees histograms of all clients, and of no single one.
+
+The clients agree on bins and classes before the run. What the server otherwise checks for each
+client, it checks for the sum: an impossible one ends the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedlib.agreement import agree_on_features, settle
+from fedlib.boosting.classes import check_weights_of_classes
+from fedlib.boosting.described import EVERYONE, Described, Pool, agree_on_names, check_weight
+from fedlib.boosting.descriptions import (
+    CountLabelMagnitudes,
+    SumClasses,
+    SumTargets,
+)
+from fedlib.boosting.growers import Grower, Level, Settings, Training
+from fedlib.boosting.histograms import HistogramGrower
+from fedlib.boosting.lossguide import LossguideGrower
+from fedlib.boosting.messages import SumHistograms
+from fedlib.boosting.objectives import OBJECTIVES, LabelSums
+from fedlib.messages import Message, MessageError
+from fedlib.protocol import Flow, Replies
+from fedlib.secure.flow import ImpossibleSum, secure_sum
+from fedlib.secure.points import LOWEST, DescribeFeatures
+
+__all__ = ["SECURE_GROWERS", "describe_securely"]
+
+
+def describe_securely(settings: Settings) -> Flow[Described]:
+    """Return the sums over the labels of all clients, by two secure sums.
+
+    The first one has the orders of magnitude of weights and targets, from which the digits of the
+    second one follow.
+
+    Raises
+    ------
+    ValueError
+        When the clients disagree on the features, or no row or class has a weight.
+    """
+    replies = yield DescribeFeatures()
+    n_clients = len(replies) + len(replies.declined) + len(replies.lost)
+    replies = yield from settle(replies, agree_on_features)
+    pool = Pool(n_clients)
+    found, _ = yield from secure_sum(CountLabelMagnitudes(), pool.numbers)
+    weight, target = (
+        2.0 ** (int(np.flatnonzero(counts).max(initial=0)) + LOWEST)
+        for counts in (found.weights, found.targets)
+    )
+    largest = max(found.n_rows, 1) * weight
+    sums, shift, members = yield from _sum_labels(settings, pool, largest, target)
+    check_weight(sums.weight)
+    rate = settings.learning_rate + shift / sums.weight
+    return Described(
+        sums={EVERYONE: sums.scaled(settings.scale_pos_weight)},
+        n_rows={EVERYONE: found.n_rows},
+        classes=list(settings.classes),
+        n_features=agree_on_features(replies),
+        features=agree_on_names(replies),
+        texts=[],
+        learning_rate=float(np.float32(rate)),
+        replies=replies,
+        pool=replace(
+            pool, members=members, largest_weight=largest * max(settings.scale_pos_weight, 1)
+        ),
+    )
+
+
+def _sum_labels(
+    settings: Settings, pool: Pool, largest: float, target: float
+) -> Flow[tuple[LabelSums, float, tuple[str, ...]]]:
+    """Return the sums over the labels, that of the shifts of the learning rate, and their clients.
+
+    No client has a larger weight than ``largest`` or a larger target than ``target``.
+    """
+    if not settings.is_regression:
+        digits = {"weights": pool.digits(largest), "shift": pool.digits(largest)}
+        total, members = yield from secure_sum(
+            SumClasses(settings.classes, settings.learning_rate), pool.numbers, digits
+        )
+        classes = tuple(total.weights.tolist())
+        check_weight(sum(classes))
+        check_weights_of_classes(settings.classes, classes)
+        return LabelSums(sum(classes), classes), total.shift, members
+    objective, parameter = settings.objective, settings.parameter
+    bounds = LabelSums(largest, total=largest * target, squares=largest * target**2)
+    gradient, hessian = OBJECTIVES[objective].largest_sums(bounds, 0.0, parameter)
+    total, members = yield from secure_sum(
+        SumTargets(objective, parameter, settings.learning_rate),
+        pool.numbers,
+        {
+            "weight": pool.digits(largest),
+            "total": pool.digits(bounds.total),
+            "squares": pool.digits(bounds.squares),
+            "gradient": pool.digits(2 * gradient),
+            "hessian": pool.digits(2 * hessian),
+            "shift": pool.digits(largest),
+        },
+    )
+    sums = LabelSums(
+        weight=total.weight,
+        total=total.total,
+        squares=total.squares,
+        gradient=total.gradient,
+        hessian=total.hessian,
+    )
+    return sums, total.shift, members
+
+
+class SecureGrower(HistogramGrower):
+    """Grows trees from secure sums: there is one client, `EVERYONE`.
+
+    Attributes
+    ----------
+    members : tuple of str
+        The clients whose rows the last sum contains.
+    absent, absent_before : list of str
+        The clients of earlier sums that the last one does not contain, now and in the last round.
+    n_rounds : int
+        The number of rounds whose values the clients have received.
+    """
+
+    def __init__(self, training: Training):
+        super().__init__(training)
+        assert training.pool is not None
+        self.pool = training.pool
+        self.members = self.pool.members
+        self.absent: list[str] = []
+        self.absent_before: list[str] = []
+        self.n_rounds = 0
+
+    def ask(
+        self, request: type[Message], largest: Mapping[str, float], **fields: Any
+    ) -> Flow[Replies]:
+        """Return the sum of the clients' histograms as the reply of `EVERYONE`."""
+        pool, rows = self.pool, self.training.rows_of(EVERYONE)
+        loss = rows.objective.largest_loss(rows.sums, self.max_margin, rows.parameter)
+        asked = SumHistograms(**fields, weight=largest[EVERYONE], n_rounds=self.n_rounds)
+        total, members = yield from secure_sum(
+            asked,
+            pool.numbers,
+            {"loss": pool.digits(2 * loss), "weight": pool.digits(pool.largest_weight)},
+        )
+        self.n_rounds += len(asked.values) > 0
+        try:
+            asked.accept(total)
+        except MessageError as error:
+            yield from self.exclude(Replies({}), {EVERYONE: str(error)})
+        self.absent += [name for name in self.members if name not in members]
+        self.members = members
+        return Replies({EVERYONE: total}, lost=self.absent)
+
+    def exclude(self, replies: Replies, reasons: Mapping[str, str]) -> Flow[Replies]:
+        """Raise ImpossibleSum if there is a reason: it is not known which client is wrong."""
+        for reason in reasons.values():
+            raise ImpossibleSum(
+                f"the sum of SumHistograms over {len(self.members)} clients is impossible, so at"
+                f" least one client has sent wrong values: {reason}"
+            )
+        return replies
+        yield  # a generator, as in the base class
+
+    def problem_of_sums(self, level: Level, name: str, sums: Any) -> str | None:
+        """Return why sums cannot be right; they can only be compared while no client is lost."""
+        if not self.absent:
+            return super().problem_of_sums(level, name, sums)
+        self.sums.open[name] = sums
+        return self.training.rows_of(name).problem(self.training.unit, sums, self.max_margin)
+
+    def converged(self, level: Level, replies: Replies) -> bool:
+        """Return whether the previous round was the last; not if a client was lost meanwhile."""
+        if level.first == 0:
+            if self.absent != self.absent_before:
+                self.training.client_losses = {}
+            self.absent_before = list(self.absent)
+            self.training.weights[EVERYONE] = replies[EVERYONE].weight
+        return super().converged(level, replies)
+
+
+class SecureLossguideGrower(SecureGrower, LossguideGrower):
+    """Splits the leaf with the largest gain first, with secure sums."""
+
+
+SECURE_GROWERS: dict[str, type[Grower]] = {
+    "histogram": SecureGrower,
+    "lossguide": SecureLossguideGrower,
+}

@@ -1,0 +1,241 @@
+"""Which cells of DBSCAN are connected: a core point of one is near a core point of the other.
+
+Cells are those of `fedlib.kernels.density`. Connected cells are joined in disjoint sets. The sets
+do not depend on the order in which cells are compared.
+"""
+
+import numpy as np
+
+from fedlib.kernels import kernel
+from fedlib.kernels.density import squared_distance, squared_distance_to_box, squared_radius
+from fedlib.kernels.disjoint_set import find, union
+from fedlib.kernels.kd_tree import are_far, build, find_bucket, find_near_buckets, find_nearest
+
+PIECE = 128  # points that are searched for before testing whether one is found
+FEW = 4  # points in a cell up to which checking its box first does not pay
+MANY = 1 << 16  # pairs of points in two cells from which a tree pays
+LEAF_SIZE = 16
+NO_SET, SEVERAL_SETS = -1, -2
+
+
+@kernel
+def join_cells(block, cells, first, parent, crossing):
+    """Unite the sets of cells that are connected: the cells of a block and earlier cells near them.
+
+    Most earlier cells are in one set with the group already and cost one look each, because the
+    nearest rows come first.
+
+    Parameters
+    ----------
+    block : Block
+        All of its cells have core points.
+    cells : Cells
+    first : int
+        Cells before this one are left out. The cells of a group that is near one of them are
+        marked in ``crossing``.
+    parent : array (n_cells,) of int64
+    crossing : array (n_cells,) of bool
+    """
+    for g in range(block.group_start.size - 1):
+        part = block.cells[block.group_start[g] : block.group_start[g + 1]]
+        for r in range(block.near_start[g], block.near_start[g + 1]):
+            if block.near[r, 0] < first:
+                crossing[part] = True
+            group_set = _common_set(part, cells, parent)
+            begin, last = max(block.near[r, 0], first), min(block.near[r, 1], part[-1]) - 1
+            for b in range(last, begin - 1, -1):
+                if cells.n_core[b] and (group_set == SEVERAL_SETS or find(parent, b) != group_set):
+                    _join_earlier(part, b, group_set != SEVERAL_SETS, cells, parent)
+                    if group_set != SEVERAL_SETS:
+                        group_set = find(parent, part[0])
+
+
+@kernel
+def _join_earlier(part, b, single, cells, parent):
+    """Unite the sets of some cells with that of an earlier cell; all radii are the same.
+
+    If the cells are in a ``single`` set, the first connection is enough.
+    """
+    squared_radius, root = cells.squared_radii[0], find(parent, b)
+    for a in part:
+        if a <= b or find(parent, a) == root:
+            continue
+        # Calls with all arrays of the cells take longer than the comparison of two boxes.
+        if are_far(cells.lower, cells.upper, a, b, squared_radius):
+            continue
+        if _are_connected(cells, a, b):
+            union(parent, a, b)
+            if single:
+                return
+            root = find(parent, b)
+
+
+@kernel
+def join_leaves(wanted, cells, tree, leaves, stop, parent, crossing):
+    """Unite the sets of cells that are connected, for the leaves of a tree as cells.
+
+    Whole buckets of leaves are compared. Once the leaves of two buckets are in the same set, no
+    pair of them needs to be looked at.
+
+    Parameters
+    ----------
+    wanted : array (n_wanted,) of int64
+        The cells whose later near cells are looked at, ascending; all have core points.
+    cells : Cells
+    tree : KDTree
+    leaves : Leaves
+    stop : int
+        Cells from this one on are left out. A cell whose bucket is near one of them is marked in
+        ``crossing``.
+    parent : array (n_cells,) of int64
+    crossing : array (n_cells,) of bool
+    """
+    buckets = np.empty(leaves.node.size, np.int64)
+    sets = np.full(leaves.first_leaf.size, SEVERAL_SETS)  # of each bucket, see `_find_set`
+    for inside in (True, False):  # most buckets are in one set before they are compared
+        w = 0
+        while w < wanted.size:
+            bucket = find_bucket(tree, leaves, wanted[w])
+            last = w
+            while (
+                last < wanted.size
+                and wanted[last] < leaves.first_leaf[bucket] + leaves.n_leaves[bucket]
+            ):
+                last += 1
+            part, part_set = wanted[w:last], np.full(1, SEVERAL_SETS)
+            buckets[0], n_buckets = bucket, 1
+            if not inside:
+                n_buckets = find_near_buckets(tree, leaves, bucket, buckets)
+            for other in buckets[:n_buckets]:
+                first = leaves.first_leaf[other]
+                end = first + leaves.n_leaves[other]
+                if end > stop:
+                    crossing[part] = True
+                if end <= part[0] or (other == bucket) != inside:
+                    continue
+                here = _find_set(part_set, 0, part, cells, parent)
+                there = _find_set(sets, other, range(first, min(end, stop)), cells, parent)
+                single = here != SEVERAL_SETS and there != SEVERAL_SETS
+                if there != NO_SET and not (single and here == there):
+                    _join_bucket(part, other, single, cells, tree, leaves, stop, parent)
+            w = last
+
+
+@kernel
+def _join_bucket(part, bucket, single, cells, tree, leaves, stop, parent):
+    """Unite the sets of some cells with those of the later cells of a bucket, before ``stop``.
+
+    If both are ``single`` sets, the first connection is enough.
+    """
+    reach = leaves.max_squared_radius
+    node_stop = bucket + 2 * leaves.n_leaves[bucket] - 1
+    for a in part:
+        root, leaf, node = find(parent, a), leaves.node[a], bucket
+        while node < node_stop:
+            if are_far(tree.lower, tree.upper, leaf, node, max(reach[leaf], reach[node])):
+                node += 2 * leaves.n_leaves[node] - 1  # to the next node that is no descendant
+                continue
+            node += 1
+            if tree.right[node - 1]:
+                continue
+            b = leaves.first_leaf[node - 1]
+            if b <= a or b >= stop or cells.n_core[b] == 0 or find(parent, b) == root:
+                continue
+            if _are_connected(cells, a, b):
+                union(parent, a, b)
+                root = find(parent, a)
+                if single:
+                    return
+
+
+@kernel
+def _find_set(sets, i, numbers, cells, parent):
+    """Return the set of those cells that have core points, `NO_SET` or `SEVERAL_SETS`.
+
+    It is kept in ``sets[i]``: cells in one set stay together.
+    """
+    if sets[i] == SEVERAL_SETS:
+        sets[i] = _common_set(numbers, cells, parent)
+    elif sets[i] != NO_SET:
+        sets[i] = find(parent, sets[i])
+    return sets[i]
+
+
+@kernel
+def _common_set(numbers, cells, parent):
+    common = NO_SET
+    for c in numbers:
+        if cells.n_core[c]:
+            root = find(parent, c)
+            if common == NO_SET:
+                common = root
+            elif root != common:
+                return SEVERAL_SETS
+    return common
+
+
+@kernel
+def _are_connected(cells, a, b):
+    """Return whether a core point of one cell is in the neighbourhood of one of the other."""
+    if cells.n_core[a] * cells.n_core[b] > MANY:
+        return _connected_by_trees(cells, a, b)
+    return _connected_by_pairs(cells, a, b)
+
+
+@kernel
+def _connected_by_pairs(cells, a, b):
+    """Return what `_are_connected` does, at the cost of the number of pairs of points."""
+    points, axes, start, core = cells.points, cells.axes, cells.start, cells.core
+    lower, upper = cells.lower, cells.upper
+    first, stop = start[b], start[b + 1]
+    check_box = stop - first > FEW
+    largest = 0.0  # squared radius in cell b
+    if check_box:
+        for j in range(first, stop):
+            largest = max(largest, squared_radius(cells, j))
+    for i in range(start[a], start[a + 1]):
+        r2 = squared_radius(cells, i)
+        if not core[i] or (
+            check_box
+            and squared_distance_to_box(points, axes, i, lower, upper, b) > max(r2, largest)
+        ):
+            continue
+        for j in range(first, stop):
+            if core[j] and squared_distance(points, axes, i, j) <= max(
+                r2, squared_radius(cells, j)
+            ):
+                return True
+    return False
+
+
+@kernel
+def _connected_by_trees(cells, a, b):
+    """Return what `_connected_by_pairs` does, for cells with many core points."""
+    X, squared_radii_x = _core_points(cells, a)
+    Y, squared_radii_y = _core_points(cells, b)
+    return _any_reaches(Y, squared_radii_y, X) or _any_reaches(X, squared_radii_x, Y)
+
+
+@kernel
+def _core_points(cells, c):
+    """Return the core points (m, d) of a cell and their squared radii."""
+    points = np.empty((cells.n_core[c], len(cells.axes)))
+    squared_radii = np.empty(cells.n_core[c])
+    n = 0
+    for i in range(cells.start[c], cells.start[c + 1]):
+        if cells.core[i]:
+            for k in range(len(cells.axes)):
+                points[n, k] = cells.points[i, k]
+            squared_radii[n] = squared_radius(cells, i)
+            n += 1
+    return points, squared_radii
+
+
+@kernel
+def _any_reaches(points, squared_radii, queries):
+    """Return whether any of the points has a query in its neighbourhood."""
+    tree = build(points, LEAF_SIZE, 0.0)
+    for begin in range(0, queries.shape[0], PIECE):
+        if find_nearest(tree, queries[begin : begin + PIECE], squared_radii).max() >= 0:
+            return True
+    return False
