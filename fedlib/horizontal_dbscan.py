@@ -457,6 +457,9 @@ class HorizontalDBSCAN(CellClusters, PrivateFederated):
         self.epsilon = epsilon
         self.delta = delta
 
+    def _set_model(self, model: GridModel) -> None:  # a saved model is read as this class
+        super()._set_model(model)
+
     def _flow(self) -> Flow[GridModel]:
         names = ("min_samples", "border", "assign", "adjacency", "random_state")
         parameters = {name: getattr(self, name) for name in names}
