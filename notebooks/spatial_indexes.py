@@ -8,11 +8,12 @@ Source of the quadtree: R. A. Finkel and J. L. Bentley, "Quad trees: a data stru
 on composite keys", Acta Informatica 4, 1974.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
-from fedlib.dbscan import _index_by_grid  # the cells that `cluster` uses
+from fedlib.dbscan import _index_by_grid, _Shares  # the cells that `cluster` uses
 from fedlib.kernels import kd_tree
 
 
@@ -144,15 +145,16 @@ def build_grid(points, radius):
 
     The latter is a function of a cell.
     """
-    index = _index_by_grid(points, radius)
+    with ThreadPoolExecutor(1) as threads:
+        index = _index_by_grid(points, radius, _Shares(threads, 1, len(points)))
     first, stop = index.start[:-1], index.start[1:]
-    near_start = np.empty(len(first) + 1, np.int64)
-    ranges = np.empty((len(first) * index.max_ranges, 2), np.int64)
-    index.find_near(np.arange(len(first)), False, near_start, ranges)
+    group_start, near_start = np.empty(2, np.int64), np.empty(2, np.int64)
+    ranges = np.empty((index.max_ranges, 2), np.int64)
 
     def near(cell):
         """Return the cells near a cell, including itself."""
-        return [c for a, b in ranges[near_start[cell] : near_start[cell + 1]] for c in range(a, b)]
+        index.find_near(np.array([cell]), False, group_start, near_start, ranges)
+        return [c for a, b in ranges[: near_start[1]] for c in range(a, b)]
 
     ordered = points[index.order]
     lower, upper = np.minimum.reduceat(ordered, first), np.maximum.reduceat(ordered, first)
