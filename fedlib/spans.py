@@ -114,7 +114,7 @@ def noise_margin(scale: float, privacy: Privacy, n_noises: int, n_sums: int) -> 
     >>> round(noise_margin(1.0, Privacy(rho=0.5), n_noises=1, n_sums=1), 2)
     1.96
     >>> round(noise_margin(1.0, Privacy(epsilon=1.0), n_noises=100, n_sums=1), 1)
-    38.9
+    38.8
     """
     log_level = math.log(FAILURE / 2 / n_sums)
     if privacy.rho:

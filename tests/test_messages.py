@@ -20,7 +20,9 @@ from fedlib import (
     FederatedClusteringScore,
     FederatedEvaluation,
     FederatedGaussianMixture,
+    FederatedKMeans,
     FederatedPipeline,
+    FederatedSummary,
     FederatedXGBClassifier,
     FederatedXGBRegressor,
     GaussianMixtureDBSCAN,
@@ -42,6 +44,7 @@ from fedlib.messages import (
     decode,
     encode,
 )
+from fedlib.privacy import Privacy, privacy_of
 from fedlib.testing import Recorder
 
 # Messages of all kinds of fields ----------------------------------------------------------------
@@ -191,9 +194,21 @@ def conversations():
         for method in ("em", "average")
         for kind in ("full", "tied", "diag", "spherical")
     ]
+    bounds = [[-4.0, -4.0], [4.0, 4.0]]
+    noisy = [
+        HorizontalDBSCAN(1.0, 2, grid_bounds=bounds, epsilon=1.0),
+        FederatedKMeans(2, method="lloyd", max_iter=2, bounds=bounds, epsilon=1.0),
+        FederatedGaussianMixture(2, method="em", max_rounds=1, bounds=bounds, epsilon=1.0),
+        FederatedSummary(quantiles=(), bounds=dict(enumerate(zip(*bounds, strict=True))), epsilon=1.0),
+        FederatedXGBClassifier(
+            1, method="histogram", max_depth=1, tol=None, feature_bounds=bounds, classes=[0, 1],
+            epsilon=1.0,
+        ),
+    ]  # fmt: skip
     by_class = {}
     for estimator in (
         *mixtures,
+        *noisy,
         GaussianMixtureDBSCAN(1.0, 2, random_state=0),
         FederatedXGBClassifier(2, method="histogram", max_depth=2),
         FederatedXGBClassifier(2, max_depth=2, tol=None, warm_start=True),
@@ -219,7 +234,8 @@ def conversations():
         for exchange in recorder.exchanges:
             for message in (*exchange.requests.values(), *exchange.replies.values()):
                 by_class.setdefault(type(message), []).append(message)
-    return by_class
+    noisy_requests = [m for of_class in by_class.values() for m in of_class if privacy_of(m)]
+    return by_class | {Privacy: [request.privacy for request in noisy_requests]}
 
 
 def has_rules(message_class):

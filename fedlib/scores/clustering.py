@@ -280,7 +280,9 @@ class ClusteringScoreClient(PointsClient):
         X, clusters, n_withheld = self._groups(request)
         labels, codes, counts = np.unique(clusters, return_inverse=True, return_counts=True)
         means = _sums(codes, X, len(labels)) / counts[:, np.newaxis]
-        means += _sums(codes, X - means[codes], len(labels)) / counts[:, np.newaxis]  # less error
+        error = _sums(codes, X - means[codes], len(labels)) / counts[:, np.newaxis]
+        rounding = np.finfo(float).eps * np.abs(X).max(axis=0, initial=0)
+        means += np.where(np.abs(error) > rounding, error, 0)  # equal centroids stay equal
         squares = _sums(codes, np.square(X - means[codes]), len(labels))
         n_noise = int((self.labels < 0).sum())
         return LabelledMoments(labels, counts, means, squares, n_noise, n_withheld, self.features)

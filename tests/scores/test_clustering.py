@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -108,6 +108,8 @@ def test_profiles_equal_those_of_pandas():
 
 
 @settings(max_examples=30)
+@example([[(0, 0), (1, 1), (1, 3), (3, 3), (-3, 3)], [(-1, 3)]])  # equal centroids
+@example([[(0, 0), (0, 3), (-2, 3), (3, 3)], [(-1, 3)]])
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(-5, 5), st.integers(-1, 3)), max_size=6),
