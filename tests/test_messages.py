@@ -195,11 +195,12 @@ def conversations():
         for kind in ("full", "tied", "diag", "spherical")
     ]
     bounds = [[-4.0, -4.0], [4.0, 4.0]]
+    of_columns = {0: (-4, 4), 1: (-4, 4)}
     noisy = [
         HorizontalDBSCAN(1.0, 2, grid_bounds=bounds, epsilon=1.0),
         FederatedKMeans(2, method="lloyd", max_iter=2, bounds=bounds, epsilon=1.0),
         FederatedGaussianMixture(2, method="em", max_rounds=1, bounds=bounds, epsilon=1.0),
-        FederatedSummary(quantiles=(), bounds=dict(enumerate(zip(*bounds, strict=True))), epsilon=1.0),
+        FederatedSummary(quantiles=(), bounds=of_columns, epsilon=1.0),
         FederatedXGBClassifier(
             1, method="histogram", max_depth=1, tol=None, feature_bounds=bounds, classes=[0, 1],
             epsilon=1.0,
