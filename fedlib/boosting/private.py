@@ -33,7 +33,14 @@ from fedlib.privacy import Sensitivity, noisy_sum
 from fedlib.protocol import Flow, Replies
 from fedlib.secure.points import DescribeFeatures
 
-__all__ = ["PrivateGrower", "clipped", "describe_privately", "gradient_limits", "row_sensitivity"]
+__all__ = [
+    "PrivateGrower",
+    "clipped",
+    "describe_privately",
+    "gradient_limits",
+    "in_units",
+    "row_sensitivity",
+]
 
 
 def gradient_limits(objective: str, max_gradient: float) -> tuple[float, float]:
@@ -142,8 +149,23 @@ class PrivateGrower(HistogramGrower):
             wanted=np.ones(level.n_open, bool),
             n_bins=n_bins,
         )
-        sums = np.rint(np.ldexp(replies[EVERYONE].sums, self.training.bits)).astype(np.int64)
+        sums = in_units(replies[EVERYONE].sums, self.training.bits)
         return with_equal_totals(sums, self.training.cuts.offsets)
+
+
+def in_units(sums: NDArray[np.float64], bits: int) -> NDArray[np.int64]:
+    """Return noisy histograms (n_nodes, n_bins, 2) in units of 2**-bits, as whole numbers.
+
+    Numbers that only a lie can have are limited, so that the total of the bins fits an int64.
+
+    Examples
+    --------
+    >>> in_units(np.array([[[0.5, 2.0**60]]]), bits=40).tolist() == [[[2**39, 2**60]]]
+    True
+    """
+    limit = 2.0**60 / max(sums.shape[1], 1)
+    largest = np.ldexp(limit, -bits)
+    return np.rint(np.ldexp(np.clip(sums, -largest, largest), bits)).astype(np.int64)
 
 
 def with_equal_totals(

@@ -28,7 +28,7 @@ from fedlib.boosting.objectives import OBJECTIVES, LabelSums
 from fedlib.messages import Message, MessageError
 from fedlib.protocol import Flow, Replies
 from fedlib.secure.flow import ImpossibleSum, secure_sum
-from fedlib.secure.points import LOWEST, DescribeFeatures
+from fedlib.secure.points import DescribeFeatures, largest_magnitude
 
 __all__ = ["SECURE_GROWERS", "describe_securely"]
 
@@ -43,15 +43,16 @@ def describe_securely(settings: Settings) -> Flow[Described]:
     ------
     ValueError
         When the clients disagree on the features, or no row or class has a weight.
+    ImpossibleSum
+        When more clients than there are have marked a magnitude.
     """
     replies = yield DescribeFeatures()
     n_clients = len(replies) + len(replies.declined) + len(replies.lost)
     replies = yield from settle(replies, agree_on_features)
     pool = Pool(n_clients)
-    found, _ = yield from secure_sum(CountLabelMagnitudes(), pool.numbers)
+    found, clients = yield from secure_sum(CountLabelMagnitudes(), pool.numbers)
     weight, target = (
-        2.0 ** (int(np.flatnonzero(counts).max(initial=0)) + LOWEST)
-        for counts in (found.weights, found.targets)
+        2.0 ** largest_magnitude(counts, clients) for counts in (found.weights, found.targets)
     )
     largest = max(found.n_rows, 1) * weight
     sums, shift, members = yield from _sum_labels(settings, pool, largest, target)

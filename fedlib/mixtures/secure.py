@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from itertools import count
 
+import msgspec
 import numpy as np
 
+from fedlib.messages import MessageError
 from fedlib.mixtures.checks import log_density_range
-from fedlib.mixtures.covariances import CovarianceType
+from fedlib.mixtures.covariances import MATRICES, CovarianceType
 from fedlib.mixtures.flow import MixtureModel, check_start, step_of_em
-from fedlib.mixtures.messages import AssignComponents, Mixture, SumResponsibilities, parameters
+from fedlib.mixtures.messages import (
+    AssignComponents,
+    Mixture,
+    ResponsibilitySums,
+    SumResponsibilities,
+    parameters,
+)
 from fedlib.mixtures.start import Start
 from fedlib.protocol import Flow
 from fedlib.secure.fixed_point import Digits
-from fedlib.secure.flow import secure_sum
+from fedlib.secure.flow import ImpossibleSum, secure_sum
 from fedlib.secure.points import PooledPoints, agree_on_points
 
 __all__ = ["secure_em"]
+
+ROUNDING = 2.0**-40  # of the largest products: far more than the digits of a sum lose
 
 
 def secure_em(
@@ -25,6 +35,14 @@ def secure_em(
     """Return the server's flow with secure sums; for the parameters see `FederatedGaussianMixture`.
 
     ``start`` is complete.
+
+    Raises
+    ------
+    ValueError
+        When the clients disagree on the features or have no points, or a covariance is not positive
+        definite by rounding.
+    ImpossibleSum
+        When no points have the products in a sum.
     """
     numbers = count(1)
     points = yield from agree_on_points(numbers)
@@ -35,13 +53,44 @@ def secure_em(
     while not converged and len(log_likelihoods) < max_rounds:
         request = SumResponsibilities(*parameters(mixture), covariance_type)
         total, _ = yield from secure_sum(request, numbers, _digits(points, mixture))
-        mixture = step_of_em(mixture, {"all clients": total}, reg_covar)
+        mixture = _step(mixture, total, reg_covar, points)
         log_likelihoods.append(total.log_likelihood / total.n_points)
         same_rows = total.n_points == previous
         converged = same_rows and abs(log_likelihoods[-1] - log_likelihoods[-2]) < tol
         previous = total.n_points
     yield AssignComponents(*parameters(mixture), covariance_type)
     return MixtureModel(mixture, log_likelihoods, converged, reg_covar, tol, max_rounds)
+
+
+def _step(
+    mixture: Mixture, total: ResponsibilitySums, reg_covar: float, points: PooledPoints
+) -> Mixture:
+    """Return the mixture after one step of EM over all clients' points.
+
+    The covariances of points are positive semidefinite. If they are not, and more than rounding is
+    needed to make them so, a client has lied.
+    """
+    try:
+        return step_of_em(mixture, {"all clients": total}, reg_covar)
+    except MessageError as error:
+        rounding = ROUNDING * points.n_points * _largest_product(points, mixture)
+        is_matrix = mixture.covariance_type in MATRICES
+        shift = rounding * (np.eye(points.n_features) if is_matrix else 1.0)
+        moved = msgspec.structs.replace(total, products=total.products + shift)
+        try:
+            step_of_em(mixture, {"all clients": moved}, reg_covar)
+        except MessageError:
+            raise ImpossibleSum(
+                "the sum of SumResponsibilities over all clients is impossible, so at least one"
+                f" client has sent wrong values: {error}"
+            ) from error
+        raise
+
+
+def _largest_product(points: PooledPoints, mixture: Mixture) -> float:
+    """Return a bound on the squared distance of a point from a mean."""
+    reach = points.limit + float(np.abs(mixture.means).max())
+    return points.n_features * reach**2
 
 
 def _digits(points: PooledPoints, mixture: Mixture) -> Digits:
@@ -52,5 +101,5 @@ def _digits(points: PooledPoints, mixture: Mixture) -> Digits:
         "log_likelihood": points.digits(1 + max(abs(low), abs(high))),
         "counts": points.digits(2.0),
         "sums": points.digits(reach),
-        "products": points.digits(points.n_features * reach**2),
+        "products": points.digits(_largest_product(points, mixture)),
     }

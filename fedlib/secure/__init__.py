@@ -20,7 +20,9 @@ difference is the client's values. A server can cause this by claiming that the 
 Noise would prevent it (differential privacy). A client can add anything to a sum: masked values
 cannot be checked, neither one by one nor against what the client has sent before. A false sum is
 noticed only if no set of rows can have it, and then the run ends, because nobody knows which client
-it was.
+it was. A false sum that is possible can also have consequences that end the run: no client can send
+values of the magnitude that follows from it (`TooFewClients`), or the others' values vanish beside
+it, as they would beside those of an honest site (`ValueError`).
 
 Source: K. Bonawitz, V. Ivanov, B. Kreuter, A. Marcedone, H. B. McMahan, S. Patel, D. Ramage,
 A. Segal, K. Seth, Practical secure aggregation for privacy-preserving machine learning, CCS 2017.

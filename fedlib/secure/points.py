@@ -7,7 +7,7 @@ but not at which client.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -21,7 +21,7 @@ from fedlib.messages import Array, FeatureNames, Message
 from fedlib.protocol import Flow, handles
 from fedlib.replies import Replies
 from fedlib.secure.fixed_point import digits_for
-from fedlib.secure.flow import secure_sum
+from fedlib.secure.flow import ImpossibleSum, secure_sum
 
 __all__ = [
     "CountMagnitudes",
@@ -36,6 +36,7 @@ __all__ = [
     "agree_on_bounded_features",
     "agree_on_points",
     "find_variance",
+    "largest_magnitude",
     "magnitudes",
 ]
 
@@ -115,6 +116,35 @@ def magnitudes(X: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
     return counts
 
 
+def largest_magnitude(counts: NDArray[np.int64], clients: Sequence[str]) -> int:
+    """Return the exponent of a power of two that is above all values of the clients.
+
+    Parameters
+    ----------
+    counts : array (n_magnitudes,) of int64
+        The sum of the clients' `magnitudes`.
+    clients : sequence of str
+        The clients of the sum.
+
+    Raises
+    ------
+    ImpossibleSum
+        When there are more marks than clients.
+
+    Examples
+    --------
+    >>> largest_magnitude(magnitudes(np.array([[0.3], [-5.0]])), ["A"])  # 5 is below 2**3
+    3
+    """
+    n_marks = counts.sum(dtype=np.float64)  # a sum of false numbers may overflow an int64
+    if n_marks > len(clients):
+        raise ImpossibleSum(
+            f"{len(clients)} clients cannot mark {n_marks:.6g} magnitudes, so at least one client"
+            " has sent wrong values"
+        )
+    return int(np.flatnonzero(counts).max(initial=0)) + LOWEST
+
+
 class DescribedPoints(PointsClient):
     """A client with points, of a protocol that can work with secure sums over bounded features."""
 
@@ -166,15 +196,17 @@ def agree_on_points(numbers: Iterator[int]) -> Flow[PooledPoints]:
     ------
     ValueError
         When the clients disagree on the features, or have no points.
+    ImpossibleSum
+        When more clients than there are have marked a magnitude.
     """
     replies = yield DescribeFeatures()
     n_clients = len(replies) + len(replies.declined) + len(replies.lost)
     replies = yield from settle(replies, agree_on_features)
     n_features = agree_on_features(replies)
-    total, _ = yield from secure_sum(CountMagnitudes(), numbers)
+    total, clients = yield from secure_sum(CountMagnitudes(), numbers)
     if not total.n_points:
         raise ValueError("the clients have no points")
-    largest = int(np.flatnonzero(total.counts).max(initial=0)) + LOWEST
+    largest = largest_magnitude(total.counts, clients)
     return PooledPoints(n_features, n_clients, total.n_points, 2.0**largest)
 
 

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.agreement import exclude
 from fedlib.messages import Array, Message
 from fedlib.privacy import (
     NOISY,
@@ -130,12 +131,19 @@ def private_summary(
     sensitivity = column_sensitivity(len(bounds), n_bins)
     noise_scale(sensitivity, privacy)  # an epsilon that is too small is refused before any message
     replies = yield from agree_on_bounded_features(len(bounds), "bounds")
-    features = next((reply.features for reply in replies.values() if reply.features), ())
-    if features and features != tuple(bounds):
+    others = {
+        name: ", ".join(reply.features)
+        for name, reply in replies.items()
+        if reply.features not in ((), tuple(bounds))
+    }
+    if 2 * len(others) >= len(replies):
         raise ValueError(
-            f"bounds must have the columns {', '.join(features)} in this order, got"
+            f"bounds must have the columns {next(iter(others.values()))} in this order, got"
             f" {', '.join(bounds)}"
         )
+    yield from exclude(
+        replies, {name: f"bounds have no columns {found}" for name, found in others.items()}
+    )
     request = SumColumnsNoisily(privacy, limits, n_bins)
     total = yield from noisy_sum(request, sensitivity, count(1) if secure else None)
     return _summary(tuple(bounds), limits, n_bins, total.values)

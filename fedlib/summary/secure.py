@@ -10,7 +10,7 @@ from fedlib.agreement import agree_on_features, settle
 from fedlib.protocol import Flow
 from fedlib.secure.fixed_point import digits_for
 from fedlib.secure.flow import secure_sum
-from fedlib.secure.points import LOWEST
+from fedlib.secure.points import largest_magnitude
 from fedlib.summary.columns import Bounds, agree_on_kinds, positions_of
 from fedlib.summary.flow import TableSummary, histogram_bins
 from fedlib.summary.messages import CountColumnMagnitudes, DescribeKinds, SumColumns, TableView
@@ -34,10 +34,10 @@ def secure_summary(view: TableView, bounds: Bounds, n_bins: int) -> Flow[TableSu
     names, kinds = agree_on_kinds(replies)
     given = positions_of(bounds, names)
     columns, n_columns = np.flatnonzero(kinds == NUMBER).astype(np.int64), len(kinds)
-    found, _ = yield from secure_sum(CountColumnMagnitudes(*view, columns), numbers)
+    found, clients = yield from secure_sum(CountColumnMagnitudes(*view, columns), numbers)
     n_rows, centres = max(found.n_rows, 1), np.zeros(len(columns))
-    largest = np.array([np.flatnonzero(row).max(initial=0) for row in found.magnitudes], int)
-    squares = n_rows * np.ldexp(1.0, 2 * (largest + LOWEST))
+    largest = np.array([largest_magnitude(row, clients) for row in found.magnitudes], int)
+    squares = n_rows * np.ldexp(1.0, 2 * largest)
     for least in (2.0**-48 * squares, 0.0):  # about 0 and then about the means: no digits cancel
         digits = {
             "sums": tuple(digits_for(one, n_clients) for one in np.sqrt(n_rows * squares)),

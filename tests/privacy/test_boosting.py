@@ -7,7 +7,7 @@ from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
 from fedlib.boosting import tree_client
 from fedlib.boosting.client import BoostingClient, RegressionClient
 from fedlib.boosting.messages import BeginBoosting, SumNoisyHistograms
-from fedlib.boosting.private import gradient_limits, row_sensitivity
+from fedlib.boosting.private import gradient_limits, in_units, row_sensitivity
 from fedlib.ledger import SERVER
 from fedlib.privacy import privacy_per_request
 from fedlib.secure import SecureClient, simulated_identities
@@ -205,3 +205,11 @@ def test_bad_parameters_of_the_classifier(options, text):
 def test_bad_parameters_of_the_regressor(options, text):
     with pytest.raises(ValueError, match=text):
         FederatedXGBRegressor(**TREES, **GUARANTEE, **options).protocol()
+
+
+def test_a_huge_noisy_number_is_no_overflow():
+    """The largest float, in any unit, does not fit an int64; the sum over three bins does."""
+    largest = np.finfo(float).max
+    units = in_units(np.full((1, 3, 2), [largest, -largest]), bits=40)
+    totals = units.sum(axis=1, dtype=object)[0].tolist()
+    assert totals == pytest.approx([2**60, -(2**60)])

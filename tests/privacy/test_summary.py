@@ -111,3 +111,14 @@ def test_bad_input_is_refused_before_data_leave(changes, message):
     with pytest.raises(ValueError, match=message):
         summary(**changes).fit(transport)
     assert all(e.message in ("DescribeFeatures", "Features") for e in transport.ledger or ())
+
+
+def test_a_client_with_other_columns_leaves_the_run():
+    """Two clients have no names and the third has wrong ones: only the third leaves."""
+    tables = [np.zeros((5, 2)), np.ones((5, 2)), pd.DataFrame(np.ones((5, 2)), columns=["u", "v"])]
+    clients = {name: SummaryClient(X) for name, X in zip("ABC", tables, strict=True)}
+    run = Recorder(clients)
+    FederatedSummary(quantiles=(), n_bins=2, bounds={"x": (0, 1), "y": (0, 1)}, epsilon=1.0).fit(
+        run, min_clients=2
+    )
+    assert list(run.ledger.lost) == ["C"]

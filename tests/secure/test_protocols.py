@@ -307,3 +307,32 @@ def test_requests_of_the_server_differ_per_round():
     rounds = [request for request in asked if isinstance(request, SumClusters)]
     assert len(rounds) > 2
     assert all(one != other for one, other in pairwise(rounds))
+
+
+def test_more_marked_magnitudes_than_clients_end_the_run():
+    """Five clients mark five magnitudes; a lie about another number of the sum adds a sixth."""
+    lie = changed(words=lambda words: np.concatenate([words[:-1], words[-1:] + np.uint64(1)]))
+    with pytest.raises(ImpossibleSum, match="5 clients cannot mark 6 magnitudes"):
+        FederatedKMeans(3, method="lloyd", init=START, secure=True).fit(
+            transport(DYADIC, {"2": at(MaskValues, lie)})
+        )
+
+
+def test_products_that_no_points_have_end_the_run():
+    """The last number of a sum is the variance of the last feature, and becomes negative."""
+    estimator = FederatedGaussianMixture(
+        1,
+        method="em",
+        weights_init=[1.0],
+        means_init=[[3.0, 3.0]],
+        precisions_init=[np.eye(2)],
+        max_rounds=2,
+        secure=True,
+    )
+    clients = {
+        name: SecureClient(estimator.client_class(part), IDENTITIES[name])
+        for name, part in zip(IDENTITIES, parts(DYADIC), strict=True)
+    }
+    lie = changed(words=lambda words: np.concatenate([words[:-1], words[-1:] - np.uint64(2**61)]))
+    with pytest.raises(ImpossibleSum, match="covariances must be positive definite"):
+        estimator.fit(Recorder(clients, {"2": at(MaskValues, lie, nth=2)}))
