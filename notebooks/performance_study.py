@@ -97,15 +97,22 @@ def show(measured, name, caption):
     return study.table(shown, formats, caption=caption, name=name)
 
 
-def sentences(measured):
-    """Print one sentence per row and peer."""
-    for line in measured.itertuples():
-        times = 1 / line.ratio
-        relation = (
-            f"{times:.3g} times as fast as" if times >= 1 else f"{line.ratio:.3g} times the time of"
-        )
-        verdict = {"": "", "True": "; the goal is met", "False": "; the goal is missed"}
-        print(f"{line.row}. {line.work}: {relation} {line.peer}{verdict[str(line.met)]}.")
+def answers(measured):
+    """Return how much faster or slower each kind of work is than its peer, one row each."""
+    times = np.where(measured["ratio"] <= 1, 1 / measured["ratio"], measured["ratio"])
+    direction = np.where(measured["ratio"] <= 1, "faster", "slower")
+    verdict = measured["met"].astype(str).map({"": "", "True": "met", "False": "missed"})
+    return pd.DataFrame(
+        {
+            "row": measured["row"],
+            "work": measured["work"],
+            "peer": measured["peer"],
+            "than the peer": [
+                f"{factor:.3g} times {word}" for factor, word in zip(times, direction, strict=True)
+            ],
+            "goal": verdict,
+        }
+    )
 
 
 def exponent(sizes, values):

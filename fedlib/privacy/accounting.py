@@ -33,6 +33,7 @@ __all__ = [
     "shares_rho",
 ]
 
+MAX_EPSILON = 1e6  # a larger one is a mistake: it protects nothing
 MAX_RHO = 1e4  # almost no noise; a larger rho is never used
 
 
@@ -46,9 +47,11 @@ def check_guarantee(epsilon: object, delta: object) -> None:
     ...
     ValueError: delta must be at least 0 and below 1, got 1.0
     """
-    if not _is_number(epsilon) or not 0 < float(epsilon) < math.inf:  # type: ignore[arg-type]
-        raise ValueError(f"epsilon must be a positive number, got {epsilon!r}")
-    if not _is_number(delta) or not 0 <= float(delta) < 1:  # type: ignore[arg-type]
+    if not _is_number(epsilon) or not 0 < epsilon <= MAX_EPSILON:  # type: ignore[operator]
+        raise ValueError(
+            f"epsilon must be a positive number up to {MAX_EPSILON:g}, got {epsilon!r}"
+        )
+    if not _is_number(delta) or not 0 <= delta < 1:  # type: ignore[operator]
         raise ValueError(f"delta must be at least 0 and below 1, got {delta!r}")
     _opendp()
 
@@ -199,7 +202,8 @@ def privacy_per_request(epsilon: float, delta: float, n_requests: int) -> Privac
     Parameters
     ----------
     epsilon, delta : float
-        The guarantee of the run: epsilon is positive, and delta at least 0 and below 1.
+        The guarantee of the run: epsilon is positive and at most 10**6, and delta at least 0 and
+        below 1.
     n_requests : int
         The largest number of requests for data, at least 1. It must not depend on the data.
 

@@ -44,7 +44,8 @@ class Budget:
     Parameters
     ----------
     epsilon, delta : float
-        The guarantee for each row over all runs: epsilon is positive, delta at least 0 and below 1.
+        The guarantee for each row over all runs: epsilon is positive and at most 10**6, delta at
+        least 0 and below 1.
         With ``delta=0``, only requests with an epsilon and no rho can be answered.
     file : path, optional
         The file that keeps the charges, one line of JSON per reply. Without it they are kept in

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from fedlib.privacy import accounting, epsilon_of, privacy_per_request, rho_of
+from fedlib.privacy import Privacy, accounting, epsilon_of, privacy_per_request, rho_of
 
 
 def epsilon_by_formula(rho, delta):
@@ -49,15 +49,23 @@ def test_limits():
     assert epsilon_of(1e6, 1e-6) == math.inf
 
 
+@pytest.mark.parametrize("epsilon", [1e5, 1e6])
+def test_a_very_large_epsilon_means_almost_no_noise(epsilon):
+    assert privacy_per_request(epsilon, 1e-6, 4) == Privacy(rho=accounting.MAX_RHO / 4)
+    assert privacy_per_request(epsilon, 0.0, 4) == Privacy(epsilon=epsilon / 4)
+
+
 @pytest.mark.parametrize(
     ("epsilon", "delta", "message"),
     [
-        (0, 0.0, "epsilon must be a positive number, got 0"),
-        (-1.0, 0.0, "epsilon must be a positive number, got -1.0"),
-        (math.inf, 0.0, "epsilon must be a positive number, got inf"),
-        (math.nan, 0.0, "epsilon must be a positive number, got nan"),
-        ("1", 0.0, "epsilon must be a positive number, got '1'"),
-        (True, 0.0, "epsilon must be a positive number, got True"),
+        (0, 0.0, "epsilon must be a positive number up to 1e\\+06, got 0"),
+        (-1.0, 0.0, "epsilon must be a positive number up to 1e\\+06, got -1.0"),
+        (1e6 + 1, 1e-6, "epsilon must be a positive number up to 1e\\+06, got 1000001.0"),
+        (10**400, 0.0, "epsilon must be a positive number up to 1e\\+06, got 1000"),
+        (math.inf, 0.0, "epsilon must be a positive number up to 1e\\+06, got inf"),
+        (math.nan, 0.0, "epsilon must be a positive number up to 1e\\+06, got nan"),
+        ("1", 0.0, "epsilon must be a positive number up to 1e\\+06, got '1'"),
+        (True, 0.0, "epsilon must be a positive number up to 1e\\+06, got True"),
         (1.0, 1.0, "delta must be at least 0 and below 1, got 1.0"),
         (1.0, -1e-9, "delta must be at least 0 and below 1, got -1e-09"),
         (1.0, None, "delta must be at least 0 and below 1, got None"),

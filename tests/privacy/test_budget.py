@@ -61,7 +61,7 @@ def test_a_damaged_file_is_no_fresh_budget(tmp_path):
         ("budget = { delta = 0.1 }", "budget must be { epsilon = NUMBER"),
         ("budget = { epsilon = 1, rho = 1 }", "of which only epsilon is required; got"),
         ("budget = { epsilon = 1, file = 1 }", "budget must be"),
-        ("budget = { epsilon = 0 }", "budget.epsilon must be a positive number, got 0"),
+        ("budget = { epsilon = 0 }", "budget.epsilon must be a positive number up to 1e"),
         ("budget = { epsilon = 1, delta = 1.0 }", "budget.delta must be at least 0 and below 1"),
     ],
 )
