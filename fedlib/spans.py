@@ -4,8 +4,8 @@
 labels of single points have no use: a label would say too much about its row [1]_. A span says
 where a cluster is, and each site labels its own points with it.
 
-Cells, their side and *near* cells are those of `fedlib.near_cells`. With noise on all counts, nobody
-can distinguish empty cells from occupied ones, so all cells of the grid count. With a *margin* t, a
+Cells, their side and *near* cells are those of `fedlib.near_cells`. With noise on all counts, empty
+cells look like occupied ones, so all cells of the grid count. With a *margin* t, a
 *core cell* has near cells with at least ``min_samples + t`` points in all, and near core cells are
 in one span. If no noisy sum over near cells is wrong by more than t:
 
