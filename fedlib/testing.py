@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from unittest import mock
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedlib.ledger import Ledger
 from fedlib.messages import Message, decode, encode
 from fedlib.protocol import Client, serve
@@ -56,9 +59,10 @@ class Exchange:
 def seeded_noise(seed: int) -> Iterator[None]:
     """Make the noise of clients in this process follow from a seed; it protects nothing then.
 
-    The key of a reply's noise is a digest of the seed, of the reply without noise, and of how many
-    equal ones came before it. So the noise of a run does not depend on the order in which threads
-    of clients draw it, and is the same on every transport within this process.
+    NumPy draws this noise, from floats, because the samplers of OpenDP have no seed. The seed of a
+    reply's noise is a digest of ``seed``, of the reply without noise, and of how many equal ones
+    came before it. So the noise of a run does not depend on the order in which threads of clients
+    draw it, and is the same on every transport within this process.
 
     Parameters
     ----------
@@ -80,14 +84,17 @@ def seeded_noise(seed: int) -> Iterator[None]:
     drawn: Counter[bytes] = Counter()
     lock = threading.Lock()
 
-    def key(values: bytes) -> bytes:
-        digest = hashlib.sha256(values).digest()
+    def draw(values: NDArray[np.int64], scale: int, *, gaussian: bool) -> NDArray[np.int64]:
+        digest = hashlib.sha256(values.tobytes()).digest()
         with lock:
             drawn[digest] += 1
             place = drawn[digest]
-        return hashlib.sha256(f"{seed} {place} ".encode() + digest).digest()
+        key = hashlib.sha256(f"{seed} {place} ".encode() + digest).digest()
+        random = np.random.default_rng(int.from_bytes(key, "big"))
+        sample = random.normal if gaussian else random.laplace
+        return values + np.rint(sample(0.0, scale, len(values))).astype(np.int64)
 
-    with mock.patch.object(noise, "new_key", key):
+    with mock.patch.object(noise, "draw", draw):
         yield
 
 

@@ -53,7 +53,7 @@ def check_guarantee(epsilon: object, delta: object) -> None:
         )
     if not _is_number(delta) or not 0 <= delta < 1:  # type: ignore[operator]
         raise ValueError(f"delta must be at least 0 and below 1, got {delta!r}")
-    _opendp()
+    opendp()
 
 
 def _is_number(value: object) -> bool:
@@ -61,7 +61,7 @@ def _is_number(value: object) -> bool:
 
 
 @cache
-def _opendp() -> Any:
+def opendp() -> Any:
     """Return the OpenDP library.
 
     Raises
@@ -100,7 +100,7 @@ def gaussian_rho(sensitivity: float, scale: float) -> float:
     >>> round(gaussian_rho(1.0, 5.0), 12)
     0.02
     """
-    dp = _opendp()
+    dp = opendp()
     return float(dp.m.make_gaussian(*_distance(dp), scale).map(sensitivity))
 
 
@@ -115,7 +115,7 @@ def laplace_epsilon(sensitivity: float, scale: float) -> float:
     >>> round(laplace_epsilon(1.0, 5.0), 12)
     0.2
     """
-    dp = _opendp()
+    dp = opendp()
     return float(dp.m.make_laplace(*_distance(dp), scale).map(sensitivity))
 
 
@@ -150,7 +150,7 @@ def shares_rho(sensitivity: float, scale: float, n_shares: int, n_values: int) -
 @cache
 def _approximate() -> Any:
     """Return OpenDP's conversion of Gaussian noise of scale 1 from zCDP to (epsilon, delta)."""
-    dp = _opendp()
+    dp = opendp()
     return dp.c.make_zCDP_to_approxDP(dp.m.make_gaussian(*_distance(dp), 1.0))
 
 
@@ -172,7 +172,7 @@ def epsilon_of(rho: float, delta: float) -> float:
         distance = math.nextafter(distance, math.inf)
     try:
         return float(_approximate().map(distance).epsilon(delta))
-    except _opendp().OpenDPException:  # an overflow
+    except opendp().OpenDPException:  # an overflow
         return math.inf
 
 
@@ -190,7 +190,7 @@ def rho_of(epsilon: float, delta: float) -> float:
     """
     if epsilon_of(MAX_RHO, delta) <= epsilon:
         return MAX_RHO
-    found = _opendp().binary_search(
+    found = opendp().binary_search(
         lambda rho: epsilon_of(rho, delta) <= epsilon, bounds=(0.0, MAX_RHO)
     )
     return float(found)

@@ -4,40 +4,36 @@ All values are whole multiples of a unit, a power of two that is about a million
 can change. Rows are rounded to the unit before they are added up, so sums are exact, the change by
 one row is known exactly, and no digit of a noisy value depends on the rounding of floats [1]_.
 
-OpenDP has these distributions, too. Its samplers use fractions of any size and take 10
-microseconds of processor time per value; the kernel takes 0.1. Both are exact.
+OpenDP draws the noise, discrete Gaussian or discrete Laplace [2]_, from the random numbers of the
+operating system. Its samplers are exact, as they use fractions instead of floats.
 
 References
 ----------
 .. [1] I. Mironov, On significance of the least significant bits for differential privacy, CCS 2012.
+.. [2] C. L. Canonne, G. Kamath, T. Steinke, The discrete Gaussian for differential privacy,
+   NeurIPS 2020.
 """
 
 from __future__ import annotations
 
 import math
-import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.kernels.discrete_noise import MAX_SCALE, add_gaussian, add_laplace
-from fedlib.privacy.accounting import gaussian_rho, laplace_epsilon, shares_rho
+from fedlib.privacy.accounting import gaussian_rho, laplace_epsilon, opendp, shares_rho
 from fedlib.privacy.messages import Privacy
-from fedlib.secure import primitives as crypto
 
-__all__ = ["Sensitivity", "add_noise", "new_key", "noise_scale", "quantise"]
+__all__ = ["Sensitivity", "add_noise", "draw", "noise_scale", "quantise"]
 
 Floats = NDArray[np.float64]
 
 DIGITS = 20  # binary digits of a unit, relative to the sensitivity
 MAX_UNITS = 2**53  # sums of floats are exact up to here
 MIN_SHARE = 64  # units: the sum of noises of this scale is as good as one noise
-WORDS_PER_VALUE = 25  # random words that a value uses, on average a few fewer
-BLOCK = 2**17  # random words that are computed at once
+MAX_SCALE = 2**40  # units: noisy sums stay far below the largest whole number of 64 bits
 
 
 @dataclass(frozen=True)
@@ -181,7 +177,7 @@ def add_noise(
 
     Notes
     -----
-    A million values take 0.2 seconds.
+    OpenDP takes about 20 microseconds per value with Gaussian noise, and 12 with Laplace noise.
 
     Examples
     --------
@@ -196,33 +192,21 @@ def add_noise(
     if (whole != scaled.ravel()).any():
         raise ValueError("values must be sums of rows from quantise")
     scale = _scale(sensitivity, privacy, n_shares, whole.size)
-    _draw(whole, add_gaussian if privacy.rho else add_laplace, scale, new_key(whole.tobytes()))
-    return np.ldexp(whole.astype(np.float64), -sensitivity.digits).reshape(scaled.shape)
+    noisy = draw(whole, scale, gaussian=privacy.rho > 0)
+    return np.ldexp(noisy.astype(np.float64), -sensitivity.digits).reshape(scaled.shape)
 
 
-def new_key(values: bytes) -> bytes:
-    """Return 32 random bytes of the operating system, from which the noise of one reply follows.
+def draw(values: NDArray[np.int64], scale: int, *, gaussian: bool) -> NDArray[np.int64]:
+    """Return whole values (n,) with discrete noise of OpenDP.
 
-    They do not depend on the values. Tests and the pages of the book replace this function by one
-    that needs them; see `fedlib.testing.seeded_noise`.
+    A value x of the noise has a probability proportional to ``exp(-x**2 / (2 * scale**2))`` if it
+    is Gaussian, and to ``exp(-abs(x) / scale)`` if it is not. Tests and the pages of the book
+    replace this function by one that repeats its noise; see `fedlib.testing.seeded_noise`.
     """
-    return secrets.token_bytes(crypto.KEY)
-
-
-def _draw(values: NDArray[np.int64], add: Any, scale: int, key: bytes) -> None:
-    """Add the noise of a key to values in place."""
-    stream = _random_words(key, min(BLOCK, WORDS_PER_VALUE * len(values) + 100))
-    words, n_done = next(stream), 0
-    while True:
-        n_done, n_used = add(values, scale, words, n_done)
-        if n_done == len(values):
-            return
-        words = np.concatenate([words[n_used:], next(stream)])
-
-
-def _random_words(key: bytes, n_words: int) -> Iterator[NDArray[np.uint64]]:
-    """Yield blocks of uniform random words."""
-    for i in count():
-        words = np.zeros(n_words, np.uint64)
-        crypto.add_mask(words, crypto.commit("noise", key, i))
-        yield words
+    dp = opendp()
+    domain = dp.vector_domain(dp.atom_domain(T="i64"))
+    if gaussian:
+        mechanism = dp.m.make_gaussian(domain, dp.l2_distance(T="i64"), float(scale))
+    else:
+        mechanism = dp.m.make_laplace(domain, dp.l1_distance(T="i64"), float(scale))
+    return np.array(mechanism(values.tolist()), np.int64)
