@@ -111,7 +111,8 @@ class ApproximateModel:
     labels : array (n_cells,) of int64
         The cluster of each core cell, and -1 for the other cells.
     margin : float
-        With noise, what is added to ``min_samples``; see `fedlib.spans`. There are core cells only.
+        With noise, what is added to ``min_samples``; see `fedlib.spans`. ``cells`` are then core
+        cells only. Without noise, 0.
     """
 
     eps: float
@@ -297,8 +298,8 @@ class ApproximateDBSCAN(CellClusters, PrivateFederated):
     spans_ : list of array (n, n_features) of int64
         The core cells of each cluster.
     noise_margin_ : float
-        With an epsilon, what the noise of all counts near a cell exceeds with a probability of at
-        most 5 % for all cells together, else 0. It is added to `min_samples`.
+        With an epsilon, the bound within which the summed noise near every cell stays with a
+        probability of at least 95 %, else 0. It is added to `min_samples`.
     labels_ : list of array of int64
         The cluster of each client's points; -1 for noise. Only if the parts were given to `fit`.
     ledger_ : Ledger
@@ -335,13 +336,13 @@ class ApproximateDBSCAN(CellClusters, PrivateFederated):
     ``(1 / rho) ** n_features`` until nearly every point has a cell of its own: with many features,
     a small rho discloses nearly as much as the points rounded to the side of a cell.
 
-    With an epsilon, the core cells of each cluster are a *span*: they say where the cluster is, and
-    may be empty. The guarantee is weaker (proof: `fedlib.spans`). With the margin t of the noise
-    and a probability of 95 %, the core points of a cluster of DBSCAN(eps, min_samples + 2 t) are in
-    one span, and the points of a span are core points of one cluster of DBSCAN(3 eps (1 + rho),
-    min_samples). The margin grows with the square root of the number of near cells, so it is
-    smallest for ``rho=1``. It does not grow with the number of points: choose ``min_samples`` well
-    above it.
+    With an epsilon, the core cells of each cluster are a *span*: they show where the cluster is,
+    and some may be empty. The guarantee is weaker (proof: `fedlib.spans`). With the margin t of the
+    noise and a probability of at least 95 %, the core points of a cluster of
+    DBSCAN(eps, min_samples + 2 t) are in one span, and the points of a span are core points of one
+    cluster of DBSCAN(3 eps (1 + rho), min_samples). The margin grows with the square
+    root of the number of near cells, so it is smallest for ``rho=1``. It does not grow with the
+    number of points: choose ``min_samples`` well above it.
 
     False counts cannot be detected: a client that reports a chain of core cells joins the clusters
     of other clients.

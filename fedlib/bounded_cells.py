@@ -1,11 +1,11 @@
 """Counts per cell of a grid with bounds, so that the server needs only sums over the clients.
 
 The clients agree on bounds of the features instead of reporting which cells they occupy. Every
-client counts its points in the same cells, also in those without points, and the server adds up the
-counts, so it need not see those of one client.
+client reports its count for each of the same cells, even if it is 0, and the server adds up the
+counts, so it does not need those of single clients.
 
 If the grid has too many cells for one message, the server asks for larger blocks of cells first,
-and then for the parts of the occupied ones only. The sums for larger blocks follow from those for
+and then only for the parts of the occupied blocks. The sums for larger blocks follow from those for
 the cells, so they disclose nothing more to the server. The requests disclose to the clients which
 larger blocks contain points of any of them.
 """
@@ -60,7 +60,7 @@ ONE_CELL = Sensitivity(l1=1.0, l2=1.0, n_entries=1)  # a row adds 1 to one count
 
 
 class TooManyBlocks(ValueError):
-    """More blocks of cells are occupied than one request may ask for."""
+    """More blocks of cells are occupied than one request may list."""
 
 
 class Grid(NamedTuple):
@@ -102,8 +102,8 @@ class CountGrid(Message):
     side : int
         The number of cells along the edge of a block.
     keys : array (n_keys,) of int64
-        The numbers of the blocks, ascending, in lexicographic order within the grid. No entries for
-        all blocks.
+        The numbers of the blocks in the lexicographic order of the grid, ascending. Empty: all
+        blocks.
     """
 
     discloses = "the grid, and which larger blocks contain points of any client"
@@ -218,7 +218,7 @@ def bounded_grid(
     max_cells : int
         The largest number of cells.
     largest : int
-        The largest number of a cell along a feature, without its sign.
+        The largest absolute value of a cell's number along a feature.
 
     Raises
     ------
@@ -269,7 +269,7 @@ def count_on_grid(
     Raises
     ------
     TooManyBlocks
-        When more blocks are occupied than ``max_blocks`` allows; the text has the number.
+        When more blocks are needed than ``max_blocks`` allows; the text has the number.
     """
     side = 1
     while math.prod(grid.blocks(side)) > max_blocks:
@@ -291,7 +291,7 @@ def count_on_grid(
 
 
 def _split(keys: Ints, grid: Grid, side: int) -> Ints:
-    """Return the keys of the halves along each feature of blocks, ascending, within the grid."""
+    """Return the keys of the parts of blocks with half their side, ascending, within the grid."""
     coordinates = np.stack(np.unravel_index(keys, grid.blocks(side)), axis=1)
     d, shape = len(grid.shape), np.array(grid.blocks(side // 2))
     halves = np.stack(np.unravel_index(np.arange(2**d), (2,) * d), axis=1)
@@ -309,8 +309,9 @@ def _cells_of(keys: NDArray[np.integer], grid: Grid) -> Ints:
 def add_replies(max_blocks: int) -> Callable[[CountGrid], Flow[GridCounts]]:
     """Return a function that adds up the clients' counts in the open.
 
-    A client leaves the run if it has points outside, if its counts sum to another number than at
-    the first request, or if the parts of its occupied blocks alone are more than ``max_blocks``.
+    A client leaves the run if it has points outside of the grid, if its counts do not sum to the
+    same number as at the first request, or if its own occupied blocks have more than ``max_blocks``
+    parts.
     """
     n_points: dict[str, int] = {}
 
@@ -448,7 +449,7 @@ def count_with_noise(X: NDArray[np.float64], request: CountWithNoise, n_shares: 
     Raises
     ------
     ValueError
-        When the numbers of features differ, or the grid has too many cells. It depends on no point.
+        When the numbers of features differ, or the grid has too many cells. No point can cause it.
     """
     if X.shape[1] == len(request.low):  # points far outside may have no cell
         low = (request.low - 1) * request.cell_size

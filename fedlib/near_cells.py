@@ -14,12 +14,13 @@ numbers per feature) can be as near as ``side * |max(0, |δ| - 1)|`` and as far 
 2. Points in near cells are within ``eps * (1 + rho)`` of each other: they are at most ``side *
    (reach + sqrt(d)) <= side * sqrt(d) * m * (2 + 2 / rho) = eps * (1 + rho)`` apart.
 
-A *core cell* has near cells with ``min_samples`` points in all, and near core cells are in one
-cluster. By 1, the cell of a core point of DBSCAN(eps) is a core cell, and core points within
-``eps`` of each other share a cluster. By 2, all points in a core cell are core points of
-DBSCAN(eps * (1 + rho)), and those in near core cells are connected there. This is the guarantee of
-`fedlib.ApproximateDBSCAN`. The factor m covers the rounding of ``x / side``, which moves an edge of
-a cell by at most ``2**-13`` of its side while cell numbers are within ±`MAX_CELL`.
+A cell is a *core cell* if the cells near it, including itself, contain at least ``min_samples``
+points in total. Near core cells are in one cluster. By 1, the cell of a core point of DBSCAN(eps)
+is a core cell, and core points within ``eps`` of each other share a cluster. By 2, all points in a
+core cell are core points of DBSCAN(eps * (1 + rho)), and those in near core cells are connected
+there. This is the guarantee of `fedlib.ApproximateDBSCAN`. The factor m covers the rounding of
+``x / side``, which moves an edge of a cell by at most ``2**-13`` of its side while cell numbers are
+within ±`MAX_CELL`.
 
 Source: J. Gan and Y. Tao, "DBSCAN revisited: mis-claim, un-fixability, and approximation", SIGMOD
 2015. There the positions of the points are known, and cells are twice as wide.
@@ -89,7 +90,7 @@ def label_core_cells(
     rho : float
         From `MIN_RHO` to 1. The cells have the side `cell_side`.
     min_samples : int
-        The number of points in near cells from which a cell is a core cell.
+        The smallest number of points near a core cell.
     n_jobs : int, optional
         As in `fedlib.dbscan.cluster`.
 
@@ -100,10 +101,10 @@ def label_core_cells(
 
     Notes
     -----
-    With rows of near cells that are not too many (for two features, with rho from 0.0014) and
-    contain several occupied cells, the time is at most proportional to the number of cells times
-    that of rows near a cell; cells in dense regions cost less. Otherwise, cells are compared one by
-    one until a cell has enough points, as DBSCAN compares points.
+    If the rows of near cells are not too many (with two features: if rho is at least 0.0014) and
+    contain several occupied cells each, the time is at most proportional to the number of cells
+    times the number of rows near a cell; cells in dense regions cost less. Otherwise, cells are
+    compared one by one until a cell has enough points, as DBSCAN compares points.
 
     Examples
     --------
@@ -145,7 +146,7 @@ def _find_core(
 
 
 def _index_rows(cells: Ints, squared: int) -> Grid | None:
-    """Return the keys of the cells and the rows near a cell, or None if they are too many."""
+    """Return the keys of the cells and the rows near a cell, or None if sums would not pay."""
     d, reach = cells.shape[1], math.isqrt(squared)
     n_steps = (2 * reach + 1) ** (d - 1)
     if len(cells) == 0 or n_steps > 2 * MAX_ROWS:

@@ -1,13 +1,14 @@
 """Spans: the cells in which the clusters lie, from counts per cell with noise, as plain functions.
 
 `fedlib.approximate_dbscan` builds a federated protocol from them. Under differential privacy the
-labels of single points have no use: a label would say too much about its row [1]_. A span says
-where a cluster is, and each site labels its own points with it.
+labels of single points cannot be published: a label would disclose too much about its
+row [1]_. A span shows where a cluster is, and each site labels its own points with it.
 
 Cells, their side and *near* cells are those of `fedlib.near_cells`. With noise on all counts, empty
-cells look like occupied ones, so all cells of the grid count. With a *margin* t, a
-*core cell* has near cells with at least ``min_samples + t`` points in all, and near core cells are
-in one span. If no noisy sum over near cells is wrong by more than t:
+cells look like occupied ones, so all cells of the grid count. With a *margin* t, a cell is a
+*core cell* if the noisy counts of the cells near it, including itself, sum to at least
+``min_samples + t``. Near core cells are in one span. If no noisy sum over near cells is wrong by
+more than t:
 
 1. The core points of a cluster of DBSCAN with ``eps`` and ``min_samples + 2 * t`` are in core cells
    of one span: the sum around the cell of such a point is at least ``min_samples + 2 * t``, so the
@@ -48,7 +49,7 @@ FAILURE = 0.05  # the probability that a noisy sum is wrong by more than the mar
 
 
 def ball_of_cells(shape: tuple[int, ...], rho: float) -> NDArray[np.bool_]:
-    """Return which cells around the middle one are near it, as far as a grid reaches.
+    """Return which cells around the middle one are near it, cut to the size of a grid.
 
     Examples
     --------
@@ -92,7 +93,7 @@ def sum_near(counts: Floats, rho: float) -> Floats:
 
 
 def noise_margin(scale: float, privacy: Privacy, n_noises: int, n_sums: int) -> float:
-    """Return what sums of noises exceed with a probability of at most `FAILURE`, in either way.
+    """Return the bound of all sums of noise, which fails with a probability of at most `FAILURE`.
 
     Parameters
     ----------
@@ -107,7 +108,8 @@ def noise_margin(scale: float, privacy: Privacy, n_noises: int, n_sums: int) -> 
 
     Notes
     -----
-    It is the bound of all sums one by one; for Laplace noise, Chernoff's.
+    The probabilities of the single sums, in both directions, are added up (union bound). For
+    Laplace noise, each is Chernoff's bound.
 
     Examples
     --------
@@ -143,7 +145,7 @@ def find_spans(
     rho : float
         As in `fedlib.near_cells.label_core_cells`.
     least : float
-        The number of points near a cell from which it is a core cell.
+        The smallest noisy number of points near a core cell: ``min_samples`` plus the margin.
     n_jobs : int, optional
         As in `fedlib.dbscan.cluster`.
 

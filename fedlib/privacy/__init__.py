@@ -7,18 +7,19 @@ the other clients, and everybody who sees the result. The numbers and names of t
 types of errors, and the time that a reply takes are not covered.
 
 **Where the noise is.** Without secure sums, each client adds all the noise. With ``secure=True``,
-the server sees only sums, and the noise of the fewest honest survivors of a sum
-(`fedlib.secure.identities.honest_survivors`) is enough together: each client adds a share.
+the server sees only sums, and each client adds a share of the noise. The shares of the smallest
+number of honest clients that a sum can contain (`fedlib.secure.identities.honest_survivors`) are
+enough.
 
 **How a protocol uses it.** It has a request and a reply of their own for noisy sums:
 
-- The request has a field ``privacy: Privacy`` and the bounds of the rows. It says nothing about the
-  noise. The reply has only arrays of float64 within ±`NOISY` and ``row_counts = ()``. The
-  request's ``reply_lengths`` gives all lengths, and its ``accept`` calls `check_lengths`.
+- The request has a field ``privacy: Privacy`` and the bounds of the rows. It does not state the
+  scale of the noise. The reply has only arrays of float64 within ±`NOISY` and ``row_counts = ()``.
+  The request's ``reply_lengths`` gives all lengths, and its ``accept`` calls `check_lengths`.
 - A function computes the `Sensitivity` from the bounds. The client calls it with what the request
-  contains, and clips its rows to these bounds itself: it never relies on a sensitivity from
-  somebody else.
-- The client's handler calls `quantise` for what each row adds to the sums, adds up, and returns
+  contains, and clips its rows to these bounds itself: it never relies on a sensitivity that it
+  receives.
+- The client's handler rounds what each row adds with `quantise`, adds it up, and returns
   ``add_noise(values, sensitivity, request.privacy, self.n_shares)``, once for all values of the
   reply, also those that are 0. Values that are whole numbers need no `quantise`.
 - The flow knows the number of its requests beforehand, from the parameters alone. It takes the
@@ -28,9 +29,10 @@ the server sees only sums, and the noise of the fewest honest survivors of a sum
 - Nothing else may depend on the rows: no start, grid, cut or bin, no number of points, and no
   failure. A client clips what lies outside of the bounds and refuses nothing because of its rows.
 
-**The budget of a site.** `Budget` limits the loss of all runs together. The site's policy has it
-(`fedlib.policy`): its client then charges each request with noise before it computes the reply, and
-declines other requests for data, and those that exceed the budget (`DisclosureBudgetSpent`).
+**The budget of a site.** `Budget` limits the loss of all runs together. It is part of the site's
+policy (`fedlib.policy`): the client then charges each request with noise before it computes the
+reply. It declines other requests for data, and those that exceed the budget
+(`DisclosureBudgetSpent`).
 
 **Tests.** The noise comes from the operating system. `fedlib.testing.seeded_noise` replaces it, so
 that runs on two transports can be compared byte by byte.

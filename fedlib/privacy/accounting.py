@@ -38,7 +38,7 @@ MAX_RHO = 1e4  # almost no noise; a larger rho is never used
 
 
 def check_guarantee(epsilon: object, delta: object) -> None:
-    """Raise ValueError when epsilon and delta are no guarantee, or OpenDP is not installed.
+    """Raise ValueError when epsilon or delta is out of range, or OpenDP is not installed.
 
     Examples
     --------
@@ -122,8 +122,8 @@ def laplace_epsilon(sensitivity: float, scale: float) -> float:
 def shares_rho(sensitivity: float, scale: float, n_shares: int, n_values: int) -> float:
     """Return rho of values with the sum of several discrete Gaussian noises.
 
-    The sum of discrete Gaussians is no discrete Gaussian, but almost: the difference vanishes with
-    a growing scale.
+    The sum of discrete Gaussians is not exactly a discrete Gaussian; the difference vanishes as the
+    scale grows.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def _approximate() -> Any:
 def epsilon_of(rho: float, delta: float) -> float:
     """Return the smallest epsilon that follows from rho-zCDP for a delta, rounded upwards.
 
-    It is infinite for ``delta = 0``, and for a rho that is too large to be of any use.
+    The result is infinite for ``delta = 0``, and for a rho that is too large to be of any use.
 
     Examples
     --------
@@ -178,9 +178,9 @@ def epsilon_of(rho: float, delta: float) -> float:
 
 @cache
 def rho_of(epsilon: float, delta: float) -> float:
-    """Return the largest rho, up to 10**4, from which (epsilon, delta) follows, for ``delta > 0``.
+    """Return the largest rho, up to 10**4, that implies (epsilon, delta), for ``delta > 0``.
 
-    It takes 0.2 seconds, once for each pair.
+    The first call for a pair takes 0.2 seconds.
 
     Examples
     --------
@@ -197,7 +197,7 @@ def rho_of(epsilon: float, delta: float) -> float:
 
 
 def privacy_per_request(epsilon: float, delta: float, n_requests: int) -> Privacy:
-    """Return the privacy loss of each of the requests of a run with a guarantee.
+    """Return the privacy loss that each request of a run may have for the run's guarantee.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ def check_bounds(bounds: ArrayLike | None, name: str = "bounds") -> Floats:
     Raises
     ------
     ValueError
-        When there are none, or they are not two rows of finite numbers, the first below the second.
+        When they are None, or not two rows of finite numbers, the first below the second.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def check_bounds(bounds: ArrayLike | None, name: str = "bounds") -> Floats:
 def check_bounds_of(request: Any) -> None:
     """Raise MessageError when the bounds in a request are not two rows in ascending order.
 
-    A client would divide by zero, and fail for some rows only.
+    Otherwise, a client would divide by zero, and fail for some rows only.
     """
     bounds = request.bounds
     if len(bounds) != 2 or not ((bounds[1] - bounds[0]) / 2 > 0).all():

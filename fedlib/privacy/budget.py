@@ -1,4 +1,4 @@
-"""What a site may disclose of each row in all runs together, and what it has disclosed."""
+"""What a site may disclose about each row in all runs together, and what it has disclosed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Loss = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class DisclosureBudgetSpent(Exception):
-    """A reply would disclose more of the rows of a site than its budget allows."""
+    """A reply would disclose more about the rows of a site than its budget allows."""
 
 
 class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,7 +85,7 @@ spent epsilon from 0.75 to 1.25, the budget is 1.0 with delta=0.0
         Raises
         ------
         ValueError
-            When the file cannot be read or contains anything else.
+            When the file cannot be read or does not contain charges.
         """
         return _read(self.file) if self.file is not None else list(self._charges)
 

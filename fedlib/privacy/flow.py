@@ -33,7 +33,7 @@ def noisy_sum(
         Computed like that of the clients. It determines the digits of a secure sum and nothing
         else: the clients do not learn it.
     numbers : iterator of int, optional
-        The numbers of the secure sums of this run. Without it, each client adds all the noise, and
+        The numbers of the secure sums of this run. If None, each client adds all the noise, and
         the server adds up the replies.
 
     Returns

@@ -1,4 +1,4 @@
-"""The part of a request that states how much of a row its reply may disclose."""
+"""The part of a request that states how much its reply may disclose about a row."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Privacy(Message):
 
 
 def privacy_of(request: Message) -> Privacy | None:
-    """Return the privacy part of a request, also of one that a secure sum wraps.
+    """Return the privacy part of a request, or None; also of a request that a secure sum wraps.
 
     Examples
     --------

@@ -5,7 +5,7 @@ can change. Rows are rounded to the unit before they are added up, so sums are e
 one row is known exactly, and no digit of a noisy value depends on the rounding of floats [1]_.
 
 OpenDP draws the noise, discrete Gaussian or discrete Laplace [2]_, from the random numbers of the
-operating system. Its samplers are exact, as they use fractions instead of floats.
+operating system. Its samplers are exact, because they use fractions instead of floats.
 
 References
 ----------
@@ -100,8 +100,8 @@ def noise_scale(
     sensitivity : Sensitivity
     privacy : Privacy
     n_shares : int, default=1
-        The number of clients whose noise is certain to be in the sum that leaves; more than 1 only
-        in a secure sum.
+        The number of clients whose noise is certain to be in the revealed sum; more than 1 only in
+        a secure sum.
     n_values : int, default=1
         The number of values, if there are shares.
 
@@ -112,7 +112,8 @@ def noise_scale(
 
     Examples
     --------
-    A count with rho = 0.02, so its standard deviation is 5. Of four shares, each has half of it.
+    A count with rho = 0.02 has noise with a standard deviation of 5. Of four shares, each has half
+    of it.
 
     >>> count = Sensitivity(1.0, 1.0, 1)
     >>> round(noise_scale(count, Privacy(rho=0.02)), 3)
@@ -168,12 +169,12 @@ def add_noise(
     Returns
     -------
     array of float64
-        Of the same shape: multiples of the unit, and negative where the noise is.
+        Of the same shape: multiples of the unit, which can be negative.
 
     Raises
     ------
     ValueError
-        When a value is no multiple of the unit, or is too large.
+        When a value is not a multiple of the unit, or is too large.
 
     Notes
     -----
@@ -197,11 +198,11 @@ def add_noise(
 
 
 def draw(values: NDArray[np.int64], scale: int, *, gaussian: bool) -> NDArray[np.int64]:
-    """Return whole values (n,) with discrete noise of OpenDP.
+    """Return whole values (n,) with discrete noise, drawn by OpenDP.
 
     A value x of the noise has a probability proportional to ``exp(-x**2 / (2 * scale**2))`` if it
     is Gaussian, and to ``exp(-abs(x) / scale)`` if it is not. Tests and the pages of the book
-    replace this function by one that repeats its noise; see `fedlib.testing.seeded_noise`.
+    replace this function by one with a seed; see `fedlib.testing.seeded_noise`.
     """
     dp = opendp()
     domain = dp.vector_domain(dp.atom_domain(T="i64"))

@@ -1,4 +1,4 @@
-"""Secure sums: the server learns the sum of the clients' values, and no client's value.
+"""Secure sums: the server learns the sum of the clients' values, but no single client's values.
 
 `secure_sum` wraps a request of a protocol whose server only needs the sum of the replies. Each
 client adds random masks to its values. The masks of two clients cancel out in the sum; the self
@@ -12,17 +12,17 @@ provided that all sites know each other's public keys. In detail:
 - Sites reveal shares only for a list of survivors that more than two thirds have signed, together
   with all keys and the protocol's request. So the server cannot ask different sites for different
   things.
-- A site answers a step once. It never reveals both kinds of shares of a client.
+- A site answers only one version of each step. It never reveals both kinds of shares of a client.
 
 **What it does not protect against.** The server sees the sums, and the sites see what it computes
 from them. If one sum contains a client and another sum of the same values does not, their
 difference is the client's values. A server can cause this by claiming that the client is lost.
 Noise would prevent it (differential privacy). A client can add anything to a sum: masked values
 cannot be checked, neither one by one nor against what the client has sent before. A false sum is
-noticed only if no set of rows can have it, and then the run ends, because nobody knows which client
-it was. A false sum that is possible can also have consequences that end the run: no client can send
-values of the magnitude that follows from it (`TooFewClients`), or the others' values vanish beside
-it, as they would beside those of an honest site (`ValueError`).
+noticed only if no set of rows can have it. Then the run ends, because nobody knows which client
+sent false values. A false sum that is possible can also end the run later: if no client can send
+values of the magnitude that follows from it (`TooFewClients`), or if the other clients' values
+vanish next to it, as they would next to huge values of an honest site (`ValueError`).
 
 Source: K. Bonawitz, V. Ivanov, B. Kreuter, A. Marcedone, H. B. McMahan, S. Patel, D. Ramage,
 A. Segal, K. Seth, Practical secure aggregation for privacy-preserving machine learning, CCS 2017.
