@@ -57,8 +57,8 @@ class Pseudonyms(Message):
     """The pseudonyms of a client's rows in ascending order, and a digest of the key."""
 
     discloses = (
-        "the number of a client's rows, and which of them other clients have too; in all runs with"
-        " the same key"
+        "the number of a client's rows, and which of them other clients have too; runs with the"
+        " same key have the same pseudonyms"
     )
     key_digest: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z", max_length=32)]
     pseudonyms: Annotated[np.ndarray, Array("uint8", ("rows", "bytes"))]

@@ -354,7 +354,10 @@ def add_securely() -> Callable[[CountGrid], Flow[GridCounts]]:
         total, _ = yield from secure_sum(request, numbers)
         n_points = int(total.counts.sum())
         if total.n_outside:
-            raise ImpossibleSum(f"{total.n_outside} points lie outside, but such clients have left")
+            raise ImpossibleSum(
+                f"{total.n_outside} points lie outside the bounds, but clients with such points take"
+                " no part"
+            )
         if n_points > most:
             raise ImpossibleSum(
                 f"the parts of the occupied blocks contain {n_points} points, but the blocks {most}"

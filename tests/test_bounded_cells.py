@@ -261,7 +261,7 @@ def test_a_client_with_a_point_outside_leaves_a_secure_sum(relay):
     [
         (1, [2**63], "at least one client has sent wrong values"),
         (2, [1, 0], r"contain \d+ points, but the blocks 267"),
-        (1, [0, 5], "5 points lie outside, but such clients have left"),
+        (1, [0, 5], "5 points lie outside the bounds, but clients with such points take no part"),
     ],
     ids=["negative counts", "more points than before", "points outside"],
 )

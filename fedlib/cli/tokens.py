@@ -32,8 +32,8 @@ def token(names: Sequence[str], folder: Path, renew: bool) -> None:
     the tokens, from which no token can be derived. Clients that are already in it remain.
 
     For secure sums, DIR/NAME.key is the private key of that site only, and DIR/keys.json contains
-    the public keys of all sites, for all sites. Whoever has a private key can act as the site. If
-    the server is not trusted, each site creates its own key and passes on the public half.
+    the public keys of all sites, for all sites. Anyone who has a private key can act as the site.
+    If the server is not trusted, each site creates its own key and passes on the public half.
     """
     path = folder / "clients.json"
     clients = read_clients(path) if path.exists() else {}

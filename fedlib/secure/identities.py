@@ -1,7 +1,7 @@
 """The long-term keys of the sites, which sign the keys of every secure sum.
 
 A site has a private Ed25519 key and the public halves of all sites' keys. `fedlib token` writes
-both. Whoever creates a private key can act in the site's name: for protection against a server
+both. Anyone who creates a private key can act in the site's name: for protection against a server
 that is not trusted, each site creates its own key and passes on only the public half.
 """
 
