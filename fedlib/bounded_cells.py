@@ -355,8 +355,8 @@ def add_securely() -> Callable[[CountGrid], Flow[GridCounts]]:
         n_points = int(total.counts.sum())
         if total.n_outside:
             raise ImpossibleSum(
-                f"{total.n_outside} points lie outside the bounds, but clients with such points take"
-                " no part"
+                f"{total.n_outside} points lie outside the bounds, but clients with such points"
+                " take no part"
             )
         if n_points > most:
             raise ImpossibleSum(
