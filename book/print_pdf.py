@@ -25,13 +25,13 @@ PREPARE = """async () => {
 STYLE = """.skip-link, #pst-skip-link, .bd-header, .bd-header-article, .bd-sidebar,
   .bd-sidebar-primary,
   .bd-sidebar-secondary, .prev-next-area, .search-button, .pst-back-to-top, #pst-back-to-top,
-  .bd-footer, .bd-footer-content, dialog, details.hide, #jb-print-docs-body,
+  .bd-footer, .bd-footer-content, dialog, details.hide, #jb-print-toc,
   .claims-filter, .claims-table
   { display: none !important }
   /* Code may continue on the next page; figures and rows may not, and a title has text below it. */
   .bd-article :is(pre, .cell, .cell_input, .cell_output, .highlight)
   { break-inside: auto !important }
-  .bd-article :is(figure.fedlib-figure, tr) { break-inside: avoid }
+  .bd-article :is(figure.fedlib-figure, tr, .sd-card) { break-inside: avoid }
   .bd-article :is(h1, h2, h3, h4, figcaption) { break-after: avoid }
   /* Some viewers draw lines of width 0 as thin lines, which makes formulas bold. */
   mjx-container g[stroke-width="0"] { stroke: none }
@@ -39,7 +39,8 @@ STYLE = """.skip-link, #pst-skip-link, .bd-header, .bd-header-article, .bd-sideb
   .bd-article .fedlib-scroll { overflow: visible !important }
   .bd-article table { font-size: 8pt !important }
   .bd-article :is(td, th)
-  { min-width: 0 !important; white-space: normal !important; overflow-wrap: break-word }"""
+  { min-width: 0 !important; white-space: normal !important; overflow-wrap: break-word }
+  .bd-article .fedlib-parameters th code { white-space: nowrap }"""
 
 
 def print_pdf(folder, target):
