@@ -1,14 +1,14 @@
-"""The part of a request that states how much of a row its reply may disclose."""
+"""Requests whose replies have noise, and how much of a row such a reply may disclose."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from fedlib.messages import Message, MessageError, arrays
 
-__all__ = ["NOISY", "Privacy", "check_lengths", "privacy_of"]
+__all__ = ["NOISY", "NoisyRequest", "Privacy", "privacy_of"]
 
 NOISY = 2.0**60  # a bound on values with noise, so that no sum over clients overflows
 
@@ -65,24 +65,40 @@ def privacy_of(request: Message) -> Privacy | None:
     return privacy if isinstance(privacy, Privacy) else None
 
 
-def check_lengths(request: Message, reply: Message) -> None:
-    """Raise MessageError when the arrays of a reply do not have the lengths that a request needs.
+class NoisyRequest(Message):
+    """Base class of the requests whose replies have noise.
+
+    A subclass has the field ``privacy``, a `Privacy`. Its ``reply_lengths`` returns the lengths of
+    all axes of the reply. The base class has no fields, so that a request can also derive from
+    another message.
 
     Examples
     --------
     >>> from fedlib.summary.private import NoisyColumnSums, SumColumnsNoisily
     >>> import numpy as np
     >>> request = SumColumnsNoisily(Privacy(rho=1.0), np.array([[0.0], [1.0]]), n_bins=2)
-    >>> check_lengths(request, NoisyColumnSums(np.zeros(7)))
+    >>> request.accept(NoisyColumnSums(np.zeros(7)))
     Traceback (most recent call last):
     ...
     fedlib.messages.MessageError: NoisyColumnSums.values must have the shape (6,), got (7,)
     """
-    lengths = request.reply_lengths()
-    for field, array in arrays(type(reply)).items():
-        wanted = tuple(lengths[axis] for axis in array.axes)
-        shape = getattr(reply, field).shape
-        if shape != wanted:
-            raise MessageError(
-                f"{type(reply).__name__}.{field} must have the shape {wanted}, got {shape}"
-            )
+
+    discloses = "the bounds of the rows, and earlier results, which have noise"
+
+    def accept(self, reply: Message) -> Any:
+        """Return the reply.
+
+        Raises
+        ------
+        MessageError
+            When its arrays do not have the lengths that this request determines.
+        """
+        lengths = self.reply_lengths()
+        for field, array in arrays(type(reply)).items():
+            wanted = tuple(lengths[axis] for axis in array.axes)
+            shape = getattr(reply, field).shape
+            if shape != wanted:
+                raise MessageError(
+                    f"{type(reply).__name__}.{field} must have the shape {wanted}, got {shape}"
+                )
+        return reply
