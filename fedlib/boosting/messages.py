@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from fedlib.boosting.classes import Class
 from fedlib.boosting.trees import Tree, children, level_starts, no_sets
 from fedlib.kernels.splits import Decisions
+from fedlib.loss import Privacy
 from fedlib.messages import Array, Message, MessageError
-from fedlib.privacy.messages import NoisyRequest, Privacy
+from fedlib.privacy.messages import NoisyRequest
 from fedlib.summary.messages import Category
 
 __all__ = [

@@ -40,6 +40,7 @@ Sources: C. Dwork, F. McSherry, K. Nissim, A. Smith, Calibrating noise to sensit
 data analysis, TCC 2006, and those in `fedlib.privacy.accounting`.
 """
 
+from fedlib.loss import Privacy, privacy_of
 from fedlib.privacy.accounting import (
     check_guarantee,
     epsilon_of,
@@ -50,7 +51,7 @@ from fedlib.privacy.bounds import BoundsArray, check_bounds, from_unit, to_unit
 from fedlib.privacy.budget import Budget, Charge, DisclosureBudgetSpent
 from fedlib.privacy.estimator import PrivateFederated
 from fedlib.privacy.flow import noise_of_sum, noisy_sum
-from fedlib.privacy.messages import NOISY, NoisyRequest, Privacy, privacy_of
+from fedlib.privacy.messages import NOISY, NoisyRequest
 from fedlib.privacy.noise import Sensitivity, add_noise, noise_scale, quantise
 
 __all__ = [

@@ -13,8 +13,8 @@ from typing import Annotated
 
 import msgspec
 
+from fedlib.loss import Privacy
 from fedlib.privacy.accounting import check_guarantee, epsilon_of
-from fedlib.privacy.messages import Privacy
 
 __all__ = ["Budget", "Charge", "DisclosureBudgetSpent"]
 

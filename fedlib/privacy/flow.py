@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from fedlib.loss import Privacy
 from fedlib.messages import Message, arrays
-from fedlib.privacy.messages import Privacy
 from fedlib.privacy.noise import Sensitivity, noise_scale
 from fedlib.protocol import Flow
 from fedlib.secure.flow import secure_sum
