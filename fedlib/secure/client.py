@@ -235,7 +235,7 @@ class SecureClient(Wrapper[SecureState]):
             raise ForgedKeys("shares of clients whose keys are not signed by their sites")
         self._require("MaskValues", len(request.sealed))
         asked = decode(request.request)
-        reply = self.inner.answer(asked)
+        reply = self.inner.answer(asked)  # with new noise in each sum, see `Budget`
         if isinstance(reply, Declined):
             return reply
         noisy = privacy_of(asked) is not None
