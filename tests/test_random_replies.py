@@ -77,6 +77,7 @@ DENSITY = {"eps": 1.0, "min_samples": 3}
 MIXTURE = {"max_rounds": 3, "max_local_iter": 2, "tol": 0, "random_state": 0}
 TREES = {"n_trees": 2, "max_depth": 2, "min_child_weight": 0.1}
 BOUNDS = [[-4.0, -4.0], [8.0, 8.0]]
+SECURE_NOISE = {"secure": True, "epsilon": 9.0, "delta": 1e-6}
 PRIVATE_TREES = {"n_trees": 2, "max_depth": 2, "method": "histogram", "max_bin": 8, "tol": None}
 ESTIMATORS = {
     "horizontal-dbscan": HorizontalDBSCAN(0.5, 3, max_cells=1000),
@@ -193,6 +194,21 @@ ESTIMATORS = {
     ),
     "private xgb-regressor": FederatedXGBRegressor(
         **PRIVATE_TREES, base_score=2.0, epsilon=9.0, feature_bounds=BOUNDS
+    ),
+    "secure and private kmeans": FederatedKMeans(
+        2, method="lloyd", max_iter=2, **SECURE_NOISE, bounds=BOUNDS, random_state=0
+    ),
+    "secure and private mixture": FederatedGaussianMixture(
+        2, method="em", max_rounds=2, **SECURE_NOISE, bounds=BOUNDS, random_state=0
+    ),
+    "secure and private horizontal-dbscan": HorizontalDBSCAN(
+        1.0, 3, **SECURE_NOISE, grid_bounds=BOUNDS
+    ),
+    "secure and private summary": FederatedSummary(
+        quantiles=(), n_bins=3, bounds={"x": (-4, 8), "y": (-4, 8)}, **SECURE_NOISE
+    ),
+    "secure and private xgb-regressor": FederatedXGBRegressor(
+        **PRIVATE_TREES, base_score=2.0, feature_bounds=BOUNDS, **SECURE_NOISE
     ),
     "clustering score": FederatedClusteringScore(),
     "evaluation": FederatedEvaluation(n_bins=9, n_groups=3),

@@ -20,7 +20,7 @@ from fedlib.boosting.trees import Tree, children, level_starts, no_sets
 from fedlib.kernels.splits import Decisions
 from fedlib.loss import Privacy
 from fedlib.messages import Array, Message, MessageError
-from fedlib.privacy.messages import NoisyRequest
+from fedlib.privacy.messages import NOISY, NoisyRequest
 from fedlib.summary.messages import Category
 
 __all__ = [
@@ -359,7 +359,7 @@ class NoisyHistograms(Message):
 
     discloses = "a client's sums of clipped gradients in every bin of every node, with noise"
     row_counts = ()
-    sums: Annotated[np.ndarray, Array("float64", ("nodes", "bins", "pair"))]
+    sums: Annotated[np.ndarray, Array("float64", ("nodes", "bins", "pair"), -NOISY, NOISY)]
 
 
 class SumNoisyHistograms(NoisyRequest, BuildHistograms, kw_only=True):

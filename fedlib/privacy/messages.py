@@ -8,7 +8,7 @@ from fedlib.messages import Message, MessageError, arrays
 
 __all__ = ["NOISY", "NoisyRequest"]
 
-NOISY = 2.0**60  # a bound on values with noise, so that no sum over clients overflows
+NOISY = 2.0**60  # a bound on values with noise, far above those of an honest client
 
 
 class NoisyRequest(Message):

@@ -8,7 +8,7 @@ import pytest
 
 from fedlib.messages import decode, encode
 from fedlib.policy import GuardedClient, Policy
-from fedlib.privacy import Budget, Privacy, epsilon_of, noise_scale, noisy_sum
+from fedlib.privacy import NOISY, Budget, Privacy, epsilon_of, noise_scale, noisy_sum
 from fedlib.protocol import TooFewClients, run
 from fedlib.secure import SecureClient, simulated_identities
 from fedlib.secure.fixed_point import TooFewDigits, to_words
@@ -131,3 +131,15 @@ def test_a_repeated_secure_sum_has_new_noise_and_is_charged_again():
     first, second = inner["A"].replies
     assert (first.count != second.count).mean() > 0.5
     assert np.array_equal(total.count, sum(inner[name].replies[1].count for name in "ABC"))
+
+
+@pytest.mark.parametrize("value", [NOISY, -NOISY])
+def test_two_false_replies_do_not_end_the_run(value):
+    """Each is valid, and their sum is more than a reply may contain."""
+
+    def lie(request, reply):
+        return encode(NoisyCount(np.full_like(decode(reply).count, value)))
+
+    transport = Recorder(clients(False), tamper={"A": lie, "C": lie})
+    assert (noisy_count(False, 0, transport) == value).all()
+    assert transport.ledger.lost == {}
