@@ -9,6 +9,7 @@ import sys
 import types
 import typing
 from contextlib import contextmanager
+from inspect import signature
 from unittest import mock
 
 import msgspec
@@ -204,8 +205,14 @@ ESTIMATORS = {
     "secure and private horizontal-dbscan": HorizontalDBSCAN(
         1.0, 3, **SECURE_NOISE, grid_bounds=BOUNDS
     ),
+    "secure and private approximate-dbscan": ApproximateDBSCAN(
+        **DENSITY, rho=1.0, **SECURE_NOISE, grid_bounds=BOUNDS
+    ),
     "secure and private summary": FederatedSummary(
         quantiles=(), n_bins=3, bounds={"x": (-4, 8), "y": (-4, 8)}, **SECURE_NOISE
+    ),
+    "secure and private xgboost": FederatedXGBClassifier(
+        **PRIVATE_TREES, classes=["ill", "well"], feature_bounds=BOUNDS, **SECURE_NOISE
     ),
     "secure and private xgb-regressor": FederatedXGBRegressor(
         **PRIVATE_TREES, base_score=2.0, feature_bounds=BOUNDS, **SECURE_NOISE
@@ -453,6 +460,22 @@ def run_examples(name, **options):
         check(name, data)
 
     examples()
+
+
+@pytest.mark.parametrize("options", [(), ("secure",), ("epsilon",), ("secure", "epsilon")])
+def test_every_protocol_is_listed_with_its_options(options):
+    wanted = {
+        name
+        for name, kind in protocols().items()
+        if kind.__module__.startswith("fedlib.")
+        and set(options) <= signature(kind).parameters.keys()
+    }
+    listed = {
+        estimator.name
+        for estimator in ESTIMATORS.values()
+        if all(getattr(estimator, option, None) for option in options)
+    }
+    assert wanted <= listed
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
