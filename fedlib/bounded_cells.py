@@ -26,7 +26,7 @@ from fedlib.agreement import exclude
 from fedlib.cells import count_cells
 from fedlib.kernels.grid import MAX_CELL
 from fedlib.messages import Array, Message, MessageError
-from fedlib.privacy import NOISY, Privacy, Sensitivity, add_noise
+from fedlib.privacy import NOISY, NoisyRequest, Privacy, Sensitivity, add_noise
 from fedlib.protocol import Flow
 from fedlib.secure.flow import ImpossibleSum, secure_sum
 
@@ -148,7 +148,7 @@ class NoisyCounts(Message):
     counts: Annotated[np.ndarray, Array("float64", ("cells",), -NOISY, NOISY)]
 
 
-class CountWithNoise(Message):
+class CountWithNoise(NoisyRequest):
     """Count your points in each cell of a bounded grid, and add noise to all counts.
 
     Points outside of the grid are not counted, and nothing shows whether there are any.
@@ -170,12 +170,6 @@ class CountWithNoise(Message):
 
     def reply_lengths(self) -> dict[str, int]:
         return {"cells": math.prod(self.shape.tolist())}
-
-    def accept(self, reply: Message) -> Message:
-        n_counts, n_cells = len(cast(NoisyCounts, reply).counts), math.prod(self.shape.tolist())
-        if n_counts != n_cells:
-            raise MessageError(f"NoisyCounts.counts must have {n_cells} entries, got {n_counts}")
-        return reply
 
 
 def check_bounds(bounds: ArrayLike) -> NDArray[np.float64]:

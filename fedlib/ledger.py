@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from fedlib.loss import privacy_of
 from fedlib.messages import Declined, Failure, Message
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Ledger:
     def record(self, step: int, sender: str, receiver: str, message: Message, size: int) -> None:
         """Record one message of ``size`` bytes."""
         discloses = message.discloses
-        if (privacy := getattr(message, "privacy", None)) is not None:  # of a request
+        if (privacy := privacy_of(message)) is not None:
             discloses += f"; the reply has {privacy}"
         if isinstance(message, Failure):
             discloses += f" ({message.error})"

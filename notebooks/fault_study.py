@@ -41,6 +41,7 @@ from fedlib.messages import Failure, Labels, Message, encode
 from fedlib.protocol import Client, TooFewClients, serve
 from fedlib.secure import SecureClient, simulated_identities
 from fedlib.site import make_client as make_site
+from fedlib.testing import seeded_noise
 from fedlib.transports.http.limits import Limits
 from fedlib.transports.http.sessions import RefusedCall, Reply, Sessions
 from fedlib.vertical_dbscan import VerticalDBSCANClient
@@ -64,6 +65,9 @@ TREES = {"n_trees": 1, "max_depth": 2, "min_child_weight": 0.1, "tol": None}
 PACKED = {"method": "histogram", "max_bin": 4, "histograms": "packed"}
 TEXTS = 2  # the value of max_cat_to_onehot with which the clients get a column of text
 MIXTURE = {"max_rounds": 2, "tol": 0, "random_state": 0}
+BOUNDS = [[-3.0, -3.0], [7.0, 7.0]]
+PRIVATE = {"epsilon": 9.0, "bounds": BOUNDS}
+LLOYD = {"method": "lloyd", "max_iter": 2, "random_state": 0}
 # Protocols that label the rows of the clients.
 LABELLING = {
     "HorizontalDBSCAN": HorizontalDBSCAN(0.5, 3),
@@ -74,9 +78,7 @@ LABELLING = {
     "PPDBDC": PPDBDC(**DENSITY),
     "GaussianMixtureDBSCAN": GaussianMixtureDBSCAN(**DENSITY, n_components=1, random_state=0),
     "FederatedKMeans, one_shot": FederatedKMeans(2, n_init=1, random_state=0),
-    "FederatedKMeans, lloyd": FederatedKMeans(
-        2, method="lloyd", n_init=1, max_iter=2, random_state=0
-    ),
+    "FederatedKMeans, lloyd": FederatedKMeans(2, **LLOYD, n_init=1),
     "FederatedGaussianMixture, em": FederatedGaussianMixture(2, method="em", **MIXTURE),
     "FederatedGaussianMixture, average": FederatedGaussianMixture(2, method="average", **MIXTURE),
     "FederatedXGBClassifier, top_splits": FederatedXGBClassifier(**TREES),
@@ -94,15 +96,23 @@ PROTOCOLS = {
         **TREES, **PACKED, max_cat_to_onehot=TEXTS
     ),
     "FederatedXGBRegressor": FederatedXGBRegressor(**TREES, max_bin=4),
-    "HorizontalDBSCAN, secure": HorizontalDBSCAN(
-        0.5, 3, secure=True, grid_bounds=[[-3.0, -3.0], [7.0, 7.0]]
-    ),
+    "HorizontalDBSCAN, secure": HorizontalDBSCAN(0.5, 3, secure=True, grid_bounds=BOUNDS),
     "FederatedXGBRegressor, secure": FederatedXGBRegressor(
-        n_trees=1,
-        max_depth=1,
-        max_bin=4,
-        secure=True,
-        feature_bounds=[[-3.0, -3.0], [7.0, 7.0]],
+        n_trees=1, max_depth=1, max_bin=4, secure=True, feature_bounds=BOUNDS
+    ),
+    "HorizontalDBSCAN, epsilon": HorizontalDBSCAN(1.0, 3, epsilon=9.0, grid_bounds=BOUNDS),
+    "HorizontalDBSCAN, secure, epsilon": HorizontalDBSCAN(
+        1.0, 3, secure=True, epsilon=9.0, delta=1e-6, grid_bounds=BOUNDS
+    ),
+    "FederatedKMeans, epsilon": FederatedKMeans(2, **LLOYD, **PRIVATE),
+    "FederatedGaussianMixture, epsilon": FederatedGaussianMixture(
+        2, method="em", **MIXTURE, **PRIVATE
+    ),
+    "FederatedSummary, epsilon": FederatedSummary(
+        quantiles=(), n_bins=2, epsilon=9.0, bounds={"0": (-3, 7), "1": (-3, 7)}
+    ),
+    "FederatedXGBRegressor, epsilon": FederatedXGBRegressor(
+        **TREES, max_bin=4, base_score=0.5, epsilon=9.0, feature_bounds=BOUNDS
     ),
     "AlignedRows": AlignedRows(VerticalDBSCAN(**DENSITY)),
     "FederatedPipeline": FederatedPipeline(FederatedKMeans(2, random_state=0), scale="standard"),
@@ -239,7 +249,8 @@ def fit(estimator, parts, min_clients: int, *fault) -> Run:
     transport = FaultyTransport(clients, *fault)
     fitted, error = clone(estimator), None
     try:
-        fitted.fit(transport, min_clients=min_clients)
+        with seeded_noise(0):
+            fitted.fit(transport, min_clients=min_clients)
     except TooFewClients as raised:
         error = raised
     return Run(getattr(fitted, "model_", None), error, transport.ledger)
@@ -253,7 +264,7 @@ def same(first: object, second: object) -> bool:
         return first == second
     if isinstance(first, list | tuple):
         return len(first) == len(second) and all(map(same, first, second))
-    floats = isinstance(first, np.ndarray) and first.dtype.kind == "f"
+    floats = np.asarray(first).dtype.kind == "f"
     return bool(np.array_equal(first, second, equal_nan=floats))
 
 

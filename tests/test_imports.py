@@ -28,6 +28,7 @@ CORE = [
         "texts",
         "messages",
         "replies",
+        "loss",
         "ledger",
         "threads",
         "records",

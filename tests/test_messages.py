@@ -240,8 +240,9 @@ def conversations():
 
 
 def has_rules(message_class):
-    """Return whether a class has a rule between its fields, so that they cannot be drawn alone."""
-    return any("__post_init__" in vars(c) for c in message_class.__mro__[:-2] if c is not Message)
+    """Return whether a class has a rule between its values, so that they cannot be drawn alone."""
+    own = any("__post_init__" in vars(c) for c in message_class.__mro__[:-2] if c is not Message)
+    return own or any(type(array) is not Array for array in messages.arrays(message_class).values())
 
 
 @st.composite

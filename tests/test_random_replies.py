@@ -9,6 +9,7 @@ import sys
 import types
 import typing
 from contextlib import contextmanager
+from inspect import signature
 from unittest import mock
 
 import msgspec
@@ -77,6 +78,7 @@ DENSITY = {"eps": 1.0, "min_samples": 3}
 MIXTURE = {"max_rounds": 3, "max_local_iter": 2, "tol": 0, "random_state": 0}
 TREES = {"n_trees": 2, "max_depth": 2, "min_child_weight": 0.1}
 BOUNDS = [[-4.0, -4.0], [8.0, 8.0]]
+SECURE_NOISE = {"secure": True, "epsilon": 9.0, "delta": 1e-6}
 PRIVATE_TREES = {"n_trees": 2, "max_depth": 2, "method": "histogram", "max_bin": 8, "tol": None}
 ESTIMATORS = {
     "horizontal-dbscan": HorizontalDBSCAN(0.5, 3, max_cells=1000),
@@ -193,6 +195,27 @@ ESTIMATORS = {
     ),
     "private xgb-regressor": FederatedXGBRegressor(
         **PRIVATE_TREES, base_score=2.0, epsilon=9.0, feature_bounds=BOUNDS
+    ),
+    "secure and private kmeans": FederatedKMeans(
+        2, method="lloyd", max_iter=2, **SECURE_NOISE, bounds=BOUNDS, random_state=0
+    ),
+    "secure and private mixture": FederatedGaussianMixture(
+        2, method="em", max_rounds=2, **SECURE_NOISE, bounds=BOUNDS, random_state=0
+    ),
+    "secure and private horizontal-dbscan": HorizontalDBSCAN(
+        1.0, 3, **SECURE_NOISE, grid_bounds=BOUNDS
+    ),
+    "secure and private approximate-dbscan": ApproximateDBSCAN(
+        **DENSITY, rho=1.0, **SECURE_NOISE, grid_bounds=BOUNDS
+    ),
+    "secure and private summary": FederatedSummary(
+        quantiles=(), n_bins=3, bounds={"x": (-4, 8), "y": (-4, 8)}, **SECURE_NOISE
+    ),
+    "secure and private xgboost": FederatedXGBClassifier(
+        **PRIVATE_TREES, classes=["ill", "well"], feature_bounds=BOUNDS, **SECURE_NOISE
+    ),
+    "secure and private xgb-regressor": FederatedXGBRegressor(
+        **PRIVATE_TREES, base_score=2.0, feature_bounds=BOUNDS, **SECURE_NOISE
     ),
     "clustering score": FederatedClusteringScore(),
     "evaluation": FederatedEvaluation(n_bins=9, n_groups=3),
@@ -437,6 +460,22 @@ def run_examples(name, **options):
         check(name, data)
 
     examples()
+
+
+@pytest.mark.parametrize("options", [(), ("secure",), ("epsilon",), ("secure", "epsilon")])
+def test_every_protocol_is_listed_with_its_options(options):
+    wanted = {
+        name
+        for name, kind in protocols().items()
+        if kind.__module__.startswith("fedlib.")
+        and set(options) <= signature(kind).parameters.keys()
+    }
+    listed = {
+        estimator.name
+        for estimator in ESTIMATORS.values()
+        if all(getattr(estimator, option, None) for option in options)
+    }
+    assert wanted <= listed
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)

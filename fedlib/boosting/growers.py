@@ -26,8 +26,8 @@ from fedlib.boosting.trees import Tree, children, node_totals
 from fedlib.kernels import gains as kernels
 from fedlib.kernels.gains import Categories, SplitRule
 from fedlib.kernels.splits import Decisions
+from fedlib.loss import Privacy
 from fedlib.messages import Message
-from fedlib.privacy.messages import Privacy
 from fedlib.protocol import Flow, Replies
 
 __all__ = ["Grower", "Level", "Round", "Settings", "Training", "finish_round", "leaves"]

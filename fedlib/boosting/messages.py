@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from fedlib.boosting.classes import Class
 from fedlib.boosting.trees import Tree, children, level_starts, no_sets
 from fedlib.kernels.splits import Decisions
+from fedlib.loss import Privacy
 from fedlib.messages import Array, Message, MessageError
-from fedlib.privacy.messages import Privacy
+from fedlib.privacy.messages import NOISY, NoisyRequest
 from fedlib.summary.messages import Category
 
 __all__ = [
@@ -358,10 +359,10 @@ class NoisyHistograms(Message):
 
     discloses = "a client's sums of clipped gradients in every bin of every node, with noise"
     row_counts = ()
-    sums: Annotated[np.ndarray, Array("float64", ("nodes", "bins", "pair"))]
+    sums: Annotated[np.ndarray, Array("float64", ("nodes", "bins", "pair"), -NOISY, NOISY)]
 
 
-class SumNoisyHistograms(BuildHistograms, kw_only=True):
+class SumNoisyHistograms(NoisyRequest, BuildHistograms, kw_only=True):
     """Clip the gradients of your rows, sum them as for `BuildHistograms`, and add noise.
 
     ``max_gradient`` is the largest gradient of a row of a regression; see
@@ -373,16 +374,6 @@ class SumNoisyHistograms(BuildHistograms, kw_only=True):
     n_rounds: Count
     privacy: Privacy
     max_gradient: Annotated[float, msgspec.Meta(gt=0, le=1e6)]
-
-    def accept(self, reply: Message) -> Any:
-        """Raise MessageError unless there is one pair of sums per node and bin."""
-        assert isinstance(reply, NoisyHistograms)
-        n_wanted = int(self.wanted.sum())
-        for what, received, requested in zip(
-            ("nodes", "bins", "sums"), reply.sums.shape, (n_wanted, self.n_bins, 2), strict=True
-        ):
-            _check_length(what, received, requested)
-        return reply
 
 
 class KeepTrees(Message):

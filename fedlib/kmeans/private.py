@@ -27,11 +27,10 @@ from fedlib.messages import Array, Message
 from fedlib.privacy import (
     NOISY,
     BoundsArray,
+    NoisyRequest,
     Privacy,
     Sensitivity,
     add_noise,
-    check_bounds_of,
-    check_lengths,
     from_unit,
     noise_of_sum,
     noise_scale,
@@ -65,7 +64,7 @@ class NoisyClusterSums(Message):
     counts: Annotated[np.ndarray, Array("float64", ("clusters",), -NOISY, NOISY)]
 
 
-class SumClustersNoisily(Message):
+class SumClustersNoisily(NoisyRequest):
     """Clip your points to bounds, sum them by their nearest centre, and add noise."""
 
     discloses = "the centres, which have noise, and the bounds"
@@ -76,16 +75,8 @@ class SumClustersNoisily(Message):
         np.ndarray, Array("float64", ("clusters", "features"), -MAX_CENTRE, MAX_CENTRE)
     ]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_bounds_of(self)
-
     def reply_lengths(self) -> dict[str, int]:
         return dict(zip(("clusters", "features"), self.centres.shape, strict=True))
-
-    def accept(self, reply: Message) -> Message:
-        check_lengths(self, reply)
-        return reply
 
 
 def row_sensitivity(n_features: int) -> Sensitivity:

@@ -28,11 +28,10 @@ from fedlib.mixtures.start import Start
 from fedlib.privacy import (
     NOISY,
     BoundsArray,
+    NoisyRequest,
     Privacy,
     Sensitivity,
     add_noise,
-    check_bounds_of,
-    check_lengths,
     from_unit,
     noise_of_sum,
     noise_scale,
@@ -70,7 +69,7 @@ class NoisyResponsibilitySums(Message):
     moments: Annotated[np.ndarray, Array("float64", ("components", "moments"), -NOISY, NOISY)]
 
 
-class SumResponsibilitiesNoisily(Mixture):
+class SumResponsibilitiesNoisily(NoisyRequest, Mixture):
     """Clip your points to bounds, sum them by the responsibilities of this mixture, add noise."""
 
     discloses = "the Gaussian mixture of all clients' points so far, with noise, and the bounds"
@@ -78,18 +77,10 @@ class SumResponsibilitiesNoisily(Mixture):
     privacy: Privacy
     bounds: BoundsArray
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_bounds_of(self)
-
     def reply_lengths(self) -> dict[str, int]:
         n_features = self.means.shape[1]
         n_products = len(_pairs(n_features, self.covariance_type)[0])
         return {"components": len(self.means), "moments": 1 + n_features + n_products}
-
-    def accept(self, reply: Message) -> Message:
-        check_lengths(self, reply)
-        return reply
 
 
 def _pairs(

@@ -13,9 +13,10 @@ enough.
 
 **How a protocol uses it.** It has a request and a reply of their own for noisy sums:
 
-- The request has a field ``privacy: Privacy`` and the bounds of the rows. It does not state the
-  scale of the noise. The reply has only arrays of float64 within ±`NOISY` and ``row_counts = ()``.
-  The request's ``reply_lengths`` gives all lengths, and its ``accept`` calls `check_lengths`.
+- The request is a `NoisyRequest`, with a field ``privacy: Privacy`` and the bounds of the rows, a
+  `BoundsArray`. It does not state the scale of the noise. Its ``reply_lengths`` gives all lengths,
+  and the base class checks them. The reply has only arrays of float64 within ±`NOISY` and
+  ``row_counts = ()``.
 - A function computes the `Sensitivity` from the bounds. The client calls it with what the request
   contains, and clips its rows to these bounds itself: it never relies on a sensitivity that it
   receives.
@@ -41,17 +42,18 @@ Sources: C. Dwork, F. McSherry, K. Nissim, A. Smith, Calibrating noise to sensit
 data analysis, TCC 2006, and those in `fedlib.privacy.accounting`.
 """
 
+from fedlib.loss import Privacy, privacy_of
 from fedlib.privacy.accounting import (
     check_guarantee,
     epsilon_of,
     privacy_per_request,
     rho_of,
 )
-from fedlib.privacy.bounds import BoundsArray, check_bounds, check_bounds_of, from_unit, to_unit
+from fedlib.privacy.bounds import BoundsArray, check_bounds, from_unit, to_unit
 from fedlib.privacy.budget import Budget, Charge, DisclosureBudgetSpent
 from fedlib.privacy.estimator import PrivateFederated
 from fedlib.privacy.flow import noise_of_sum, noisy_sum
-from fedlib.privacy.messages import NOISY, Privacy, check_lengths, privacy_of
+from fedlib.privacy.messages import NOISY, NoisyRequest
 from fedlib.privacy.noise import Sensitivity, add_noise, noise_scale, quantise
 
 __all__ = [
@@ -60,14 +62,13 @@ __all__ = [
     "Budget",
     "Charge",
     "DisclosureBudgetSpent",
+    "NoisyRequest",
     "Privacy",
     "PrivateFederated",
     "Sensitivity",
     "add_noise",
     "check_bounds",
-    "check_bounds_of",
     "check_guarantee",
-    "check_lengths",
     "epsilon_of",
     "from_unit",
     "noise_of_sum",

@@ -21,7 +21,7 @@ from functools import cache
 from numbers import Real
 from typing import Any
 
-from fedlib.privacy.messages import Privacy
+from fedlib.loss import Privacy
 
 __all__ = [
     "check_guarantee",

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedlib.messages import Array, MessageError
+from fedlib.messages import Array
 
-__all__ = ["BoundsArray", "check_bounds", "check_bounds_of", "from_unit", "to_unit"]
+__all__ = ["BoundsArray", "check_bounds", "from_unit", "to_unit"]
 
 Floats = NDArray[np.float64]
 
 MAX_BOUND = 1e100  # so that no square overflows
-BoundsArray = Annotated[np.ndarray, Array("float64", ("ends", "features"), -MAX_BOUND, MAX_BOUND)]
+
+
+@dataclass(frozen=True)
+class _TwoRows(Array):
+    """The rules for bounds in a message: two rows, the lower below the upper.
+
+    Without them, a client would divide by zero, and fail for some rows only.
+    """
+
+    def problem(self, value: object) -> str | None:
+        """Return a description of the error in a value, or None if it is valid."""
+        if (problem := super().problem(value)) is not None:
+            return problem
+        assert isinstance(value, np.ndarray)
+        if len(value) != 2 or not ((value[1] - value[0]) / 2 > 0).all():
+            return "must be two rows, the lower below the upper"
+        return None
+
+
+BoundsArray = Annotated[
+    np.ndarray, _TwoRows("float64", ("ends", "features"), -MAX_BOUND, MAX_BOUND)
+]
 
 
 def check_bounds(bounds: ArrayLike | None, name: str = "bounds") -> Floats:
@@ -54,18 +76,6 @@ def check_bounds(bounds: ArrayLike | None, name: str = "bounds") -> Floats:
             f" got {bounds!r}"
         )
     return limits
-
-
-def check_bounds_of(request: Any) -> None:
-    """Raise MessageError when the bounds in a request are not two rows in ascending order.
-
-    Otherwise, a client would divide by zero, and fail for some rows only.
-    """
-    bounds = request.bounds
-    if len(bounds) != 2 or not ((bounds[1] - bounds[0]) / 2 > 0).all():
-        raise MessageError(
-            f"{type(request).__name__}.bounds must be two rows, the lower below the upper"
-        )
 
 
 def to_unit(X: Floats, bounds: Floats) -> Floats:

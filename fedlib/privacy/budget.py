@@ -13,8 +13,8 @@ from typing import Annotated
 
 import msgspec
 
+from fedlib.loss import Privacy
 from fedlib.privacy.accounting import check_guarantee, epsilon_of
-from fedlib.privacy.messages import Privacy
 
 __all__ = ["Budget", "Charge", "DisclosureBudgetSpent"]
 
@@ -55,6 +55,20 @@ class Budget:
     ------
     ValueError
         When epsilon or delta is out of range.
+
+    Notes
+    -----
+    A charge is never taken back, whatever becomes of the reply. When an attempt to compute a secure
+    sum fails, the server repeats it. The site then adds new noise, and the reply is charged again:
+
+    - A site cannot verify that the attempt has failed. The server may have opened the first sum.
+    - With the same noise in both replies, the second would be free only if one sum stays closed. If
+      the server opened both, for different survivors, their difference would be the replies of
+      single sites, with only their own shares of the noise. Two sums with noise of their own
+      disclose what two charges count.
+
+    A request that is only delivered again, for example after a server has been started again, is
+    not charged: the transports send the last reply a second time.
 
     Examples
     --------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedlib.loss import Privacy
 from fedlib.privacy.accounting import privacy_per_request
-from fedlib.privacy.messages import Privacy
 from fedlib.protocol import Flow
 from fedlib.secure.estimator import SecureFederated
 

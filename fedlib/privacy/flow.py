@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from fedlib.loss import Privacy
 from fedlib.messages import Message, arrays
-from fedlib.privacy.messages import Privacy
+from fedlib.privacy.messages import NOISY
 from fedlib.privacy.noise import Sensitivity, noise_scale
 from fedlib.protocol import Flow
 from fedlib.secure.flow import secure_sum
@@ -47,11 +48,9 @@ def noisy_sum(
         total, _ = yield from secure_sum(request, numbers, digits)
         return total
     replies = yield request
-    sums = {
-        name: np.sum([getattr(reply, name) for reply in replies.values()], axis=0)
-        for name in fields
-    }
-    return request.reply(**sums)
+    sums = {name: sum(getattr(reply, name) for reply in replies.values()) for name in fields}
+    # Two false replies can add up to more than a reply may contain, and honest ones cannot.
+    return request.reply(**{name: np.clip(total, -NOISY, NOISY) for name, total in sums.items()})
 
 
 def noise_of_sum(

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.loss import Privacy
 from fedlib.privacy.accounting import gaussian_rho, laplace_epsilon, opendp, shares_rho
-from fedlib.privacy.messages import Privacy
 
 __all__ = ["Sensitivity", "add_noise", "draw", "noise_scale", "quantise"]
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from fedlib.loss import privacy_of
 from fedlib.messages import Declined, Message, decode, encode
 from fedlib.protocol import Client, handles
 from fedlib.secure import primitives as crypto
@@ -234,10 +235,10 @@ class SecureClient(Wrapper[SecureState]):
             raise ForgedKeys("shares of clients whose keys are not signed by their sites")
         self._require("MaskValues", len(request.sealed))
         asked = decode(request.request)
-        reply = self.inner.answer(asked)
+        reply = self.inner.answer(asked)  # with new noise in each sum, see `Budget`
         if isinstance(reply, Declined):
             return reply
-        noisy = getattr(asked, "privacy", None) is not None
+        noisy = privacy_of(asked) is not None
         words = to_words(reply, request.digits, len(self.identity.public_keys), exact=noisy)
         name, state = self.identity.name, self._state
         crypto.add_mask(words, crypto.commit("self mask key", state.self_seed))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import msgspec
 import numpy as np
 
+from fedlib.loss import Privacy, privacy_of
 from fedlib.messages import Array, Message, MessageError, decode
 from fedlib.secure.fixed_point import n_words
 from fedlib.secure.primitives import KEY, SEED
@@ -112,9 +113,9 @@ class MaskValues(Message):
     digits: dict[Name, tuple[Exponent, ...]]
 
     @property
-    def privacy(self) -> Any:
+    def privacy(self) -> Privacy | None:
         """The privacy part of the protocol's request (`fedlib.privacy`); None if it has none."""
-        return getattr(decode(self.request), "privacy", None)
+        return privacy_of(decode(self.request))
 
     def reply_lengths(self) -> dict[str, int]:
         return {"words": n_words(decode(self.request))}

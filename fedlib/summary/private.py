@@ -20,11 +20,10 @@ from fedlib.messages import Array, Message
 from fedlib.privacy import (
     NOISY,
     BoundsArray,
+    NoisyRequest,
     Privacy,
     Sensitivity,
     add_noise,
-    check_bounds_of,
-    check_lengths,
     noise_scale,
     noisy_sum,
     quantise,
@@ -60,7 +59,7 @@ class NoisyColumnSums(Message):
     values: Annotated[np.ndarray, Array("float64", ("values",), -NOISY, NOISY)]
 
 
-class SumColumnsNoisily(Message):
+class SumColumnsNoisily(NoisyRequest):
     """Clip your columns to bounds, count and sum them, and add noise."""
 
     discloses = "the bounds of the columns"
@@ -69,16 +68,8 @@ class SumColumnsNoisily(Message):
     bounds: BoundsArray
     n_bins: Annotated[int, msgspec.Meta(ge=0, le=MAX_BINS)]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_bounds_of(self)
-
     def reply_lengths(self) -> dict[str, int]:
         return {"values": 1 + self.bounds.shape[1] * (3 + self.n_bins)}
-
-    def accept(self, reply: Message) -> Message:
-        check_lengths(self, reply)
-        return reply
 
 
 def column_sensitivity(n_columns: int, n_bins: int) -> Sensitivity:

@@ -76,6 +76,7 @@ def expected(study, row):
 @pytest.mark.parametrize("fault", ["timeout", "wrong class", "another number", "after leaving"])
 def test_some_faults(study, fault):
     names = ["HorizontalDBSCAN", "VerticalDBSCAN", "SDBDC", "AlignedRows", *study.SECURE[:1]]
+    names += ["FederatedKMeans, epsilon", "HorizontalDBSCAN, secure, epsilon"]
     check(study, [*names, "FederatedClusteringScore", "FederatedEvaluation"], ["B"], [fault])
 
 

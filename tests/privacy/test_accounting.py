@@ -78,7 +78,7 @@ def test_what_is_no_guarantee_is_refused(epsilon, delta, message):
 
 
 def test_without_opendp_the_error_names_what_to_install(monkeypatch):
-    accounting._opendp.cache_clear()
+    accounting.opendp.cache_clear()
     monkeypatch.setitem(sys.modules, "opendp.prelude", None)
     with pytest.raises(ValueError, match='pip install "fedlib-study\\[privacy\\]"'):
         privacy_per_request(np.float64(1.0), 0.0, 3)

@@ -2,15 +2,17 @@
 
 from itertools import count
 
+import msgspec
 import numpy as np
 import pytest
 
 from fedlib.messages import decode, encode
-from fedlib.privacy import Privacy, noise_scale, noisy_sum
+from fedlib.policy import GuardedClient, Policy
+from fedlib.privacy import NOISY, Budget, Privacy, epsilon_of, noise_scale, noisy_sum
 from fedlib.protocol import TooFewClients, run
 from fedlib.secure import SecureClient, simulated_identities
 from fedlib.secure.fixed_point import TooFewDigits, to_words
-from fedlib.secure.messages import MaskValues
+from fedlib.secure.messages import EncryptedShares, MaskValues
 from fedlib.testing import Recorder, seeded_noise
 
 from .toy import COUNT, CountNoisily, NoisyCount, ToyClient
@@ -88,3 +90,56 @@ def test_lost_clients_leave_the_others_sum():
         total = run(noisy_sum(REQUEST, COUNT), transport, min_clients=2)
     assert abs(total.count[0] - 60) < 50
     assert isinstance(total, NoisyCount)
+
+
+class RememberingClient(ToyClient):
+    """A client that keeps its replies, which nobody else sees without masks."""
+
+    def __init__(self, X):
+        super().__init__(X)
+        self.replies = []
+
+    def answer(self, request):
+        self.replies.append(super().answer(request))
+        return self.replies[-1]
+
+
+def test_a_repeated_secure_sum_has_new_noise_and_is_charged_again():
+    """The secrets of D cannot be found, so the first sum stays closed; the second is without D."""
+    identities = simulated_identities(list(PARTS))
+    inner = {name: RememberingClient(X) for name, X in PARTS.items()}
+    budgets = {name: Budget(9.0, 1e-6) for name in PARTS}
+    guarded = {
+        name: GuardedClient(SecureClient(one, identities[name]), Policy(budget=budgets[name]))
+        for name, one in inner.items()
+    }
+
+    def without_secrets(request, reply):
+        shares = decode(reply)
+        if not isinstance(shares, EncryptedShares):
+            return reply
+        return encode(msgspec.structs.replace(shares, seed_commitment=bytes(32)))
+
+    transport = Recorder(guarded, tamper={"D": without_secrets})
+    with seeded_noise(0):
+        total = run(noisy_sum(REQUEST, COUNT, count(1)), transport, min_clients=3)
+    assert transport.ledger.lost == {"D": "InvalidReply at RevealShares, step 5"}
+    assert {name: len(budget.charges) for name, budget in budgets.items()} == {
+        "A": 2, "B": 2, "C": 2, "D": 1,
+    }  # fmt: skip
+    assert budgets["A"].spent == epsilon_of(2 * REQUEST.privacy.rho, 1e-6)
+    first, second = inner["A"].replies
+    assert (first.count != second.count).mean() > 0.5
+    assert np.array_equal(total.count, sum(inner[name].replies[1].count for name in "ABC"))
+
+
+@pytest.mark.parametrize("value", [NOISY, -NOISY])
+def test_two_false_replies_do_not_end_the_run(value):
+    """Each is valid, and their sum is more than a reply may contain."""
+
+    def lie(request, reply):
+        return encode(NoisyCount(np.full_like(decode(reply).count, value)))
+
+    transport = Recorder(clients(False), tamper={"A": lie, "C": lie})
+    assert (noisy_count(False, 0, transport) == value).all()
+    assert transport.ledger.lost == {}

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedlib.federated import PointsClient
 from fedlib.messages import Array, Message
-from fedlib.privacy import Privacy, Sensitivity, add_noise
+from fedlib.privacy import NOISY, NoisyRequest, Privacy, Sensitivity, add_noise
 from fedlib.protocol import handles
 
 COUNT = Sensitivity(l1=1.0, l2=1.0, n_entries=1)
@@ -20,10 +20,10 @@ class NoisyCount(Message):
 
     discloses = "the number of rows, with noise"
     row_counts = ()
-    count: Annotated[np.ndarray, Array("float64", ("values",))]
+    count: Annotated[np.ndarray, Array("float64", ("values",), -NOISY, NOISY)]
 
 
-class CountNoisily(Message):
+class CountNoisily(NoisyRequest):
     """Count your rows, and add noise."""
 
     discloses = "nothing"

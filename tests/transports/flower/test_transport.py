@@ -6,6 +6,7 @@ test_deployment.py.
 
 import random
 
+import numpy as np
 import pytest
 from all_protocols import OURS, PROTOCOLS, fitted, frozen
 from flower_helpers import (
@@ -19,9 +20,13 @@ from flower_helpers import (
 )
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
+from sklearn.base import clone
 
+from fedlib import FederatedKMeans
 from fedlib.federated import Federated, protocols
 from fedlib.protocol import TooFewClients
+from fedlib.secure import SecureClient, simulated_identities
+from fedlib.testing import seeded_noise
 from fedlib.transports.flower import Flower, GridInProcess, PartitionError, client_app
 from fedlib.transports.flower.records import RECORD
 
@@ -53,6 +58,34 @@ def test_every_protocol_gives_the_same_as_in_process(name, monkeypatch):
         kept = [state.labels for state in states(grid) if hasattr(state, "labels")]
         expected = labels if isinstance(labels, list) else [labels] * len(parts)
         assert frozen(kept) == frozen(expected)
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["noise of each client", "noise in shares"])
+def test_noise_is_the_same_as_in_process(secure):
+    """The nodes are in this process, so the seed reaches the noise of their clients."""
+    _, make_parts = PROTOCOLS["kmeans"]
+    parts, bounds = make_parts(), [[-2.0, -2.0], [6.0, 6.0]]
+    private = {"epsilon": 20.0, "delta": 1e-6, "bounds": bounds, "secure": secure}
+    estimator = FederatedKMeans(3, method="lloyd", max_iter=3, random_state=0, **private)
+    identities = simulated_identities([str(i) for i in range(len(parts))])
+
+    def make(context):
+        partition = context.node_config["partition-id"]
+        client = estimator.client_class(parts[partition])
+        return SecureClient(client, identities[str(partition)]) if secure else client
+
+    grid = GridInProcess(client_app(make), len(parts))
+    with seeded_noise(0):
+        here = clone(estimator).fit(parts)
+    with seeded_noise(0):
+        there = clone(estimator).fit(Flower(grid, len(parts)))
+    assert there.cluster_centers_.tobytes() == here.cluster_centers_.tobytes()
+    assert frozen([state.labels for state in states(grid)]) == frozen(here.labels_)
+    assert there.ledger_.entries == here.ledger_.entries
+    assert any("; the reply has rho=" in entry.discloses for entry in there.ledger_)
+    with seeded_noise(1):
+        other = clone(estimator).fit(parts)
+    assert not np.array_equal(other.cluster_centers_, here.cluster_centers_)
 
 
 def test_every_protocol_is_tested():
