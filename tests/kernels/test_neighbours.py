@@ -115,7 +115,7 @@ def test_bits_beyond_the_last_row_are_rejected():
 def test_pairs_are_the_bits_set(block):
     """Listing pairs returns the rows and columns of the set bits in order."""
     _, first, _, expected, bits = block
-    counts, columns = kernels.list_pairs(bits, first)
+    counts, columns = kernels.list_pairs(bits, bits, first)
     expected_rows, expected_columns = np.nonzero(expected)
     np.testing.assert_array_equal(np.repeat(np.arange(len(bits)), counts), expected_rows)
     np.testing.assert_array_equal(columns, expected_columns)
