@@ -28,6 +28,7 @@ PAIRS = np.uint64(0x5555555555555555)  # the even bits
 NIBBLES = np.uint64(0x3333333333333333)  # the lower two of every four bits
 BYTES = np.uint64(0x0F0F0F0F0F0F0F0F)  # the lower four of every eight bits
 SUM_BYTES = np.uint64(0x0101010101010101)  # a product with it has the sum of the bytes on top
+LOW_BITS = np.uint64(127)  # of a byte of a variable-length integer
 MIN_LISTED = 3  # places that are written per word, whether it has as many bits or not
 
 
@@ -257,31 +258,42 @@ def read_gaps(data, n, first, bits):
     at = 0
     for row in range(bits.shape[0]):
         bits[row] = 0  # here, because the row stays in the cache for what follows
-        j = first + row
-        while True:
-            if at == data.size:
-                return False
-            gap = np.int64(data[at])
-            at += 1
-            if gap > 127:
-                gap &= 127
-                shift = 7
-                while True:
-                    if at == data.size or shift > 56:
-                        return False
-                    byte = np.int64(data[at])
-                    at += 1
-                    gap |= (byte & 127) << shift
-                    shift += 7
-                    if byte < 128:
-                        break
-            if gap == 0:
-                break
-            if gap > n - 1 - j:
-                return False
-            j += gap
-            _set(bits, row, j)
+        at = _read_row(data, at, first + row, n, bits[row])
+        if at < 0:
+            return False
     return at == data.size
+
+
+@kernel
+def _read_row(data, at, i, n, words):
+    """Set the bits of row ``i``; return where its gaps end, or -1 if they are not valid.
+
+    All integers are unsigned: for others, each index would be compared with zero.
+    """
+    at, size = np.uint64(at), np.uint64(data.size)
+    j, last = np.uint64(i), np.uint64(n - 1)
+    while at < size:
+        gap = np.uint64(data[at])
+        at += ONE
+        if gap > LOW_BITS:
+            gap &= LOW_BITS
+            shift = np.uint64(7)
+            while True:
+                if at == size or shift > 56:
+                    return -1
+                byte = np.uint64(data[at])
+                at += ONE
+                gap |= (byte & LOW_BITS) << shift
+                shift += np.uint64(7)
+                if byte <= LOW_BITS:
+                    break
+        if gap == 0:
+            return np.int64(at)
+        if gap > last - j:
+            return -1
+        j += gap
+        words[j >> np.uint64(6)] |= ONE << (j & np.uint64(63))
+    return -1
 
 
 @kernel
@@ -334,22 +346,34 @@ def list_pairs(block, other, first):
     Return the number of neighbours of each row, and the column (int32) of each, row by row.
     """
     counts = np.empty(block.shape[0], np.int64)
-    columns = np.empty(1024, np.int32)
+    max_row = 64 * block.shape[1]
+    columns = np.empty(max_row, np.int32)
     n_pairs = 0
     for row in range(block.shape[0]):
-        before = n_pairs
-        for w in range((first + row) >> 6, block.shape[1]):
-            word = block[row, w] & other[row, w]
-            if word and n_pairs + 64 > columns.size:
-                larger = np.empty(2 * columns.size, np.int32)
-                larger[:n_pairs] = columns[:n_pairs]
-                columns = larger
-            while word:
-                columns[n_pairs] = (w << 6) + _lowest(word)
-                word &= word - ONE
-                n_pairs += 1
-        counts[row] = n_pairs - before
+        if n_pairs + max_row > columns.size:
+            larger = np.empty(2 * columns.size, np.int32)
+            larger[:n_pairs] = columns[:n_pairs]
+            columns = larger
+        stop = _list_common(block[row], other[row], first + row, columns, n_pairs)
+        counts[row] = stop - n_pairs
+        n_pairs = stop
     return counts, columns[:n_pairs].copy()
+
+
+@kernel
+def _list_common(words, others, i, columns, at):
+    """Write the columns in both of two rows ``i`` to ``columns``, from ``at``; return the end.
+
+    It is a function of its own: compiled code is several times faster if ``columns`` is not
+    replaced in it.
+    """
+    for w in range(i >> 6, words.size):
+        word = words[w] & others[w]
+        while word:
+            columns[at] = (w << 6) + _lowest(word)
+            word &= word - ONE
+            at += 1
+    return at
 
 
 @kernel
