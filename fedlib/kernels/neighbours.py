@@ -13,7 +13,8 @@ of squares, added in the order of the features, in float64. Every search compute
 including squares that overflow or underflow, so all searches find the same neighbours.
 
 The bits of a word are counted as in H. S. Warren, "Hacker's Delight", 2nd edition, 2012, §5-1.
-Compilers replace this by one instruction of the processor.
+Compilers replace this by one instruction of the processor. In the inner loops all integers are
+unsigned: before an index of another type is used, compiled code compares it with zero.
 """
 
 from typing import NamedTuple
@@ -28,7 +29,8 @@ PAIRS = np.uint64(0x5555555555555555)  # the even bits
 NIBBLES = np.uint64(0x3333333333333333)  # the lower two of every four bits
 BYTES = np.uint64(0x0F0F0F0F0F0F0F0F)  # the lower four of every eight bits
 SUM_BYTES = np.uint64(0x0101010101010101)  # a product with it has the sum of the bytes on top
-LOW_BITS = np.uint64(127)  # of a byte of a variable-length integer
+LOW_BITS = np.uint64(127)  # the bits of a variable-length integer in one of its bytes
+CONTINUED = np.uint64(128)  # set in all of its bytes but the last
 MIN_LISTED = 3  # places that are written per word, whether it has as many bits or not
 
 
@@ -183,7 +185,7 @@ def _count_ones(word):
 @kernel
 def _lowest(word):
     """Return the position of the lowest bit that is set, or 64 if there is none."""
-    return np.int64(_count_ones(~word & (word - ONE)))
+    return _count_ones(~word & (word - ONE))
 
 
 @kernel
@@ -193,51 +195,53 @@ def _list_row(words, i, columns):
     Columns are written beyond their number: a loop over the bits of each word would end after a
     number of turns that the processor cannot predict, and this costs more than a few useless steps.
     """
-    w = i >> 6
+    w, n_words = np.uint64(i >> 6), np.uint64(words.size)
     # Two shifts, because a shift by 64 is undefined.
     word = words[w] & (~np.uint64(0) << np.uint64(i & 63) << ONE)
-    n_columns = 0
+    n_columns = np.uint64(0)
     while True:
         at = n_columns
-        n_columns += np.int64(_count_ones(word))
+        n_columns += _count_ones(word)
         for _ in range(MIN_LISTED):
-            columns[at] = (w << 6) + _lowest(word)
+            columns[at] = (w << np.uint64(6)) + _lowest(word)
             word &= word - ONE
-            at += 1
+            at += ONE
         while word:
-            columns[at] = (w << 6) + _lowest(word)
+            columns[at] = (w << np.uint64(6)) + _lowest(word)
             word &= word - ONE
-            at += 1
-        w += 1
-        if w == words.size:
+            at += ONE
+        w += ONE
+        if w == n_words:
             return n_columns
         word = words[w]
 
 
 @kernel
-def _write_row(words, i, columns, out, at):
-    """Write row ``i`` as gaps to ``out``, from ``at``; return where it ends, or -1 if beyond it.
+def _write_row(words, i, columns, out, start):
+    """Write row ``i`` as gaps to ``out``, from ``start``; return the end, or -1 if beyond ``out``.
 
     ``columns`` is a buffer for all columns and `MIN_LISTED` more.
     """
-    previous = i
+    at, size = np.uint64(start), np.uint64(out.size)
+    previous = np.uint64(i)
     for k in range(_list_row(words, i, columns)):
-        gap = columns[k] - previous
-        previous = columns[k]
-        while gap > 127:
-            if at == out.size:
+        column = np.uint64(columns[k])
+        gap = column - previous
+        previous = column
+        while gap > LOW_BITS:
+            if at == size:
                 return -1
-            out[at] = (gap & 127) | 128
-            gap >>= 7
-            at += 1
-        if at == out.size:
+            out[at] = (gap & LOW_BITS) | CONTINUED
+            gap >>= np.uint64(7)
+            at += ONE
+        if at == size:
             return -1
         out[at] = gap
-        at += 1
-    if at == out.size:
+        at += ONE
+    if at == size:
         return -1
     out[at] = 0
-    return at + 1
+    return np.int64(at + ONE)
 
 
 @kernel
@@ -266,10 +270,7 @@ def read_gaps(data, n, first, bits):
 
 @kernel
 def _read_row(data, at, i, n, words):
-    """Set the bits of row ``i``; return where its gaps end, or -1 if they are not valid.
-
-    All integers are unsigned: for others, each index would be compared with zero.
-    """
+    """Set the bits of row ``i``; return where its gaps end, or -1 if they are not valid."""
     at, size = np.uint64(at), np.uint64(data.size)
     j, last = np.uint64(i), np.uint64(n - 1)
     while at < size:
@@ -370,7 +371,7 @@ def _list_common(words, others, i, columns, at):
     for w in range(i >> 6, words.size):
         word = words[w] & others[w]
         while word:
-            columns[at] = (w << 6) + _lowest(word)
+            columns[at] = (w << 6) + np.int64(_lowest(word))
             word &= word - ONE
             at += 1
     return at
