@@ -94,9 +94,10 @@ def _touching(cells: NDArray[np.int64]) -> csr_array:
 def find_block(
     search: Search, n_rows: int, first: int, stop: int, n_jobs: int
 ) -> tuple[Literal["gaps", "bits"], Bytes]:
-    """Return the form of the block of the rows ``first..stop`` that takes fewer bytes, and those.
+    """Return the block of the rows ``first..stop``: the name of its form, and its bytes.
 
-    Gaps are preferred if both take the same. ``n_jobs`` threads search at the same time.
+    The form is the one that takes fewer bytes, or gaps if both take the same. The search runs in
+    ``n_jobs`` threads.
     """
     cuts = np.unique(np.linspace(first, stop, n_jobs + 1).astype(int)).tolist()
     max_bytes = int(kernels.count_bit_bytes(n_rows, first, stop))
