@@ -17,24 +17,20 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise, product
 from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
 
 from fedlib.agreement import agree, require_all
 from fedlib.federated import Federated
 from fedlib.kernels import neighbours as kernels
-from fedlib.kernels.grid import adjacent_pairs, group_points
 from fedlib.messages import Array, Done, Labels, Message, MessageError
+from fedlib.neighbour_search import Search, find_block, make_search
 from fedlib.protocol import Client, Flow, Replies, Transport, handles
 from fedlib.validation import (
     Interval,
@@ -59,12 +55,8 @@ __all__ = [
 # The size of a block in memory, at one bit per pair of rows. Larger arrays are new memory for each
 # block, which the system clears page by page.
 BLOCK_BYTES = 2**23
-MAX_GRID_FEATURES = 3
-MAX_GRID_CELLS = 2.0**40  # up to this, cells 0.1 % larger than eps outweigh all rounding errors
-MIN_GRID_EPS = 1e-150  # below this, the squares of distances above eps may underflow
 
 Row = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-Search = Callable[[int, NDArray[np.uint64]], None]  # first row, block to fill
 
 
 class RowDescription(Message):
@@ -98,7 +90,7 @@ class NeighbourBlock(Message):
         MessageError
             When the bytes are not a valid block of exactly these rows.
         """
-        bits = _empty_bitset(n_rows, stop - first)
+        bits = np.empty((stop - first, (n_rows + 63) // 64), np.uint64)
         read = kernels.read_gaps if self.form == "gaps" else kernels.read_bits
         if not read(self.data, n_rows, first, bits):
             raise MessageError(f"the data are not a valid block of the rows {first}..{stop}")
@@ -171,8 +163,8 @@ def vertical_dbscan(eps: float, min_samples: int) -> Flow[RowLabels]:
     counts, columns = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     for first, stop in _blocks(n_rows):
         blocks = require_all((yield FindNeighbours(float(eps), n_rows, first, stop)))
-        common = _intersect(blocks)
-        block_counts, block_columns = kernels.list_pairs(common, first)
+        common, last = _intersect(blocks)
+        block_counts, block_columns = kernels.list_pairs(common, last, first)
         counts.append(block_counts)
         columns.append(block_columns)
     start = np.append(0, np.cumsum(np.concatenate(counts)))
@@ -201,16 +193,12 @@ def _blocks(n_rows: int) -> Iterator[tuple[int, int]]:
         yield first, min(first + size, n_rows)
 
 
-def _intersect(blocks: Replies) -> NDArray[np.uint64]:
-    """Return the pairs that all clients reported; overwrites the first client's block."""
+def _intersect(blocks: Replies) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return two blocks of which the intersection is that of all clients; overwrites the first."""
     common, *others = blocks.values()
-    for block in others:
+    for block in others[:-1]:
         common &= block
-    return common
-
-
-def _empty_bitset(n_rows: int, n_block_rows: int) -> NDArray[np.uint64]:
-    return np.zeros((n_block_rows, (n_rows + 63) // 64), np.uint64)
+    return common, others[-1] if others else common
 
 
 class VerticalDBSCANClient(Client):
@@ -274,18 +262,8 @@ class VerticalDBSCANClient(Client):
                 f"the rows {first}..{stop} of {request.n_rows} are not a block of the {n_rows} rows"
             )
         if self._search is None or self._search[0] != request.eps:
-            self._search = request.eps, _make_search(self.X, request.eps)
-        search = self._search[1]
-        bits = _empty_bitset(n_rows, stop - first)
-        cuts = np.linspace(first, stop, self._n_jobs + 1).astype(int)
-        with ThreadPoolExecutor(self._n_jobs) as pool:
-            jobs = [
-                pool.submit(search, low, bits[low - first : high - first])
-                for low, high in pairwise(cuts)
-            ]
-            for job in jobs:
-                job.result()
-        return _pack(bits, n_rows, first, stop)
+            self._search = request.eps, make_search(self.X, request.eps)
+        return NeighbourBlock(*find_block(self._search[1], n_rows, first, stop, self._n_jobs))
 
     @handles(AssignLabels)
     def assign_labels(self, request: AssignLabels) -> Done:
@@ -304,51 +282,6 @@ def _digest(ids: Sequence[Any], key: bytes | None, n_rows: int) -> str:
     # With their lengths, so that no two lists of identifiers give the same bytes.
     content = b"".join(len(text).to_bytes(8, "little") + text for text in texts)
     return hmac.new(secret, content, hashlib.sha256).hexdigest()
-
-
-def _make_search(X: NDArray[np.float64], eps: float) -> Search:
-    """Return the cheapest function that fills a block of neighbours, given its first row."""
-    if X.shape[1] == 1:
-        order = np.argsort(X[:, 0])
-        windows = kernels.find_windows(X[order, 0], order, eps)
-        return partial(kernels.sweep_neighbours, order, windows)
-    with np.errstate(over="ignore"):
-        extent = np.ptp(X, axis=0).max() / eps if len(X) else 0.0
-    if X.shape[1] > MAX_GRID_FEATURES or eps < MIN_GRID_EPS or not extent < MAX_GRID_CELLS:
-        return partial(kernels.all_neighbours, X, eps)
-    return partial(kernels.grid_neighbours, X, eps, _make_grid(X, 1.001 * eps))
-
-
-def _make_grid(X: NDArray[np.float64], cell_size: float) -> kernels.Grid:
-    """Return the points sorted into cells."""
-    groups = group_points(X - X.min(axis=0, initial=np.inf), cell_size, True)
-    touching = _touching(groups.cells)
-    return kernels.Grid(
-        cell=groups.inverse,
-        start=np.append(0, np.cumsum(groups.counts)),
-        members=np.argsort(groups.inverse, kind="stable"),
-        near_start=touching.indptr,
-        near=touching.indices,
-    )
-
-
-def _touching(cells: NDArray[np.int64]) -> csr_array:
-    """Return the relation of cells that share a face, an edge or a corner, or are the same."""
-    order = np.lexsort(cells.T[::-1])
-    offsets = np.array(list(product((-1, 0, 1), repeat=cells.shape[1])), np.int64)
-    i, j = order[adjacent_pairs(cells[order], offsets)].T
-    n = len(cells)
-    return csr_array((np.ones(len(i), bool), (i, j)), shape=(n, n))
-
-
-def _pack(bits: NDArray[np.uint64], n_rows: int, first: int, stop: int) -> NeighbourBlock:
-    """Return a block in the smaller of the two forms."""
-    data = np.empty(kernels.count_bit_bytes(n_rows, first, stop), np.uint8)
-    n_gap_bytes = kernels.write_gaps(bits, first, data)
-    if n_gap_bytes >= 0:
-        return NeighbourBlock("gaps", data[:n_gap_bytes])
-    kernels.write_bits(bits, n_rows, first, data)
-    return NeighbourBlock("bits", data)
 
 
 class VerticalDBSCAN(Federated):

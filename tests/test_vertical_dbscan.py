@@ -110,6 +110,34 @@ def test_every_search_finds_the_same(n_features, scale):
         np.testing.assert_array_equal(columns.astype(bool), near[first:stop])
 
 
+@pytest.mark.parametrize("n_features", [1, 2, 4])
+@pytest.mark.parametrize(("eps", "form"), [(0.01, "gaps"), (0.9, "bits")])
+def test_a_block_does_not_depend_on_the_threads(n_features, eps, form):
+    """Each thread writes some of the rows. Few neighbours are sent as gaps, many as bits."""
+    X = np.random.default_rng(0).random((150, n_features))
+    request = FindNeighbours(eps, 150, 20, 110)
+    blocks = [VerticalDBSCANClient(X, n_jobs=n).handle(request) for n in (1, 2, 7, 100)]
+    assert blocks[0].form == form
+    assert blocks == blocks[:1] * 4
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3])
+def test_a_sweep_sends_the_smaller_form(n_jobs):
+    """Whatever eps is, the form is chosen by the bytes of all rows, and not of those of a thread.
+
+    The rows are sorted, so that the threads find different numbers of neighbours.
+    """
+    X = np.sort(np.random.default_rng(1).random((100, 1)) ** 3, axis=0)
+    wide = np.hstack([X, np.zeros((100, 3))])  # compares all pairs, with the same distances
+    forms = set()
+    for eps in np.geomspace(1e-2, 1, 15):
+        request = FindNeighbours(eps, 100, 0, 100)
+        block = VerticalDBSCANClient(X, n_jobs=n_jobs).handle(request)
+        assert block == VerticalDBSCANClient(wide, n_jobs=1).handle(request)
+        forms.add(block.form)
+    assert forms == {"gaps", "bits"}
+
+
 def test_the_search_runs_in_as_many_threads_as_requested(monkeypatch):
     """Three jobs wait for each other, so the search ends only if they run at the same time."""
     barrier = threading.Barrier(3)

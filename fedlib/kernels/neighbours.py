@@ -12,8 +12,9 @@ Two rows are neighbours when their Euclidean distance is below ``eps``: the squa
 of squares, added in the order of the features, in float64. Every search computes it in this way,
 including squares that overflow or underflow, so all searches find the same neighbours.
 
-The position of a word's lowest bit is looked up as in C. E. Leiserson, H. Prokop and K. H. Randall,
-"Using de Bruijn sequences to index a 1 in a computer word", 1998.
+The bits of a word are counted as in H. S. Warren, "Hacker's Delight", 2nd edition, 2012, §5-1.
+Compilers replace this by one instruction of the processor. In the inner loops all integers are
+unsigned: before an index of another type is used, compiled code compares it with zero.
 """
 
 from typing import NamedTuple
@@ -24,10 +25,13 @@ from fedlib.kernels import kernel
 from fedlib.kernels.disjoint_set import number_components, union
 
 ONE = np.uint64(1)
-DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)  # its 64 windows of 6 bits are all different
-POSITIONS = np.empty(64, np.int64)  # of the lowest bit, by the window that it shifts to the top
-for position in range(64):
-    POSITIONS[((int(DE_BRUIJN) << position) % 2**64) >> 58] = position
+PAIRS = np.uint64(0x5555555555555555)  # the even bits
+NIBBLES = np.uint64(0x3333333333333333)  # the lower two of every four bits
+BYTES = np.uint64(0x0F0F0F0F0F0F0F0F)  # the lower four of every eight bits
+SUM_BYTES = np.uint64(0x0101010101010101)  # a product with it has the sum of the bytes on top
+LOW_BITS = np.uint64(127)  # the bits of a variable-length integer in one of its bytes
+CONTINUED = np.uint64(128)  # set in all of its bytes but the last
+MIN_LISTED = 3  # places that are written per word, whether it has as many bits or not
 
 
 class Grid(NamedTuple):
@@ -109,6 +113,46 @@ def _clear_up_to(bits, row, j):
 
 
 @kernel
+def sweep_gaps(order, windows, turns, first, max_bytes):
+    """Return a block for one feature as gaps, or no bytes if they take more than ``max_bytes``.
+
+    ``order`` and ``windows`` are those of `sweep_neighbours`. The rows of the block are
+    ``first + turns``, sorted by their values. Both ends of the window then only move forward, so
+    that a single row of bits is needed, and few of its bits change from row to row.
+    """
+    words = np.zeros((order.size + 63) // 64, np.uint64)
+    columns = np.empty(64 * words.size + MIN_LISTED, np.int32)
+    by_turn = np.empty(max_bytes, np.uint8)
+    ranges = np.empty((turns.size, 2), np.int64)  # of the bytes of each row
+    low, high, at = 0, 0, 0
+    for turn in turns:
+        next_low, next_high = windows[first + turn, 0], windows[first + turn, 1]
+        _flip_bits(words, order, low, min(high, next_low))
+        _flip_bits(words, order, max(high, next_low), next_high)
+        low, high = next_low, next_high
+        ranges[turn, 0] = at
+        at = _write_row(words, first + turn, columns, by_turn, at)
+        if at < 0:
+            return np.empty(0, np.uint8)
+        ranges[turn, 1] = at
+    out = np.empty(at, np.uint8)
+    at = 0
+    for row in range(turns.size):
+        start, stop = ranges[row]
+        out[at : at + stop - start] = by_turn[start:stop]
+        at += stop - start
+    return out
+
+
+@kernel
+def _flip_bits(words, order, low, high):
+    """Flip the bits of the rows ``order[low:high]``."""
+    for place in range(low, high):
+        j = order[place]
+        words[j >> 6] ^= ONE << np.uint64(j & 63)
+
+
+@kernel
 def grid_neighbours(X, eps, grid, first, bits):
     """Fill a block for points ``X`` (n, d) by looking at the cells near each row."""
     cell, start, members, near_start, near = grid
@@ -131,63 +175,126 @@ def all_neighbours(X, eps, first, bits):
 
 
 @kernel
+def _count_ones(word):
+    """Return the number of bits that are set."""
+    pairs = word - ((word >> np.uint64(1)) & PAIRS)
+    nibbles = (pairs & NIBBLES) + ((pairs >> np.uint64(2)) & NIBBLES)
+    return (((nibbles + (nibbles >> np.uint64(4))) & BYTES) * SUM_BYTES) >> np.uint64(56)
+
+
+@kernel
 def _lowest(word):
-    """Return the position of the lowest bit that is set."""
-    lowest_bit = word & ~(word - ONE)
-    return POSITIONS[(lowest_bit * DE_BRUIJN) >> np.uint64(58)]
+    """Return the position of the lowest bit that is set, or 64 if there is none."""
+    return _count_ones(~word & (word - ONE))
+
+
+@kernel
+def _list_row(words, i, columns):
+    """Write the columns after ``i`` whose bits are set to ``columns``; return their number.
+
+    Columns are written beyond their number: a loop over the bits of each word would end after a
+    number of turns that the processor cannot predict, and this costs more than a few useless steps.
+    """
+    w, n_words = np.uint64(i >> 6), np.uint64(words.size)
+    # Two shifts, because a shift by 64 is undefined.
+    word = words[w] & (~np.uint64(0) << np.uint64(i & 63) << ONE)
+    n_columns = np.uint64(0)
+    while True:
+        at = n_columns
+        n_columns += _count_ones(word)
+        for _ in range(MIN_LISTED):
+            columns[at] = (w << np.uint64(6)) + _lowest(word)
+            word &= word - ONE
+            at += ONE
+        while word:
+            columns[at] = (w << np.uint64(6)) + _lowest(word)
+            word &= word - ONE
+            at += ONE
+        w += ONE
+        if w == n_words:
+            return n_columns
+        word = words[w]
+
+
+@kernel
+def _write_row(words, i, columns, out, start):
+    """Write row ``i`` as gaps to ``out``, from ``start``; return the end, or -1 if beyond ``out``.
+
+    ``columns`` is a buffer for all columns and `MIN_LISTED` more.
+    """
+    at, size = np.uint64(start), np.uint64(out.size)
+    previous = np.uint64(i)
+    for k in range(_list_row(words, i, columns)):
+        column = np.uint64(columns[k])
+        gap = column - previous
+        previous = column
+        while gap > LOW_BITS:
+            if at == size:
+                return -1
+            out[at] = (gap & LOW_BITS) | CONTINUED
+            gap >>= np.uint64(7)
+            at += ONE
+        if at == size:
+            return -1
+        out[at] = gap
+        at += ONE
+    if at == size:
+        return -1
+    out[at] = 0
+    return np.int64(at + ONE)
 
 
 @kernel
 def write_gaps(bits, first, out):
     """Write a block as gaps into ``out``; return the number of bytes, or -1 if they do not fit."""
+    columns = np.empty(64 * bits.shape[1] + MIN_LISTED, np.int32)
     at = 0
     for row in range(bits.shape[0]):
-        previous = first + row
-        for w in range(previous >> 6, bits.shape[1]):
-            word = bits[row, w]
-            while word:
-                j = (w << 6) + _lowest(word)
-                word &= word - ONE
-                gap = j - previous
-                previous = j
-                while gap:
-                    if at == out.size:
-                        return -1
-                    out[at] = (gap & 127) | (128 if gap > 127 else 0)
-                    gap >>= 7
-                    at += 1
-        if at == out.size:
-            return -1
-        out[at] = 0
-        at += 1
+        at = _write_row(bits[row], first + row, columns, out, at)
+        if at < 0:
+            break
     return at
 
 
 @kernel
 def read_gaps(data, n, first, bits):
-    """Fill a block from gaps; return whether the bytes are a valid block of exactly these rows."""
+    """Overwrite a block with gaps; return whether the bytes are a valid block of these rows."""
     at = 0
     for row in range(bits.shape[0]):
-        j = first + row
-        while True:
-            gap = 0
-            shift = 0
-            while True:
-                if at == data.size or shift > 56:
-                    return False
-                byte = np.int64(data[at])
-                at += 1
-                gap |= (byte & 127) << shift
-                shift += 7
-                if byte < 128:
-                    break
-            if gap == 0:
-                break
-            if gap > n - 1 - j:
-                return False
-            j += gap
-            _set(bits, row, j)
+        bits[row] = 0  # here, because the row stays in the cache for what follows
+        at = _read_row(data, at, first + row, n, bits[row])
+        if at < 0:
+            return False
     return at == data.size
+
+
+@kernel
+def _read_row(data, at, i, n, words):
+    """Set the bits of row ``i``; return where its gaps end, or -1 if they are not valid."""
+    at, size = np.uint64(at), np.uint64(data.size)
+    j, last = np.uint64(i), np.uint64(n - 1)
+    while at < size:
+        gap = np.uint64(data[at])
+        at += ONE
+        if gap > LOW_BITS:
+            gap &= LOW_BITS
+            shift = np.uint64(7)
+            while True:
+                if at == size or shift > 56:
+                    return -1
+                byte = np.uint64(data[at])
+                at += ONE
+                gap |= (byte & LOW_BITS) << shift
+                shift += np.uint64(7)
+                if byte <= LOW_BITS:
+                    break
+        if gap == 0:
+            return np.int64(at)
+        if gap > last - j:
+            return -1
+        j += gap
+        words[j >> np.uint64(6)] |= ONE << (j & np.uint64(63))
+    return -1
 
 
 @kernel
@@ -215,11 +322,12 @@ def write_bits(bits, n, first, out):
 
 @kernel
 def read_bits(data, n, first, bits):
-    """Fill a block from bits; return whether the bytes are a valid block of exactly these rows."""
+    """Overwrite a block with bits; return whether the bytes are a valid block of these rows."""
     if data.size != count_bit_bytes(n, first, first + bits.shape[0]):
         return False
     at = 0
     for row in range(bits.shape[0]):
+        bits[row] = 0
         for j in range(first + row + 1, n, 8):
             byte = np.uint64(data[at])
             at += 1
@@ -233,28 +341,40 @@ def read_bits(data, n, first, bits):
 
 
 @kernel
-def list_pairs(bits, first):
-    """Return the number of neighbours of each row, and the column (int32) of each, row by row.
+def list_pairs(block, other, first):
+    """List the pairs in both of two blocks that begin with the row ``first``.
 
-    The block begins with the row ``first``.
+    Return the number of neighbours of each row, and the column (int32) of each, row by row.
     """
-    counts = np.empty(bits.shape[0], np.int64)
-    columns = np.empty(1024, np.int32)
+    counts = np.empty(block.shape[0], np.int64)
+    max_row = 64 * block.shape[1]
+    columns = np.empty(max_row, np.int32)
     n_pairs = 0
-    for row in range(bits.shape[0]):
-        before = n_pairs
-        for w in range((first + row) >> 6, bits.shape[1]):
-            word = bits[row, w]
-            if word and n_pairs + 64 > columns.size:
-                larger = np.empty(2 * columns.size, np.int32)
-                larger[:n_pairs] = columns[:n_pairs]
-                columns = larger
-            while word:
-                columns[n_pairs] = (w << 6) + _lowest(word)
-                word &= word - ONE
-                n_pairs += 1
-        counts[row] = n_pairs - before
+    for row in range(block.shape[0]):
+        if n_pairs + max_row > columns.size:
+            larger = np.empty(2 * columns.size, np.int32)
+            larger[:n_pairs] = columns[:n_pairs]
+            columns = larger
+        stop = _list_common(block[row], other[row], first + row, columns, n_pairs)
+        counts[row] = stop - n_pairs
+        n_pairs = stop
     return counts, columns[:n_pairs].copy()
+
+
+@kernel
+def _list_common(words, others, i, columns, at):
+    """Write the columns in both of two rows ``i`` to ``columns``, from ``at``; return the end.
+
+    It is a function of its own: compiled code is several times faster if ``columns`` is not
+    replaced in it.
+    """
+    for w in range(i >> 6, words.size):
+        word = words[w] & others[w]
+        while word:
+            columns[at] = (w << 6) + np.int64(_lowest(word))
+            word &= word - ONE
+            at += 1
+    return at
 
 
 @kernel

@@ -80,6 +80,34 @@ def test_gaps_are_written_only_if_they_fit(block):
     assert kernels.write_gaps(bits, first, np.empty(size - 1, np.uint8)) == -1
 
 
+@given(blocks(), st.integers(0, 2**32), st.sampled_from([0.0, 0.01, 0.3, 2.0]))
+def test_a_sweep_writes_the_gaps_of_the_bits_that_it_fills(block, seed, eps):
+    """It writes them into exactly enough bytes, and returns none if it has one byte less."""
+    n, first, stop, _, bits = block
+    values = np.random.default_rng(seed).random(n).round(2)  # with ties
+    order = np.argsort(values)
+    windows = kernels.find_windows(values[order], order, eps or 1e-9)
+    kernels.sweep_neighbours(order, windows, first, into := np.zeros_like(bits))
+    expected = as_gaps(into, first)
+    turns = np.argsort(values[first:stop])
+    gaps = kernels.sweep_gaps(order, windows, turns, first, len(expected))
+    np.testing.assert_array_equal(gaps, expected)
+    assert not len(kernels.sweep_gaps(order, windows, turns, first, len(expected) - 1))
+
+
+@given(blocks())
+def test_reading_overwrites_a_block(block):
+    """The bits of an earlier block do not remain."""
+    n, first, _, _, bits = block
+    for read, data in (
+        (kernels.read_gaps, as_gaps(bits, first)),
+        (kernels.read_bits, as_bits(bits, n, first)),
+    ):
+        again = np.full_like(bits, 2**64 - 1)
+        assert read(data, n, first, again)
+        np.testing.assert_array_equal(again, bits)
+
+
 @given(blocks(), st.data())
 def test_a_damaged_block_is_rejected_or_is_another_block(block, data):
     """Bytes of another length are rejected; arbitrary bytes set only bits of later rows."""
@@ -111,12 +139,16 @@ def test_bits_beyond_the_last_row_are_rejected():
     assert not kernels.read_bits(np.array([0, 2], np.uint8), 10, 0, bits)
 
 
-@given(blocks())
-def test_pairs_are_the_bits_set(block):
-    """Listing pairs returns the rows and columns of the set bits in order."""
+@given(blocks(), st.integers(0, 2**32))
+def test_pairs_are_the_bits_set_in_both_blocks(block, seed):
+    """Listing pairs returns the rows and columns of the common bits in order."""
     _, first, _, expected, bits = block
-    counts, columns = kernels.list_pairs(bits, first)
-    expected_rows, expected_columns = np.nonzero(expected)
+    rng = np.random.default_rng(seed)
+    kept = rng.integers(0, 2**64, bits.shape, np.uint64)
+    others = bits & kept | ~bits & rng.integers(0, 2**64, bits.shape, np.uint64)
+    kept = np.unpackbits(kept.view(np.uint8), axis=1, bitorder="little")[:, : expected.shape[1]]
+    counts, columns = kernels.list_pairs(bits, others, first)
+    expected_rows, expected_columns = np.nonzero(expected & kept)
     np.testing.assert_array_equal(np.repeat(np.arange(len(bits)), counts), expected_rows)
     np.testing.assert_array_equal(columns, expected_columns)
 
