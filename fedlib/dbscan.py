@@ -20,7 +20,6 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import product
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -298,7 +297,7 @@ def _index_by_grid(X: Floats, eps: float, shares: _Shares) -> _Index | None:
     order, keys = sorted_grid.sort_keys(keys, _number(len(X)), largest_key)
     cell_keys, start = sorted_grid.find_cells(keys, order)
     del keys
-    grid = sorted_grid.Grid(cell_keys, *_near_rows(d, reach, strides))
+    grid = sorted_grid.Grid(cell_keys, *sorted_grid.near_rows(d, reach, strides))
     box = np.empty(len(cell_keys), order.dtype)
     points = np.empty((density.number_boxes(start, box), d))
     shares.map(partial(density.gather, X, order, points))
@@ -311,27 +310,13 @@ def _number(n: int) -> Numbers:
     return np.arange(n, dtype=np.int32 if 2 * n < 2**31 else np.int64)
 
 
-def _near_rows(d: int, reach: int, strides: list[int]) -> tuple[Ints, Ints]:
-    """Return the offsets of the rows near a cell, nearest first, and how far to look in each."""
-    offsets, reaches = [], []
-    rows = product(range(-reach, reach + 1), repeat=d - 1)
-    for steps in sorted(rows, key=lambda steps: sum(step**2 for step in steps)):
-        # In units of the squared cell size: eps² less the squared distance of the two rows.
-        left = d * (1 + 2.0**-8) - sum(max(0, abs(step) - 1) ** 2 for step in steps)
-        if left >= 0:
-            offsets.append(int(np.dot(steps, strides[:-1])))
-            reaches.append(1 + math.isqrt(int(left)))
-    return np.array(offsets), np.array(reaches)
-
-
 def _index_by_tree(X: Floats, squared_radii: Floats, n_threads: int) -> _Index:
     """Return a tree whose leaves are tight or have few points."""
     points, order = X.copy(), _number(len(X))
     smallest = squared_radii.min()
     nodes = _split(points, order, smallest, n_threads)
-    cells = leaves.collect_leaves(
-        nodes, squared_radii[order] if len(squared_radii) > 1 else squared_radii
-    )
+    radii = squared_radii[order] if len(squared_radii) > 1 else squared_radii
+    cells = leaves.collect_leaves(nodes, radii)
 
     def find_near(
         wanted: Ints, earlier: bool, group_start: Ints, near_start: Ints, near: Ints

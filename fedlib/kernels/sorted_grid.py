@@ -9,6 +9,7 @@ in ascending order, these ranges ascend too, so that each row needs only two ind
 back.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +37,20 @@ class Grid(NamedTuple):
     keys: NDArray[np.int64]
     row_offsets: NDArray[np.int64]
     row_reach: NDArray[np.int64]
+
+
+def near_rows(d, reach, strides):
+    """Return the offsets of the rows near a cell, nearest first, and how far to look in each."""
+    offsets, reaches = [], []
+    box = np.ndindex(*(2 * reach + 1,) * (d - 1))
+    rows = [[step - reach for step in steps] for steps in box]
+    for steps in sorted(rows, key=lambda steps: sum(step**2 for step in steps)):
+        # In units of the squared cell size: eps² less the squared distance of the two rows.
+        left = d * (1 + 2.0**-8) - sum(max(0, abs(step) - 1) ** 2 for step in steps)
+        if left >= 0:
+            offsets.append(int(np.dot(steps, strides[:-1])))
+            reaches.append(1 + math.isqrt(int(left)))
+    return np.array(offsets), np.array(reaches)
 
 
 @kernel
