@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedlib.kernels import connections, density, kd_tree, leaves, sorted_grid
+from fedlib.kernels import labels as labelling
 from fedlib.validation import check_points
 
 __all__ = ["check_n_jobs", "cluster", "dbscan", "nearest_within", "neighbours_within"]
@@ -374,7 +375,7 @@ class _Clustering:
     def run(self, threads: ThreadPoolExecutor, n_threads: int) -> tuple[Ints, NDArray[np.bool_]]:
         """Return labels and core flags by row; may be called once."""
         start, core, order = self.cells.start, self.cells.core, self.index.order
-        n, n_cells = len(order), len(start) - 1
+        n = len(order)
         shares = np.searchsorted(start, np.linspace(0, n, n_threads + 1).astype(start.dtype))
 
         def each_share(step: Callable[[int, int], None]) -> None:
@@ -384,15 +385,15 @@ class _Clustering:
             each_share(partial(density.bound_cells, self.cells))
         each_share(self._find_core)
         each_share(self._join_cells)
-        self._join(np.flatnonzero(self.crossing), 0, n_cells)
-        number = density.number_sets(self.cells, order, self.parent)
+        self._join(np.flatnonzero(self.crossing), 0, len(start) - 1)
+        number = labelling.number_sets(self.cells, order, self.parent)
         labels = self.parent if self.index.tree else np.empty(n, order.dtype)  # cell by cell
-        each_share(partial(density.label_core, self.cells, self.parent, number, labels))
+        each_share(partial(labelling.label_core, self.cells, self.parent, number, labels))
         each_share(partial(self._label_border, labels))
         del self.cells, self.index, self.parent
         row_labels, row_core = np.empty(n, np.int64), np.empty(n, bool)
         _Shares(threads, n_threads, n).map(
-            partial(density.scatter, order, labels, core, row_labels, row_core)
+            partial(labelling.scatter, order, labels, core, row_labels, row_core)
         )
         return row_labels, row_core
 
@@ -416,9 +417,8 @@ class _Clustering:
         """Join some of the cells ``first..stop`` with each other, and mark those near others."""
         if self.index.tree is not None:
             nodes, cells, _ = self.index.tree
-            connections.join_leaves(
-                wanted, self.cells, nodes, cells, stop, self.parent, self.crossing
-            )
+            sets = self.parent, self.crossing
+            connections.join_leaves(wanted, self.cells, nodes, cells, stop, *sets)
             return
         for block in self._blocks(wanted, earlier=True):
             connections.join_cells(block, self.cells, first, self.parent, self.crossing)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
 
 from fedlib.kernels import connections, density
+from fedlib.kernels import labels as labelling
 from fedlib.kernels.disjoint_set import find
 
 
@@ -183,14 +184,14 @@ def test_border_points_and_numbers_by_hand():
     cells = make_cells(parts, np.full(4, 1.0), core=core)
     order = np.array([0, 3, 2, 1])
     sets = np.arange(4)
-    number = density.number_sets(cells, order, sets)
+    number = labelling.number_sets(cells, order, sets)
     assert sets.tolist() == [0, -1, 1, -1]
     assert number.tolist() == [0, 1]
     labels, row_labels, row_core = np.full(4, -9), np.empty(4, np.int64), np.empty(4, bool)
-    density.label_core(cells, sets, number, labels, 0, 4)
+    labelling.label_core(cells, sets, number, labels, 0, 4)
     assert labels.tolist() == [0, -9, 1, -9]
     density.find_border(block_of_all(4), cells, labels)
-    density.scatter(order, labels, core, row_labels, row_core, 0, 4)
+    labelling.scatter(order, labels, core, row_labels, row_core, 0, 4)
     assert row_labels.tolist() == [0, -1, 1, 1]
     assert row_core.tolist() == [True, False, True, False]
 
@@ -200,6 +201,6 @@ def test_sets_are_numbered_by_their_first_core_row():
     parts = [np.array([[float(x)]]) for x in range(5)]
     cells = make_cells(parts, np.ones(1), core=np.array([True, True, True, False, True]))
     sets = np.array([0, 1, 0, 3, 1])
-    number = density.number_sets(cells, np.array([4, 3, 2, 0, 1]), sets)
+    number = labelling.number_sets(cells, np.array([4, 3, 2, 0, 1]), sets)
     assert sets.tolist() == [0, 1, 0, -1, 1]
     assert number.tolist() == [1, 0]
