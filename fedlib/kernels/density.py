@@ -5,8 +5,7 @@ All cells are one named tuple, `Cells`; a `Block` contains some of them together
 them. No other cell has a point within reach of the block's points, or one that reaches them.
 Squared distances are computed as in `fedlib.kernels.kd_tree`.
 
-Arrays that number points or cells are of 32 bits if that is enough: half the memory, and more of
-them fit into the caches.
+Arrays that number points or cells are of 32 bits if that is enough, to save memory.
 """
 
 from typing import NamedTuple
