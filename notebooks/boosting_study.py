@@ -313,14 +313,23 @@ def _note(row):
 
 
 def that_differ(judged):
-    """Return the rows of `verdict` that differ, without the parts of notes common to all."""
+    """Return the rows of `verdict` that differ, in few columns, so that they fit on a page.
+
+    The notes lack the parts common to all. The data set and the method are columns only if there
+    are several. ``mean`` is of all splits, and ``95 %`` the central range of single splits.
+    """
     rows = judged[judged["status"] == "differs"]
     notes = [
         "; ".join(part for part in note.split("; ")[3:] if not part.startswith("the column"))
         for note in rows["note"]
     ]
-    columns = ["dataset", "method", "condition", "run", "metric", "published", "measured"]
-    return rows.assign(note=notes)[[*columns, "low", "high", "note"]].reset_index(drop=True)
+    ranges = [f"{low:.3f}–{high:.3f}" for low, high in zip(rows["low"], rows["high"], strict=True)]
+    several = [column for column in ("dataset", "method") if rows[column].nunique() > 1]
+    shown = rows.assign(note=notes).rename(columns={"published": "printed", "measured": "mean"})
+    shown["mean"] = shown["mean"].map("{:.3f}".format)
+    shown["95 %"] = pd.Series(ranges, rows.index, dtype=object)
+    columns = [*several, "condition", "run", "metric", "printed", "mean", "95 %", "note"]
+    return shown[columns].reset_index(drop=True)
 
 
 def explanations(row, n_positive, n_negative):

@@ -1,23 +1,26 @@
 """Run any protocol on a small set and draw what the clients get and what the server sees.
 
-`show` opens the controls in JupyterLab; `gallery` draws the first result of every protocol, for the
-published page. Everything between them works without a browser: `run` computes an `Outcome` from
-`Settings`, and a `Picture` draws it.
+`show` opens the controls in JupyterLab, where you can also upload a table. `gallery` draws the
+first result of every protocol, for the published page. Everything between them works without a
+browser: `run` computes an `Outcome` from `Settings`, and a `Picture` draws it.
 """
 
 import html
 import io
+import tempfile
 import textwrap
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, lru_cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import ipywidgets as widgets
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import study
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import EllipseCollection
 from matplotlib.colors import LinearSegmentedColormap
@@ -50,6 +53,7 @@ DATASETS = ["moons", "circles", "blobs", "varied", "aniso", "s-set1", "banana", 
 DATASETS += ["3MC", "shapes_13147"]
 DEALINGS = ["uniform", "stratified", "dirichlet", "spatial"]
 LOSSES = ["before their first reply", "after their first reply"]
+TABLES = ".csv,.tsv,.txt,.gz,.arff,.parquet"  # what can be uploaded
 N_SHOWN_ROWS = 120  # of the table of neighbours
 WIDTH = "6.5rem"  # of the names of the controls
 # From the colour of the first class to that of the second.
@@ -93,8 +97,10 @@ class Settings:
 
     Attributes
     ----------
-    protocol, dataset : str
-        Of `PROTOCOLS` and `DATASETS`.
+    protocol : str
+        One of `PROTOCOLS`.
+    dataset : str
+        One of `DATASETS`, or the path of a table; see `load`.
     parameters : dict
         The parameters of the protocol; those left out have their first values.
     n_clients : int
@@ -163,17 +169,52 @@ class Protocol:
     clients_draw: bool = False  # the clients have one
 
 
-@cache
 def load(name):
-    """Return at most 5,000 points of a data set, scaled by one factor.
+    """Return at most 5,000 points of a data set, scaled by one factor, or of your own table.
+
+    Parameters
+    ----------
+    name : str
+        One of `DATASETS`, or the path of a file that `study.load` reads, such as
+        ``tables/mine.csv``. Of a table, the first two columns of numbers are used, each scaled to
+        standard deviation 1; the column ``class`` contains the classes, if there are any.
 
     Raises
     ------
     ValueError
-        When the data set is not one of `DATASETS`.
+        When the name is unknown, or the table cannot be read or drawn; the text says why.
     """
-    if name not in DATASETS:
-        raise ValueError(f"dataset must be one of {', '.join(DATASETS)}; got {name!r}")
+    if name in DATASETS:
+        return _load_known(name)
+    path = study.ROOT / name
+    if not path.suffix:
+        raise ValueError(f"dataset must be a file or one of {', '.join(DATASETS)}; got {name!r}")
+    return _load_own(path, path.stat().st_mtime_ns if path.is_file() else 0)
+
+
+@lru_cache(maxsize=4)
+def _load_own(path, changed):
+    """Return the points of a table; ``changed`` is the time of its last change."""
+    data = study.load_own(path)
+    if min(data.X.shape) < 2:
+        n_rows, n_columns = data.X.shape
+        raise ValueError(
+            f"dataset {path.name!r} must have at least 2 rows and 2 columns of numbers besides"
+            f" {study.CLASS!r}, got {n_rows} rows and {n_columns} columns"
+        )
+    names = data.feature_names[:2]
+    rows = np.random.default_rng(0).permutation(len(data.X))[:MAX_POINTS]
+    X = data.X[rows, :2] - data.X[rows, :2].mean(axis=0)
+    scale = X.std(axis=0)
+    for column, width in zip(names, scale, strict=True):
+        if width == 0:
+            raise ValueError(f"dataset {path.name!r}: all values of column {column!r} are equal")
+    return Loaded(X / scale, data.y[rows], f"your columns {names[0]} and {names[1]}")
+
+
+@cache
+def _load_known(name):
+    """Return the points of one of `DATASETS`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", datasets.StandInWarning)  # the title states it
         data = datasets.load(name)
@@ -579,7 +620,8 @@ def summarise(settings, outcome):
         for name, reason in outcome.model.ledger_.lost.items()
     )
     source = load(settings.dataset).source
-    origin = f"<p>{len(outcome.X):,} points of {settings.dataset} ({source})</p>"
+    name = html.escape(Path(settings.dataset).name)
+    origin = f"<p>{len(outcome.X):,} points of {name} ({html.escape(source)})</p>"
     return origin + rows + lost + ledger
 
 
@@ -594,6 +636,8 @@ def show():
 class Controls:
     """The controls. Every change runs the protocol and draws the picture again.
 
+    An uploaded table becomes one of the data sets. Like all data, it stays in this process.
+
     Attributes
     ----------
     box : ipywidgets.Widget
@@ -602,10 +646,13 @@ class Controls:
         The settings that all protocols have.
     parameters : dict of str to widget
         The parameters of the chosen protocol.
+    upload : ipywidgets.FileUpload
+        The button for your own table.
     """
 
     def __init__(self):
         self.picture = Picture()
+        self.folder = tempfile.TemporaryDirectory()  # of the uploaded tables
         self.common = {
             "protocol": widgets.Dropdown(options=list(PROTOCOLS)),
             "dataset": widgets.Dropdown(options=DATASETS),
@@ -623,7 +670,9 @@ class Controls:
         for name, widget in self.common.items():
             widget.description, widget.style.description_width = name, WIDTH
             widget.observe(self.choose if name == "protocol" else self.update, "value")
-        columns = widgets.HBox([widgets.VBox(list(self.common.values())), self.panel])
+        self.upload = widgets.FileUpload(accept=TABLES, description="your own table")
+        self.upload.observe(self.receive, "value")
+        columns = widgets.HBox([widgets.VBox([*self.common.values(), self.upload]), self.panel])
         self.box = widgets.VBox([columns, self.image, self.table])
         self.choose()
 
@@ -634,6 +683,25 @@ class Controls:
         for widget in self.parameters.values():
             widget.observe(self.update, "value")
         self.panel.children = list(self.parameters.values())
+        self.update()
+
+    def receive(self, change):
+        """Choose the uploaded table as the data set, or show why it cannot be used."""
+        if not change["new"]:
+            return
+        uploaded = change["new"][0]
+        path = Path(self.folder.name, Path(uploaded["name"]).name)
+        path.write_bytes(uploaded["content"])
+        try:
+            load(str(path))
+        except ValueError as error:
+            self.show_error(error)
+            return
+        chosen = self.common["dataset"]
+        chosen.unobserve(self.update, "value")  # new options choose the first one
+        chosen.options = [*zip(DATASETS, DATASETS, strict=True), (path.name, str(path))]
+        chosen.value = str(path)
+        chosen.observe(self.update, "value")
         self.update()
 
     @property
@@ -648,11 +716,16 @@ class Controls:
         try:
             outcome = run(self.settings)
         except (ValueError, TooFewClients) as error:
-            self.table.value = f"<p><b>{type(error).__name__}</b>: {html.escape(str(error))}</p>"
+            self.show_error(error)
             return
         self.picture.draw(self.settings, outcome)
         self.image.value = self.picture.png()
         self.table.value = summarise(self.settings, outcome)
+
+    def show_error(self, error):
+        """Show an error below the picture, which remains."""
+        text = str(error).replace(f"{self.folder.name}/", "")
+        self.table.value = f"<p><b>{type(error).__name__}</b>: {html.escape(text)}</p>"
 
 
 def make_widget(name, parameter):

@@ -60,6 +60,8 @@ def expand(
     """
     if covariance_type not in MATRICES:
         covariances = covariances * np.eye(n_features)
+    if len(covariances) == n_components:
+        return covariances
     return np.broadcast_to(covariances, (n_components, n_features, n_features))
 
 

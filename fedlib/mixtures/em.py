@@ -8,12 +8,15 @@ alone, so the sums of several sets of points can be added before it.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn import config_context
 from sklearn.cluster import KMeans
 
+from fedlib.messages import MessageError
 from fedlib.mixtures.covariances import MATRICES, CovarianceType, contract, expand, scatter
 from fedlib.mixtures.messages import TINY, Mixture, ResponsibilitySums, parameters
 from fedlib.mixtures.start import NOTHING_GIVEN, Start
@@ -31,6 +34,7 @@ __all__ = [
 Array64 = NDArray[np.float64]
 
 BLOCK = 4096  # points whose densities are computed at once: their arrays stay in a cache
+GROUP = 2**14  # values of a block, over all components that are computed at once
 
 
 class Moments(NamedTuple):
@@ -50,6 +54,18 @@ class Moments(NamedTuple):
     counts: Array64
     sums: Array64
     products: Array64
+
+
+class _Parameters(NamedTuple):
+    """The parameters of a mixture between two steps of EM: a `Mixture` without its checks.
+
+    The checks take longer than a step on a few hundred points.
+    """
+
+    weights: Array64
+    means: Array64
+    covariances: Array64
+    covariance_type: CovarianceType
 
 
 def fit_mixture(
@@ -87,7 +103,10 @@ def fit_mixture(
     >>> fit_mixture(X, 2, random_state=0).weights.round(3)
     array([0.5, 0.5])
     """
-    kmeans = KMeans(n_components, n_init=1, random_state=random_state).fit(X)
+    # The points have been checked, and for a few hundred of them scikit-learn's checks take as
+    # long as k-means itself.
+    with config_context(assume_finite=True, skip_parameter_validation=True):
+        kmeans = KMeans(n_components, n_init=1, random_state=random_state).fit(X)
     centres = kmeans.cluster_centers_
     moments = _moments(X.T, centres, np.eye(n_components)[:, kmeans.labels_])
     moments = moments._replace(products=contract(moments.products, covariance_type))
@@ -105,18 +124,28 @@ def improve(X: Array64, mixture: Mixture, reg_covar: float, max_iter: int, tol: 
     """Return the mixture after at most ``max_iter`` steps of EM on points.
 
     The steps stop when the mean log-likelihood of the points changes by less than ``tol``.
+
+    Raises
+    ------
+    MessageError
+        When a covariance is not positive definite, or a number is too large.
     """
+    current = _Parameters(*parameters(mixture), mixture.covariance_type)
     previous = -np.inf
     for _ in range(max_iter):
-        sums = sum_responsibilities(X, mixture)
-        mixture = maximise(
-            mixture.means, mixture.covariances, mixture.covariance_type, sums, reg_covar
-        )
-        log_likelihood = sums.log_likelihood / len(X)
+        try:
+            moments, total = _expect(X, current)
+        except np.linalg.LinAlgError:
+            Mixture(*current)  # raises the error that says what is wrong with the covariances
+            raise
+        if not math.isfinite(total):
+            raise MessageError("the log-likelihood of the points must be finite")
+        current = _next_parameters(current, moments, reg_covar)
+        log_likelihood = total / len(X)
         if abs(log_likelihood - previous) < tol:
             break
         previous = log_likelihood
-    return mixture
+    return Mixture(*current)
 
 
 def sum_responsibilities(X: Array64, mixture: Mixture) -> ResponsibilitySums:
@@ -134,6 +163,12 @@ def sum_responsibilities(X: Array64, mixture: Mixture) -> ResponsibilitySums:
     >>> sums.counts, sums.sums, sums.products
     (array([2.]), array([[3.]]), array([[[9.]]]))
     """
+    moments, log_likelihood = _expect(X, mixture)
+    return ResponsibilitySums(len(X), log_likelihood, *moments)
+
+
+def _expect(X: Array64, mixture: Mixture | _Parameters) -> tuple[Moments, float]:
+    """Return the moments of `sum_responsibilities`, contracted, and the log-likelihood."""
     densities = _prepare(mixture)
     shape = mixture.means.shape
     total = Moments(np.zeros(shape[0]), np.zeros(shape), np.zeros((*shape, shape[1])))
@@ -145,9 +180,7 @@ def sum_responsibilities(X: Array64, mixture: Mixture) -> ResponsibilitySums:
         for part, added in zip(total, _moments(columns, mixture.means, joint), strict=True):
             part += added
     products = contract(total.products, mixture.covariance_type)
-    return ResponsibilitySums(
-        len(X), math.fsum(log_likelihoods), total.counts, total.sums, products
-    )
+    return total._replace(products=products), math.fsum(log_likelihoods)
 
 
 def _turn_into_responsibilities(joint: Array64) -> float:
@@ -186,6 +219,15 @@ def maximise(
     MessageError
         When a covariance is not positive definite.
     """
+    current = _Parameters(np.empty(0), means, covariances, covariance_type)
+    return Mixture(*_next_parameters(current, moments, reg_covar))
+
+
+def _next_parameters(
+    current: _Parameters, moments: Moments | ResponsibilitySums, reg_covar: float
+) -> _Parameters:
+    """Return the result of `maximise` without checks; the current weights are not used."""
+    _, means, covariances, covariance_type = current
     n = moments.counts + TINY
     shift = moments.sums / n[:, np.newaxis]
     tied = covariance_type == "tied"
@@ -200,7 +242,7 @@ def maximise(
     if not tied:
         new = np.where(empty[:, np.newaxis, np.newaxis], covariances, new)
     shift[empty] = 0
-    return Mixture(n / n.sum(), means + shift, new, covariance_type)
+    return _Parameters(n / n.sum(), means + shift, new, covariance_type)
 
 
 def log_joint(X: Array64, mixture: Mixture) -> Array64:
@@ -228,7 +270,7 @@ class _Densities(NamedTuple):
     log_factors: Array64  # (n_components,): of the weight and the largest density
 
 
-def _prepare(mixture: Mixture) -> _Densities:
+def _prepare(mixture: Mixture | _Parameters) -> _Densities:
     n_components, n_features = mixture.means.shape
     matrices = expand(mixture.covariances, n_components, n_features, mixture.covariance_type)
     whitening = np.linalg.inv(np.linalg.cholesky(matrices))
@@ -245,11 +287,21 @@ def _log_joint_of(columns: Array64, densities: _Densities) -> Array64:
     features and components run along whole rows of an array.
     """
     joint = np.empty((len(densities.means), columns.shape[1]))
-    for k, (mean, whitening, log_factor) in enumerate(zip(*densities, strict=True)):
-        whitened = whitening @ (columns - mean[:, np.newaxis])
+    for group in _groups(columns, len(densities.means)):
+        mean, whitening, log_factors = (array[group] for array in densities)
+        whitened = whitening @ (columns - mean[:, :, np.newaxis])
         np.square(whitened, out=whitened)
-        joint[k] = log_factor - 0.5 * whitened.sum(axis=0)
+        joint[group] = log_factors[:, np.newaxis] - 0.5 * whitened.sum(axis=1)
     return joint
+
+
+def _groups(columns: Array64, n_components: int) -> Iterator[slice]:
+    """Yield slices of components whose arrays for one block of points together stay in a cache.
+
+    Few points and features have many components per slice, which saves calls of NumPy.
+    """
+    size = max(1, GROUP // max(1, columns.size))
+    return (slice(first, first + size) for first in range(0, n_components, size))
 
 
 def assign_components(X: Array64, mixture: Mixture) -> NDArray[np.int64]:
@@ -266,9 +318,9 @@ def _moments(columns: Array64, centres: Array64, weights: Array64) -> Moments:
     n_components, n_features = centres.shape
     sums = np.empty((n_components, n_features))
     products = np.empty((n_components, n_features, n_features))
-    for k, centre in enumerate(centres):
-        difference = columns - centre[:, np.newaxis]
-        weighted = weights[k] * difference
-        sums[k] = weighted.sum(axis=1)
-        products[k] = weighted @ difference.T
+    for group in _groups(columns, n_components):
+        differences = columns - centres[group, :, np.newaxis]
+        weighted = weights[group, np.newaxis] * differences
+        weighted.sum(axis=2, out=sums[group])
+        np.matmul(weighted, differences.mT, out=products[group])
     return Moments(weights.sum(axis=1), sums, products)

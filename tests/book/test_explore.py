@@ -1,6 +1,7 @@
 """The page that explores the protocols: its runs, its pictures and its controls."""
 
 import importlib
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -84,8 +85,50 @@ def test_a_lost_client_has_no_labels_and_counts_only_if_it_replied_once(small, l
 
 
 def test_an_unknown_set_is_refused(explore):
-    with pytest.raises(ValueError, match="dataset must be one of .*; got 'iris'"):
+    with pytest.raises(ValueError, match="dataset must be a file or one of .*; got 'iris'"):
         explore.load("iris")
+
+
+TABLE = "age,crp,ldl,class\n" + "".join(
+    f"{20 + i % 7 + 40 * (i % 2)},{i % 5 + 90 * (i % 2)},3.{i},{'ab'[i % 2]}\n" for i in range(60)
+)
+
+
+def test_your_own_table_is_drawn_by_its_first_two_columns(explore, tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text(TABLE)
+    settings = explore.Settings(dataset=str(path), n_clients=3, parameters={"cell_size": 0.5})
+    outcome = explore.run(settings)
+    assert outcome.X.shape == (60, 2)
+    np.testing.assert_allclose(outcome.X.std(axis=0), 1)
+    assert outcome.scores["ARI"] == 1.0
+    assert "60 points of mine.csv (your columns age and crp)" in explore.summarise(
+        settings, outcome
+    )
+    path.write_text(TABLE.replace("age", "years"))  # a changed file is read again
+    assert explore.load(str(path)).source == "your columns years and crp"
+
+
+BAD_TABLES = {
+    "a,b\n1,x\n2,y\n": "'b'",
+    "a,b\n1,\n2,3\n": "'b'",
+    "a,class\n1,u\n2,v\n": "2 columns of numbers besides 'class', got 2 rows and 1 columns",
+    "a,b\n1,2\n": "got 1 rows and 2 columns",
+    "a,b\n1,2\n3,2\n": "all values of column 'b' are equal",
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), BAD_TABLES.items())
+def test_a_table_that_cannot_be_drawn_is_refused(explore, tmp_path, text, reason):
+    path = tmp_path / "mine.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"dataset .*mine.csv'.*{reason}"):
+        explore.load(str(path))
+
+
+def test_a_missing_table_is_refused_by_name(explore, tmp_path):
+    with pytest.raises(ValueError, match="absent.csv"):
+        explore.load(str(tmp_path / "absent.csv"))
 
 
 @pytest.fixture
@@ -106,6 +149,30 @@ def test_another_protocol_has_its_own_parameters(controls):
     assert list(controls.parameters) == ["n_clusters", "method", "n_init"]
     assert controls.panel.children == tuple(controls.parameters.values())
     assert "LocalCentres" in controls.table.value
+
+
+def upload(controls, name, text):
+    """Do what the browser does when the reader chooses a file."""
+    content = memoryview(text.encode())
+    file = {"name": name, "type": "text/csv", "size": len(content), "content": content}
+    controls.upload.value = (file | {"last_modified": datetime(2024, 1, 1, tzinfo=UTC)},)
+
+
+def test_an_uploaded_table_becomes_the_data_set(controls):
+    picture = controls.image.value
+    upload(controls, "mine.csv", TABLE)
+    assert controls.common["dataset"].label == "mine.csv"
+    assert "60 points of mine.csv" in controls.table.value
+    assert controls.image.value != picture
+    controls.common["dataset"].value = "circles"
+    assert "points of circles" in controls.table.value
+
+
+def test_a_bad_upload_shows_its_reason_and_changes_nothing(controls):
+    picture, chosen = controls.image.value, controls.common["dataset"].value
+    upload(controls, "mine.csv", "a,b\n1,x\n2,y\n")
+    assert "<b>ValueError</b>: dataset &#x27;mine.csv&#x27;: " in controls.table.value
+    assert (controls.image.value, controls.common["dataset"].value) == (picture, chosen)
 
 
 def test_a_failed_run_shows_its_reason_and_keeps_the_picture(controls):

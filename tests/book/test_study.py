@@ -233,4 +233,8 @@ def test_notes_on_differing_rows_omit_their_common_parts(study):
     boosting_study = importlib.import_module("boosting_study")
     shown = boosting_study.that_differ(judged)
     assert shown["note"].tolist() == ["reachable with depth 9"]
+    assert shown["95 %"].tolist() == ["0.000–2.000"]
+    assert "dataset" not in shown  # there is one
+    two = pd.concat([judged, judged.assign(dataset="y")])
+    assert boosting_study.that_differ(two)["dataset"].tolist() == ["x", "y"]
     assert boosting_study.that_differ(judged[:0]).empty

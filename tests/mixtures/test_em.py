@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 from sklearn.mixture import GaussianMixture
 
+from fedlib.messages import MessageError
 from fedlib.mixtures.covariances import sklearn_shape
-from fedlib.mixtures.em import BLOCK, fit_mixture, improve, log_joint, sum_responsibilities
+from fedlib.mixtures.em import (
+    BLOCK,
+    fit_mixture,
+    improve,
+    log_joint,
+    maximise,
+    sum_responsibilities,
+)
 from fedlib.mixtures.messages import Mixture
 
 from .points import blobs, each_covariance_type
@@ -60,3 +68,28 @@ def test_the_log_joint_over_several_blocks_is_that_of_each_point():
     whole = log_joint(X, mixture)
     np.testing.assert_allclose(whole[: len(blobs())], log_joint(blobs(), mixture), rtol=1e-12)
     np.testing.assert_array_equal(whole[BLOCK - 1], log_joint(X[:BLOCK], mixture)[-1])
+
+
+@pytest.mark.parametrize("group", [1, 2**20])
+def test_the_sums_do_not_depend_on_how_many_components_are_computed_at_once(group, monkeypatch):
+    X, mixture = blobs(), fit_mixture(blobs(), 3, random_state=0, max_iter=2)
+    sums = sum_responsibilities(X, mixture)
+    monkeypatch.setattr("fedlib.mixtures.em.GROUP", group)
+    assert sum_responsibilities(X, mixture) == sums
+
+
+def test_improve_gives_the_same_mixture_as_single_checked_steps():
+    X = blobs()
+    first = step = fit_mixture(X, 3, random_state=0, max_iter=1)
+    for _ in range(4):
+        sums = sum_responsibilities(X, step)
+        step = maximise(step.means, step.covariances, "full", sums, 1e-6)
+    assert improve(X, first, 1e-6, max_iter=4, tol=0) == step
+
+
+@pytest.mark.parametrize("max_iter", [1, 5])
+def test_improve_refuses_a_covariance_that_collapses(max_iter):
+    X = np.column_stack([np.arange(20.0), np.zeros(20)])
+    mixture = Mixture(np.ones(1), np.zeros((1, 2)), np.eye(2)[None], "full")
+    with pytest.raises(MessageError, match="covariances must be positive definite"):
+        improve(X, mixture, 0.0, max_iter, tol=0)
