@@ -1,12 +1,12 @@
 """DBSCAN with point weights and individual radii, in memory linear in the number of points.
 
-The points are sorted into cells. In a tight cell, any two points are neighbours of each other. So
-all core points of it are in one cluster, and a tight cell of enough weight has core points only.
-Only cells near each other remain to be compared. They are found block by block and not stored.
+The points are sorted into cells so that any two points of a cell are neighbours of each other. So
+all core points of a cell are in one cluster, and a cell of enough weight has core points only. Only
+cells near each other remain to be compared. They are found block by block and not stored.
 
-With up to three features, the cells are those of a grid whose diagonal is slightly below ``eps``,
-so all of them are tight. With more features, with individual radii, or when the data are too wide
-for 64-bit cell numbers, they are the leaves of a k-d tree: tight ones, and those of few points.
+With up to three features, the cells are those of a grid whose diagonal is slightly below ``eps``.
+With more features, with individual radii, or when the data are too wide for 64-bit cell numbers,
+they are the leaves of a k-d tree.
 
 Sources: M. Ester, H.-P. Kriegel, J. Sander and X. Xu, "A density-based algorithm for discovering
 clusters in large spatial databases with noise", KDD 1996; for cells of diagonal ``eps``:
@@ -20,30 +20,27 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import product
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedlib.kernels import connections, density, kd_tree, leaves, sorted_grid
-from fedlib.kernels import labels as labelling
+from fedlib.kernels import connections, density, kd_tree, sorted_grid
 from fedlib.validation import check_points
 
 __all__ = ["check_n_jobs", "cluster", "dbscan", "nearest_within", "neighbours_within"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Numbers = NDArray[np.integer]  # of points or cells, in 32 bits if that is enough
 
 # With up to this number of features a grid is used, and kernels are compiled for each number.
 GRID_FEATURES = 3
 MAX_GRID_SIDE = 2.0**40  # cells; the margins below are far above the rounding of such a quotient
 MAX_KEY = 2**62
 LEAF_SIZE = 16  # of the tree for searches
-MAX_LOOSE = 2  # points of a leaf that is not tight; more of them save memory and cost time
 MIN_HALVED = 10_000  # points from which two threads build a tree
-CHUNK = 1 << 16  # cells from which those that need work are selected at once
 BLOCK = 4096  # groups of cells in a block
 BUFFER = 1 << 16  # ranges of near cells in a block, or those of one group if they are more
 
@@ -159,9 +156,9 @@ def cluster(
             index = _index_by_grid(points, eps, _Shares(threads, n_threads, n))
         if index is None:
             index = _index_by_tree(points, squared_radii, n_threads)
-        clustering = _Clustering(index, squared_radii, weights, min_samples)
-        del index  # the result is allocated after most of it is free again
-        return clustering.run(threads, n_threads)
+        return _Clustering(points, index, squared_radii, weights, min_samples).run(
+            threads, n_threads
+        )
 
 
 def neighbours_within(X: ArrayLike, points: ArrayLike, radius: ArrayLike) -> tuple[Ints, Ints]:
@@ -242,24 +239,14 @@ def nearest_within(X: ArrayLike, points: ArrayLike, radius: ArrayLike) -> Ints:
     return kd_tree.find_nearest(kd_tree.build(places, LEAF_SIZE, 0.0), queries, squared_radii)
 
 
-class _Tree(NamedTuple):
-    """The cells of an index if they are the leaves of a tree."""
-
-    nodes: kd_tree.Nodes
-    leaves: leaves.Leaves
-    tight: NDArray[np.bool_]  # (n_cells,) which leaves are tight cells
-
-
 class _Index(NamedTuple):
     """Points sorted into cells, and a search for the cells near a cell."""
 
-    points: Floats  # (n, d) cell by cell, or more rows for the corners of boxes
-    order: Numbers  # (n,) the row of each point
-    start: Numbers  # (n_cells + 1,) where the points of each cell begin
-    box: Numbers  # (n_cells,) see `density.Cells`
+    order: Ints  # (n,) the row of each point, cell by cell
+    start: Ints  # (n_cells + 1,) where the points of each cell begin
     find_near: Callable[[Ints, bool, Ints, Ints, Ints], int]  # see `_Clustering._blocks`
     max_ranges: int  # of near cells that one group can have
-    tree: _Tree | None = None
+    leaves: tuple[kd_tree.KDTree, kd_tree.Leaves] | None = None  # the cells, if they are a tree's
 
 
 class _Shares(NamedTuple):
@@ -295,54 +282,50 @@ def _index_by_grid(X: Floats, eps: float, shares: _Shares) -> _Index | None:
     keys = np.empty(len(X), np.int64)
     compute_keys = sorted_grid.compute_keys
     shares.map(partial(compute_keys, X, origin, cell_size, np.array(strides), keys))
-    order, keys = sorted_grid.sort_keys(keys, _number(len(X)), largest_key)
-    cell_keys, start = sorted_grid.find_cells(keys, order)
-    del keys
-    grid = sorted_grid.Grid(cell_keys, *sorted_grid.near_rows(d, reach, strides))
-    box = np.empty(len(cell_keys), order.dtype)
-    points = np.empty((density.number_boxes(start, box), d))
-    shares.map(partial(density.gather, X, order, points))
-    find_near = partial(sorted_grid.find_near_cells, grid)
-    return _Index(points, order, start, box, find_near, len(grid.row_offsets))
+    order, sorted_keys = sorted_grid.sort_keys(keys, largest_key)
+    cell_keys, start = sorted_grid.find_cells(sorted_keys)
+    grid = sorted_grid.Grid(cell_keys, *_near_rows(d, reach, strides))
+    return _Index(order, start, partial(sorted_grid.find_near_cells, grid), len(grid.row_offsets))
 
 
-def _number(n: int) -> Numbers:
-    """Return the numbers 0 to n - 1, in 32 bits if that is enough for n points and their boxes."""
-    return np.arange(n, dtype=np.int32 if 2 * n < 2**31 else np.int64)
+def _near_rows(d: int, reach: int, strides: list[int]) -> tuple[Ints, Ints]:
+    """Return the offsets of the rows near a cell, nearest first, and how far to look in each."""
+    offsets, reaches = [], []
+    rows = product(range(-reach, reach + 1), repeat=d - 1)
+    for steps in sorted(rows, key=lambda steps: sum(step**2 for step in steps)):
+        # In units of the squared cell size: eps² less the squared distance of the two rows.
+        left = d * (1 + 2.0**-8) - sum(max(0, abs(step) - 1) ** 2 for step in steps)
+        if left >= 0:
+            offsets.append(int(np.dot(steps, strides[:-1])))
+            reaches.append(1 + math.isqrt(int(left)))
+    return np.array(offsets), np.array(reaches)
 
 
 def _index_by_tree(X: Floats, squared_radii: Floats, n_threads: int) -> _Index:
-    """Return a tree whose leaves are tight or have few points."""
-    points, order = X.copy(), _number(len(X))
-    smallest = squared_radii.min()
-    nodes = _split(points, order, smallest, n_threads)
-    radii = squared_radii[order] if len(squared_radii) > 1 else squared_radii
-    cells = leaves.collect_leaves(nodes, radii)
+    """Return a tree whose leaves are the largest nodes that can be cells."""
+    tree = _build_tree(X, squared_radii.min(), n_threads)
+    leaves = kd_tree.collect_leaves(tree, np.resize(squared_radii, len(X)))
 
     def find_near(
-        wanted: Ints, earlier: bool, group_start: Ints, near_start: Ints, near: Ints
+        cells: Ints, earlier: bool, group_start: Ints, near_start: Ints, near: Ints
     ) -> int:
         group_start[:] = np.arange(len(group_start))
-        return leaves.find_near_leaves(nodes, cells, wanted, near_start, near)
+        return kd_tree.find_near_leaves(tree, leaves, cells, near_start, near)
 
-    tree = _Tree(nodes, cells, leaves.find_tight(nodes, cells, smallest))
-    return _Index(points, order, cells.start, cells.node, find_near, len(cells.node), tree)
+    return _Index(tree.order, leaves.start, find_near, len(leaves.node), (tree, leaves))
 
 
-def _split(
-    points: Floats, order: Numbers, max_squared_diagonal: float, n_threads: int
-) -> kd_tree.Nodes:
-    """Sort points into tree order; with several threads, two sort the halves below the root."""
-    if n_threads == 1 or len(order) < MIN_HALVED:
-        return kd_tree.split(points, order, MAX_LOOSE, max_squared_diagonal)
+def _build_tree(X: Floats, max_squared_diagonal: float, n_threads: int) -> kd_tree.KDTree:
+    """Return the tree; with several threads, two build the halves below the root."""
+    if n_threads == 1 or len(X) < MIN_HALVED:
+        return kd_tree.build(X, 1, max_squared_diagonal)
 
-    def split(half: slice) -> kd_tree.Nodes:
-        return kd_tree.split(points[half], order[half], MAX_LOOSE, max_squared_diagonal)
+    def build(rows: Ints) -> kd_tree.KDTree:
+        return kd_tree.build_part(X, rows, 1, max_squared_diagonal)
 
-    kd_tree.halve(points, order)
-    middle = len(order) // 2
+    order, middle = kd_tree.halve(X), len(X) // 2
     with ThreadPoolExecutor(2) as threads:
-        return kd_tree.merge(*threads.map(split, (slice(middle), slice(middle, None))))
+        return kd_tree.merge(*threads.map(build, (order[:middle], order[middle:])))
 
 
 class _Clustering:
@@ -352,88 +335,83 @@ class _Clustering:
     third step it joins the cells of its share. Those near another share are joined at the end.
     """
 
-    def __init__(self, index: _Index, squared_radii: Floats, weights: Floats, min_samples: float):
-        n, n_cells, d = len(index.order), len(index.start) - 1, index.points.shape[1]
+    def __init__(
+        self,
+        X: Floats,
+        index: _Index,
+        squared_radii: Floats,
+        weights: Floats,
+        min_samples: float,
+    ):
+        n, d = X.shape
+        n_cells = len(index.start) - 1
+        self.X = X
         self.index = index
         self.min_samples = float(min_samples)
+        if len(squared_radii) > 1:
+            squared_radii = squared_radii[index.order]
         self.cells = density.Cells(
-            points=index.points,
+            points=np.empty((n, d)),
             axes=tuple(range(d)) if d <= GRID_FEATURES else np.arange(d),
-            squared_radii=squared_radii[index.order] if len(squared_radii) > 1 else squared_radii,
+            squared_radii=squared_radii,
             weights=weights[index.order] if weights.size else weights,
             start=index.start,
-            tight=index.tree.tight if index.tree else np.empty(0, bool),
-            lower=index.tree.nodes.lower if index.tree else index.points,
-            upper=index.tree.nodes.upper if index.tree else index.points,
-            box=index.box,
+            lower=np.empty((n_cells, d)),
+            upper=np.empty((n_cells, d)),
             core=np.empty(n, bool),
-            n_core=np.empty(n_cells, index.start.dtype),
+            n_core=np.empty(n_cells, np.int64),
         )
-        self.parent = _number(n if index.tree else n_cells)  # of disjoint sets of points or cells
+        self.parent = np.arange(n_cells)  # of disjoint sets of connected cells
         self.crossing = np.zeros(n_cells, bool)  # cells near another share
+        self.labels = np.empty(n, np.int64)
+        self.is_core = np.empty(n, bool)
 
     def run(self, threads: ThreadPoolExecutor, n_threads: int) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return labels and core flags by row; may be called once."""
-        start, core, order = self.cells.start, self.cells.core, self.index.order
-        n = len(order)
-        shares = np.searchsorted(start, np.linspace(0, n, n_threads + 1).astype(start.dtype))
-
-        def each_share(step: Callable[[int, int], None]) -> None:
+        """Return labels and core flags by row."""
+        start, n_cells = self.cells.start, len(self.parent)
+        shares = np.searchsorted(start, np.linspace(0, start[-1], n_threads + 1).astype(np.int64))
+        for step in (self._sort_points, self._find_core, self._join_cells):
             list(threads.map(step, shares[:-1], shares[1:]))
+        self._join(np.flatnonzero(self.crossing), 0, n_cells)
+        density.flatten(self.parent)
+        number = density.number_sets(self.cells, self.index.order, self.parent)
+        list(threads.map(partial(self._label, number), shares[:-1], shares[1:]))
+        return self.labels, self.is_core
 
-        if self.index.tree is None:
-            each_share(partial(density.bound_cells, self.cells))
-        each_share(self._find_core)
-        each_share(self._join_cells)
-        self._join(np.flatnonzero(self.crossing), 0, len(start) - 1)
-        number = labelling.number_sets(self.cells, order, self.parent)
-        labels = self.parent if self.index.tree else np.empty(n, order.dtype)  # cell by cell
-        each_share(partial(labelling.label_core, self.cells, self.parent, number, labels))
-        each_share(partial(self._label_border, labels))
-        del self.cells, self.index, self.parent
-        row_labels, row_core = np.empty(n, np.int64), np.empty(n, bool)
-        _Shares(threads, n_threads, n).map(
-            partial(labelling.scatter, order, labels, core, row_labels, row_core)
-        )
-        return row_labels, row_core
+    def _sort_points(self, first: int, stop: int) -> None:
+        start = self.cells.start
+        density.gather(self.X, self.index.order, self.cells.points, start[first], start[stop])
+        density.bound_cells(self.cells, first, stop)
 
     def _find_core(self, first: int, stop: int) -> None:
-        for begin, end in _chunks(first, stop):
-            dense = density.find_dense(self.cells, begin, end, self.min_samples)
-            wanted = begin + np.flatnonzero(~dense)
-            if self.index.tree is not None and self.cells.weights.size == 0:
-                nodes, cells, _ = self.index.tree
-                density.find_core_by_tree(wanted, self.cells, nodes, cells, self.min_samples)
-                continue
-            for block in self._blocks(wanted):
-                density.find_core(block, self.cells, self.min_samples)
+        dense = density.find_dense(self.cells, first, stop, self.min_samples)
+        wanted = first + np.flatnonzero(~dense)
+        if self.index.leaves is not None and self.cells.weights.size == 0:
+            density.find_core_by_tree(wanted, self.cells, *self.index.leaves, self.min_samples)
+            return
+        for block in self._blocks(wanted):
+            density.find_core(block, self.cells, self.min_samples)
 
     def _join_cells(self, first: int, stop: int) -> None:
-        chunks = _chunks(first, stop) if self.index.tree is None else [(first, stop)]
-        for begin, end in chunks:
-            self._join(begin + np.flatnonzero(self.cells.n_core[begin:end]), first, stop)
+        self._join(first + np.flatnonzero(self.cells.n_core[first:stop]), first, stop)
 
-    def _join(self, wanted: Ints, first: int, stop: int) -> None:
+    def _join(self, cells: Ints, first: int, stop: int) -> None:
         """Join some of the cells ``first..stop`` with each other, and mark those near others."""
-        if self.index.tree is not None:
-            nodes, cells, _ = self.index.tree
-            sets = self.parent, self.crossing
-            connections.join_leaves(wanted, self.cells, nodes, cells, stop, *sets)
+        if self.index.leaves is not None:
+            connections.join_leaves(
+                cells, self.cells, *self.index.leaves, stop, self.parent, self.crossing
+            )
             return
-        for block in self._blocks(wanted, earlier=True):
+        for block in self._blocks(cells, earlier=True):
             connections.join_cells(block, self.cells, first, self.parent, self.crossing)
 
-    def _label_border(self, labels: Numbers, first: int, stop: int) -> None:
-        """Write the labels of the points of some cells that are not core points."""
-        for begin, end in _chunks(first, stop):
-            sizes = np.diff(self.cells.start[begin : end + 1])
-            wanted = begin + np.flatnonzero(self.cells.n_core[begin:end] < sizes)
-            if self.index.tree is not None:
-                nodes, cells, _ = self.index.tree
-                density.find_border_by_tree(wanted, self.cells, nodes, cells, labels)
-                continue
-            for block in self._blocks(wanted):
-                density.find_border(block, self.cells, labels)
+    def _label(self, number: Ints, first: int, stop: int) -> None:
+        """Write the results of the points of some cells; ``number`` is the cluster of each cell."""
+        order = self.index.order
+        density.write_labels(self.cells, order, number, self.labels, self.is_core, first, stop)
+        sizes = np.diff(self.cells.start[first : stop + 1])
+        for block in self._blocks(first + np.flatnonzero(self.cells.n_core[first:stop] < sizes)):
+            density.find_border(block, self.cells, order, number, self.labels)
 
     def _blocks(self, cells: Ints, earlier: bool = False) -> Iterator[density.Block]:
         """Yield these cells (ascending) in blocks. Each block overwrites the previous one.
@@ -441,19 +419,13 @@ class _Clustering:
         With ``earlier``, the cells near a group need not include later ones.
         """
         group_start, near_start = np.empty((2, BLOCK + 1), np.int64)
-        near = np.empty((max(BUFFER, self.index.max_ranges), 2), self.cells.start.dtype)
+        near = np.empty((max(BUFFER, self.index.max_ranges), 2), np.int64)
         done = 0
         while done < len(cells):
             rest = cells[done:]
             n_groups = self.index.find_near(rest, earlier, group_start, near_start, near)
             yield density.Block(rest, group_start[: n_groups + 1], near_start, near)
             done += group_start[n_groups]
-
-
-def _chunks(first: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield the first cell and the stop of each part of some cells."""
-    for begin in range(first, stop, CHUNK):
-        yield begin, min(begin + CHUNK, stop)
 
 
 def _check_points(X: ArrayLike, name: str) -> Floats:

@@ -1,22 +1,15 @@
 """Which cells of DBSCAN are connected: a core point of one is near a core point of the other.
 
-Cells are those of `fedlib.kernels.density`. Connected core points are joined in disjoint sets. The
-sets do not depend on the order in which cells are compared. If all cells are tight, the elements of
-the sets are the cells; if they are the leaves of a tree, they are the points.
+Cells are those of `fedlib.kernels.density`. Connected cells are joined in disjoint sets. The sets
+do not depend on the order in which cells are compared.
 """
 
 import numpy as np
 
 from fedlib.kernels import kernel
-from fedlib.kernels.density import (
-    find_box,
-    squared_distance,
-    squared_distance_to_box,
-    squared_radius,
-)
+from fedlib.kernels.density import squared_distance, squared_distance_to_box, squared_radius
 from fedlib.kernels.disjoint_set import find, union
-from fedlib.kernels.kd_tree import are_far, build, find_nearest
-from fedlib.kernels.leaves import find_bucket, find_near_buckets
+from fedlib.kernels.kd_tree import are_far, build, find_bucket, find_near_buckets, find_nearest
 
 PIECE = 128  # points that are searched for before testing whether one is found
 FEW = 4  # points in a cell up to which checking its box first does not pay
@@ -63,12 +56,12 @@ def _join_earlier(part, b, single, cells, parent):
 
     If the cells are in a ``single`` set, the first connection is enough.
     """
-    squared_radius, root, box = cells.squared_radii[0], find(parent, b), find_box(cells, b)
+    squared_radius, root = cells.squared_radii[0], find(parent, b)
     for a in part:
         if a <= b or find(parent, a) == root:
             continue
         # Calls with all arrays of the cells take longer than the comparison of two boxes.
-        if _are_boxes_far(cells.lower, cells.upper, find_box(cells, a), box, squared_radius):
+        if are_far(cells.lower, cells.upper, a, b, squared_radius):
             continue
         if _are_connected(cells, a, b):
             union(parent, a, b)
@@ -78,40 +71,27 @@ def _join_earlier(part, b, single, cells, parent):
 
 
 @kernel
-def _are_boxes_far(lower, upper, a, b, squared_radius):
-    """Return whether two boxes, given by the rows of their corners, are farther than a radius."""
-    total = 0.0
-    for k in range(lower.shape[1]):
-        gap = max(lower[a[0], k] - upper[b[1], k], 0.0, lower[b[0], k] - upper[a[1], k])
-        total += gap**2
-        if total > squared_radius:
-            return True
-    return False
-
-
-@kernel
 def join_leaves(wanted, cells, tree, leaves, stop, parent, crossing):
-    """Unite the sets of core points that are connected, for the leaves of a tree as cells.
+    """Unite the sets of cells that are connected, for the leaves of a tree as cells.
 
-    Whole buckets of leaves are compared. Once the core points of two buckets are in the same set,
-    no pair of them needs to be looked at.
+    Whole buckets of leaves are compared. Once the leaves of two buckets are in the same set, no
+    pair of them needs to be looked at.
 
     Parameters
     ----------
     wanted : array (n_wanted,) of int64
         The cells whose later near cells are looked at, ascending; all have core points.
     cells : Cells
-    tree : KDTree or Nodes
+    tree : KDTree
     leaves : Leaves
     stop : int
         Cells from this one on are left out. A cell whose bucket is near one of them is marked in
         ``crossing``.
-    parent : array (n_points,) of an integer type
+    parent : array (n_cells,) of int64
     crossing : array (n_cells,) of bool
     """
-    buckets = np.empty(leaves.node.size, leaves.node.dtype)
-    joined = cells.tight.copy()  # leaves whose core points are known to be in one set
-    sets = np.full(leaves.first_leaf.size, SEVERAL_SETS, parent.dtype)  # of each bucket
+    buckets = np.empty(leaves.node.size, np.int64)
+    sets = np.full(leaves.first_leaf.size, SEVERAL_SETS)  # of each bucket, see `_find_set`
     for inside in (True, False):  # most buckets are in one set before they are compared
         w = 0
         while w < wanted.size:
@@ -122,11 +102,9 @@ def join_leaves(wanted, cells, tree, leaves, stop, parent, crossing):
                 and wanted[last] < leaves.first_leaf[bucket] + leaves.n_leaves[bucket]
             ):
                 last += 1
-            part, part_set = wanted[w:last], np.full(1, SEVERAL_SETS, parent.dtype)
+            part, part_set = wanted[w:last], np.full(1, SEVERAL_SETS)
             buckets[0], n_buckets = bucket, 1
-            if inside:
-                _join_points(part, cells, parent)
-            else:
+            if not inside:
                 n_buckets = find_near_buckets(tree, leaves, bucket, buckets)
             for other in buckets[:n_buckets]:
                 first = leaves.first_leaf[other]
@@ -135,54 +113,16 @@ def join_leaves(wanted, cells, tree, leaves, stop, parent, crossing):
                     crossing[part] = True
                 if end <= part[0] or (other == bucket) != inside:
                     continue
-                here = _find_set(part_set, 0, part, cells, joined, parent)
-                there = _find_set(sets, other, range(first, min(end, stop)), cells, joined, parent)
+                here = _find_set(part_set, 0, part, cells, parent)
+                there = _find_set(sets, other, range(first, min(end, stop)), cells, parent)
                 single = here != SEVERAL_SETS and there != SEVERAL_SETS
                 if there != NO_SET and not (single and here == there):
-                    _join_bucket(part, other, single, cells, tree, leaves, stop, joined, parent)
+                    _join_bucket(part, other, single, cells, tree, leaves, stop, parent)
             w = last
 
 
 @kernel
-def _join_points(part, cells, parent):
-    """Unite the core points of each of some cells that are connected within the cell."""
-    for c in part:
-        tight, first, stop = cells.tight[c], cells.start[c], cells.start[c + 1]
-        for i in range(first, stop):
-            if cells.core[i]:
-                if tight and first < i:
-                    union(parent, first, i)
-                elif tight:
-                    first = i
-                else:
-                    _join_point(cells, i, first, i, False, parent)
-
-
-@kernel
-def _join_point(cells, i, first, stop, single, parent):
-    """Unite a core point with the core points near it among ``first..stop``; return if with any.
-
-    If the latter are a ``single`` set, the first connection is enough.
-    """
-    root, r2 = find(parent, i), squared_radius(cells, i)
-    joined = False
-    for j in range(np.int64(first), np.int64(stop)):
-        if (
-            cells.core[j]
-            and squared_distance(cells.points, cells.axes, i, j)
-            <= max(r2, squared_radius(cells, j))
-            and find(parent, j) != root
-        ):
-            union(parent, i, j)
-            if single:
-                return True
-            root = find(parent, i)
-            joined = True
-    return joined
-
-
-@kernel
-def _join_bucket(part, bucket, single, cells, tree, leaves, stop, joined, parent):
+def _join_bucket(part, bucket, single, cells, tree, leaves, stop, parent):
     """Unite the sets of some cells with those of the later cells of a bucket, before ``stop``.
 
     If both are ``single`` sets, the first connection is enough.
@@ -190,8 +130,7 @@ def _join_bucket(part, bucket, single, cells, tree, leaves, stop, joined, parent
     reach = leaves.max_squared_radius
     node_stop = bucket + 2 * leaves.n_leaves[bucket] - 1
     for a in part:
-        leaf, node = leaves.node[a], bucket
-        here = _common_set_of_points(cells, joined, a, parent)
+        root, leaf, node = find(parent, a), leaves.node[a], bucket
         while node < node_stop:
             if are_far(tree.lower, tree.upper, leaf, node, max(reach[leaf], reach[node])):
                 node += 2 * leaves.n_leaves[node] - 1  # to the next node that is no descendant
@@ -200,92 +139,26 @@ def _join_bucket(part, bucket, single, cells, tree, leaves, stop, joined, parent
             if tree.right[node - 1]:
                 continue
             b = leaves.first_leaf[node - 1]
-            if b <= a or b >= stop or cells.n_core[b] == 0:
+            if b <= a or b >= stop or cells.n_core[b] == 0 or find(parent, b) == root:
                 continue
-            there = _common_set_of_points(cells, joined, b, parent)
-            if here == there and here != SEVERAL_SETS:
-                continue
-            singles = here != SEVERAL_SETS, there != SEVERAL_SETS
-            if _join_leaf(cells, a, b, reach[node - 1], singles, parent):
+            if _are_connected(cells, a, b):
+                union(parent, a, b)
+                root = find(parent, a)
                 if single:
                     return
-                here = _common_set_of_points(cells, joined, a, parent)
 
 
 @kernel
-def _join_leaf(cells, a, b, largest, singles, parent):
-    """Unite connected core points of two leaves; return whether any sets are united.
+def _find_set(sets, i, numbers, cells, parent):
+    """Return the set of those cells that have core points, `NO_SET` or `SEVERAL_SETS`.
 
-    ``largest`` is the largest squared radius in leaf b, and ``singles`` is for each leaf whether
-    its core points are a single set. If both are, the first connection is enough.
-    """
-    if cells.tight[a] and cells.tight[b]:
-        if _are_connected(cells, a, b):
-            union(parent, _first_core(cells, a), _first_core(cells, b))
-            return True
-        return False
-    points, axes, (low, high) = cells.points, cells.axes, find_box(cells, b)
-    joined = False
-    for i in range(cells.start[a], cells.start[a + 1]):
-        if cells.core[i] and (
-            squared_distance_to_box(points, axes, i, cells.lower, cells.upper, low, high)
-            <= max(largest, squared_radius(cells, i))
-        ):
-            joined |= _join_point(cells, i, cells.start[b], cells.start[b + 1], singles[1], parent)
-            if joined and singles[0] and singles[1]:
-                return True
-    return joined
-
-
-@kernel
-def _first_core(cells, c):
-    """Return the first core point of a cell that has one."""
-    i = np.int64(cells.start[c])
-    while not cells.core[i]:
-        i += 1
-    return i
-
-
-@kernel
-def _common_set_of_points(cells, joined, c, parent):
-    """Return the set of the core points of a leaf that has some, or `SEVERAL_SETS`.
-
-    If they are in one set, this is kept in ``joined``: points in one set stay together.
-    """
-    first = _first_core(cells, c)
-    common = find(parent, first)
-    if not joined[c]:
-        for i in range(first + 1, np.int64(cells.start[c + 1])):
-            if cells.core[i] and find(parent, i) != common:
-                return np.int64(SEVERAL_SETS)
-        joined[c] = True
-    return np.int64(common)
-
-
-@kernel
-def _find_set(sets, i, numbers, cells, joined, parent):
-    """Return the set of those leaves that have core points, `NO_SET` or `SEVERAL_SETS`.
-
-    It is kept in ``sets[i]``: points in one set stay together.
+    It is kept in ``sets[i]``: cells in one set stay together.
     """
     if sets[i] == SEVERAL_SETS:
-        sets[i] = _common_set_of_leaves(numbers, cells, joined, parent)
+        sets[i] = _common_set(numbers, cells, parent)
     elif sets[i] != NO_SET:
         sets[i] = find(parent, sets[i])
     return sets[i]
-
-
-@kernel
-def _common_set_of_leaves(numbers, cells, joined, parent):
-    common = np.int64(NO_SET)
-    for c in numbers:
-        if cells.n_core[c]:
-            root = _common_set_of_points(cells, joined, c, parent)
-            if common == NO_SET:
-                common = root
-            if root != common or root == SEVERAL_SETS:
-                return np.int64(SEVERAL_SETS)
-    return common
 
 
 @kernel
@@ -314,18 +187,17 @@ def _connected_by_pairs(cells, a, b):
     """Return what `_are_connected` does, at the cost of the number of pairs of points."""
     points, axes, start, core = cells.points, cells.axes, cells.start, cells.core
     lower, upper = cells.lower, cells.upper
-    first, stop = np.int64(start[b]), np.int64(start[b + 1])
-    low, high = find_box(cells, b)
+    first, stop = start[b], start[b + 1]
     check_box = stop - first > FEW
     largest = 0.0  # squared radius in cell b
     if check_box:
         for j in range(first, stop):
             largest = max(largest, squared_radius(cells, j))
-    for i in range(np.int64(start[a]), np.int64(start[a + 1])):
+    for i in range(start[a], start[a + 1]):
         r2 = squared_radius(cells, i)
         if not core[i] or (
             check_box
-            and squared_distance_to_box(points, axes, i, lower, upper, low, high) > max(r2, largest)
+            and squared_distance_to_box(points, axes, i, lower, upper, b) > max(r2, largest)
         ):
             continue
         for j in range(first, stop):

@@ -1,11 +1,9 @@
 """DBSCAN on cells: core points, their connection, and the core point that a border point joins.
 
-A cell is a range of points. In a *tight* cell, any two of them are in each other's neighbourhood.
-All cells are one named tuple, `Cells`; a `Block` contains some of them together with the cells near
-them. No other cell has a point within reach of the block's points, or one that reaches them.
-Squared distances are computed as in `fedlib.kernels.kd_tree`.
-
-Arrays that number points or cells are of 32 bits if that is enough, to save memory.
+A cell is a range of points. Any two of them are in each other's neighbourhood. All cells are one
+named tuple, `Cells`; a `Block` contains some of them together with the cells near them. No other
+cell has a point within reach of the block's points, or one that reaches them. Squared distances are
+computed as in `fedlib.kernels.kd_tree`.
 """
 
 from typing import NamedTuple
@@ -14,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
-from fedlib.kernels.leaves import find_bucket
+from fedlib.kernels.kd_tree import find_bucket
 
 PIECE = 128  # points that are checked before testing whether the work is done
 MAX_TARGETS = 64  # points that are compared with the points near them at the same time
@@ -25,9 +23,8 @@ class Cells(NamedTuple):
 
     Attributes
     ----------
-    points : array (n_points or more, n_features) of float64
-        The points, cell by cell. All arrays with one entry per point are in this order. Further
-        rows may be corners of boxes.
+    points : array (n_points, n_features) of float64
+        The points, cell by cell. All arrays with one entry per point are in this order.
     axes : tuple of int or array of int64
         The numbers of the features, 0 to n_features - 1. For a tuple the functions are compiled
         for exactly this number of features: a distance then takes a third to a fifth of the time.
@@ -35,19 +32,13 @@ class Cells(NamedTuple):
         The squared radius of each point's neighbourhood, or of all of them.
     weights : array (n_points,) of float64
         The weight of each point, or no entries if all weights are 1.
-    start : array (n_cells + 1,) of an integer type
+    start : array (n_cells + 1,) of int64
         Where the points of each cell begin; the last entry is the number of points.
-    tight : array (n_cells,) of bool
-        Which cells are tight, or no entries if all are.
-    lower, upper : array (n_corners, n_features) of float64
-        Corners of the smallest boxes around the points of cells: ``points`` itself (see
-        `bound_cells`) or those of a tree.
-    box : array (n_cells,) of an integer type
-        The row of each cell's lower corner. That of its upper corner is the next one if it is
-        behind the points, otherwise the same.
+    lower, upper : array (n_cells, n_features) of float64
+        The corners of the smallest box around each cell's points (see `bound_cells`).
     core : array (n_points,) of bool
         Which points are core points (see `find_core`).
-    n_core : array (n_cells,) of an integer type
+    n_core : array (n_cells,) of int64
         The number of core points in each cell (see `find_core`).
     """
 
@@ -55,13 +46,11 @@ class Cells(NamedTuple):
     axes: tuple[int, ...] | NDArray[np.int64]
     squared_radii: NDArray[np.float64]
     weights: NDArray[np.float64]
-    start: NDArray[np.integer]
-    tight: NDArray[np.bool_]
+    start: NDArray[np.int64]
     lower: NDArray[np.float64]
     upper: NDArray[np.float64]
-    box: NDArray[np.integer]
     core: NDArray[np.bool_]
-    n_core: NDArray[np.integer]
+    n_core: NDArray[np.int64]
 
 
 class Block(NamedTuple):
@@ -96,11 +85,11 @@ def squared_distance(points, axes, i, j):
 
 
 @kernel
-def squared_distance_to_box(points, axes, i, lower, upper, low, high):
-    """Return the squared distance of point i to the box with these rows as corners."""
+def squared_distance_to_box(points, axes, i, lower, upper, c):
+    """Return the squared distance of point i to a box."""
     total = 0.0
     for k in range(len(axes)):
-        total += max(lower[low, k] - points[i, k], 0.0, points[i, k] - upper[high, k]) ** 2
+        total += max(lower[c, k] - points[i, k], 0.0, points[i, k] - upper[c, k]) ** 2
     return total
 
 
@@ -124,44 +113,17 @@ def gather(X, order, points, first, stop):
 
 
 @kernel
-def find_box(cells, c):
-    """Return the rows of the lower and of the upper corner of a cell's box."""
-    low = np.int64(cells.box[c])
-    return low, low + (low >= cells.core.size)
-
-
-@kernel
-def number_boxes(start, box):
-    """Write the row of each cell's lower corner to ``box`` (n_cells,); return the number of rows.
-
-    A point by itself is its box. The boxes of all other cells are two rows each, after all points.
-    """
-    n_rows = np.int64(start[-1])
-    for c in range(box.size):
-        if start[c + 1] - start[c] == 1:
-            box[c] = start[c]
-        else:
-            box[c] = n_rows
-            n_rows += 2
-    return n_rows
-
-
-@kernel
 def bound_cells(cells, first, stop):
-    """Write the boxes of the cells ``first..stop`` that have more than one point."""
-    points, start = cells.points, cells.start
+    """Write the boxes of the cells ``first..stop``."""
+    points, start, lower, upper = cells.points, cells.start, cells.lower, cells.upper
     for c in range(first, stop):
-        begin, end = np.int64(start[c]), np.int64(start[c + 1])
-        if end - begin == 1:
-            continue
-        box = np.int64(cells.box[c])
         for k in range(len(cells.axes)):
-            low = high = points[begin, k]
-            for i in range(begin + 1, end):
+            low = high = points[start[c], k]
+            for i in range(start[c] + 1, start[c + 1]):
                 low = min(low, points[i, k])
                 high = max(high, points[i, k])
-            points[box, k] = low
-            points[box + 1, k] = high
+            lower[c, k] = low
+            upper[c, k] = high
 
 
 @kernel
@@ -177,16 +139,14 @@ def _sum_weights(weights, first, stop):
 
 @kernel
 def find_dense(cells, first, stop, min_samples):
-    """Return which of the cells ``first..stop`` are tight and have the weight of a core point.
+    """Return which of the cells ``first..stop`` have the weight that makes all points core points.
 
-    All of their points are core points. This and the numbers of core points are written.
+    Their points and numbers of core points are written.
     """
     dense = np.empty(stop - first, np.bool_)
     for c in range(first, stop):
         begin, end = cells.start[c], cells.start[c + 1]
-        dense[c - first] = (cells.tight.size == 0 or cells.tight[c]) and (
-            _sum_weights(cells.weights, begin, end) >= min_samples
-        )
+        dense[c - first] = _sum_weights(cells.weights, begin, end) >= min_samples
         if dense[c - first]:
             cells.core[begin:end] = True
             cells.n_core[c] = end - begin
@@ -206,8 +166,8 @@ class Targets(NamedTuple):
         The weight around each target so far.
     best : array (MAX_TARGETS,) of int64
         The best point for each target so far, or -1.
-    near : array (PIECE,) of int64
-        Points near the targets.
+    near, cell : array (PIECE,) of int64
+        Points near the targets, and their cells.
     columns : array (n_features, PIECE) of float64
         Their coordinates, one feature after the other, for vector instructions.
     squared : array (PIECE,) of float64
@@ -219,6 +179,7 @@ class Targets(NamedTuple):
     total: NDArray[np.float64]
     best: NDArray[np.int64]
     near: NDArray[np.int64]
+    cell: NDArray[np.int64]
     columns: NDArray[np.float64]
     squared: NDArray[np.float64]
 
@@ -231,6 +192,7 @@ def _allocate(n_features):
         np.empty(MAX_TARGETS),
         np.empty(MAX_TARGETS),
         np.empty(MAX_TARGETS, np.int64),
+        np.empty(PIECE, np.int64),
         np.empty(PIECE, np.int64),
         np.empty((n_features, PIECE)),
         np.empty(PIECE),
@@ -253,10 +215,9 @@ def _compare(targets, points, i, size):
 @kernel
 def _matters(cells, c, targets, n_targets):
     """Return whether the box of a cell is within the bound of any target."""
-    low, high = find_box(cells, c)
     for t in range(n_targets):
         squared = squared_distance_to_box(
-            cells.points, cells.axes, targets.point[t], cells.lower, cells.upper, low, high
+            cells.points, cells.axes, targets.point[t], cells.lower, cells.upper, c
         )
         if squared <= targets.bound[t]:
             return True
@@ -304,7 +265,7 @@ def _find_core_of(targets, n_targets, ranges, cells, min_samples):
         while c < stop:
             end = stop if few else c + 1
             if few or _matters(cells, c, targets, n_targets):
-                for j in range(np.int64(start[c]), np.int64(start[end])):
+                for j in range(start[c], start[end]):
                     near[size] = j
                     for k in range(len(cells.axes)):
                         columns[k, size] = points[j, k]
@@ -365,7 +326,7 @@ def _count_in_node(cells, tree, n_leaves, node, i, enough):
             node += 2 * n_leaves[node] - 1  # to the next node that is no descendant
             continue
         if tree.right[node] == 0:
-            for j in range(np.int64(tree.first[node]), np.int64(tree.stop[node])):
+            for j in range(tree.first[node], tree.stop[node]):
                 count += squared_distance(points, axes, i, j) <= limit
         node += 1
     return count
@@ -390,7 +351,7 @@ def find_core_by_tree(wanted, cells, tree, leaves, min_samples):
     for c in wanted:
         bucket = find_bucket(tree, leaves, c)
         n_core = 0
-        for i in range(np.int64(cells.start[c]), np.int64(cells.start[c + 1])):
+        for i in range(cells.start[c], cells.start[c + 1]):
             count = _count_in_node(cells, tree, leaves.n_leaves, bucket, i, min_samples)
             if count < min_samples:
                 count = _count_in_node(cells, tree, leaves.n_leaves, 0, i, min_samples)
@@ -409,12 +370,11 @@ def _precedes(points, axes, i, j):
 
 
 @kernel
-def find_border(block, cells, labels):
-    """Write the labels of the points of a block that are not core points; -1 is noise.
+def find_border(block, cells, order, number, labels):
+    """Write the labels, by row, of the points of a block that are not core points; -1 is noise.
 
-    Such a point gets the label of the nearest core point that has it in its neighbourhood. Ties go
-    to the first core point in lexicographic order. ``labels`` (n_points,) has the labels of all
-    core points.
+    Such a point joins the cell of the nearest core point that has it in its neighbourhood. Ties go
+    to the first core point in lexicographic order. For ``order`` and ``number`` see `number_sets`.
     """
     targets = _allocate(cells.points.shape[1])
     reach = cells.squared_radii[0] if cells.squared_radii.size == 1 else np.inf
@@ -428,18 +388,19 @@ def find_border(block, cells, labels):
                 targets.point[n_targets] = i
                 targets.bound[n_targets] = reach
                 targets.best[n_targets] = -1
+                labels[order[i]] = -1
                 n_targets += 1
                 if n_targets == MAX_TARGETS:
-                    _find_border_of(targets, n_targets, ranges, cells, labels)
+                    _find_border_of(targets, n_targets, ranges, cells, order, number, labels)
                     n_targets = 0
-        _find_border_of(targets, n_targets, ranges, cells, labels)
+        _find_border_of(targets, n_targets, ranges, cells, order, number, labels)
 
 
 @kernel
-def _find_border_of(targets, n_targets, ranges, cells, labels):
-    """Write the labels of the targets, which are those of core points in some ranges of cells."""
+def _find_border_of(targets, n_targets, ranges, cells, order, number, labels):
+    """Write the labels of the targets, which join cells in some ranges."""
     points, start, core = cells.points, cells.start, cells.core
-    near, columns = targets.near, targets.columns
+    near, cell, columns = targets.near, targets.cell, targets.columns
     size = 0
     for r in range(ranges.shape[0]):
         for c in range(ranges[r, 0], ranges[r, 1]):
@@ -447,23 +408,20 @@ def _find_border_of(targets, n_targets, ranges, cells, labels):
                 start[c + 1] - start[c] > n_targets and not _matters(cells, c, targets, n_targets)
             ):
                 continue
-            for j in range(np.int64(start[c]), np.int64(start[c + 1])):
+            for j in range(start[c], start[c + 1]):
                 if core[j]:
-                    near[size] = j
+                    near[size], cell[size] = j, c
                     for k in range(len(cells.axes)):
                         columns[k, size] = points[j, k]
                     size += 1
                     if size == PIECE:
-                        _find_nearest_core(targets, n_targets, size, cells)
+                        _find_nearest_core(targets, n_targets, size, cells, order, number, labels)
                         size = 0
-    _find_nearest_core(targets, n_targets, size, cells)
-    for t in range(n_targets):
-        best = targets.best[t]
-        labels[targets.point[t]] = labels[best] if best >= 0 else -1
+    _find_nearest_core(targets, n_targets, size, cells, order, number, labels)
 
 
 @kernel
-def _find_nearest_core(targets, n_targets, size, cells):
+def _find_nearest_core(targets, n_targets, size, cells, order, number, labels):
     """Compare each target with the buffered core points."""
     squared = targets.squared
     for t in range(n_targets):
@@ -477,44 +435,49 @@ def _find_nearest_core(targets, n_targets, size, cells):
                 and (best < 0 or squared[n] < bound or _precedes(cells.points, cells.axes, j, best))
             ):
                 best, bound = j, squared[n]
+                labels[order[i]] = number[targets.cell[n]]
         targets.best[t], targets.bound[t] = best, bound
 
 
 @kernel
-def find_border_by_tree(wanted, cells, tree, leaves, labels):
-    """Write the labels of border points, as `find_border` does, for the leaves of a tree as cells.
-
-    The bucket of a point's leaf is searched first. The nearest core point in it bounds the search
-    of the whole tree.
-    """
-    for c in wanted:
-        bucket = find_bucket(tree, leaves, c)
-        for i in range(np.int64(cells.start[c]), np.int64(cells.start[c + 1])):
-            if not cells.core[i]:
-                best, bound = _find_nearest_in_node(cells, tree, leaves, bucket, i, -1, np.inf)
-                best, bound = _find_nearest_in_node(cells, tree, leaves, 0, i, best, bound)
-                labels[i] = labels[best] if best >= 0 else -1
+def flatten(parent):
+    """Make each element's root its parent; a root is the first element of its set."""
+    for i in range(parent.size):
+        parent[i] = parent[parent[i]]
 
 
 @kernel
-def _find_nearest_in_node(cells, tree, leaves, node, i, best, bound):
-    """Return the best core point for point i so far and its squared distance."""
-    points, axes, lower, upper = cells.points, cells.axes, tree.lower, tree.upper
-    reach = leaves.max_squared_radius
-    stop = node + 2 * np.int64(leaves.n_leaves[node]) - 1
-    while node < stop:
-        to_box = squared_distance_to_box(points, axes, i, lower, upper, node, node)
-        if to_box > min(bound, reach[node]):
-            node += 2 * np.int64(leaves.n_leaves[node]) - 1  # to the next that is no descendant
-            continue
-        if tree.right[node] == 0:
-            for j in range(np.int64(tree.first[node]), np.int64(tree.stop[node])):
-                if not cells.core[j] or j == best:
-                    continue
-                squared = squared_distance(points, axes, i, j)
-                if squared <= min(bound, squared_radius(cells, j)) and (
-                    best < 0 or squared < bound or _precedes(points, axes, j, best)
-                ):
-                    best, bound = j, squared
-        node += 1
-    return best, bound
+def number_sets(cells, order, parent):
+    """Return the number of the cluster of each cell with core points (n_cells,), else -1.
+
+    Clusters are numbered by their first core row. ``order`` (n,) is the row of each point and
+    ``parent`` (n_cells,) the root of each cell's set (see `flatten`).
+    """
+    n_cells = parent.size
+    first_row = np.full(n_cells, order.size)
+    for c in range(n_cells):
+        if cells.n_core[c]:
+            first = first_row[parent[c]]
+            for i in range(cells.start[c], cells.start[c + 1]):
+                if cells.core[i]:
+                    first = min(first, order[i])
+            first_row[parent[c]] = first
+    roots = np.flatnonzero(first_row < order.size)
+    number = np.full(n_cells, -1)
+    number[roots[np.argsort(first_row[roots])]] = np.arange(roots.size)
+    for c in range(n_cells):
+        number[c] = number[parent[c]] if cells.n_core[c] else -1
+    return number
+
+
+@kernel
+def write_labels(cells, order, number, labels, is_core, first, stop):
+    """Write by row which points of the cells ``first..stop`` are core points, and their labels.
+
+    For ``order`` and ``number`` see `number_sets`.
+    """
+    for c in range(first, stop):
+        for i in range(cells.start[c], cells.start[c + 1]):
+            is_core[order[i]] = cells.core[i]
+            if cells.core[i]:
+                labels[order[i]] = number[c]

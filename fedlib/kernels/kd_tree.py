@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from fedlib.kernels import kernel
 
 MAX_STACK = 66  # one more than the depth of any tree that fits in memory
+BUCKET = 32  # leaves that are searched for and looked at together
 
 
 class KDTree(NamedTuple):
@@ -48,14 +49,29 @@ class KDTree(NamedTuple):
     upper: NDArray[np.float64]
 
 
-class Nodes(NamedTuple):
-    """The nodes of a tree without its points; the attributes are those of `KDTree`."""
+class Leaves(NamedTuple):
+    """The leaves of a tree, and how far the points of each node reach.
 
-    first: NDArray[np.integer]
-    stop: NDArray[np.integer]
-    right: NDArray[np.integer]
-    lower: NDArray[np.float64]
-    upper: NDArray[np.float64]
+    Attributes
+    ----------
+    node : array (n_leaves,) of int64
+        The node of each leaf.
+    start : array (n_leaves + 1,) of int64
+        Where the points of each leaf begin in tree order; the last entry is the number of points.
+    first_leaf : array (n_nodes,) of int64
+        The first leaf of each node.
+    n_leaves : array (n_nodes,) of int64
+        The number of leaves of each node, so the node and its descendants are ``2 * n_leaves - 1``
+        consecutive nodes.
+    max_squared_radius : array (n_nodes,) of float64
+        The largest squared radius of the points of each node.
+    """
+
+    node: NDArray[np.int64]
+    start: NDArray[np.int64]
+    first_leaf: NDArray[np.int64]
+    n_leaves: NDArray[np.int64]
+    max_squared_radius: NDArray[np.float64]
 
 
 @kernel
@@ -92,14 +108,14 @@ def _select_median(values, order, first, stop, middle, feature):
 
 
 @kernel
-def _bound_node(nodes, values, node):
+def _bound_node(tree, values, node):
     """Write the box of a node; return its widest side and its squared diagonal."""
-    lower, upper = nodes.lower, nodes.upper
+    lower, upper = tree.lower, tree.upper
     n_features = values.shape[1]
     for k in range(n_features):
         lower[node, k] = np.inf
         upper[node, k] = -np.inf
-    for place in range(nodes.first[node], nodes.stop[node]):
+    for place in range(tree.first[node], tree.stop[node]):
         for k in range(n_features):
             x = values[place, k]
             lower[node, k] = min(lower[node, k], x)
@@ -115,30 +131,31 @@ def _bound_node(nodes, values, node):
 
 
 @kernel
-def max_nodes(n, leaf_size):
-    """Return the number of nodes over ``n`` points if only their number makes a node a leaf.
-
-    All nodes at one depth have the same number of points or one more.
-    """
-    n_level, n_above, size = 1, 0, n
-    while size > leaf_size:
-        n_above += n_level
-        n_level *= 2
-        size = n // n_level
-    n_larger = n - size * n_level if size == leaf_size else 0  # they are halved once more
-    return n_above + n_level + 2 * n_larger
+def _allocate(points, order, max_nodes):
+    """Return a tree whose nodes are not filled in."""
+    n_features = points.shape[1]
+    return KDTree(
+        points,
+        order,
+        np.empty(max_nodes, np.int64),
+        np.empty(max_nodes, np.int64),
+        np.zeros(max_nodes, np.int64),
+        np.empty((max_nodes, n_features)),
+        np.empty((max_nodes, n_features)),
+    )
 
 
 @kernel
-def _allocate(values, order, n_nodes):
-    """Return nodes that are not filled in; their integers have the type of ``order``."""
-    n_features = values.shape[1]
-    return Nodes(
-        np.empty(n_nodes, order.dtype),
-        np.empty(n_nodes, order.dtype),
-        np.zeros(n_nodes, order.dtype),
-        np.empty((n_nodes, n_features)),
-        np.empty((n_nodes, n_features)),
+def _keep_nodes(tree, n_nodes):
+    """Return the tree of the first nodes."""
+    return KDTree(
+        tree.points,
+        tree.order,
+        tree.first[:n_nodes],
+        tree.stop[:n_nodes],
+        tree.right[:n_nodes],
+        tree.lower[:n_nodes],
+        tree.upper[:n_nodes],
     )
 
 
@@ -149,35 +166,25 @@ def build(points, leaf_size, max_squared_diagonal):
     A node becomes a leaf when it has at most ``leaf_size`` points (at least 1), or when the squared
     diagonal of its box is at most ``max_squared_diagonal`` (at least 0).
     """
-    order = np.arange(points.shape[0])
-    nodes = split(points.copy(), order, leaf_size, max_squared_diagonal)
-    return KDTree(points, order, nodes.first, nodes.stop, nodes.right, nodes.lower, nodes.upper)
+    return build_part(points, np.arange(points.shape[0]), leaf_size, max_squared_diagonal)
 
 
 @kernel
-def halve(values, order):
-    """Sort points and their rows so that the first half is the left child of the root."""
-    root = _allocate(values, order, 1)
+def halve(points):
+    """Return the order of the rows in which the first half is the left child of the root."""
+    order, values = np.arange(points.shape[0]), points.copy()
+    root = _allocate(points, order, 1)
     root.first[0], root.stop[0] = 0, order.size
     widest, _ = _bound_node(root, values, 0)
     _select_median(values, order, 0, order.size, order.size // 2, widest)
+    return order
 
 
 @kernel
-def split(values, order, leaf_size, max_squared_diagonal):
-    """Sort points into tree order, in place, and return the nodes.
-
-    Parameters
-    ----------
-    values : array (n_points, n_features) of float64
-        The points.
-    order : array (n_points,) of an integer type
-        Their rows, which are sorted with them. The nodes have the same integer type.
-    leaf_size, max_squared_diagonal : float
-        See `build`.
-    """
-    n = order.size
-    nodes = _allocate(values, order, max_nodes(n, leaf_size))
+def build_part(points, order, leaf_size, max_squared_diagonal):
+    """Return the tree of the rows ``order`` of the points, as `build` does; their order changes."""
+    n, values = order.size, points[order]
+    tree = _allocate(points, order, 4 * n // (leaf_size + 1) + 1)
     # Ranges of points that become nodes, each with the node of which it is the right child, or -1.
     stack = np.empty((MAX_STACK, 3), np.int64)
     stack[0] = 0, n, -1
@@ -189,41 +196,37 @@ def split(values, order, leaf_size, max_squared_diagonal):
         node = n_nodes
         n_nodes += 1
         if parent >= 0:
-            nodes.right[parent] = node
-        nodes.first[node] = first
-        nodes.stop[node] = stop
-        widest, squared_diagonal = _bound_node(nodes, values, node)
+            tree.right[parent] = node
+        tree.first[node] = first
+        tree.stop[node] = stop
+        widest, squared_diagonal = _bound_node(tree, values, node)
         if stop - first > leaf_size and squared_diagonal > max_squared_diagonal:
             middle = (first + stop) // 2
-            _select_median(values, order, first, stop, middle, widest)
+            _select_median(values, tree.order, first, stop, middle, widest)
             stack[n_stack] = middle, stop, node
             stack[n_stack + 1] = first, middle, -1
             n_stack += 2
-    return Nodes(
-        nodes.first[:n_nodes],
-        nodes.stop[:n_nodes],
-        nodes.right[:n_nodes],
-        nodes.lower[:n_nodes],
-        nodes.upper[:n_nodes],
-    )
+    return _keep_nodes(tree, n_nodes)
 
 
 @kernel
 def merge(left, right):
-    """Return the nodes whose root has the roots of two halves (see `halve`) as children."""
-    n_left, middle = left.right.size, np.int64(left.stop[0])
-    nodes = _allocate(left.lower, left.first, 1 + n_left + right.right.size)
-    nodes.first[0], nodes.stop[0], nodes.right[0] = 0, middle + right.stop[0], 1 + n_left
-    nodes.lower[0] = np.minimum(left.lower[0], right.lower[0])
-    nodes.upper[0] = np.maximum(left.upper[0], right.upper[0])
+    """Return the tree whose root has the roots of two trees of the same points as children."""
+    n_left, middle = left.right.size, left.order.size
+    tree = _allocate(
+        left.points, np.concatenate((left.order, right.order)), 1 + n_left + right.right.size
+    )
+    tree.first[0], tree.stop[0], tree.right[0] = 0, tree.order.size, 1 + n_left
+    tree.lower[0] = np.minimum(left.lower[0], right.lower[0])
+    tree.upper[0] = np.maximum(left.upper[0], right.upper[0])
     for part, node, place in ((left, 1, 0), (right, 1 + n_left, middle)):
         stop = node + part.right.size
-        nodes.first[node:stop] = part.first + place
-        nodes.stop[node:stop] = part.stop + place
-        nodes.right[node:stop] = np.where(part.right > 0, part.right + node, 0)
-        nodes.lower[node:stop] = part.lower
-        nodes.upper[node:stop] = part.upper
-    return nodes
+        tree.first[node:stop] = part.first + place
+        tree.stop[node:stop] = part.stop + place
+        tree.right[node:stop] = np.where(part.right, part.right + node, 0)
+        tree.lower[node:stop] = part.lower
+        tree.upper[node:stop] = part.upper
+    return tree
 
 
 @kernel
@@ -319,21 +322,15 @@ def find_within(tree, queries, squared_radii):
 
 
 @kernel
-def max_by_node(tree, squared_radii):
-    """Return the largest squared radius of the points of each node.
-
-    The squared radii are in tree order, or one for all points.
-    """
+def _max_by_node(tree, squared_radii):
+    """Return the largest squared radius of the points of each node."""
     largest = np.zeros(tree.right.size)
-    if squared_radii.size == 1:
-        largest[:] = squared_radii[0]
-        return largest
     for node in range(tree.right.size - 1, -1, -1):
         if tree.right[node]:
             largest[node] = max(largest[node + 1], largest[tree.right[node]])
         else:
             for place in range(tree.first[node], tree.stop[node]):
-                largest[node] = max(largest[node], squared_radii[place])
+                largest[node] = max(largest[node], squared_radii[tree.order[place]])
     return largest
 
 
@@ -377,9 +374,139 @@ def find_nearest(tree, queries, squared_radii):
     Point j reaches a query at a squared distance of at most ``squared_radii[j]``. Ties go to the
     lowest row.
     """
-    max_squared_radius = max_by_node(tree, squared_radii[tree.order])
+    max_squared_radius = _max_by_node(tree, squared_radii)
     stack = np.empty(MAX_STACK, np.int64)
     nearest = np.empty(queries.shape[0], np.int64)
     for i in range(queries.shape[0]):
         nearest[i] = _find_nearest_to(tree, queries, i, squared_radii, max_squared_radius, stack)
     return nearest
+
+
+@kernel
+def collect_leaves(tree, squared_radii):
+    """Return the `Leaves` of a tree whose points have these squared radii (n_points,)."""
+    n_nodes = tree.right.size
+    node_of_leaf = np.flatnonzero(tree.right == 0)
+    n_leaves = node_of_leaf.size
+    start = np.empty(n_leaves + 1, np.int64)
+    start[:n_leaves] = tree.first[node_of_leaf]
+    start[n_leaves] = tree.order.size
+    first_leaf = np.empty(n_nodes, np.int64)
+    leaf = 0
+    for node in range(n_nodes):
+        first_leaf[node] = leaf
+        leaf += tree.right[node] == 0
+    n_of_leaves = np.ones(n_nodes, np.int64)
+    for node in range(n_nodes - 1, -1, -1):
+        if tree.right[node]:
+            n_of_leaves[node] = n_of_leaves[node + 1] + n_of_leaves[tree.right[node]]
+    max_squared_radius = _max_by_node(tree, squared_radii)
+    return Leaves(node_of_leaf, start, first_leaf, n_of_leaves, max_squared_radius)
+
+
+@kernel
+def find_bucket(tree, leaves, leaf):
+    """Return the largest node with this leaf and at most ``BUCKET`` leaves."""
+    node = 0
+    while leaves.n_leaves[node] > BUCKET:
+        right = tree.right[node]
+        node = node + 1 if leaf < leaves.first_leaf[right] else right
+    return node
+
+
+@kernel
+def find_near_buckets(tree, leaves, bucket, buckets):
+    """Write the buckets near a bucket to ``buckets``, in the order of the tree; return how many."""
+    right, lower, upper, reach = tree.right, tree.lower, tree.upper, leaves.max_squared_radius
+    stack = np.empty(MAX_STACK, np.int64)
+    stack[0] = 0
+    n_stack, n_buckets = 1, 0
+    while n_stack:
+        n_stack -= 1
+        node = stack[n_stack]
+        if are_far(lower, upper, bucket, node, max(reach[bucket], reach[node])):
+            continue
+        if leaves.n_leaves[node] > BUCKET:
+            stack[n_stack] = right[node]
+            stack[n_stack + 1] = node + 1
+            n_stack += 2
+        else:
+            buckets[n_buckets] = node
+            n_buckets += 1
+    return n_buckets
+
+
+@kernel
+def _write_near(tree, leaves, leaf, buckets, near, n_before):
+    """Write the leaves near one leaf to ``near``, after ``n_before`` ranges.
+
+    Returns the number of ranges, or -1 if the buffer is full.
+    """
+    right, lower, upper, reach = tree.right, tree.lower, tree.upper, leaves.max_squared_radius
+    a = leaves.node[leaf]
+    n_near = n_before
+    for bucket in buckets:
+        n_leaves = leaves.n_leaves[bucket]
+        stop = bucket + 2 * n_leaves - 1
+        node = bucket
+        while node < stop:
+            if are_far(lower, upper, a, node, max(reach[a], reach[node])):
+                node += 2 * leaves.n_leaves[node] - 1  # to the next node that is no descendant
+                continue
+            node += 1
+            if right[node - 1]:
+                continue
+            b = leaves.first_leaf[node - 1]
+            if n_near > n_before and near[n_near - 1, 1] == b:
+                near[n_near - 1, 1] += 1
+            elif n_near == near.shape[0]:
+                return -1
+            else:
+                near[n_near, 0] = b
+                near[n_near, 1] = b + 1
+                n_near += 1
+    return n_near
+
+
+@kernel
+def find_near_leaves(tree, leaves, wanted, near_start, near):
+    """Find the leaves near each of the ``wanted`` leaves, until a buffer is full.
+
+    Two leaves are near when the distance of their boxes is at most the largest radius of their
+    points. Those near ``wanted[w]`` are the ranges ``near[near_start[w]:near_start[w + 1]]`` of
+    leaves, each a first leaf and a stop.
+
+    The tree is searched once per bucket: a node with few leaves. The leaves of a bucket look only
+    into the buckets near theirs.
+
+    Parameters
+    ----------
+    tree : KDTree
+    leaves : Leaves
+    wanted : array (n_wanted,) of int64
+        Leaves, ascending.
+    near_start : array (max_wanted + 1,) of int64
+        Buffer.
+    near : array (max_ranges, 2) of int64
+        Buffer, with a row for every leaf or more.
+
+    Returns
+    -------
+    int
+        The number of wanted leaves that are done, at least 1 if there is any.
+    """
+    buckets = np.empty(leaves.node.size, np.int64)
+    n_buckets, bucket_stop = 0, 0
+    near_start[0] = 0
+    for w in range(wanted.size):
+        if w + 1 == near_start.size:
+            return w
+        if wanted[w] >= bucket_stop:
+            bucket = find_bucket(tree, leaves, wanted[w])
+            bucket_stop = leaves.first_leaf[bucket] + leaves.n_leaves[bucket]
+            n_buckets = find_near_buckets(tree, leaves, bucket, buckets)
+        n_near = _write_near(tree, leaves, wanted[w], buckets[:n_buckets], near, near_start[w])
+        if n_near < 0:
+            return w
+        near_start[w + 1] = n_near
+    return wanted.size

@@ -9,7 +9,6 @@ in ascending order, these ranges ascend too, so that each row needs only two ind
 back.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -39,20 +38,6 @@ class Grid(NamedTuple):
     row_reach: NDArray[np.int64]
 
 
-def near_rows(d, reach, strides):
-    """Return the offsets of the rows near a cell, nearest first, and how far to look in each."""
-    offsets, reaches = [], []
-    box = np.ndindex(*(2 * reach + 1,) * (d - 1))
-    rows = [[step - reach for step in steps] for steps in box]
-    for steps in sorted(rows, key=lambda steps: sum(step**2 for step in steps)):
-        # In units of the squared cell size: eps² less the squared distance of the two rows.
-        left = d * (1 + 2.0**-8) - sum(max(0, abs(step) - 1) ** 2 for step in steps)
-        if left >= 0:
-            offsets.append(int(np.dot(steps, strides[:-1])))
-            reaches.append(1 + math.isqrt(int(left)))
-    return np.array(offsets), np.array(reaches)
-
-
 @kernel
 def bound_points(X, first, stop):
     """Return the corners of the box around the rows ``first..stop`` of ``X``, at least one."""
@@ -75,15 +60,16 @@ def compute_keys(X, origin, cell_size, strides, keys, first, stop):
 
 
 @kernel
-def sort_keys(keys, order, largest):
+def sort_keys(keys, largest):
     """Return the stable argsort of ``keys`` (n,), all in 0..largest, and the sorted keys.
 
-    This is a radix sort: its cost is linear in n. ``order`` (n,) of an integer type is the numbers
-    0 to n - 1. Both arrays are overwritten.
+    This is a radix sort: its cost is linear in n.
     """
     n = keys.size
-    other_order = np.empty_like(order)
-    other_keys = np.empty_like(keys)
+    order = np.arange(n)
+    keys = keys.copy()
+    other_order = np.empty(n, np.int64)
+    other_keys = np.empty(n, np.int64)
     place = np.empty(1 << DIGIT_BITS, np.int64)
     shift = 0
     while largest >> shift:
@@ -105,17 +91,14 @@ def sort_keys(keys, order, largest):
 
 
 @kernel
-def find_cells(sorted_keys, order):
-    """Return the distinct keys, and where the points of each begin, followed by their number.
-
-    The latter have the integer type of ``order`` (see `sort_keys`).
-    """
+def find_cells(sorted_keys):
+    """Return the distinct keys, and where the points of each begin, followed by their number."""
     n = sorted_keys.size
     n_cells = 0
     for i in range(n):
         n_cells += i == 0 or sorted_keys[i] != sorted_keys[i - 1]
     cell_keys = np.empty(n_cells, np.int64)
-    start = np.empty(n_cells + 1, order.dtype)
+    start = np.empty(n_cells + 1, np.int64)
     start[n_cells] = n
     cell = 0
     for i in range(n):

@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
 
 from fedlib.kernels import connections, density
-from fedlib.kernels import labels as labelling
-from fedlib.kernels.disjoint_set import find
 
 
 def make_cells(parts, squared_radii, weights=(), core=None, compiled_axes=True):
@@ -17,33 +15,19 @@ def make_cells(parts, squared_radii, weights=(), core=None, compiled_axes=True):
     n, d = points.shape
     start = np.cumsum([0, *map(len, parts)])
     core = np.zeros(n, bool) if core is None else core
-    box = np.empty(len(parts), np.int64)
-    corners = np.full((density.number_boxes(start, box) - n, d), np.nan)
-    points = np.concatenate([points, corners])
     cells = density.Cells(
         points=points,
         axes=tuple(range(d)) if compiled_axes else np.arange(d),
         squared_radii=np.asarray(squared_radii, np.float64),
         weights=np.array(weights, np.float64),
         start=start,
-        tight=np.empty(0, bool),
-        lower=points,
-        upper=points,
-        box=box,
+        lower=np.empty((len(parts), d)),
+        upper=np.empty((len(parts), d)),
         core=core,
         n_core=np.add.reduceat(core.astype(np.int64), start[:-1]),
     )
     density.bound_cells(cells, 0, len(parts))
     return cells
-
-
-def test_boxes_by_hand():
-    """A point is its own box; the boxes of other cells are in the rows after the points."""
-    parts = [np.array([[3.0, 4.0]]), np.array([[0.0, 7.0], [2.0, 5.0]]), np.array([[8.0, 9.0]])]
-    cells = make_cells(parts, np.ones(1))
-    assert cells.box.tolist() == [0, 4, 3]
-    assert [density.find_box(cells, c) for c in range(3)] == [(0, 0), (4, 5), (3, 3)]
-    assert cells.points[4:].tolist() == [[0.0, 5.0], [2.0, 7.0]]
 
 
 def block_of_all(n_cells, group_start=None):
@@ -118,12 +102,12 @@ def test_border_points_of_large_cells(varied, group_start):
     squared[squared > (squared_radii[core] if varied else squared_radii)] = np.inf
     cell_of = np.repeat([0, 1, 2], [200, 90, 9])
     expected = np.where(np.isinf(squared).all(axis=1), -1, cell_of[core][squared.argmin(axis=1)])
+    labels, order = np.full(299, -9), rng.permutation(299)
     number = np.array([5, 6, 7])
-    labels = np.where(core, number[cell_of], -9)
-    density.find_border(block_of_all(3, group_start), cells, labels)
+    density.find_border(block_of_all(3, group_start), cells, order, number, labels)
     expected = np.append(number, -1)[expected]
-    np.testing.assert_array_equal(labels, np.where(core, number[cell_of], expected))
-    assert set(labels[~core]) == {-1, 5, 6, 7}
+    np.testing.assert_array_equal(labels[order], np.where(core, -9, expected))
+    assert set(labels) == {-9, -1, 5, 6, 7}
 
 
 @pytest.mark.parametrize(
@@ -167,7 +151,7 @@ def test_groups_of_cells_are_joined(seed, n_cells, group_size):
     block = block_of_all(n_cells, group_start)._replace(cells=wanted)
     parent = np.arange(n_cells)
     connections.join_cells(block, cells, 0, parent, np.zeros(n_cells, bool))
-    parent = [find(parent, c) for c in range(n_cells)]
+    density.flatten(parent)
     linked = (squared_distances(points, points) <= 4) & core & core[:, None]
     components = connected_components(linked)[1]
     first = np.array([np.flatnonzero(components == c)[0] for c in components], int)
@@ -183,24 +167,16 @@ def test_border_points_and_numbers_by_hand():
     core = np.array([True, False, True, False])
     cells = make_cells(parts, np.full(4, 1.0), core=core)
     order = np.array([0, 3, 2, 1])
-    sets = np.arange(4)
-    number = labelling.number_sets(cells, order, sets)
-    assert sets.tolist() == [0, -1, 1, -1]
-    assert number.tolist() == [0, 1]
-    labels, row_labels, row_core = np.full(4, -9), np.empty(4, np.int64), np.empty(4, bool)
-    labelling.label_core(cells, sets, number, labels, 0, 4)
-    assert labels.tolist() == [0, -9, 1, -9]
-    density.find_border(block_of_all(4), cells, labels)
-    labelling.scatter(order, labels, core, row_labels, row_core, 0, 4)
-    assert row_labels.tolist() == [0, -1, 1, 1]
-    assert row_core.tolist() == [True, False, True, False]
+    number = density.number_sets(cells, order, np.arange(4))
+    assert number.tolist() == [0, -1, 1, -1]
+    labels, is_core = np.empty(4, np.int64), np.empty(4, bool)
+    density.write_labels(cells, order, number, labels, is_core, 0, 4)
+    density.find_border(block_of_all(4), cells, order, number, labels)
+    assert labels.tolist() == [0, -1, 1, 1]
+    assert is_core.tolist() == [True, False, True, False]
 
 
-def test_sets_are_numbered_by_their_first_core_row():
-    """Cells 0 and 2 are one set, cells 1 and 4 another, whose first row comes earlier."""
-    parts = [np.array([[float(x)]]) for x in range(5)]
-    cells = make_cells(parts, np.ones(1), core=np.array([True, True, True, False, True]))
-    sets = np.array([0, 1, 0, 3, 1])
-    number = labelling.number_sets(cells, np.array([4, 3, 2, 0, 1]), sets)
-    assert sets.tolist() == [0, 1, 0, -1, 1]
-    assert number.tolist() == [1, 0]
+def test_the_root_of_a_set_is_its_first_element():
+    parent = np.array([0, 0, 1, 3, 2, 3])
+    density.flatten(parent)
+    assert parent.tolist() == [0, 0, 0, 3, 0, 3]

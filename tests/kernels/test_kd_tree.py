@@ -7,7 +7,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fedlib.kernels import kd_tree
-from fedlib.kernels import leaves as tree_leaves
 
 
 @st.composite
@@ -43,22 +42,12 @@ def test_two_halves_merge_into_the_same_tree(X, leaf_size):
     """The halves below the root are built apart, as two threads do."""
     assume(len(X) > leaf_size)
     whole = kd_tree.build(X, leaf_size, -1.0)
-    values, order, middle = X.copy(), np.arange(len(X), dtype=np.int32), len(X) // 2
-    kd_tree.halve(values, order)
+    order, middle = kd_tree.halve(X), len(X) // 2
     halves = [
-        kd_tree.split(values[half], order[half], leaf_size, -1.0)
-        for half in (slice(middle), slice(middle, None))
+        kd_tree.build_part(X, rows, leaf_size, -1.0) for rows in (order[:middle], order[middle:])
     ]
-    np.testing.assert_array_equal(order, whole.order)
-    np.testing.assert_array_equal(values, X[order])
-    for name, ours in kd_tree.merge(*halves)._asdict().items():
-        np.testing.assert_array_equal(ours, getattr(whole, name))
-
-
-@given(clouds(), st.integers(1, 20))
-def test_the_number_of_nodes_is_known(X, leaf_size):
-    n_nodes = len(kd_tree.build(X, leaf_size, -1.0).right)
-    assert kd_tree.max_nodes(len(X), leaf_size) == max(1, n_nodes)
+    for ours, expected in zip(kd_tree.merge(*halves), whole, strict=True):
+        np.testing.assert_array_equal(ours, expected)
 
 
 def test_an_empty_buffer_only_counts():
@@ -80,12 +69,10 @@ def test_near_leaves_by_brute_force(X, max_squared_diagonal, n_ranges, seed):
     """Leaves whose boxes are within the radius of either, for any size of the buffer."""
     squared_radii = np.random.default_rng(seed).integers(0, 20, len(X)).astype(float)
     tree = kd_tree.build(X, 1, max_squared_diagonal)
-    leaves = tree_leaves.collect_leaves(tree, squared_radii[tree.order])
+    leaves = kd_tree.collect_leaves(tree, squared_radii)
     n = len(leaves.node)
     assert leaves.node.tolist() == np.flatnonzero(tree.right == 0).tolist()
     assert (len(leaves.start), leaves.start[-1]) == (n + 1, len(X))
-    tight = tree_leaves.find_tight(tree, leaves, max_squared_diagonal)
-    assert tight.all()  # of one point, or of a small box
     lower, upper = tree.lower[leaves.node], tree.upper[leaves.node]
     reach = np.array([squared_radii[tree.order[a:b]].max() for a, b in pairwise(leaves.start)])
     gap = np.maximum(np.maximum(lower[:, None] - upper[None], lower[None] - upper[:, None]), 0)
@@ -95,7 +82,7 @@ def test_near_leaves_by_brute_force(X, max_squared_diagonal, n_ranges, seed):
     done = 0
     while done < n:
         wanted = np.arange(done, n)
-        n_done = tree_leaves.find_near_leaves(tree, leaves, wanted, near_start, near)
+        n_done = kd_tree.find_near_leaves(tree, leaves, wanted, near_start, near)
         assert n_done >= 1
         for w in range(n_done):
             for a, b in near[near_start[w] : near_start[w + 1]]:
