@@ -144,7 +144,7 @@ def test_a_client_is_lost(relay):
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
-        (NoisyCounts(np.zeros(3)), "must have 20 entries, got 3"),
+        (NoisyCounts(np.zeros(3)), "must have the shape (20,), got (3,)"),
         (Done(), "NoisyCounts"),
     ],
 )

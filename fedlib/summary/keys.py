@@ -61,6 +61,8 @@ def count_keys(keys: Keys, low: int, high: int, n_bins: int) -> NDArray[np.int64
     array([1, 1, 1])
     """
     inside = keys[(keys >= np.uint64(low)) & (keys <= np.uint64(high))]
+    if n_bins == 1:  # the width of all keys together does not fit into 64 bits
+        return np.array([len(inside)])
     bins = (inside - np.uint64(low)) // np.uint64(_width(low, high, n_bins))
     return np.bincount(bins.astype(np.int64), minlength=n_bins)
 

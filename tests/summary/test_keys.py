@@ -1,7 +1,7 @@
 """Keys have the order of the numbers, and intervals of keys are divided without loss."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedlib.summary.keys import HIGHEST, count_keys, from_key, sub_interval, to_keys
@@ -17,6 +17,7 @@ def test_keys_have_the_order_of_the_values(values):
     assert [from_key(key) for key in keys.tolist()] == array.tolist()
 
 
+@example([5], [0, HIGHEST], 1)
 @given(
     st.lists(st.integers(0, HIGHEST)),
     st.tuples(st.integers(0, HIGHEST), st.integers(0, HIGHEST)).map(sorted),
