@@ -219,7 +219,8 @@ def calls(
     Examples
     --------
     >>> from fedlib.plots import calls
-    >>> ax = calls(plt.gca(), ["server", "client"], [(0, 1, "request"), (1, 0, "reply")], "toy")
+    >>> _, ax = plt.subplots()  # not a figure that is open already
+    >>> ax = calls(ax, ["server", "client"], [(0, 1, "request"), (1, 0, "reply")], "toy")
     >>> [text.get_text() for text in ax.texts]
     ['server', 'client', '', 'request', '', 'reply']
     """
