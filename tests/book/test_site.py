@@ -10,7 +10,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-import yaml
 from playwright.sync_api import sync_playwright
 from pypdf import PdfReader
 
@@ -73,15 +72,6 @@ def leads_nowhere(page, reference):
     if parts.fragment and target.suffix == ".html" and target.is_file():
         return unquote(parts.fragment) not in identifiers(target)
     return not target.is_file()
-
-
-def test_chapters_are_numbered_in_their_order():
-    titles = re.findall(r'href="[^"#]*">(\d+)\. ', markup(BOOK / "book/intro.html"))
-    toc = yaml.safe_load((BUILD.parent / "book/_toc.yml").read_text())
-    parts = [part["chapters"] for part in toc["parts"] if part.get("numbered") is not False]
-    n_chapters = sum(map(len, parts))
-    chapters = [n for n in map(int, titles) if n <= n_chapters]  # pages below chapters come later
-    assert chapters[:n_chapters] == list(range(1, n_chapters + 1))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(BOOK)))
