@@ -314,7 +314,8 @@ def mend_links_back(app, error):
 
     If a module's first documented object has a shorter public name, such as
     ``fedlib.HorizontalDBSCAN``, viewcode takes the public module for all objects of the module.
-    They can be documented under the name of their module or of its package.
+    They can be documented under the name of their module, of its package, or of another module
+    that offers them.
     """
     if error is not None or app.builder.name != "html":
         return
@@ -324,17 +325,20 @@ def mend_links_back(app, error):
         module = ".".join(page.relative_to(folder).with_suffix("").parts)
 
         def place(link, module=module):
-            parts = link[1].split(".")
+            described, name = link.groups()
+            parts = name.split(".")
+            prefixes = module, module.rpartition(".")[0], described.rpartition(".")[0]
             names = [
                 ".".join([prefix, *parts[first:]])
-                for prefix in (module, module.rpartition(".")[0])
+                for prefix in prefixes
                 for first in range(1, len(parts))
             ]
             known = [objects[name].node_id for name in names if name in objects]
-            return f'#{known[0] if known else link[1]}"'
+            return f'{described}.html#{known[0] if known else name}"'
 
         text = page.read_text(encoding="utf-8")
-        page.write_text(re.sub(r'#(fedlib\.[\w.]+)"', place, text), encoding="utf-8")
+        pattern = r'(fedlib[\w.]*)\.html#(fedlib\.[\w.]+)"'
+        page.write_text(re.sub(pattern, place, text), encoding="utf-8")
 
 
 def setup(app):

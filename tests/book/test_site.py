@@ -41,7 +41,7 @@ SEARCHES = {
     "TooFewClients": "book/reference/fedlib.protocol.TooFewClients.html",
     "PPDBDC": "book/reference/fedlib.PPDBDC.html",
     "glossary": "book/glossary.html",
-    "threat model": "book/conventions.html",
+    "threat model": "notebooks/privacy_threat_model.html",
     "bibliography": "book/bibliography.html",
     "changelog": "book/changelog.html",
 }
