@@ -6,6 +6,7 @@ import shutil
 import threading
 from functools import cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -89,6 +90,16 @@ def test_every_notebook_can_be_downloaded():
     for page in BOOK.glob("notebooks/*.html"):
         assert f"_sources/notebooks/{page.stem}.ipynb" in markup(page)
         assert (BOOK / f"_sources/notebooks/{page.stem}.ipynb").exists()
+
+
+def test_pages_are_numbered_in_the_order_of_the_contents():
+    entry = re.compile(r'<li class="toctree-l[12][^>]*><a[^>]*>\s*([\d.]+)\. ')
+    entries = entry.findall(markup(BOOK / "book/intro.html"))
+    numbers = [tuple(map(int, number.split("."))) for number in entries]
+    assert numbers[0] == (1,)
+    assert len(numbers) > 50
+    for (chapter, *below), number in pairwise(numbers):
+        assert number in {(chapter + 1,), (chapter, sum(below) + 1)}
 
 
 def test_pages_state_their_title_and_description_for_previews():
