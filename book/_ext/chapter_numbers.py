@@ -43,7 +43,7 @@ def pages(env, toctree):
 
 
 def number_pages(env, below, parent):
-    """Number pages and, recursively, the pages below them."""
+    """Assign numbers to pages and, recursively, to the pages below them."""
     for last, page in enumerate(below, start=1):
         number = (*parent, last)
         env.toc_secnumbers[page] = {"": number}
