@@ -50,10 +50,13 @@ def _styled(wide, keys, columns):
 
 
 def set_table(summary):
-    """Return all means of every method on every data set."""
-    shown = ["method", "dataset", "partition", "score", "worst site", "local", "best site"]
-    shown += ["one site", "federated", "pooled", "loss", "delta"]
-    return summary.loc[summary["dataset"] != "all", shown]
+    """Return all means of every method on every data set; those of the sites in one column."""
+    rows = summary[summary["dataset"] != "all"]
+    sites = rows[["local", "worst site", "best site"]].to_numpy()
+    table = rows[["method", "dataset", "partition", "score"]].assign(
+        local=[f"{mean:.3f} ({worst:.3f} to {best:.3f})" for mean, worst, best in sites]
+    )
+    return table.join(rows[["one site", "federated", "pooled", "loss", "delta"]])
 
 
 def own_table(summary):

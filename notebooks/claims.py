@@ -12,6 +12,7 @@ The claims' numbers and texts are keys of the kept results: a change of one brea
 with the last complete run.
 """
 
+import html
 import re
 from itertools import groupby
 
@@ -19,9 +20,10 @@ import claim_ids
 import numpy as np
 import pandas as pd
 import study
-from pages import numbered_table
+from pages import break_names, numbered_table
 
 STATUSES = ["holds", "holds partly", "refuted"]
+RESULTS = ["measured", "agree", "status", "counterexample"]  # of a test, as shown
 COUNTED = ["agreeing", "runs", "counterexample"]  # columns that only tests of claims have
 COLUMNS = [*study.KEY, "published", "measured", "low", "high", "status", "note", *COUNTED]
 COLUMNS += ["sha256", "versions"]
@@ -291,18 +293,63 @@ def show(rows, claims=None, by=(), printed=False):
 
 def tests_in_folds(rows, name):
     """Return one folded table per claim, with all its tests, as one numbered table."""
-    columns = ["dataset", "method", "condition", "run", "published", "measured", "low", "high"]
-    columns += ["agreeing", "runs", "status", "counterexample", "note"]
-    titles = {"published": "limit", "run": "of"}
-    rows = rows.assign(run=rows["run"].replace("", "measured"))
     folds = []
     for number, tests in rows.groupby(numbers(rows).to_numpy()):
         head = f"{label(tests['source'].iloc[0], number)}: {tests['metric'].iloc[0]}"
-        body = tests[columns].rename(columns=titles).reset_index(drop=True)
-        html = study.styled(body, precision=3).to_html(table_uuid=f"{name}_{number}")
-        scrolling = f'<div class="fedlib-scroll" tabindex="0">{html}</div>'
-        folds.append(f"<details><summary>{head}</summary>{scrolling}</details>")
+        shared, body = split_off_shared(describe_tests(tests))
+        above = f"<p>In all rows: {html.escape(shared)}.</p>" if shared else ""
+        table = study.styled(body).to_html(table_uuid=f"{name}_{number}")
+        scrolling = f'<div class="fedlib-scroll" tabindex="0">{break_names(table)}</div>'
+        folds.append(f"<details><summary>{head}</summary>{above}{scrolling}</details>")
     text = rows[["metric", "status"]].to_string()
     return numbered_table(
         "".join(folds), text, "The tests of each claim. Open a claim to see them.", name
     )
+
+
+def describe_tests(tests):
+    """Return tests of a claim with the texts and numbers that a reader compares."""
+    return pd.DataFrame(
+        {
+            "dataset": tests["dataset"],
+            "method": tests["method"],
+            "condition": tests["condition"],
+            "of": tests["run"].replace("", "measured"),
+            "limit": tests["published"],
+            "measured": [
+                with_interval(*test) for test in tests[["measured", "low", "high"]].values
+            ],
+            "agree": [f"{k:.0f} of {n:.0f}" for k, n in tests[["agreeing", "runs"]].values],
+            "status": tests["status"],
+            "counterexample": tests["counterexample"],
+            "note": tests["note"],
+        }
+    ).reset_index(drop=True)
+
+
+def with_interval(measured, low, high):
+    """Return a number with three decimals, and with the interval around it if there is one.
+
+    Examples
+    --------
+    >>> with_interval(0.5, 0.25, 1.0), with_interval(0.5, np.nan, np.nan)
+    ('0.500 (0.250 to 1.000)', '0.500')
+    """
+    return f"{measured:.3f}" + ("" if np.isnan(low) else f" ({low:.3f} to {high:.3f})")
+
+
+def split_off_shared(frame):
+    """Return the texts that all tests share as one text, and a frame without them.
+
+    Results stay in the frame. Columns without any text are left out.
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"method": ["a", "a"], "agree": ["1 of 1"] * 2, "note": ["", ""]})
+    >>> split_off_shared(frame)[0], list(split_off_shared(frame)[1])
+    ('method a', ['agree'])
+    """
+    frame = frame.loc[:, frame.ne("").any()]
+    names = [name for name in frame if name not in RESULTS and frame[name].nunique() == 1]
+    shared = "; ".join(f"{name} {frame[name].iloc[0]}" for name in names)
+    return shared, frame.drop(columns=names)

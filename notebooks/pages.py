@@ -21,8 +21,8 @@ VISIBLE_ROWS = 12
 DECIMAL = re.compile(r"[-+]?[\d,]*\d(\.\d+)?")
 NUMBER = re.compile(r"([-+]?[\d,]*\.?\d+(e[-+]?\d+)?%?)?")
 FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit and as a decimal point
-WRAPPED = {"number": "11rem", "discloses": "11rem", "note": "14rem"}
-WRAPPED |= {"counterexample": "12rem", "in short": "16rem"}
+WRAPPED = {"number": "9rem", "discloses": "10rem", "note": "6rem"}
+WRAPPED |= {"counterexample": "6rem", "in short": "14rem"}
 SHADES = {"exact": "#1a7f37", "within": "#0550ae", "misprint": "#7d4e00", "differs": "#b3202c"}
 SHADES |= {"holds": "#1a7f37", "holds partly": "#0550ae", "refuted": "#b3202c"}  # claims in words
 # Colours for a badge in JupyterLab, where the book's style sheet is absent.
@@ -290,7 +290,7 @@ def folded(styler):
     n_rows = len(styler.data)
     is_long = n_rows > VISIBLE_ROWS
     # The filter hides rows, so a label of the index must not span several of them.
-    rows = styler.to_html(sparse_index=False) if is_long else styler.to_html()
+    rows = break_names(styler.to_html(sparse_index=False) if is_long else styler.to_html())
     for column in set(re.findall(r"(col\d+) fedlib-number", rows)):
         rows = rows.replace(f'level0 {column}"', f'level0 {column} fedlib-number"')
     rows = f'<div class="fedlib-scroll" tabindex="0">{rows}</div>'
@@ -299,6 +299,21 @@ def folded(styler):
     return (
         f'<details class="fedlib-fold" ontoggle="{SHOW_FILTER}">'
         f"<summary>Show the {n_rows:,} rows</summary>{FILTER}{rows}</details>"
+    )
+
+
+def break_names(rows):
+    """Allow the lines of a table's cells to break within long names, such as ``min_count``.
+
+    Examples
+    --------
+    >>> break_names('<td id="a_b">n_clients</td><td>CellCounts</td>')
+    '<td id="a_b">n_<wbr>clients</td><td>Cell<wbr>Counts</td>'
+    """
+    return re.sub(
+        r"(<(?:td|th|a)\b[^>]*>)([^<]*)",
+        lambda text: text[1] + re.sub(r"(?<=_)|(?<=[a-z])(?=[A-Z])", "<wbr>", text[2]),
+        rows,
     )
 
 

@@ -46,10 +46,12 @@ def number_pages(env, below, parent):
     """Assign numbers to pages and, recursively, to the pages below them."""
     for last, page in enumerate(below, start=1):
         number = (*parent, last)
-        env.toc_secnumbers[page] = {"": number}
         env.titles[page]["secnumber"] = number
+        env.toc_secnumbers[page] = {}
         for reference in env.tocs[page].findall(nodes.reference):
-            reference["secnumber"] = None if reference["anchorname"] else number
+            anchor = reference["anchorname"]  # empty for the page itself
+            env.toc_secnumbers[page][anchor] = () if anchor else number
+            reference["secnumber"] = None if anchor else number
         toctrees = env.tocs[page].findall(addnodes.toctree)
         number_pages(env, [child for toctree in toctrees for child in pages(env, toctree)], number)
 
