@@ -30,7 +30,7 @@ import platform
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -284,7 +284,7 @@ class Journal:
 
     def _news(self, ledger: Ledger) -> tuple[list[Row], dict[str, str]]:
         """Return the entries of a ledger that are not in the file yet, and the lost clients."""
-        return [astuple(entry) for entry in ledger.entries[self._n_noted :]], dict(ledger.lost)
+        return [*ledger.entries[self._n_noted :]], dict(ledger.lost)
 
     def _take(self, kind: type[Kind]) -> Kind | None:
         """Return the next record if it is of this kind; None at the end of the record."""

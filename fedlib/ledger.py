@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
 from fedlib.loss import privacy_of
 from fedlib.messages import Declined, Failure, Message
@@ -18,8 +18,7 @@ __all__ = ["SERVER", "Entry", "Ledger"]
 SERVER = "server"
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One message: its step, sender, receiver, class, size in bytes, and disclosed information."""
 
     step: int
@@ -58,15 +57,8 @@ class Ledger:
 
     def record(self, step: int, sender: str, receiver: str, message: Message, size: int) -> None:
         """Record one message of ``size`` bytes."""
-        discloses = message.discloses
-        if (privacy := privacy_of(message)) is not None:
-            discloses += f"; the reply has {privacy}"
-        if isinstance(message, Failure):
-            discloses += f" ({message.error})"
-        if isinstance(message, Declined) and message.rule:
-            discloses = f"the rule that forbids the reply ({message.rule})"
-        entry = Entry(step, sender, receiver, type(message).__name__, size, discloses)
-        self.entries.append(entry)
+        name = type(message).__name__
+        self.entries.append(Entry(step, sender, receiver, name, size, _disclosed_by(message)))
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)
@@ -88,8 +80,7 @@ class Ledger:
         """Return one row per message: step, sender, receiver, message, bytes, discloses."""
         import pandas as pd
 
-        columns = list(Entry.__dataclass_fields__)
-        return pd.DataFrame([asdict(entry) for entry in self.entries], columns=columns)
+        return pd.DataFrame(self.entries, columns=Entry._fields)
 
     def summary(self) -> pd.DataFrame:
         """Return one row per step and message class, with the number of messages and bytes."""
@@ -123,3 +114,14 @@ class Ledger:
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().to_html(index=False, max_rows=12))
+
+
+def _disclosed_by(message: Message) -> str:
+    """Return what a message discloses, with what its class cannot say."""
+    if isinstance(message, Failure):
+        return f"{message.discloses} ({message.error})"
+    if isinstance(message, Declined) and message.rule:
+        return f"the rule that forbids the reply ({message.rule})"
+    if (privacy := privacy_of(message)) is not None:
+        return f"{message.discloses}; the reply has {privacy}"
+    return message.discloses

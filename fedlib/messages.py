@@ -32,7 +32,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import isfinite, prod
-from typing import Annotated, Any, ClassVar, dataclass_transform, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, dataclass_transform, get_type_hints
 
 import msgspec
 import numpy as np
@@ -46,6 +46,7 @@ __all__ = [
     "Labels",
     "Message",
     "MessageError",
+    "class_name",
     "decode",
     "encode",
     "size_limit",
@@ -195,25 +196,23 @@ class Message(
         registry[cls.__name__] = cls
 
     def __post_init__(self) -> None:
-        defaults = self.__struct_defaults__
-        for field, default in zip(self.__struct_fields__[-len(defaults) :], defaults, strict=False):
-            value = getattr(self, field)  # msgspec omits a default only if it is the same object
-            if type(value) is type(default) and value == default:
-                msgspec.structs.force_setattr(self, field, default)
         kind = type(self)
-        lengths: dict[str, tuple[str, int]] = {}
+        rules = _rules(kind)
+        for field, default in rules.defaults:
+            value = getattr(self, field)  # msgspec omits a default only if it is the same object
+            if value is not default and type(value) is type(default) and value == default:
+                msgspec.structs.force_setattr(self, field, default)
         for field, array in arrays(kind).items():
-            value = getattr(self, field)
-            problem = array.problem(value)
+            problem = array.problem(getattr(self, field))
             if problem:
                 raise MessageError(f"{kind.__name__}.{field} {problem}")
-            for axis, length in zip(array.axes, value.shape, strict=True):
-                first, wanted = lengths.setdefault(axis, (field, length))
-                if length != wanted:
-                    name = kind.__name__
-                    text = f"{name}.{field} has {length} {axis}, {name}.{first} {wanted}"
-                    raise MessageError(text)
-        for field in self.__struct_fields__:
+        for first, i, field, j, axis in rules.equal_lengths:
+            wanted, length = getattr(self, first).shape[i], getattr(self, field).shape[j]
+            if length != wanted:
+                name = kind.__name__
+                text = f"{name}.{field} has {length} {axis}, {name}.{first} {wanted}"
+                raise MessageError(text)
+        for field in rules.scalars:
             value = getattr(self, field)
             if isinstance(value, float) and not isfinite(value):
                 raise MessageError(f"{kind.__name__}.{field} must be finite")
@@ -264,6 +263,40 @@ def arrays(message_class: type[Message]) -> dict[str, Array]:
         for mark in getattr(hints[field], "__metadata__", ())
         if isinstance(mark, Array)
     }
+
+
+class _Rules(NamedTuple):
+    """The checks of a message class, found once.
+
+    Attributes
+    ----------
+    defaults : tuple of (str, object)
+        The fields that have a default, with it.
+    scalars : tuple of str
+        The fields without an array.
+    equal_lengths : tuple of (str, int, str, int, str)
+        Two fields with their axes that must have the same length, and the name of that axis.
+    """
+
+    defaults: tuple[tuple[str, Any], ...]
+    scalars: tuple[str, ...]
+    equal_lengths: tuple[tuple[str, int, str, int, str], ...]
+
+
+@cache
+def _rules(message_class: type[Message]) -> _Rules:
+    fields, defaults = message_class.__struct_fields__, message_class.__struct_defaults__
+    first: dict[str, tuple[str, int]] = {}
+    equal = []
+    for field, array in arrays(message_class).items():
+        for place, axis in enumerate(array.axes):
+            if first.setdefault(axis, (field, place)) != (field, place):
+                equal.append((*first[axis], field, place, axis))
+    return _Rules(
+        defaults=tuple(zip(fields[len(fields) - len(defaults) :], defaults, strict=True)),
+        scalars=tuple(field for field in fields if field not in arrays(message_class)),
+        equal_lengths=tuple(equal),
+    )
 
 
 def size_limit(message_class: type[Message], lengths: Mapping[str, int] | None = None) -> int:
@@ -467,6 +500,22 @@ def encode(message: Message) -> bytes:
         raise MessageError(f"{type(message).__name__} cannot be sent: {error}") from error
 
 
+def class_name(data: bytes) -> str:
+    """Return the name of the class of an encoded message, without a check of anything else.
+
+    It is empty if there is none.
+
+    Examples
+    --------
+    >>> class_name(encode(Done())), class_name(b"Done")
+    ('Done', '')
+    """
+    try:
+        return _tag_decoder.decode(data).type
+    except msgspec.MsgspecError:
+        return ""
+
+
 def decode(data: bytes, *expected: type[Message], max_bytes: int = MAX_BYTES) -> Message:
     """Return the message in the bytes. Its arrays are read-only; they may be views of the bytes.
 
@@ -508,9 +557,9 @@ def decode(data: bytes, *expected: type[Message], max_bytes: int = MAX_BYTES) ->
             wanted = " or ".join(c.__name__ for c in expected)
             raise MessageError(f"expected {wanted}, got {name}")
         wire = _decoder(message_class).decode(data)
-        values = {field: getattr(wire, field) for field in wire.__struct_fields__}
+        values = msgspec.structs.asdict(wire)
         for field, value in values.items():
-            if isinstance(value, msgspec.Raw):
+            if type(value) is msgspec.Raw:
                 values[field] = _from_wire(value)
         return message_class(**values)
     except MessageError:

@@ -1,5 +1,3 @@
-import dataclasses
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -70,8 +68,8 @@ def test_a_failure_shows_its_type(ledger):
 
 
 def test_no_contents_are_kept(ledger):
-    assert [field.name for field in dataclasses.fields(Entry)] == COLUMNS
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    assert list(Entry._fields) == COLUMNS
+    with pytest.raises(AttributeError):
         ledger.entries[0].bytes = 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import astuple
 from typing import Annotated
 
 import msgspec
@@ -150,7 +149,7 @@ class GuardedClient(Wrapper[GuardedState]):
         one.record(step, sender, receiver, message, size)
         self._keep(
             n_bytes=self._state.n_bytes + size * sent,
-            entries=(*entries, astuple(one.entries[0])),
+            entries=(*entries, one.entries[0]),
         )
 
     def _permitted(self, request: Message) -> Message:

@@ -8,9 +8,11 @@ import pytest
 
 from fedlib.messages import Done, Failure, decode, encode
 from fedlib.protocol import Client, Transport
+from fedlib.transports import in_process
 from fedlib.transports.in_process import InProcess
 
 REQUEST = encode(Done())
+FAILED = Failure("BrokenBarrierError")  # of a client that waited alone
 
 
 class Scripted(Client):
@@ -89,11 +91,25 @@ def test_an_error_is_removed_when_the_client_answers_again():
     assert list(transport.errors) == []
 
 
-@pytest.mark.parametrize(("n_jobs", "reply"), [(2, Done()), (1, Failure("BrokenBarrierError"))])
+@pytest.mark.parametrize(("n_jobs", "reply"), [(2, Done()), (1, FAILED)])
 def test_clients_work_at_the_same_time(n_jobs, reply):
     """Two clients that wait for each other succeed only if both work at the same time."""
     barrier = threading.Barrier(2, timeout=5 if n_jobs == 2 else 0.05)
     transport = InProcess({name: Scripted(barrier.wait) for name in "ab"}, n_jobs=n_jobs)
+    replies = transport.exchange({"a": REQUEST, "b": REQUEST})
+    assert decode(replies["a"]) == reply
+
+
+@pytest.mark.parametrize(("short", "reply"), [(0, Done()), (float("inf"), FAILED)])
+def test_after_short_replies_one_thread_is_used(monkeypatch, short, reply):
+    """The time of the first exchange decides whether the clients of the second work together."""
+    monkeypatch.setattr(in_process, "SHORT", short)
+    clients = {name: Scripted(nothing) for name in "ab"}
+    transport = InProcess(clients, n_jobs=2)
+    transport.exchange({"a": REQUEST, "b": REQUEST})
+    barrier = threading.Barrier(2, timeout=5 if reply == Done() else 0.05)
+    for client in clients.values():
+        client.act = barrier.wait
     replies = transport.exchange({"a": REQUEST, "b": REQUEST})
     assert decode(replies["a"]) == reply
 
