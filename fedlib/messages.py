@@ -28,14 +28,15 @@ The wire format:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache
 from math import isfinite, prod
 from typing import Annotated, Any, ClassVar, NamedTuple, dataclass_transform, get_type_hints
 
 import msgspec
 import numpy as np
+
+from fedlib.array_fields import Array, from_wire, to_wire
 
 __all__ = [
     "Array",
@@ -53,12 +54,6 @@ __all__ = [
 ]
 
 MAX_BYTES = 2**30
-MAX_AXES = 32
-PIECE = 2**15  # values that are checked at once
-MAX_EMPTY_AXIS = 2**16  # an array without elements costs no bytes, so its lengths need a bound
-_NAMES = ("bool", "uint8", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64")
-DTYPES = {name: np.dtype(name).newbyteorder("<") for name in _NAMES}  # as sent
-
 registry: dict[str, type[Message]] = {}
 
 _DECODING_ERRORS = (
@@ -73,64 +68,6 @@ _DECODING_ERRORS = (
 
 class MessageError(ValueError):
     """Bytes that are not a valid message, or a message that breaks its own rules."""
-
-
-@dataclass(frozen=True)
-class Array:
-    """The dtype, axes and range of an array field, written in its annotation.
-
-    Parameters
-    ----------
-    dtype : str
-        One of bool, uint8, uint16, int32, uint32, int64, uint64, float32 and float64.
-    axes : tuple of str
-        One name per axis. Axes of one message that share a name must have the same length.
-    ge, le : number, optional
-        The smallest and the largest value allowed. Floating point values must always be finite.
-
-    Examples
-    --------
-    >>> class Readings(Message):
-    ...     discloses = "every reading"
-    ...     times: Annotated[np.ndarray, Array("int64", ("readings",), ge=0)]
-    ...     values: Annotated[np.ndarray, Array("float64", ("readings", "sensors"))]
-    >>> Readings(times=np.arange(3), values=np.zeros((2, 4)))
-    Traceback (most recent call last):
-    ...
-    fedlib.messages.MessageError: Readings.values has 2 readings, Readings.times 3
-    """
-
-    dtype: str
-    axes: tuple[str, ...]
-    ge: float | None = None
-    le: float | None = None
-
-    def problem(self, value: object) -> str | None:
-        """Return a description of the error in a value, or None if it is valid."""
-        if not isinstance(value, np.ndarray):
-            return f"must be {self._wanted()}, not {type(value).__name__}"
-        if value.dtype != DTYPES[self.dtype] or value.ndim != len(self.axes):
-            return f"must be {self._wanted()}, not of {value.dtype} with shape {value.shape}"
-        is_float = value.dtype.kind == "f"
-        if is_float or self.ge is not None or self.le is not None:
-            for piece in [value] if 0 < value.size <= PIECE else _pieces(value):
-                if is_float and np.count_nonzero(np.isfinite(piece)) < piece.size:
-                    return "must be finite"
-                if self.ge is not None and piece.min() < self.ge:
-                    return f"must be at least {self.ge}"
-                if self.le is not None and piece.max() > self.le:
-                    return f"must be at most {self.le}"
-        return None
-
-    def _wanted(self) -> str:
-        return f"an array of {self.dtype} with axes ({', '.join(self.axes)})"
-
-
-def _pieces(values: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the values in pieces that stay in a cache while they are checked."""
-    flat = values.reshape(-1)
-    for first in range(0, flat.size, PIECE):
-        yield flat[first : first + PIECE]
 
 
 @dataclass_transform(frozen_default=True)
@@ -414,53 +351,12 @@ class Failure(Message):
     error: Annotated[str, msgspec.Meta(pattern=r"^\w{1,100}\Z", max_length=100)]
 
 
-@cache
-def _name(dtype: np.dtype[Any]) -> str:
-    """Return a dtype's name; cached, because numpy is slow here."""
-    return dtype.name
-
-
-def _to_wire(value: object) -> object:
-    if not isinstance(value, np.ndarray):
-        raise NotImplementedError(f"a message cannot contain a {type(value).__name__}")
-    name = _name(value.dtype)
-    if name not in DTYPES:
-        raise NotImplementedError(f"a message cannot contain an array of {value.dtype}")
-    little = np.ascontiguousarray(value, DTYPES[name])
-    return name, value.shape, little.data if little.size else b""
-
-
-def _from_wire(raw: msgspec.Raw) -> np.ndarray:
-    name, shape, data = _array_decoder.decode(raw)
-    dtype = DTYPES.get(name)
-    if dtype is None:
-        raise ValueError("an array of an unknown dtype")
-    if min(shape, default=0) < 0 or max(shape, default=0) > max(len(data), MAX_EMPTY_AXIS):
-        raise ValueError("an array with an axis of an invalid length")
-    array = np.frombuffer(data, dtype).reshape(shape)
-    if name == "bool" and (array.view("uint8") > 1).any():
-        raise ValueError("an array of bool with a byte other than 0 and 1")
-    return array if array.flags.aligned else _aligned(array)
-
-
-def _aligned(array: np.ndarray) -> np.ndarray:
-    """Return a read-only copy at an aligned address, as compiled kernels need it."""
-    aligned = array.copy()
-    aligned.flags.writeable = False
-    return aligned
-
-
 class _Tag(msgspec.Struct):
     type: str
 
 
-_encoder = msgspec.msgpack.Encoder(enc_hook=_to_wire)
+_encoder = msgspec.msgpack.Encoder(enc_hook=to_wire)
 _tag_decoder = msgspec.msgpack.Decoder(_Tag)
-
-
-_array_decoder = msgspec.msgpack.Decoder(
-    tuple[str, Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_AXES)], memoryview]
-)
 
 
 def _is_array(hint: Any) -> bool:
@@ -560,7 +456,7 @@ def decode(data: bytes, *expected: type[Message], max_bytes: int = MAX_BYTES) ->
         values = msgspec.structs.asdict(wire)
         for field, value in values.items():
             if type(value) is msgspec.Raw:
-                values[field] = _from_wire(value)
+                values[field] = from_wire(value)
         return message_class(**values)
     except MessageError:
         raise

@@ -26,6 +26,7 @@ CORE = [
     f"fedlib.{name}"
     for name in (
         "texts",
+        "array_fields",
         "messages",
         "replies",
         "loss",

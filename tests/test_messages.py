@@ -30,11 +30,9 @@ from fedlib import (
     HorizontalDBSCAN,
     messages,
 )
+from fedlib.array_fields import DTYPES, MAX_EMPTY_AXIS, PIECE
 from fedlib.horizontal_dbscan import HorizontalDBSCANClient
 from fedlib.messages import (
-    DTYPES,
-    MAX_EMPTY_AXIS,
-    PIECE,
     Array,
     Declined,
     Done,

@@ -161,8 +161,7 @@ def test_every_message_has_its_disclosure_in_the_ledger():
 
 def fitted(model):
     """Return everything that a model predicts and has sent."""
-    entries = [vars(entry) for entry in model.ledger_]
-    return entries, encode(model.model_.rules), model.estimator_.cells_.tolist()
+    return list(model.ledger_), encode(model.model_.rules), model.estimator_.cells_.tolist()
 
 
 def test_rebuilt_clients_continue():
@@ -176,7 +175,8 @@ def test_rebuilt_clients_continue():
     there = clone(PIPELINE).fit(recorder)
     names = {"server": "server", **dict(zip("ABCD", "0123", strict=True))}
     entries = [
-        {**vars(e), "sender": names[e.sender], "receiver": names[e.receiver]} for e in there.ledger_
+        entry._replace(sender=names[entry.sender], receiver=names[entry.receiver])
+        for entry in there.ledger_
     ]
     assert (entries, *fitted(there)[1:]) == fitted(here)
     for labels, client in zip(here.labels_, recorder.members.values(), strict=True):
