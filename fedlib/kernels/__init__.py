@@ -9,3 +9,7 @@ of life is not blocked.
 from numba import njit
 
 kernel = njit(nogil=True, cache=True)
+
+# For sums whose order compilers may choose, so that they are computed in vector registers. Their
+# last bits depend on the processor.
+reordering_kernel = njit(nogil=True, cache=True, fastmath={"contract", "reassoc"})

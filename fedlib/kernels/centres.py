@@ -4,11 +4,47 @@ Sums are compensated: A. Neumaier, Rundungsfehleranalyse einiger Verfahren zur S
 Summen, ZAMM 54, 1974.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
-from fedlib.kernels import kernel
+from fedlib.kernels import kernel, reordering_kernel
 
-BLOCK = 128  # points that are compared with one centre before the next; they fit into the L1 cache
+BLOCK = 256  # points that are compared with one centre before the next; they fit into the L1 cache
+FEW = 6  # up to so many features, comparing distances is faster than comparing scores
+PART = 4096  # rows whose squares are added at once
+ROUNDING = 2.0**-53
+SMALLEST = 1e-300  # above the rounding errors of products of tiny numbers
+
+
+@kernel
+def find_mean_and_squares(X, mean, squares):
+    """Write the mean of each feature (d,), and add the squares of the differences from it.
+
+    ``squares`` (d,) must be 0 at the start. It is added up in parts of ``PART`` rows, which keeps
+    rounding errors small.
+    """
+    n, d = X.shape
+    mean[:] = 0.0
+    for i in range(n):
+        for f in range(d):
+            mean[f] += X[i, f]
+    mean /= max(n, 1)
+    part = np.empty(d)
+    for first in range(0, n, PART):
+        part[:] = 0.0
+        for i in range(first, min(first + PART, n)):
+            for f in range(d):
+                difference = X[i, f] - mean[f]
+                part[f] += difference * difference
+        squares += part
+
+
+class Nearest(NamedTuple):
+    """The nearest centre of each point of a block."""
+
+    centres: np.ndarray  # (BLOCK,)
+    distances: np.ndarray  # (BLOCK,): squared, added up in the order of the features
 
 
 @kernel
@@ -16,46 +52,34 @@ def nearest_centres(X, centres, labels):
     """Write the nearest centre of each point into ``labels`` (n,); ties go to the first centre.
 
     Returns the compensated sum of the squared distances, whose error does not grow with n.
-
-    The innermost loops run over the points of a block, one feature after the other, so that
-    compilers turn them into vector instructions. Each distance is still added up in the order of
-    the features, as in `find_nearest`, so the result has the same bits.
     """
-    n, d = X.shape
-    columns = np.zeros((d, BLOCK))
-    distances, smallest, nearest = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, np.int64)
+    search, nearest = _prepare(centres), _nothing()
     total, compensation = 0.0, 0.0
-    for first in range(0, n, BLOCK):
-        size = min(BLOCK, n - first)
-        for f in range(d):
-            for i in range(size):
-                columns[f, i] = X[first + i, f]
-        smallest[:] = np.inf
-        nearest[:] = 0
-        for c in range(centres.shape[0]):
-            distances[:] = 0.0
-            for f in range(d):
-                _add_squares(columns[f], centres[c, f], distances)
-            _keep_smaller(distances, c, smallest, nearest)
-        for i in range(size):
-            labels[first + i] = nearest[i]
-            total, compensation = add(total, compensation, smallest[i])
+    for first in range(0, X.shape[0], BLOCK):
+        block = X[first : first + BLOCK]
+        _find_nearest_of_block(block, centres, search, nearest)
+        labels[first : first + BLOCK] = nearest.centres[: block.shape[0]]
+        total, compensation = _add_distances(total, compensation, block.shape[0], nearest)
     return total + compensation
 
 
 @kernel
-def _add_squares(column, coordinate, distances):
-    for i in range(column.size):
-        difference = column[i] - coordinate
-        distances[i] += difference * difference
+def sum_nearest(X, centres, sums, counts):
+    """Add each point to the ``sums`` (k, d) and ``counts`` (k,) of its nearest centre.
 
-
-@kernel
-def _keep_smaller(distances, c, smallest, nearest):
-    for i in range(distances.size):
-        smaller = distances[i] < smallest[i]
-        smallest[i] = distances[i] if smaller else smallest[i]
-        nearest[i] = c if smaller else nearest[i]
+    Both arrays must be 0 at the start. The results are those of `nearest_centres`, which returns
+    the same, and `sum_by_label`. The points are read once.
+    """
+    search, nearest = _prepare(centres), _nothing()
+    compensation_of_sums = np.zeros(sums.shape)
+    total, compensation = 0.0, 0.0
+    for first in range(0, X.shape[0], BLOCK):
+        block = X[first : first + BLOCK]
+        _find_nearest_of_block(block, centres, search, nearest)
+        _add_points(block, nearest.centres, sums, compensation_of_sums, counts)
+        total, compensation = _add_distances(total, compensation, block.shape[0], nearest)
+    sums += compensation_of_sums
+    return total + compensation
 
 
 @kernel
@@ -65,12 +89,158 @@ def sum_by_label(X, labels, sums, counts):
     Both arrays must be 0 at the start. The compensated sums hardly depend on the order of the rows.
     """
     compensation = np.zeros(sums.shape)
+    _add_points(X, labels, sums, compensation, counts)
+    sums += compensation
+
+
+@kernel
+def _add_points(X, labels, sums, compensation, counts):
     for i in range(X.shape[0]):
         c = labels[i]
         counts[c] += 1
         for f in range(X.shape[1]):
             sums[c, f], compensation[c, f] = add(sums[c, f], compensation[c, f], X[i, f])
-    sums += compensation
+
+
+@kernel
+def _add_distances(total, compensation, size, nearest):
+    for i in range(size):
+        total, compensation = add(total, compensation, nearest.distances[i])
+    return total, compensation
+
+
+class _Search(NamedTuple):
+    """The centres, and the arrays of the points that are compared with them."""
+
+    shift: np.ndarray  # (d,): subtracted from points and centres, so that numbers are small
+    factors: np.ndarray  # (k, d): -2 times the centres
+    squares: np.ndarray  # (k,): the squared lengths of the centres
+    columns: np.ndarray  # (d, BLOCK): the points
+    lengths: np.ndarray  # (BLOCK,): the squared lengths of the points
+    scores: np.ndarray  # (BLOCK,)
+    smallest: np.ndarray  # (BLOCK,)
+    second: np.ndarray  # (BLOCK,)
+
+
+@kernel
+def _nothing():
+    return Nearest(np.zeros(BLOCK, np.int64), np.zeros(BLOCK))
+
+
+@kernel
+def _prepare(centres):
+    k, d = centres.shape
+    shift = np.zeros(d)
+    for c in range(k if d > FEW else 0):
+        shift += centres[c] / k
+    factors, squares = np.empty((k, d)), np.zeros(k)
+    for c in range(k):
+        for f in range(d):
+            difference = centres[c, f] - shift[f]
+            factors[c, f] = -2.0 * difference
+            squares[c] += difference * difference
+    columns, scores = np.zeros((d, BLOCK)), np.empty((4, BLOCK))
+    return _Search(shift, factors, squares, columns, scores[0], scores[1], scores[2], scores[3])
+
+
+@kernel
+def _find_nearest_of_block(X, centres, search, nearest):
+    """Write the nearest centre of each point, with the same bits as `find_nearest`."""
+    d = X.shape[1]
+    _turn_into_columns(X, search.shift, search.columns)
+    if d <= FEW:
+        _compare_distances(centres, search, nearest)
+    else:
+        _compare_scores(X, centres, search, nearest)
+
+
+@kernel
+def _turn_into_columns(X, shift, columns):
+    """Write the points of a block, minus the shift, one feature after the other.
+
+    Groups of eight points are one vector of a column and are read only once from memory.
+    """
+    n, d = X.shape
+    for first in range(0, n - 7, 8):
+        for f in range(d):
+            for i in range(8):
+                columns[f, first + i] = X[first + i, f] - shift[f]
+    for i in range(n - n % 8, n):
+        for f in range(d):
+            columns[f, i] = X[i, f] - shift[f]
+
+
+@kernel
+def _compare_distances(centres, search, nearest):
+    """Compare the points of a block with one centre after the other."""
+    labels, smallest, distances = nearest.centres, nearest.distances, search.scores
+    labels[:] = 0
+    smallest[:] = np.inf
+    for c in range(centres.shape[0]):
+        distances[:] = 0.0
+        for f in range(centres.shape[1]):
+            coordinate = centres[c, f]
+            for i in range(BLOCK):
+                difference = search.columns[f, i] - coordinate
+                distances[i] += difference * difference
+        for i in range(BLOCK):
+            smaller = distances[i] < smallest[i]
+            smallest[i] = distances[i] if smaller else smallest[i]
+            labels[i] = c if smaller else labels[i]
+
+
+@kernel
+def _compare_scores(X, centres, search, nearest):
+    """Compare ``squares - 2 * point @ centre``: a squared distance without the point's square.
+
+    A score needs one multiplication per feature. If the two smallest of a point differ by less than
+    their rounding errors can be, `find_nearest` decides.
+    """
+    n, d = X.shape
+    _score(search, nearest.centres)
+    # A score has at most 2 d + 3 roundings of terms that together are at most twice the sum of both
+    # squared lengths; the differences from the shift and `find_nearest` round as many again.
+    factor, largest = 32.0 * (d + 4) * ROUNDING, search.squares.max()
+    for i in range(n):
+        error = factor * (search.lengths[i] + largest) + SMALLEST
+        if search.second[i] - search.smallest[i] > error:
+            nearest.distances[i] = _squared_distance(X, i, centres, nearest.centres[i])
+        else:  # also if a number is not finite
+            nearest.centres[i], nearest.distances[i] = find_nearest(X, i, centres)
+
+
+@reordering_kernel
+def _score(search, nearest):
+    """Write each point's centre of the smallest score, that score and the second smallest."""
+    columns, scores, lengths = search.columns, search.scores, search.lengths
+    smallest, second = search.smallest, search.second
+    d = columns.shape[0]
+    lengths[:] = 0.0
+    for f in range(d):
+        for i in range(BLOCK):
+            lengths[i] += columns[f, i] * columns[f, i]
+    smallest[:] = np.inf
+    second[:] = np.inf
+    nearest[:] = 0
+    for c in range(search.factors.shape[0]):
+        factors = search.factors[c]
+        scores[:] = search.squares[c]
+        for f in range(0, d - d % 4, 4):
+            for i in range(BLOCK):
+                scores[i] += (
+                    columns[f, i] * factors[f]
+                    + columns[f + 1, i] * factors[f + 1]
+                    + columns[f + 2, i] * factors[f + 2]
+                    + columns[f + 3, i] * factors[f + 3]
+                )
+        for f in range(d - d % 4, d):
+            for i in range(BLOCK):
+                scores[i] += columns[f, i] * factors[f]
+        for i in range(BLOCK):
+            score, best = scores[i], smallest[i]
+            second[i] = min(second[i], max(score, best))
+            smallest[i] = min(score, best)
+            nearest[i] = c if score < best else nearest[i]
 
 
 @kernel
@@ -94,21 +264,28 @@ def find_nearest(X, i, centres):
     """Return the centre nearest to point ``i`` and the squared distance; ties go to the first."""
     nearest, smallest = 0, np.inf
     for c in range(centres.shape[0]):
-        squared_distance = 0.0
-        for f in range(X.shape[1]):
-            difference = X[i, f] - centres[c, f]
-            squared_distance += difference * difference
+        squared_distance = _squared_distance(X, i, centres, c)
         if squared_distance < smallest:
             nearest, smallest = c, squared_distance
     return nearest, smallest
 
 
 @kernel
+def _squared_distance(X, i, centres, c):
+    total = 0.0
+    for f in range(X.shape[1]):
+        difference = X[i, f] - centres[c, f]
+        total += difference * difference
+    return total
+
+
+@kernel
 def add(total, compensation, value):
-    """Return ``total + value``, and ``compensation`` plus the rounding error of that sum."""
+    """Return ``total + value``, and ``compensation`` plus the rounding error of that sum.
+
+    The error is computed without a comparison of sizes: D. Knuth, The Art of Computer Programming,
+    volume 2, section 4.2.2.
+    """
     new = total + value
-    if abs(total) >= abs(value):
-        compensation += (total - new) + value
-    else:
-        compensation += (value - new) + total
-    return new, compensation
+    added = new - total
+    return new, compensation + ((total - (new - added)) + (value - added))

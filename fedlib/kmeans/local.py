@@ -7,7 +7,12 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.neighbors import KDTree
 
-from fedlib.kernels.centres import move_centres, nearest_centres, sum_by_label
+from fedlib.kernels.centres import (
+    find_mean_and_squares,
+    move_centres,
+    nearest_centres,
+    sum_nearest,
+)
 
 __all__ = [
     "GROUP_SIZE",
@@ -21,7 +26,6 @@ __all__ = [
 Points = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
-BLOCK = 4096  # rows whose squares are added at once, in an array that stays in a cache
 GROUP_SIZE = 3  # the minimum number of points behind a mean from which starts are drawn
 
 
@@ -106,10 +110,7 @@ def mean_and_squares(X: Points) -> tuple[Points, Points]:
     (array([2.]), array([2.]))
     """
     mean, squares = np.zeros(X.shape[1]), np.zeros(X.shape[1])
-    if len(X):
-        mean = X.mean(axis=0)
-    for first in range(0, len(X), BLOCK):
-        squares += np.square(X[first : first + BLOCK] - mean).sum(axis=0)
+    find_mean_and_squares(X, mean, squares)
     return mean, squares
 
 
@@ -169,10 +170,10 @@ def sum_clusters(X: Points, centres: Points) -> tuple[Points, Counts, float]:
     (array([[1.],
            [5.]]), array([2, 1]), 2.0)
     """
-    labels, inertia = assign(X, centres)
+    _check_features(X, centres)
     sums, counts = np.zeros(centres.shape), np.zeros(len(centres), np.int64)
-    sum_by_label(X, labels, sums, counts)
-    return sums, counts, inertia
+    inertia = sum_nearest(X, centres, sums, counts)
+    return sums, counts, float(inertia)
 
 
 def assign(X: Points, centres: Points) -> tuple[NDArray[np.int64], float]:
@@ -188,9 +189,13 @@ def assign(X: Points, centres: Points) -> tuple[NDArray[np.int64], float]:
     >>> assign(np.array([[0.0], [2.0], [5.0]]), centres=np.array([[0.0], [4.0]]))
     (array([0, 0, 1]), 5.0)
     """
+    _check_features(X, centres)
+    labels = np.empty(len(X), np.int64)
+    return labels, float(nearest_centres(X, centres, labels))
+
+
+def _check_features(X: Points, centres: Points) -> None:
     if X.shape[1] != centres.shape[1]:
         raise ValueError(
             f"X must have the {centres.shape[1]} features of the centres, got {X.shape[1]}"
         )
-    labels = np.empty(len(X), np.int64)
-    return labels, float(nearest_centres(X, centres, labels))

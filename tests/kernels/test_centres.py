@@ -1,19 +1,31 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedlib.kernels.centres import move_centres, nearest_centres, sum_by_label
+from fedlib.kernels.centres import (
+    BLOCK,
+    FEW,
+    find_mean_and_squares,
+    move_centres,
+    nearest_centres,
+    sum_by_label,
+    sum_nearest,
+)
 
 
 @st.composite
 def problems(draw):
     """Draw points and centres on a coarse lattice, which has many ties and repeated points."""
-    n, k, d = draw(st.integers(0, 30)), draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    n = draw(st.one_of(st.integers(0, 30), st.integers(BLOCK - 9, BLOCK + 9)))
+    k, d = draw(st.integers(1, 6)), draw(st.integers(1, FEW + 6))
     step = draw(st.sampled_from([1.0, 0.1, 1e-3, 1e6]))
     numbers = st.integers(-5, 5).map(float)
-    X = step * draw(arrays(np.float64, (n, d), elements=numbers))
-    return X, step * draw(arrays(np.float64, (k, d), elements=numbers))
+    offset = draw(st.sampled_from([0.0, 3.0, 1e9]))
+    points = draw(arrays(np.float64, (min(n, 30), d), elements=numbers))
+    centres = draw(arrays(np.float64, (k, d), elements=numbers))
+    return offset + step * np.resize(points, (n, d)), offset + step * centres
 
 
 def squared(X, centres):
@@ -32,6 +44,44 @@ def test_the_nearest_centre_and_the_first_in_case_of_ties(problem):
     distances = squared(X, centres)
     assert labels.tolist() == distances.argmin(axis=1).tolist()
     np.testing.assert_allclose(inertia, distances.min(axis=1).sum(), rtol=1e-14)
+
+
+@given(problems())
+def test_sums_of_the_nearest_centres_have_the_bits_of_two_steps(problem):
+    X, centres = problem
+    labels = np.empty(len(X), np.int64)
+    inertia = nearest_centres(X, centres, labels)
+    wanted = np.zeros(centres.shape), np.zeros(len(centres), np.int64)
+    sum_by_label(X, labels, *wanted)
+    found = np.zeros(centres.shape), np.zeros(len(centres), np.int64)
+    assert sum_nearest(X, centres, *found) == inertia
+    for a, b in zip(found, wanted, strict=True):
+        assert a.tolist() == b.tolist()
+
+
+@pytest.mark.parametrize("scale", [1e-320, 1e-170, 1e-160, 1e-150, 1.0, 1e120, 1e154, 1e200])
+def test_rounding_never_decides_between_centres(scale):
+    """Centres differ in the last bits; their squares are subnormal, finite or too large."""
+    rng = np.random.default_rng(0)
+    for d in (FEW, FEW + 1, 20):
+        around = rng.normal(size=d)
+        centres = scale * (around + 2.0**-50 * rng.integers(-3, 4, (9, d)))
+        X = scale * (around + 2.0**-50 * rng.integers(-3, 4, (500, d)))
+        X[::3] = scale * rng.normal(size=(167, d))
+        labels = np.empty(len(X), np.int64)
+        nearest_centres(X, centres, labels)
+        with np.errstate(over="ignore"):
+            assert labels.tolist() == squared(X, centres).argmin(axis=1).tolist()
+
+
+@given(problems())
+def test_means_and_squares(problem):
+    X, _ = problem
+    mean, squares = np.empty(X.shape[1]), np.zeros(X.shape[1])
+    find_mean_and_squares(X, mean, squares)
+    wanted = X.mean(axis=0) if len(X) else np.zeros(X.shape[1])
+    np.testing.assert_allclose(mean, wanted, rtol=1e-13, atol=1e-16 * abs(X).sum())
+    np.testing.assert_allclose(squares, ((X - mean) ** 2).sum(axis=0), rtol=1e-12)
 
 
 @given(problems(), st.randoms(use_true_random=False))
