@@ -25,11 +25,13 @@ __all__ = [
     "check_key",
     "check_option",
     "check_points",
+    "count_distinct",
     "feature_names",
 ]
 
 
 KEY_BYTES = range(16, 65)
+PART = 1024  # rows that are compared at once
 MAX_NAMES = 2**16  # in one message, see `fedlib.messages.FeatureNames`
 
 
@@ -138,6 +140,25 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def count_distinct(X: NDArray[np.float64], most: int) -> int:
+    """Return the number of distinct rows of ``X`` (n, d), but at most ``most``.
+
+    It reads no more rows than it needs, which are usually a few.
+
+    Examples
+    --------
+    >>> X = np.array([[1.0], [2.0], [1.0]])
+    >>> count_distinct(X, 5), count_distinct(X, 1)
+    (2, 1)
+    """
+    found = X[:0]
+    for first in range(0, len(X), PART):
+        found = np.unique(np.concatenate([found, X[first : first + PART]]), axis=0)
+        if len(found) >= most:
+            return most
+    return len(found)
 
 
 def feature_names(X: ArrayLike) -> tuple[str, ...]:

@@ -14,11 +14,13 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _get_feature_names
 
 from fedlib.validation import (
+    PART,
     Interval,
     InvalidParameterError,
     StrOptions,
     check_option,
     check_points,
+    count_distinct,
     feature_names,
 )
 
@@ -207,6 +209,14 @@ def test_points_in_the_right_form_are_not_copied():
 def test_invalid_tables(X, message):
     with pytest.raises(ValueError, match=message):
         check_points(X)
+
+
+def test_distinct_rows_are_counted_up_to_a_limit():
+    X = np.repeat(np.arange(3.0 * PART), 2)[:, np.newaxis]
+    for rows in (X, X[::-1], np.random.default_rng(0).permutation(X)):
+        assert count_distinct(rows, 5) == 5
+        assert count_distinct(rows, 10 * PART) == 3 * PART
+    assert count_distinct(X[:0], 3) == 0
 
 
 def test_sparse_points_are_rejected():

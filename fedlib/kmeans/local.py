@@ -13,6 +13,7 @@ from fedlib.kernels.centres import (
     nearest_centres,
     sum_nearest,
 )
+from fedlib.validation import count_distinct
 
 __all__ = [
     "GROUP_SIZE",
@@ -79,7 +80,7 @@ def child_centres(
     """
     n_update = int(update_fraction * len(X))
     update, rest = X[:n_update], X[n_update:]
-    n_distinct = min(n_clusters, len(np.unique(rest, axis=0)))
+    n_distinct = count_distinct(rest, n_clusters)
     if n_distinct == 0:
         return X[:0].copy(), X[:0].copy(), np.empty(0, np.int64)
     child = KMeans(n_distinct, n_init=n_init, max_iter=max_iter, tol=tol, random_state=random_state)

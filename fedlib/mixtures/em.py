@@ -8,7 +8,6 @@ alone, so the sums of several sets of points can be added before it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +15,8 @@ from numpy.typing import NDArray
 from sklearn import config_context
 from sklearn.cluster import KMeans
 
+from fedlib.kernels import mixtures as kernels
+from fedlib.kernels.mixtures import Densities, Moments
 from fedlib.messages import MessageError
 from fedlib.mixtures.covariances import MATRICES, CovarianceType, contract, expand, scatter
 from fedlib.mixtures.messages import TINY, Mixture, ResponsibilitySums, parameters
@@ -33,27 +34,7 @@ __all__ = [
 
 Array64 = NDArray[np.float64]
 
-BLOCK = 4096  # points whose densities are computed at once: their arrays stay in a cache
-GROUP = 2**14  # values of a block, over all components that are computed at once
-
-
-class Moments(NamedTuple):
-    """Weighted sums over points, for each component.
-
-    Attributes
-    ----------
-    counts : array (n_components,)
-        The sums of the points' weights.
-    sums : array (n_components, n_features)
-        The weighted sums of the points' differences from the component's mean.
-    products : array
-        The weighted sums of these differences' outer products: matrices (n_components, n_features,
-        n_features), or contracted to the shape of the covariances.
-    """
-
-    counts: Array64
-    sums: Array64
-    products: Array64
+BLOCK = 4096  # points whose sums are computed at once, which bounds the rounding error of all
 
 
 class _Parameters(NamedTuple):
@@ -108,8 +89,9 @@ def fit_mixture(
     with config_context(assume_finite=True, skip_parameter_validation=True):
         kmeans = KMeans(n_components, n_init=1, random_state=random_state).fit(X)
     centres = kmeans.cluster_centers_
-    moments = _moments(X.T, centres, np.eye(n_components)[:, kmeans.labels_])
-    moments = moments._replace(products=contract(moments.products, covariance_type))
+    sums = _zeros(*centres.shape)
+    kernels.add_weighted(X, centres, np.eye(n_components)[kmeans.labels_], sums)
+    moments = _complete(sums, covariance_type)
     pooled = np.cov(X, rowvar=False, bias=True).reshape(1, X.shape[1], X.shape[1])
     covariances = contract(np.repeat(pooled, n_components, axis=0), covariance_type)
     first = maximise(centres, covariances, covariance_type, moments, reg_covar)
@@ -169,28 +151,30 @@ def sum_responsibilities(X: Array64, mixture: Mixture) -> ResponsibilitySums:
 
 def _expect(X: Array64, mixture: Mixture | _Parameters) -> tuple[Moments, float]:
     """Return the moments of `sum_responsibilities`, contracted, and the log-likelihood."""
-    densities = _prepare(mixture)
-    shape = mixture.means.shape
-    total = Moments(np.zeros(shape[0]), np.zeros(shape), np.zeros((*shape, shape[1])))
-    log_likelihoods = []
+    densities, X = _prepare(mixture), np.ascontiguousarray(X)
+    total, log_likelihoods = _zeros(*mixture.means.shape), []
     for first in range(0, len(X), BLOCK):
-        columns = np.ascontiguousarray(X[first : first + BLOCK].T)
-        joint = _log_joint_of(columns, densities)
-        log_likelihoods.append(_turn_into_responsibilities(joint))
-        for part, added in zip(total, _moments(columns, mixture.means, joint), strict=True):
+        moments = _zeros(*mixture.means.shape)
+        block = X[first : first + BLOCK]
+        log_likelihoods.append(kernels.add_expected(block, densities, moments))
+        for part, added in zip(total, moments, strict=True):
             part += added
-    products = contract(total.products, mixture.covariance_type)
-    return total._replace(products=products), math.fsum(log_likelihoods)
+    return _complete(total, mixture.covariance_type), math.fsum(log_likelihoods)
 
 
-def _turn_into_responsibilities(joint: Array64) -> float:
-    """Overwrite a `_log_joint_of` with the responsibilities; return the log-likelihood."""
-    largest = joint.max(axis=0)
-    joint -= largest
-    np.exp(joint, out=joint)
-    densities = joint.sum(axis=0)
-    joint /= densities
-    return float((np.log(densities) + largest).sum())
+def _zeros(n_components: int, n_features: int) -> Moments:
+    return Moments(
+        np.zeros(n_components),
+        np.zeros((n_components, n_features)),
+        np.zeros((n_components, n_features, n_features)),
+    )
+
+
+def _complete(moments: Moments, covariance_type: CovarianceType) -> Moments:
+    """Return the sums of a kernel, which has only lower triangles, contracted."""
+    lower = moments.products
+    products = lower + np.tril(lower, -1).mT
+    return moments._replace(products=contract(products, covariance_type))
 
 
 def maximise(
@@ -254,73 +238,22 @@ def log_joint(X: Array64, mixture: Mixture) -> Array64:
     >>> np.exp(log_joint(np.array([[0.0]]), mixture)) == 1 / np.sqrt(2 * np.pi)
     array([[ True]])
     """
-    densities = _prepare(mixture)
     joint = np.empty((len(X), len(mixture.means)))
-    for first in range(0, len(X), BLOCK):
-        columns = np.ascontiguousarray(X[first : first + BLOCK].T)
-        joint[first : first + BLOCK] = _log_joint_of(columns, densities).T
+    kernels.log_joint(np.ascontiguousarray(X), _prepare(mixture), joint)
     return joint
 
 
-class _Densities(NamedTuple):
-    """The components of a mixture as `_log_joint_of` needs them."""
-
-    means: Array64  # (n_components, n_features)
-    whitening: Array64  # (n_components, n_features, n_features)
-    log_factors: Array64  # (n_components,): of the weight and the largest density
-
-
-def _prepare(mixture: Mixture | _Parameters) -> _Densities:
+def _prepare(mixture: Mixture | _Parameters) -> Densities:
     n_components, n_features = mixture.means.shape
     matrices = expand(mixture.covariances, n_components, n_features, mixture.covariance_type)
     whitening = np.linalg.inv(np.linalg.cholesky(matrices))
     log_factors = np.log(np.diagonal(whitening, axis1=1, axis2=2)).sum(axis=1)
     log_factors -= 0.5 * n_features * np.log(2 * np.pi)
     with np.errstate(divide="ignore"):  # a weight may be 0
-        return _Densities(mixture.means, whitening, log_factors + np.log(mixture.weights))
-
-
-def _log_joint_of(columns: Array64, densities: _Densities) -> Array64:
-    """Return `log_joint` of one block of points, (n_components, n_points).
-
-    ``columns`` (n_features, n_points) are the points, one feature after the other: so the sums over
-    features and components run along whole rows of an array.
-    """
-    joint = np.empty((len(densities.means), columns.shape[1]))
-    for group in _groups(columns, len(densities.means)):
-        mean, whitening, log_factors = (array[group] for array in densities)
-        whitened = whitening @ (columns - mean[:, :, np.newaxis])
-        np.square(whitened, out=whitened)
-        joint[group] = log_factors[:, np.newaxis] - 0.5 * whitened.sum(axis=1)
-    return joint
-
-
-def _groups(columns: Array64, n_components: int) -> Iterator[slice]:
-    """Yield slices of components whose arrays for one block of points together stay in a cache.
-
-    Few points and features have many components per slice, which saves calls of NumPy.
-    """
-    size = max(1, GROUP // max(1, columns.size))
-    return (slice(first, first + size) for first in range(0, n_components, size))
+        log_factors += np.log(mixture.weights)
+    return Densities(np.array(mixture.means), whitening, log_factors)
 
 
 def assign_components(X: Array64, mixture: Mixture) -> NDArray[np.int64]:
     """Return the most probable component of each point (n_points,); ties go to the first."""
     return log_joint(X, mixture).argmax(axis=1).astype(np.int64)
-
-
-def _moments(columns: Array64, centres: Array64, weights: Array64) -> Moments:
-    """Return the moments of points about the centres, for weights (n_components, n_points).
-
-    ``columns`` (n_features, n_points) are the points. The moments of a cluster far from the origin
-    about the origin would lose the digits that contain its variance.
-    """
-    n_components, n_features = centres.shape
-    sums = np.empty((n_components, n_features))
-    products = np.empty((n_components, n_features, n_features))
-    for group in _groups(columns, n_components):
-        differences = columns - centres[group, :, np.newaxis]
-        weighted = weights[group, np.newaxis] * differences
-        weighted.sum(axis=2, out=sums[group])
-        np.matmul(weighted, differences.mT, out=products[group])
-    return Moments(weights.sum(axis=1), sums, products)

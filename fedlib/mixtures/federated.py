@@ -61,7 +61,7 @@ from fedlib.mixtures.start import Start, given_start
 from fedlib.privacy import PrivateFederated, check_bounds
 from fedlib.protocol import Flow, handles
 from fedlib.secure.points import SummablePoints
-from fedlib.validation import Interval, StrOptions, check_points
+from fedlib.validation import Interval, StrOptions, check_points, count_distinct
 
 __all__ = [
     "FederatedGaussianMixture",
@@ -76,8 +76,8 @@ class GaussianMixtureClient(SummablePoints):
 
     @handles(IntroducePoints)
     def introduce_points(self, request: IntroducePoints) -> PointsIntroduction:
-        n_distinct = len(np.unique(self.X, axis=0))
-        can_start = n_distinct >= min_points(request.n_components)
+        wanted = min_points(request.n_components)
+        can_start = count_distinct(self.X, wanted) == wanted
         magnitude = int(np.frexp(np.abs(self.X).max())[1]) if len(self.X) else None
         return PointsIntroduction(self.n_features, can_start, magnitude, self.features)
 

@@ -70,14 +70,6 @@ def test_the_log_joint_over_several_blocks_is_that_of_each_point():
     np.testing.assert_array_equal(whole[BLOCK - 1], log_joint(X[:BLOCK], mixture)[-1])
 
 
-@pytest.mark.parametrize("group", [1, 2**20])
-def test_the_sums_do_not_depend_on_how_many_components_are_computed_at_once(group, monkeypatch):
-    X, mixture = blobs(), fit_mixture(blobs(), 3, random_state=0, max_iter=2)
-    sums = sum_responsibilities(X, mixture)
-    monkeypatch.setattr("fedlib.mixtures.em.GROUP", group)
-    assert sum_responsibilities(X, mixture) == sums
-
-
 def test_improve_gives_the_same_mixture_as_single_checked_steps():
     X = blobs()
     first = step = fit_mixture(X, 3, random_state=0, max_iter=1)
