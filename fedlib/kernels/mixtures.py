@@ -34,8 +34,7 @@ class Moments(NamedTuple):
         The weighted sums of the points' differences from the component's centre. The sums of points
         about the origin would lose the digits of a cluster's variance if it is far away.
     products : array (k, d, d)
-        The weighted sums of these differences' outer products. The kernels add to the lower
-        triangles only.
+        The weighted sums of these differences' outer products.
     """
 
     counts: np.ndarray
@@ -83,6 +82,7 @@ def add_expected(X, densities, moments):
             total, compensation = add(total, compensation, log_density)
         chunk.joint[:, min(CHUNK, X.shape[0] - first) : size] = 0.0
         _add_moments(chunk, densities.means, size, moments)
+    _mirror(moments.products)
     return total + compensation
 
 
@@ -97,6 +97,7 @@ def add_weighted(X, centres, weights, moments):
             for c in range(centres.shape[0]):
                 chunk.joint[c, i] = weights[first + i, c]
         _add_moments(chunk, centres, size, moments)
+    _mirror(moments.products)
 
 
 @kernel
@@ -186,6 +187,7 @@ def _turn_into_responsibilities(joint, i):
 
 @kernel
 def _add_moments(chunk, means, size, moments):
+    """Add the points of a chunk to the moments; of the products, to the lower triangles."""
     differences, weighted = chunk.differences, chunk.weighted
     for c in range(means.shape[0]):
         weights = chunk.joint[c, :size]
@@ -196,6 +198,15 @@ def _add_moments(chunk, means, size, moments):
             moments.sums[c, f] += _sum(weighted[f, :size])
             for g in range(f + 1):
                 moments.products[c, f, g] += _dot(weighted[f, :size], differences[g])
+
+
+@kernel
+def _mirror(matrices):
+    """Copy the lower triangles to the upper ones."""
+    for c in range(matrices.shape[0]):
+        for f in range(matrices.shape[1]):
+            for g in range(f):
+                matrices[c, g, f] = matrices[c, f, g]
 
 
 @kernel

@@ -34,8 +34,6 @@ __all__ = [
 
 Array64 = NDArray[np.float64]
 
-BLOCK = 4096  # points whose sums are computed at once, which bounds the rounding error of all
-
 
 class _Parameters(NamedTuple):
     """The parameters of a mixture between two steps of EM: a `Mixture` without its checks.
@@ -89,9 +87,9 @@ def fit_mixture(
     with config_context(assume_finite=True, skip_parameter_validation=True):
         kmeans = KMeans(n_components, n_init=1, random_state=random_state).fit(X)
     centres = kmeans.cluster_centers_
-    sums = _zeros(*centres.shape)
-    kernels.add_weighted(X, centres, np.eye(n_components)[kmeans.labels_], sums)
-    moments = _complete(sums, covariance_type)
+    moments = _zeros(centres)
+    kernels.add_weighted(X, centres, np.eye(n_components)[kmeans.labels_], moments)
+    moments = moments._replace(products=contract(moments.products, covariance_type))
     pooled = np.cov(X, rowvar=False, bias=True).reshape(1, X.shape[1], X.shape[1])
     covariances = contract(np.repeat(pooled, n_components, axis=0), covariance_type)
     first = maximise(centres, covariances, covariance_type, moments, reg_covar)
@@ -135,8 +133,8 @@ def sum_responsibilities(X: Array64, mixture: Mixture) -> ResponsibilitySums:
 
     Notes
     -----
-    The points are summed in blocks, and the blocks one after the other. The rounding error of a sum
-    of ``n`` terms is at most ``(n / BLOCK + BLOCK) * 2**-53`` times the sum of their sizes.
+    The points are summed in chunks of 128, one after the other. The rounding error of a sum of
+    ``n`` terms is at most ``(n / 128 + 128) * 2**-53`` times the sum of their sizes.
 
     Examples
     --------
@@ -151,30 +149,16 @@ def sum_responsibilities(X: Array64, mixture: Mixture) -> ResponsibilitySums:
 
 def _expect(X: Array64, mixture: Mixture | _Parameters) -> tuple[Moments, float]:
     """Return the moments of `sum_responsibilities`, contracted, and the log-likelihood."""
-    densities, X = _prepare(mixture), np.ascontiguousarray(X)
-    total, log_likelihoods = _zeros(*mixture.means.shape), []
-    for first in range(0, len(X), BLOCK):
-        moments = _zeros(*mixture.means.shape)
-        block = X[first : first + BLOCK]
-        log_likelihoods.append(kernels.add_expected(block, densities, moments))
-        for part, added in zip(total, moments, strict=True):
-            part += added
-    return _complete(total, mixture.covariance_type), math.fsum(log_likelihoods)
+    moments = _zeros(mixture.means)
+    log_likelihood = kernels.add_expected(np.ascontiguousarray(X), _prepare(mixture), moments)
+    products = contract(moments.products, mixture.covariance_type)
+    return moments._replace(products=products), log_likelihood
 
 
-def _zeros(n_components: int, n_features: int) -> Moments:
-    return Moments(
-        np.zeros(n_components),
-        np.zeros((n_components, n_features)),
-        np.zeros((n_components, n_features, n_features)),
-    )
-
-
-def _complete(moments: Moments, covariance_type: CovarianceType) -> Moments:
-    """Return the sums of a kernel, which has only lower triangles, contracted."""
-    lower = moments.products
-    products = lower + np.tril(lower, -1).mT
-    return moments._replace(products=contract(products, covariance_type))
+def _zeros(centres: Array64) -> Moments:
+    n_components, n_features = centres.shape
+    products = np.zeros((n_components, n_features, n_features))
+    return Moments(np.zeros(n_components), np.zeros(centres.shape), products)
 
 
 def maximise(
