@@ -28,7 +28,7 @@ from fedlib.mixtures.covariances import positive_definite
 from fedlib.mixtures.em import assign_components, fit_mixture
 from fedlib.mixtures.messages import MAX_COORDINATE, Mixture
 from fedlib.protocol import Flow, Replies, handles
-from fedlib.validation import Interval, check_points
+from fedlib.validation import Interval, check_points, count_distinct
 
 __all__ = [
     "AssignPoints",
@@ -430,7 +430,7 @@ def describe_cluster(X: Array64, n_components: int, eps: float, random_state: An
     n_points, n_features = X.shape
     min_points = n_features + 1  # per component
     reg_covar = EPS_REGULARISATION * eps**2 + VARIANCE_REGULARISATION * X.var(axis=0).sum()
-    n_distinct = len(np.unique(X, axis=0))
+    n_distinct = count_distinct(X, max(n_components, min_points))
     if n_distinct < min_points:
         variance = X.var(axis=0).mean() + reg_covar
         covariance = variance * np.eye(n_features)
