@@ -37,6 +37,7 @@ Ints = NDArray[np.int64]
 
 # With up to this number of features a grid is used, and kernels are compiled for each number.
 GRID_FEATURES = 3
+REACH = 2  # cells along a feature to the farthest one near a cell: sqrt(GRID_FEATURES), rounded up
 MAX_GRID_SIDE = 2.0**40  # cells; the margins below are far above the rounding of such a quotient
 MAX_KEY = 2**62
 LEAF_SIZE = 16  # of the tree for searches
@@ -272,11 +273,12 @@ def _index_by_grid(X: Floats, eps: float, shares: _Shares) -> _Index | None:
         extent = (boxes[:, 1].max(axis=0) - origin) / cell_size
     if not (extent < MAX_GRID_SIDE).all():
         return None
-    reach = math.floor(math.sqrt(d) * (1 + 2.0**-9)) + 1  # cells from a cell to one near it
-    strides = [1]
-    for length in extent[:0:-1]:
-        strides.insert(0, strides[0] * (int(length) + 1 + reach + sorted_grid.SPAN))
-    largest_key = (int(extent[0]) + 1) * strides[0]
+    slice_size = 2 ** (d - 1)
+    strides = [slice_size]
+    lengths = [int(length) // 2 + 1 for length in extent[:-1]] + [int(extent[-1]) + 1]
+    for length in lengths[:0:-1]:
+        strides.insert(0, strides[0] * (length + REACH + sorted_grid.SPAN))
+    largest_key = lengths[0] * strides[0]
     if largest_key >= MAX_KEY:
         return None
     keys = np.empty(len(X), np.int64)
@@ -284,21 +286,11 @@ def _index_by_grid(X: Floats, eps: float, shares: _Shares) -> _Index | None:
     shares.map(partial(compute_keys, X, origin, cell_size, np.array(strides), keys))
     order, sorted_keys = sorted_grid.sort_keys(keys, largest_key)
     cell_keys, start = sorted_grid.find_cells(sorted_keys)
-    grid = sorted_grid.Grid(cell_keys, *_near_rows(d, reach, strides))
-    return _Index(order, start, partial(sorted_grid.find_near_cells, grid), len(grid.row_offsets))
-
-
-def _near_rows(d: int, reach: int, strides: list[int]) -> tuple[Ints, Ints]:
-    """Return the offsets of the rows near a cell, nearest first, and how far to look in each."""
-    offsets, reaches = [], []
-    rows = product(range(-reach, reach + 1), repeat=d - 1)
-    for steps in sorted(rows, key=lambda steps: sum(step**2 for step in steps)):
-        # In units of the squared cell size: eps² less the squared distance of the two rows.
-        left = d * (1 + 2.0**-8) - sum(max(0, abs(step) - 1) ** 2 for step in steps)
-        if left >= 0:
-            offsets.append(int(np.dot(steps, strides[:-1])))
-            reaches.append(1 + math.isqrt(int(left)))
-    return np.array(offsets), np.array(reaches)
+    steps = sorted(product((-1, 0, 1), repeat=d - 1), key=lambda steps: sum(map(abs, steps)))
+    offsets = np.array([np.dot(step, strides[:-1]) for step in steps], np.int64)
+    grid = sorted_grid.Grid(cell_keys, offsets, np.full(len(steps), REACH * slice_size))
+    find_near = partial(sorted_grid.find_near_cells, grid, slice_size)
+    return _Index(order, start, find_near, len(offsets))
 
 
 def _index_by_tree(X: Floats, squared_radii: Floats, n_threads: int) -> _Index:

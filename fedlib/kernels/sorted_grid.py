@@ -1,12 +1,15 @@
 """Points sorted by the cell of a grid, and the cells near a cell.
 
-A cell is identified by its key: the sum of its coordinates, each times the stride of its feature. A
-row of cells along the last feature has consecutive keys. The strides leave a gap between two rows
-that is wider than any search along a row. So the occupied cells near a cell are one range of the
-sorted keys for each row near it. The gap must be wider by ``SPAN`` keys for `find_near_cells`: then
-no group of cells lies in two rows, and the ranges of a group do not overlap. When cells are visited
-in ascending order, these ranges ascend too, so that each row needs only two indices that never move
-back.
+Two cells next to each other along each feature but the last one form a *slice* of 1, 2 or 4 cells,
+and the slices along the last feature form a *tube*. A cell is identified by its key: the cells of a
+slice have consecutive keys, and so have the slices of a tube. The occupied cells near a cell are
+one range of the sorted keys for each tube near it. A tube is twice as wide as a cell, so there are
+3 such ranges with two features and 9 with three.
+
+Keys leave a gap between two tubes that is wider than any search along a tube. The gap must be wider
+by ``SPAN`` keys for `find_near_cells`: then no group of cells lies in two tubes, and the ranges of
+a group do not overlap. When cells are visited in ascending order, these ranges ascend too, so that
+each tube needs only two indices that never move back.
 """
 
 from typing import NamedTuple
@@ -16,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
 
-SPAN = 8  # cells along a row that are searched for at once
+SPAN = 8  # keys along a tube that are searched for at once
 DIGIT_BITS = 11  # sorted in one pass; the counters of all digits fit into the fastest cache
 
 
@@ -28,9 +31,9 @@ class Grid(NamedTuple):
     keys : array (n_cells,) of int64
         The keys of the occupied cells, ascending.
     row_offsets : array (n_rows,) of int64
-        The rows near a cell: the differences of their keys from the cell's key.
+        The tubes near a cell: the differences of their keys from the cell's key.
     row_reach : array (n_rows,) of int64
-        How many cells to look at in each of these rows, to either side.
+        How many keys to look at in each of these tubes, to either side.
     """
 
     keys: NDArray[np.int64]
@@ -51,11 +54,17 @@ def bound_points(X, first, stop):
 
 @kernel
 def compute_keys(X, origin, cell_size, strides, keys, first, stop):
-    """Write the key of the cell of each row ``first..stop`` of ``X`` (n, d) to ``keys`` (n,)."""
+    """Write the key of the cell of each row ``first..stop`` of ``X`` (n, d) to ``keys`` (n,).
+
+    ``strides`` (d,) are the differences of the keys of two successive tubes along each feature but
+    the last, and of two slices, which is the number of cells in a slice.
+    """
+    last = X.shape[1] - 1
     for i in range(first, stop):
-        key = np.int64(0)
-        for k in range(X.shape[1]):
-            key += np.int64((X[i, k] - origin[k]) / cell_size) * strides[k]
+        key = np.int64((X[i, last] - origin[last]) / cell_size) * strides[last]
+        for k in range(last):
+            cell = np.int64((X[i, k] - origin[k]) / cell_size)
+            key += (cell >> 1) * strides[k] + ((cell & 1) << k)
         keys[i] = key
 
 
@@ -110,17 +119,21 @@ def find_cells(sorted_keys):
 
 
 @kernel
-def find_near_cells(grid, wanted, earlier, group_start, near_start, near):
+def find_near_cells(grid, slice_size, wanted, earlier, group_start, near_start, near):
     """Find the occupied cells near each group of the ``wanted`` cells, until a buffer is full.
 
     A group is a few of the wanted cells whose keys differ by less than ``SPAN``. The cells of group
     g are ``wanted[group_start[g]:group_start[g + 1]]``. The cells near them are the ranges
-    ``near[near_start[g]:near_start[g + 1]]`` of cells, each a first cell and a stop, nearest rows
-    first. They contain all cells near any cell of the group, and some others in the same rows.
+    ``near[near_start[g]:near_start[g + 1]]`` of cells, each a first cell and a stop, nearest tubes
+    first. They contain all cells near any cell of the group, and some others in the same tubes.
+    They consist of whole slices.
 
     Parameters
     ----------
     grid : Grid
+        ``row_reach`` are multiples of ``slice_size``.
+    slice_size : int
+        The number of cells in a slice: a power of 2.
     wanted : array (n_wanted,) of int64
         Cells, ascending; at least one.
     earlier : bool
@@ -137,8 +150,10 @@ def find_near_cells(grid, wanted, earlier, group_start, near_start, near):
     """
     keys, offsets, reach = grid.keys, grid.row_offsets, grid.row_reach
     first = np.empty(offsets.size, np.int64)
+    inside = slice_size - 1  # the bits of a key that number the cells of a slice
     for row in range(offsets.size):
-        first[row] = np.searchsorted(keys, keys[wanted[0]] + offsets[row] - reach[row])
+        begin = (keys[wanted[0]] & ~inside) + offsets[row] - reach[row]
+        first[row] = np.searchsorted(keys, begin)
     stop = first.copy()
     n_groups, n_near, done = 0, 0, 0
     group_start[0] = near_start[0] = 0
@@ -150,7 +165,8 @@ def find_near_cells(grid, wanted, earlier, group_start, near_start, near):
             high = keys[wanted[done]]
             done += 1
         for row in range(offsets.size):
-            begin, end = low + offsets[row] - reach[row], high + offsets[row] + reach[row]
+            begin = (low & ~inside) + offsets[row] - reach[row]
+            end = (high | inside) + offsets[row] + reach[row]
             if earlier and begin > high:
                 continue
             a, b = first[row], stop[row]
