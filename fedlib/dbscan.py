@@ -15,19 +15,17 @@ A. Gunawan, "A faster algorithm for DBSCAN", Eindhoven 2013.
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import product
 from numbers import Integral, Real
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedlib.kernels import connections, density, kd_tree, sorted_grid
+from fedlib.dbscan_index import GRID_FEATURES, Index, Shares, index_by_grid, index_by_tree
+from fedlib.kernels import connections, density, kd_tree
 from fedlib.validation import check_points
 
 __all__ = ["check_n_jobs", "cluster", "dbscan", "nearest_within", "neighbours_within"]
@@ -35,13 +33,7 @@ __all__ = ["check_n_jobs", "cluster", "dbscan", "nearest_within", "neighbours_wi
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# With up to this number of features a grid is used, and kernels are compiled for each number.
-GRID_FEATURES = 3
-REACH = 2  # cells along a feature to the farthest one near a cell: sqrt(GRID_FEATURES), rounded up
-MAX_GRID_SIDE = 2.0**40  # cells; the margins below are far above the rounding of such a quotient
-MAX_KEY = 2**62
 LEAF_SIZE = 16  # of the tree for searches
-MIN_HALVED = 10_000  # points from which two threads build a tree
 BLOCK = 4096  # groups of cells in a block
 BUFFER = 1 << 16  # ranges of near cells in a block, or those of one group if they are more
 
@@ -154,9 +146,9 @@ def cluster(
     with ThreadPoolExecutor(n_threads) as threads:
         index = None
         if radii is None and points.shape[1] <= GRID_FEATURES:
-            index = _index_by_grid(points, eps, _Shares(threads, n_threads, n))
+            index = index_by_grid(points, eps, Shares(threads, n_threads, n))
         if index is None:
-            index = _index_by_tree(points, squared_radii, n_threads)
+            index = index_by_tree(points, squared_radii, n_threads)
         return _Clustering(points, index, squared_radii, weights, min_samples).run(
             threads, n_threads
         )
@@ -240,86 +232,6 @@ def nearest_within(X: ArrayLike, points: ArrayLike, radius: ArrayLike) -> Ints:
     return kd_tree.find_nearest(kd_tree.build(places, LEAF_SIZE, 0.0), queries, squared_radii)
 
 
-class _Index(NamedTuple):
-    """Points sorted into cells, and a search for the cells near a cell."""
-
-    order: Ints  # (n,) the row of each point, cell by cell
-    start: Ints  # (n_cells + 1,) where the points of each cell begin
-    find_near: Callable[[Ints, bool, Ints, Ints, Ints], int]  # see `_Clustering._blocks`
-    max_ranges: int  # of near cells that one group can have
-    leaves: tuple[kd_tree.KDTree, kd_tree.Leaves] | None = None  # the cells, if they are a tree's
-
-
-class _Shares(NamedTuple):
-    """Threads, each of which works on an equal share of the rows."""
-
-    threads: ThreadPoolExecutor
-    n_threads: int
-    n_rows: int
-
-    def map(self, function: Callable[[int, int], Any]) -> list[Any]:
-        """Return the results of a function of the first row and the stop of each share."""
-        cuts = np.linspace(0, self.n_rows, min(self.n_threads, self.n_rows) + 1).astype(np.int64)
-        return list(self.threads.map(function, cuts[:-1], cuts[1:]))
-
-
-def _index_by_grid(X: Floats, eps: float, shares: _Shares) -> _Index | None:
-    """Return a grid whose cells' diagonal is just below ``eps``, or None if it is too wide."""
-    d = X.shape[1]
-    cell_size = eps / math.sqrt(d) * (1 - 2.0**-10)
-    boxes = np.array(shares.map(partial(sorted_grid.bound_points, X)))
-    origin = boxes[:, 0].min(axis=0)
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        extent = (boxes[:, 1].max(axis=0) - origin) / cell_size
-    if not (extent < MAX_GRID_SIDE).all():
-        return None
-    slice_size = 2 ** (d - 1)
-    strides = [slice_size]
-    lengths = [int(length) // 2 + 1 for length in extent[:-1]] + [int(extent[-1]) + 1]
-    for length in lengths[:0:-1]:
-        strides.insert(0, strides[0] * (length + REACH + sorted_grid.SPAN))
-    largest_key = lengths[0] * strides[0]
-    if largest_key >= MAX_KEY:
-        return None
-    keys = np.empty(len(X), np.int64)
-    compute_keys = sorted_grid.compute_keys
-    shares.map(partial(compute_keys, X, origin, cell_size, np.array(strides), keys))
-    order, sorted_keys = sorted_grid.sort_keys(keys, largest_key)
-    cell_keys, start = sorted_grid.find_cells(sorted_keys)
-    steps = sorted(product((-1, 0, 1), repeat=d - 1), key=lambda steps: sum(map(abs, steps)))
-    offsets = np.array([np.dot(step, strides[:-1]) for step in steps], np.int64)
-    grid = sorted_grid.Grid(cell_keys, offsets, np.full(len(steps), REACH * slice_size))
-    find_near = partial(sorted_grid.find_near_cells, grid, slice_size)
-    return _Index(order, start, find_near, len(offsets))
-
-
-def _index_by_tree(X: Floats, squared_radii: Floats, n_threads: int) -> _Index:
-    """Return a tree whose leaves are the largest nodes that can be cells."""
-    tree = _build_tree(X, squared_radii.min(), n_threads)
-    leaves = kd_tree.collect_leaves(tree, np.resize(squared_radii, len(X)))
-
-    def find_near(
-        cells: Ints, earlier: bool, group_start: Ints, near_start: Ints, near: Ints
-    ) -> int:
-        group_start[:] = np.arange(len(group_start))
-        return kd_tree.find_near_leaves(tree, leaves, cells, near_start, near)
-
-    return _Index(tree.order, leaves.start, find_near, len(leaves.node), (tree, leaves))
-
-
-def _build_tree(X: Floats, max_squared_diagonal: float, n_threads: int) -> kd_tree.KDTree:
-    """Return the tree; with several threads, two build the halves below the root."""
-    if n_threads == 1 or len(X) < MIN_HALVED:
-        return kd_tree.build(X, 1, max_squared_diagonal)
-
-    def build(rows: Ints) -> kd_tree.KDTree:
-        return kd_tree.build_part(X, rows, 1, max_squared_diagonal)
-
-    order, middle = kd_tree.halve(X), len(X) // 2
-    with ThreadPoolExecutor(2) as threads:
-        return kd_tree.merge(*threads.map(build, (order[:middle], order[middle:])))
-
-
 class _Clustering:
     """One run of DBSCAN on indexed points.
 
@@ -330,7 +242,7 @@ class _Clustering:
     def __init__(
         self,
         X: Floats,
-        index: _Index,
+        index: Index,
         squared_radii: Floats,
         weights: Floats,
         min_samples: float,

@@ -53,9 +53,10 @@ def bound_points(X, first, stop):
 
 
 @kernel
-def compute_keys(X, origin, cell_size, strides, keys, first, stop):
+def compute_keys(X, origin, cell_size, strides, row_bits, keys, first, stop):
     """Write the key of the cell of each row ``first..stop`` of ``X`` (n, d) to ``keys`` (n,).
 
+    The lowest ``row_bits`` bits are the number of the row. So one array is sorted instead of two.
     ``strides`` (d,) are the differences of the keys of two successive tubes along each feature but
     the last, and of two slices, which is the number of cells in a slice.
     """
@@ -65,57 +66,54 @@ def compute_keys(X, origin, cell_size, strides, keys, first, stop):
         for k in range(last):
             cell = np.int64((X[i, k] - origin[k]) / cell_size)
             key += (cell >> 1) * strides[k] + ((cell & 1) << k)
-        keys[i] = key
+        keys[i] = key << row_bits | i
 
 
 @kernel
-def sort_keys(keys, largest):
-    """Return the stable argsort of ``keys`` (n,), all in 0..largest, and the sorted keys.
+def count_digits(keys, shift, first, stop):
+    """Return how often each digit occurs at a place of the keys ``first..stop``."""
+    counts = np.zeros(1 << DIGIT_BITS, np.int64)
+    for i in range(first, stop):
+        counts[(keys[i] >> shift) & ((1 << DIGIT_BITS) - 1)] += 1
+    return counts
 
-    This is a radix sort: its cost is linear in n.
+
+@kernel
+def move_keys(keys, shift, target, first, stop, place):
+    """Write the keys ``first..stop`` to ``target``, the first one of each digit to its ``place``.
+
+    Doing this for one digit after the other, beginning with the lowest, sorts the keys: a radix
+    sort, whose cost is linear in their number.
     """
-    n = keys.size
-    order = np.arange(n)
-    keys = keys.copy()
-    other_order = np.empty(n, np.int64)
-    other_keys = np.empty(n, np.int64)
-    place = np.empty(1 << DIGIT_BITS, np.int64)
-    shift = 0
-    while largest >> shift:
-        place[:] = 0
-        for i in range(n):
-            place[(keys[i] >> shift) & ((1 << DIGIT_BITS) - 1)] += 1
-        total = 0
-        for digit in range(place.size):
-            total, place[digit] = total + place[digit], total
-        for i in range(n):
-            digit = (keys[i] >> shift) & ((1 << DIGIT_BITS) - 1)
-            other_keys[place[digit]] = keys[i]
-            other_order[place[digit]] = order[i]
-            place[digit] += 1
-        keys, other_keys = other_keys, keys
-        order, other_order = other_order, order
-        shift += DIGIT_BITS
-    return order, keys
+    place = place.copy()
+    for i in range(first, stop):
+        digit = (keys[i] >> shift) & ((1 << DIGIT_BITS) - 1)
+        target[place[digit]] = keys[i]
+        place[digit] += 1
 
 
 @kernel
-def find_cells(sorted_keys):
-    """Return the distinct keys, and where the points of each begin, followed by their number."""
-    n = sorted_keys.size
+def count_cells(keys, row_bits, first, stop):
+    """Return how many cells begin in the range ``first..stop`` of the sorted keys."""
     n_cells = 0
-    for i in range(n):
-        n_cells += i == 0 or sorted_keys[i] != sorted_keys[i - 1]
-    cell_keys = np.empty(n_cells, np.int64)
-    start = np.empty(n_cells + 1, np.int64)
-    start[n_cells] = n
-    cell = 0
-    for i in range(n):
-        if i == 0 or sorted_keys[i] != sorted_keys[i - 1]:
-            cell_keys[cell] = sorted_keys[i]
+    for i in range(first, stop):
+        n_cells += i == 0 or keys[i] >> row_bits != keys[i - 1] >> row_bits
+    return n_cells
+
+
+@kernel
+def split_keys(keys, row_bits, cell_keys, start, order, first, stop, cell):
+    """Write the row of each key ``first..stop``, and the cells that begin there, from ``cell`` on.
+
+    Of a cell, its key is written, and where its points begin.
+    """
+    for i in range(first, stop):
+        order[i] = keys[i] & ((1 << row_bits) - 1)
+        key = keys[i] >> row_bits
+        if i == 0 or key != keys[i - 1] >> row_bits:
+            cell_keys[cell] = key
             start[cell] = i
             cell += 1
-    return cell_keys, start
 
 
 @kernel

@@ -1,5 +1,6 @@
 """Points sorted by the cell of a grid: keys, sorting, and the cells near a cell."""
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 import numpy as np
@@ -7,29 +8,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from fedlib import dbscan_index
+from fedlib.dbscan_index import Shares
 from fedlib.kernels import sorted_grid
 
 keys = hnp.arrays(
-    np.int64, st.integers(0, 200), elements=st.integers(0, 2**61) | st.integers(0, 20)
+    np.int64, st.integers(1, 200), elements=st.integers(0, 2**61) | st.integers(0, 20)
 )
 
 
-@given(keys)
-def test_sorting_is_stable(keys):
-    """The order is that of NumPy's stable sort, for keys of any size; the argument is unchanged."""
-    before = keys.copy()
-    order, sorted_keys = sorted_grid.sort_keys(keys, keys.max(initial=0))
-    np.testing.assert_array_equal(keys, before)
-    np.testing.assert_array_equal(order, np.argsort(keys, kind="stable"))
-    np.testing.assert_array_equal(sorted_keys, np.sort(keys))
+@given(keys, st.integers(1, 4), st.integers(0, 40))
+def test_sorting_is_stable(keys, n_threads, low):
+    """The order is that of NumPy's stable sort, for keys of any size and any number of shares."""
+    expected = keys[np.argsort(keys >> low, kind="stable")]
+    with ThreadPoolExecutor(n_threads) as threads:
+        found = dbscan_index._sort(keys, low, 61, Shares(threads, n_threads, len(keys)))
+    np.testing.assert_array_equal(found, expected)
 
 
-@given(keys)
-def test_cells_are_the_distinct_keys(keys):
-    cell_keys, start = sorted_grid.find_cells(np.sort(keys))
-    distinct, counts = np.unique(keys, return_counts=True)
+@given(keys, st.integers(1, 4), st.sampled_from([0, 3, 40]))
+def test_cells_are_the_distinct_keys(keys, n_threads, row_bits):
+    keys.sort()
+    with ThreadPoolExecutor(n_threads) as threads:
+        shares = Shares(threads, n_threads, len(keys))
+        cell_keys, start, order = dbscan_index._split_keys(keys, row_bits, shares)
+    distinct, counts = np.unique(keys >> row_bits, return_counts=True)
     np.testing.assert_array_equal(cell_keys, distinct)
     np.testing.assert_array_equal(np.diff(start), counts)
+    np.testing.assert_array_equal(order, (keys & ((1 << row_bits) - 1)).astype(order.dtype))
 
 
 def test_keys_by_hand():
@@ -39,16 +45,16 @@ def test_keys_by_hand():
     """
     X = np.array([[-1.0, 0.0], [1.0, 1.9], [2.9, 4.0], [3.0, 2.0]])
     keys = np.empty(4, np.int64)
-    sorted_grid.compute_keys(X, np.array([-1.0, 0.0]), 2.0, np.array([10, 2]), keys, 0, 4)
-    assert keys.tolist() == [0, 1, 5, 12]
+    sorted_grid.compute_keys(X, np.array([-1.0, 0.0]), 2.0, np.array([10, 2]), 3, keys, 0, 4)
+    assert keys.tolist() == [0, 8 * 1 + 1, 8 * 5 + 2, 8 * 12 + 3]
 
 
 def test_keys_with_three_features_by_hand():
     """The cell (1, 3, 4) is the third of its slice, the fifth slice of the tube (0, 1)."""
     keys = np.empty(2, np.int64)
     X = np.array([[0.0, 0.0, 0.0], [1.5, 3.5, 4.5]])
-    sorted_grid.compute_keys(X, np.zeros(3), 1.0, np.array([1000, 100, 4]), keys, 0, 2)
-    assert keys.tolist() == [0, 100 + 4 * 4 + 1 + 2]
+    sorted_grid.compute_keys(X, np.zeros(3), 1.0, np.array([1000, 100, 4]), 1, keys, 0, 2)
+    assert keys.tolist() == [0, 2 * (100 + 4 * 4 + 1 + 2) + 1]
 
 
 @given(st.integers(0, 2**32), st.integers(1, 20))
@@ -70,8 +76,8 @@ def test_near_cells_by_brute_force(seed, n, n_ranges, earlier):
     cells = rng.integers(0, 9, (n, 3))
     strides = np.array([15 * 76, 76, 4])
     keys = np.empty(n, np.int64)
-    sorted_grid.compute_keys(cells.astype(float), np.zeros(3), 1.0, strides, keys, 0, n)
-    keys, rows = np.unique(keys, return_index=True)
+    sorted_grid.compute_keys(cells.astype(float), np.zeros(3), 1.0, strides, 6, keys, 0, n)
+    keys, rows = np.unique(keys >> 6, return_index=True)
     cells = cells[rows]
     offsets = np.array([a * 15 * 76 + b * 76 for a, b in product(range(-1, 2), repeat=2)])
     grid = sorted_grid.Grid(keys, offsets, np.full(9, 2 * 4))
