@@ -20,12 +20,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedlib.dbscan_index import GRID_FEATURES, Index, Shares, index_by_grid, index_by_tree
-from fedlib.kernels import connections, density, kd_tree
+from fedlib.kernels import connections, density, kd_tree, near_ranges
 from fedlib.validation import check_points
 
 __all__ = ["check_n_jobs", "cluster", "dbscan", "nearest_within", "neighbours_within"]
@@ -251,11 +252,12 @@ class _Clustering:
         n_cells = len(index.start) - 1
         self.X = X
         self.index = index
+        self.searches: Any = density if index.leaves else near_ranges
         self.min_samples = float(min_samples)
         if len(squared_radii) > 1:
             squared_radii = squared_radii[index.order]
         self.cells = density.Cells(
-            points=np.empty((n, d)),
+            points=np.empty((n, d), order="C" if index.leaves else "F"),  # see `near_ranges`
             axes=tuple(range(d)) if d <= GRID_FEATURES else np.arange(d),
             squared_radii=squared_radii,
             weights=weights[index.order] if weights.size else weights,
@@ -294,7 +296,7 @@ class _Clustering:
             density.find_core_by_tree(wanted, self.cells, *self.index.leaves, self.min_samples)
             return
         for block in self._blocks(wanted):
-            density.find_core(block, self.cells, self.min_samples)
+            self.searches.find_core(block, self.cells, self.min_samples)
 
     def _join_cells(self, first: int, stop: int) -> None:
         self._join(first + np.flatnonzero(self.cells.n_core[first:stop]), first, stop)
@@ -315,7 +317,7 @@ class _Clustering:
         density.write_labels(self.cells, order, number, self.labels, self.is_core, first, stop)
         sizes = np.diff(self.cells.start[first : stop + 1])
         for block in self._blocks(first + np.flatnonzero(self.cells.n_core[first:stop] < sizes)):
-            density.find_border(block, self.cells, order, number, self.labels)
+            self.searches.find_border(block, self.cells, order, number, self.labels)
 
     def _blocks(self, cells: Ints, earlier: bool = False) -> Iterator[density.Block]:
         """Yield these cells (ascending) in blocks. Each block overwrites the previous one.

@@ -24,7 +24,8 @@ class Cells(NamedTuple):
     Attributes
     ----------
     points : array (n_points, n_features) of float64
-        The points, cell by cell. All arrays with one entry per point are in this order.
+        The points, cell by cell. All arrays with one entry per point are in this order. They may be
+        in C or in Fortran order.
     axes : tuple of int or array of int64
         The numbers of the features, 0 to n_features - 1. For a tuple the functions are compiled
         for exactly this number of features: a distance then takes a third to a fifth of the time.
@@ -94,7 +95,7 @@ def squared_distance_to_box(points, axes, i, lower, upper, c):
 
 
 @kernel
-def _squared_distances_of_box(points, axes, i, lower, upper, c):
+def squared_distances_of_box(points, axes, i, lower, upper, c):
     """Return the squared distances of point i to the nearest and the farthest place of a box."""
     nearest = farthest = 0.0
     for k in range(len(axes)):
@@ -127,7 +128,7 @@ def bound_cells(cells, first, stop):
 
 
 @kernel
-def _sum_weights(weights, first, stop):
+def sum_weights(weights, first, stop):
     """Return the weight of the points ``first..stop``."""
     if weights.size == 0:
         return float(stop - first)
@@ -146,7 +147,7 @@ def find_dense(cells, first, stop, min_samples):
     dense = np.empty(stop - first, np.bool_)
     for c in range(first, stop):
         begin, end = cells.start[c], cells.start[c + 1]
-        dense[c - first] = _sum_weights(cells.weights, begin, end) >= min_samples
+        dense[c - first] = sum_weights(cells.weights, begin, end) >= min_samples
         if dense[c - first]:
             cells.core[begin:end] = True
             cells.n_core[c] = end - begin
@@ -318,7 +319,7 @@ def _count_in_node(cells, tree, n_leaves, node, i, enough):
     count = 0
     stop = node + 2 * n_leaves[node] - 1
     while node < stop and count < enough:
-        nearest, farthest = _squared_distances_of_box(points, axes, i, tree.lower, tree.upper, node)
+        nearest, farthest = squared_distances_of_box(points, axes, i, tree.lower, tree.upper, node)
         within = farthest <= limit
         if within:
             count += tree.stop[node] - tree.first[node]
@@ -361,7 +362,7 @@ def find_core_by_tree(wanted, cells, tree, leaves, min_samples):
 
 
 @kernel
-def _precedes(points, axes, i, j):
+def precedes(points, axes, i, j):
     """Return whether point i comes before point j in lexicographic order."""
     for k in range(len(axes)):
         if points[i, k] != points[j, k]:
@@ -432,7 +433,7 @@ def _find_nearest_core(targets, n_targets, size, cells, order, number, labels):
             if (
                 squared[n] <= bound
                 and squared[n] <= squared_radius(cells, j)
-                and (best < 0 or squared[n] < bound or _precedes(cells.points, cells.axes, j, best))
+                and (best < 0 or squared[n] < bound or precedes(cells.points, cells.axes, j, best))
             ):
                 best, bound = j, squared[n]
                 labels[order[i]] = number[targets.cell[n]]

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
 
-from fedlib.kernels import connections, density
+from fedlib.kernels import connections, density, near_ranges
 
 
-def make_cells(parts, squared_radii, weights=(), core=None, compiled_axes=True):
+def make_cells(parts, squared_radii, weights=(), core=None, compiled_axes=True, order="C"):
     """Return the cells that consist of these points (n, d), with their boxes."""
-    points = np.concatenate(parts)
+    points = np.asarray(np.concatenate(parts), order=order)
     n, d = points.shape
     start = np.cumsum([0, *map(len, parts)])
     core = np.zeros(n, bool) if core is None else core
@@ -108,6 +108,31 @@ def test_border_points_of_large_cells(varied, group_start):
     expected = np.append(number, -1)[expected]
     np.testing.assert_array_equal(labels[order], np.where(core, -9, expected))
     assert set(labels) == {-9, -1, 5, 6, 7}
+
+
+@given(st.integers(0, 2**32), st.sampled_from([3, 40, 400]), st.booleans())
+def test_searches_in_ranges(seed, size, weighted):
+    """Core points, and the cells that border points join, as the searches by cells find them.
+
+    Lattice points make ties and distances equal to the radius. Cells have few and many points.
+    """
+    rng = np.random.default_rng(seed)
+    corners = rng.integers(0, 8, (12, 2)) * 2.0
+    sizes = rng.integers(1, size, 12)
+    parts = [
+        corner + rng.integers(0, 20, (n, 2)) / 20 for corner, n in zip(corners, sizes, strict=True)
+    ]
+    weights = rng.integers(0, 3, sum(sizes)) if weighted else ()
+    found = []
+    for searches, order in ((density, "C"), (near_ranges, "F")):
+        cells = make_cells(parts, np.full(1, 4.0), weights, order=order)
+        block = block_of_all(12)
+        searches.find_core(block, cells, 0.3 * sum(sizes))
+        labels = np.full(sum(sizes), -9)
+        searches.find_border(block, cells, np.arange(len(labels))[::-1], np.arange(12), labels)
+        found.append((cells.core, cells.n_core, labels))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(
