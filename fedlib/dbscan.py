@@ -4,9 +4,9 @@ The points are sorted into cells so that any two points of a cell are neighbours
 all core points of a cell are in one cluster, and a cell of enough weight has core points only. Only
 cells near each other remain to be compared. They are found block by block and not stored.
 
-With up to three features, the cells are those of a grid whose diagonal is slightly below ``eps``.
-With more features, with individual radii, or when the data are too wide for 64-bit cell numbers,
-they are the leaves of a k-d tree.
+With up to four features, the cells are those of a grid whose diagonal is about ``eps``. With more
+features, with individual radii, or when the data are too wide for 64-bit cell numbers, they are the
+leaves of a k-d tree.
 
 Sources: M. Ester, H.-P. Kriegel, J. Sander and X. Xu, "A density-based algorithm for discovering
 clusters in large spatial databases with noise", KDD 1996; for cells of diagonal ``eps``:
@@ -16,7 +16,7 @@ A. Gunawan, "A faster algorithm for DBSCAN", Eindhoven 2013.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from numbers import Integral, Real
@@ -145,14 +145,17 @@ def cluster(
     if squared_radii.min() == squared_radii.max():
         squared_radii = squared_radii[:1]
     with ThreadPoolExecutor(n_threads) as threads:
+        start = partial(
+            _Clustering, points, squared_radii, weights, min_samples, threads, n_threads
+        )
         index = None
         if radii is None and points.shape[1] <= GRID_FEATURES:
             index = index_by_grid(points, eps, Shares(threads, n_threads, n))
-        if index is None:
-            index = index_by_tree(points, squared_radii, n_threads)
-        return _Clustering(points, index, squared_radii, weights, min_samples).run(
-            threads, n_threads
-        )
+        clustering = None if index is None else start(index)
+        if clustering is None or not clustering.sort_points():
+            clustering = start(index_by_tree(points, squared_radii, n_threads))
+            clustering.sort_points()
+        return clustering.run()
 
 
 def neighbours_within(X: ArrayLike, points: ArrayLike, radius: ArrayLike) -> tuple[Ints, Ints]:
@@ -243,10 +246,12 @@ class _Clustering:
     def __init__(
         self,
         X: Floats,
-        index: Index,
         squared_radii: Floats,
         weights: Floats,
         min_samples: float,
+        threads: ThreadPoolExecutor,
+        n_threads: int,
+        index: Index,
     ):
         n, d = X.shape
         n_cells = len(index.start) - 1
@@ -254,6 +259,7 @@ class _Clustering:
         self.index = index
         self.searches: Any = density if index.leaves else near_ranges
         self.min_samples = float(min_samples)
+        self.threads = threads
         if len(squared_radii) > 1:
             squared_radii = squared_radii[index.order]
         self.cells = density.Cells(
@@ -272,22 +278,36 @@ class _Clustering:
         self.labels = np.empty(n, np.int64)
         self.is_core = np.empty(n, bool)
 
-    def run(self, threads: ThreadPoolExecutor, n_threads: int) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return labels and core flags by row."""
-        start, n_cells = self.cells.start, len(self.parent)
-        shares = np.searchsorted(start, np.linspace(0, start[-1], n_threads + 1).astype(np.int64))
-        for step in (self._sort_points, self._find_core, self._join_cells):
-            list(threads.map(step, shares[:-1], shares[1:]))
-        self._join(np.flatnonzero(self.crossing), 0, n_cells)
+        cuts = np.linspace(0, n, n_threads + 1).astype(np.int64)
+        self.shares = np.searchsorted(index.start, cuts)
+
+    def sort_points(self) -> bool:
+        """Copy the points cell by cell; return whether any two of a cell are neighbours.
+
+        With a tree this is so. Rounding is monotone, so it is so if the diagonal of each cell's
+        box is at most the radius.
+        """
+        return max(self._map(self._sort_points)) <= self.cells.squared_radii[0]
+
+    def run(self) -> tuple[Ints, NDArray[np.bool_]]:
+        """Return labels and core flags by row; to be called after `sort_points`."""
+        self._map(self._find_core)
+        self._map(self._join_cells)
+        self._join(np.flatnonzero(self.crossing), 0, len(self.parent))
         density.flatten(self.parent)
         number = density.number_sets(self.cells, self.index.order, self.parent)
-        list(threads.map(partial(self._label, number), shares[:-1], shares[1:]))
+        self._map(partial(self._label, number))
         return self.labels, self.is_core
 
-    def _sort_points(self, first: int, stop: int) -> None:
+    def _map(self, step: Callable[[int, int], Any]) -> list[Any]:
+        """Return the results of a function of the first cell and the stop of each share."""
+        return list(self.threads.map(step, self.shares[:-1], self.shares[1:]))
+
+    def _sort_points(self, first: int, stop: int) -> float:
         start = self.cells.start
         density.gather(self.X, self.index.order, self.cells.points, start[first], start[stop])
-        density.bound_cells(self.cells, first, stop)
+        largest: float = density.bound_cells(self.cells, first, stop)
+        return largest
 
     def _find_core(self, first: int, stop: int) -> None:
         dense = density.find_dense(self.cells, first, stop, self.min_samples)

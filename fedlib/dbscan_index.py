@@ -25,9 +25,12 @@ Ints = NDArray[np.int64]
 Rows = NDArray[np.signedinteger[Any]]  # of 32 bits if they suffice
 
 # With up to this number of features a grid is used, and kernels are compiled for each number.
-GRID_FEATURES = 3
+GRID_FEATURES = 4
 REACH = 2  # cells along a feature to the farthest one near a cell: sqrt(GRID_FEATURES), rounded up
-MAX_GRID_SIDE = 2.0**40  # cells; the margin of a cell is far above the rounding of such a quotient
+# By how much the diagonal of a cell differs from eps, and the maximum number of cells along a
+# feature. The margin is far above the rounding of such a quotient. With four features two cells are
+# at least eps wide, so that near cells are at most two apart; with less, a cell's diagonal is less.
+MARGINS = 3 * [(-(2.0**-10), 2.0**40)] + [(2.0**-28, 2.0**20)]
 KEY_BITS = 62  # of a key together with the number of a row
 MIN_HALVED = 10_000  # points from which two threads build a tree
 
@@ -64,14 +67,18 @@ class Shares(NamedTuple):
 
 
 def index_by_grid(X: Floats, eps: float, shares: Shares) -> Index | None:
-    """Return a grid whose cells' diagonal is just below ``eps``, or None if it is too wide."""
+    """Return a grid whose cells' diagonal is about ``eps``, or None if it is too wide.
+
+    With four features, a cell may contain points that are slightly farther from each other.
+    """
     n, d = X.shape
-    cell_size = eps / math.sqrt(d) * (1 - 2.0**-10)
+    margin, max_side = MARGINS[d - 1]
+    cell_size = eps / math.sqrt(d) * (1 + margin)
     boxes = np.array(shares.map(partial(sorted_grid.bound_points, X)))
     origin = boxes[:, 0].min(axis=0)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         extent = (boxes[:, 1].max(axis=0) - origin) / cell_size
-    if not (extent < MAX_GRID_SIDE).all():
+    if not (extent < max_side).all():
         return None
     slice_size = 2 ** (d - 1)
     strides = [slice_size]
@@ -118,7 +125,7 @@ def _split_keys(keys: Ints, row_bits: int, shares: Shares) -> tuple[Ints, Ints, 
 def index_by_tree(X: Floats, squared_radii: Floats, n_threads: int) -> Index:
     """Return a tree whose leaves are the largest nodes that can be cells."""
     tree = _build_tree(X, squared_radii.min(), n_threads)
-    leaves = kd_tree.collect_leaves(tree, np.resize(squared_radii, len(X)))
+    leaves = kd_tree.collect_leaves(tree, np.broadcast_to(squared_radii, len(X)).copy())
 
     def find_near(
         cells: Ints, earlier: bool, group_start: Ints, near_start: Ints, near: Ints

@@ -115,9 +115,11 @@ def gather(X, order, points, first, stop):
 
 @kernel
 def bound_cells(cells, first, stop):
-    """Write the boxes of the cells ``first..stop``."""
+    """Write the boxes of the cells ``first..stop``; return the largest squared diagonal."""
     points, start, lower, upper = cells.points, cells.start, cells.lower, cells.upper
+    largest = 0.0
     for c in range(first, stop):
+        squared_diagonal = 0.0
         for k in range(len(cells.axes)):
             low = high = points[start[c], k]
             for i in range(start[c] + 1, start[c + 1]):
@@ -125,6 +127,9 @@ def bound_cells(cells, first, stop):
                 high = max(high, points[i, k])
             lower[c, k] = low
             upper[c, k] = high
+            squared_diagonal += (high - low) ** 2
+        largest = max(largest, squared_diagonal)
+    return largest
 
 
 @kernel
