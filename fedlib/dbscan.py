@@ -271,9 +271,11 @@ class _Clustering:
             lower=np.empty((n_cells, d)),
             upper=np.empty((n_cells, d)),
             core=np.empty(n, bool),
-            n_core=np.empty(n_cells, np.int64),
+            n_core=np.empty(n_cells, index.start.dtype),
         )
-        self.parent = np.arange(n_cells)  # of disjoint sets of connected cells
+        self.parent = np.arange(
+            n_cells, dtype=index.start.dtype
+        )  # of disjoint sets of connected cells
         self.crossing = np.zeros(n_cells, bool)  # cells near another share
         self.labels = np.empty(n, np.int64)
         self.is_core = np.empty(n, bool)
@@ -295,7 +297,9 @@ class _Clustering:
         self._map(self._join_cells)
         self._join(np.flatnonzero(self.crossing), 0, len(self.parent))
         density.flatten(self.parent)
-        number = density.number_sets(self.cells, self.index.order, self.parent)
+        first_row = np.empty_like(self.parent)
+        self._map(partial(density.find_first_rows, self.cells, self.index.order, first_row))
+        number = density.number_sets(self.parent, first_row)
         self._map(partial(self._label, number))
         return self.labels, self.is_core
 
@@ -305,7 +309,7 @@ class _Clustering:
 
     def _sort_points(self, first: int, stop: int) -> float:
         start = self.cells.start
-        density.gather(self.X, self.index.order, self.cells.points, start[first], start[stop])
+        density.gather(self.X, self.index.order, self.cells, start[first], start[stop])
         largest: float = density.bound_cells(self.cells, first, stop)
         return largest
 

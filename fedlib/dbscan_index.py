@@ -39,7 +39,7 @@ class Index(NamedTuple):
     """Points sorted into cells, and a search for the cells near a cell."""
 
     order: Rows  # (n,) the row of each point, cell by cell
-    start: Ints  # (n_cells + 1,) where the points of each cell begin
+    start: Rows  # (n_cells + 1,) where the points of each cell begin
     find_near: Callable[[Ints, bool, Ints, Ints, Ints], int]  # see `dbscan._Clustering._blocks`
     max_ranges: int  # of near cells that one group can have
     leaves: tuple[kd_tree.KDTree, kd_tree.Leaves] | None = None  # the cells, if they are a tree's
@@ -111,11 +111,13 @@ def _sort(keys: Ints, low: int, high: int, shares: Shares) -> Ints:
     return keys
 
 
-def _split_keys(keys: Ints, row_bits: int, shares: Shares) -> tuple[Ints, Ints, Rows]:
+def _split_keys(keys: Ints, row_bits: int, shares: Shares) -> tuple[Ints, Rows, Rows]:
     """Return the keys of the cells, where the points of each begin, and the rows."""
     n_cells = np.cumsum([0, *shares.map(partial(sorted_grid.count_cells, keys, row_bits))])
-    cell_keys, start = np.empty(n_cells[-1], np.int64), np.empty(n_cells[-1] + 1, np.int64)
-    order: Rows = np.empty(len(keys), np.int32 if len(keys) < 2**31 else np.int64)
+    dtype = np.int32 if len(keys) < 2**31 else np.int64
+    cell_keys = np.empty(n_cells[-1], np.int64)
+    start: Rows = np.empty(n_cells[-1] + 1, dtype)
+    order: Rows = np.empty(len(keys), dtype)
     start[-1] = len(keys)
     split = partial(sorted_grid.split_keys, keys, row_bits, cell_keys, start, order)
     shares.map(split, n_cells[:-1])

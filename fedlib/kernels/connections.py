@@ -34,7 +34,7 @@ def join_cells(block, cells, first, parent, crossing):
     first : int
         Cells before this one are left out. The cells of a group that is near one of them are
         marked in ``crossing``.
-    parent : array (n_cells,) of int64
+    parent : array (n_cells,) of int32 or int64
     crossing : array (n_cells,) of bool
     """
     lower, upper, n_core, near = cells.lower, cells.upper, cells.n_core, block.near

@@ -6,7 +6,7 @@ cell has a point within reach of the block's points, or one that reaches them. S
 computed as in `fedlib.kernels.kd_tree`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,13 +33,13 @@ class Cells(NamedTuple):
         The squared radius of each point's neighbourhood, or of all of them.
     weights : array (n_points,) of float64
         The weight of each point, or no entries if all weights are 1.
-    start : array (n_cells + 1,) of int64
+    start : array (n_cells + 1,) of int32 or int64
         Where the points of each cell begin; the last entry is the number of points.
     lower, upper : array (n_cells, n_features) of float64
         The corners of the smallest box around each cell's points (see `bound_cells`).
     core : array (n_points,) of bool
         Which points are core points (see `find_core`).
-    n_core : array (n_cells,) of int64
+    n_core : array (n_cells,) of int32 or int64
         The number of core points in each cell (see `find_core`).
     """
 
@@ -47,11 +47,11 @@ class Cells(NamedTuple):
     axes: tuple[int, ...] | NDArray[np.int64]
     squared_radii: NDArray[np.float64]
     weights: NDArray[np.float64]
-    start: NDArray[np.int64]
+    start: NDArray[np.signedinteger[Any]]
     lower: NDArray[np.float64]
     upper: NDArray[np.float64]
     core: NDArray[np.bool_]
-    n_core: NDArray[np.int64]
+    n_core: NDArray[np.signedinteger[Any]]
 
 
 class Block(NamedTuple):
@@ -106,11 +106,13 @@ def squared_distances_of_box(points, axes, i, lower, upper, c):
 
 
 @kernel
-def gather(X, order, points, first, stop):
-    """Write the rows ``order[first:stop]`` of ``X`` (n, d) to ``points[first:stop]``."""
+def gather(X, order, cells, first, stop):
+    """Write the rows ``order[first:stop]`` of ``X`` (n, d) to the points ``first..stop``."""
+    points = cells.points
     for i in range(first, stop):
-        for k in range(X.shape[1]):
-            points[i, k] = X[order[i], k]
+        row = order[i]
+        for k in range(len(cells.axes)):
+            points[i, k] = X[row, k]
 
 
 @kernel
@@ -453,26 +455,40 @@ def flatten(parent):
 
 
 @kernel
-def number_sets(cells, order, parent):
+def find_first_rows(cells, order, first_row, first, stop):
+    """Write the first row of a core point of each cell ``first..stop``; without any, -1.
+
+    ``order`` (n,) is the row of each point.
+    """
+    for c in range(first, stop):
+        row = -1
+        if cells.n_core[c]:
+            for i in range(cells.start[c], cells.start[c + 1]):
+                if cells.core[i] and (row < 0 or order[i] < row):
+                    row = order[i]
+        first_row[c] = row
+
+
+@kernel
+def number_sets(parent, first_row):
     """Return the number of the cluster of each cell with core points (n_cells,), else -1.
 
-    Clusters are numbered by their first core row. ``order`` (n,) is the row of each point and
-    ``parent`` (n_cells,) the root of each cell's set (see `flatten`).
+    Clusters are numbered by their first core row. ``parent`` (n_cells,) is the root of each cell's
+    set (see `flatten`), and ``first_row`` is overwritten (see `find_first_rows`).
     """
-    n_cells = parent.size
-    first_row = np.full(n_cells, order.size)
-    for c in range(n_cells):
-        if cells.n_core[c]:
-            first = first_row[parent[c]]
-            for i in range(cells.start[c], cells.start[c + 1]):
-                if cells.core[i]:
-                    first = min(first, order[i])
-            first_row[parent[c]] = first
-    roots = np.flatnonzero(first_row < order.size)
-    number = np.full(n_cells, -1)
+    for c in range(parent.size):
+        if first_row[c] >= 0:
+            root = parent[c]
+            first_row[root] = min(first_row[root], first_row[c])
+    is_root = np.empty(parent.size, np.bool_)
+    for c in range(parent.size):
+        is_root[c] = parent[c] == c and first_row[c] >= 0
+    roots = np.flatnonzero(is_root)
+    number = np.full_like(parent, -1)
     number[roots[np.argsort(first_row[roots])]] = np.arange(roots.size)
-    for c in range(n_cells):
-        number[c] = number[parent[c]] if cells.n_core[c] else -1
+    for c in range(parent.size):
+        if first_row[c] >= 0:
+            number[c] = number[parent[c]]
     return number
 
 

@@ -192,7 +192,10 @@ def test_border_points_and_numbers_by_hand():
     core = np.array([True, False, True, False])
     cells = make_cells(parts, np.full(4, 1.0), core=core)
     order = np.array([0, 3, 2, 1])
-    number = density.number_sets(cells, order, np.arange(4))
+    first_row = np.empty(4, np.int64)
+    density.find_first_rows(cells, order, first_row, 0, 4)
+    assert first_row.tolist() == [0, -1, 2, -1]
+    number = density.number_sets(np.arange(4), first_row)
     assert number.tolist() == [0, -1, 1, -1]
     labels, is_core = np.empty(4, np.int64), np.empty(4, bool)
     density.write_labels(cells, order, number, labels, is_core, 0, 4)
