@@ -36,7 +36,7 @@ Ints = NDArray[np.int64]
 
 LEAF_SIZE = 16  # of the tree for searches
 BLOCK = 4096  # groups of cells in a block
-BUFFER = 1 << 16  # ranges of near cells in a block, or those of one group if they are more
+BUFFER = 1 << 15  # ranges of near cells in a block, or those of one group if they are more
 
 
 def dbscan(
@@ -277,8 +277,6 @@ class _Clustering:
             n_cells, dtype=index.start.dtype
         )  # of disjoint sets of connected cells
         self.crossing = np.zeros(n_cells, bool)  # cells near another share
-        self.labels = np.empty(n, np.int64)
-        self.is_core = np.empty(n, bool)
 
         cuts = np.linspace(0, n, n_threads + 1).astype(np.int64)
         self.shares = np.searchsorted(index.start, cuts)
@@ -300,8 +298,10 @@ class _Clustering:
         first_row = np.empty_like(self.parent)
         self._map(partial(density.find_first_rows, self.cells, self.index.order, first_row))
         number = density.number_sets(self.parent, first_row)
-        self._map(partial(self._label, number))
-        return self.labels, self.is_core
+        del self.parent, self.crossing
+        labels, is_core = np.empty(len(self.X), np.int64), np.empty(len(self.X), bool)
+        self._map(partial(self._label, number, labels, is_core))
+        return labels, is_core
 
     def _map(self, step: Callable[[int, int], Any]) -> list[Any]:
         """Return the results of a function of the first cell and the stop of each share."""
@@ -335,13 +335,15 @@ class _Clustering:
         for block in self._blocks(cells, earlier=True):
             connections.join_cells(block, self.cells, first, self.parent, self.crossing)
 
-    def _label(self, number: Ints, first: int, stop: int) -> None:
+    def _label(
+        self, number: Ints, labels: Ints, is_core: NDArray[np.bool_], first: int, stop: int
+    ) -> None:
         """Write the results of the points of some cells; ``number`` is the cluster of each cell."""
-        order = self.index.order
-        density.write_labels(self.cells, order, number, self.labels, self.is_core, first, stop)
-        sizes = np.diff(self.cells.start[first : stop + 1])
-        for block in self._blocks(first + np.flatnonzero(self.cells.n_core[first:stop] < sizes)):
-            self.searches.find_border(block, self.cells, order, number, self.labels)
+        cells, order = self.cells, self.index.order
+        density.write_labels(cells, order, number, labels, is_core, first, stop)
+        sizes = np.diff(cells.start[first : stop + 1])
+        for block in self._blocks(first + np.flatnonzero(cells.n_core[first:stop] < sizes)):
+            self.searches.find_border(block, cells, order, number, labels)
 
     def _blocks(self, cells: Ints, earlier: bool = False) -> Iterator[density.Block]:
         """Yield these cells (ascending) in blocks. Each block overwrites the previous one.
@@ -349,7 +351,8 @@ class _Clustering:
         With ``earlier``, the cells near a group need not include later ones.
         """
         group_start, near_start = np.empty((2, BLOCK + 1), np.int64)
-        near = np.empty((max(BUFFER, self.index.max_ranges), 2), np.int64)
+        n_ranges = max(BUFFER, self.index.max_ranges)
+        near = np.empty((n_ranges, 2), self.cells.start.dtype)
         done = 0
         while done < len(cells):
             rest = cells[done:]

@@ -474,20 +474,19 @@ def number_sets(parent, first_row):
     """Return the number of the cluster of each cell with core points (n_cells,), else -1.
 
     Clusters are numbered by their first core row. ``parent`` (n_cells,) is the root of each cell's
-    set (see `flatten`), and ``first_row`` is overwritten (see `find_first_rows`).
+    set (see `flatten`). ``first_row`` (see `find_first_rows`) becomes the result.
     """
+    is_root = np.zeros(parent.size, np.bool_)
     for c in range(parent.size):
         if first_row[c] >= 0:
             root = parent[c]
             first_row[root] = min(first_row[root], first_row[c])
-    is_root = np.empty(parent.size, np.bool_)
-    for c in range(parent.size):
-        is_root[c] = parent[c] == c and first_row[c] >= 0
+            is_root[root] = True
+    number = first_row
     roots = np.flatnonzero(is_root)
-    number = np.full_like(parent, -1)
     number[roots[np.argsort(first_row[roots])]] = np.arange(roots.size)
-    for c in range(parent.size):
-        if first_row[c] >= 0:
+    for c in range(parent.size):  # a root comes before the rest of its set
+        if number[c] >= 0:
             number[c] = number[parent[c]]
     return number
 
