@@ -262,22 +262,26 @@ class _Clustering:
         self.threads = threads
         if len(squared_radii) > 1:
             squared_radii = squared_radii[index.order]
+        box = np.empty(0, index.start.dtype)  # with a tree, each cell has a box
+        if not index.leaves:
+            has_box = np.diff(index.start) > connections.FEW
+            box = np.where(has_box, np.cumsum(has_box, dtype=box.dtype) - 1, -1).astype(box.dtype)
+        n_boxes = n_cells if index.leaves else int(box.max()) + 1
         self.cells = density.Cells(
             points=np.empty((n, d), order="C" if index.leaves else "F"),  # see `near_ranges`
             axes=tuple(range(d)) if d <= GRID_FEATURES else np.arange(d),
             squared_radii=squared_radii,
             weights=weights[index.order] if weights.size else weights,
             start=index.start,
-            lower=np.empty((n_cells, d)),
-            upper=np.empty((n_cells, d)),
+            box=box,
+            lower=np.empty((n_boxes, d)),
+            upper=np.empty((n_boxes, d)),
             core=np.empty(n, bool),
             n_core=np.empty(n_cells, index.start.dtype),
         )
-        self.parent = np.arange(
-            n_cells, dtype=index.start.dtype
-        )  # of disjoint sets of connected cells
-        self.crossing = np.zeros(n_cells, bool)  # cells near another share
-
+        # The disjoint sets of connected cells, and which cells are near another share.
+        self.parent = np.arange(n_cells, dtype=index.start.dtype)
+        self.crossing = np.zeros(n_cells, bool)
         cuts = np.linspace(0, n, n_threads + 1).astype(np.int64)
         self.shares = np.searchsorted(index.start, cuts)
 

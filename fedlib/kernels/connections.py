@@ -39,7 +39,7 @@ def join_cells(block, cells, first, parent, crossing):
     """
     lower, upper, n_core, near = cells.lower, cells.upper, cells.n_core, block.near
     points, axes, core, start = cells.points, cells.axes, cells.core, cells.start
-    squared_radius = cells.squared_radii[0]
+    box, squared_radius = cells.box, cells.squared_radii[0]
     for g in range(block.group_start.size - 1):
         for a in block.cells[block.group_start[g] : block.group_start[g + 1]]:
             root = find(parent, a)
@@ -53,13 +53,16 @@ def join_cells(block, cells, first, parent, crossing):
                     if n_core[b] == 0 or parent[b] == root:
                         continue
                     parent[b] = find(parent, b)
-                    if parent[b] == root or are_far(lower, upper, a, b, squared_radius):
+                    if parent[b] == root:
+                        continue
+                    both = box[a] >= 0 and box[b] >= 0
+                    if both and are_far(lower, upper, box[a], box[b], squared_radius):
                         continue
                     if n_core[a] * n_core[b] > MANY:
                         connected = _connected_by_trees(cells, a, b)
                     else:
                         connected = _are_points_near(
-                            points, axes, core, start, a, b, lower, upper, squared_radius
+                            points, axes, core, start, a, b, lower, upper, box, squared_radius
                         )
                     if connected:
                         union(parent, a, b)
@@ -79,13 +82,16 @@ def _are_joined(parent, n_core, root, begin, stop):
 
 
 @kernel
-def _are_points_near(points, axes, core, start, a, b, lower, upper, squared_radius):
+def _are_points_near(points, axes, core, start, a, b, lower, upper, box, squared_radius):
     """Return whether a core point of one cell is within a radius of one of the other."""
+    if box[b] < 0:
+        a, b = b, a
     first, stop = start[b], start[b + 1]
-    check_box = stop - first > FEW
+    check_box = box[b] >= 0
     for i in range(start[a], start[a + 1]):
         if not core[i] or (
-            check_box and squared_distance_to_box(points, axes, i, lower, upper, b) > squared_radius
+            check_box
+            and squared_distance_to_box(points, axes, i, lower, upper, box[b]) > squared_radius
         ):
             continue
         for j in range(first, stop):

@@ -35,7 +35,10 @@ class Cells(NamedTuple):
         The weight of each point, or no entries if all weights are 1.
     start : array (n_cells + 1,) of int32 or int64
         Where the points of each cell begin; the last entry is the number of points.
-    lower, upper : array (n_cells, n_features) of float64
+    box : array (n_cells,) of int32 or int64
+        The number of the box of each cell, or -1 for a cell whose few points need none. With a tree
+        every cell has a box with its own number, and there are no entries.
+    lower, upper : array (n_boxes, n_features) of float64
         The corners of the smallest box around each cell's points (see `bound_cells`).
     core : array (n_points,) of bool
         Which points are core points (see `find_core`).
@@ -48,6 +51,7 @@ class Cells(NamedTuple):
     squared_radii: NDArray[np.float64]
     weights: NDArray[np.float64]
     start: NDArray[np.signedinteger[Any]]
+    box: NDArray[np.signedinteger[Any]]
     lower: NDArray[np.float64]
     upper: NDArray[np.float64]
     core: NDArray[np.bool_]
@@ -122,13 +126,15 @@ def bound_cells(cells, first, stop):
     largest = 0.0
     for c in range(first, stop):
         squared_diagonal = 0.0
+        q = cells.box[c] if cells.box.size else c
         for k in range(len(cells.axes)):
             low = high = points[start[c], k]
             for i in range(start[c] + 1, start[c + 1]):
                 low = min(low, points[i, k])
                 high = max(high, points[i, k])
-            lower[c, k] = low
-            upper[c, k] = high
+            if q >= 0:
+                lower[q, k] = low
+                upper[q, k] = high
             squared_diagonal += (high - low) ** 2
         largest = max(largest, squared_diagonal)
     return largest

@@ -53,7 +53,7 @@ def find_core(block, cells, min_samples):
     """
     points, axes, weights, limit = cells.points, cells.axes, cells.weights, cells.squared_radii[0]
     start, core, lower, upper = cells.start, cells.core, cells.lower, cells.upper
-    near = block.near
+    near, box = block.near, cells.box
     for g in range(block.group_start.size - 1):
         for a in block.cells[block.group_start[g] : block.group_start[g + 1]]:
             n_core = 0
@@ -66,9 +66,11 @@ def find_core(block, cells, min_samples):
                         total += _weigh(points, axes, weights, i, start[b], start[last], limit)
                         b = last
                     while total < min_samples and b < last:
-                        nearest, farthest = squared_distances_of_box(
-                            points, axes, i, lower, upper, b
-                        )
+                        nearest, farthest = 0.0, np.inf
+                        if box[b] >= 0:
+                            nearest, farthest = squared_distances_of_box(
+                                points, axes, i, lower, upper, box[b]
+                            )
                         if farthest <= limit:
                             total += sum_weights(weights, start[b], start[b + 1])
                         elif nearest <= limit:
@@ -113,6 +115,7 @@ def find_border(block, cells, order, number, labels):
     """
     points, axes, core, n_core = cells.points, cells.axes, cells.core, cells.n_core
     start, lower, upper, near = cells.start, cells.lower, cells.upper, block.near
+    box = cells.box
     for g in range(block.group_start.size - 1):
         for a in block.cells[block.group_start[g] : block.group_start[g + 1]]:
             for i in range(start[a], start[a + 1]):
@@ -126,9 +129,11 @@ def find_border(block, cells, order, number, labels):
                     ):
                         continue
                     for c in range(b, last):
-                        if n_core[c] == 0:
-                            continue
-                        if squared_distance_to_box(points, axes, i, lower, upper, c) > bound:
+                        if n_core[c] == 0 or (
+                            box[c] >= 0
+                            and squared_distance_to_box(points, axes, i, lower, upper, box[c])
+                            > bound
+                        ):
                             continue
                         before = best
                         best, bound = _find_nearest(

@@ -9,7 +9,7 @@ from scipy.sparse.csgraph import connected_components
 from fedlib.kernels import connections, density, near_ranges
 
 
-def make_cells(parts, squared_radii, weights=(), core=None, compiled_axes=True, order="C"):
+def make_cells(parts, squared_radii, weights=(), core=None, compiled_axes=True, order="C", few=0):
     """Return the cells that consist of these points (n, d), with their boxes."""
     points = np.asarray(np.concatenate(parts), order=order)
     n, d = points.shape
@@ -21,6 +21,7 @@ def make_cells(parts, squared_radii, weights=(), core=None, compiled_axes=True, 
         squared_radii=np.asarray(squared_radii, np.float64),
         weights=np.array(weights, np.float64),
         start=start,
+        box=np.where(np.diff(start) > few, np.arange(len(parts)), -1),
         lower=np.empty((len(parts), d)),
         upper=np.empty((len(parts), d)),
         core=core,
@@ -125,7 +126,8 @@ def test_searches_in_ranges(seed, size, weighted):
     weights = rng.integers(0, 3, sum(sizes)) if weighted else ()
     found = []
     for searches, order in ((density, "C"), (near_ranges, "F")):
-        cells = make_cells(parts, np.full(1, 4.0), weights, order=order)
+        few = 0 if searches is density else 20
+        cells = make_cells(parts, np.full(1, 4.0), weights, order=order, few=few)
         block = block_of_all(12)
         searches.find_core(block, cells, 0.3 * sum(sizes))
         labels = np.full(sum(sizes), -9)
@@ -163,14 +165,14 @@ def test_a_group_near_an_earlier_share_is_marked(group_start):
 
 @given(st.integers(0, 2**32), st.integers(1, 30), st.integers(1, 6))
 def test_groups_of_cells_are_joined(seed, n_cells, group_size):
-    """The sets are the connected components, for groups of any size, one or several sets in each.
+    """The sets are the connected components, for groups of any size, with boxes and without.
 
     Cells are one point each; cells without core points connect nothing.
     """
     rng = np.random.default_rng(seed)
     points = rng.integers(0, 12, (n_cells, 2)).astype(float)
     core = rng.random(n_cells) < 0.8
-    cells = make_cells(list(points[:, None]), np.full(1, 4.0), core=core)
+    cells = make_cells(list(points[:, None]), np.full(1, 4.0), core=core, few=seed % 2)
     wanted = np.flatnonzero(core)
     group_start = np.append(np.arange(0, len(wanted), group_size), len(wanted))
     block = block_of_all(n_cells, group_start)._replace(cells=wanted)
