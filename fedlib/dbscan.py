@@ -4,9 +4,9 @@ The points are sorted into cells so that any two points of a cell are neighbours
 all core points of a cell are in one cluster, and a cell of enough weight has core points only. Only
 cells near each other remain to be compared. They are found block by block and not stored.
 
-With up to three features, the cells are those of a grid whose diagonal is slightly below ``eps``.
-With more features, with individual radii, or when the data are too wide for 64-bit cell numbers,
-they are the leaves of a k-d tree.
+With up to four features, the cells are those of a grid whose diagonal is about ``eps``. With more
+features, with individual radii, or when the data are too wide for 64-bit cell numbers, they are the
+leaves of a k-d tree.
 
 Sources: M. Ester, H.-P. Kriegel, J. Sander and X. Xu, "A density-based algorithm for discovering
 clusters in large spatial databases with noise", KDD 1996; for cells of diagonal ``eps``:
@@ -15,19 +15,18 @@ A. Gunawan, "A faster algorithm for DBSCAN", Eindhoven 2013.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import product
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedlib.kernels import connections, density, kd_tree, sorted_grid
+from fedlib.dbscan_index import GRID_FEATURES, Index, Shares, index_by_grid, index_by_tree
+from fedlib.kernels import connections, density, kd_tree, near_ranges
 from fedlib.validation import check_points
 
 __all__ = ["check_n_jobs", "cluster", "dbscan", "nearest_within", "neighbours_within"]
@@ -35,14 +34,9 @@ __all__ = ["check_n_jobs", "cluster", "dbscan", "nearest_within", "neighbours_wi
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# With up to this number of features a grid is used, and kernels are compiled for each number.
-GRID_FEATURES = 3
-MAX_GRID_SIDE = 2.0**40  # cells; the margins below are far above the rounding of such a quotient
-MAX_KEY = 2**62
 LEAF_SIZE = 16  # of the tree for searches
-MIN_HALVED = 10_000  # points from which two threads build a tree
 BLOCK = 4096  # groups of cells in a block
-BUFFER = 1 << 16  # ranges of near cells in a block, or those of one group if they are more
+BUFFER = 1 << 15  # ranges of near cells in a block, or those of one group if they are more
 
 
 def dbscan(
@@ -151,14 +145,17 @@ def cluster(
     if squared_radii.min() == squared_radii.max():
         squared_radii = squared_radii[:1]
     with ThreadPoolExecutor(n_threads) as threads:
+        start = partial(
+            _Clustering, points, squared_radii, weights, min_samples, threads, n_threads
+        )
         index = None
         if radii is None and points.shape[1] <= GRID_FEATURES:
-            index = _index_by_grid(points, eps, _Shares(threads, n_threads, n))
-        if index is None:
-            index = _index_by_tree(points, squared_radii, n_threads)
-        return _Clustering(points, index, squared_radii, weights, min_samples).run(
-            threads, n_threads
-        )
+            index = index_by_grid(points, eps, Shares(threads, n_threads, n))
+        clustering = None if index is None else start(index)
+        if clustering is None or not clustering.sort_points():
+            clustering = start(index_by_tree(points, squared_radii, n_threads))
+            clustering.sort_points()
+        return clustering.run()
 
 
 def neighbours_within(X: ArrayLike, points: ArrayLike, radius: ArrayLike) -> tuple[Ints, Ints]:
@@ -239,95 +236,6 @@ def nearest_within(X: ArrayLike, points: ArrayLike, radius: ArrayLike) -> Ints:
     return kd_tree.find_nearest(kd_tree.build(places, LEAF_SIZE, 0.0), queries, squared_radii)
 
 
-class _Index(NamedTuple):
-    """Points sorted into cells, and a search for the cells near a cell."""
-
-    order: Ints  # (n,) the row of each point, cell by cell
-    start: Ints  # (n_cells + 1,) where the points of each cell begin
-    find_near: Callable[[Ints, bool, Ints, Ints, Ints], int]  # see `_Clustering._blocks`
-    max_ranges: int  # of near cells that one group can have
-    leaves: tuple[kd_tree.KDTree, kd_tree.Leaves] | None = None  # the cells, if they are a tree's
-
-
-class _Shares(NamedTuple):
-    """Threads, each of which works on an equal share of the rows."""
-
-    threads: ThreadPoolExecutor
-    n_threads: int
-    n_rows: int
-
-    def map(self, function: Callable[[int, int], Any]) -> list[Any]:
-        """Return the results of a function of the first row and the stop of each share."""
-        cuts = np.linspace(0, self.n_rows, min(self.n_threads, self.n_rows) + 1).astype(np.int64)
-        return list(self.threads.map(function, cuts[:-1], cuts[1:]))
-
-
-def _index_by_grid(X: Floats, eps: float, shares: _Shares) -> _Index | None:
-    """Return a grid whose cells' diagonal is just below ``eps``, or None if it is too wide."""
-    d = X.shape[1]
-    cell_size = eps / math.sqrt(d) * (1 - 2.0**-10)
-    boxes = np.array(shares.map(partial(sorted_grid.bound_points, X)))
-    origin = boxes[:, 0].min(axis=0)
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        extent = (boxes[:, 1].max(axis=0) - origin) / cell_size
-    if not (extent < MAX_GRID_SIDE).all():
-        return None
-    reach = math.floor(math.sqrt(d) * (1 + 2.0**-9)) + 1  # cells from a cell to one near it
-    strides = [1]
-    for length in extent[:0:-1]:
-        strides.insert(0, strides[0] * (int(length) + 1 + reach + sorted_grid.SPAN))
-    largest_key = (int(extent[0]) + 1) * strides[0]
-    if largest_key >= MAX_KEY:
-        return None
-    keys = np.empty(len(X), np.int64)
-    compute_keys = sorted_grid.compute_keys
-    shares.map(partial(compute_keys, X, origin, cell_size, np.array(strides), keys))
-    order, sorted_keys = sorted_grid.sort_keys(keys, largest_key)
-    cell_keys, start = sorted_grid.find_cells(sorted_keys)
-    grid = sorted_grid.Grid(cell_keys, *_near_rows(d, reach, strides))
-    return _Index(order, start, partial(sorted_grid.find_near_cells, grid), len(grid.row_offsets))
-
-
-def _near_rows(d: int, reach: int, strides: list[int]) -> tuple[Ints, Ints]:
-    """Return the offsets of the rows near a cell, nearest first, and how far to look in each."""
-    offsets, reaches = [], []
-    rows = product(range(-reach, reach + 1), repeat=d - 1)
-    for steps in sorted(rows, key=lambda steps: sum(step**2 for step in steps)):
-        # In units of the squared cell size: eps² less the squared distance of the two rows.
-        left = d * (1 + 2.0**-8) - sum(max(0, abs(step) - 1) ** 2 for step in steps)
-        if left >= 0:
-            offsets.append(int(np.dot(steps, strides[:-1])))
-            reaches.append(1 + math.isqrt(int(left)))
-    return np.array(offsets), np.array(reaches)
-
-
-def _index_by_tree(X: Floats, squared_radii: Floats, n_threads: int) -> _Index:
-    """Return a tree whose leaves are the largest nodes that can be cells."""
-    tree = _build_tree(X, squared_radii.min(), n_threads)
-    leaves = kd_tree.collect_leaves(tree, np.resize(squared_radii, len(X)))
-
-    def find_near(
-        cells: Ints, earlier: bool, group_start: Ints, near_start: Ints, near: Ints
-    ) -> int:
-        group_start[:] = np.arange(len(group_start))
-        return kd_tree.find_near_leaves(tree, leaves, cells, near_start, near)
-
-    return _Index(tree.order, leaves.start, find_near, len(leaves.node), (tree, leaves))
-
-
-def _build_tree(X: Floats, max_squared_diagonal: float, n_threads: int) -> kd_tree.KDTree:
-    """Return the tree; with several threads, two build the halves below the root."""
-    if n_threads == 1 or len(X) < MIN_HALVED:
-        return kd_tree.build(X, 1, max_squared_diagonal)
-
-    def build(rows: Ints) -> kd_tree.KDTree:
-        return kd_tree.build_part(X, rows, 1, max_squared_diagonal)
-
-    order, middle = kd_tree.halve(X), len(X) // 2
-    with ThreadPoolExecutor(2) as threads:
-        return kd_tree.merge(*threads.map(build, (order[:middle], order[middle:])))
-
-
 class _Clustering:
     """One run of DBSCAN on indexed points.
 
@@ -338,50 +246,76 @@ class _Clustering:
     def __init__(
         self,
         X: Floats,
-        index: _Index,
         squared_radii: Floats,
         weights: Floats,
         min_samples: float,
+        threads: ThreadPoolExecutor,
+        n_threads: int,
+        index: Index,
     ):
         n, d = X.shape
         n_cells = len(index.start) - 1
         self.X = X
         self.index = index
+        self.searches: Any = density if index.leaves else near_ranges
         self.min_samples = float(min_samples)
+        self.threads = threads
         if len(squared_radii) > 1:
             squared_radii = squared_radii[index.order]
+        box = np.empty(0, index.start.dtype)  # with a tree, each cell has a box
+        if not index.leaves:
+            has_box = np.diff(index.start) > connections.FEW
+            box = np.where(has_box, np.cumsum(has_box, dtype=box.dtype) - 1, -1).astype(box.dtype)
+        n_boxes = n_cells if index.leaves else int(box.max()) + 1
         self.cells = density.Cells(
-            points=np.empty((n, d)),
+            points=np.empty((n, d), order="C" if index.leaves else "F"),  # see `near_ranges`
             axes=tuple(range(d)) if d <= GRID_FEATURES else np.arange(d),
             squared_radii=squared_radii,
             weights=weights[index.order] if weights.size else weights,
             start=index.start,
-            lower=np.empty((n_cells, d)),
-            upper=np.empty((n_cells, d)),
+            box=box,
+            lower=np.empty((n_boxes, d)),
+            upper=np.empty((n_boxes, d)),
             core=np.empty(n, bool),
-            n_core=np.empty(n_cells, np.int64),
+            n_core=np.empty(n_cells, index.start.dtype),
         )
-        self.parent = np.arange(n_cells)  # of disjoint sets of connected cells
-        self.crossing = np.zeros(n_cells, bool)  # cells near another share
-        self.labels = np.empty(n, np.int64)
-        self.is_core = np.empty(n, bool)
+        # The disjoint sets of connected cells, and which cells are near another share.
+        self.parent = np.arange(n_cells, dtype=index.start.dtype)
+        self.crossing = np.zeros(n_cells, bool)
+        cuts = np.linspace(0, n, n_threads + 1).astype(np.int64)
+        self.shares = np.searchsorted(index.start, cuts)
 
-    def run(self, threads: ThreadPoolExecutor, n_threads: int) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return labels and core flags by row."""
-        start, n_cells = self.cells.start, len(self.parent)
-        shares = np.searchsorted(start, np.linspace(0, start[-1], n_threads + 1).astype(np.int64))
-        for step in (self._sort_points, self._find_core, self._join_cells):
-            list(threads.map(step, shares[:-1], shares[1:]))
-        self._join(np.flatnonzero(self.crossing), 0, n_cells)
+    def sort_points(self) -> bool:
+        """Copy the points cell by cell; return whether any two of a cell are neighbours.
+
+        With a tree this is so. Rounding is monotone, so it is so if the diagonal of each cell's
+        box is at most the radius.
+        """
+        return max(self._map(self._sort_points)) <= self.cells.squared_radii[0]
+
+    def run(self) -> tuple[Ints, NDArray[np.bool_]]:
+        """Return labels and core flags by row; to be called after `sort_points`."""
+        self._map(self._find_core)
+        self._map(self._join_cells)
+        self._join(np.flatnonzero(self.crossing), 0, len(self.parent))
         density.flatten(self.parent)
-        number = density.number_sets(self.cells, self.index.order, self.parent)
-        list(threads.map(partial(self._label, number), shares[:-1], shares[1:]))
-        return self.labels, self.is_core
+        first_row = np.empty_like(self.parent)
+        self._map(partial(density.find_first_rows, self.cells, self.index.order, first_row))
+        number = density.number_sets(self.parent, first_row)
+        del self.parent, self.crossing
+        labels, is_core = np.empty(len(self.X), np.int64), np.empty(len(self.X), bool)
+        self._map(partial(self._label, number, labels, is_core))
+        return labels, is_core
 
-    def _sort_points(self, first: int, stop: int) -> None:
+    def _map(self, step: Callable[[int, int], Any]) -> list[Any]:
+        """Return the results of a function of the first cell and the stop of each share."""
+        return list(self.threads.map(step, self.shares[:-1], self.shares[1:]))
+
+    def _sort_points(self, first: int, stop: int) -> float:
         start = self.cells.start
-        density.gather(self.X, self.index.order, self.cells.points, start[first], start[stop])
-        density.bound_cells(self.cells, first, stop)
+        density.gather(self.X, self.index.order, self.cells, start[first], start[stop])
+        largest: float = density.bound_cells(self.cells, first, stop)
+        return largest
 
     def _find_core(self, first: int, stop: int) -> None:
         dense = density.find_dense(self.cells, first, stop, self.min_samples)
@@ -390,7 +324,7 @@ class _Clustering:
             density.find_core_by_tree(wanted, self.cells, *self.index.leaves, self.min_samples)
             return
         for block in self._blocks(wanted):
-            density.find_core(block, self.cells, self.min_samples)
+            self.searches.find_core(block, self.cells, self.min_samples)
 
     def _join_cells(self, first: int, stop: int) -> None:
         self._join(first + np.flatnonzero(self.cells.n_core[first:stop]), first, stop)
@@ -405,13 +339,15 @@ class _Clustering:
         for block in self._blocks(cells, earlier=True):
             connections.join_cells(block, self.cells, first, self.parent, self.crossing)
 
-    def _label(self, number: Ints, first: int, stop: int) -> None:
+    def _label(
+        self, number: Ints, labels: Ints, is_core: NDArray[np.bool_], first: int, stop: int
+    ) -> None:
         """Write the results of the points of some cells; ``number`` is the cluster of each cell."""
-        order = self.index.order
-        density.write_labels(self.cells, order, number, self.labels, self.is_core, first, stop)
-        sizes = np.diff(self.cells.start[first : stop + 1])
-        for block in self._blocks(first + np.flatnonzero(self.cells.n_core[first:stop] < sizes)):
-            density.find_border(block, self.cells, order, number, self.labels)
+        cells, order = self.cells, self.index.order
+        density.write_labels(cells, order, number, labels, is_core, first, stop)
+        sizes = np.diff(cells.start[first : stop + 1])
+        for block in self._blocks(first + np.flatnonzero(cells.n_core[first:stop] < sizes)):
+            self.searches.find_border(block, cells, order, number, labels)
 
     def _blocks(self, cells: Ints, earlier: bool = False) -> Iterator[density.Block]:
         """Yield these cells (ascending) in blocks. Each block overwrites the previous one.
@@ -419,7 +355,8 @@ class _Clustering:
         With ``earlier``, the cells near a group need not include later ones.
         """
         group_start, near_start = np.empty((2, BLOCK + 1), np.int64)
-        near = np.empty((max(BUFFER, self.index.max_ranges), 2), np.int64)
+        n_ranges = max(BUFFER, self.index.max_ranges)
+        near = np.empty((n_ranges, 2), self.cells.start.dtype)
         done = 0
         while done < len(cells):
             rest = cells[done:]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedlib.dbscan import _index_by_grid, _Shares  # the cells that `cluster` uses
+from fedlib.dbscan_index import Shares, index_by_grid  # the cells that `cluster` uses
 from fedlib.kernels import kd_tree
 
 
@@ -146,7 +146,7 @@ def build_grid(points, radius):
     The latter is a function of a cell.
     """
     with ThreadPoolExecutor(1) as threads:
-        index = _index_by_grid(points, radius, _Shares(threads, 1, len(points)))
+        index = index_by_grid(points, radius, Shares(threads, 1, len(points)))
     first, stop = index.start[:-1], index.start[1:]
     group_start, near_start = np.empty(2, np.int64), np.empty(2, np.int64)
     ranges = np.empty((index.max_ranges, 2), np.int64)

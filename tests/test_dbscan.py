@@ -289,3 +289,9 @@ def test_invalid_queries():
         neighbours_within([[1.0]], [[1.0, 2.0]], 1)
     with pytest.raises(ValueError, match="radius must be at least 0, got -1.0"):
         nearest_within([[1.0]], [[1.0]], -1)
+
+
+@pytest.mark.parametrize(("side", "expected"), [(0.5, [0, 0]), (0.5 * (1 + 2**-29), [-1, -1])])
+def test_opposite_corners_of_a_cell_with_four_features(side, expected):
+    """A cell is half of eps wide and a little more. Its diagonal may be too long by that."""
+    assert dbscan([[0.0] * 4, [side] * 4], eps=1, min_samples=2).tolist() == expected

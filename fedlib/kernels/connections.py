@@ -22,52 +22,82 @@ NO_SET, SEVERAL_SETS = -1, -2
 def join_cells(block, cells, first, parent, crossing):
     """Unite the sets of cells that are connected: the cells of a block and earlier cells near them.
 
-    Most earlier cells are in one set with the group already and cost one look each, because the
-    nearest rows come first.
+    Most earlier cells are in the cell's set already, because the nearest rows come first. A range
+    of such cells is passed over by vector instructions.
 
     Parameters
     ----------
     block : Block
         All of its cells have core points.
     cells : Cells
+        All radii are the same.
     first : int
         Cells before this one are left out. The cells of a group that is near one of them are
         marked in ``crossing``.
-    parent : array (n_cells,) of int64
+    parent : array (n_cells,) of int32 or int64
     crossing : array (n_cells,) of bool
     """
+    lower, upper, n_core, near = cells.lower, cells.upper, cells.n_core, block.near
+    points, axes, core, start = cells.points, cells.axes, cells.core, cells.start
+    box, squared_radius = cells.box, cells.squared_radii[0]
     for g in range(block.group_start.size - 1):
-        part = block.cells[block.group_start[g] : block.group_start[g + 1]]
-        for r in range(block.near_start[g], block.near_start[g + 1]):
-            if block.near[r, 0] < first:
-                crossing[part] = True
-            group_set = _common_set(part, cells, parent)
-            begin, last = max(block.near[r, 0], first), min(block.near[r, 1], part[-1]) - 1
-            for b in range(last, begin - 1, -1):
-                if cells.n_core[b] and (group_set == SEVERAL_SETS or find(parent, b) != group_set):
-                    _join_earlier(part, b, group_set != SEVERAL_SETS, cells, parent)
-                    if group_set != SEVERAL_SETS:
-                        group_set = find(parent, part[0])
+        for a in block.cells[block.group_start[g] : block.group_start[g + 1]]:
+            root = find(parent, a)
+            for r in range(block.near_start[g], block.near_start[g + 1]):
+                begin, stop = max(near[r, 0], first), min(near[r, 1], a)
+                if near[r, 0] < first:
+                    crossing[a] = True
+                if _are_joined(parent, n_core, root, begin, stop):
+                    continue
+                for b in range(stop - 1, begin - 1, -1):
+                    if n_core[b] == 0 or parent[b] == root:
+                        continue
+                    parent[b] = find(parent, b)
+                    if parent[b] == root:
+                        continue
+                    both = box[a] >= 0 and box[b] >= 0
+                    if both and are_far(lower, upper, box[a], box[b], squared_radius):
+                        continue
+                    if n_core[a] * n_core[b] > MANY:
+                        connected = _connected_by_trees(cells, a, b)
+                    else:
+                        connected = _are_points_near(
+                            points, axes, core, start, a, b, lower, upper, box, squared_radius
+                        )
+                    if connected:
+                        union(parent, a, b)
+                        root = find(parent, a)
 
 
 @kernel
-def _join_earlier(part, b, single, cells, parent):
-    """Unite the sets of some cells with that of an earlier cell; all radii are the same.
+def _are_joined(parent, n_core, root, begin, stop):
+    """Return whether the cells ``begin..stop`` with core points are children of a root.
 
-    If the cells are in a ``single`` set, the first connection is enough.
+    Unsigned indices are needed for vector instructions: signed ones might count from the end.
     """
-    squared_radius, root = cells.squared_radii[0], find(parent, b)
-    for a in part:
-        if a <= b or find(parent, a) == root:
+    n_others = 0
+    for b in range(np.uint64(begin), np.uint64(max(begin, stop))):
+        n_others += (parent[b] != root) & (n_core[b] != 0)
+    return n_others == 0
+
+
+@kernel
+def _are_points_near(points, axes, core, start, a, b, lower, upper, box, squared_radius):
+    """Return whether a core point of one cell is within a radius of one of the other."""
+    if box[b] < 0:
+        a, b = b, a
+    first, stop = start[b], start[b + 1]
+    check_box = box[b] >= 0
+    for i in range(start[a], start[a + 1]):
+        if not core[i] or (
+            check_box
+            and squared_distance_to_box(points, axes, i, lower, upper, box[b]) > squared_radius
+        ):
             continue
-        # Calls with all arrays of the cells take longer than the comparison of two boxes.
-        if are_far(cells.lower, cells.upper, a, b, squared_radius):
-            continue
-        if _are_connected(cells, a, b):
-            union(parent, a, b)
-            if single:
-                return
-            root = find(parent, b)
+        for j in range(first, stop):
+            if core[j] and squared_distance(points, axes, i, j) <= squared_radius:
+                return True
+    return False
 
 
 @kernel

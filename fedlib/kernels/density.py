@@ -6,7 +6,7 @@ cell has a point within reach of the block's points, or one that reaches them. S
 computed as in `fedlib.kernels.kd_tree`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,8 @@ class Cells(NamedTuple):
     Attributes
     ----------
     points : array (n_points, n_features) of float64
-        The points, cell by cell. All arrays with one entry per point are in this order.
+        The points, cell by cell. All arrays with one entry per point are in this order. They may be
+        in C or in Fortran order.
     axes : tuple of int or array of int64
         The numbers of the features, 0 to n_features - 1. For a tuple the functions are compiled
         for exactly this number of features: a distance then takes a third to a fifth of the time.
@@ -32,13 +33,16 @@ class Cells(NamedTuple):
         The squared radius of each point's neighbourhood, or of all of them.
     weights : array (n_points,) of float64
         The weight of each point, or no entries if all weights are 1.
-    start : array (n_cells + 1,) of int64
+    start : array (n_cells + 1,) of int32 or int64
         Where the points of each cell begin; the last entry is the number of points.
-    lower, upper : array (n_cells, n_features) of float64
+    box : array (n_cells,) of int32 or int64
+        The number of the box of each cell, or -1 for a cell whose few points need none. With a tree
+        every cell has a box with its own number, and there are no entries.
+    lower, upper : array (n_boxes, n_features) of float64
         The corners of the smallest box around each cell's points (see `bound_cells`).
     core : array (n_points,) of bool
         Which points are core points (see `find_core`).
-    n_core : array (n_cells,) of int64
+    n_core : array (n_cells,) of int32 or int64
         The number of core points in each cell (see `find_core`).
     """
 
@@ -46,11 +50,12 @@ class Cells(NamedTuple):
     axes: tuple[int, ...] | NDArray[np.int64]
     squared_radii: NDArray[np.float64]
     weights: NDArray[np.float64]
-    start: NDArray[np.int64]
+    start: NDArray[np.signedinteger[Any]]
+    box: NDArray[np.signedinteger[Any]]
     lower: NDArray[np.float64]
     upper: NDArray[np.float64]
     core: NDArray[np.bool_]
-    n_core: NDArray[np.int64]
+    n_core: NDArray[np.signedinteger[Any]]
 
 
 class Block(NamedTuple):
@@ -94,7 +99,7 @@ def squared_distance_to_box(points, axes, i, lower, upper, c):
 
 
 @kernel
-def _squared_distances_of_box(points, axes, i, lower, upper, c):
+def squared_distances_of_box(points, axes, i, lower, upper, c):
     """Return the squared distances of point i to the nearest and the farthest place of a box."""
     nearest = farthest = 0.0
     for k in range(len(axes)):
@@ -105,29 +110,38 @@ def _squared_distances_of_box(points, axes, i, lower, upper, c):
 
 
 @kernel
-def gather(X, order, points, first, stop):
-    """Write the rows ``order[first:stop]`` of ``X`` (n, d) to ``points[first:stop]``."""
+def gather(X, order, cells, first, stop):
+    """Write the rows ``order[first:stop]`` of ``X`` (n, d) to the points ``first..stop``."""
+    points = cells.points
     for i in range(first, stop):
-        for k in range(X.shape[1]):
-            points[i, k] = X[order[i], k]
+        row = order[i]
+        for k in range(len(cells.axes)):
+            points[i, k] = X[row, k]
 
 
 @kernel
 def bound_cells(cells, first, stop):
-    """Write the boxes of the cells ``first..stop``."""
+    """Write the boxes of the cells ``first..stop``; return the largest squared diagonal."""
     points, start, lower, upper = cells.points, cells.start, cells.lower, cells.upper
+    largest = 0.0
     for c in range(first, stop):
+        squared_diagonal = 0.0
+        q = cells.box[c] if cells.box.size else c
         for k in range(len(cells.axes)):
             low = high = points[start[c], k]
             for i in range(start[c] + 1, start[c + 1]):
                 low = min(low, points[i, k])
                 high = max(high, points[i, k])
-            lower[c, k] = low
-            upper[c, k] = high
+            if q >= 0:
+                lower[q, k] = low
+                upper[q, k] = high
+            squared_diagonal += (high - low) ** 2
+        largest = max(largest, squared_diagonal)
+    return largest
 
 
 @kernel
-def _sum_weights(weights, first, stop):
+def sum_weights(weights, first, stop):
     """Return the weight of the points ``first..stop``."""
     if weights.size == 0:
         return float(stop - first)
@@ -146,7 +160,7 @@ def find_dense(cells, first, stop, min_samples):
     dense = np.empty(stop - first, np.bool_)
     for c in range(first, stop):
         begin, end = cells.start[c], cells.start[c + 1]
-        dense[c - first] = _sum_weights(cells.weights, begin, end) >= min_samples
+        dense[c - first] = sum_weights(cells.weights, begin, end) >= min_samples
         if dense[c - first]:
             cells.core[begin:end] = True
             cells.n_core[c] = end - begin
@@ -318,7 +332,7 @@ def _count_in_node(cells, tree, n_leaves, node, i, enough):
     count = 0
     stop = node + 2 * n_leaves[node] - 1
     while node < stop and count < enough:
-        nearest, farthest = _squared_distances_of_box(points, axes, i, tree.lower, tree.upper, node)
+        nearest, farthest = squared_distances_of_box(points, axes, i, tree.lower, tree.upper, node)
         within = farthest <= limit
         if within:
             count += tree.stop[node] - tree.first[node]
@@ -361,7 +375,7 @@ def find_core_by_tree(wanted, cells, tree, leaves, min_samples):
 
 
 @kernel
-def _precedes(points, axes, i, j):
+def precedes(points, axes, i, j):
     """Return whether point i comes before point j in lexicographic order."""
     for k in range(len(axes)):
         if points[i, k] != points[j, k]:
@@ -432,7 +446,7 @@ def _find_nearest_core(targets, n_targets, size, cells, order, number, labels):
             if (
                 squared[n] <= bound
                 and squared[n] <= squared_radius(cells, j)
-                and (best < 0 or squared[n] < bound or _precedes(cells.points, cells.axes, j, best))
+                and (best < 0 or squared[n] < bound or precedes(cells.points, cells.axes, j, best))
             ):
                 best, bound = j, squared[n]
                 labels[order[i]] = number[targets.cell[n]]
@@ -447,26 +461,39 @@ def flatten(parent):
 
 
 @kernel
-def number_sets(cells, order, parent):
+def find_first_rows(cells, order, first_row, first, stop):
+    """Write the first row of a core point of each cell ``first..stop``; without any, -1.
+
+    ``order`` (n,) is the row of each point.
+    """
+    for c in range(first, stop):
+        row = -1
+        if cells.n_core[c]:
+            for i in range(cells.start[c], cells.start[c + 1]):
+                if cells.core[i] and (row < 0 or order[i] < row):
+                    row = order[i]
+        first_row[c] = row
+
+
+@kernel
+def number_sets(parent, first_row):
     """Return the number of the cluster of each cell with core points (n_cells,), else -1.
 
-    Clusters are numbered by their first core row. ``order`` (n,) is the row of each point and
-    ``parent`` (n_cells,) the root of each cell's set (see `flatten`).
+    Clusters are numbered by their first core row. ``parent`` (n_cells,) is the root of each cell's
+    set (see `flatten`). ``first_row`` (see `find_first_rows`) becomes the result.
     """
-    n_cells = parent.size
-    first_row = np.full(n_cells, order.size)
-    for c in range(n_cells):
-        if cells.n_core[c]:
-            first = first_row[parent[c]]
-            for i in range(cells.start[c], cells.start[c + 1]):
-                if cells.core[i]:
-                    first = min(first, order[i])
-            first_row[parent[c]] = first
-    roots = np.flatnonzero(first_row < order.size)
-    number = np.full(n_cells, -1)
+    is_root = np.zeros(parent.size, np.bool_)
+    for c in range(parent.size):
+        if first_row[c] >= 0:
+            root = parent[c]
+            first_row[root] = min(first_row[root], first_row[c])
+            is_root[root] = True
+    number = first_row
+    roots = np.flatnonzero(is_root)
     number[roots[np.argsort(first_row[roots])]] = np.arange(roots.size)
-    for c in range(n_cells):
-        number[c] = number[parent[c]] if cells.n_core[c] else -1
+    for c in range(parent.size):  # a root comes before the rest of its set
+        if number[c] >= 0:
+            number[c] = number[parent[c]]
     return number
 
 

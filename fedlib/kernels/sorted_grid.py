@@ -1,12 +1,15 @@
 """Points sorted by the cell of a grid, and the cells near a cell.
 
-A cell is identified by its key: the sum of its coordinates, each times the stride of its feature. A
-row of cells along the last feature has consecutive keys. The strides leave a gap between two rows
-that is wider than any search along a row. So the occupied cells near a cell are one range of the
-sorted keys for each row near it. The gap must be wider by ``SPAN`` keys for `find_near_cells`: then
-no group of cells lies in two rows, and the ranges of a group do not overlap. When cells are visited
-in ascending order, these ranges ascend too, so that each row needs only two indices that never move
-back.
+Two cells next to each other along each feature but the last one form a *slice* of 1, 2 or 4 cells,
+and the slices along the last feature form a *tube*. A cell is identified by its key: the cells of a
+slice have consecutive keys, and so have the slices of a tube. The occupied cells near a cell are
+one range of the sorted keys for each tube near it. A tube is twice as wide as a cell, so there are
+3 such ranges with two features and 9 with three.
+
+Keys leave a gap between two tubes that is wider than any search along a tube. The gap must be wider
+by ``SPAN`` keys for `find_near_cells`: then no group of cells lies in two tubes, and the ranges of
+a group do not overlap. When cells are visited in ascending order, these ranges ascend too, so that
+each tube needs only two indices that never move back.
 """
 
 from typing import NamedTuple
@@ -16,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
 
-SPAN = 8  # cells along a row that are searched for at once
+SPAN = 8  # keys along a tube that are searched for at once
 DIGIT_BITS = 11  # sorted in one pass; the counters of all digits fit into the fastest cache
 
 
@@ -28,9 +31,9 @@ class Grid(NamedTuple):
     keys : array (n_cells,) of int64
         The keys of the occupied cells, ascending.
     row_offsets : array (n_rows,) of int64
-        The rows near a cell: the differences of their keys from the cell's key.
+        The tubes near a cell: the differences of their keys from the cell's key.
     row_reach : array (n_rows,) of int64
-        How many cells to look at in each of these rows, to either side.
+        How many keys to look at in each of these tubes, to either side.
     """
 
     keys: NDArray[np.int64]
@@ -50,77 +53,85 @@ def bound_points(X, first, stop):
 
 
 @kernel
-def compute_keys(X, origin, cell_size, strides, keys, first, stop):
-    """Write the key of the cell of each row ``first..stop`` of ``X`` (n, d) to ``keys`` (n,)."""
-    for i in range(first, stop):
-        key = np.int64(0)
-        for k in range(X.shape[1]):
-            key += np.int64((X[i, k] - origin[k]) / cell_size) * strides[k]
-        keys[i] = key
+def compute_keys(X, origin, cell_size, strides, row_bits, keys, first, stop):
+    """Write the key of the cell of each row ``first..stop`` of ``X`` (n, d) to ``keys`` (n,).
 
-
-@kernel
-def sort_keys(keys, largest):
-    """Return the stable argsort of ``keys`` (n,), all in 0..largest, and the sorted keys.
-
-    This is a radix sort: its cost is linear in n.
+    The lowest ``row_bits`` bits are the number of the row. So one array is sorted instead of two.
+    ``strides`` (d,) are the differences of the keys of two successive tubes along each feature but
+    the last, and of two slices, which is the number of cells in a slice.
     """
-    n = keys.size
-    order = np.arange(n)
-    keys = keys.copy()
-    other_order = np.empty(n, np.int64)
-    other_keys = np.empty(n, np.int64)
-    place = np.empty(1 << DIGIT_BITS, np.int64)
-    shift = 0
-    while largest >> shift:
-        place[:] = 0
-        for i in range(n):
-            place[(keys[i] >> shift) & ((1 << DIGIT_BITS) - 1)] += 1
-        total = 0
-        for digit in range(place.size):
-            total, place[digit] = total + place[digit], total
-        for i in range(n):
-            digit = (keys[i] >> shift) & ((1 << DIGIT_BITS) - 1)
-            other_keys[place[digit]] = keys[i]
-            other_order[place[digit]] = order[i]
-            place[digit] += 1
-        keys, other_keys = other_keys, keys
-        order, other_order = other_order, order
-        shift += DIGIT_BITS
-    return order, keys
+    last = X.shape[1] - 1
+    for i in range(first, stop):
+        key = np.int64((X[i, last] - origin[last]) / cell_size) * strides[last]
+        for k in range(last):
+            cell = np.int64((X[i, k] - origin[k]) / cell_size)
+            key += (cell >> 1) * strides[k] + ((cell & 1) << k)
+        keys[i] = key << row_bits | i
 
 
 @kernel
-def find_cells(sorted_keys):
-    """Return the distinct keys, and where the points of each begin, followed by their number."""
-    n = sorted_keys.size
+def count_digits(keys, shift, first, stop):
+    """Return how often each digit occurs at a place of the keys ``first..stop``."""
+    counts = np.zeros(1 << DIGIT_BITS, np.int64)
+    for i in range(first, stop):
+        counts[(keys[i] >> shift) & ((1 << DIGIT_BITS) - 1)] += 1
+    return counts
+
+
+@kernel
+def move_keys(keys, shift, target, first, stop, place):
+    """Write the keys ``first..stop`` to ``target``, the first one of each digit to its ``place``.
+
+    Doing this for one digit after the other, beginning with the lowest, sorts the keys: a radix
+    sort, whose cost is linear in their number.
+    """
+    place = place.copy()
+    for i in range(first, stop):
+        digit = (keys[i] >> shift) & ((1 << DIGIT_BITS) - 1)
+        target[place[digit]] = keys[i]
+        place[digit] += 1
+
+
+@kernel
+def count_cells(keys, row_bits, first, stop):
+    """Return how many cells begin in the range ``first..stop`` of the sorted keys."""
     n_cells = 0
-    for i in range(n):
-        n_cells += i == 0 or sorted_keys[i] != sorted_keys[i - 1]
-    cell_keys = np.empty(n_cells, np.int64)
-    start = np.empty(n_cells + 1, np.int64)
-    start[n_cells] = n
-    cell = 0
-    for i in range(n):
-        if i == 0 or sorted_keys[i] != sorted_keys[i - 1]:
-            cell_keys[cell] = sorted_keys[i]
+    for i in range(first, stop):
+        n_cells += i == 0 or keys[i] >> row_bits != keys[i - 1] >> row_bits
+    return n_cells
+
+
+@kernel
+def split_keys(keys, row_bits, cell_keys, start, order, first, stop, cell):
+    """Write the row of each key ``first..stop``, and the cells that begin there, from ``cell`` on.
+
+    Of a cell, its key is written, and where its points begin.
+    """
+    for i in range(first, stop):
+        order[i] = keys[i] & ((1 << row_bits) - 1)
+        key = keys[i] >> row_bits
+        if i == 0 or key != keys[i - 1] >> row_bits:
+            cell_keys[cell] = key
             start[cell] = i
             cell += 1
-    return cell_keys, start
 
 
 @kernel
-def find_near_cells(grid, wanted, earlier, group_start, near_start, near):
+def find_near_cells(grid, slice_size, wanted, earlier, group_start, near_start, near):
     """Find the occupied cells near each group of the ``wanted`` cells, until a buffer is full.
 
     A group is a few of the wanted cells whose keys differ by less than ``SPAN``. The cells of group
     g are ``wanted[group_start[g]:group_start[g + 1]]``. The cells near them are the ranges
-    ``near[near_start[g]:near_start[g + 1]]`` of cells, each a first cell and a stop, nearest rows
-    first. They contain all cells near any cell of the group, and some others in the same rows.
+    ``near[near_start[g]:near_start[g + 1]]`` of cells, each a first cell and a stop, nearest tubes
+    first. They contain all cells near any cell of the group, and some others in the same tubes.
+    They consist of whole slices.
 
     Parameters
     ----------
     grid : Grid
+        ``row_reach`` are multiples of ``slice_size``.
+    slice_size : int
+        The number of cells in a slice: a power of 2.
     wanted : array (n_wanted,) of int64
         Cells, ascending; at least one.
     earlier : bool
@@ -137,8 +148,10 @@ def find_near_cells(grid, wanted, earlier, group_start, near_start, near):
     """
     keys, offsets, reach = grid.keys, grid.row_offsets, grid.row_reach
     first = np.empty(offsets.size, np.int64)
+    inside = slice_size - 1  # the bits of a key that number the cells of a slice
     for row in range(offsets.size):
-        first[row] = np.searchsorted(keys, keys[wanted[0]] + offsets[row] - reach[row])
+        begin = (keys[wanted[0]] & ~inside) + offsets[row] - reach[row]
+        first[row] = np.searchsorted(keys, begin)
     stop = first.copy()
     n_groups, n_near, done = 0, 0, 0
     group_start[0] = near_start[0] = 0
@@ -150,7 +163,8 @@ def find_near_cells(grid, wanted, earlier, group_start, near_start, near):
             high = keys[wanted[done]]
             done += 1
         for row in range(offsets.size):
-            begin, end = low + offsets[row] - reach[row], high + offsets[row] + reach[row]
+            begin = (low & ~inside) + offsets[row] - reach[row]
+            end = (high | inside) + offsets[row] + reach[row]
             if earlier and begin > high:
                 continue
             a, b = first[row], stop[row]

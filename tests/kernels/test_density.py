@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
 
-from fedlib.kernels import connections, density
+from fedlib.kernels import connections, density, near_ranges
 
 
-def make_cells(parts, squared_radii, weights=(), core=None, compiled_axes=True):
+def make_cells(parts, squared_radii, weights=(), core=None, compiled_axes=True, order="C", few=0):
     """Return the cells that consist of these points (n, d), with their boxes."""
-    points = np.concatenate(parts)
+    points = np.asarray(np.concatenate(parts), order=order)
     n, d = points.shape
     start = np.cumsum([0, *map(len, parts)])
     core = np.zeros(n, bool) if core is None else core
@@ -21,6 +21,7 @@ def make_cells(parts, squared_radii, weights=(), core=None, compiled_axes=True):
         squared_radii=np.asarray(squared_radii, np.float64),
         weights=np.array(weights, np.float64),
         start=start,
+        box=np.where(np.diff(start) > few, np.arange(len(parts)), -1),
         lower=np.empty((len(parts), d)),
         upper=np.empty((len(parts), d)),
         core=core,
@@ -110,6 +111,32 @@ def test_border_points_of_large_cells(varied, group_start):
     assert set(labels) == {-9, -1, 5, 6, 7}
 
 
+@given(st.integers(0, 2**32), st.sampled_from([3, 40, 400]), st.booleans())
+def test_searches_in_ranges(seed, size, weighted):
+    """Core points, and the cells that border points join, as the searches by cells find them.
+
+    Lattice points make ties and distances equal to the radius. Cells have few and many points.
+    """
+    rng = np.random.default_rng(seed)
+    corners = rng.integers(0, 8, (12, 2)) * 2.0
+    sizes = rng.integers(1, size, 12)
+    parts = [
+        corner + rng.integers(0, 20, (n, 2)) / 20 for corner, n in zip(corners, sizes, strict=True)
+    ]
+    weights = rng.integers(0, 3, sum(sizes)) if weighted else ()
+    found = []
+    for searches, order in ((density, "C"), (near_ranges, "F")):
+        few = 0 if searches is density else 20
+        cells = make_cells(parts, np.full(1, 4.0), weights, order=order, few=few)
+        block = block_of_all(12)
+        searches.find_core(block, cells, 0.3 * sum(sizes))
+        labels = np.full(sum(sizes), -9)
+        searches.find_border(block, cells, np.arange(len(labels))[::-1], np.arange(12), labels)
+        found.append((cells.core, cells.n_core, labels))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize(
     ("weights", "dense"), [((), [False, True]), (np.array([3, 3, 1, 1, 1]), [True, False])]
 )
@@ -138,14 +165,14 @@ def test_a_group_near_an_earlier_share_is_marked(group_start):
 
 @given(st.integers(0, 2**32), st.integers(1, 30), st.integers(1, 6))
 def test_groups_of_cells_are_joined(seed, n_cells, group_size):
-    """The sets are the connected components, for groups of any size, one or several sets in each.
+    """The sets are the connected components, for groups of any size, with boxes and without.
 
     Cells are one point each; cells without core points connect nothing.
     """
     rng = np.random.default_rng(seed)
     points = rng.integers(0, 12, (n_cells, 2)).astype(float)
     core = rng.random(n_cells) < 0.8
-    cells = make_cells(list(points[:, None]), np.full(1, 4.0), core=core)
+    cells = make_cells(list(points[:, None]), np.full(1, 4.0), core=core, few=seed % 2)
     wanted = np.flatnonzero(core)
     group_start = np.append(np.arange(0, len(wanted), group_size), len(wanted))
     block = block_of_all(n_cells, group_start)._replace(cells=wanted)
@@ -167,7 +194,10 @@ def test_border_points_and_numbers_by_hand():
     core = np.array([True, False, True, False])
     cells = make_cells(parts, np.full(4, 1.0), core=core)
     order = np.array([0, 3, 2, 1])
-    number = density.number_sets(cells, order, np.arange(4))
+    first_row = np.empty(4, np.int64)
+    density.find_first_rows(cells, order, first_row, 0, 4)
+    assert first_row.tolist() == [0, -1, 2, -1]
+    number = density.number_sets(np.arange(4), first_row)
     assert number.tolist() == [0, -1, 1, -1]
     labels, is_core = np.empty(4, np.int64), np.empty(4, bool)
     density.write_labels(cells, order, number, labels, is_core, 0, 4)

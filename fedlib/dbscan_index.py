@@ -1,0 +1,151 @@
+"""The points of `fedlib.dbscan`, sorted into cells, and a search for the cells near a cell.
+
+The cells are those of a grid (`fedlib.kernels.sorted_grid`) or the leaves of a k-d tree
+(`fedlib.kernels.kd_tree`). Any two points of a cell are neighbours of each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.kernels import kd_tree, sorted_grid
+
+__all__ = ["GRID_FEATURES", "Index", "Shares", "index_by_grid", "index_by_tree"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Rows = NDArray[np.signedinteger[Any]]  # of 32 bits if they suffice
+
+# With up to this number of features a grid is used, and kernels are compiled for each number.
+GRID_FEATURES = 4
+REACH = 2  # cells along a feature to the farthest one near a cell: sqrt(GRID_FEATURES), rounded up
+# By how much the diagonal of a cell differs from eps, and the maximum number of cells along a
+# feature. The margin is far above the rounding of such a quotient. With four features two cells are
+# at least eps wide, so that near cells are at most two apart; with less, a cell's diagonal is less.
+MARGINS = 3 * [(-(2.0**-10), 2.0**40)] + [(2.0**-28, 2.0**20)]
+KEY_BITS = 62  # of a key together with the number of a row
+MIN_HALVED = 10_000  # points from which two threads build a tree
+
+
+class Index(NamedTuple):
+    """Points sorted into cells, and a search for the cells near a cell."""
+
+    order: Rows  # (n,) the row of each point, cell by cell
+    start: Rows  # (n_cells + 1,) where the points of each cell begin
+    find_near: Callable[[Ints, bool, Ints, Ints, Ints], int]  # see `dbscan._Clustering._blocks`
+    max_ranges: int  # of near cells that one group can have
+    leaves: tuple[kd_tree.KDTree, kd_tree.Leaves] | None = None  # the cells, if they are a tree's
+
+
+class Shares(NamedTuple):
+    """Threads, each of which works on an equal share of the rows."""
+
+    threads: ThreadPoolExecutor
+    n_threads: int
+    n_rows: int
+
+    @property
+    def n_shares(self) -> int:
+        """The number of shares, none of which is empty."""
+        return min(self.n_threads, self.n_rows)
+
+    def map(self, function: Callable[..., Any], *arguments: Iterable[Any]) -> list[Any]:
+        """Return the results of a function of the first row and the stop of each share.
+
+        Further arguments have one entry per share.
+        """
+        cuts = np.linspace(0, self.n_rows, self.n_shares + 1).astype(np.int64)
+        return list(self.threads.map(function, cuts[:-1], cuts[1:], *arguments))
+
+
+def index_by_grid(X: Floats, eps: float, shares: Shares) -> Index | None:
+    """Return a grid whose cells' diagonal is about ``eps``, or None if it is too wide.
+
+    With four features, a cell may contain points that are slightly farther from each other.
+    """
+    n, d = X.shape
+    margin, max_side = MARGINS[d - 1]
+    cell_size = eps / math.sqrt(d) * (1 + margin)
+    boxes = np.array(shares.map(partial(sorted_grid.bound_points, X)))
+    origin = boxes[:, 0].min(axis=0)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        extent = (boxes[:, 1].max(axis=0) - origin) / cell_size
+    if not (extent < max_side).all():
+        return None
+    slice_size = 2 ** (d - 1)
+    strides = [slice_size]
+    lengths = [int(length) // 2 + 1 for length in extent[:-1]] + [int(extent[-1]) + 1]
+    for length in lengths[:0:-1]:
+        strides.insert(0, strides[0] * (length + REACH + sorted_grid.SPAN))
+    largest_key, row_bits = lengths[0] * strides[0], n.bit_length()
+    if largest_key.bit_length() + row_bits > KEY_BITS:
+        return None
+    keys = np.empty(n, np.int64)
+    compute_keys = partial(sorted_grid.compute_keys, X, origin, cell_size, np.array(strides))
+    shares.map(partial(compute_keys, row_bits, keys))
+    keys = _sort(keys, row_bits, row_bits + largest_key.bit_length(), shares)
+    cell_keys, start, order = _split_keys(keys, row_bits, shares)
+    steps = sorted(product((-1, 0, 1), repeat=d - 1), key=lambda steps: sum(map(abs, steps)))
+    offsets = np.array([np.dot(step, strides[:-1]) for step in steps], np.int64)
+    grid = sorted_grid.Grid(cell_keys, offsets, np.full(len(steps), REACH * slice_size))
+    find_near = partial(sorted_grid.find_near_cells, grid, slice_size)
+    return Index(order, start, find_near, len(offsets))
+
+
+def _sort(keys: Ints, low: int, high: int, shares: Shares) -> Ints:
+    """Return the keys, stably sorted by their bits ``low..high``; the argument is overwritten."""
+    others = np.empty_like(keys)
+    for shift in range(low, high, sorted_grid.DIGIT_BITS):
+        counts = np.array(shares.map(partial(sorted_grid.count_digits, keys, shift)))
+        ends = counts.T.cumsum().reshape(counts.T.shape).T
+        shares.map(partial(sorted_grid.move_keys, keys, shift, others), ends - counts)
+        keys, others = others, keys
+    return keys
+
+
+def _split_keys(keys: Ints, row_bits: int, shares: Shares) -> tuple[Ints, Rows, Rows]:
+    """Return the keys of the cells, where the points of each begin, and the rows."""
+    n_cells = np.cumsum([0, *shares.map(partial(sorted_grid.count_cells, keys, row_bits))])
+    dtype = np.int32 if len(keys) < 2**31 else np.int64
+    cell_keys = np.empty(n_cells[-1], np.int64)
+    start: Rows = np.empty(n_cells[-1] + 1, dtype)
+    order: Rows = np.empty(len(keys), dtype)
+    start[-1] = len(keys)
+    split = partial(sorted_grid.split_keys, keys, row_bits, cell_keys, start, order)
+    shares.map(split, n_cells[:-1])
+    return cell_keys, start, order
+
+
+def index_by_tree(X: Floats, squared_radii: Floats, n_threads: int) -> Index:
+    """Return a tree whose leaves are the largest nodes that can be cells."""
+    tree = _build_tree(X, squared_radii.min(), n_threads)
+    leaves = kd_tree.collect_leaves(tree, np.broadcast_to(squared_radii, len(X)).copy())
+
+    def find_near(
+        cells: Ints, earlier: bool, group_start: Ints, near_start: Ints, near: Ints
+    ) -> int:
+        group_start[:] = np.arange(len(group_start))
+        return kd_tree.find_near_leaves(tree, leaves, cells, near_start, near)
+
+    return Index(tree.order, leaves.start, find_near, len(leaves.node), (tree, leaves))
+
+
+def _build_tree(X: Floats, max_squared_diagonal: float, n_threads: int) -> kd_tree.KDTree:
+    """Return the tree; with several threads, two build the halves below the root."""
+    if n_threads == 1 or len(X) < MIN_HALVED:
+        return kd_tree.build(X, 1, max_squared_diagonal)
+
+    def build(rows: Ints) -> kd_tree.KDTree:
+        return kd_tree.build_part(X, rows, 1, max_squared_diagonal)
+
+    order, middle = kd_tree.halve(X), len(X) // 2
+    with ThreadPoolExecutor(2) as threads:
+        return kd_tree.merge(*threads.map(build, (order[:middle], order[middle:])))

@@ -1,0 +1,144 @@
+"""Core points and border points of DBSCAN on a grid: points compared with ranges of points.
+
+With a grid (`fedlib.kernels.sorted_grid`), the cells near a cell are a few ranges, and so are their
+points. A point is compared with all points of a range one after the other. Only if the cells of a
+range have many points, each cell is looked at first.
+
+`Cells` and `Block` are those of `fedlib.kernels.density`. All radii are the same. The points should
+be in Fortran order, so that the coordinates along a feature are next to each other, for vector
+instructions. These also need unsigned indices: signed ones might count from the end.
+"""
+
+import numpy as np
+
+from fedlib.kernels import kernel
+from fedlib.kernels.density import (
+    precedes,
+    squared_distance,
+    squared_distance_to_box,
+    squared_distances_of_box,
+    sum_weights,
+)
+
+LARGE_CELL = 16  # mean number of points in the cells of a range from which each is looked at
+
+
+@kernel
+def _count(points, axes, i, first, stop, limit):
+    """Return how many of the points ``first..stop`` are within a squared radius of point i."""
+    count = 0
+    for j in range(np.uint64(first), np.uint64(stop)):
+        count += squared_distance(points, axes, i, j) <= limit
+    return count
+
+
+@kernel
+def _weigh(points, axes, weights, i, first, stop, limit):
+    """Return the weight of the points that `_count` counts."""
+    if weights.size == 0:
+        return float(_count(points, axes, i, first, stop, limit))
+    total = 0.0
+    for j in range(first, stop):
+        if squared_distance(points, axes, i, j) <= limit:
+            total += weights[j]
+    return total
+
+
+@kernel
+def find_core(block, cells, min_samples):
+    """Write which points of a block are core points, and how many there are in each cell.
+
+    The nearest ranges come first, and a search stops when the weight is enough. A cell within the
+    radius is counted as a whole, as in `fedlib.kernels.density.find_core_by_tree`.
+    """
+    points, axes, weights, limit = cells.points, cells.axes, cells.weights, cells.squared_radii[0]
+    start, core, lower, upper = cells.start, cells.core, cells.lower, cells.upper
+    near, box = block.near, cells.box
+    for g in range(block.group_start.size - 1):
+        for a in block.cells[block.group_start[g] : block.group_start[g + 1]]:
+            n_core = 0
+            for i in range(start[a], start[a + 1]):
+                total = 0.0
+                r = block.near_start[g]
+                while total < min_samples and r < block.near_start[g + 1]:
+                    b, last = near[r, 0], near[r, 1]
+                    if start[last] - start[b] < LARGE_CELL * (last - b):
+                        total += _weigh(points, axes, weights, i, start[b], start[last], limit)
+                        b = last
+                    while total < min_samples and b < last:
+                        nearest, farthest = 0.0, np.inf
+                        if box[b] >= 0:
+                            nearest, farthest = squared_distances_of_box(
+                                points, axes, i, lower, upper, box[b]
+                            )
+                        if farthest <= limit:
+                            total += sum_weights(weights, start[b], start[b + 1])
+                        elif nearest <= limit:
+                            total += _weigh(points, axes, weights, i, start[b], start[b + 1], limit)
+                        b += 1
+                    r += 1
+                core[i] = total >= min_samples
+                n_core += core[i]
+            cells.n_core[a] = n_core
+
+
+@kernel
+def _count_core(points, axes, core, i, first, stop, limit):
+    """Return how many of the points that `_count` counts are core points."""
+    count = 0
+    for j in range(np.uint64(first), np.uint64(stop)):
+        count += core[j] & (squared_distance(points, axes, i, j) <= limit)
+    return count
+
+
+@kernel
+def _find_nearest(points, axes, core, i, first, stop, best, bound):
+    """Return the nearest core point of some points to point i, if it is better than ``best``.
+
+    Also return its squared distance, else ``bound``, beyond which points do not matter.
+    """
+    for j in range(first, stop):
+        if core[j]:
+            squared = squared_distance(points, axes, i, j)
+            if squared <= bound and (
+                best < 0 or squared < bound or precedes(points, axes, j, best)
+            ):
+                best, bound = j, squared
+    return best, bound
+
+
+@kernel
+def find_border(block, cells, order, number, labels):
+    """Write the labels, by row, of the points of a block that are not core points; -1 is noise.
+
+    See `fedlib.kernels.density.find_border`.
+    """
+    points, axes, core, n_core = cells.points, cells.axes, cells.core, cells.n_core
+    start, lower, upper, near = cells.start, cells.lower, cells.upper, block.near
+    box = cells.box
+    for g in range(block.group_start.size - 1):
+        for a in block.cells[block.group_start[g] : block.group_start[g + 1]]:
+            for i in range(start[a], start[a + 1]):
+                if core[i]:
+                    continue
+                best, bound, best_cell = -1, cells.squared_radii[0], -1
+                for r in range(block.near_start[g], block.near_start[g + 1]):
+                    b, last = near[r, 0], near[r, 1]
+                    if start[last] - start[b] < LARGE_CELL * (last - b) and not _count_core(
+                        points, axes, core, i, start[b], start[last], bound
+                    ):
+                        continue
+                    for c in range(b, last):
+                        if n_core[c] == 0 or (
+                            box[c] >= 0
+                            and squared_distance_to_box(points, axes, i, lower, upper, box[c])
+                            > bound
+                        ):
+                            continue
+                        before = best
+                        best, bound = _find_nearest(
+                            points, axes, core, i, start[c], start[c + 1], best, bound
+                        )
+                        if best != before:
+                            best_cell = c
+                labels[order[i]] = number[best_cell] if best >= 0 else -1
