@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedlib.boosting.classes import Class
 from fedlib.boosting.trees import Tree, children, level_starts, no_sets
+from fedlib.kernels.histograms import extremes
 from fedlib.kernels.splits import Decisions
 from fedlib.loss import Privacy
 from fedlib.messages import Array, Message, MessageError
@@ -468,8 +469,8 @@ def _check_sums(sums: NDArray[np.int64], weight: float) -> None:
     at most doubles either. Where the objective has other bounds, the weight is scaled to them.
     """
     _check_length("sums", sums.shape[-1], 2)
-    g, h = sums[..., 0], sums[..., 1]
-    if h.min(initial=0) < 0:
+    least_g, most_g, least_h, most_h = extremes(sums.reshape(-1, 2))
+    if least_h < 0:
         raise MessageError("a negative sum of hessians")
-    if max(g.max(initial=0), -int(g.min(initial=0))) > 2 * weight or h.max(initial=0) > weight / 2:
+    if max(most_g, -least_g) > 2 * weight or most_h > weight / 2:
         raise MessageError("the sums exceed the weight that the client reported before")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -41,6 +41,14 @@ from fedlib.boosting.states import Growing, HeldOut
 from fedlib.boosting.trees import add_margins, children
 from fedlib.kernels import splits as kernels
 from fedlib.kernels.gains import SplitRule
+from fedlib.kernels.histograms import (
+    NOWHERE,
+    cut_bins,
+    largest_absolute_sum,
+    move_rows_by_bin,
+    open_slots,
+    sum_histograms,
+)
 from fedlib.messages import Done, Message
 from fedlib.privacy import add_noise
 from fedlib.protocol import handles
@@ -91,7 +99,7 @@ class TreeClient(RowsClient):
     def propose_splits(self, request: ProposeSplits) -> SplitProposals:
         state = self._update(request)
         n_open, weights = request.n_open, self._weights(state)
-        all_rows = self._rows(state, request.first, n_open)
+        all_rows = self._rows(state, request.first, np.arange(n_open, dtype=np.int32))
         proposals = self._propose(all_rows, state, request)
         if request.may_end:
             ended = state.ended.copy()
@@ -153,7 +161,8 @@ class TreeClient(RowsClient):
         if start[-1] != len(request.feature):
             raise ValueError(f"{len(request.feature)} splits, but the counts sum to {start[-1]}")
         candidates = kernels.Candidates(start, request.feature, request.threshold)
-        all_rows = self._rows(state, request.first, len(request.count))
+        slot_of_node = np.arange(len(request.count), dtype=np.int32)
+        all_rows = self._rows(state, request.first, slot_of_node)
         sums = [
             kernels.sum_candidates(self._coded(state.levels), rows, candidates) for rows in all_rows
         ]
@@ -188,16 +197,12 @@ class TreeClient(RowsClient):
             raise ValueError(f"{len(wanted)} entries of wanted for {request.n_open} open nodes")
         if request.n_bins != len(state.thresholds):
             raise ValueError(f"{request.n_bins} bins requested; there are {len(state.thresholds)}")
-        among_wanted = np.where(wanted, np.cumsum(wanted) - 1, -1).astype(np.int32)
-        among_wanted = np.append(among_wanted, np.int32(-1))
-        bins = self._cached("bins", state.thresholds, lambda: self._bins(state))
-        sums: NDArray[np.int64] = sum(
-            kernels.sum_histograms(
-                bins, state.offsets, rows._replace(slot=among_wanted[rows.slot]), int(wanted.sum())
-            )
-            for rows in self._rows(state, request.first, request.n_open, gradients)
+        slot_of_node = np.where(wanted, np.cumsum(wanted) - 1, NOWHERE).astype(np.int32)
+        bins = self._binned(state)
+        return _total(
+            sum_histograms(bins, request.n_bins, rows, int(np.count_nonzero(wanted)))
+            for rows in self._rows(state, request.first, slot_of_node, gradients)
         )
-        return sums
 
     @handles(SumHistograms)
     def sum_histograms(self, request: SumHistograms) -> SummableHistograms:
@@ -264,8 +269,7 @@ class TreeClient(RowsClient):
             return state  # this request has been answered before
         node, ended, margins, n_rounds = state.node, state.ended, state.margins, state.n_rounds
         if len(request.feature):
-            node = node.copy()
-            self._move(node, self._coded(state.levels), request)
+            node = self._moved(node, request)
         if len(request.values):
             if node.max(initial=-1) >= len(request.values):
                 raise ValueError(f"{len(request.values)} values, but a row in node {node.max()}")
@@ -277,40 +281,63 @@ class TreeClient(RowsClient):
         )
         return self.state
 
-    def _move(self, node: NDArray[np.int32], X: NDArray[np.float32], request: Growth) -> None:
-        """Move rows (n_outputs, n_rows) from the nodes that a request splits to their children."""
+    def _moved(self, node: NDArray[np.int32], request: Growth) -> NDArray[np.int32]:
+        """Return the nodes of rows (n_outputs, n_rows) after the splits that a request reports."""
         decisions = request.decisions
         parents = getattr(request, "parents", ())
         if len(parents) not in (0, len(request.feature)):
             raise ValueError(f"{len(parents)} parents for {len(request.feature)} splits")
         if not parents:
             child = children(request.feature, request.decided, len(node))
-            for of_output in node:
-                kernels.move_rows(X, of_output, request.decided, decisions, child)
+            return self._moved_to(node, request.decided, decisions, child)
         for j, parent in enumerate(parents):
             one = decisions.take(slice(j, j + 1))
             child = np.array([request.decided + 2 * j], np.int32)
-            for of_output in node:
-                kernels.move_rows(X, of_output, parent, one, child)
+            node = self._moved_to(node, parent, one, child)
+        return node
+
+    def _moved_to(
+        self,
+        node: NDArray[np.int32],
+        first: int,
+        decisions: kernels.Decisions,
+        child: NDArray[np.int32],
+    ) -> NDArray[np.int32]:
+        """Return the nodes of rows after splits, by the rows' bins where the splits allow it."""
+        state = self.recall(Growing)
+        offsets, thresholds = state.offsets, state.thresholds
+        cuts, have_bins = cut_bins(decisions, offsets, thresholds) if len(thresholds) else ([], 0)
+        if have_bins:
+            bins = self._binned(state)
+            moved = [
+                move_rows_by_bin(bins, of_output, first, decisions, child, cuts, offsets)
+                for of_output in node
+            ]
+        else:
+            X = self._coded(state.levels)
+            moved = [kernels.move_rows(X, of_output, first, decisions, child) for of_output in node]
+        return moved[0][None] if len(moved) == 1 else np.stack(moved)
 
     def _rows(
         self,
         state: Growing,
         first: int,
-        n_open: int,
+        slot_of_node: NDArray[np.int32],
         gradients: NDArray[np.int64] | None = None,
     ) -> list[kernels.Rows]:
-        """Return, per output, the rows with their numbers among the open nodes."""
+        """Return, per output, the rows with their slots among the open nodes from ``first`` on."""
         gradients = self._gradients(state) if gradients is None else gradients
-        slots = state.node - np.int32(first)
-        slots[(slots < 0) | (slots >= n_open) | (state.ended >= 0)] = -1
-        slots[:, ~self._drawn(state)] = -1
+        drawn = self._drawn(state)
         return [
-            kernels.Rows(slot, of_output) for slot, of_output in zip(slots, gradients, strict=True)
+            kernels.Rows(open_slots(node, ended, drawn, first, slot_of_node), of_output)
+            for node, ended, of_output in zip(state.node, state.ended, gradients, strict=True)
         ]
 
     def _drawn(self, state: Growing) -> NDArray[np.bool_]:
         """Return which rows the trees of this round use."""
+        return self._cached("drawn", state.margins, lambda: self._draw(state))
+
+    def _draw(self, state: Growing) -> NDArray[np.bool_]:
         trains = self._trains(*state.held_out)
         if state.subsample == 1:
             return trains
@@ -324,7 +351,7 @@ class TreeClient(RowsClient):
         gradients = OBJECTIVES[state.objective].gradients(
             state.margins, self._targets(state), self._weights(state), state.parameter, state.bits
         )
-        if np.abs(gradients, dtype=np.float64).sum(axis=1).max(initial=0) > MAX_SUM:
+        if any(largest_absolute_sum(of_output) > MAX_SUM for of_output in gradients):
             raise ValueError("the gradients became too large: use a smaller learning_rate")
         return gradients
 
@@ -355,13 +382,24 @@ class TreeClient(RowsClient):
         factors = np.where(self._targets(state), np.float32(state.scale_pos_weight), np.float32(1))
         return weights * factors
 
-    def _bins(self, state: Growing) -> NDArray[np.uint16]:
-        """Return each value's bin; raise ValueError if the bins do not fit the features."""
+    def _binned(self, state: Growing) -> NDArray[np.uint16 | np.uint32]:
+        return self._cached("bins", state.thresholds, lambda: self._bins(state))
+
+    def _bins(self, state: Growing) -> NDArray[np.uint16 | np.uint32]:
+        """Return each value's bin among those of all features.
+
+        Raises
+        ------
+        ValueError
+            When the bins do not fit the features.
+        """
         offsets, n_bins = state.offsets, len(state.thresholds)
         fit = len(offsets) == self.n_features + 1 and offsets[0] == 0 and offsets[-1] == n_bins
         if not fit or (np.diff(offsets) < 1).any():
             raise ValueError("the bins do not fit the features")
-        return Cuts(offsets, state.thresholds).bins(self._coded(state.levels))
+        bins = Cuts(offsets, state.thresholds).bins(self._coded(state.levels))
+        narrow = np.uint16 if n_bins <= 2**16 else np.uint32
+        return (bins + offsets[:-1]).astype(narrow)
 
     def _coded(self, levels: Levels) -> NDArray[np.float32]:
         """Return the rows with the numbers of these categories."""
@@ -404,3 +442,11 @@ class TreeClient(RowsClient):
 def _roots(n_outputs: int, n_rows: int) -> NDArray[np.int32]:
     """Return the root of each output's tree for every row, (n_outputs, n_rows)."""
     return np.repeat(np.arange(n_outputs, dtype=np.int32)[:, None], n_rows, axis=1)
+
+
+def _total(histograms: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the sum of the histograms of all outputs, in the first of them."""
+    total, *others = histograms
+    for histogram in others:
+        total += histogram
+    return total

@@ -193,26 +193,6 @@ def sum_by_slot(rows, n_slots):
 
 
 @kernel
-def sum_histograms(bins, offsets, rows, n_slots):
-    """Return the sums (n_slots, n_bins, 2) of the gradients in each bin.
-
-    ``bins`` (n, d) is each value's bin among the bins of its feature f, which start at
-    ``offsets[f]``; ``offsets`` has d + 1 entries, the last one n_bins.
-    """
-    n, d = bins.shape
-    sums = np.zeros((n_slots, offsets[d], 2), np.int64)
-    for i in range(n):
-        s = rows.slot[i]
-        if s >= 0:
-            g, h = rows.gradients[i, 0], rows.gradients[i, 1]
-            for f in range(d):
-                b = offsets[f] + bins[i, f]
-                sums[s, b, 0] += g
-                sums[s, b, 1] += h
-    return sums
-
-
-@kernel
 def sum_bins(histogram, start, stop):
     """Return the sums of gradients and hessians over a range of bins."""
     g, h = np.int64(0), np.int64(0)
@@ -443,16 +423,24 @@ def goes_left(x, threshold, missing_left, right, i):
 
 @kernel
 def move_rows(X, node, first, decisions, child):
-    """Move the rows of the nodes ``first``, first + 1, … to their children, in ``node`` (n,).
+    """Return the nodes (n,) of rows after splits of the nodes ``first``, first + 1, ….
 
     The left child of node first + j is ``child[j]``; the right child follows it.
     """
     feature, threshold, missing_left, right = decisions
+    moved, n_decided = np.empty_like(node), np.uint32(feature.size)
+    has_sets = right.shape[1] > 0
     for i in range(node.size):
-        j = node[i] - first
-        if 0 <= j < feature.size and feature[j] >= 0:
-            left = goes_left(X[i, feature[j]], threshold[j], missing_left[j], right, j)
-            node[i] = child[j] if left else child[j] + 1
+        moved[i] = node[i]
+        j = np.uint32(node[i] - first)  # large for a node before the first
+        if j < n_decided and feature[j] >= 0:
+            x = X[i, np.uint32(feature[j])]  # an unsigned index cannot count from the end
+            # The side is hard to predict, so it is computed without a branch.
+            is_right = (x >= threshold[j]) | ((x != x) & (not missing_left[j]))
+            if has_sets and threshold[j] == BY_CATEGORY:
+                is_right = not goes_left(x, threshold[j], missing_left[j], right, j)
+            moved[i] = child[j] + is_right
+    return moved
 
 
 @kernel
