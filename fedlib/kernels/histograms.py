@@ -12,16 +12,23 @@ NOWHERE = np.int32(-1)  # the slot of a row that is in no open node
 
 
 @kernel
-def open_slots(node, ended, drawn, first, slot_of_node):
+def open_slots(node, ended, drawn, first, wanted):
     """Return the slot (n,) of each row in the nodes ``node`` (n,), `NOWHERE` if it has none.
 
-    The open nodes are ``first``, first + 1, …; ``slot_of_node`` has the slot of each. A row has no
-    slot if it is not ``drawn`` (n,) or has ``ended`` (n,), which is then at least 0.
+    The open nodes are ``first``, first + 1, …; those that are ``wanted`` (n_open,) are numbered as
+    slots. A row has no slot if it is not ``drawn`` (n,) or has ``ended`` (n,), which is then at
+    least 0.
     """
-    slots = np.empty(node.size, np.int32)
+    slots, slot_of_node = np.empty(node.size, np.int32), np.full(wanted.size, NOWHERE, np.int32)
+    n_slots = 0
+    for j in range(wanted.size):
+        if wanted[j]:
+            slot_of_node[j] = n_slots
+            n_slots += 1
+    n_open = np.uint32(wanted.size)
     for i in range(node.size):
-        j = node[i] - first
-        is_open = 0 <= j < slot_of_node.size and ended[i] < 0 and drawn[i]
+        j = np.uint32(node[i] - first)  # large for a node before the first
+        is_open = j < n_open and ended[i] < 0 and drawn[i]
         slots[i] = slot_of_node[j] if is_open else NOWHERE
     return slots
 
@@ -46,33 +53,64 @@ def sort_by_slot(slot, n_slots):
 
 
 @kernel
-def sum_histograms(bins, n_bins, rows, n_slots):
-    """Return the sums (n_slots, n_bins, 2) of the gradients in each bin.
+def add_rows(bins, rows, gradients, sums):
+    """Add the gradients (n, 2) of some ``rows`` to the sums (n_bins, 2) in each bin.
 
-    ``bins`` (n, d) of an unsigned type is each value's bin among those of all features. The rows of
-    a slot are added one after the other, because the histogram of one slot fits into the fastest
-    cache, and two at a time, so that one addition need not wait for the other.
+    ``bins`` (n, d) of an unsigned type is each value's bin among those of all features. Two rows
+    are added at a time, so that one addition need not wait for the other.
     """
     d = bins.shape[1]
-    order, start = sort_by_slot(rows.slot, n_slots)
+    for k in range(0, rows.size - 1, 2):
+        i, j = rows[k], rows[k + 1]
+        g, h = gradients[i, 0], gradients[i, 1]
+        next_g, next_h = gradients[j, 0], gradients[j, 1]
+        for f in range(d):
+            b, next_b = bins[i, f], bins[j, f]
+            sums[b, 0] += g
+            sums[b, 1] += h
+            sums[next_b, 0] += next_g
+            sums[next_b, 1] += next_h
+    if rows.size % 2 == 1:
+        i = rows[rows.size - 1]
+        for f in range(d):
+            sums[bins[i, f], 0] += gradients[i, 0]
+            sums[bins[i, f], 1] += gradients[i, 1]
+
+
+@kernel
+def add_histograms(bins, slot, gradients, sums):
+    """Add the gradients (n, 2) of rows to the sums (n_slots, n_bins, 2) in each bin.
+
+    The rows of a slot are added one after the other, because the histogram of one slot fits into
+    the fastest cache.
+    """
+    order, start = sort_by_slot(slot, sums.shape[0])
+    for s in range(sums.shape[0]):
+        add_rows(bins, order[start[s] : start[s + 1]], gradients, sums[s])
+
+
+@kernel
+def sum_histograms(bins, n_bins, rows, n_slots):
+    """Return the sums (n_slots, n_bins, 2) of rows with slots, as `add_histograms`."""
     sums = np.zeros((n_slots, n_bins, 2), np.int64)
-    for s in range(n_slots):
-        of_slot = sums[s]
-        for k in range(start[s], start[s + 1] - 1, 2):
-            i, j = order[k], order[k + 1]
-            g, h = rows.gradients[i, 0], rows.gradients[i, 1]
-            next_g, next_h = rows.gradients[j, 0], rows.gradients[j, 1]
-            for f in range(d):
-                b, next_b = bins[i, f], bins[j, f]
-                of_slot[b, 0] += g
-                of_slot[b, 1] += h
-                of_slot[next_b, 0] += next_g
-                of_slot[next_b, 1] += next_h
-        if (start[s + 1] - start[s]) % 2 == 1:
-            i = order[start[s + 1] - 1]
-            for f in range(d):
-                of_slot[bins[i, f], 0] += rows.gradients[i, 0]
-                of_slot[bins[i, f], 1] += rows.gradients[i, 1]
+    add_histograms(bins, rows.slot, rows.gradients, sums)
+    return sums
+
+
+@kernel
+def sum_wanted(bins, n_bins, places, first, wanted, gradients):
+    """Return the histograms of the wanted nodes, summed over the trees of all outputs.
+
+    ``places`` are the nodes (outputs, n) of the rows, where they ended (outputs, n), and which are
+    drawn (n,); see `open_slots`. ``gradients`` are those of each output, (outputs, n, 2). All in
+    one kernel, because each call waits for the global interpreter lock afterwards.
+    """
+    nodes, ended, drawn = places
+    n_slots = wanted.sum()
+    sums = np.zeros((n_slots, n_bins, 2), np.int64)
+    for k in range(nodes.shape[0]):
+        slot = open_slots(nodes[k], ended[k], drawn, first, wanted)
+        add_histograms(bins, slot, gradients[k], sums)
     return sums
 
 
@@ -141,19 +179,59 @@ def cut_bins(decisions, offsets, thresholds):
 
 
 @kernel
-def move_rows_by_bin(bins, node, first, decisions, child, cuts, offsets):
-    """Return the nodes (n,) of rows, as `fedlib.kernels.splits.move_rows`, by the rows' bins.
+def left_children(feature, next_node):
+    """Return the left child (n,) of each of n nodes, -1 for a leaf; the first is ``next_node``."""
+    left = np.empty(feature.size, np.int32)
+    for j in range(feature.size):
+        left[j] = next_node if feature[j] >= 0 else -1
+        next_node += 2 * (feature[j] >= 0)
+    return left
 
-    ``cuts`` are those of `cut_bins`. A table of bins is smaller than the rows, and histograms need
-    the same bins next, so that they come from the main memory only once.
+
+@kernel
+def cut_ranks(decisions, offsets, values):
+    """Return the last rank (n,) that goes left at each split; see `cut_bins`.
+
+    ``values`` are those of `fedlib.kernels.proposals.RankedColumns`, so any threshold will do.
     """
-    moved, n_decided = np.empty_like(node), np.uint32(decisions.feature.size)
-    missing = np.array([offsets[max(f, 0) + 1] - 1 for f in decisions.feature])
-    for i in range(node.size):
-        moved[i] = node[i]
-        j = np.uint32(node[i] - first)  # large for a node before the first
-        if j < n_decided and decisions.feature[j] >= 0:
-            b = np.int64(bins[i, np.uint32(decisions.feature[j])])
-            is_missing_left = (b == missing[j]) & decisions.missing_left[j]
-            moved[i] = child[j] + ((b > cuts[j]) & (not is_missing_left))
-    return moved
+    cuts = np.full(decisions.feature.size, -1, np.int64)
+    for j in range(cuts.size):
+        f, threshold = decisions.feature[j], decisions.threshold[j]
+        if f >= 0:
+            start = offsets[f]
+            cuts[j] = start - 1 + np.searchsorted(values[start : offsets[f + 1] - 1], threshold)
+            if threshold == BY_CATEGORY:
+                return cuts, False
+    return cuts, True
+
+
+@kernel
+def move_rows_by_bins(bins, nodes, first, decisions, next_node, offsets, bounds, are_ranks):
+    """Return the nodes (outputs, n) of rows after splits, found by the rows' bins or ranks.
+
+    The nodes ``first``, first + 1, … are split; ``next_node`` is the first child. ``bounds`` are
+    the thresholds between the bins of all features, or their values. Also return whether the splits
+    are between bins; otherwise the result is useless. A table of bins is smaller than the rows, and
+    sums need the same bins next, so they come from the main memory only once.
+    """
+    feature, missing_left = decisions.feature, decisions.missing_left
+    if are_ranks:
+        cuts, is_possible = cut_ranks(decisions, offsets, bounds)
+    else:
+        cuts, is_possible = cut_bins(decisions, offsets, bounds)
+    moved = np.empty_like(nodes)
+    if not is_possible:
+        return moved, False
+    left = left_children(feature, next_node)
+    missing = np.array([offsets[max(f, 0) + 1] - 1 for f in feature])
+    n_decided = np.uint32(feature.size)
+    for k in range(nodes.shape[0]):
+        for i in range(nodes.shape[1]):
+            moved[k, i] = nodes[k, i]
+            j = np.uint32(nodes[k, i] - first)  # large for a node before the first
+            if j < n_decided and feature[j] >= 0:
+                # The side is hard to predict, so it is computed without a branch.
+                b = np.int64(bins[i, np.uint32(feature[j])])
+                is_missing_left = (b == missing[j]) & missing_left[j]
+                moved[k, i] = left[j] + ((b > cuts[j]) & (not is_missing_left))
+    return moved, True

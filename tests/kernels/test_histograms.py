@@ -25,7 +25,8 @@ def random_splits(rng, first, n_nodes):
     threshold = np.array([rng.choice(CUTS.inner(max(f, 0))) for f in feature], np.float32)
     sides = rng.random(n_nodes) < 0.5
     decisions = Decisions(feature, threshold, sides, np.zeros((n_nodes, 0), np.uint8))
-    return decisions, (first + n_nodes + 2 * np.arange(n_nodes)).astype(np.int32)
+    child = first + n_nodes + 2 * (np.cumsum(feature >= 0) - 1)
+    return decisions, np.where(feature < 0, -1, child).astype(np.int32)
 
 
 @given(st.integers(0, 40), st.integers(0, 2**32))
@@ -34,11 +35,15 @@ def test_moves_by_bins_are_those_by_values(n, seed):
     X, first = random_rows(rng, n), int(rng.integers(0, 3))
     node = rng.integers(0, first + 6, n).astype(np.int32)
     decisions, child = random_splits(rng, first, 4)
-    cuts, have_bins = kernels.cut_bins(decisions, CUTS.offsets, CUTS.thresholds)
     bins = (CUTS.bins(X) + CUTS.offsets[:-1]).astype(np.uint16)
-    moved = kernels.move_rows_by_bin(bins, node, first, decisions, child, cuts, CUTS.offsets)
-    assert have_bins
+    bounds = CUTS.offsets, CUTS.thresholds
+    nodes, is_possible = kernels.move_rows_by_bins(
+        bins, np.stack([node, node[::-1]]), first, decisions, first + 4, *bounds, False
+    )
+    moved = nodes[0]
+    assert is_possible
     np.testing.assert_array_equal(moved, move_rows(X, node, first, decisions, child))
+    np.testing.assert_array_equal(nodes[1], move_rows(X, node[::-1], first, decisions, child))
     for i in range(n):
         j = node[i] - first
         if not 0 <= j < 4 or decisions.feature[j] < 0:
@@ -64,19 +69,20 @@ def test_histograms_of_open_nodes(n, n_nodes, seed):
     rng = np.random.default_rng(seed)
     node, ended = rng.integers(0, 6, n).astype(np.int32), rng.integers(-1, 1, n).astype(np.int32)
     drawn, is_wanted = rng.random(n) < 0.7, rng.random(n_nodes) < 0.7
-    slot_of_node = np.where(is_wanted, np.cumsum(is_wanted) - 1, -1).astype(np.int32)
-    slot = kernels.open_slots(node, ended, drawn, 1, slot_of_node)
+    slot = kernels.open_slots(node, ended, drawn, 1, is_wanted)
     bins, gradients = rng.integers(0, 9, (n, 3)).astype(np.uint16), rng.integers(-9, 9, (n, 2))
     found = kernels.sum_histograms(bins, 9, Rows(slot, gradients), int(is_wanted.sum()))
+    places = np.stack([node, node]), np.stack([ended, ended]), drawn
+    twice = kernels.sum_wanted(bins, 9, places, 1, is_wanted, np.stack([gradients, gradients]))
+    np.testing.assert_array_equal(twice, 2 * found)
     for s, j in enumerate(np.flatnonzero(is_wanted)):
         here = (node == 1 + j) & (ended < 0) & drawn
         np.testing.assert_array_equal(slot[here], s)
         for b in range(9):
             which = (bins[here] == b).sum(axis=1)
             np.testing.assert_array_equal(found[s, b], which @ gradients[here])
-    assert (slot >= 0).sum() * 3 == sum(
-        ((node == 1 + j) & (ended < 0) & drawn).sum() * 3 for j in np.flatnonzero(is_wanted)
-    )
+    counted = [np.isin(node - 1, np.flatnonzero(is_wanted)), ended < 0, drawn]
+    np.testing.assert_array_equal(slot >= 0, np.all(counted, axis=0))
 
 
 def test_sums_of_features():
