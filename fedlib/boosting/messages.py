@@ -8,8 +8,9 @@ messages before that are in `fedlib.boosting.descriptions`, `fedlib.boosting.cat
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from math import isfinite
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -45,6 +46,8 @@ __all__ = [
     "SumNoisyHistograms",
     "SummableHistograms",
 ]
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 MAX_SUM = 2**53  # of one client; the sums of a thousand clients fit an int64
 MAX_NODES = 2**31 - 2
@@ -438,6 +441,17 @@ class StartTrees(KeepTrees):
 
     discloses = "the model from which the run continues"
     asks_for_data = True
+
+
+def unchecked_copy(message: AnyMessage, **fields: Any) -> AnyMessage:
+    """Return a message with some other fields, without another check of its arrays.
+
+    The caller knows that the new fields are valid. Whoever decodes the message checks it.
+    """
+    changed = copy(message)
+    for name, value in fields.items():
+        msgspec.structs.force_setattr(changed, name, value)
+    return changed
 
 
 def check_finite(margins: Sequence[float]) -> None:

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +29,7 @@ from fedlib.boosting.messages import (
     SumLeaves,
     SummableHistograms,
     SumNoisyHistograms,
+    unchecked_copy,
 )
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.packing import BuildPackedHistograms, PackedHistograms, pack
@@ -115,7 +115,7 @@ class TreeClient(RowsClient):
             for k, (slot, _) in enumerate(all_rows):
                 ends = (slot >= 0) & (np.append(proposals.counts, 1)[slot] == 0)
                 ended[k, ends] = state.node[k, ends]
-            self.state = msgspec.structs.replace(state, ended=ended)
+            self.state = unchecked_copy(state, ended=ended)
         weight = sum(weigh_slots(slot, weights, n_open) for slot, _ in all_rows)
         filled = np.arange(request.n_candidates) < proposals.counts[:, None]
         return SplitProposals(
@@ -255,7 +255,7 @@ class TreeClient(RowsClient):
     def start_trees(self, request: StartTrees) -> Done:
         self._check_features(request.feature)
         state = self.recall(Growing)
-        self.state = msgspec.structs.replace(state, margins=self._margins(request))
+        self.state = unchecked_copy(state, margins=self._margins(request))
         return Done()
 
     def _margins(self, request: KeepTrees) -> NDArray[np.float32]:
@@ -298,7 +298,7 @@ class TreeClient(RowsClient):
             margins = margins + request.values[node].T
             node, ended = _roots(*node.shape), np.full_like(ended, -1)
             n_rounds += 1
-        self.state = msgspec.structs.replace(
+        self.state = unchecked_copy(
             state, margins=margins, node=node, ended=ended, n_rounds=n_rounds
         )
         return self.state

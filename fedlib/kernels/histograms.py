@@ -235,3 +235,21 @@ def move_rows_by_bins(bins, nodes, first, decisions, next_node, offsets, bounds,
                 is_missing_left = (b == missing[j]) & missing_left[j]
                 moved[k, i] = left[j] + ((b > cuts[j]) & (not is_missing_left))
     return moved, True
+
+
+@kernel
+def complete_siblings(reported, wanted, parents):
+    """Return the sums (n_nodes, 2) in all nodes, from those (n_wanted, 2) in the wanted ones.
+
+    If there are ``parents`` (n_nodes / 2, 2), one of two siblings is wanted, and the other is the
+    difference to their parent; otherwise the sums in nodes that are not wanted are 0.
+    """
+    sums, k = np.zeros((wanted.size, 2), np.int64), 0
+    for j in range(wanted.size):
+        if wanted[j]:
+            sums[j] = reported[k]
+            k += 1
+    for p in range(parents.shape[0]):
+        known = 2 * p if wanted[2 * p] else 2 * p + 1
+        sums[4 * p + 1 - known] = parents[p] - sums[known]
+    return sums

@@ -213,6 +213,8 @@ def best_cut(histogram, start, missing, node, rule, monotone):
     gain, cut, missing_left = np.float32(0), -1, False
     left_g, left_h = np.int64(0), np.int64(0)
     for b in range(start, missing):
+        if histogram[b, 0] == 0 and histogram[b, 1] == 0:
+            continue  # the gain is that of the cut before
         left_g += histogram[b, 0]
         left_h += histogram[b, 1]
         new = split_gain(left_g, left_h, node, rule, monotone)
@@ -223,6 +225,8 @@ def best_cut(histogram, start, missing, node, rule, monotone):
         left_g += missing_g
         left_h += missing_h
         for b in range(missing - 1, start - 1, -1):
+            if histogram[b, 0] == 0 and histogram[b, 1] == 0:
+                continue
             left_g -= histogram[b, 0]
             left_h -= histogram[b, 1]
             new = split_gain(left_g, left_h, node, rule, monotone)
@@ -445,12 +449,21 @@ def move_rows(X, node, first, decisions, child):
 
 @kernel
 def sum_trees(X, forest, margins):
-    """Add the values of the leaves that rows (n, d) reach to their margins (n,), in float32."""
+    """Add the values of the leaves that rows (n, d) reach to their margins (n,), in float32.
+
+    A tree stays in a cache while a block of rows passes it. Each row adds the trees in their order.
+    """
     start, feature, threshold, missing_left, left, value, right = forest
-    for i in range(margins.size):
+    has_sets, block = right.shape[1] > 0, 256
+    for first in range(0, margins.size, block):
         for t in range(start.size - 1):
-            j = start[t]
-            while feature[j] >= 0:
-                is_left = goes_left(X[i, feature[j]], threshold[j], missing_left[j], right, j)
-                j = start[t] + left[j] + (0 if is_left else 1)
-            margins[i] += value[j]
+            root = np.uint64(start[t])
+            for i in range(np.uint64(first), np.uint64(min(first + block, margins.size))):
+                j = root
+                while feature[j] >= 0:
+                    x = X[i, np.uint32(feature[j])]
+                    is_right = (x >= threshold[j]) | ((x != x) & (not missing_left[j]))
+                    if has_sets and threshold[j] == BY_CATEGORY:
+                        is_right = not goes_left(x, threshold[j], missing_left[j], right, j)
+                    j = root + np.uint64(left[j] + is_right)
+                margins[i] += value[j]

@@ -102,3 +102,12 @@ def test_extremes_of_sums():
     assert kernels.extremes(sums) == (-7, 3, -1, 4)
     assert kernels.extremes(sums[:0]) == (0, 0, 0, 0)
     assert kernels.largest_absolute_sum(sums) == 12  # 3 + 7 + 2
+
+
+def test_the_sibling_is_the_difference_to_the_parent():
+    reported, parents = np.array([[1, 2], [3, 4]]), np.array([[5, 6], [9, 9]])
+    wanted = np.array([True, False, False, True])
+    sums = kernels.complete_siblings(reported, wanted, parents)
+    np.testing.assert_array_equal(sums, [[1, 2], [4, 4], [6, 5], [3, 4]])
+    sums = kernels.complete_siblings(reported, wanted, parents[:0])
+    np.testing.assert_array_equal(sums, [[1, 2], [0, 0], [0, 0], [3, 4]])
