@@ -203,6 +203,38 @@ def sum_bins(histogram, start, stop):
 
 
 @kernel
+def gains_of_sides(left, node, rule, gains):
+    """Fill in the ``gains`` (n,) of splits with the sums ``left`` (2, n) on the left, as floats.
+
+    They are those of `split_gain` for a rule that does not limit weights. A processor takes several
+    splits at a time, which a quotient of Python would prevent: it checks for zero.
+    """
+    g, h = left[0], left[1]
+    total_g, total_h, least = node.g, node.h, rule.min_child_weight
+    reg_alpha, reg_lambda, parent = rule.reg_alpha, rule.reg_lambda, node.score
+    for b in range(gains.size):
+        right_g, right_h = total_g - g[b], total_h - h[b]
+        s, right_s = max(abs(g[b]) - reg_alpha, 0.0), max(abs(right_g) - reg_alpha, 0.0)
+        score = np.true_divide(np.float32(s * s), np.float32(h[b] + reg_lambda))
+        right_score = np.true_divide(
+            np.float32(right_s * right_s), np.float32(right_h + reg_lambda)
+        )
+        is_allowed = (h[b] >= least) & (right_h >= least) & (h[b] > 0.0) & (right_h > 0.0)
+        gain = np.float32(np.float32(score + right_score) - parent)
+        gains[b] = gain if is_allowed else np.float32(-1)
+
+
+@kernel
+def fill_gains(left, node, rule, monotone, gains):
+    """Fill in the ``gains`` (n,) of splits with the integer sums ``left`` (2, n) on the left."""
+    if rule.max_delta_step == 0 and not rule.constrained:
+        gains_of_sides(left * rule.unit, node, rule, gains)
+        return
+    for b in range(gains.size):
+        gains[b] = split_gain(left[0, b], left[1, b], node, rule, monotone)
+
+
+@kernel
 def best_cut(histogram, start, missing, node, rule, monotone):
     """Return the best split of a node by one feature: its gain, its cut, and the missing side.
 
@@ -211,27 +243,22 @@ def best_cut(histogram, start, missing, node, rule, monotone):
     lower cut when missing values go right, then to the higher cut when they go left.
     """
     gain, cut, missing_left = np.float32(0), -1, False
-    left_g, left_h = np.int64(0), np.int64(0)
-    for b in range(start, missing):
-        if histogram[b, 0] == 0 and histogram[b, 1] == 0:
-            continue  # the gain is that of the cut before
-        left_g += histogram[b, 0]
-        left_h += histogram[b, 1]
-        new = split_gain(left_g, left_h, node, rule, monotone)
-        if new > gain:
-            gain, cut = new, b - start
-    missing_g, missing_h = histogram[missing, 0], histogram[missing, 1]
-    if missing_g != 0 or missing_h != 0:
-        left_g += missing_g
-        left_h += missing_h
-        for b in range(missing - 1, start - 1, -1):
-            if histogram[b, 0] == 0 and histogram[b, 1] == 0:
-                continue
-            left_g -= histogram[b, 0]
-            left_h -= histogram[b, 1]
-            new = split_gain(left_g, left_h, node, rule, monotone)
-            if new > gain:
-                gain, cut, missing_left = new, b - 1 - start, True
+    n = missing - start
+    left, gains = np.zeros((2, n + 1), np.int64), np.empty(n + 1, np.float32)
+    for b in range(n):  # column b + 1 is for the cut b
+        left[0, b + 1] = left[0, b] + histogram[start + b, 0]
+        left[1, b + 1] = left[1, b] + histogram[start + b, 1]
+    fill_gains(left, node, rule, monotone, gains)
+    for b in range(n):
+        if gains[b + 1] > gain:
+            gain, cut = gains[b + 1], b
+    if histogram[missing, 0] != 0 or histogram[missing, 1] != 0:
+        left[0] += histogram[missing, 0]
+        left[1] += histogram[missing, 1]
+        fill_gains(left, node, rule, monotone, gains)
+        for b in range(n - 2, -2, -1):
+            if gains[b + 1] > gain:
+                gain, cut, missing_left = gains[b + 1], b, True
     return gain, cut, missing_left
 
 
