@@ -252,7 +252,8 @@ class Grower:
         self.training = training
         self.max_margin = max(map(abs, training.base_margins))  # no margin of a row is larger
         self.is_first_round = True
-        self.n_bytes = training.categories.n_bytes  # of a set of categories
+        self.categories = training.categories
+        self.n_bytes = self.categories.n_bytes  # of a set of categories
         self.weights, self.sums = NodeHistory(), NodeHistory()
         self.report()
 

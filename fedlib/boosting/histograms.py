@@ -154,7 +154,7 @@ class HistogramGrower(Grower):
     def best_splits(self, histograms: NDArray[np.int64]) -> HistogramSplits:
         """Return the best split of each open node."""
         training = self.training
-        limits = self.sampler.limits(self.nodes, training.monotone, training.categories)
+        limits = self.sampler.limits(self.nodes, training.monotone, self.categories)
         splits: HistogramSplits = kernels.best_splits(
             histograms, training.cuts.offsets, training.rule, limits
         )
@@ -165,7 +165,7 @@ class HistogramGrower(Grower):
         decisions = leaves(len(splits.feature), self.n_bytes)
         split = np.flatnonzero(splits.feature >= 0)
         feature = splits.feature[split]
-        by_category = self.training.categories.is_category[feature]
+        by_category = self.categories.is_category[feature]
         decisions.feature[split] = feature
         decisions.threshold[split] = np.where(
             by_category, BY_CATEGORY, self.training.cuts.threshold(feature, splits.cut[split])

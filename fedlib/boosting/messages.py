@@ -483,7 +483,7 @@ def _check_sums(sums: NDArray[np.int64], weight: float) -> None:
     at most doubles either. Where the objective has other bounds, the weight is scaled to them.
     """
     _check_length("sums", sums.shape[-1], 2)
-    least_g, most_g, least_h, most_h = extremes(sums.reshape(-1, 2))
+    least_g, most_g, least_h, most_h = extremes(np.ravel(sums))
     if least_h < 0:
         raise MessageError("a negative sum of hessians")
     if max(most_g, -least_g) > 2 * weight or most_h > weight / 2:

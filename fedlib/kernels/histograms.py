@@ -149,12 +149,13 @@ def sum_features(histograms, offsets):
 
 
 @kernel
-def extremes(sums):
-    """Return the smallest and the largest entry of each column of ``sums`` (n, 2), or 0."""
+def extremes(pairs):
+    """Return the smallest and the largest g and h of pairs g, h, g, h, … (2n,), or 0."""
     least_g, most_g, least_h, most_h = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-    for i in range(sums.shape[0]):
-        least_g, most_g = min(least_g, sums[i, 0]), max(most_g, sums[i, 0])
-        least_h, most_h = min(least_h, sums[i, 1]), max(most_h, sums[i, 1])
+    for i in range(pairs.size // 2):
+        g, h = pairs[2 * i], pairs[2 * i + 1]
+        least_g, most_g = min(least_g, g), max(most_g, g)
+        least_h, most_h = min(least_h, h), max(most_h, h)
     return least_g, most_g, least_h, most_h
 
 

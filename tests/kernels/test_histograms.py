@@ -99,8 +99,8 @@ def test_sums_of_features():
 
 def test_extremes_of_sums():
     sums = np.array([[3, 1], [-7, 4], [2, -1]])
-    assert kernels.extremes(sums) == (-7, 3, -1, 4)
-    assert kernels.extremes(sums[:0]) == (0, 0, 0, 0)
+    assert kernels.extremes(sums.ravel()) == (-7, 3, -1, 4)
+    assert kernels.extremes(sums[:0].ravel()) == (0, 0, 0, 0)
     assert kernels.largest_absolute_sum(sums) == 12  # 3 + 7 + 2
 
 
