@@ -119,7 +119,7 @@ def from_wire(raw: msgspec.Raw) -> np.ndarray:
     if min(shape, default=0) < 0 or max(shape, default=0) > max(len(data), MAX_EMPTY_AXIS):
         raise ValueError("an array with an axis of an invalid length")
     array = np.frombuffer(data, dtype).reshape(shape)
-    if name == "bool" and (array.view("uint8") > 1).any():
+    if name == "bool" and bytes(data).translate(None, b"\x00\x01"):  # what is left of the bytes
         raise ValueError("an array of bool with a byte other than 0 and 1")
     return array if array.flags.aligned else _aligned(array)
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedlib.boosting.messages import SplitProposals
 from fedlib.boosting.objectives import LabelSums, Objective
+from fedlib.kernels.histograms import complete_siblings
 
 __all__ = ["DeclaredRows", "NodeHistory", "reasons"]
 
@@ -126,12 +127,10 @@ class NodeHistory:
 
     def complete(self, name: str, wanted: NDArray[np.bool_], reported: Sums) -> Sums:
         """Return the sums in all open nodes, from those in the ``wanted`` ones of two siblings."""
-        sums = np.zeros((len(wanted), *reported.shape[1:]), reported.dtype)
-        sums[wanted] = reported
-        if name in self.parents and not wanted.all():
-            siblings = sums.reshape(-1, 2, *sums.shape[1:])
-            missing = ~wanted.reshape(-1, 2)
-            siblings[missing] = self.parents[name] - siblings.sum(axis=1)
+        parents = self.parents.get(name)
+        if parents is None or len(reported) == len(wanted):
+            parents = np.empty((0, 2), np.int64)
+        sums: Sums = complete_siblings(reported, wanted, parents)
         return sums
 
     def problem(
@@ -154,7 +153,9 @@ class NodeHistory:
         parents = self.parents.get(name)
         if parents is None or len(reported) != 2 * len(parents):
             return None
-        excess = reported.reshape(len(parents), 2, *reported.shape[1:]).sum(axis=1) - parents
+        excess = reported[0::2] + reported[1::2] - parents
+        if not excess.any():
+            return None
         outside = excess if may_fall else np.abs(excess)
         if (outside > tolerance * np.abs(parents)).any():
             return "the children of a node do not add up to the node"

@@ -297,11 +297,13 @@ def bucket_counts(X: NDArray[np.float32], request: CountBuckets) -> RowsPerBucke
             f"the request is about {len(request.sizes)} features, the client has {X.shape[1]}"
         )
     requested = _by_feature(request.sizes, request.keys)
+    shift = np.uint64(request.depth - request.depth_before)
     counted = []
     for column, (inside,) in zip(X.T, requested, strict=True):
-        keys = _keys(column[~np.isnan(column)])
-        keys = keys[np.isin(_prefix(keys, request.depth_before), inside)]
-        counted.append(np.unique(_prefix(keys, request.depth), return_counts=True))
+        keys, counts = _count_equal(_prefix(_sorted_keys(column), request.depth))
+        before = (keys.astype(np.uint64) >> shift).astype(np.uint32)
+        is_inside = np.isin(before, inside)
+        counted.append((keys[is_inside], counts[is_inside]))
     return RowsPerBucket(
         sizes=np.array([len(keys) for keys, _ in counted], np.int64),
         keys=np.concatenate([keys for keys, _ in counted]).astype(np.uint32),
@@ -326,11 +328,13 @@ def coarse_features(X: NDArray[np.float32], cuts: Cuts) -> list[int]:
     """
     coarse = []
     for f, column in enumerate(X.T):
-        values = np.unique(_keys(column[~np.isnan(column)]))
-        n_buckets = len(np.unique(_prefix(values, DEPTHS[-1])))
+        values, _ = _count_equal(_sorted_keys(column))
+        n_buckets = len(_count_equal(_prefix(values, DEPTHS[-1]))[0])
         n_bins = cuts.offsets[f + 1] - cuts.offsets[f] - 1
+        if n_buckets > n_bins or len(values) <= MAX_VALUES_PER_BUCKET * n_buckets:
+            continue
         used = np.unique(np.searchsorted(cuts.inner(f), column, side="right"))
-        if n_buckets <= n_bins and len(values) > MAX_VALUES_PER_BUCKET * max(n_buckets, len(used)):
+        if len(values) > MAX_VALUES_PER_BUCKET * len(used):
             coarse.append(f)
     return coarse
 
@@ -426,6 +430,19 @@ def _keys(values: NDArray[np.float32]) -> NDArray[np.uint32]:
     """Return unsigned integers in the order of the values."""
     bits = (values + np.float32(0)).view(np.uint32)  # -0 becomes 0
     return np.where(bits >> 31, ~bits, bits | np.uint32(2**31))
+
+
+def _sorted_keys(column: NDArray[np.float32]) -> NDArray[np.uint32]:
+    """Return the keys of the values that are not missing, in ascending order."""
+    return np.sort(_keys(column[~np.isnan(column)]))
+
+
+def _count_equal(keys: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Return the distinct ones of sorted keys, and how often each occurs."""
+    is_first = np.ones(len(keys), bool)
+    is_first[1:] = keys[1:] != keys[:-1]
+    first = np.flatnonzero(is_first)
+    return keys[first], np.diff(first, append=len(keys))
 
 
 def _values(keys: NDArray[np.int64]) -> NDArray[np.float32]:

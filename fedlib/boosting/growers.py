@@ -20,7 +20,14 @@ from fedlib.agreement import exclude
 from fedlib.boosting.checks import DeclaredRows, NodeHistory
 from fedlib.boosting.cuts import Cuts
 from fedlib.boosting.described import Pool
-from fedlib.boosting.messages import MAX_SUM, Class, Growth, Levels, ObjectiveName
+from fedlib.boosting.messages import (
+    MAX_SUM,
+    Class,
+    Growth,
+    Levels,
+    ObjectiveName,
+    unchecked_copy,
+)
 from fedlib.boosting.objectives import OBJECTIVES, LabelSums, Objective
 from fedlib.boosting.trees import Tree, children, node_totals
 from fedlib.kernels import gains as kernels
@@ -202,12 +209,11 @@ class Training:
 
     def rows_of(self, name: str) -> DeclaredRows:
         """Return the rows that a client has declared; none for a passive one."""
-        settings = self.settings
+        if name in self.declared:
+            return self.declared[name]
         nothing = LabelSums(0.0, (0.0,) * len(self.classes))
-        return self.declared.get(
-            name,
-            DeclaredRows(0, nothing, self.objective, settings.parameter, self.n_outputs, False),
-        )
+        parameter = self.settings.parameter
+        return DeclaredRows(0, nothing, self.objective, parameter, self.n_outputs, False)
 
     def has_converged(self, losses: Mapping[str, float]) -> bool:
         """Record the clients' losses; return whether the last tree lowered the mean by too little.
@@ -246,7 +252,8 @@ class Grower:
         self.training = training
         self.max_margin = max(map(abs, training.base_margins))  # no margin of a row is larger
         self.is_first_round = True
-        self.n_bytes = training.categories.n_bytes  # of a set of categories
+        self.categories = training.categories
+        self.n_bytes = self.categories.n_bytes  # of a set of categories
         self.weights, self.sums = NodeHistory(), NodeHistory()
         self.report()
 
@@ -339,8 +346,10 @@ class Grower:
 
         Each request also contains the largest sum that the client's reply may have.
         """
+        asked: Message = request(**fields, weight=0.0)
         replies = yield {
-            name: request(**fields, weight=largest[name]) for name in self.training.weights
+            name: unchecked_copy(asked, weight=float(largest[name]))
+            for name in self.training.weights
         }
         self.training.remove(replies.lost)
         return replies

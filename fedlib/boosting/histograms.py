@@ -13,6 +13,7 @@ from fedlib.boosting.packing import BuildPackedHistograms
 from fedlib.boosting.trees import children
 from fedlib.kernels import splits as kernels
 from fedlib.kernels.categories import BY_CATEGORY
+from fedlib.kernels.histograms import sum_features
 from fedlib.kernels.splits import Decisions, HistogramSplits
 from fedlib.protocol import Flow, Replies
 
@@ -89,7 +90,11 @@ class HistogramGrower(Grower):
         self.lost = replies.lost
         if self.converged(level, replies):
             return None
-        return self.add_siblings(wanted, sum(reply.sums for reply in replies.values()))
+        first, *others = (reply.sums for reply in replies.values())
+        total = first.copy()
+        for sums in others:
+            total += sums
+        return self.add_siblings(wanted, total)
 
     def smaller_siblings(self) -> NDArray[np.bool_]:
         """Return which nodes of the level have the smaller sum of hessians of two siblings."""
@@ -115,10 +120,10 @@ class HistogramGrower(Grower):
         self, level: Level, wanted: NDArray[np.bool_], name: str, sums: NDArray[np.int64]
     ) -> str | None:
         """Return why a client's histograms cannot be right; None if they can."""
-        features = np.add.reduceat(sums, self.training.cuts.offsets[:-1], axis=1)
-        if (features != features[:, :1]).any():
+        totals, are_equal = sum_features(sums, self.training.cuts.offsets)
+        if not are_equal:
             return "the bins of two features do not have the same sum"
-        return self.problem_of_sums(level, name, self.sums.complete(name, wanted, features[:, 0]))
+        return self.problem_of_sums(level, name, self.sums.complete(name, wanted, totals))
 
     def add_siblings(self, wanted: NDArray[np.bool_], sums: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the histograms of all nodes, from the sums of the wanted ones."""
@@ -149,7 +154,7 @@ class HistogramGrower(Grower):
     def best_splits(self, histograms: NDArray[np.int64]) -> HistogramSplits:
         """Return the best split of each open node."""
         training = self.training
-        limits = self.sampler.limits(self.nodes, training.monotone, training.categories)
+        limits = self.sampler.limits(self.nodes, training.monotone, self.categories)
         splits: HistogramSplits = kernels.best_splits(
             histograms, training.cuts.offsets, training.rule, limits
         )
@@ -160,7 +165,7 @@ class HistogramGrower(Grower):
         decisions = leaves(len(splits.feature), self.n_bytes)
         split = np.flatnonzero(splits.feature >= 0)
         feature = splits.feature[split]
-        by_category = self.training.categories.is_category[feature]
+        by_category = self.categories.is_category[feature]
         decisions.feature[split] = feature
         decisions.threshold[split] = np.where(
             by_category, BY_CATEGORY, self.training.cuts.threshold(feature, splits.cut[split])

@@ -8,8 +8,9 @@ messages before that are in `fedlib.boosting.descriptions`, `fedlib.boosting.cat
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from math import isfinite
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedlib.boosting.classes import Class
 from fedlib.boosting.trees import Tree, children, level_starts, no_sets
+from fedlib.kernels.histograms import extremes
 from fedlib.kernels.splits import Decisions
 from fedlib.loss import Privacy
 from fedlib.messages import Array, Message, MessageError
@@ -44,6 +46,8 @@ __all__ = [
     "SumNoisyHistograms",
     "SummableHistograms",
 ]
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 MAX_SUM = 2**53  # of one client; the sums of a thousand clients fit an int64
 MAX_NODES = 2**31 - 2
@@ -439,6 +443,17 @@ class StartTrees(KeepTrees):
     asks_for_data = True
 
 
+def unchecked_copy(message: AnyMessage, **fields: Any) -> AnyMessage:
+    """Return a message with some other fields, without another check of its arrays.
+
+    The caller knows that the new fields are valid. Whoever decodes the message checks it.
+    """
+    changed = copy(message)
+    for name, value in fields.items():
+        msgspec.structs.force_setattr(changed, name, value)
+    return changed
+
+
 def check_finite(margins: Sequence[float]) -> None:
     """Raise MessageError unless all margins are finite."""
     if not all(map(isfinite, margins)):
@@ -468,8 +483,8 @@ def _check_sums(sums: NDArray[np.int64], weight: float) -> None:
     at most doubles either. Where the objective has other bounds, the weight is scaled to them.
     """
     _check_length("sums", sums.shape[-1], 2)
-    g, h = sums[..., 0], sums[..., 1]
-    if h.min(initial=0) < 0:
+    least_g, most_g, least_h, most_h = extremes(np.ravel(sums))
+    if least_h < 0:
         raise MessageError("a negative sum of hessians")
-    if max(g.max(initial=0), -int(g.min(initial=0))) > 2 * weight or h.max(initial=0) > weight / 2:
+    if max(most_g, -least_g) > 2 * weight or most_h > weight / 2:
         raise MessageError("the sums exceed the weight that the client reported before")

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.kernels import splits as kernels
+from fedlib.kernels.histograms import left_children
 
 __all__ = [
     "BoostedTrees",
@@ -257,9 +258,8 @@ def children(feature: NDArray[np.int32], first: int = 0, n_roots: int = 1) -> ND
     >>> children(np.array([-1, 2]), first=1)
     array([-1,  3], dtype=int32)
     """
-    split = feature >= 0
-    next_level = first + len(feature) if first else n_roots
-    return np.where(split, next_level + 2 * (np.cumsum(split) - 1), -1).astype(np.int32)
+    left: NDArray[np.int32] = left_children(feature, first + len(feature) if first else n_roots)
+    return left
 
 
 def level_starts(feature: NDArray[np.int32]) -> list[int]:

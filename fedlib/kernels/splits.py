@@ -193,26 +193,6 @@ def sum_by_slot(rows, n_slots):
 
 
 @kernel
-def sum_histograms(bins, offsets, rows, n_slots):
-    """Return the sums (n_slots, n_bins, 2) of the gradients in each bin.
-
-    ``bins`` (n, d) is each value's bin among the bins of its feature f, which start at
-    ``offsets[f]``; ``offsets`` has d + 1 entries, the last one n_bins.
-    """
-    n, d = bins.shape
-    sums = np.zeros((n_slots, offsets[d], 2), np.int64)
-    for i in range(n):
-        s = rows.slot[i]
-        if s >= 0:
-            g, h = rows.gradients[i, 0], rows.gradients[i, 1]
-            for f in range(d):
-                b = offsets[f] + bins[i, f]
-                sums[s, b, 0] += g
-                sums[s, b, 1] += h
-    return sums
-
-
-@kernel
 def sum_bins(histogram, start, stop):
     """Return the sums of gradients and hessians over a range of bins."""
     g, h = np.int64(0), np.int64(0)
@@ -220,6 +200,38 @@ def sum_bins(histogram, start, stop):
         g += histogram[b, 0]
         h += histogram[b, 1]
     return g, h
+
+
+@kernel
+def gains_of_sides(left, node, rule, gains):
+    """Fill in the ``gains`` (n,) of splits with the sums ``left`` (2, n) on the left, as floats.
+
+    They are those of `split_gain` for a rule that does not limit weights. A processor takes several
+    splits at a time, which a quotient of Python would prevent: it checks for zero.
+    """
+    g, h = left[0], left[1]
+    total_g, total_h, least = node.g, node.h, rule.min_child_weight
+    reg_alpha, reg_lambda, parent = rule.reg_alpha, rule.reg_lambda, node.score
+    for b in range(gains.size):
+        right_g, right_h = total_g - g[b], total_h - h[b]
+        s, right_s = max(abs(g[b]) - reg_alpha, 0.0), max(abs(right_g) - reg_alpha, 0.0)
+        score = np.true_divide(np.float32(s * s), np.float32(h[b] + reg_lambda))
+        right_score = np.true_divide(
+            np.float32(right_s * right_s), np.float32(right_h + reg_lambda)
+        )
+        is_allowed = (h[b] >= least) & (right_h >= least) & (h[b] > 0.0) & (right_h > 0.0)
+        gain = np.float32(np.float32(score + right_score) - parent)
+        gains[b] = gain if is_allowed else np.float32(-1)
+
+
+@kernel
+def fill_gains(left, node, rule, monotone, gains):
+    """Fill in the ``gains`` (n,) of splits with the integer sums ``left`` (2, n) on the left."""
+    if rule.max_delta_step == 0 and not rule.constrained:
+        gains_of_sides(left * rule.unit, node, rule, gains)
+        return
+    for b in range(gains.size):
+        gains[b] = split_gain(left[0, b], left[1, b], node, rule, monotone)
 
 
 @kernel
@@ -231,23 +243,22 @@ def best_cut(histogram, start, missing, node, rule, monotone):
     lower cut when missing values go right, then to the higher cut when they go left.
     """
     gain, cut, missing_left = np.float32(0), -1, False
-    left_g, left_h = np.int64(0), np.int64(0)
-    for b in range(start, missing):
-        left_g += histogram[b, 0]
-        left_h += histogram[b, 1]
-        new = split_gain(left_g, left_h, node, rule, monotone)
-        if new > gain:
-            gain, cut = new, b - start
-    missing_g, missing_h = histogram[missing, 0], histogram[missing, 1]
-    if missing_g != 0 or missing_h != 0:
-        left_g += missing_g
-        left_h += missing_h
-        for b in range(missing - 1, start - 1, -1):
-            left_g -= histogram[b, 0]
-            left_h -= histogram[b, 1]
-            new = split_gain(left_g, left_h, node, rule, monotone)
-            if new > gain:
-                gain, cut, missing_left = new, b - 1 - start, True
+    n = missing - start
+    left, gains = np.zeros((2, n + 1), np.int64), np.empty(n + 1, np.float32)
+    for b in range(n):  # column b + 1 is for the cut b
+        left[0, b + 1] = left[0, b] + histogram[start + b, 0]
+        left[1, b + 1] = left[1, b] + histogram[start + b, 1]
+    fill_gains(left, node, rule, monotone, gains)
+    for b in range(n):
+        if gains[b + 1] > gain:
+            gain, cut = gains[b + 1], b
+    if histogram[missing, 0] != 0 or histogram[missing, 1] != 0:
+        left[0] += histogram[missing, 0]
+        left[1] += histogram[missing, 1]
+        fill_gains(left, node, rule, monotone, gains)
+        for b in range(n - 2, -2, -1):
+            if gains[b + 1] > gain:
+                gain, cut, missing_left = gains[b + 1], b, True
     return gain, cut, missing_left
 
 
@@ -443,26 +454,43 @@ def goes_left(x, threshold, missing_left, right, i):
 
 @kernel
 def move_rows(X, node, first, decisions, child):
-    """Move the rows of the nodes ``first``, first + 1, … to their children, in ``node`` (n,).
+    """Return the nodes (n,) of rows after splits of the nodes ``first``, first + 1, ….
 
     The left child of node first + j is ``child[j]``; the right child follows it.
     """
     feature, threshold, missing_left, right = decisions
+    moved, n_decided = np.empty_like(node), np.uint32(feature.size)
+    has_sets = right.shape[1] > 0
     for i in range(node.size):
-        j = node[i] - first
-        if 0 <= j < feature.size and feature[j] >= 0:
-            left = goes_left(X[i, feature[j]], threshold[j], missing_left[j], right, j)
-            node[i] = child[j] if left else child[j] + 1
+        moved[i] = node[i]
+        j = np.uint32(node[i] - first)  # large for a node before the first
+        if j < n_decided and feature[j] >= 0:
+            x = X[i, np.uint32(feature[j])]  # an unsigned index cannot count from the end
+            # The side is hard to predict, so it is computed without a branch.
+            is_right = (x >= threshold[j]) | ((x != x) & (not missing_left[j]))
+            if has_sets and threshold[j] == BY_CATEGORY:
+                is_right = not goes_left(x, threshold[j], missing_left[j], right, j)
+            moved[i] = child[j] + is_right
+    return moved
 
 
 @kernel
 def sum_trees(X, forest, margins):
-    """Add the values of the leaves that rows (n, d) reach to their margins (n,), in float32."""
+    """Add the values of the leaves that rows (n, d) reach to their margins (n,), in float32.
+
+    A tree stays in a cache while a block of rows passes it. Each row adds the trees in their order.
+    """
     start, feature, threshold, missing_left, left, value, right = forest
-    for i in range(margins.size):
+    has_sets, block = right.shape[1] > 0, 256
+    for first in range(0, margins.size, block):
         for t in range(start.size - 1):
-            j = start[t]
-            while feature[j] >= 0:
-                is_left = goes_left(X[i, feature[j]], threshold[j], missing_left[j], right, j)
-                j = start[t] + left[j] + (0 if is_left else 1)
-            margins[i] += value[j]
+            root = np.uint64(start[t])
+            for i in range(np.uint64(first), np.uint64(min(first + block, margins.size))):
+                j = root
+                while feature[j] >= 0:
+                    x = X[i, np.uint32(feature[j])]
+                    is_right = (x >= threshold[j]) | ((x != x) & (not missing_left[j]))
+                    if has_sets and threshold[j] == BY_CATEGORY:
+                        is_right = not goes_left(x, threshold[j], missing_left[j], right, j)
+                    j = root + np.uint64(left[j] + is_right)
+                margins[i] += value[j]

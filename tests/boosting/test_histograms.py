@@ -43,7 +43,7 @@ def test_histograms_after_a_loss_are_those_of_the_remaining_clients():
         level = slice(start, min(len(tree), 2 * start + 1))
         splits = tree.feature, tree.threshold, tree.missing_left, tree.right
         decisions = kernels.Decisions(*splits).take(level)
-        kernels.move_rows(X.astype(np.float32), node, start, decisions, tree.left[level])
+        node = kernels.move_rows(X.astype(np.float32), node, start, decisions, tree.left[level])
     p = np.float64(model.base_share_)
     for leaf in np.unique(node):
         cover = (node == leaf).sum() * p * (1 - p)

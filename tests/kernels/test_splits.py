@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedlib.kernels import splits as kernels
-from fedlib.kernels.gains import SplitRule
+from fedlib.kernels.gains import SplitRule, score_node, split_gain
 from fedlib.kernels.gains import no_limits as unlimited
+from fedlib.kernels.histograms import sum_histograms
 
 BITS = 20
 UNIT = 2.0**-BITS
@@ -109,7 +110,7 @@ def test_the_best_split_of_a_histogram(drawn, reg_lambda, min_child_weight):
     d, n_bins = X.shape[1], 5
     offsets = np.arange(d + 1) * (n_bins + 1)
     bins = np.where(np.isnan(X), n_bins, X + 2).astype(np.uint16)
-    histograms = kernels.sum_histograms(bins, offsets, rows, 3)
+    histograms = sum_histograms((bins + offsets[:-1]).astype(np.uint16), offsets[-1], rows, 3)
     assert histograms.shape == (3, offsets[-1], 2)
     rule = SplitRule(UNIT, reg_lambda, 0.0, min_child_weight)
     splits = kernels.best_splits(histograms, offsets, rule, no_limits(histograms, offsets))
@@ -192,9 +193,23 @@ def test_ties_go_to_the_lower_feature_and_cut():
     gradients = np.array([[1, 1], [1, 1], [-1, 1], [-1, 1]]) << BITS
     offsets = np.array([0, 4, 8])
     rows = kernels.Rows(np.zeros(4, np.int32), gradients)
-    histograms = kernels.sum_histograms(bins, offsets, rows, 1)
+    histograms = sum_histograms((bins + offsets[:-1]).astype(np.uint16), offsets[-1], rows, 1)
     rule = SplitRule(UNIT, 1.0, 0.0, 0.0)
     splits = kernels.best_splits(histograms, offsets, rule, no_limits(histograms, offsets))
     assert (splits.feature[0], splits.cut[0], splits.missing_left[0]) == (0, 0, False)
     assert splits.gain[0] == pytest.approx(4 / 3 + 4 / 3)
     np.testing.assert_array_equal(splits.left_sums[0] * UNIT, [2, 2])
+
+
+@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.3]), st.sampled_from([0.0, 1.0]))
+def test_gains_of_many_splits_are_those_of_one(seed, reg_alpha, min_child_weight):
+    """Bit for bit, with empty sides and without a penalty for large weights."""
+    rng = np.random.default_rng(seed)
+    left = np.stack([rng.integers(-(2**22), 2**22, 40), rng.integers(0, 2**22, 40)])
+    left[:, :3] = 0
+    rule = SplitRule(UNIT, float(rng.integers(0, 2)), 0.0, min_child_weight, reg_alpha)
+    node = score_node(rng.integers(-(2**22), 2**22), left[1].max(), rule)
+    gains = np.empty(40, np.float32)
+    kernels.fill_gains(left, node, rule, 0, gains)
+    expected = [split_gain(g, h, node, rule) for g, h in left.T]
+    assert gains.tobytes() == np.array(expected, np.float32).tobytes()

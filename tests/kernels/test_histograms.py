@@ -1,0 +1,113 @@
+"""Histograms, moves of rows and checks of sums, compared with numpy."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedlib.boosting.cuts import bounded_cuts
+from fedlib.kernels import histograms as kernels
+from fedlib.kernels.categories import BY_CATEGORY
+from fedlib.kernels.splits import Decisions, Rows, move_rows
+
+CUTS = bounded_cuts([[-2.0] * 3, [2.0] * 3], 5)
+
+
+def random_rows(rng, n):
+    """Return rows with gaps, some of them at the bounds of bins."""
+    X = np.round(rng.normal(size=(n, 3)) * 5) / 5
+    X[rng.random(X.shape) < 0.2] = np.nan
+    return X.astype(np.float32)
+
+
+def random_splits(rng, first, n_nodes):
+    """Return splits between bins, leaves among them, and the children."""
+    feature = rng.integers(-1, 3, n_nodes).astype(np.int32)
+    threshold = np.array([rng.choice(CUTS.inner(max(f, 0))) for f in feature], np.float32)
+    sides = rng.random(n_nodes) < 0.5
+    decisions = Decisions(feature, threshold, sides, np.zeros((n_nodes, 0), np.uint8))
+    child = first + n_nodes + 2 * (np.cumsum(feature >= 0) - 1)
+    return decisions, np.where(feature < 0, -1, child).astype(np.int32)
+
+
+@given(st.integers(0, 40), st.integers(0, 2**32))
+def test_moves_by_bins_are_those_by_values(n, seed):
+    rng = np.random.default_rng(seed)
+    X, first = random_rows(rng, n), int(rng.integers(0, 3))
+    node = rng.integers(0, first + 6, n).astype(np.int32)
+    decisions, child = random_splits(rng, first, 4)
+    bins = (CUTS.bins(X) + CUTS.offsets[:-1]).astype(np.uint16)
+    bounds = CUTS.offsets, CUTS.thresholds
+    nodes, is_possible = kernels.move_rows_by_bins(
+        bins, np.stack([node, node[::-1]]), first, decisions, first + 4, *bounds, False
+    )
+    moved = nodes[0]
+    assert is_possible
+    np.testing.assert_array_equal(moved, move_rows(X, node, first, decisions, child))
+    np.testing.assert_array_equal(nodes[1], move_rows(X, node[::-1], first, decisions, child))
+    for i in range(n):
+        j = node[i] - first
+        if not 0 <= j < 4 or decisions.feature[j] < 0:
+            assert moved[i] == node[i]
+            continue
+        x = X[i, decisions.feature[j]]
+        is_left = decisions.missing_left[j] if np.isnan(x) else x < decisions.threshold[j]
+        assert moved[i] == child[j] + (not is_left)
+
+
+def test_splits_without_a_bin_that_ends_them():
+    """Rows may lie above the last bound, so a split there is not one between bins."""
+    decisions, _ = random_splits(np.random.default_rng(0), 0, 1)
+    decisions.feature[0] = 1
+    last = CUTS.thresholds[CUTS.offsets[2] - 1]
+    for threshold in (np.nextafter(decisions.threshold[0], np.float32(9)), last, BY_CATEGORY):
+        decisions.threshold[0] = threshold
+        assert not kernels.cut_bins(decisions, CUTS.offsets, CUTS.thresholds)[1]
+
+
+@given(st.integers(0, 30), st.integers(1, 4), st.integers(0, 2**32))
+def test_histograms_of_open_nodes(n, n_nodes, seed):
+    rng = np.random.default_rng(seed)
+    node, ended = rng.integers(0, 6, n).astype(np.int32), rng.integers(-1, 1, n).astype(np.int32)
+    drawn, is_wanted = rng.random(n) < 0.7, rng.random(n_nodes) < 0.7
+    slot = kernels.open_slots(node, ended, drawn, 1, is_wanted)
+    bins, gradients = rng.integers(0, 9, (n, 3)).astype(np.uint16), rng.integers(-9, 9, (n, 2))
+    found = kernels.sum_histograms(bins, 9, Rows(slot, gradients), int(is_wanted.sum()))
+    places = np.stack([node, node]), np.stack([ended, ended]), drawn
+    twice = kernels.sum_wanted(bins, 9, places, 1, is_wanted, np.stack([gradients, gradients]))
+    np.testing.assert_array_equal(twice, 2 * found)
+    for s, j in enumerate(np.flatnonzero(is_wanted)):
+        here = (node == 1 + j) & (ended < 0) & drawn
+        np.testing.assert_array_equal(slot[here], s)
+        for b in range(9):
+            which = (bins[here] == b).sum(axis=1)
+            np.testing.assert_array_equal(found[s, b], which @ gradients[here])
+    counted = [np.isin(node - 1, np.flatnonzero(is_wanted)), ended < 0, drawn]
+    np.testing.assert_array_equal(slot >= 0, np.all(counted, axis=0))
+
+
+def test_sums_of_features():
+    """The bins of two features have the same sums, until one bin changes in one column."""
+    histograms = np.array([[[1, 2], [3, 4], [4, 6]], [[0, 1], [0, 1], [0, 2]]])
+    totals, are_equal = kernels.sum_features(histograms, np.array([0, 2, 3]))
+    assert are_equal
+    np.testing.assert_array_equal(totals, [[4, 6], [0, 2]])
+    for s, b, k in np.ndindex(histograms.shape):
+        changed = histograms.copy()
+        changed[s, b, k] += 1
+        assert not kernels.sum_features(changed, np.array([0, 2, 3]))[1]
+
+
+def test_extremes_of_sums():
+    sums = np.array([[3, 1], [-7, 4], [2, -1]])
+    assert kernels.extremes(sums.ravel()) == (-7, 3, -1, 4)
+    assert kernels.extremes(sums[:0].ravel()) == (0, 0, 0, 0)
+    assert kernels.largest_absolute_sum(sums) == 12  # 3 + 7 + 2
+
+
+def test_the_sibling_is_the_difference_to_the_parent():
+    reported, parents = np.array([[1, 2], [3, 4]]), np.array([[5, 6], [9, 9]])
+    wanted = np.array([True, False, False, True])
+    sums = kernels.complete_siblings(reported, wanted, parents)
+    np.testing.assert_array_equal(sums, [[1, 2], [4, 4], [6, 5], [3, 4]])
+    sums = kernels.complete_siblings(reported, wanted, parents[:0])
+    np.testing.assert_array_equal(sums, [[1, 2], [0, 0], [0, 0], [3, 4]])
