@@ -25,6 +25,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import EllipseCollection
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from PIL import Image
 from sklearn.metrics import roc_auc_score
 
@@ -576,12 +577,16 @@ def show_all(ax, X):
 
 
 def draw_points(ax, X, labels, size=2.2):
-    """Draw points, one line of markers per cluster: much faster than one collection."""
+    """Draw points, one line of markers per cluster: much faster than one collection.
+
+    `Axes.plot` would also compute limits, which `show_all` sets.
+    """
     for label in np.unique(labels):
         colour = plots.colours([label])[0]
         marker = "x" if label < 0 else plots.MARKERS[label // 10 % len(plots.MARKERS)]
         edge = 0.6 if label < 0 else 0
-        ax.plot(*X[labels == label].T, marker, ms=size, mew=edge, color=colour)
+        style = {"linestyle": "none", "markersize": size, "markeredgewidth": edge}
+        ax.add_artist(Line2D(*X[labels == label].T, marker=marker, color=colour, **style))
 
 
 def draw_server(ax, settings, outcome):

@@ -54,6 +54,38 @@ class _Chunk(NamedTuple):
 
 
 @kernel
+def whiten(matrices, whitening):
+    """Write the inverse of the Cholesky factor of each matrix (k, d, d) into ``whitening``.
+
+    Returns whether all are positive definite; only their lower triangles are read. For the many
+    small matrices of EM on a few points, this is several times as fast as the calls of LAPACK.
+    """
+    k, d = matrices.shape[:2]
+    factor = np.zeros((d, d))
+    whitening[:] = 0.0
+    for c in range(k):
+        for j in range(d):
+            for i in range(j, d):
+                rest = matrices[c, i, j]
+                for g in range(j):
+                    rest -= factor[i, g] * factor[j, g]
+                if i > j:
+                    factor[i, j] = rest / factor[j, j]
+                elif 0 < rest < np.inf:
+                    factor[j, j] = math.sqrt(rest)
+                else:
+                    return False
+        for i in range(d):
+            whitening[c, i, i] = 1.0 / factor[i, i]
+            for j in range(i):
+                total = 0.0
+                for g in range(j, i):
+                    total += factor[i, g] * whitening[c, g, j]
+                whitening[c, i, j] = -total / factor[i, i]
+    return True
+
+
+@kernel
 def log_joint(X, densities, joint):
     """Write the logarithm of weight times density of each point and component into (n, k)."""
     chunk = _new_chunk(densities.means)

@@ -92,12 +92,13 @@ def fit_mixture(
     moments = moments._replace(products=contract(moments.products, covariance_type))
     pooled = np.cov(X, rowvar=False, bias=True).reshape(1, X.shape[1], X.shape[1])
     covariances = contract(np.repeat(pooled, n_components, axis=0), covariance_type)
-    first = maximise(centres, covariances, covariance_type, moments, reg_covar)
+    pooled_parameters = _Parameters(np.empty(0), centres, covariances, covariance_type)
+    first = _next_parameters(pooled_parameters, moments, reg_covar)
     if any(map(len, start)):
-        pairs = zip(start, parameters(first), strict=True)
+        pairs = zip(start, first[:3], strict=True)
         weights, means, covariances = (given if len(given) else fitted for given, fitted in pairs)
-        first = Mixture(weights, means, covariances, covariance_type)
-    return improve(X, first, reg_covar, max_iter, tol)
+        first = _Parameters(weights, means, covariances, covariance_type)
+    return _improve(X, first, reg_covar, max_iter, tol)
 
 
 def improve(X: Array64, mixture: Mixture, reg_covar: float, max_iter: int, tol: float) -> Mixture:
@@ -111,6 +112,12 @@ def improve(X: Array64, mixture: Mixture, reg_covar: float, max_iter: int, tol: 
         When a covariance is not positive definite, or a number is too large.
     """
     current = _Parameters(*parameters(mixture), mixture.covariance_type)
+    return _improve(X, current, reg_covar, max_iter, tol)
+
+
+def _improve(
+    X: Array64, current: _Parameters, reg_covar: float, max_iter: int, tol: float
+) -> Mixture:
     previous = -np.inf
     for _ in range(max_iter):
         try:
@@ -208,7 +215,7 @@ def _next_parameters(
         new = new + reg_covar
     empty = moments.counts <= TINY
     if not tied:
-        new = np.where(empty[:, np.newaxis, np.newaxis], covariances, new)
+        new[empty] = covariances[empty]
     shift[empty] = 0
     return _Parameters(n / n.sum(), means + shift, new, covariance_type)
 
@@ -230,7 +237,9 @@ def log_joint(X: Array64, mixture: Mixture) -> Array64:
 def _prepare(mixture: Mixture | _Parameters) -> Densities:
     n_components, n_features = mixture.means.shape
     matrices = expand(mixture.covariances, n_components, n_features, mixture.covariance_type)
-    whitening = np.linalg.inv(np.linalg.cholesky(matrices))
+    whitening = np.empty(matrices.shape)
+    if not kernels.whiten(np.array(matrices), whitening):
+        raise np.linalg.LinAlgError("a covariance is not positive definite")
     log_factors = np.log(np.diagonal(whitening, axis1=1, axis2=2)).sum(axis=1)
     log_factors -= 0.5 * n_features * np.log(2 * np.pi)
     with np.errstate(divide="ignore"):  # a weight may be 0
