@@ -23,6 +23,7 @@ from fedlib.kernels.kd_tree import (
 )
 
 LEAF_SIZE = 32
+GREEDY_LEAF_SIZE = 128  # where the gains of whole leaves are computed by vector instructions
 # Gains are whole numbers of this many bits. Their sums are exact in any order, so that equally good
 # points stay equally good and a subtraction leaves no rounding behind. A sum fits into 64 bits for
 # up to 2**31 neighbours.
@@ -200,7 +201,7 @@ def cover_greedily(X, eps, max_representatives, min_covered):
     point is the best; if not, the point is moved down and the next one is looked at. The cost is
     about twice that of searching each point's neighbourhood.
     """
-    tree = build(X, LEAF_SIZE, 0.0)
+    tree = build(X, GREEDY_LEAF_SIZE, 0.0)
     rows = tree.order
     tree = sort_points(tree)  # near points are near in memory
     X = tree.points
