@@ -15,10 +15,10 @@ from fedlib.kernels.gains import score_node
 from fedlib.kernels.histograms import add_rows, sort_by_slot
 from fedlib.kernels.splits import (
     MIN_GAIN,
-    Proposals,
     gain_and_direction,
     halfway,
     insert_proposal,
+    no_proposals,
 )
 
 
@@ -105,14 +105,7 @@ def propose_by_values(columns, rows, n_slots, n_candidates, rule):
 
     ``columns`` are `RankedColumns`. Every row with a slot must have a positive hessian.
     """
-    shape = n_slots, n_candidates
-    proposals = Proposals(
-        np.empty(shape, np.int32),
-        np.empty(shape, np.float32),
-        np.empty(shape, np.uint8),
-        np.empty(shape, np.float32),
-        np.zeros(n_slots, np.int64),
-    )
+    proposals = no_proposals(n_slots, n_candidates)
     order, start = sort_by_slot(rows.slot, n_slots)
     sums = np.empty((columns.values.size, 2), np.int64)  # of one slot; it stays in a cache
     for s in range(n_slots):

@@ -358,6 +358,19 @@ def halfway(low, high):
 
 
 @kernel
+def no_proposals(n_slots, n_candidates):
+    """Return `Proposals` with room for ``n_candidates`` of each slot."""
+    shape = n_slots, n_candidates
+    return Proposals(
+        np.empty(shape, np.int32),
+        np.empty(shape, np.float32),
+        np.empty(shape, np.uint8),
+        np.empty(shape, np.float32),
+        np.zeros(n_slots, np.int64),
+    )
+
+
+@kernel
 def propose_splits(columns, rows, totals, n_candidates, rule):
     """Return the best `Proposals` of each slot, at most ``n_candidates``.
 
@@ -365,14 +378,7 @@ def propose_splits(columns, rows, totals, n_candidates, rule):
     the lower threshold.
     """
     n_slots = totals.shape[0]
-    shape = n_slots, n_candidates
-    proposals = Proposals(
-        np.empty(shape, np.int32),
-        np.empty(shape, np.float32),
-        np.empty(shape, np.uint8),
-        np.empty(shape, np.float32),
-        np.zeros(n_slots, np.int64),
-    )
+    proposals = no_proposals(n_slots, n_candidates)
     left, missing = np.empty((n_slots, 2), np.int64), np.empty((n_slots, 2), np.int64)
     last, seen = np.empty(n_slots, np.float32), np.empty(n_slots, np.bool_)
     nodes = [score_node(totals[s, 0], totals[s, 1], rule) for s in range(n_slots)]
