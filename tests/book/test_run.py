@@ -7,6 +7,8 @@ from argparse import ArgumentTypeError
 import nbformat
 import pytest
 
+pytestmark = pytest.mark.book  # each test starts a kernel
+
 
 def cells(path):
     return nbformat.read(path, as_version=4).cells

@@ -23,9 +23,9 @@ def problems(draw):
     n = draw(st.one_of(st.integers(0, 20), st.integers(CHUNK - 9, 2 * CHUNK + 9)))
     k, d = draw(st.integers(1, 5)), draw(st.integers(1, 9))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    factors = rng.normal(size=(k, d, d)) + 3 * np.eye(d)
+    factors = rng.normal(size=(k, d, d))
     weights, means = rng.dirichlet(np.ones(k)), rng.normal(size=(k, d))
-    covariances = factors @ factors.mT
+    covariances = factors @ factors.mT + np.eye(d)  # well-conditioned
     whitening = np.linalg.inv(np.linalg.cholesky(covariances))
     log_factors = np.log(weights) - 0.5 * np.linalg.slogdet(2 * np.pi * covariances)[1]
     return rng.normal(size=(n, d)) * 2, Densities(means, whitening, log_factors), covariances
