@@ -315,7 +315,7 @@ def mend_links_back(app, error):
     If a module's first documented object has a shorter public name, such as
     ``fedlib.HorizontalDBSCAN``, viewcode takes the public module for all objects of the module.
     They can be documented under the name of their module, of its package, or of another module
-    that offers them.
+    that offers them; an object that is documented twice is linked on the page that the link names.
     """
     if error is not None or app.builder.name != "html":
         return
@@ -333,8 +333,9 @@ def mend_links_back(app, error):
                 for prefix in prefixes
                 for first in range(1, len(parts))
             ]
-            known = [objects[name].node_id for name in names if name in objects]
-            return f'{described}.html#{known[0] if known else name}"'
+            known = [objects[name] for name in names if name in objects]
+            here = [entry for entry in known if entry.docname.rpartition("/")[2] == described]
+            return f'{described}.html#{(here or known)[0].node_id if known else name}"'
 
         text = page.read_text(encoding="utf-8")
         pattern = r'(fedlib[\w.]*)\.html#(fedlib\.[\w.]+)"'

@@ -156,6 +156,7 @@ def test_search_finds_the_page_first(tab, address, words, page):
 @in_browser
 def test_a_wrong_address_leads_back_to_the_book(tab, address):
     failed = []
+    tab.goto("about:blank")  # ends the requests of the page before
     tab.on("requestfailed", lambda request: failed.append(request.url))
     tab.on("pageerror", lambda error: failed.append(str(error)))
     tab.goto(f"{address}/no/such/page.html")
