@@ -147,7 +147,7 @@ def _prepare(centres):
 def _find_nearest_of_block(X, centres, search, nearest):
     """Write the nearest centre of each point, with the same bits as `find_nearest`."""
     d = X.shape[1]
-    _turn_into_columns(X, search.shift, search.columns)
+    turn_into_columns(X, search.shift, search.columns)
     if d <= FEW:
         _compare_distances(centres, search, nearest)
     else:
@@ -155,7 +155,7 @@ def _find_nearest_of_block(X, centres, search, nearest):
 
 
 @kernel
-def _turn_into_columns(X, shift, columns):
+def turn_into_columns(X, shift, columns):
     """Write the points of a block, minus the shift, one feature after the other.
 
     Groups of eight points are one vector of a column and are read only once from memory.

@@ -90,14 +90,6 @@ def add_histograms(bins, slot, gradients, sums):
 
 
 @kernel
-def sum_histograms(bins, n_bins, rows, n_slots):
-    """Return the sums (n_slots, n_bins, 2) of rows with slots, as `add_histograms`."""
-    sums = np.zeros((n_slots, n_bins, 2), np.int64)
-    add_histograms(bins, rows.slot, rows.gradients, sums)
-    return sums
-
-
-@kernel
 def sum_wanted(bins, n_bins, places, first, wanted, gradients):
     """Return the histograms of the wanted nodes, summed over the trees of all outputs.
 

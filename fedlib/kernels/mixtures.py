@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedlib.kernels import kernel, reordering_kernel
-from fedlib.kernels.centres import add
+from fedlib.kernels.centres import add, turn_into_columns
 
 CHUNK = 128
 
@@ -45,6 +45,7 @@ class Moments(NamedTuple):
 class _Chunk(NamedTuple):
     """The arrays of one chunk of points."""
 
+    origin: np.ndarray  # (d,): zeros
     columns: np.ndarray  # (d, CHUNK): the points
     differences: np.ndarray  # (d, CHUNK): from one component's mean
     weighted: np.ndarray  # (d, CHUNK): differences times weights
@@ -137,7 +138,7 @@ def _new_chunk(means):
     k, d = means.shape
     one = np.zeros((3, d, CHUNK))
     few = np.zeros((2, CHUNK))
-    return _Chunk(one[0], one[1], one[2], few[0], np.zeros((k, CHUNK)), few[1])
+    return _Chunk(np.zeros(d), one[0], one[1], one[2], few[0], np.zeros((k, CHUNK)), few[1])
 
 
 @kernel
@@ -146,11 +147,9 @@ def _fill(chunk, X, first):
 
     The columns beyond the last point keep numbers of earlier points; their weights are 0.
     """
-    last = min(first + CHUNK, X.shape[0])
-    for i in range(first, last):
-        for f in range(X.shape[1]):
-            chunk.columns[f, i - first] = X[i, f]
-    return -(-(last - first) // 8) * 8
+    points = X[first : first + CHUNK]
+    turn_into_columns(points, chunk.origin, chunk.columns)
+    return -(-points.shape[0] // 8) * 8
 
 
 @kernel

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fedlib.boosting.cuts import bounded_cuts
 from fedlib.kernels import histograms as kernels
 from fedlib.kernels.categories import BY_CATEGORY
-from fedlib.kernels.splits import Decisions, Rows, move_rows
+from fedlib.kernels.splits import Decisions, move_rows
 
 CUTS = bounded_cuts([[-2.0] * 3, [2.0] * 3], 5)
 
@@ -71,7 +71,8 @@ def test_histograms_of_open_nodes(n, n_nodes, seed):
     drawn, is_wanted = rng.random(n) < 0.7, rng.random(n_nodes) < 0.7
     slot = kernels.open_slots(node, ended, drawn, 1, is_wanted)
     bins, gradients = rng.integers(0, 9, (n, 3)).astype(np.uint16), rng.integers(-9, 9, (n, 2))
-    found = kernels.sum_histograms(bins, 9, Rows(slot, gradients), int(is_wanted.sum()))
+    found = np.zeros((int(is_wanted.sum()), 9, 2), np.int64)
+    kernels.add_histograms(bins, slot, gradients, found)
     places = np.stack([node, node]), np.stack([ended, ended]), drawn
     twice = kernels.sum_wanted(bins, 9, places, 1, is_wanted, np.stack([gradients, gradients]))
     np.testing.assert_array_equal(twice, 2 * found)

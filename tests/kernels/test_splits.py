@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from fedlib.kernels import splits as kernels
 from fedlib.kernels.gains import SplitRule, score_node, split_gain
 from fedlib.kernels.gains import no_limits as unlimited
-from fedlib.kernels.histograms import sum_histograms
+from fedlib.kernels.histograms import add_histograms
 
 BITS = 20
 UNIT = 2.0**-BITS
@@ -110,7 +110,8 @@ def test_the_best_split_of_a_histogram(drawn, reg_lambda, min_child_weight):
     d, n_bins = X.shape[1], 5
     offsets = np.arange(d + 1) * (n_bins + 1)
     bins = np.where(np.isnan(X), n_bins, X + 2).astype(np.uint16)
-    histograms = sum_histograms((bins + offsets[:-1]).astype(np.uint16), offsets[-1], rows, 3)
+    histograms = np.zeros((3, offsets[-1], 2), np.int64)
+    add_histograms((bins + offsets[:-1]).astype(np.uint16), rows.slot, rows.gradients, histograms)
     assert histograms.shape == (3, offsets[-1], 2)
     rule = SplitRule(UNIT, reg_lambda, 0.0, min_child_weight)
     splits = kernels.best_splits(histograms, offsets, rule, no_limits(histograms, offsets))
@@ -193,7 +194,8 @@ def test_ties_go_to_the_lower_feature_and_cut():
     gradients = np.array([[1, 1], [1, 1], [-1, 1], [-1, 1]]) << BITS
     offsets = np.array([0, 4, 8])
     rows = kernels.Rows(np.zeros(4, np.int32), gradients)
-    histograms = sum_histograms((bins + offsets[:-1]).astype(np.uint16), offsets[-1], rows, 1)
+    histograms = np.zeros((1, offsets[-1], 2), np.int64)
+    add_histograms((bins + offsets[:-1]).astype(np.uint16), rows.slot, rows.gradients, histograms)
     rule = SplitRule(UNIT, 1.0, 0.0, 0.0)
     splits = kernels.best_splits(histograms, offsets, rule, no_limits(histograms, offsets))
     assert (splits.feature[0], splits.cut[0], splits.missing_left[0]) == (0, 0, False)
