@@ -14,11 +14,15 @@ from fedlib.kernels import kernel
 from fedlib.kernels.gains import score_node
 from fedlib.kernels.histograms import add_rows, sort_by_slot
 from fedlib.kernels.splits import (
+    LEFT,
     MIN_GAIN,
-    gain_and_direction,
+    NEITHER,
+    RIGHT,
+    fill_gains,
     halfway,
     insert_proposal,
     no_proposals,
+    sum_bins,
 )
 
 
@@ -66,37 +70,58 @@ def rank_values(columns, offsets, ranks):
 
 
 @kernel
-def propose_from_sums(sums, columns, s, rule, proposals):
-    """Add the best splits of slot ``s``, whose rows have these sums (values, 2), to `Proposals`.
+def sum_left(sums, columns, place, left):
+    """Fill in the values that a slot's rows have, and the sums left of each.
+
+    A slot's rows have the ``sums`` (values, 2). ``place`` (values + 1,) gets the numbers of their
+    values, feature by feature, and ``left`` (2, values + 1) the sums of the feature's lower values.
+    Return the number of those before each feature, and in all, as an array (d + 1,).
 
     Every present row has a positive hessian, so a value without hessian is that of no row.
     """
+    offsets = columns.offsets
+    start = np.zeros(offsets.size, np.int64)
+    n = 0
+    for f in range(offsets.size - 1):
+        g, h = np.int64(0), np.int64(0)
+        for c in range(np.uint64(offsets[f]), np.uint64(offsets[f + 1] - 1)):
+            # Whether a value is present is hard to predict: the next one overwrites an absent one.
+            place[n], left[0, n], left[1, n] = c, g, h
+            g += sums[c, 0]
+            h += sums[c, 1]
+            n += sums[c, 1] != 0
+        start[f + 1] = n
+    return start
+
+
+@kernel
+def propose_from_sums(sums, columns, s, rule, proposals):
+    """Add the best splits of slot ``s``, whose rows have these sums (values, 2), to `Proposals`."""
     offsets, values = columns.offsets, columns.values
-    total_g, total_h = np.int64(0), np.int64(0)
-    for c in range(offsets[0], offsets[1]):
-        total_g += sums[c, 0]
-        total_h += sums[c, 1]
-    node = score_node(total_g, total_h, rule)
+    place, left = np.empty(values.size + 1, np.int64), np.empty((2, values.size + 1), np.int64)
+    start = sum_left(sums, columns, place, left)
+    total = sum_bins(sums, offsets[0], offsets[1])
+    node = score_node(total[0], total[1], rule)
+    gains = np.empty((2, start[-1]), np.float32)
+    fill_gains(left[:, : start[-1]], node, rule, 0, gains[0])
     least, n_candidates = max(MIN_GAIN, np.float32(rule.gamma)), proposals.gain.shape[1]
     for f in range(offsets.size - 1):
-        missing = offsets[f + 1] - 1
-        missing_g, missing_h = sums[missing, 0], sums[missing, 1]
-        left_g, left_h, last, seen = np.int64(0), np.int64(0), np.float32(0), False
-        for c in range(np.uint64(offsets[f]), np.uint64(missing)):
-            if sums[c, 1] == 0:
-                continue
-            if seen:
-                gain, direction = gain_and_direction(
-                    left_g, left_h, missing_g, missing_h, node, rule
-                )
-                if gain > least:
-                    threshold = halfway(last, values[c])
-                    insert_proposal(proposals, s, f, threshold, direction, gain)
-                    if proposals.counts[s] == n_candidates:
-                        least = proposals.gain[s, n_candidates - 1]
-            left_g += sums[c, 0]
-            left_h += sums[c, 1]
-            last, seen = values[c], True
+        missing_g, missing_h = sums[offsets[f + 1] - 1]
+        has_gaps = missing_g != 0 or missing_h != 0
+        if has_gaps:
+            of_feature = slice(start[f], start[f + 1])
+            left[0, of_feature] += missing_g
+            left[1, of_feature] += missing_h
+            fill_gains(left[:, of_feature], node, rule, 0, gains[1, of_feature])
+        for i in range(start[f] + 1, start[f + 1]):
+            gain, direction = gains[0, i], RIGHT if has_gaps else NEITHER
+            if has_gaps and gains[1, i] > gain:
+                gain, direction = gains[1, i], LEFT
+            if gain > least:
+                threshold = halfway(values[place[i - 1]], values[place[i]])
+                insert_proposal(proposals, s, f, threshold, direction, gain)
+                if proposals.counts[s] == n_candidates:
+                    least = proposals.gain[s, n_candidates - 1]
 
 
 @kernel

@@ -53,11 +53,12 @@ def test_ranks_count_the_values_of_all_features():
     st.integers(1, 5),
     st.sampled_from([0.0, 1.0]),
     st.sampled_from([0.0, 2.0]),
+    st.sampled_from([(0.0, 0.0), (0.5, 0.0), (0.0, 0.25)]),
     st.integers(0, 2**32),
 )
-def test_both_ways_give_the_same_splits(n, n_candidates, gamma, min_child_weight, seed):
+def test_both_ways_give_the_same_splits(n, n_candidates, gamma, min_child_weight, penalty, seed):
     X, rows = random_rows(np.random.default_rng(seed), n)
-    rule = SplitRule(2.0**-5, 1.0, gamma, min_child_weight)
+    rule = SplitRule(2.0**-5, 1.0, gamma, min_child_weight, *penalty)
     totals = sum_by_slot(rows, 3)
     expected = propose_splits(sorted_columns(X), rows, totals, n_candidates, rule)
     found = kernels.propose_by_values(ranked_columns(X), rows, 3, n_candidates, rule)
