@@ -31,7 +31,6 @@ __all__ = [
 
 
 KEY_BYTES = range(16, 65)
-PART = 1024  # rows that are compared at once
 MAX_NAMES = 2**16  # in one message, see `fedlib.messages.FeatureNames`
 
 
@@ -153,11 +152,11 @@ def count_distinct(X: NDArray[np.float64], most: int) -> int:
     >>> count_distinct(X, 5), count_distinct(X, 1)
     (2, 1)
     """
-    found = X[:0]
-    for first in range(0, len(X), PART):
-        found = np.unique(np.concatenate([found, X[first : first + PART]]), axis=0)
+    found: set[tuple[float, ...]] = set()
+    for row in X:
+        found.add(tuple(row.tolist()))
         if len(found) >= most:
-            return most
+            break
     return len(found)
 
 

@@ -544,7 +544,7 @@ class Picture:
         A palette of 256 colours and little compression make it several times as fast.
         """
         self.canvas.draw()
-        image = Image.fromarray(np.asarray(self.canvas.buffer_rgba())[..., :3])
+        image = Image.fromarray(np.asarray(self.canvas.buffer_rgba())).convert("RGB")
         buffer = io.BytesIO()
         image.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(
             buffer, "png", compress_level=1

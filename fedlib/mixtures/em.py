@@ -214,9 +214,10 @@ def _next_parameters(
     else:
         new = new + reg_covar
     empty = moments.counts <= TINY
-    if not tied:
-        new[empty] = covariances[empty]
-    shift[empty] = 0
+    if empty.any():
+        shift[empty] = 0
+        if not tied:
+            new[empty] = covariances[empty]
     return _Parameters(n / n.sum(), means + shift, new, covariance_type)
 
 
