@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedlib.dbscan_index import GRID_FEATURES, Index, Shares, index_by_grid, index_by_tree
+from fedlib.dbscan_index import GRID_FEATURES, Index, Rows, Shares, index_by_grid, index_by_tree
 from fedlib.kernels import connections, density, kd_tree, near_ranges
 from fedlib.validation import check_points
 
@@ -36,6 +36,7 @@ Ints = NDArray[np.int64]
 
 LEAF_SIZE = 16  # of the tree for searches
 BLOCK = 4096  # groups of cells in a block
+PIECE = 1 << 16  # cells that are listed at the same time
 BUFFER = 1 << 15  # ranges of near cells in a block, or those of one group if they are more
 
 
@@ -148,13 +149,13 @@ def cluster(
         start = partial(
             _Clustering, points, squared_radii, weights, min_samples, threads, n_threads
         )
-        index = None
+        clustering = None
         if radii is None and points.shape[1] <= GRID_FEATURES:
             index = index_by_grid(points, eps, Shares(threads, n_threads, n))
-        clustering = None if index is None else start(index)
+            clustering = None if index is None else start(index)
         if clustering is None or not clustering.sort_points():
+            clustering = index = None  # not needed while the tree is built
             clustering = start(index_by_tree(points, squared_radii, n_threads))
-            clustering.sort_points()
         return clustering.run()
 
 
@@ -262,20 +263,15 @@ class _Clustering:
         self.threads = threads
         if len(squared_radii) > 1:
             squared_radii = squared_radii[index.order]
-        box = np.empty(0, index.start.dtype)  # with a tree, each cell has a box
-        if not index.leaves:
-            has_box = np.diff(index.start) > connections.FEW
-            box = np.where(has_box, np.cumsum(has_box, dtype=box.dtype) - 1, -1).astype(box.dtype)
-        n_boxes = n_cells if index.leaves else int(box.max()) + 1
+        points, box, corners = _tree_boxes(index) if index.leaves else _grid_boxes(index, n, d)
         self.cells = density.Cells(
-            points=np.empty((n, d), order="C" if index.leaves else "F"),  # see `near_ranges`
+            points=points,
             axes=tuple(range(d)) if d <= GRID_FEATURES else np.arange(d),
             squared_radii=squared_radii,
             weights=weights[index.order] if weights.size else weights,
             start=index.start,
             box=box,
-            lower=np.empty((n_boxes, d)),
-            upper=np.empty((n_boxes, d)),
+            corners=corners,
             core=np.empty(n, bool),
             n_core=np.empty(n_cells, index.start.dtype),
         )
@@ -286,15 +282,15 @@ class _Clustering:
         self.shares = np.searchsorted(index.start, cuts)
 
     def sort_points(self) -> bool:
-        """Copy the points cell by cell; return whether any two of a cell are neighbours.
+        """Copy the points into a grid's cells; return whether any two of a cell are neighbours.
 
-        With a tree this is so. Rounding is monotone, so it is so if the diagonal of each cell's
-        box is at most the radius.
+        Rounding is monotone, so this is so if the diagonal of each cell's box is at most the
+        radius. The points of a tree are sorted already, and any two of a cell are neighbours.
         """
         return max(self._map(self._sort_points)) <= self.cells.squared_radii[0]
 
     def run(self) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return labels and core flags by row; to be called after `sort_points`."""
+        """Return labels and core flags by row; with a grid, to be called after `sort_points`."""
         self._map(self._find_core)
         self._map(self._join_cells)
         self._join(np.flatnonzero(self.crossing), 0, len(self.parent))
@@ -318,16 +314,22 @@ class _Clustering:
         return largest
 
     def _find_core(self, first: int, stop: int) -> None:
-        dense = density.find_dense(self.cells, first, stop, self.min_samples)
-        wanted = first + np.flatnonzero(~dense)
-        if self.index.leaves is not None and self.cells.weights.size == 0:
-            density.find_core_by_tree(wanted, self.cells, *self.index.leaves, self.min_samples)
-            return
-        for block in self._blocks(wanted):
-            self.searches.find_core(block, self.cells, self.min_samples)
+        for begin, end in _pieces(first, stop):
+            dense = density.find_dense(self.cells, begin, end, self.min_samples)
+            wanted = begin + np.flatnonzero(~dense)
+            if self.index.leaves is not None and self.cells.weights.size == 0:
+                tree = self.index.leaves[0]
+                density.find_core_by_tree(wanted, self.cells, tree, self.min_samples)
+                continue
+            for block in self._blocks(wanted):
+                self.searches.find_core(block, self.cells, self.min_samples)
 
     def _join_cells(self, first: int, stop: int) -> None:
-        self._join(first + np.flatnonzero(self.cells.n_core[first:stop]), first, stop)
+        pieces = _pieces(first, stop) if self.index.leaves is None else [(first, stop)]
+        for begin, end in pieces:  # those of a tree are joined in several passes
+            wanted = np.flatnonzero(self.cells.n_core[begin:end])
+            wanted += begin
+            self._join(wanted, first, stop)
 
     def _join(self, cells: Ints, first: int, stop: int) -> None:
         """Join some of the cells ``first..stop`` with each other, and mark those near others."""
@@ -345,9 +347,10 @@ class _Clustering:
         """Write the results of the points of some cells; ``number`` is the cluster of each cell."""
         cells, order = self.cells, self.index.order
         density.write_labels(cells, order, number, labels, is_core, first, stop)
-        sizes = np.diff(cells.start[first : stop + 1])
-        for block in self._blocks(first + np.flatnonzero(cells.n_core[first:stop] < sizes)):
-            self.searches.find_border(block, cells, order, number, labels)
+        for begin, end in _pieces(first, stop):
+            sizes = np.diff(cells.start[begin : end + 1])
+            for block in self._blocks(begin + np.flatnonzero(cells.n_core[begin:end] < sizes)):
+                self.searches.find_border(block, cells, order, number, labels)
 
     def _blocks(self, cells: Ints, earlier: bool = False) -> Iterator[density.Block]:
         """Yield these cells (ascending) in blocks. Each block overwrites the previous one.
@@ -363,6 +366,30 @@ class _Clustering:
             n_groups = self.index.find_near(rest, earlier, group_start, near_start, near)
             yield density.Block(rest, group_start[: n_groups + 1], near_start, near)
             done += group_start[n_groups]
+
+
+def _pieces(first: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield the first cell and the stop of successive pieces, so that lists of cells stay short."""
+    for begin in range(first, stop, PIECE):
+        yield begin, min(begin + PIECE, stop)
+
+
+def _tree_boxes(index: Index) -> tuple[Floats, Rows, Floats]:
+    """Return the points of a tree in its order, and `Cells.box` and `Cells.corners`."""
+    assert index.leaves is not None
+    tree, leaves = index.leaves
+    return tree.corners[: len(tree.order)], tree.low[leaves.node], tree.corners
+
+
+def _grid_boxes(index: Index, n: int, d: int) -> tuple[Floats, Rows, Floats]:
+    """Return the same for a grid, with space for the points and corners (see `near_ranges`)."""
+    has_box = np.diff(index.start) > connections.FEW
+    box = np.cumsum(has_box, dtype=index.start.dtype)
+    corners = np.empty((2 * int(box[-1]), d))
+    box *= 2
+    box -= 2
+    box[~has_box] = -1
+    return np.empty((n, d), order="F"), box, corners
 
 
 def _check_points(X: ArrayLike, name: str) -> Floats:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.kernels import kd_tree, sorted_grid
+from fedlib.kernels import kd_tree, sorted_grid, tree_leaves
 
 __all__ = ["GRID_FEATURES", "Index", "Shares", "index_by_grid", "index_by_tree"]
 
@@ -42,7 +42,9 @@ class Index(NamedTuple):
     start: Rows  # (n_cells + 1,) where the points of each cell begin
     find_near: Callable[[Ints, bool, Ints, Ints, Ints], int]  # see `dbscan._Clustering._blocks`
     max_ranges: int  # of near cells that one group can have
-    leaves: tuple[kd_tree.KDTree, kd_tree.Leaves] | None = None  # the cells, if they are a tree's
+    leaves: tuple[kd_tree.KDTree, tree_leaves.Leaves] | None = (
+        None  # the cells, if they are a tree's
+    )
 
 
 class Shares(NamedTuple):
@@ -127,25 +129,31 @@ def _split_keys(keys: Ints, row_bits: int, shares: Shares) -> tuple[Ints, Rows, 
 def index_by_tree(X: Floats, squared_radii: Floats, n_threads: int) -> Index:
     """Return a tree whose leaves are the largest nodes that can be cells."""
     tree = _build_tree(X, squared_radii.min(), n_threads)
-    leaves = kd_tree.collect_leaves(tree, np.broadcast_to(squared_radii, len(X)).copy())
+    leaves = tree_leaves.collect_leaves(tree, squared_radii)
 
     def find_near(
         cells: Ints, earlier: bool, group_start: Ints, near_start: Ints, near: Ints
     ) -> int:
         group_start[:] = np.arange(len(group_start))
-        return kd_tree.find_near_leaves(tree, leaves, cells, near_start, near)
+        return tree_leaves.find_near_leaves(tree, leaves, cells, near_start, near)
 
-    return Index(tree.order, leaves.start, find_near, len(leaves.node), (tree, leaves))
+    max_ranges = (len(leaves.node) + 1) // 2  # leaves in a row are one range
+    return Index(tree.order, tree.start, find_near, max_ranges, (tree, leaves))
 
 
 def _build_tree(X: Floats, max_squared_diagonal: float, n_threads: int) -> kd_tree.KDTree:
     """Return the tree; with several threads, two build the halves below the root."""
-    if n_threads == 1 or len(X) < MIN_HALVED:
-        return kd_tree.build(X, 1, max_squared_diagonal)
+    n = len(X)
+    corners = kd_tree.allocate(X, 1)
+    order = np.arange(n, dtype=np.int32 if len(corners) < 2**31 else np.int64)
 
-    def build(rows: Ints) -> kd_tree.KDTree:
-        return kd_tree.build_part(X, rows, 1, max_squared_diagonal)
+    def build(first: int, stop: int, row: int) -> kd_tree.KDTree:
+        return kd_tree.build_part(corners, order, first, stop, row, 1, max_squared_diagonal)
 
-    order, middle = kd_tree.halve(X), len(X) // 2
+    if n_threads == 1 or n < MIN_HALVED:
+        return build(0, n, n)
+    kd_tree.halve(corners, order)
+    middle, row = n // 2, n + 2  # the box of the root comes first
     with ThreadPoolExecutor(2) as threads:
-        return kd_tree.merge(*threads.map(build, (order[:middle], order[middle:])))
+        parts = threads.map(build, (0, middle), (middle, n), (row, row + 2 * (middle - 1)))
+        return kd_tree.merge(*parts)

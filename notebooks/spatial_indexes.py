@@ -99,9 +99,12 @@ def build_kd_tree(points, leaf_size):
     """Return the k-d tree of `fedlib.kernels`."""
     tree = kd_tree.build(points, leaf_size, 0.0)
     children = [
-        [node + 1, right] if right else [] for node, right in enumerate(tree.right.tolist())
+        [node + 1, kd_tree.right_child(tree, node)] if n_leaves > 1 else []
+        for node, n_leaves in enumerate(tree.n_leaves)
     ]
-    return Boxes(points, tree.order, tree.first, tree.stop, children, tree.lower, tree.upper)
+    first, stop = kd_tree.points_of(tree, slice(None))
+    low, high = kd_tree.box_of(tree, slice(None))
+    return Boxes(points, tree.order, first, stop, children, tree.corners[low], tree.corners[high])
 
 
 def search_tree(tree, queries, radius):

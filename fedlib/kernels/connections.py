@@ -9,7 +9,8 @@ import numpy as np
 from fedlib.kernels import kernel
 from fedlib.kernels.density import squared_distance, squared_distance_to_box, squared_radius
 from fedlib.kernels.disjoint_set import find, union
-from fedlib.kernels.kd_tree import are_far, build, find_bucket, find_near_buckets, find_nearest
+from fedlib.kernels.kd_tree import are_far, build, find_nearest
+from fedlib.kernels.tree_leaves import find_bucket, find_near_buckets, larger_reach
 
 PIECE = 128  # points that are searched for before testing whether one is found
 FEW = 4  # points in a cell up to which checking its box first does not pay
@@ -37,7 +38,7 @@ def join_cells(block, cells, first, parent, crossing):
     parent : array (n_cells,) of int32 or int64
     crossing : array (n_cells,) of bool
     """
-    lower, upper, n_core, near = cells.lower, cells.upper, cells.n_core, block.near
+    corners, n_core, near = cells.corners, cells.n_core, block.near
     points, axes, core, start = cells.points, cells.axes, cells.core, cells.start
     box, squared_radius = cells.box, cells.squared_radii[0]
     for g in range(block.group_start.size - 1):
@@ -55,14 +56,15 @@ def join_cells(block, cells, first, parent, crossing):
                     parent[b] = find(parent, b)
                     if parent[b] == root:
                         continue
-                    both = box[a] >= 0 and box[b] >= 0
-                    if both and are_far(lower, upper, box[a], box[b], squared_radius):
+                    low_a, low_b = box[a], box[b]
+                    both = low_a >= 0 and low_b >= 0
+                    if both and are_far(corners, low_a, low_b, 0, squared_radius):
                         continue
                     if n_core[a] * n_core[b] > MANY:
                         connected = _connected_by_trees(cells, a, b)
                     else:
                         connected = _are_points_near(
-                            points, axes, core, start, a, b, lower, upper, box, squared_radius
+                            points, axes, core, start, a, b, corners, box, squared_radius
                         )
                     if connected:
                         union(parent, a, b)
@@ -82,16 +84,17 @@ def _are_joined(parent, n_core, root, begin, stop):
 
 
 @kernel
-def _are_points_near(points, axes, core, start, a, b, lower, upper, box, squared_radius):
+def _are_points_near(points, axes, core, start, a, b, corners, box, squared_radius):
     """Return whether a core point of one cell is within a radius of one of the other."""
     if box[b] < 0:
         a, b = b, a
     first, stop = start[b], start[b + 1]
-    check_box = box[b] >= 0
+    low = box[b]
+    check_box = low >= 0
     for i in range(start[a], start[a + 1]):
         if not core[i] or (
             check_box
-            and squared_distance_to_box(points, axes, i, lower, upper, box[b]) > squared_radius
+            and squared_distance_to_box(points, axes, i, corners, low, low + 1) > squared_radius
         ):
             continue
         for j in range(first, stop):
@@ -117,34 +120,35 @@ def join_leaves(wanted, cells, tree, leaves, stop, parent, crossing):
     stop : int
         Cells from this one on are left out. A cell whose bucket is near one of them is marked in
         ``crossing``.
-    parent : array (n_cells,) of int64
+    parent : array (n_cells,) of int32 or int64
     crossing : array (n_cells,) of bool
     """
-    buckets = np.empty(leaves.node.size, np.int64)
-    sets = np.full(leaves.first_leaf.size, SEVERAL_SETS)  # of each bucket, see `_find_set`
+    buckets = np.empty(leaves.n_buckets, np.int64)
+    # That of each bucket is kept at its first leaf, see `_find_set`.
+    sets = np.full(leaves.node.size, SEVERAL_SETS, parent.dtype)
     for inside in (True, False):  # most buckets are in one set before they are compared
         w = 0
         while w < wanted.size:
-            bucket = find_bucket(tree, leaves, wanted[w])
+            bucket = find_bucket(tree, wanted[w])
             last = w
             while (
                 last < wanted.size
-                and wanted[last] < leaves.first_leaf[bucket] + leaves.n_leaves[bucket]
+                and wanted[last] < tree.first_leaf[bucket] + tree.n_leaves[bucket]
             ):
                 last += 1
-            part, part_set = wanted[w:last], np.full(1, SEVERAL_SETS)
+            part, part_set = wanted[w:last], np.full(1, SEVERAL_SETS, parent.dtype)
             buckets[0], n_buckets = bucket, 1
             if not inside:
                 n_buckets = find_near_buckets(tree, leaves, bucket, buckets)
             for other in buckets[:n_buckets]:
-                first = leaves.first_leaf[other]
-                end = first + leaves.n_leaves[other]
+                first = tree.first_leaf[other]
+                end = first + tree.n_leaves[other]
                 if end > stop:
                     crossing[part] = True
                 if end <= part[0] or (other == bucket) != inside:
                     continue
                 here = _find_set(part_set, 0, part, cells, parent)
-                there = _find_set(sets, other, range(first, min(end, stop)), cells, parent)
+                there = _find_set(sets, first, range(first, min(end, stop)), cells, parent)
                 single = here != SEVERAL_SETS and there != SEVERAL_SETS
                 if there != NO_SET and not (single and here == there):
                     _join_bucket(part, other, single, cells, tree, leaves, stop, parent)
@@ -157,18 +161,20 @@ def _join_bucket(part, bucket, single, cells, tree, leaves, stop, parent):
 
     If both are ``single`` sets, the first connection is enough.
     """
+    n_leaves, first_leaf = tree.n_leaves, tree.first_leaf
+    corners, low, n_points = tree.corners, tree.low, tree.order.size
     reach = leaves.max_squared_radius
-    node_stop = bucket + 2 * leaves.n_leaves[bucket] - 1
+    node_stop = bucket + 2 * n_leaves[bucket] - 1
     for a in part:
         root, leaf, node = find(parent, a), leaves.node[a], bucket
         while node < node_stop:
-            if are_far(tree.lower, tree.upper, leaf, node, max(reach[leaf], reach[node])):
-                node += 2 * leaves.n_leaves[node] - 1  # to the next node that is no descendant
+            if are_far(corners, low[leaf], low[node], n_points, larger_reach(reach, leaf, node)):
+                node += 2 * n_leaves[node] - 1  # to the next node that is no descendant
                 continue
             node += 1
-            if tree.right[node - 1]:
+            if n_leaves[node - 1] > 1:
                 continue
-            b = leaves.first_leaf[node - 1]
+            b = first_leaf[node - 1]
             if b <= a or b >= stop or cells.n_core[b] == 0 or find(parent, b) == root:
                 continue
             if _are_connected(cells, a, b):
@@ -216,8 +222,7 @@ def _are_connected(cells, a, b):
 def _connected_by_pairs(cells, a, b):
     """Return what `_are_connected` does, at the cost of the number of pairs of points."""
     points, axes, start, core = cells.points, cells.axes, cells.start, cells.core
-    lower, upper = cells.lower, cells.upper
-    first, stop = start[b], start[b + 1]
+    first, stop, low = start[b], start[b + 1], cells.box[b]
     check_box = stop - first > FEW
     largest = 0.0  # squared radius in cell b
     if check_box:
@@ -227,7 +232,8 @@ def _connected_by_pairs(cells, a, b):
         r2 = squared_radius(cells, i)
         if not core[i] or (
             check_box
-            and squared_distance_to_box(points, axes, i, lower, upper, b) > max(r2, largest)
+            and squared_distance_to_box(points, axes, i, cells.corners, low, low + 1)
+            > max(r2, largest)
         ):
             continue
         for j in range(first, stop):

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
-from fedlib.kernels.kd_tree import find_bucket
+from fedlib.kernels.kd_tree import box_of, points_of
+from fedlib.kernels.tree_leaves import find_bucket
 
 PIECE = 128  # points that are checked before testing whether the work is done
 MAX_TARGETS = 64  # points that are compared with the points near them at the same time
@@ -36,10 +37,11 @@ class Cells(NamedTuple):
     start : array (n_cells + 1,) of int32 or int64
         Where the points of each cell begin; the last entry is the number of points.
     box : array (n_cells,) of int32 or int64
-        The number of the box of each cell, or -1 for a cell whose few points need none. With a tree
-        every cell has a box with its own number, and there are no entries.
-    lower, upper : array (n_boxes, n_features) of float64
-        The corners of the smallest box around each cell's points (see `bound_cells`).
+        The row in ``corners`` of the lower corner of the smallest box around each cell's points.
+        The upper corner is in the next row. A cell whose few points need no box has -1. With a
+        tree, every cell has a box, but the entries of cells of one point have no meaning.
+    corners : array (n_rows, n_features) of float64
+        The corners of the boxes (see `bound_cells`).
     core : array (n_points,) of bool
         Which points are core points (see `find_core`).
     n_core : array (n_cells,) of int32 or int64
@@ -52,8 +54,7 @@ class Cells(NamedTuple):
     weights: NDArray[np.float64]
     start: NDArray[np.signedinteger[Any]]
     box: NDArray[np.signedinteger[Any]]
-    lower: NDArray[np.float64]
-    upper: NDArray[np.float64]
+    corners: NDArray[np.float64]
     core: NDArray[np.bool_]
     n_core: NDArray[np.signedinteger[Any]]
 
@@ -90,20 +91,20 @@ def squared_distance(points, axes, i, j):
 
 
 @kernel
-def squared_distance_to_box(points, axes, i, lower, upper, c):
-    """Return the squared distance of point i to a box."""
+def squared_distance_to_box(points, axes, i, corners, low, high):
+    """Return the squared distance of point i to a box, given by the rows of its corners."""
     total = 0.0
     for k in range(len(axes)):
-        total += max(lower[c, k] - points[i, k], 0.0, points[i, k] - upper[c, k]) ** 2
+        total += max(corners[low, k] - points[i, k], 0.0, points[i, k] - corners[high, k]) ** 2
     return total
 
 
 @kernel
-def squared_distances_of_box(points, axes, i, lower, upper, c):
+def squared_distances_of_box(points, axes, i, corners, low, high):
     """Return the squared distances of point i to the nearest and the farthest place of a box."""
     nearest = farthest = 0.0
     for k in range(len(axes)):
-        above, below = points[i, k] - lower[c, k], upper[c, k] - points[i, k]
+        above, below = points[i, k] - corners[low, k], corners[high, k] - points[i, k]
         nearest += max(-above, 0.0, -below) ** 2
         farthest += max(above, below) ** 2
     return nearest, farthest
@@ -122,19 +123,19 @@ def gather(X, order, cells, first, stop):
 @kernel
 def bound_cells(cells, first, stop):
     """Write the boxes of the cells ``first..stop``; return the largest squared diagonal."""
-    points, start, lower, upper = cells.points, cells.start, cells.lower, cells.upper
+    points, start, corners = cells.points, cells.start, cells.corners
     largest = 0.0
     for c in range(first, stop):
         squared_diagonal = 0.0
-        q = cells.box[c] if cells.box.size else c
+        row = cells.box[c]
         for k in range(len(cells.axes)):
             low = high = points[start[c], k]
             for i in range(start[c] + 1, start[c + 1]):
                 low = min(low, points[i, k])
                 high = max(high, points[i, k])
-            if q >= 0:
-                lower[q, k] = low
-                upper[q, k] = high
+            if row >= 0:
+                corners[row, k] = low
+                corners[row + 1, k] = high
             squared_diagonal += (high - low) ** 2
         largest = max(largest, squared_diagonal)
     return largest
@@ -228,10 +229,11 @@ def _compare(targets, points, i, size):
 
 @kernel
 def _matters(cells, c, targets, n_targets):
-    """Return whether the box of a cell is within the bound of any target."""
+    """Return whether the box of a cell of several points is within the bound of any target."""
+    low = cells.box[c]
     for t in range(n_targets):
         squared = squared_distance_to_box(
-            cells.points, cells.axes, targets.point[t], cells.lower, cells.upper, c
+            cells.points, cells.axes, targets.point[t], cells.corners, low, low + 1
         )
         if squared <= targets.bound[t]:
             return True
@@ -278,7 +280,7 @@ def _find_core_of(targets, n_targets, ranges, cells, min_samples):
         few = start[stop] - start[c] <= PIECE  # then no cell is looked at by itself
         while c < stop:
             end = stop if few else c + 1
-            if few or _matters(cells, c, targets, n_targets):
+            if few or start[end] - start[c] == 1 or _matters(cells, c, targets, n_targets):
                 for j in range(start[c], start[end]):
                     near[size] = j
                     for k in range(len(cells.axes)):
@@ -322,32 +324,36 @@ def _add_weights(targets, n_targets, size, cells, min_samples):
 
 
 @kernel
-def _count_in_node(cells, tree, n_leaves, node, i, enough):
+def _count_in_node(cells, tree, node, i, enough):
     """Return how many points of a node are around point i; the count stops when it is enough.
 
     A node within the radius is counted as a whole. Rounding is monotone, so the computed distance
     of its farthest place is at least that of each of its points.
     """
     points, axes, limit = cells.points, cells.axes, squared_radius(cells, i)
+    corners, n_leaves = tree.corners, tree.n_leaves
     count = 0
     stop = node + 2 * n_leaves[node] - 1
     while node < stop and count < enough:
-        nearest, farthest = squared_distances_of_box(points, axes, i, tree.lower, tree.upper, node)
-        within = farthest <= limit
-        if within:
-            count += tree.stop[node] - tree.first[node]
-        if within or nearest > limit:
+        low, high = box_of(tree, node)
+        nearest, farthest = squared_distances_of_box(points, axes, i, corners, low, high)
+        if nearest > limit:
             node += 2 * n_leaves[node] - 1  # to the next node that is no descendant
-            continue
-        if tree.right[node] == 0:
-            for j in range(tree.first[node], tree.stop[node]):
-                count += squared_distance(points, axes, i, j) <= limit
-        node += 1
+        elif farthest <= limit:
+            begin, end = points_of(tree, node)
+            count += end - begin
+            node += 2 * n_leaves[node] - 1
+        else:
+            if n_leaves[node] == 1:
+                begin, end = points_of(tree, node)
+                for j in range(begin, end):
+                    count += squared_distance(points, axes, i, j) <= limit
+            node += 1
     return count
 
 
 @kernel
-def find_core_by_tree(wanted, cells, tree, leaves, min_samples):
+def find_core_by_tree(wanted, cells, tree, min_samples):
     """Write which points are core points, as `find_core` does, for the leaves of a tree as cells.
 
     All weights are 1. Most core points have enough others in the bucket of their leaf; for the
@@ -359,16 +365,15 @@ def find_core_by_tree(wanted, cells, tree, leaves, min_samples):
         The cells.
     cells : Cells
     tree : KDTree
-    leaves : Leaves
     min_samples : float
     """
     for c in wanted:
-        bucket = find_bucket(tree, leaves, c)
+        bucket = find_bucket(tree, c)
         n_core = 0
         for i in range(cells.start[c], cells.start[c + 1]):
-            count = _count_in_node(cells, tree, leaves.n_leaves, bucket, i, min_samples)
+            count = _count_in_node(cells, tree, bucket, i, min_samples)
             if count < min_samples:
-                count = _count_in_node(cells, tree, leaves.n_leaves, 0, i, min_samples)
+                count = _count_in_node(cells, tree, 0, i, min_samples)
             cells.core[i] = count >= min_samples
             n_core += cells.core[i]
         cells.n_core[c] = n_core

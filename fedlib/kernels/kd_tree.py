@@ -8,7 +8,7 @@ summed in the same order, and rounding is monotone. So a box that is computed to
 contains no point that would have been accepted.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,62 +16,57 @@ from numpy.typing import NDArray
 from fedlib.kernels import kernel
 
 MAX_STACK = 66  # one more than the depth of any tree that fits in memory
-BUCKET = 32  # leaves that are searched for and looked at together
 
 
 class KDTree(NamedTuple):
     """A k-d tree: nested boxes around points.
 
     A node is a range of the points in tree order, with the smallest box that contains them. Nodes
-    are in preorder, so the left child of ``node`` is ``node + 1``. Nodes are split at the median of
-    the widest side of their box, so the depth is at most ``log2(n_points) + 1``.
+    are in preorder: the left child of ``node`` is ``node + 1``, and for the right one see
+    `right_child`. Nodes are split at the median of the widest side of their box, so the depth is at
+    most ``log2(n_points) + 1``. A box of a single point is not stored.
 
     Attributes
     ----------
-    points : array (n_points, n_features) of float64
-        The points, in their original order.
-    order : array (n_points,) of int64
-        The row of each point, in tree order.
-    first, stop : array (n_nodes,) of int64
-        The points of a node are ``points[order[first[node]:stop[node]]]``.
-    right : array (n_nodes,) of int64
-        The right child of each node; 0 for a leaf.
-    lower, upper : array (n_nodes, n_features) of float64
-        The corners of each node's box.
+    corners : array (n_points + 2 * n_boxes or more, n_features) of float64
+        The points in tree order, followed by the lower and the upper corner of each stored box.
+    order : array (n_points,) of int32 or int64
+        The row of each point, in tree order. The type of the arrays below is the same.
+    start : array (n_leaves + 1,)
+        Where the points of each leaf begin; the last entry is the number of points.
+    first_leaf, n_leaves : array (n_nodes,)
+        The first leaf of each node and the number of its leaves. So the node and its descendants
+        are ``2 * n_leaves - 1`` consecutive nodes.
+    low : array (n_nodes,)
+        The row of the lower corner of each node's box in ``corners`` (see `box_of`).
     """
 
-    points: NDArray[np.float64]
-    order: NDArray[np.int64]
-    first: NDArray[np.int64]
-    stop: NDArray[np.int64]
-    right: NDArray[np.int64]
-    lower: NDArray[np.float64]
-    upper: NDArray[np.float64]
+    corners: NDArray[np.float64]
+    order: NDArray[np.signedinteger[Any]]
+    start: NDArray[np.signedinteger[Any]]
+    first_leaf: NDArray[np.signedinteger[Any]]
+    n_leaves: NDArray[np.signedinteger[Any]]
+    low: NDArray[np.signedinteger[Any]]
 
 
-class Leaves(NamedTuple):
-    """The leaves of a tree, and how far the points of each node reach.
+@kernel
+def right_child(tree, node):
+    """Return the right child of a node that is no leaf."""
+    return node + 2 * tree.n_leaves[node + 1]
 
-    Attributes
-    ----------
-    node : array (n_leaves,) of int64
-        The node of each leaf.
-    start : array (n_leaves + 1,) of int64
-        Where the points of each leaf begin in tree order; the last entry is the number of points.
-    first_leaf : array (n_nodes,) of int64
-        The first leaf of each node.
-    n_leaves : array (n_nodes,) of int64
-        The number of leaves of each node, so the node and its descendants are ``2 * n_leaves - 1``
-        consecutive nodes.
-    max_squared_radius : array (n_nodes,) of float64
-        The largest squared radius of the points of each node.
-    """
 
-    node: NDArray[np.int64]
-    start: NDArray[np.int64]
-    first_leaf: NDArray[np.int64]
-    n_leaves: NDArray[np.int64]
-    max_squared_radius: NDArray[np.float64]
+@kernel
+def points_of(tree, node):
+    """Return the place of a node's first point and the stop."""
+    leaf = tree.first_leaf[node]
+    return tree.start[leaf], tree.start[leaf + tree.n_leaves[node]]
+
+
+@kernel
+def box_of(tree, node):
+    """Return the rows of the lower and the upper corner of a node's box."""
+    low = tree.low[node]
+    return low, low + (low >= tree.order.size)
 
 
 @kernel
@@ -108,55 +103,50 @@ def _select_median(values, order, first, stop, middle, feature):
 
 
 @kernel
-def _bound_node(tree, values, node):
-    """Write the box of a node; return its widest side and its squared diagonal."""
-    lower, upper = tree.lower, tree.upper
-    n_features = values.shape[1]
+def _bound_points(corners, first, stop, low):
+    """Write the box of some points to a row and the next; return its widest side and its diagonal.
+
+    The diagonal is squared.
+    """
+    n_features = corners.shape[1]
+    high = low + 1
     for k in range(n_features):
-        lower[node, k] = np.inf
-        upper[node, k] = -np.inf
-    for place in range(tree.first[node], tree.stop[node]):
+        corners[low, k] = np.inf
+        corners[high, k] = -np.inf
+    for place in range(first, stop):
         for k in range(n_features):
-            x = values[place, k]
-            lower[node, k] = min(lower[node, k], x)
-            upper[node, k] = max(upper[node, k], x)
+            x = corners[place, k]
+            corners[low, k] = min(corners[low, k], x)
+            corners[high, k] = max(corners[high, k], x)
     widest = 0
     squared_diagonal = 0.0
     for k in range(n_features):
-        side = upper[node, k] - lower[node, k]
+        side = corners[high, k] - corners[low, k]
         squared_diagonal += side**2
-        if side > upper[node, widest] - lower[node, widest]:
+        if side > corners[high, widest] - corners[low, widest]:
             widest = k
     return widest, squared_diagonal
 
 
 @kernel
-def _allocate(points, order, max_nodes):
-    """Return a tree whose nodes are not filled in."""
-    n_features = points.shape[1]
-    return KDTree(
-        points,
-        order,
-        np.empty(max_nodes, np.int64),
-        np.empty(max_nodes, np.int64),
-        np.zeros(max_nodes, np.int64),
-        np.empty((max_nodes, n_features)),
-        np.empty((max_nodes, n_features)),
-    )
+def _max_leaves(n_points, leaf_size):
+    """Return the maximum number of leaves: a leaf below another node has half of a full one."""
+    return max(1, 2 * n_points // (leaf_size + 1))
 
 
 @kernel
-def _keep_nodes(tree, n_nodes):
-    """Return the tree of the first nodes."""
-    return KDTree(
-        tree.points,
-        tree.order,
-        tree.first[:n_nodes],
-        tree.stop[:n_nodes],
-        tree.right[:n_nodes],
-        tree.lower[:n_nodes],
-        tree.upper[:n_nodes],
-    )
+def _max_boxes(n_points, leaf_size):
+    """Return the maximum number of nodes with several points."""
+    return max(0, min(n_points, 2 * _max_leaves(n_points, leaf_size)) - 1)
+
+
+@kernel
+def allocate(points, leaf_size):
+    """Return the corners of a tree's boxes, of which only the points are filled in."""
+    n = points.shape[0]
+    corners = np.empty((n + 2 * _max_boxes(n, leaf_size), points.shape[1]))
+    corners[:n] = points
+    return corners
 
 
 @kernel
@@ -166,81 +156,101 @@ def build(points, leaf_size, max_squared_diagonal):
     A node becomes a leaf when it has at most ``leaf_size`` points (at least 1), or when the squared
     diagonal of its box is at most ``max_squared_diagonal`` (at least 0).
     """
-    return build_part(points, np.arange(points.shape[0]), leaf_size, max_squared_diagonal)
+    n = points.shape[0]
+    corners = allocate(points, leaf_size)
+    return build_part(corners, np.arange(n), 0, n, n, leaf_size, max_squared_diagonal)
 
 
 @kernel
-def halve(points):
-    """Return the order of the rows in which the first half is the left child of the root."""
-    order, values = np.arange(points.shape[0]), points.copy()
-    root = _allocate(points, order, 1)
-    root.first[0], root.stop[0] = 0, order.size
-    widest, _ = _bound_node(root, values, 0)
-    _select_median(values, order, 0, order.size, order.size // 2, widest)
-    return order
+def halve(corners, order):
+    """Sort the points so that the first half is the left child of the root; write the root's box.
+
+    For the arguments see `build_part`.
+    """
+    n = order.size
+    widest, _ = _bound_points(corners, 0, n, n)
+    _select_median(corners, order, 0, n, n // 2, widest)
 
 
 @kernel
-def build_part(points, order, leaf_size, max_squared_diagonal):
-    """Return the tree of the rows ``order`` of the points, as `build` does; their order changes."""
-    n, values = order.size, points[order]
-    tree = _allocate(points, order, 4 * n // (leaf_size + 1) + 1)
-    # Ranges of points that become nodes, each with the node of which it is the right child, or -1.
-    stack = np.empty((MAX_STACK, 3), np.int64)
-    stack[0] = 0, n, -1
-    n_stack = 1 if n else 0
-    n_nodes = 0
+def build_part(corners, order, first, stop, row, leaf_size, max_squared_diagonal):
+    """Return the tree of the points ``first..stop``, as `build` does.
+
+    Parameters
+    ----------
+    corners : array (n_rows, n_features) of float64
+        The points (see `allocate`); these are sorted, and their boxes written.
+    order : array (n_points,) of int32 or int64
+        The row of each point; these are sorted, too.
+    first, stop : int
+    row : int
+        The row of ``corners`` from which on the boxes are written.
+    leaf_size : int
+    max_squared_diagonal : float
+    """
+    max_leaves = _max_leaves(stop - first, leaf_size)
+    start = np.empty(max_leaves + 1, order.dtype)
+    first_leaf = np.empty(2 * max_leaves - 1, order.dtype)
+    n_leaves, low = np.zeros_like(first_leaf), np.empty_like(first_leaf)
+    stack = np.empty((MAX_STACK, 2), np.int64)  # ranges of points that become nodes
+    stack[0] = first, stop
+    n_stack = 1 if stop > first else 0
+    node = leaf = 0
     while n_stack:
         n_stack -= 1
-        first, stop, parent = stack[n_stack]
-        node = n_nodes
-        n_nodes += 1
-        if parent >= 0:
-            tree.right[parent] = node
-        tree.first[node] = first
-        tree.stop[node] = stop
-        widest, squared_diagonal = _bound_node(tree, values, node)
-        if stop - first > leaf_size and squared_diagonal > max_squared_diagonal:
-            middle = (first + stop) // 2
-            _select_median(values, tree.order, first, stop, middle, widest)
-            stack[n_stack] = middle, stop, node
-            stack[n_stack + 1] = first, middle, -1
+        begin, end = stack[n_stack]
+        first_leaf[node] = leaf
+        low[node] = begin
+        widest, squared_diagonal = 0, 0.0
+        if end - begin > 1:
+            low[node] = row
+            widest, squared_diagonal = _bound_points(corners, begin, end, row)
+            row += 2
+        if end - begin > leaf_size and squared_diagonal > max_squared_diagonal:
+            middle = (begin + end) // 2
+            _select_median(corners, order, begin, end, middle, widest)
+            stack[n_stack] = middle, end
+            stack[n_stack + 1] = begin, middle
             n_stack += 2
-    return _keep_nodes(tree, n_nodes)
-
-
-@kernel
-def merge(left, right):
-    """Return the tree whose root has the roots of two trees of the same points as children."""
-    n_left, middle = left.right.size, left.order.size
-    tree = _allocate(
-        left.points, np.concatenate((left.order, right.order)), 1 + n_left + right.right.size
-    )
-    tree.first[0], tree.stop[0], tree.right[0] = 0, tree.order.size, 1 + n_left
-    tree.lower[0] = np.minimum(left.lower[0], right.lower[0])
-    tree.upper[0] = np.maximum(left.upper[0], right.upper[0])
-    for part, node, place in ((left, 1, 0), (right, 1 + n_left, middle)):
-        stop = node + part.right.size
-        tree.first[node:stop] = part.first + place
-        tree.stop[node:stop] = part.stop + place
-        tree.right[node:stop] = np.where(part.right, part.right + node, 0)
-        tree.lower[node:stop] = part.lower
-        tree.upper[node:stop] = part.upper
+        else:
+            start[leaf] = begin
+            n_leaves[node] = 1
+            leaf += 1
+        node += 1
+    start[leaf] = stop
+    tree = KDTree(corners, order, start[: leaf + 1], first_leaf[:node], n_leaves[:node], low[:node])
+    _count_leaves(tree)
     return tree
 
 
 @kernel
-def sort_points(tree):
-    """Return the same tree with a copy of the points in tree order; its rows are places there."""
-    return KDTree(
-        tree.points[tree.order],
-        np.arange(tree.order.size),
-        tree.first,
-        tree.stop,
-        tree.right,
-        tree.lower,
-        tree.upper,
-    )
+def _count_leaves(tree):
+    """Write the number of leaves of all nodes that have 0 so far, the others being leaves."""
+    for node in range(tree.low.size - 1, -1, -1):
+        if tree.n_leaves[node] == 0:
+            right = right_child(tree, node)
+            tree.n_leaves[node] = tree.n_leaves[node + 1] + tree.n_leaves[right]
+
+
+@kernel
+def merge(left, right):
+    """Return the tree whose root has the roots of two trees of parts as children (see `halve`)."""
+    n_left, n_right = left.start.size - 1, right.start.size - 1
+    first_leaf = np.concatenate((left.first_leaf[:1], left.first_leaf, right.first_leaf))
+    first_leaf[2 * n_left :] += n_left
+    n_leaves = np.concatenate((left.n_leaves[:1], left.n_leaves, right.n_leaves))
+    n_leaves[0] = n_left + n_right
+    low = np.concatenate((left.low[:1], left.low, right.low))
+    low[0] = left.order.size
+    start = np.concatenate((left.start[:n_left], right.start))
+    return KDTree(left.corners, left.order, start, first_leaf, n_leaves, low)
+
+
+@kernel
+def number_by_place(tree):
+    """Return the same tree with the places of the points as their rows."""
+    rows = np.arange(tree.order.size)
+    return KDTree(tree.corners, rows, tree.start, tree.first_leaf, tree.n_leaves, tree.low)
 
 
 @kernel
@@ -253,20 +263,32 @@ def squared_distance(X, i, Y, j):
 
 
 @kernel
-def squared_distance_to_box(X, i, lower, upper, node):
+def squared_distance_to_node(X, i, tree, node):
     """Return the squared distance of row ``i`` of ``X`` to the box of a node."""
+    corners = tree.corners
+    low, high = box_of(tree, node)
     total = 0.0
     for k in range(X.shape[1]):
-        total += max(lower[node, k] - X[i, k], 0.0, X[i, k] - upper[node, k]) ** 2
+        total += max(corners[low, k] - X[i, k], 0.0, X[i, k] - corners[high, k]) ** 2
     return total
 
 
 @kernel
-def are_far(lower, upper, a, b, squared_radius):
-    """Return whether the boxes of two nodes are farther apart than a radius."""
+def are_far(corners, low_a, low_b, n_points, squared_radius):
+    """Return whether two boxes, given by the rows of their lower corners, are farther apart.
+
+    Rows before ``n_points`` are those of boxes of a single point (see `box_of`).
+    """
+    low_a, low_b = np.uint64(low_a), np.uint64(low_b)  # signed ones might count from the end
+    high_a = low_a + np.uint64(low_a >= n_points)
+    high_b = low_b + np.uint64(low_b >= n_points)
     total = 0.0
-    for k in range(lower.shape[1]):
-        total += max(lower[a, k] - upper[b, k], 0.0, lower[b, k] - upper[a, k]) ** 2
+    for k in range(corners.shape[1]):
+        above, below = (
+            corners[low_a, k] - corners[high_b, k],
+            corners[low_b, k] - corners[high_a, k],
+        )
+        total += max(above, 0.0, below) ** 2
         if total > squared_radius:
             return True
     return False
@@ -279,26 +301,25 @@ def find_around(tree, queries, i, squared_radius, buffer, position):
     The rows are in tree order. Nothing is written to an empty buffer. Returns the position after
     the last row, so the number of points is the difference.
     """
-    points, order, first, stop = tree.points, tree.order, tree.first, tree.stop
-    right, lower, upper = tree.right, tree.lower, tree.upper
+    corners, order = tree.corners, tree.order
     stack = np.empty(MAX_STACK, np.int64)
     stack[0] = 0
     n_stack = 1 if order.size else 0
     while n_stack:
         n_stack -= 1
         node = stack[n_stack]
-        if squared_distance_to_box(queries, i, lower, upper, node) > squared_radius:
+        if squared_distance_to_node(queries, i, tree, node) > squared_radius:
             continue
-        if right[node]:
-            stack[n_stack] = right[node]
+        if tree.n_leaves[node] > 1:
+            stack[n_stack] = right_child(tree, node)
             stack[n_stack + 1] = node + 1
             n_stack += 2
             continue
-        for place in range(first[node], stop[node]):
-            j = order[place]
-            if squared_distance(queries, i, points, j) <= squared_radius:
+        first, stop = points_of(tree, node)
+        for place in range(first, stop):
+            if squared_distance(queries, i, corners, place) <= squared_radius:
                 if buffer.size:
-                    buffer[position] = j
+                    buffer[position] = order[place]
                 position += 1
     return position
 
@@ -322,14 +343,15 @@ def find_within(tree, queries, squared_radii):
 
 
 @kernel
-def _max_by_node(tree, squared_radii):
+def max_by_node(tree, squared_radii):
     """Return the largest squared radius of the points of each node."""
-    largest = np.zeros(tree.right.size)
-    for node in range(tree.right.size - 1, -1, -1):
-        if tree.right[node]:
-            largest[node] = max(largest[node + 1], largest[tree.right[node]])
+    largest = np.zeros(tree.low.size)
+    for node in range(tree.low.size - 1, -1, -1):
+        if tree.n_leaves[node] > 1:
+            largest[node] = max(largest[node + 1], largest[right_child(tree, node)])
         else:
-            for place in range(tree.first[node], tree.stop[node]):
+            first, stop = points_of(tree, node)
+            for place in range(first, stop):
                 largest[node] = max(largest[node], squared_radii[tree.order[place]])
     return largest
 
@@ -337,8 +359,7 @@ def _max_by_node(tree, squared_radii):
 @kernel
 def _find_nearest_to(tree, queries, i, squared_radii, max_squared_radius, stack):
     """Return the nearest point that reaches query ``i``, or -1."""
-    points, order, first, stop = tree.points, tree.order, tree.first, tree.stop
-    right, lower, upper = tree.right, tree.lower, tree.upper
+    corners, order = tree.corners, tree.order
     found, smallest = -1, np.inf
     stack[0] = 0
     n_stack = 1 if order.size else 0
@@ -346,20 +367,21 @@ def _find_nearest_to(tree, queries, i, squared_radii, max_squared_radius, stack)
         n_stack -= 1
         node = stack[n_stack]
         bound = min(smallest, max_squared_radius[node])
-        if squared_distance_to_box(queries, i, lower, upper, node) > bound:
+        if squared_distance_to_node(queries, i, tree, node) > bound:
             continue
-        if right[node]:
-            near, far = node + 1, right[node]
-            to_near = squared_distance_to_box(queries, i, lower, upper, near)
-            if to_near > squared_distance_to_box(queries, i, lower, upper, far):
+        if tree.n_leaves[node] > 1:
+            near, far = node + 1, right_child(tree, node)
+            to_near = squared_distance_to_node(queries, i, tree, near)
+            if to_near > squared_distance_to_node(queries, i, tree, far):
                 near, far = far, near
             stack[n_stack] = far
             stack[n_stack + 1] = near  # looked at first
             n_stack += 2
             continue
-        for place in range(first[node], stop[node]):
+        first, stop = points_of(tree, node)
+        for place in range(first, stop):
             j = order[place]
-            squared = squared_distance(queries, i, points, j)
+            squared = squared_distance(queries, i, corners, place)
             if squared <= squared_radii[j] and (
                 squared < smallest or (squared == smallest and (found < 0 or j < found))
             ):
@@ -374,139 +396,9 @@ def find_nearest(tree, queries, squared_radii):
     Point j reaches a query at a squared distance of at most ``squared_radii[j]``. Ties go to the
     lowest row.
     """
-    max_squared_radius = _max_by_node(tree, squared_radii)
+    max_squared_radius = max_by_node(tree, squared_radii)
     stack = np.empty(MAX_STACK, np.int64)
     nearest = np.empty(queries.shape[0], np.int64)
     for i in range(queries.shape[0]):
         nearest[i] = _find_nearest_to(tree, queries, i, squared_radii, max_squared_radius, stack)
     return nearest
-
-
-@kernel
-def collect_leaves(tree, squared_radii):
-    """Return the `Leaves` of a tree whose points have these squared radii (n_points,)."""
-    n_nodes = tree.right.size
-    node_of_leaf = np.flatnonzero(tree.right == 0)
-    n_leaves = node_of_leaf.size
-    start = np.empty(n_leaves + 1, np.int64)
-    start[:n_leaves] = tree.first[node_of_leaf]
-    start[n_leaves] = tree.order.size
-    first_leaf = np.empty(n_nodes, np.int64)
-    leaf = 0
-    for node in range(n_nodes):
-        first_leaf[node] = leaf
-        leaf += tree.right[node] == 0
-    n_of_leaves = np.ones(n_nodes, np.int64)
-    for node in range(n_nodes - 1, -1, -1):
-        if tree.right[node]:
-            n_of_leaves[node] = n_of_leaves[node + 1] + n_of_leaves[tree.right[node]]
-    max_squared_radius = _max_by_node(tree, squared_radii)
-    return Leaves(node_of_leaf, start, first_leaf, n_of_leaves, max_squared_radius)
-
-
-@kernel
-def find_bucket(tree, leaves, leaf):
-    """Return the largest node with this leaf and at most ``BUCKET`` leaves."""
-    node = 0
-    while leaves.n_leaves[node] > BUCKET:
-        right = tree.right[node]
-        node = node + 1 if leaf < leaves.first_leaf[right] else right
-    return node
-
-
-@kernel
-def find_near_buckets(tree, leaves, bucket, buckets):
-    """Write the buckets near a bucket to ``buckets``, in the order of the tree; return how many."""
-    right, lower, upper, reach = tree.right, tree.lower, tree.upper, leaves.max_squared_radius
-    stack = np.empty(MAX_STACK, np.int64)
-    stack[0] = 0
-    n_stack, n_buckets = 1, 0
-    while n_stack:
-        n_stack -= 1
-        node = stack[n_stack]
-        if are_far(lower, upper, bucket, node, max(reach[bucket], reach[node])):
-            continue
-        if leaves.n_leaves[node] > BUCKET:
-            stack[n_stack] = right[node]
-            stack[n_stack + 1] = node + 1
-            n_stack += 2
-        else:
-            buckets[n_buckets] = node
-            n_buckets += 1
-    return n_buckets
-
-
-@kernel
-def _write_near(tree, leaves, leaf, buckets, near, n_before):
-    """Write the leaves near one leaf to ``near``, after ``n_before`` ranges.
-
-    Returns the number of ranges, or -1 if the buffer is full.
-    """
-    right, lower, upper, reach = tree.right, tree.lower, tree.upper, leaves.max_squared_radius
-    a = leaves.node[leaf]
-    n_near = n_before
-    for bucket in buckets:
-        n_leaves = leaves.n_leaves[bucket]
-        stop = bucket + 2 * n_leaves - 1
-        node = bucket
-        while node < stop:
-            if are_far(lower, upper, a, node, max(reach[a], reach[node])):
-                node += 2 * leaves.n_leaves[node] - 1  # to the next node that is no descendant
-                continue
-            node += 1
-            if right[node - 1]:
-                continue
-            b = leaves.first_leaf[node - 1]
-            if n_near > n_before and near[n_near - 1, 1] == b:
-                near[n_near - 1, 1] += 1
-            elif n_near == near.shape[0]:
-                return -1
-            else:
-                near[n_near, 0] = b
-                near[n_near, 1] = b + 1
-                n_near += 1
-    return n_near
-
-
-@kernel
-def find_near_leaves(tree, leaves, wanted, near_start, near):
-    """Find the leaves near each of the ``wanted`` leaves, until a buffer is full.
-
-    Two leaves are near when the distance of their boxes is at most the largest radius of their
-    points. Those near ``wanted[w]`` are the ranges ``near[near_start[w]:near_start[w + 1]]`` of
-    leaves, each a first leaf and a stop.
-
-    The tree is searched once per bucket: a node with few leaves. The leaves of a bucket look only
-    into the buckets near theirs.
-
-    Parameters
-    ----------
-    tree : KDTree
-    leaves : Leaves
-    wanted : array (n_wanted,) of int64
-        Leaves, ascending.
-    near_start : array (max_wanted + 1,) of int64
-        Buffer.
-    near : array (max_ranges, 2) of int64
-        Buffer, with a row for every leaf or more.
-
-    Returns
-    -------
-    int
-        The number of wanted leaves that are done, at least 1 if there is any.
-    """
-    buckets = np.empty(leaves.node.size, np.int64)
-    n_buckets, bucket_stop = 0, 0
-    near_start[0] = 0
-    for w in range(wanted.size):
-        if w + 1 == near_start.size:
-            return w
-        if wanted[w] >= bucket_stop:
-            bucket = find_bucket(tree, leaves, wanted[w])
-            bucket_stop = leaves.first_leaf[bucket] + leaves.n_leaves[bucket]
-            n_buckets = find_near_buckets(tree, leaves, bucket, buckets)
-        n_near = _write_near(tree, leaves, wanted[w], buckets[:n_buckets], near, near_start[w])
-        if n_near < 0:
-            return w
-        near_start[w + 1] = n_near
-    return wanted.size

@@ -52,7 +52,7 @@ def find_core(block, cells, min_samples):
     radius is counted as a whole, as in `fedlib.kernels.density.find_core_by_tree`.
     """
     points, axes, weights, limit = cells.points, cells.axes, cells.weights, cells.squared_radii[0]
-    start, core, lower, upper = cells.start, cells.core, cells.lower, cells.upper
+    start, core, corners = cells.start, cells.core, cells.corners
     near, box = block.near, cells.box
     for g in range(block.group_start.size - 1):
         for a in block.cells[block.group_start[g] : block.group_start[g + 1]]:
@@ -69,7 +69,7 @@ def find_core(block, cells, min_samples):
                         nearest, farthest = 0.0, np.inf
                         if box[b] >= 0:
                             nearest, farthest = squared_distances_of_box(
-                                points, axes, i, lower, upper, box[b]
+                                points, axes, i, corners, box[b], box[b] + 1
                             )
                         if farthest <= limit:
                             total += sum_weights(weights, start[b], start[b + 1])
@@ -114,8 +114,7 @@ def find_border(block, cells, order, number, labels):
     See `fedlib.kernels.density.find_border`.
     """
     points, axes, core, n_core = cells.points, cells.axes, cells.core, cells.n_core
-    start, lower, upper, near = cells.start, cells.lower, cells.upper, block.near
-    box = cells.box
+    start, corners, box, near = cells.start, cells.corners, cells.box, block.near
     for g in range(block.group_start.size - 1):
         for a in block.cells[block.group_start[g] : block.group_start[g + 1]]:
             for i in range(start[a], start[a + 1]):
@@ -129,9 +128,10 @@ def find_border(block, cells, order, number, labels):
                     ):
                         continue
                     for c in range(b, last):
+                        low = box[c]
                         if n_core[c] == 0 or (
-                            box[c] >= 0
-                            and squared_distance_to_box(points, axes, i, lower, upper, box[c])
+                            low >= 0
+                            and squared_distance_to_box(points, axes, i, corners, low, low + 1)
                             > bound
                         ):
                             continue

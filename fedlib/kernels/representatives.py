@@ -17,9 +17,11 @@ from fedlib.kernels.kd_tree import (
     build,
     find_around,
     find_nearest,
-    sort_points,
+    number_by_place,
+    points_of,
+    right_child,
     squared_distance,
-    squared_distance_to_box,
+    squared_distance_to_node,
 )
 
 LEAF_SIZE = 32
@@ -94,16 +96,17 @@ def _find_ranges(tree, i, squared_radius, ranges):
     while n_stack:
         n_stack -= 1
         node = stack[n_stack]
-        if squared_distance_to_box(tree.points, i, tree.lower, tree.upper, node) > squared_radius:
+        if squared_distance_to_node(tree.corners, i, tree, node) > squared_radius:
             continue
-        if tree.right[node]:
-            stack[n_stack] = tree.right[node]
+        first, stop = points_of(tree, node)
+        if tree.n_leaves[node] > 1:
+            stack[n_stack] = right_child(tree, node)
             stack[n_stack + 1] = node + 1
             n_stack += 2
-        elif n_ranges and ranges[n_ranges - 1, 1] == tree.first[node]:
-            ranges[n_ranges - 1, 1] = tree.stop[node]
+        elif n_ranges and ranges[n_ranges - 1, 1] == first:
+            ranges[n_ranges - 1, 1] = stop
         else:
-            ranges[n_ranges] = tree.first[node], tree.stop[node]
+            ranges[n_ranges] = first, stop
             n_ranges += 1
     return n_ranges
 
@@ -203,8 +206,8 @@ def cover_greedily(X, eps, max_representatives, min_covered):
     """
     tree = build(X, GREEDY_LEAF_SIZE, 0.0)
     rows = tree.order
-    tree = sort_points(tree)  # near points are near in memory
-    X = tree.points
+    tree = number_by_place(tree)  # near points are near in memory
+    X = tree.corners[: rows.size]
     columns = np.ascontiguousarray(X.T)
     shift = GAIN_BITS - math.frexp(eps)[1]  # a power of two, so halves stay exact
     scale = math.ldexp(1.0, shift // 2), math.ldexp(1.0, shift - shift // 2)
@@ -214,7 +217,7 @@ def cover_greedily(X, eps, max_representatives, min_covered):
     squared_reach = np.zeros(n)
     near = np.empty(n, np.int64)
     covered = np.empty(n, np.int64)
-    ranges = np.empty((tree.right.size // 2 + 1, 2), np.int64)
+    ranges = np.empty((tree.start.size, 2), np.int64)
     gains = np.empty(n)
     dyn_rep = np.zeros(n, np.int64)
     for i in range(n):

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fedlib.kernels import kd_tree
+from fedlib.kernels import kd_tree, tree_leaves
 
 
 @st.composite
@@ -21,20 +21,24 @@ def clouds(draw):
 def test_nodes_contain_their_points(X, leaf_size, max_squared_diagonal):
     """The order is a permutation, boxes fit, children split a node, leaves are small enough."""
     tree = kd_tree.build(X, leaf_size, max_squared_diagonal)
-    assert tree.points is X
     assert sorted(tree.order) == list(range(len(X)))
-    for node in range(len(tree.first)):
-        points = X[tree.order[tree.first[node] : tree.stop[node]]]
-        np.testing.assert_array_equal(tree.lower[node], points.min(axis=0))
-        np.testing.assert_array_equal(tree.upper[node], points.max(axis=0))
-        squared_diagonal = ((tree.upper[node] - tree.lower[node]) ** 2).sum()
-        right = tree.right[node]
+    np.testing.assert_array_equal(tree.corners[: len(X)], X[tree.order])
+    for node, n_leaves in enumerate(tree.n_leaves):
+        first, stop = kd_tree.points_of(tree, node)
+        low, high = kd_tree.box_of(tree, node)
+        points = tree.corners[first:stop]
+        np.testing.assert_array_equal(tree.corners[low], points.min(axis=0))
+        np.testing.assert_array_equal(tree.corners[high], points.max(axis=0))
+        squared_diagonal = ((tree.corners[high] - tree.corners[low]) ** 2).sum()
         is_small = len(points) <= leaf_size or squared_diagonal <= max_squared_diagonal
-        assert (right == 0) == is_small
-        if right:
-            assert tree.first[node] == tree.first[node + 1]
-            assert tree.first[node + 1] < tree.stop[node + 1] == tree.first[right]
-            assert tree.stop[right] == tree.stop[node]
+        assert (n_leaves == 1) == is_small
+        if n_leaves > 1:
+            right = kd_tree.right_child(tree, node)
+            middle = kd_tree.points_of(tree, right)[0]
+            assert first < middle < stop
+            assert kd_tree.points_of(tree, node + 1) == (first, middle)
+            assert kd_tree.points_of(tree, right) == (middle, stop)
+            assert n_leaves == tree.n_leaves[node + 1] + tree.n_leaves[right]
 
 
 @given(clouds(), st.integers(1, 20))
@@ -42,12 +46,25 @@ def test_two_halves_merge_into_the_same_tree(X, leaf_size):
     """The halves below the root are built apart, as two threads do."""
     assume(len(X) > leaf_size)
     whole = kd_tree.build(X, leaf_size, -1.0)
-    order, middle = kd_tree.halve(X), len(X) // 2
+    n, middle = len(X), len(X) // 2
+    corners, order = kd_tree.allocate(X, leaf_size), np.arange(n)
+    kd_tree.halve(corners, order)
+    rows = n + 2, n + 2 + 2 * kd_tree._max_boxes(middle, leaf_size)
     halves = [
-        kd_tree.build_part(X, rows, leaf_size, -1.0) for rows in (order[:middle], order[middle:])
+        kd_tree.build_part(corners, order, first, stop, row, leaf_size, -1.0)
+        for first, stop, row in ((0, middle, rows[0]), (middle, n, rows[1]))
     ]
-    for ours, expected in zip(kd_tree.merge(*halves), whole, strict=True):
+    merged = kd_tree.merge(*halves)
+    for name in ("order", "start", "first_leaf", "n_leaves"):
+        np.testing.assert_array_equal(getattr(merged, name), getattr(whole, name))
+    for ours, expected in zip(every_box(merged), every_box(whole), strict=True):
         np.testing.assert_array_equal(ours, expected)
+
+
+def every_box(tree):
+    """Return the lower and the upper corners of all nodes."""
+    low, high = kd_tree.box_of.py_func(tree, slice(None))
+    return tree.corners[low], tree.corners[high]
 
 
 def test_an_empty_buffer_only_counts():
@@ -69,20 +86,20 @@ def test_near_leaves_by_brute_force(X, max_squared_diagonal, n_ranges, seed):
     """Leaves whose boxes are within the radius of either, for any size of the buffer."""
     squared_radii = np.random.default_rng(seed).integers(0, 20, len(X)).astype(float)
     tree = kd_tree.build(X, 1, max_squared_diagonal)
-    leaves = kd_tree.collect_leaves(tree, squared_radii)
+    leaves = tree_leaves.collect_leaves(tree, squared_radii)
     n = len(leaves.node)
-    assert leaves.node.tolist() == np.flatnonzero(tree.right == 0).tolist()
-    assert (len(leaves.start), leaves.start[-1]) == (n + 1, len(X))
-    lower, upper = tree.lower[leaves.node], tree.upper[leaves.node]
-    reach = np.array([squared_radii[tree.order[a:b]].max() for a, b in pairwise(leaves.start)])
+    assert leaves.node.tolist() == np.flatnonzero(tree.n_leaves == 1).tolist()
+    assert (len(tree.start), tree.start[-1]) == (n + 1, len(X))
+    lower, upper = (corners[leaves.node] for corners in every_box(tree))
+    reach = np.array([squared_radii[tree.order[a:b]].max() for a, b in pairwise(tree.start)])
     gap = np.maximum(np.maximum(lower[:, None] - upper[None], lower[None] - upper[:, None]), 0)
     expected = (gap**2).sum(axis=2) <= np.maximum(reach[:, None], reach[None, :])
     near_pairs = np.zeros((n, n), bool)
-    near_start, near = np.empty(8, np.int64), np.empty((max(n, n_ranges), 2), np.int64)
+    near_start, near = np.empty(8, np.int64), np.empty((max((n + 1) // 2, n_ranges), 2), np.int64)
     done = 0
     while done < n:
         wanted = np.arange(done, n)
-        n_done = kd_tree.find_near_leaves(tree, leaves, wanted, near_start, near)
+        n_done = tree_leaves.find_near_leaves(tree, leaves, wanted, near_start, near)
         assert n_done >= 1
         for w in range(n_done):
             for a, b in near[near_start[w] : near_start[w + 1]]:
