@@ -42,9 +42,8 @@ class Index(NamedTuple):
     start: Rows  # (n_cells + 1,) where the points of each cell begin
     find_near: Callable[[Ints, bool, Ints, Ints, Ints], int]  # see `dbscan._Clustering._blocks`
     max_ranges: int  # of near cells that one group can have
-    leaves: tuple[kd_tree.KDTree, tree_leaves.Leaves] | None = (
-        None  # the cells, if they are a tree's
-    )
+    # The cells, if they are a tree's.
+    leaves: tuple[kd_tree.KDTree, tree_leaves.Leaves] | None = None
 
 
 class Shares(NamedTuple):
