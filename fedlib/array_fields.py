@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Annotated, Any
 
 import msgspec
@@ -60,8 +61,8 @@ class Array:
         if value.dtype != DTYPES[self.dtype] or value.ndim != len(self.axes):
             return f"must be {self._wanted()}, not of {value.dtype} with shape {value.shape}"
         is_float = value.dtype.kind == "f"
-        if is_float or self.ge is not None or self.le is not None:
-            for piece in [value] if 0 < value.size <= PIECE else _pieces(value):
+        if value.size and (is_float or self.ge is not None or self.le is not None):
+            for piece in [value] if value.size <= PIECE else _pieces(value):
                 if is_float and np.count_nonzero(np.isfinite(piece)) < piece.size:
                     return "must be finite"
                 if self.ge is not None and piece.min() < self.ge:
@@ -116,9 +117,11 @@ def from_wire(raw: msgspec.Raw) -> np.ndarray:
     dtype = DTYPES.get(name)
     if dtype is None:
         raise ValueError("an array of an unknown dtype")
-    if min(shape, default=0) < 0 or max(shape, default=0) > max(len(data), MAX_EMPTY_AXIS):
-        raise ValueError("an array with an axis of an invalid length")
-    array = np.frombuffer(data, dtype).reshape(shape)
+    if prod(shape) * dtype.itemsize != len(data):
+        raise ValueError(f"an array with axes of an invalid length: {shape}, {len(data)} bytes")
+    if not data and max(shape) > MAX_EMPTY_AXIS:
+        raise ValueError("an empty array with an axis of an invalid length")
+    array: np.ndarray = np.ndarray(shape, dtype, data)  # raises ValueError for a negative length
     if name == "bool" and bytes(data).translate(None, b"\x00\x01"):  # what is left of the bytes
         raise ValueError("an array of bool with a byte other than 0 and 1")
     return array if array.flags.aligned else _aligned(array)

@@ -264,6 +264,7 @@ def serve(
         return encode(client.fail(error))
 
 
+@one_thread()  # once for all steps, because setting it takes longer than a short step
 def run(
     flow: Flow[Model],
     transport: Transport,
@@ -328,8 +329,7 @@ def run(
     resume: Callable[[], Message | Mapping[str, Message] | Reject] = partial(next, flow)
     while True:
         try:
-            with one_thread():
-                asked = resume()
+            asked = resume()
         except StopIteration as finished:
             if journal is not None:
                 journal.finish(transport)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedlib.boosting.messages import SplitProposals
 from fedlib.boosting.objectives import LabelSums, Objective
-from fedlib.kernels.histograms import complete_siblings
+from fedlib.kernels.histograms import absolute_sums, complete_siblings
 
 __all__ = ["DeclaredRows", "NodeHistory", "reasons"]
 
@@ -71,11 +71,12 @@ class DeclaredRows:
 
         No margin of a row is larger than ``largest_margin``.
         """
-        limits = self.objective.largest_sums(self.sums, largest_margin, self.parameter)
-        largest = self.n_outputs * ((1 + ROUNDING) * np.array(limits) / unit + self.n_rows)
-        if sums[..., 1].min(initial=0) < 0:
+        least_h, g, h = absolute_sums(sums)
+        if least_h < 0:
             return "a negative sum of hessians"
-        if (np.abs(sums.astype(np.float64)).sum(axis=0) > largest).any():
+        largest = self.objective.largest_sums(self.sums, largest_margin, self.parameter)
+        limits = (self.n_outputs * ((1 + ROUNDING) * s / unit + self.n_rows) for s in largest)
+        if any(found > limit for found, limit in zip((g, h), limits, strict=True)):
             return "the sums exceed what the declared rows can have"
         return None
 
@@ -154,7 +155,7 @@ class NodeHistory:
         if parents is None or len(reported) != 2 * len(parents):
             return None
         excess = reported[0::2] + reported[1::2] - parents
-        if not excess.any():
+        if not np.count_nonzero(excess):
             return None
         outside = excess if may_fall else np.abs(excess)
         if (outside > tolerance * np.abs(parents)).any():

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedlib.agreement import exclude
+from fedlib.kernels.histograms import find_bins
 from fedlib.messages import Array, Message, MessageError
 from fedlib.protocol import Flow, Replies
 
@@ -40,11 +41,13 @@ __all__ = [
     "bounded_cuts",
     "bucket_counts",
     "coarse_features",
+    "sorted_keys",
 ]
 
 DEPTHS = (12, 16, 20)  # the number of leading bits of a float32 that define a bucket, per round
 MAX_VALUE = 2.0**127  # the bucket of a larger value would have no finite upper edge
 MAX_VALUES_PER_BUCKET = 4  # distinct values on average; with more, the buckets are too coarse
+Columns = Sequence[NDArray[np.uint32]]  # per feature
 Keys = Annotated[np.ndarray, Array("uint32", ("buckets",))]
 Sizes = Annotated[np.ndarray, Array("int64", ("features",), ge=0, le=2**32)]
 
@@ -135,10 +138,7 @@ class Cuts:
 
     def bins(self, X: NDArray[np.float32]) -> NDArray[np.uint16]:
         """Return the bin (n_rows, n_features) of each value, counted from its feature's first."""
-        bins = np.empty(X.shape, np.uint16)
-        for f, column in enumerate(X.T):
-            bins[:, f] = np.searchsorted(self.inner(f), column, side="right")
-            bins[np.isnan(column), f] = self.offsets[f + 1] - 1 - self.offsets[f]
+        bins: NDArray[np.uint16] = find_bins(X, self.offsets, self.thresholds)
         return bins
 
     def inner(self, f: int) -> NDArray[np.float32]:
@@ -275,8 +275,19 @@ def _counts_inside(request: CountBuckets, reply: RowsPerBucket, shift: int) -> N
     return sums
 
 
-def bucket_counts(X: NDArray[np.float32], request: CountBuckets) -> RowsPerBucket:
-    """Return the reply of a client with the rows ``X`` (n_rows, n_features).
+def sorted_keys(X: NDArray[np.float32]) -> Columns:
+    """Return the keys of the values of each feature in ascending order, without missing values.
+
+    Keys are unsigned integers in the order of the values; buckets are made of their leading bits.
+    """
+    values = np.array(X.T, order="C")
+    values.sort(axis=1)  # missing values come last
+    n_present = (~np.isnan(values)).sum(axis=1)
+    return [keys[:n] for keys, n in zip(_keys(values), n_present, strict=True)]
+
+
+def bucket_counts(columns: Columns, request: CountBuckets) -> RowsPerBucket:
+    """Return the reply of a client whose rows have the `sorted_keys` ``columns``.
 
     Raises
     ------
@@ -289,30 +300,29 @@ def bucket_counts(X: NDArray[np.float32], request: CountBuckets) -> RowsPerBucke
 
     >>> X = np.array([[-1.0], [2.0], [3.0]], np.float32)
     >>> everything = np.array([1]), np.array([0], np.uint32)
-    >>> bucket_counts(X, CountBuckets(1, 0, *everything))
+    >>> bucket_counts(sorted_keys(X), CountBuckets(1, 0, *everything))
     RowsPerBucket(sizes=array([2]), keys=array([0, 1], dtype=uint32), counts=array([1, 2]))
     """
-    if X.shape[1] != len(request.sizes):
+    if len(columns) != len(request.sizes):
         raise ValueError(
-            f"the request is about {len(request.sizes)} features, the client has {X.shape[1]}"
+            f"the request is about {len(request.sizes)} features, the client has {len(columns)}"
         )
     requested = _by_feature(request.sizes, request.keys)
-    shift = np.uint64(request.depth - request.depth_before)
+    shift = np.uint32(request.depth - request.depth_before)
     counted = []
-    for column, (inside,) in zip(X.T, requested, strict=True):
-        keys, counts = _count_equal(_prefix(_sorted_keys(column), request.depth))
-        before = (keys.astype(np.uint64) >> shift).astype(np.uint32)
-        is_inside = np.isin(before, inside)
+    for column, (inside,) in zip(columns, requested, strict=True):
+        keys, counts = _count_equal(_prefix(column, request.depth))
+        is_inside = np.isin(keys >> shift, inside)
         counted.append((keys[is_inside], counts[is_inside]))
     return RowsPerBucket(
         sizes=np.array([len(keys) for keys, _ in counted], np.int64),
-        keys=np.concatenate([keys for keys, _ in counted]).astype(np.uint32),
-        counts=np.concatenate([counts for _, counts in counted]).astype(np.int64),
+        keys=np.concatenate([keys for keys, _ in counted]),
+        counts=np.concatenate([counts for _, counts in counted]),
     )
 
 
-def coarse_features(X: NDArray[np.float32], cuts: Cuts) -> list[int]:
-    """Return the features of rows (n_rows, n_features) for which the finest buckets are too coarse.
+def coarse_features(columns: Columns, cuts: Cuts) -> list[int]:
+    """Return the features with these `sorted_keys` for which the finest buckets are too coarse.
 
     Such a feature has a bin for each of its finest buckets, but many distinct values per bucket.
     Bins between given bounds may be narrower than buckets.
@@ -323,18 +333,18 @@ def coarse_features(X: NDArray[np.float32], cuts: Cuts) -> list[int]:
     >>> X = np.column_stack([X, X + 2**20])
     >>> fine, coarse = np.arange(0.5, 100), [2.0**20, 2.0**21]
     >>> thresholds = np.concatenate([fine, coarse]).astype(np.float32)
-    >>> coarse_features(X, Cuts(np.array([0, 100, 102]), thresholds))
+    >>> coarse_features(sorted_keys(X), Cuts(np.array([0, 100, 102]), thresholds))
     [1]
     """
     coarse = []
-    for f, column in enumerate(X.T):
-        values, _ = _count_equal(_sorted_keys(column))
-        n_buckets = len(_count_equal(_prefix(values, DEPTHS[-1]))[0])
+    for f, column in enumerate(columns):
+        keys, _ = _count_equal(column)
+        n_buckets = len(_count_equal(_prefix(keys, DEPTHS[-1]))[0])
         n_bins = cuts.offsets[f + 1] - cuts.offsets[f] - 1
-        if n_buckets > n_bins or len(values) <= MAX_VALUES_PER_BUCKET * n_buckets:
+        if n_buckets > n_bins or len(keys) <= MAX_VALUES_PER_BUCKET * n_buckets:
             continue
-        used = np.unique(np.searchsorted(cuts.inner(f), column, side="right"))
-        if len(values) > MAX_VALUES_PER_BUCKET * len(used):
+        used = np.unique(np.searchsorted(cuts.inner(f), _values(keys), side="right"))
+        if len(keys) > MAX_VALUES_PER_BUCKET * len(used):
             coarse.append(f)
     return coarse
 
@@ -432,11 +442,6 @@ def _keys(values: NDArray[np.float32]) -> NDArray[np.uint32]:
     return np.where(bits >> 31, ~bits, bits | np.uint32(2**31))
 
 
-def _sorted_keys(column: NDArray[np.float32]) -> NDArray[np.uint32]:
-    """Return the keys of the values that are not missing, in ascending order."""
-    return np.sort(_keys(column[~np.isnan(column)]))
-
-
 def _count_equal(keys: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     """Return the distinct ones of sorted keys, and how often each occurs."""
     is_first = np.ones(len(keys), bool)
@@ -445,7 +450,7 @@ def _count_equal(keys: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[
     return keys[first], np.diff(first, append=len(keys))
 
 
-def _values(keys: NDArray[np.int64]) -> NDArray[np.float32]:
+def _values(keys: NDArray[Any]) -> NDArray[np.float32]:
     """Return the values with these keys."""
     keys = keys.astype(np.uint32)
     return np.where(keys >> 31, keys & np.uint32(2**31 - 1), ~keys).view(np.float32)
@@ -453,4 +458,4 @@ def _values(keys: NDArray[np.int64]) -> NDArray[np.float32]:
 
 def _prefix(keys: NDArray[np.uint32], depth: int) -> NDArray[np.uint32]:
     """Return the leading ``depth`` bits of the keys."""
-    return (keys.astype(np.uint64) >> np.uint64(32 - depth)).astype(np.uint32)
+    return keys >> np.uint32(32 - depth)

@@ -136,13 +136,11 @@ class HistogramGrower(Grower):
 
     def choose(self, level: Level, histograms: NDArray[np.int64]) -> Decisions:
         """Return each node's best split, and keep what its children and leaves need."""
-        cuts = self.training.cuts
         splits = self.best_splits(histograms)
         self.keep_max_leaves(splits)
         split, leaf = np.flatnonzero(splits.feature >= 0), np.flatnonzero(splits.feature < 0)
         decisions = self.decide(splits)
-        totals = histograms[:, : cuts.offsets[1]].sum(axis=1)  # the bins of the first feature
-        left = splits.left_sums[split]
+        totals, left = splits.sums, splits.left_sums[split]
         self.leaf_sums.append((level.first + leaf, totals[leaf]))
         self.sides = np.stack([left, totals[split] - left], axis=1).reshape(-1, 2)
         self.parents = histograms[split]
@@ -177,9 +175,11 @@ class HistogramGrower(Grower):
     def keep_max_leaves(self, splits: HistogramSplits) -> None:
         """Make a leaf of each node whose split would give its tree more leaves than allowed."""
         max_leaves = self.training.settings.max_leaves
+        if not max_leaves:
+            return
         for node in np.flatnonzero(splits.feature >= 0):
             tree = self.nodes.tree[node]
-            if max_leaves and self.n_leaves[tree] == max_leaves:
+            if self.n_leaves[tree] == max_leaves:
                 splits.feature[node] = -1
             else:
                 self.n_leaves[tree] += 1

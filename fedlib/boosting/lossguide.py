@@ -79,20 +79,19 @@ class LossguideGrower(HistogramGrower):
 
     def add_candidates(self, level: Level, histograms: NDArray[np.int64]) -> None:
         """Add the open nodes with an allowed split to the queues of their trees."""
-        cuts, settings = self.training.cuts, self.training.settings
+        settings = self.training.settings
         splits = self.best_splits(histograms)
         decisions = self.decide(splits)
-        totals = histograms[:, : cuts.offsets[1]].sum(axis=1)
         for name, sums in self.sums.open.items():
             of_client = self.reported.setdefault(name, {})
             of_client.update(zip(range(level.first, level.first + len(sums)), sums, strict=True))
         for i in range(level.n_open):
             node = level.first + i
-            self.totals[node] = totals[i]
+            self.totals[node] = splits.sums[i]
             too_deep = settings.max_depth and self.nodes.depth[i] >= settings.max_depth
             if decisions.feature[i] < 0 or too_deep:
                 continue
-            sides = np.stack([splits.left_sums[i], totals[i] - splits.left_sums[i]])
+            sides = np.stack([splits.left_sums[i], splits.sums[i] - splits.left_sums[i]])
             candidate = Candidate(
                 -float(splits.gain[i]),
                 node,

@@ -328,12 +328,12 @@ class BuildHistograms(Splits, kw_only=True):
     n_bins: Count
 
     def reply_lengths(self) -> dict[str, int]:
-        return {"nodes": int(self.wanted.sum()), "bins": self.n_bins, "pair": 2}
+        return {"nodes": int(np.count_nonzero(self.wanted)), "bins": self.n_bins, "pair": 2}
 
     def accept(self, reply: Message) -> Histograms:
         """Raise MessageError unless there is one pair of possible sums per node and bin."""
         assert isinstance(reply, Histograms)
-        _check_length("nodes", len(reply.sums), int(self.wanted.sum()))
+        _check_length("nodes", len(reply.sums), int(np.count_nonzero(self.wanted)))
         _check_length("bins", reply.sums.shape[1], self.n_bins)
         _check_sums(reply.sums, self.weight)
         return reply
@@ -483,7 +483,7 @@ def _check_sums(sums: NDArray[np.int64], weight: float) -> None:
     at most doubles either. Where the objective has other bounds, the weight is scaled to them.
     """
     _check_length("sums", sums.shape[-1], 2)
-    least_g, most_g, least_h, most_h = extremes(np.ravel(sums))
+    least_g, most_g, least_h, most_h = extremes(sums.reshape(-1))
     if least_h < 0:
         raise MessageError("a negative sum of hessians")
     if max(most_g, -least_g) > 2 * weight or most_h > weight / 2:

@@ -17,7 +17,13 @@ from fedlib.boosting.categories import (
     listed,
     read_table,
 )
-from fedlib.boosting.cuts import CountBuckets, RowsPerBucket, bucket_counts
+from fedlib.boosting.cuts import (
+    Columns,
+    CountBuckets,
+    RowsPerBucket,
+    bucket_counts,
+    sorted_keys,
+)
 from fedlib.boosting.data import check_weights
 from fedlib.boosting.descriptions import (
     CountLabelMagnitudes,
@@ -139,7 +145,15 @@ class RowsClient(Client):
 
     @handles(CountBuckets)
     def count_buckets(self, request: CountBuckets) -> RowsPerBucket:
-        return bucket_counts(self.X[self._training_rows()], request)
+        return bucket_counts(self._sorted_keys(), request)
+
+    def _sorted_keys(self) -> Columns:
+        """Return the sorted keys of the training rows, kept until trees grow."""
+        source = self.table if self.state is None else self.state
+        return self._cached("keys of values", source, self._sort_keys)
+
+    def _sort_keys(self) -> Columns:
+        return sorted_keys(self.X[self._training_rows()])
 
     def _cached(self, name: str, source: Any, compute: Callable[[], Value]) -> Value:
         """Return the cached value, computed again when it was made from another ``source``."""

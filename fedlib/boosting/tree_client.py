@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,11 +42,12 @@ from fedlib.boosting.trees import add_margins
 from fedlib.kernels import splits as kernels
 from fedlib.kernels.gains import SplitRule
 from fedlib.kernels.histograms import (
-    largest_absolute_sum,
+    absolute_sums,
+    add_values,
     left_children,
+    move_and_sum,
     move_rows_by_bins,
     open_slots,
-    sum_wanted,
 )
 from fedlib.kernels.proposals import (
     RankedColumns,
@@ -78,6 +79,7 @@ class TreeClient(RowsClient):
     def begin_boosting(self, request: BeginBoosting) -> Done:
         if len(request.thresholds):
             self._warn_of_coarse_features(Cuts(request.offsets, request.thresholds))
+        self._cache.pop("keys of values", None)  # not needed any more
         n, n_outputs = len(self._coded(request.levels)), len(request.margins)
         before = self.state
         held_out = (0.0, 0)
@@ -200,31 +202,52 @@ class TreeClient(RowsClient):
 
     @handles(BuildHistograms)
     def build_histograms(self, request: BuildHistograms) -> Histograms:
-        state = self._update(request)
-        return Histograms(self._sum_bins(state, request), self._loss(state))
+        sums = self._sum_bins(request, self._gradients)
+        return Histograms(sums, self._loss(self.recall(Growing)))
 
     def _sum_bins(
-        self,
-        state: Growing,
-        request: BuildHistograms,
-        gradients: NDArray[np.int64] | None = None,
+        self, request: BuildHistograms, gradients: Callable[[Growing], NDArray[np.int64]]
     ) -> NDArray[np.int64]:
-        """Return the sums of gradients (n_outputs, n_rows, 2) in the bins of the wanted nodes."""
-        wanted = request.wanted
+        """Apply a request's decisions; return the sums of gradients in bins of the wanted nodes."""
+        state, wanted = self.recall(Growing), request.wanted
         if len(wanted) != request.n_open:
             raise ValueError(f"{len(wanted)} entries of wanted for {request.n_open} open nodes")
         if request.n_bins != len(state.thresholds):
             raise ValueError(f"{request.n_bins} bins requested; there are {len(state.thresholds)}")
-        gradients = self._gradients(state) if gradients is None else gradients
-        sums: NDArray[np.int64] = sum_wanted(
+        decisions = request.decisions
+        if not (len(request.values) or request.parents):  # the splits of one level, nothing else
+            node, sums, is_possible = self._move_and_sum(
+                state, request, decisions, gradients(state)
+            )
+            if is_possible:
+                self.state = unchecked_copy(state, node=node)
+                return sums
+        state = self._update(request)
+        return self._move_and_sum(state, request, decisions.take(slice(0)), gradients(state))[1]
+
+    def _move_and_sum(
+        self,
+        state: Growing,
+        request: BuildHistograms,
+        decisions: kernels.Decisions,
+        gradients: NDArray[np.int64],
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], bool]:
+        """Return the nodes of rows after splits and the sums in the bins of the wanted nodes.
+
+        Also return whether the splits are between bins; otherwise the result is useless.
+        """
+        self._check_features(decisions.feature)
+        first, n = request.decided, len(decisions.feature)
+        moved: tuple[NDArray[np.int32], NDArray[np.int64], bool] = move_and_sum(
             self._binned(state),
             request.n_bins,
             (state.node, state.ended, self._drawn(state)),
-            request.first,
-            wanted,
+            (first, decisions, first + n if first else len(state.node)),
+            (request.first, request.wanted),
             gradients,
+            (state.offsets, state.thresholds),
         )
-        return sums
+        return moved
 
     @handles(SumHistograms)
     def sum_histograms(self, request: SumHistograms) -> SummableHistograms:
@@ -234,16 +257,16 @@ class TreeClient(RowsClient):
 
     @handles(SumNoisyHistograms)
     def sum_noisy_histograms(self, request: SumNoisyHistograms) -> NoisyHistograms:
-        state = self._update(request)
+        state = self.recall(Growing)
         limits = gradient_limits(state.objective, request.max_gradient)
         sensitivity = row_sensitivity(limits, self.n_features, state.margins.shape[1])
         if state.bits != sensitivity.digits:  # whatever the rows are
             raise ValueError(f"bits must be {sensitivity.digits}, got {state.bits}")
-        gradients = OBJECTIVES[state.objective].gradients(
-            state.margins, self._targets(state), self._weights(state), state.parameter, state.bits
-        )
-        sums = self._sum_bins(state, request, clipped(gradients, limits, state.bits))
-        values = np.ldexp(sums.astype(np.float64), -state.bits)
+
+        def gradients(state: Growing) -> NDArray[np.int64]:
+            return clipped(self._unchecked_gradients(state), limits, state.bits)
+
+        values = np.ldexp(self._sum_bins(request, gradients).astype(np.float64), -state.bits)
         return NoisyHistograms(add_noise(values, sensitivity, request.privacy, self.n_shares))
 
     @handles(BuildPackedHistograms)
@@ -295,7 +318,7 @@ class TreeClient(RowsClient):
         if len(request.values):
             if node.max(initial=-1) >= len(request.values):
                 raise ValueError(f"{len(request.values)} values, but a row in node {node.max()}")
-            margins = margins + request.values[node].T
+            margins = add_values(margins, node, request.values)
             node, ended = _roots(*node.shape), np.full_like(ended, -1)
             n_rounds += 1
         self.state = unchecked_copy(
@@ -351,7 +374,7 @@ class TreeClient(RowsClient):
         return self._cached("drawn", state.margins, lambda: self._draw(state))
 
     def _draw(self, state: Growing) -> NDArray[np.bool_]:
-        trains = self._trains(*state.held_out)
+        trains = self._cached("trains", state.thresholds, lambda: self._trains(*state.held_out))
         if state.subsample == 1:
             return trains
         return trains & drawn_rows(self._keys(), state.subsample, state.seed, state.n_rounds)
@@ -361,12 +384,15 @@ class TreeClient(RowsClient):
         return self._cached("gradients", state.margins, lambda: self._compute_gradients(state))
 
     def _compute_gradients(self, state: Growing) -> NDArray[np.int64]:
-        gradients = OBJECTIVES[state.objective].gradients(
-            state.margins, self._targets(state), self._weights(state), state.parameter, state.bits
-        )
-        if any(largest_absolute_sum(of_output) > MAX_SUM for of_output in gradients):
+        gradients = self._unchecked_gradients(state)
+        if any(max(absolute_sums(of_output)) > MAX_SUM for of_output in gradients):
             raise ValueError("the gradients became too large: use a smaller learning_rate")
         return gradients
+
+    def _unchecked_gradients(self, state: Growing) -> NDArray[np.int64]:
+        return OBJECTIVES[state.objective].gradients(
+            state.margins, self._targets(state), self._weights(state), state.parameter, state.bits
+        )
 
     def _loss(self, state: Growing) -> float:
         return self._cached(
@@ -386,9 +412,10 @@ class TreeClient(RowsClient):
     def _weights(self, state: Growing) -> NDArray[np.float32]:
         """Return the rows' weights in training, 0 for the rows for validation.
 
-        Those of the second class are multiplied by ``scale_pos_weight``.
+        Those of the second class are multiplied by ``scale_pos_weight``. They are the same in all
+        rounds of a run, whose thresholds are an object of their own.
         """
-        return self._cached("weights", state.margins, lambda: self._compute_weights(state))
+        return self._cached("weights", state.thresholds, lambda: self._compute_weights(state))
 
     def _compute_weights(self, state: Growing) -> NDArray[np.float32]:
         trains = self._trains(*state.held_out)
@@ -449,7 +476,7 @@ class TreeClient(RowsClient):
     def _warn_of_coarse_features(self, cuts: Cuts) -> None:
         if len(cuts.offsets) != self.n_features + 1:
             return
-        if coarse := coarse_features(self.X, cuts):
+        if coarse := coarse_features(self._sorted_keys(), cuts):
             names = self.features or range(self.n_features)
             shown = ", ".join(repr(names[f]) for f in coarse)
             warnings.warn(
@@ -469,4 +496,6 @@ class TreeClient(RowsClient):
 
 def _roots(n_outputs: int, n_rows: int) -> NDArray[np.int32]:
     """Return the root of each output's tree for every row, (n_outputs, n_rows)."""
-    return np.repeat(np.arange(n_outputs, dtype=np.int32)[:, None], n_rows, axis=1)
+    nodes = np.empty((n_outputs, n_rows), np.int32)
+    nodes[:] = np.arange(n_outputs)[:, None]
+    return nodes

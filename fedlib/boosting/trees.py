@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedlib.boosting.objectives import OBJECTIVES
-from fedlib.kernels import splits as kernels
+from fedlib.kernels.forests import Forest, sum_trees
 from fedlib.kernels.histograms import left_children
 
 __all__ = [
@@ -230,8 +230,12 @@ def stack_sets(sets: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     [[1, 1], [0, 0], [0, 0]]
     """
     width = max((one.shape[1] for one in sets), default=0)
-    padded = [np.pad(one, ((0, 0), (0, width - one.shape[1]))) for one in sets]
-    return np.concatenate([np.empty((0, width), np.uint8), *padded])
+    stacked = np.zeros((sum(map(len, sets)), width), np.uint8)
+    end = 0
+    for one in sets:
+        start, end = end, end + len(one)
+        stacked[start:end, : one.shape[1]] = one
+    return stacked
 
 
 def children(feature: NDArray[np.int32], first: int = 0, n_roots: int = 1) -> NDArray[np.int32]:
@@ -280,9 +284,10 @@ def level_starts(feature: NDArray[np.int32]) -> list[int]:
     >>> level_starts(np.array([4, -1, 2, -1, -1]))
     [0, 1, 3, 5]
     """
+    n_nodes = (1 + 2 * np.cumsum(feature >= 0)).tolist()  # with the children of nodes so far
     starts = [0, 1]
-    while n_split := int((feature[starts[-2] : starts[-1]] >= 0).sum()):
-        starts.append(starts[-1] + 2 * n_split)
+    while starts[-1] <= len(n_nodes) and n_nodes[starts[-1] - 1] > starts[-1]:
+        starts.append(n_nodes[starts[-1] - 1])
     if starts[-1] != len(feature):
         raise ValueError(f"{len(feature)} nodes, but the splits make {starts[-1]}")
     return starts
@@ -366,7 +371,7 @@ def add_margins(
     """Return margins (n_rows,) plus the values of the leaves that rows reach, in float32."""
     margins = np.array(margins, np.float32, order="C")
     if trees:
-        forest = kernels.Forest(
+        forest = Forest(
             start=np.append(0, np.cumsum([len(tree) for tree in trees])),
             feature=np.concatenate([tree.feature for tree in trees]),
             threshold=np.concatenate([tree.threshold for tree in trees]),
@@ -375,5 +380,5 @@ def add_margins(
             value=np.concatenate([tree.value for tree in trees]),
             right=stack_sets([tree.right for tree in trees]),
         )
-        kernels.sum_trees(np.ascontiguousarray(X), forest, margins)
+        sum_trees(np.ascontiguousarray(X), forest, margins)
     return margins

@@ -103,3 +103,16 @@ def best_category_split(histogram, start, missing, total, node, rule, categories
         histogram, start, order, total, node, rule, categories.max_cat_threshold
     )
     return gain, order[:n_right], missing_left
+
+
+@kernel
+def goes_left(x, threshold, missing_left, right, i):
+    """Return whether a row with the value ``x`` of a node's feature goes left.
+
+    Row ``i`` of ``right`` (n, n_bytes) is the set of categories that go right.
+    """
+    if x != x:
+        return missing_left
+    if threshold == BY_CATEGORY:
+        return not is_in_set(right, i, x)
+    return x < threshold

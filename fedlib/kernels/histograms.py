@@ -7,8 +7,34 @@ import numpy as np
 
 from fedlib.kernels import kernel
 from fedlib.kernels.categories import BY_CATEGORY
+from fedlib.kernels.pairs import add_pair
 
 NOWHERE = np.int32(-1)  # the slot of a row that is in no open node
+
+
+@kernel
+def find_bins(X, offsets, thresholds):
+    """Return each value's bin (n, d) of uint16 among those of its feature; see `cut_bins`.
+
+    A binary search without branches, for a block of rows at a time: no step of a row waits for that
+    of another one.
+    """
+    bins, block = np.empty(X.shape, np.uint16), 256
+    values, low = np.empty(block, np.float32), np.empty(block, np.int64)
+    for first in range(0, X.shape[0], block):
+        n = min(block, X.shape[0] - first)
+        for f in range(X.shape[1]):
+            start, missing = offsets[f], offsets[f + 1] - 1
+            values[:n], low[:n] = X[first : first + n, f], start
+            width = max(0, missing - 1 - start)
+            while width > 0:
+                half = (width + 1) // 2
+                for i in range(n):
+                    low[i] += half * (thresholds[low[i] + half - 1] <= values[i])
+                width -= half
+            for i in range(n):
+                bins[first + i, f] = (low[i] if values[i] == values[i] else missing) - start
+    return bins
 
 
 @kernel
@@ -35,46 +61,45 @@ def open_slots(node, ended, drawn, first, wanted):
 
 @kernel
 def sort_by_slot(slot, n_slots):
-    """Return the rows in the order of their slots, and the first one of each slot in this order.
+    """Return the rows by their slots, and the place of the first one of each slot.
 
-    Rows without a slot come first. ``start`` has n_slots + 1 entries, the last one n.
+    Rows without a slot come first. The places have n_slots + 1 entries, the last one n. Rows are
+    counted and placed from both ends at once: neighbours often have the same slot, and a change of
+    its counter would have to wait for the one before.
     """
-    start = np.zeros(n_slots + 2, np.int64)
-    for i in range(slot.size):
-        start[slot[i] + 2] += 1
-    for s in range(n_slots + 1):
-        start[s + 1] += start[s]
-    order = np.empty(slot.size, np.uint32)
-    for i in range(slot.size):
-        s = slot[i] + 1
-        order[start[s]] = i
-        start[s] += 1
-    return order, start[: n_slots + 1]
+    n, half, one = slot.size, slot.size // 2, np.uint32(1)
+    counts, others = np.zeros(n_slots + 1, np.uint32), np.zeros(n_slots + 1, np.uint32)
+    for i in range(half):
+        counts[np.uint32(slot[i] + 1)] += one
+        others[np.uint32(slot[n - 1 - i] + 1)] += one
+    if n % 2 == 1:
+        counts[slot[half] + 1] += one
+    start = np.cumsum(counts + others)  # of the slot that comes next, as NOWHERE is the first
+    order = np.empty(n, np.uint32)
+    front, back = start.astype(np.uint32) - counts - others, start.astype(np.uint32)
+    for i in range(half):
+        s, j = np.uint32(slot[i] + 1), np.uint32(n - 1 - i)
+        order[np.uint32(front[s])] = i
+        front[s] += one
+        s = np.uint32(slot[j] + 1)
+        back[s] -= one
+        order[np.uint32(back[s])] = j
+    if n % 2 == 1:
+        order[front[slot[half] + 1]] = half
+    return order, start
 
 
 @kernel
 def add_rows(bins, rows, gradients, sums):
     """Add the gradients (n, 2) of some ``rows`` to the sums (n_bins, 2) in each bin.
 
-    ``bins`` (n, d) of an unsigned type is each value's bin among those of all features. Two rows
-    are added at a time, so that one addition need not wait for the other.
+    ``bins`` (n, d) of an unsigned type is each value's bin among those of all features.
     """
-    d = bins.shape[1]
-    for k in range(0, rows.size - 1, 2):
-        i, j = rows[k], rows[k + 1]
+    for k in range(rows.size):
+        i = rows[k]
         g, h = gradients[i, 0], gradients[i, 1]
-        next_g, next_h = gradients[j, 0], gradients[j, 1]
-        for f in range(d):
-            b, next_b = bins[i, f], bins[j, f]
-            sums[b, 0] += g
-            sums[b, 1] += h
-            sums[next_b, 0] += next_g
-            sums[next_b, 1] += next_h
-    if rows.size % 2 == 1:
-        i = rows[rows.size - 1]
-        for f in range(d):
-            sums[bins[i, f], 0] += gradients[i, 0]
-            sums[bins[i, f], 1] += gradients[i, 1]
+        for f in range(bins.shape[1]):
+            add_pair(sums, bins[i, f], g, h)
 
 
 @kernel
@@ -90,33 +115,17 @@ def add_histograms(bins, slot, gradients, sums):
 
 
 @kernel
-def sum_wanted(bins, n_bins, places, first, wanted, gradients):
-    """Return the histograms of the wanted nodes, summed over the trees of all outputs.
+def absolute_sums(sums):
+    """Return the least h of gradients or sums (n, 2), or 0, and the sums of absolute g and h.
 
-    ``places`` are the nodes (outputs, n) of the rows, where they ended (outputs, n), and which are
-    drawn (n,); see `open_slots`. ``gradients`` are those of each output, (outputs, n, 2). All in
-    one kernel, because each call waits for the global interpreter lock afterwards.
+    All are floats, because integers could overflow.
     """
-    nodes, ended, drawn = places
-    n_slots = wanted.sum()
-    sums = np.zeros((n_slots, n_bins, 2), np.int64)
-    for k in range(nodes.shape[0]):
-        slot = open_slots(nodes[k], ended[k], drawn, first, wanted)
-        add_histograms(bins, slot, gradients[k], sums)
-    return sums
-
-
-@kernel
-def largest_absolute_sum(gradients):
-    """Return the larger one of the sums of absolute gradients (n, 2) and of hessians, as a float.
-
-    As integers the sums could overflow.
-    """
-    g, h = 0.0, 0.0
-    for i in range(gradients.shape[0]):
-        g += abs(np.float64(gradients[i, 0]))
-        h += abs(np.float64(gradients[i, 1]))
-    return max(g, h)
+    least_h, g, h = 0.0, 0.0, 0.0
+    for i in range(sums.shape[0]):
+        least_h = min(least_h, np.float64(sums[i, 1]))
+        g += abs(np.float64(sums[i, 0]))
+        h += abs(np.float64(sums[i, 1]))
+    return least_h, g, h
 
 
 @kernel
@@ -228,6 +237,41 @@ def move_rows_by_bins(bins, nodes, first, decisions, next_node, offsets, bounds,
                 is_missing_left = (b == missing[j]) & missing_left[j]
                 moved[k, i] = left[j] + ((b > cuts[j]) & (not is_missing_left))
     return moved, True
+
+
+@kernel
+def move_and_sum(bins, n_bins, places, splits, level, gradients, cuts):
+    """Return the nodes (outputs, n) of rows after splits, and the histograms of the wanted nodes.
+
+    ``places`` are the nodes (outputs, n) before, where rows ended (outputs, n), and which are drawn
+    (n,); see `open_slots`. ``splits`` are the first node that is split, the decisions and the first
+    child, ``level`` the first open node and which ones are wanted, ``cuts`` the offsets and
+    thresholds of bins. ``gradients`` are those of each output, (outputs, n, 2); the sums are those
+    over all outputs. Also return whether the splits are between bins, as `move_rows_by_bins`.
+
+    All in one kernel, because each call waits for the global interpreter lock afterwards.
+    """
+    nodes, ended, drawn = places
+    first, decisions, next_node = splits
+    first_open, wanted = level
+    nodes, is_possible = move_rows_by_bins(
+        bins, nodes, first, decisions, next_node, cuts[0], cuts[1], False
+    )
+    sums = np.zeros((wanted.sum() if is_possible else 0, n_bins, 2), np.int64)
+    for k in range(nodes.shape[0] if is_possible else 0):
+        slot = open_slots(nodes[k], ended[k], drawn, first_open, wanted)
+        add_histograms(bins, slot, gradients[k], sums)
+    return nodes, sums, is_possible
+
+
+@kernel
+def add_values(margins, nodes, values):
+    """Return margins (n, outputs) plus the values of the rows' nodes (outputs, n), in float32."""
+    added = np.empty_like(margins)
+    for k in range(nodes.shape[0]):
+        for i in range(nodes.shape[1]):
+            added[i, k] = margins[i, k] + values[nodes[k, i]]
+    return added
 
 
 @kernel

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from fedlib.kernels import kernel
-from fedlib.kernels.splits import MIN_HESSIAN, ONE, compute_gradients, sum_losses
+from fedlib.kernels.splits import MIN_HESSIAN, ONE, fill_gradients, sum_losses
 
 
 @kernel
@@ -24,14 +24,14 @@ def store(gradients, k, i, g, h, scale):
 def logistic(margins, targets, weights, parameter, bits):
     """Return the gradients of the log-loss; ``targets`` of bool says which rows are positive."""
     gradients = np.empty((1, margins.shape[0], 2), np.int64)
-    gradients[0] = compute_gradients(margins[:, 0].copy(), targets, weights, bits)
+    fill_gradients(margins[:, 0], targets, weights, bits, gradients[0])
     return gradients
 
 
 @kernel
 def logistic_loss(margins, targets, weights, parameter):
     """Return the log-loss; ``targets`` of bool says which rows are positive."""
-    return sum_losses(margins[:, 0].copy(), targets, weights)
+    return sum_losses(margins[:, 0], targets, weights)
 
 
 @kernel

@@ -103,7 +103,7 @@ def propose_from_sums(sums, columns, s, rule, proposals):
     total = sum_bins(sums, offsets[0], offsets[1])
     node = score_node(total[0], total[1], rule)
     gains = np.empty((2, start[-1]), np.float32)
-    fill_gains(left[:, : start[-1]], node, rule, 0, gains[0])
+    fill_gains(left[0, : start[-1]], left[1, : start[-1]], node, rule, 0, gains[0])
     least, n_candidates = max(MIN_GAIN, np.float32(rule.gamma)), proposals.gain.shape[1]
     for f in range(offsets.size - 1):
         missing_g, missing_h = sums[offsets[f + 1] - 1]
@@ -112,7 +112,9 @@ def propose_from_sums(sums, columns, s, rule, proposals):
             of_feature = slice(start[f], start[f + 1])
             left[0, of_feature] += missing_g
             left[1, of_feature] += missing_h
-            fill_gains(left[:, of_feature], node, rule, 0, gains[1, of_feature])
+            fill_gains(
+                left[0, of_feature], left[1, of_feature], node, rule, 0, gains[1, of_feature]
+            )
         for i in range(start[f] + 1, start[f + 1]):
             gain, direction = gains[0, i], RIGHT if has_gaps else NEITHER
             if has_gaps and gains[1, i] > gain:

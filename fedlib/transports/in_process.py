@@ -27,7 +27,7 @@ from fedlib.threads import one_thread
 __all__ = ["InProcess", "arrays_of", "data_digest"]
 
 # Seconds per reply below which one thread is faster than several, which wait for each other.
-SHORT = 2e-4
+SHORT = 5e-5
 
 
 class InProcess:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedlib.boosting.client import BoostingClient
-from fedlib.boosting.cuts import agree_on_cuts, bucket_counts
+from fedlib.boosting.cuts import agree_on_cuts, bucket_counts, sorted_keys
 from fedlib.boosting.trees import Tree, children, no_sets
 from fedlib.protocol import Replies
 
@@ -105,7 +105,7 @@ def cuts_of(X, max_bin=256, n_categories=None):
     request = next(flow)
     while True:
         try:
-            request = flow.send(Replies({"A": bucket_counts(X, request)}))
+            request = flow.send(Replies({"A": bucket_counts(sorted_keys(X), request)}))
         except StopIteration as end:
             return end.value
 

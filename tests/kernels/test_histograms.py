@@ -73,8 +73,13 @@ def test_histograms_of_open_nodes(n, n_nodes, seed):
     bins, gradients = rng.integers(0, 9, (n, 3)).astype(np.uint16), rng.integers(-9, 9, (n, 2))
     found = np.zeros((int(is_wanted.sum()), 9, 2), np.int64)
     kernels.add_histograms(bins, slot, gradients, found)
+    no_split = np.zeros((0, 0), np.uint8)
+    splits = 0, Decisions(node[:0], np.empty(0, np.float32), drawn[:0], no_split), 1
+    cuts = np.array([0, 3, 6, 9]), np.zeros(9, np.float32)
     places = np.stack([node, node]), np.stack([ended, ended]), drawn
-    twice = kernels.sum_wanted(bins, 9, places, 1, is_wanted, np.stack([gradients, gradients]))
+    both = np.stack([gradients, gradients])
+    moved, twice, _ = kernels.move_and_sum(bins, 9, places, splits, (1, is_wanted), both, cuts)
+    np.testing.assert_array_equal(moved, places[0])
     np.testing.assert_array_equal(twice, 2 * found)
     for s, j in enumerate(np.flatnonzero(is_wanted)):
         here = (node == 1 + j) & (ended < 0) & drawn
@@ -102,7 +107,8 @@ def test_extremes_of_sums():
     sums = np.array([[3, 1], [-7, 4], [2, -1]])
     assert kernels.extremes(sums.ravel()) == (-7, 3, -1, 4)
     assert kernels.extremes(sums[:0].ravel()) == (0, 0, 0, 0)
-    assert kernels.largest_absolute_sum(sums) == 12  # 3 + 7 + 2
+    assert kernels.absolute_sums(sums) == (-1, 12, 6)  # 3 + 7 + 2 and 1 + 4 + 1
+    assert kernels.absolute_sums(sums[:0]) == (0, 0, 0)
 
 
 def test_the_sibling_is_the_difference_to_the_parent():

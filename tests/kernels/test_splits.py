@@ -1,5 +1,6 @@
 """Split finding, compared with sums over the rows for one split at a time."""
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -188,6 +189,19 @@ def test_gradients_by_hand():
     assert loss == pytest.approx(3 * np.log(2))
 
 
+@given(st.integers(0, 3000), st.integers(1, 3), st.integers(0, 2**32))
+def test_losses_are_those_of_single_rows(n, n_weights, seed):
+    """Up to the documented error of each row, and that of a sum of so many."""
+    rng = np.random.default_rng(seed)
+    margins = (rng.normal(size=n) * 10.0 ** rng.integers(-3, 4)).astype(np.float32)
+    positive = rng.random(n) < 0.5
+    weights = rng.choice(rng.uniform(0, 4, n_weights), n).astype(np.float32)
+    m = np.where(positive, -margins, margins).astype(np.float64)
+    losses = (np.maximum(m, 0) + np.log1p(np.exp(-np.abs(m)))) * weights
+    error = 2.0**-51 * weights.sum(dtype=np.float64) + n * 2.0**-52 * losses.sum()
+    assert abs(kernels.sum_losses(margins, positive, weights) - math.fsum(losses)) <= error
+
+
 def test_ties_go_to_the_lower_feature_and_cut():
     """Both features separate the rows equally, and both cuts around an empty bin do too."""
     bins = np.array([[0, 0], [0, 0], [2, 2], [2, 2]], np.uint16)
@@ -212,6 +226,6 @@ def test_gains_of_many_splits_are_those_of_one(seed, reg_alpha, min_child_weight
     rule = SplitRule(UNIT, float(rng.integers(0, 2)), 0.0, min_child_weight, reg_alpha)
     node = score_node(rng.integers(-(2**22), 2**22), left[1].max(), rule)
     gains = np.empty(40, np.float32)
-    kernels.fill_gains(left, node, rule, 0, gains)
+    kernels.fill_gains(*left, node, rule, 0, gains)
     expected = [split_gain(g, h, node, rule) for g, h in left.T]
     assert gains.tobytes() == np.array(expected, np.float32).tobytes()

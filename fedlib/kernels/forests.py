@@ -1,0 +1,77 @@
+"""Predictions: the values of the leaves that rows reach in the trees of a model."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.kernels import kernel
+from fedlib.kernels.categories import BY_CATEGORY, goes_left
+
+
+class Forest(NamedTuple):
+    """The nodes of all trees; those of tree t are ``start[t]`` to ``start[t + 1]``.
+
+    ``left`` is a node's left child, counted from the tree's root; the right child follows it. For
+    ``right`` see `Decisions`.
+    """
+
+    start: NDArray[np.int64]
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    missing_left: NDArray[np.bool_]
+    left: NDArray[np.int32]
+    value: NDArray[np.float32]
+    right: NDArray[np.uint8]
+
+
+@kernel
+def endless(forest):
+    """Return a forest in which a row stays in its leaf, and the depth (trees,) of each tree.
+
+    So all rows can take as many steps as a tree is deep.
+    """
+    start, feature, threshold, missing_left, left, value, right = forest
+    is_leaf, depth_of = feature < 0, np.zeros(feature.size, np.int64)
+    stays = np.where(is_leaf, np.float32(np.nan), threshold)  # no value is above NaN
+    step, depths = left.copy(), np.zeros(start.size - 1, np.int64)
+    for t in range(depths.size):
+        for j in range(start[t], start[t + 1]):
+            depths[t] = max(depths[t], depth_of[j])
+            if is_leaf[j]:
+                step[j] = j - start[t]
+            else:
+                child = start[t] + left[j]
+                depth_of[child] = depth_of[child + 1] = depth_of[j] + 1
+    some = np.maximum(feature, 0)
+    return Forest(start, some, stays, missing_left | is_leaf, step, value, right), depths
+
+
+@kernel
+def sum_trees(X, forest, margins):
+    """Add the values of the leaves that rows (n, d) reach to their margins (n,), in float32.
+
+    A tree stays in a cache while a block of rows passes it, level by level, so that no row waits
+    for another one. Each row adds the trees in their order.
+    """
+    forest, depths = endless(forest)
+    has_sets, block = forest.right.shape[1] > 0, 256
+    nodes = np.empty(block, np.uint32)
+    for first in range(0, margins.size, block):
+        n = min(block, margins.size - first)
+        for t in range(depths.size):
+            tree = slice(forest.start[t], forest.start[t + 1])
+            feature, threshold = forest.feature[tree], forest.threshold[tree]
+            missing_left, left = forest.missing_left[tree], forest.left[tree]
+            value, right = forest.value[tree], forest.right[tree]
+            nodes[:n] = 0
+            for _ in range(depths[t]):
+                for k in range(n):
+                    j = nodes[k]
+                    x = X[first + k, np.uint32(feature[j])]
+                    is_right = (x >= threshold[j]) | ((x != x) & (not missing_left[j]))
+                    if has_sets and threshold[j] == BY_CATEGORY:
+                        is_right = not goes_left(x, threshold[j], missing_left[j], right, j)
+                    nodes[k] = left[j] + is_right
+            for k in range(n):
+                margins[first + k] += value[nodes[k]]
