@@ -305,7 +305,9 @@ class _Clustering:
 
     def _map(self, step: Callable[[int, int], Any]) -> list[Any]:
         """Return the results of a function of the first cell and the stop of each share."""
-        return list(self.threads.map(step, self.shares[:-1], self.shares[1:]))
+        firsts, stops = self.shares[:-1], self.shares[1:]
+        run = map if len(firsts) == 1 else self.threads.map  # as in `Shares.map`
+        return list(run(step, firsts, stops))
 
     def _sort_points(self, first: int, stop: int) -> float:
         start = self.cells.start

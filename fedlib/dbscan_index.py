@@ -64,7 +64,9 @@ class Shares(NamedTuple):
         Further arguments have one entry per share.
         """
         cuts = np.linspace(0, self.n_rows, self.n_shares + 1).astype(np.int64)
-        return list(self.threads.map(function, cuts[:-1], cuts[1:], *arguments))
+        # To hand over a single share and to wait takes longer than the work on few points.
+        run = map if self.n_shares == 1 else self.threads.map
+        return list(run(function, cuts[:-1], cuts[1:], *arguments))
 
 
 def index_by_grid(X: Floats, eps: float, shares: Shares) -> Index | None:

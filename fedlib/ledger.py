@@ -84,13 +84,15 @@ class Ledger:
 
     def summary(self) -> pd.DataFrame:
         """Return one row per step and message class, with the number of messages and bytes."""
-        frame = self.to_frame()
-        frame["direction"] = (
-            frame["sender"].eq(SERVER).map({True: "to clients", False: "to server"})
-        )
-        keys = ["step", "direction", "message", "discloses"]
-        groups = frame.groupby(keys, sort=False)["bytes"]
-        return groups.agg(messages="size", bytes="sum").reset_index()
+        import pandas as pd
+
+        sizes: dict[tuple[int, str, str, str], list[int]] = {}
+        for step, sender, _, message, size, discloses in self.entries:
+            direction = "to clients" if sender == SERVER else "to server"
+            sizes.setdefault((step, direction, message, discloses), []).append(size)
+        rows = [(*group, len(of_group), sum(of_group)) for group, of_group in sizes.items()]
+        columns = ["step", "direction", "message", "discloses", "messages", "bytes"]
+        return pd.DataFrame(rows, columns=columns)
 
     def plot(self, ax: Axes | None = None, max_clients: int = 4) -> Axes:
         """Draw the conversation as a sequence diagram.
