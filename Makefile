@@ -129,7 +129,9 @@ test-oldest: $(INSTALLED) ## run the tests of the package with the oldest depend
 # Plain Python warns when a kernel's 64-bit hash overflows, which is intended.
 coverage: $(INSTALLED) ## run the tests with the kernels as plain Python and list the lines not reached
 	@NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -m "not jit and $(QUICK)" \
-	  -W "ignore:overflow encountered in scalar:RuntimeWarning" --cov --cov-report=term-missing:skip-covered
+	  -W "ignore:overflow encountered in scalar:RuntimeWarning" \
+	  -W "ignore:invalid value encountered in divide:RuntimeWarning" \
+	  -W "ignore:divide by zero encountered in divide:RuntimeWarning" --cov --cov-report=term-missing:skip-covered
 
 lab: $(INSTALLED) ## open the notebooks in JupyterLab
 	@$(BIN)/python -m jupyterlab --notebook-dir=notebooks

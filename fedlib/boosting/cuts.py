@@ -127,15 +127,6 @@ class Cuts:
     offsets: NDArray[np.int64]
     thresholds: NDArray[np.float32]
 
-    def threshold(self, feature: Any, cut: Any) -> Any:
-        """Return the threshold of a split after the bin ``cut`` of a feature, or of several splits.
-
-        The cut -1 is below all values.
-        """
-        return np.where(
-            cut < 0, np.float32(-MAX_VALUE), self.thresholds[self.offsets[feature] + cut]
-        )
-
     def bins(self, X: NDArray[np.float32]) -> NDArray[np.uint16]:
         """Return the bin (n_rows, n_features) of each value, counted from its feature's first."""
         bins: NDArray[np.uint16] = find_bins(X, self.offsets, self.thresholds)

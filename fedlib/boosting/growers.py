@@ -31,6 +31,7 @@ from fedlib.boosting.messages import (
 from fedlib.boosting.objectives import OBJECTIVES, LabelSums, Objective
 from fedlib.boosting.trees import Tree, children, node_totals
 from fedlib.kernels import gains as kernels
+from fedlib.kernels.forests import level_order
 from fedlib.kernels.gains import Categories, SplitRule
 from fedlib.kernels.splits import Decisions
 from fedlib.loss import Privacy
@@ -435,23 +436,12 @@ def finish_round(
     values = np.zeros(len(left), np.float32)
     trees = []
     for root in range(training.n_outputs):
-        order = _level_order(left, root)
+        order = level_order(left, root)
         of_tree = decisions.take(order)
         tree = finish_tree(of_tree, sums[order], training)
         values[order] = tree.value
         trees.append(tree)
     return Round(trees, values)
-
-
-def _level_order(left: NDArray[np.int32], root: int) -> NDArray[np.int64]:
-    """Return the nodes of a tree, level by level."""
-    levels = [np.array([root])]
-    while True:
-        first = left[levels[-1]]
-        first = first[first >= 0]
-        if not len(first):
-            return np.concatenate(levels)
-        levels.append(np.column_stack([first, first + 1]).ravel())
 
 
 def finish_tree(decisions: Decisions, sums: NDArray[np.int64], training: Training) -> Tree:

@@ -6,13 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.boosting.checks import reasons
-from fedlib.boosting.growers import Grower, Level, Round, Training, finish_round, leaves
+from fedlib.boosting.growers import Grower, Level, Round, Training, finish_round
 from fedlib.boosting.limits import ColumnSampler, OpenNodes
 from fedlib.boosting.messages import BuildHistograms
 from fedlib.boosting.packing import BuildPackedHistograms
 from fedlib.boosting.trees import children
 from fedlib.kernels import splits as kernels
-from fedlib.kernels.categories import BY_CATEGORY
 from fedlib.kernels.histograms import sum_features
 from fedlib.kernels.splits import Decisions, HistogramSplits
 from fedlib.protocol import Flow, Replies
@@ -160,16 +159,10 @@ class HistogramGrower(Grower):
 
     def decide(self, splits: HistogramSplits) -> Decisions:
         """Return the decisions that make these splits."""
-        decisions = leaves(len(splits.feature), self.n_bytes)
-        split = np.flatnonzero(splits.feature >= 0)
-        feature = splits.feature[split]
-        by_category = self.categories.is_category[feature]
-        decisions.feature[split] = feature
-        decisions.threshold[split] = np.where(
-            by_category, BY_CATEGORY, self.training.cuts.threshold(feature, splits.cut[split])
+        cuts = self.training.cuts
+        decisions: Decisions = kernels.decide(
+            splits, cuts.offsets, cuts.thresholds, self.categories.is_category
         )
-        decisions.missing_left[split] = splits.missing_left[split]
-        decisions.right[split] = splits.right[split]
         return decisions
 
     def keep_max_leaves(self, splits: HistogramSplits) -> None:

@@ -1,4 +1,4 @@
-"""Predictions: the values of the leaves that rows reach in the trees of a model."""
+"""Trees as arrays of nodes: the order of their nodes, and the leaves that rows reach."""
 
 from typing import NamedTuple
 
@@ -23,6 +23,20 @@ class Forest(NamedTuple):
     left: NDArray[np.int32]
     value: NDArray[np.float32]
     right: NDArray[np.uint8]
+
+
+@kernel
+def level_order(left, root):
+    """Return the nodes of a tree, level by level; ``left`` are the left children, -1 of a leaf."""
+    order = np.empty(left.size, np.int64)
+    order[0], n_nodes, k = root, 1, 0
+    while k < n_nodes:
+        child = left[order[k]]
+        if child >= 0:
+            order[n_nodes], order[n_nodes + 1] = child, child + 1
+            n_nodes += 2
+        k += 1
+    return order[:n_nodes]
 
 
 @kernel

@@ -1,19 +1,29 @@
 """The addition of a gradient and a hessian at once, in one vector register.
 
-Histograms consist of such additions, and numba makes two of each. This one takes a third less time.
+Histograms consist of such additions, and numba makes two of each. At once they take a third less
+time.
 """
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 PAIR = ir.VectorType(ir.IntType(64), 2)
 
 
-@intrinsic
-def add_pair(typing_context, sums, i, g, h):
+def add_pair(sums, i, g, h):
     """Add ``g`` and ``h`` to the row ``i`` of sums (n, 2) of int64, in the order of C."""
+    sums[i, 0] += g
+    sums[i, 1] += h
 
+
+@overload(add_pair)
+def _compile_add_pair(sums, i, g, h):
+    return lambda sums, i, g, h: _add_at_once(sums, i, g, h)
+
+
+@intrinsic
+def _add_at_once(typing_context, sums, i, g, h):
     def generate(context, builder, signature, arguments):
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         pair = ir.Constant(PAIR, ir.Undefined)

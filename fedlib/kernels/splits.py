@@ -23,6 +23,7 @@ MIN_HESSIAN = np.float32(1e-16)
 MAX_EXPONENT = np.float32(88.7)  # the exponential of more overflows a float32
 LARGEST_PRODUCT = 2.0**1000  # of factors up to 2, far from an overflow
 MIN_GAIN = np.float32(1e-6)
+BELOW_ALL = np.float32(-(2.0**127))  # no value is smaller; see fedlib.boosting.cuts.MAX_VALUE
 
 RIGHT, LEFT, NEITHER = 0, 1, 2  # the side of missing values; NEITHER: the node has none
 
@@ -327,6 +328,28 @@ def best_splits(histograms, offsets, rule, limits):
         splits.left_sums[s, 0] = left_g + (histogram[missing, 0] if missing_left else 0)
         splits.left_sums[s, 1] = left_h + (histogram[missing, 1] if missing_left else 0)
     return splits
+
+
+@kernel
+def decide(splits, offsets, thresholds, is_category):
+    """Return the `Decisions` that make these `HistogramSplits`, with zeros for leaves.
+
+    The cut -1 is below all values. ``offsets`` and ``thresholds`` are those of the bins, and
+    ``is_category`` (d,) of bool says which features have categories.
+    """
+    n = splits.feature.size
+    threshold, missing_left = np.zeros(n, np.float32), np.zeros(n, np.bool_)
+    right = np.zeros_like(splits.right)
+    for s in range(n):
+        f, cut = splits.feature[s], splits.cut[s]
+        if f < 0:
+            continue
+        missing_left[s], right[s] = splits.missing_left[s], splits.right[s]
+        if is_category[f]:
+            threshold[s] = BY_CATEGORY
+        else:
+            threshold[s] = thresholds[offsets[f] + cut] if cut >= 0 else BELOW_ALL
+    return Decisions(splits.feature.copy(), threshold, missing_left, right)
 
 
 @kernel

@@ -54,6 +54,29 @@ def test_moves_by_bins_are_those_by_values(n, seed):
         assert moved[i] == child[j] + (not is_left)
 
 
+@given(st.integers(0, 600), st.integers(0, 2**32))
+def test_bins_are_those_of_a_search(n, seed):
+    """Also for a feature without a threshold between bins, and for values at the bounds."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(2, 12, 3)
+    offsets = np.append(0, np.cumsum(sizes))
+    thresholds = np.concatenate([np.sort(rng.integers(-5, 6, k)) for k in sizes]) / np.float32(2)
+    X = (rng.integers(-12, 13, (n, 3)) / 4).astype(np.float32)
+    X[rng.random(X.shape) < 0.2] = np.nan
+    bins = kernels.find_bins(X, offsets, thresholds.astype(np.float32))
+    for f, k in enumerate(sizes):
+        inner = thresholds[offsets[f] : offsets[f] + k - 2]
+        expected = np.searchsorted(inner, X[:, f], side="right")
+        expected[np.isnan(X[:, f])] = k - 1
+        np.testing.assert_array_equal(bins[:, f], expected)
+
+
+def test_values_of_the_trees_of_two_outputs():
+    margins, nodes = np.zeros((2, 2), np.float32), np.array([[0, 1], [1, 0]], np.int32)
+    added = kernels.add_values(margins, nodes, np.array([1, 2], np.float32))
+    np.testing.assert_array_equal(added, [[1, 2], [2, 1]])
+
+
 def test_splits_without_a_bin_that_ends_them():
     """Rows may lie above the last bound, so a split there is not one between bins."""
     decisions, _ = random_splits(np.random.default_rng(0), 0, 1)
