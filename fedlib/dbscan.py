@@ -35,9 +35,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 LEAF_SIZE = 16  # of the tree for searches
-BLOCK = 4096  # groups of cells in a block
-PIECE = 1 << 16  # cells that are listed at the same time
-BUFFER = 1 << 15  # ranges of near cells in a block, or those of one group if they are more
+BLOCK = 1024  # groups of cells in a block
+PIECE = 1 << 12  # cells that are listed at the same time
+BUFFER = 1 << 12  # ranges of near cells in a block, or those of one group if they are more
 
 
 def dbscan(
@@ -153,8 +153,9 @@ def cluster(
         if radii is None and points.shape[1] <= GRID_FEATURES:
             index = index_by_grid(points, eps, Shares(threads, n_threads, n))
             clustering = None if index is None else start(index)
+            del index  # so that the clustering can free it
         if clustering is None or not clustering.sort_points():
-            clustering = index = None  # not needed while the tree is built
+            clustering = None  # not needed while the tree is built
             clustering = start(index_by_tree(points, squared_radii, n_threads))
         return clustering.run()
 
@@ -255,7 +256,6 @@ class _Clustering:
         index: Index,
     ):
         n, d = X.shape
-        n_cells = len(index.start) - 1
         self.X = X
         self.index = index
         self.searches: Any = density if index.leaves else near_ranges
@@ -273,12 +273,9 @@ class _Clustering:
             box=box,
             corners=corners,
             core=np.empty(n, bool),
-            n_core=np.empty(n_cells, index.start.dtype),
+            has_core=np.empty(len(index.start) - 1, np.int8),
         )
-        # The disjoint sets of connected cells, and which cells are near another share.
-        self.parent = np.arange(n_cells, dtype=index.start.dtype)
-        self.crossing = np.zeros(n_cells, bool)
-        cuts = np.linspace(0, n, n_threads + 1).astype(np.int64)
+        cuts = np.linspace(0, n, n_threads + 1).astype(index.start.dtype)
         self.shares = np.searchsorted(index.start, cuts)
 
     def sort_points(self) -> bool:
@@ -290,17 +287,22 @@ class _Clustering:
         return max(self._map(self._sort_points)) <= self.cells.squared_radii[0]
 
     def run(self) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return labels and core flags by row; with a grid, to be called after `sort_points`."""
+        """Return labels and core flags by row; with a grid, to be called after `sort_points`.
+
+        This works only once: arrays are freed as soon as possible, the points before the labels.
+        """
         self._map(self._find_core)
-        self._map(self._join_cells)
-        self._join(np.flatnonzero(self.crossing), 0, len(self.parent))
-        density.flatten(self.parent)
-        first_row = np.empty_like(self.parent)
-        self._map(partial(density.find_first_rows, self.cells, self.index.order, first_row))
-        number = density.number_sets(self.parent, first_row)
-        del self.parent, self.crossing
-        labels, is_core = np.empty(len(self.X), np.int64), np.empty(len(self.X), bool)
-        self._map(partial(self._label, number, labels, is_core))
+        parent = self._find_sets()
+        start, core, order = self.index.start, self.cells.core, self.index.order
+        joined = np.empty_like(order)  # the cell of each point that is no core point
+        self._map(partial(self._find_border, joined))
+        del self.cells, self.index
+        first_row = np.empty_like(parent)
+        self._map(partial(density.find_first_rows, start, core, order, first_row))
+        number = density.number_sets(parent, first_row)
+        labels, is_core = np.empty(len(order), np.int64), np.empty(len(order), bool)
+        found = start, core, order, joined, number
+        self._map(partial(density.write_labels, *found, labels, is_core))
         return labels, is_core
 
     def _map(self, step: Callable[[int, int], Any]) -> list[Any]:
@@ -318,7 +320,8 @@ class _Clustering:
     def _find_core(self, first: int, stop: int) -> None:
         for begin, end in _pieces(first, stop):
             dense = density.find_dense(self.cells, begin, end, self.min_samples)
-            wanted = begin + np.flatnonzero(~dense)
+            wanted = np.flatnonzero(~dense)
+            wanted += begin
             if self.index.leaves is not None and self.cells.weights.size == 0:
                 tree = self.index.leaves[0]
                 density.find_core_by_tree(wanted, self.cells, tree, self.min_samples)
@@ -326,33 +329,40 @@ class _Clustering:
             for block in self._blocks(wanted):
                 self.searches.find_core(block, self.cells, self.min_samples)
 
-    def _join_cells(self, first: int, stop: int) -> None:
+    def _find_sets(self) -> Rows:
+        """Return for each cell the first one that it is connected with, by way of others, too."""
+        n_cells = len(self.cells.has_core)
+        parent = np.arange(n_cells, dtype=self.index.start.dtype)
+        crossing = np.zeros(n_cells, bool)  # which cells are near another share
+        self._map(partial(self._join_cells, parent, crossing))
+        self._join(np.flatnonzero(crossing), parent, crossing, 0, n_cells)
+        density.flatten(parent)
+        return parent
+
+    def _join_cells(self, parent: Rows, crossing: NDArray[np.bool_], first: int, stop: int) -> None:
         pieces = _pieces(first, stop) if self.index.leaves is None else [(first, stop)]
         for begin, end in pieces:  # those of a tree are joined in several passes
-            wanted = np.flatnonzero(self.cells.n_core[begin:end])
+            wanted = np.flatnonzero(self.cells.has_core[begin:end])
             wanted += begin
-            self._join(wanted, first, stop)
+            self._join(wanted, parent, crossing, first, stop)
 
-    def _join(self, cells: Ints, first: int, stop: int) -> None:
+    def _join(
+        self, cells: Ints, parent: Rows, crossing: NDArray[np.bool_], first: int, stop: int
+    ) -> None:
         """Join some of the cells ``first..stop`` with each other, and mark those near others."""
         if self.index.leaves is not None:
-            connections.join_leaves(
-                cells, self.cells, *self.index.leaves, stop, self.parent, self.crossing
-            )
+            connections.join_leaves(cells, self.cells, *self.index.leaves, stop, parent, crossing)
             return
         for block in self._blocks(cells, earlier=True):
-            connections.join_cells(block, self.cells, first, self.parent, self.crossing)
+            connections.join_cells(block, self.cells, first, parent, crossing)
 
-    def _label(
-        self, number: Ints, labels: Ints, is_core: NDArray[np.bool_], first: int, stop: int
-    ) -> None:
-        """Write the results of the points of some cells; ``number`` is the cluster of each cell."""
-        cells, order = self.cells, self.index.order
-        density.write_labels(cells, order, number, labels, is_core, first, stop)
+    def _find_border(self, joined: Rows, first: int, stop: int) -> None:
+        """Write which cell each point of some cells joins that is no core point, or -1."""
         for begin, end in _pieces(first, stop):
-            sizes = np.diff(cells.start[begin : end + 1])
-            for block in self._blocks(begin + np.flatnonzero(cells.n_core[begin:end] < sizes)):
-                self.searches.find_border(block, cells, order, number, labels)
+            wanted = np.flatnonzero(self.cells.has_core[begin:end] != density.ALL)
+            wanted += begin
+            for block in self._blocks(wanted):
+                self.searches.find_border(block, self.cells, joined)
 
     def _blocks(self, cells: Ints, earlier: bool = False) -> Iterator[density.Block]:
         """Yield these cells (ascending) in blocks. Each block overwrites the previous one.

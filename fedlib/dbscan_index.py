@@ -95,7 +95,7 @@ def index_by_grid(X: Floats, eps: float, shares: Shares) -> Index | None:
     compute_keys = partial(sorted_grid.compute_keys, X, origin, cell_size, np.array(strides))
     shares.map(partial(compute_keys, row_bits, keys))
     keys = _sort(keys, row_bits, row_bits + largest_key.bit_length(), shares)
-    cell_keys, start, order = _split_keys(keys, row_bits, shares)
+    cell_keys, start, order = _split_keys(keys, row_bits, largest_key, shares)
     steps = sorted(product((-1, 0, 1), repeat=d - 1), key=lambda steps: sum(map(abs, steps)))
     offsets = np.array([np.dot(step, strides[:-1]) for step in steps], np.int64)
     grid = sorted_grid.Grid(cell_keys, offsets, np.full(len(steps), REACH * slice_size))
@@ -114,11 +114,13 @@ def _sort(keys: Ints, low: int, high: int, shares: Shares) -> Ints:
     return keys
 
 
-def _split_keys(keys: Ints, row_bits: int, shares: Shares) -> tuple[Ints, Rows, Rows]:
+def _split_keys(
+    keys: Ints, row_bits: int, largest_key: int, shares: Shares
+) -> tuple[Rows, Rows, Rows]:
     """Return the keys of the cells, where the points of each begin, and the rows."""
     n_cells = np.cumsum([0, *shares.map(partial(sorted_grid.count_cells, keys, row_bits))])
     dtype = np.int32 if len(keys) < 2**31 else np.int64
-    cell_keys = np.empty(n_cells[-1], np.int64)
+    cell_keys: Rows = np.empty(n_cells[-1], np.int32 if largest_key < 2**31 else np.int64)
     start: Rows = np.empty(n_cells[-1] + 1, dtype)
     order: Rows = np.empty(len(keys), dtype)
     start[-1] = len(keys)

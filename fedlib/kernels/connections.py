@@ -7,14 +7,14 @@ do not depend on the order in which cells are compared.
 import numpy as np
 
 from fedlib.kernels import kernel
-from fedlib.kernels.density import squared_distance, squared_distance_to_box, squared_radius
+from fedlib.kernels.density import NONE, squared_distance, squared_distance_to_box, squared_radius
 from fedlib.kernels.disjoint_set import find, union
 from fedlib.kernels.kd_tree import are_far, build, find_nearest
 from fedlib.kernels.tree_leaves import find_bucket, find_near_buckets, larger_reach
 
 PIECE = 128  # points that are searched for before testing whether one is found
 FEW = 4  # points in a cell up to which checking its box first does not pay
-MANY = 1 << 16  # pairs of points in two cells from which a tree pays
+MANY = 1 << 16  # pairs of points in two cells above which trees pay
 LEAF_SIZE = 16
 NO_SET, SEVERAL_SETS = -1, -2
 
@@ -38,7 +38,7 @@ def join_cells(block, cells, first, parent, crossing):
     parent : array (n_cells,) of int32 or int64
     crossing : array (n_cells,) of bool
     """
-    corners, n_core, near = cells.corners, cells.n_core, block.near
+    corners, has_core, near = cells.corners, cells.has_core, block.near
     points, axes, core, start = cells.points, cells.axes, cells.core, cells.start
     box, squared_radius = cells.box, cells.squared_radii[0]
     for g in range(block.group_start.size - 1):
@@ -48,10 +48,10 @@ def join_cells(block, cells, first, parent, crossing):
                 begin, stop = max(near[r, 0], first), min(near[r, 1], a)
                 if near[r, 0] < first:
                     crossing[a] = True
-                if _are_joined(parent, n_core, root, begin, stop):
+                if _are_joined(parent, has_core, root, begin, stop):
                     continue
                 for b in range(stop - 1, begin - 1, -1):
-                    if n_core[b] == 0 or parent[b] == root:
+                    if has_core[b] == NONE or parent[b] == root:
                         continue
                     parent[b] = find(parent, b)
                     if parent[b] == root:
@@ -60,7 +60,7 @@ def join_cells(block, cells, first, parent, crossing):
                     both = low_a >= 0 and low_b >= 0
                     if both and are_far(corners, low_a, low_b, 0, squared_radius):
                         continue
-                    if n_core[a] * n_core[b] > MANY:
+                    if _have_many_pairs(start, a, b):
                         connected = _connected_by_trees(cells, a, b)
                     else:
                         connected = _are_points_near(
@@ -72,14 +72,19 @@ def join_cells(block, cells, first, parent, crossing):
 
 
 @kernel
-def _are_joined(parent, n_core, root, begin, stop):
+def _have_many_pairs(start, a, b):
+    return (start[a + 1] - start[a]) * (start[b + 1] - start[b]) > MANY
+
+
+@kernel
+def _are_joined(parent, has_core, root, begin, stop):
     """Return whether the cells ``begin..stop`` with core points are children of a root.
 
     Unsigned indices are needed for vector instructions: signed ones might count from the end.
     """
     n_others = 0
     for b in range(np.uint64(begin), np.uint64(max(begin, stop))):
-        n_others += (parent[b] != root) & (n_core[b] != 0)
+        n_others += (parent[b] != root) & (has_core[b] != NONE)
     return n_others == 0
 
 
@@ -175,7 +180,7 @@ def _join_bucket(part, bucket, single, cells, tree, leaves, stop, parent):
             if n_leaves[node - 1] > 1:
                 continue
             b = first_leaf[node - 1]
-            if b <= a or b >= stop or cells.n_core[b] == 0 or find(parent, b) == root:
+            if b <= a or b >= stop or cells.has_core[b] == NONE or find(parent, b) == root:
                 continue
             if _are_connected(cells, a, b):
                 union(parent, a, b)
@@ -201,7 +206,7 @@ def _find_set(sets, i, numbers, cells, parent):
 def _common_set(numbers, cells, parent):
     common = NO_SET
     for c in numbers:
-        if cells.n_core[c]:
+        if cells.has_core[c] != NONE:
             root = find(parent, c)
             if common == NO_SET:
                 common = root
@@ -213,7 +218,7 @@ def _common_set(numbers, cells, parent):
 @kernel
 def _are_connected(cells, a, b):
     """Return whether a core point of one cell is in the neighbourhood of one of the other."""
-    if cells.n_core[a] * cells.n_core[b] > MANY:
+    if _have_many_pairs(cells.start, a, b):
         return _connected_by_trees(cells, a, b)
     return _connected_by_pairs(cells, a, b)
 
@@ -246,7 +251,7 @@ def _connected_by_pairs(cells, a, b):
 
 @kernel
 def _connected_by_trees(cells, a, b):
-    """Return what `_connected_by_pairs` does, for cells with many core points."""
+    """Return what `_connected_by_pairs` does, for cells with many points."""
     X, squared_radii_x = _core_points(cells, a)
     Y, squared_radii_y = _core_points(cells, b)
     return _any_reaches(Y, squared_radii_y, X) or _any_reaches(X, squared_radii_x, Y)
@@ -255,8 +260,8 @@ def _connected_by_trees(cells, a, b):
 @kernel
 def _core_points(cells, c):
     """Return the core points (m, d) of a cell and their squared radii."""
-    points = np.empty((cells.n_core[c], len(cells.axes)))
-    squared_radii = np.empty(cells.n_core[c])
+    n = cells.core[cells.start[c] : cells.start[c + 1]].sum()
+    points, squared_radii = np.empty((n, len(cells.axes))), np.empty(n)
     n = 0
     for i in range(cells.start[c], cells.start[c + 1]):
         if cells.core[i]:

@@ -17,6 +17,7 @@ from fedlib.kernels.tree_leaves import find_bucket
 
 PIECE = 128  # points that are checked before testing whether the work is done
 MAX_TARGETS = 64  # points that are compared with the points near them at the same time
+NONE, SOME, ALL = 0, 1, 2  # of a cell's points are core points
 
 
 class Cells(NamedTuple):
@@ -44,8 +45,8 @@ class Cells(NamedTuple):
         The corners of the boxes (see `bound_cells`).
     core : array (n_points,) of bool
         Which points are core points (see `find_core`).
-    n_core : array (n_cells,) of int32 or int64
-        The number of core points in each cell (see `find_core`).
+    has_core : array (n_cells,) of int8
+        How many points of each cell are core points: `NONE`, `SOME` or `ALL` (see `find_core`).
     """
 
     points: NDArray[np.float64]
@@ -56,7 +57,7 @@ class Cells(NamedTuple):
     box: NDArray[np.signedinteger[Any]]
     corners: NDArray[np.float64]
     core: NDArray[np.bool_]
-    n_core: NDArray[np.signedinteger[Any]]
+    has_core: NDArray[np.int8]
 
 
 class Block(NamedTuple):
@@ -156,7 +157,7 @@ def sum_weights(weights, first, stop):
 def find_dense(cells, first, stop, min_samples):
     """Return which of the cells ``first..stop`` have the weight that makes all points core points.
 
-    Their points and numbers of core points are written.
+    That is written for them and their points, too.
     """
     dense = np.empty(stop - first, np.bool_)
     for c in range(first, stop):
@@ -164,7 +165,7 @@ def find_dense(cells, first, stop, min_samples):
         dense[c - first] = sum_weights(cells.weights, begin, end) >= min_samples
         if dense[c - first]:
             cells.core[begin:end] = True
-            cells.n_core[c] = end - begin
+            cells.has_core[c] = ALL
     return dense
 
 
@@ -247,14 +248,21 @@ def squared_radius(cells, i):
 
 
 @kernel
+def how_many(n_core, size):
+    """Return whether `NONE`, `SOME` or `ALL` of the points of a cell are core points."""
+    if n_core == size:
+        return ALL
+    return SOME if n_core else NONE
+
+
+@kernel
 def find_core(block, cells, min_samples):
-    """Write which points of a block are core points, and how many there are in each cell."""
+    """Write which points of a block are core points, and how many of each cell are."""
     targets = _allocate(cells.points.shape[1])
     for g in range(block.group_start.size - 1):
         ranges = block.near[block.near_start[g] : block.near_start[g + 1]]
         n_targets = 0
         for c in block.cells[block.group_start[g] : block.group_start[g + 1]]:
-            cells.n_core[c] = 0
             for i in range(cells.start[c], cells.start[c + 1]):
                 cells.core[i] = False
                 targets.point[n_targets] = i
@@ -266,8 +274,10 @@ def find_core(block, cells, min_samples):
                     n_targets = 0
         _find_core_of(targets, n_targets, ranges, cells, min_samples)
         for c in block.cells[block.group_start[g] : block.group_start[g + 1]]:
+            n_core = 0
             for i in range(cells.start[c], cells.start[c + 1]):
-                cells.n_core[c] += cells.core[i]
+                n_core += cells.core[i]
+            cells.has_core[c] = how_many(n_core, cells.start[c + 1] - cells.start[c])
 
 
 @kernel
@@ -376,7 +386,7 @@ def find_core_by_tree(wanted, cells, tree, min_samples):
                 count = _count_in_node(cells, tree, 0, i, min_samples)
             cells.core[i] = count >= min_samples
             n_core += cells.core[i]
-        cells.n_core[c] = n_core
+        cells.has_core[c] = how_many(n_core, cells.start[c + 1] - cells.start[c])
 
 
 @kernel
@@ -389,11 +399,11 @@ def precedes(points, axes, i, j):
 
 
 @kernel
-def find_border(block, cells, order, number, labels):
-    """Write the labels, by row, of the points of a block that are not core points; -1 is noise.
+def find_border(block, cells, joined):
+    """Write to ``joined`` (n,) which cell each point of a block joins that is no core point.
 
-    Such a point joins the cell of the nearest core point that has it in its neighbourhood. Ties go
-    to the first core point in lexicographic order. For ``order`` and ``number`` see `number_sets`.
+    It is the cell of the nearest core point that has it in its neighbourhood, or -1. Ties go to the
+    first core point in lexicographic order.
     """
     targets = _allocate(cells.points.shape[1])
     reach = cells.squared_radii[0] if cells.squared_radii.size == 1 else np.inf
@@ -407,23 +417,23 @@ def find_border(block, cells, order, number, labels):
                 targets.point[n_targets] = i
                 targets.bound[n_targets] = reach
                 targets.best[n_targets] = -1
-                labels[order[i]] = -1
+                joined[i] = -1
                 n_targets += 1
                 if n_targets == MAX_TARGETS:
-                    _find_border_of(targets, n_targets, ranges, cells, order, number, labels)
+                    _find_border_of(targets, n_targets, ranges, cells, joined)
                     n_targets = 0
-        _find_border_of(targets, n_targets, ranges, cells, order, number, labels)
+        _find_border_of(targets, n_targets, ranges, cells, joined)
 
 
 @kernel
-def _find_border_of(targets, n_targets, ranges, cells, order, number, labels):
-    """Write the labels of the targets, which join cells in some ranges."""
+def _find_border_of(targets, n_targets, ranges, cells, joined):
+    """Write which cells in some ranges the targets join."""
     points, start, core = cells.points, cells.start, cells.core
     near, cell, columns = targets.near, targets.cell, targets.columns
     size = 0
     for r in range(ranges.shape[0]):
         for c in range(ranges[r, 0], ranges[r, 1]):
-            if cells.n_core[c] == 0 or (
+            if cells.has_core[c] == NONE or (
                 start[c + 1] - start[c] > n_targets and not _matters(cells, c, targets, n_targets)
             ):
                 continue
@@ -434,13 +444,13 @@ def _find_border_of(targets, n_targets, ranges, cells, order, number, labels):
                         columns[k, size] = points[j, k]
                     size += 1
                     if size == PIECE:
-                        _find_nearest_core(targets, n_targets, size, cells, order, number, labels)
+                        _find_nearest_core(targets, n_targets, size, cells, joined)
                         size = 0
-    _find_nearest_core(targets, n_targets, size, cells, order, number, labels)
+    _find_nearest_core(targets, n_targets, size, cells, joined)
 
 
 @kernel
-def _find_nearest_core(targets, n_targets, size, cells, order, number, labels):
+def _find_nearest_core(targets, n_targets, size, cells, joined):
     """Compare each target with the buffered core points."""
     squared = targets.squared
     for t in range(n_targets):
@@ -454,7 +464,7 @@ def _find_nearest_core(targets, n_targets, size, cells, order, number, labels):
                 and (best < 0 or squared[n] < bound or precedes(cells.points, cells.axes, j, best))
             ):
                 best, bound = j, squared[n]
-                labels[order[i]] = number[targets.cell[n]]
+                joined[i] = targets.cell[n]
         targets.best[t], targets.bound[t] = best, bound
 
 
@@ -466,17 +476,16 @@ def flatten(parent):
 
 
 @kernel
-def find_first_rows(cells, order, first_row, first, stop):
+def find_first_rows(start, core, order, first_row, first, stop):
     """Write the first row of a core point of each cell ``first..stop``; without any, -1.
 
-    ``order`` (n,) is the row of each point.
+    ``order`` (n,) is the row of each point. For ``start`` and ``core`` see `Cells`.
     """
     for c in range(first, stop):
         row = -1
-        if cells.n_core[c]:
-            for i in range(cells.start[c], cells.start[c + 1]):
-                if cells.core[i] and (row < 0 or order[i] < row):
-                    row = order[i]
+        for i in range(start[c], start[c + 1]):
+            if core[i] and (row < 0 or order[i] < row):
+                row = order[i]
         first_row[c] = row
 
 
@@ -503,13 +512,14 @@ def number_sets(parent, first_row):
 
 
 @kernel
-def write_labels(cells, order, number, labels, is_core, first, stop):
-    """Write by row which points of the cells ``first..stop`` are core points, and their labels.
+def write_labels(start, core, order, joined, number, labels, is_core, first, stop):
+    """Write by row which points of the cells ``first..stop`` are core points, and all labels.
 
-    For ``order`` and ``number`` see `number_sets`.
+    See `find_first_rows` for the first arrays, `find_border` for ``joined`` and `number_sets` for
+    ``number``. -1 is noise.
     """
     for c in range(first, stop):
-        for i in range(cells.start[c], cells.start[c + 1]):
-            is_core[order[i]] = cells.core[i]
-            if cells.core[i]:
-                labels[order[i]] = number[c]
+        for i in range(start[c], start[c + 1]):
+            is_core[order[i]] = core[i]
+            cell = c if core[i] else joined[i]
+            labels[order[i]] = number[cell] if cell >= 0 else -1

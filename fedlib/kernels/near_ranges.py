@@ -13,6 +13,8 @@ import numpy as np
 
 from fedlib.kernels import kernel
 from fedlib.kernels.density import (
+    NONE,
+    how_many,
     precedes,
     squared_distance,
     squared_distance_to_box,
@@ -46,7 +48,7 @@ def _weigh(points, axes, weights, i, first, stop, limit):
 
 @kernel
 def find_core(block, cells, min_samples):
-    """Write which points of a block are core points, and how many there are in each cell.
+    """Write which points of a block are core points, and how many of each cell are.
 
     The nearest ranges come first, and a search stops when the weight is enough. A cell within the
     radius is counted as a whole, as in `fedlib.kernels.density.find_core_by_tree`.
@@ -79,7 +81,7 @@ def find_core(block, cells, min_samples):
                     r += 1
                 core[i] = total >= min_samples
                 n_core += core[i]
-            cells.n_core[a] = n_core
+            cells.has_core[a] = how_many(n_core, start[a + 1] - start[a])
 
 
 @kernel
@@ -108,12 +110,12 @@ def _find_nearest(points, axes, core, i, first, stop, best, bound):
 
 
 @kernel
-def find_border(block, cells, order, number, labels):
-    """Write the labels, by row, of the points of a block that are not core points; -1 is noise.
+def find_border(block, cells, joined):
+    """Write which cell each point of a block joins that is no core point, or -1.
 
     See `fedlib.kernels.density.find_border`.
     """
-    points, axes, core, n_core = cells.points, cells.axes, cells.core, cells.n_core
+    points, axes, core, has_core = cells.points, cells.axes, cells.core, cells.has_core
     start, corners, box, near = cells.start, cells.corners, cells.box, block.near
     for g in range(block.group_start.size - 1):
         for a in block.cells[block.group_start[g] : block.group_start[g + 1]]:
@@ -129,7 +131,7 @@ def find_border(block, cells, order, number, labels):
                         continue
                     for c in range(b, last):
                         low = box[c]
-                        if n_core[c] == 0 or (
+                        if has_core[c] == NONE or (
                             low >= 0
                             and squared_distance_to_box(points, axes, i, corners, low, low + 1)
                             > bound
@@ -141,4 +143,4 @@ def find_border(block, cells, order, number, labels):
                         )
                         if best != before:
                             best_cell = c
-                labels[order[i]] = number[best_cell] if best >= 0 else -1
+                joined[i] = best_cell

@@ -12,7 +12,7 @@ a group do not overlap. When cells are visited in ascending order, these ranges 
 each tube needs only two indices that never move back.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ class Grid(NamedTuple):
 
     Attributes
     ----------
-    keys : array (n_cells,) of int64
+    keys : array (n_cells,) of int32 or int64
         The keys of the occupied cells, ascending.
     row_offsets : array (n_rows,) of int64
         The tubes near a cell: the differences of their keys from the cell's key.
@@ -36,7 +36,7 @@ class Grid(NamedTuple):
         How many keys to look at in each of these tubes, to either side.
     """
 
-    keys: NDArray[np.int64]
+    keys: NDArray[np.signedinteger[Any]]
     row_offsets: NDArray[np.int64]
     row_reach: NDArray[np.int64]
 

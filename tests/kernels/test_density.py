@@ -24,10 +24,17 @@ def make_cells(parts, squared_radii, weights=(), core=None, compiled_axes=True, 
         box=np.where(np.diff(start) > few, 2 * np.arange(len(parts)), -1),
         corners=np.empty((2 * len(parts), d)),
         core=core,
-        n_core=np.add.reduceat(core.astype(np.int64), start[:-1]),
+        has_core=how_many(core, start),
     )
     density.bound_cells(cells, 0, len(parts))
     return cells
+
+
+def how_many(core, start):
+    """Return for each cell that begins at ``start`` whether none, some or all points are core."""
+    n_core, size = np.add.reduceat(core.astype(np.int64), start[:-1]), np.diff(start)
+    numbers = np.where(n_core == size, density.ALL, np.where(n_core, density.SOME, density.NONE))
+    return numbers.astype(np.int8)
 
 
 def block_of_all(n_cells, group_start=None):
@@ -85,7 +92,7 @@ def test_core_points_of_large_cells(weights, group_start):
         for min_samples in (301.0, 400.0, 500.0):
             density.find_core(block_of_all(2, group_start), cells, min_samples)
             np.testing.assert_array_equal(cells.core, weight >= min_samples)
-            assert cells.n_core.tolist() == [cells.core[:300].sum(), cells.core[300:].sum()]
+            np.testing.assert_array_equal(cells.has_core, how_many(cells.core, cells.start))
 
 
 @pytest.mark.parametrize("varied", [False, True])
@@ -102,12 +109,10 @@ def test_border_points_of_large_cells(varied, group_start):
     squared[squared > (squared_radii[core] if varied else squared_radii)] = np.inf
     cell_of = np.repeat([0, 1, 2], [200, 90, 9])
     expected = np.where(np.isinf(squared).all(axis=1), -1, cell_of[core][squared.argmin(axis=1)])
-    labels, order = np.full(299, -9), rng.permutation(299)
-    number = np.array([5, 6, 7])
-    density.find_border(block_of_all(3, group_start), cells, order, number, labels)
-    expected = np.append(number, -1)[expected]
-    np.testing.assert_array_equal(labels[order], np.where(core, -9, expected))
-    assert set(labels) == {-9, -1, 5, 6, 7}
+    joined = np.full(299, -9)
+    density.find_border(block_of_all(3, group_start), cells, joined)
+    np.testing.assert_array_equal(joined, np.where(core, -9, expected))
+    assert set(joined) == {-9, -1, 0, 1, 2}
 
 
 @given(st.integers(0, 2**32), st.sampled_from([3, 40, 400]), st.booleans())
@@ -129,9 +134,9 @@ def test_searches_in_ranges(seed, size, weighted):
         cells = make_cells(parts, np.full(1, 4.0), weights, order=order, few=few)
         block = block_of_all(12)
         searches.find_core(block, cells, 0.3 * sum(sizes))
-        labels = np.full(sum(sizes), -9)
-        searches.find_border(block, cells, np.arange(len(labels))[::-1], np.arange(12), labels)
-        found.append((cells.core, cells.n_core, labels))
+        joined = np.full(sum(sizes), -9)
+        searches.find_border(block, cells, joined)
+        found.append((cells.core, cells.has_core, joined))
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -194,13 +199,15 @@ def test_border_points_and_numbers_by_hand():
     cells = make_cells(parts, np.full(4, 1.0), core=core)
     order = np.array([0, 3, 2, 1])
     first_row = np.empty(4, np.int64)
-    density.find_first_rows(cells, order, first_row, 0, 4)
+    density.find_first_rows(cells.start, core, order, first_row, 0, 4)
     assert first_row.tolist() == [0, -1, 2, -1]
     number = density.number_sets(np.arange(4), first_row)
     assert number.tolist() == [0, -1, 1, -1]
-    labels, is_core = np.empty(4, np.int64), np.empty(4, bool)
-    density.write_labels(cells, order, number, labels, is_core, 0, 4)
-    density.find_border(block_of_all(4), cells, order, number, labels)
+    labels, is_core, joined = np.empty(4, np.int64), np.empty(4, bool), np.empty(4, np.int64)
+    density.find_border(block_of_all(4), cells, joined)
+    assert joined[~core].tolist() == [2, -1]
+    found = cells.start, core, order, joined, number
+    density.write_labels(*found, labels, is_core, 0, 4)
     assert labels.tolist() == [0, -1, 1, 1]
     assert is_core.tolist() == [True, False, True, False]
 
