@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedlib.dbscan_index import GRID_FEATURES, Index, Rows, Shares, index_by_grid, index_by_tree
-from fedlib.kernels import connections, density, kd_tree, near_ranges
+from fedlib.kernels import connections, density, kd_tree, near_nodes, near_ranges
 from fedlib.validation import check_points
 
 __all__ = ["check_n_jobs", "cluster", "dbscan", "nearest_within", "neighbours_within"]
@@ -157,6 +157,7 @@ def cluster(
         if clustering is None or not clustering.sort_points():
             clustering = None  # not needed while the tree is built
             clustering = start(index_by_tree(points, squared_radii, n_threads))
+            clustering.sort_points()
         return clustering.run()
 
 
@@ -258,14 +259,14 @@ class _Clustering:
         n, d = X.shape
         self.X = X
         self.index = index
-        self.searches: Any = density if index.leaves else near_ranges
         self.min_samples = float(min_samples)
         self.threads = threads
         if len(squared_radii) > 1:
             squared_radii = squared_radii[index.order]
-        points, box, corners = _tree_boxes(index) if index.leaves else _grid_boxes(index, n, d)
+        tree = None if index.leaves is None else index.leaves[0]
+        box, corners = _allocate_boxes(index.start, d)
         self.cells = density.Cells(
-            points=points,
+            points=np.empty((n, d), order="F") if tree is None else tree.corners[:n],
             axes=tuple(range(d)) if d <= GRID_FEATURES else np.arange(d),
             squared_radii=squared_radii,
             weights=weights[index.order] if weights.size else weights,
@@ -279,15 +280,15 @@ class _Clustering:
         self.shares = np.searchsorted(index.start, cuts)
 
     def sort_points(self) -> bool:
-        """Copy the points into a grid's cells; return whether any two of a cell are neighbours.
+        """Copy the points into the cells; return whether any two of a cell are neighbours.
 
         Rounding is monotone, so this is so if the diagonal of each cell's box is at most the
         radius. The points of a tree are sorted already, and any two of a cell are neighbours.
         """
-        return max(self._map(self._sort_points)) <= self.cells.squared_radii[0]
+        return max(self._map(self._sort_points)) <= self.cells.squared_radii.min()
 
     def run(self) -> tuple[Ints, NDArray[np.bool_]]:
-        """Return labels and core flags by row; with a grid, to be called after `sort_points`.
+        """Return labels and core flags by row; to be called after `sort_points`.
 
         This works only once: arrays are freed as soon as possible, the points before the labels.
         """
@@ -313,62 +314,67 @@ class _Clustering:
 
     def _sort_points(self, first: int, stop: int) -> float:
         start = self.cells.start
-        density.gather(self.X, self.index.order, self.cells, start[first], start[stop])
+        if self.index.leaves is None:
+            density.gather(self.X, self.index.order, self.cells, start[first], start[stop])
         largest: float = density.bound_cells(self.cells, first, stop)
         return largest
 
     def _find_core(self, first: int, stop: int) -> None:
         for begin, end in _pieces(first, stop):
             dense = density.find_dense(self.cells, begin, end, self.min_samples)
-            wanted = np.flatnonzero(~dense)
-            wanted += begin
-            if self.index.leaves is not None and self.cells.weights.size == 0:
-                tree = self.index.leaves[0]
-                density.find_core_by_tree(wanted, self.cells, tree, self.min_samples)
+            wanted = _list_cells(~dense, begin)
+            if self.index.leaves is not None:
+                near_nodes.find_core(wanted, self.cells, *self.index.leaves, self.min_samples)
                 continue
             for block in self._blocks(wanted):
-                self.searches.find_core(block, self.cells, self.min_samples)
+                near_ranges.find_core(block, self.cells, self.min_samples)
 
     def _find_sets(self) -> Rows:
         """Return for each cell the first one that it is connected with, by way of others, too."""
         n_cells = len(self.cells.has_core)
         parent = np.arange(n_cells, dtype=self.index.start.dtype)
         crossing = np.zeros(n_cells, bool)  # which cells are near another share
-        self._map(partial(self._join_cells, parent, crossing))
-        self._join(np.flatnonzero(crossing), parent, crossing, 0, n_cells)
+        self._map(partial(self._join_cells, self.cells.has_core, parent, crossing))
+        self._join_cells(crossing.view(np.int8), parent, crossing, 0, n_cells)
         density.flatten(parent)
         return parent
 
-    def _join_cells(self, parent: Rows, crossing: NDArray[np.bool_], first: int, stop: int) -> None:
-        pieces = _pieces(first, stop) if self.index.leaves is None else [(first, stop)]
-        for begin, end in pieces:  # those of a tree are joined in several passes
-            wanted = np.flatnonzero(self.cells.has_core[begin:end])
-            wanted += begin
-            self._join(wanted, parent, crossing, first, stop)
-
-    def _join(
-        self, cells: Ints, parent: Rows, crossing: NDArray[np.bool_], first: int, stop: int
+    def _join_cells(
+        self,
+        wanted: NDArray[np.int8],
+        parent: Rows,
+        crossing: NDArray[np.bool_],
+        first: int,
+        stop: int,
     ) -> None:
-        """Join some of the cells ``first..stop`` with each other, and mark those near others."""
+        """Join those of the cells ``first..stop`` that are not 0 in ``wanted`` with each other.
+
+        Also mark those near others.
+        """
         if self.index.leaves is not None:
-            connections.join_leaves(cells, self.cells, *self.index.leaves, stop, parent, crossing)
+            tree, leaves = self.index.leaves
+            connections.join_leaves(wanted, self.cells, tree, leaves, first, stop, parent, crossing)
             return
-        for block in self._blocks(cells, earlier=True):
-            connections.join_cells(block, self.cells, first, parent, crossing)
+        for begin, end in _pieces(first, stop):
+            for block in self._blocks(_list_cells(wanted[begin:end], begin), earlier=True):
+                connections.join_cells(block, self.cells, first, parent, crossing)
 
     def _find_border(self, joined: Rows, first: int, stop: int) -> None:
         """Write which cell each point of some cells joins that is no core point, or -1."""
         for begin, end in _pieces(first, stop):
-            wanted = np.flatnonzero(self.cells.has_core[begin:end] != density.ALL)
-            wanted += begin
+            wanted = _list_cells(self.cells.has_core[begin:end] != density.ALL, begin)
+            if self.index.leaves is not None:
+                near_nodes.find_border(wanted, self.cells, *self.index.leaves, joined)
+                continue
             for block in self._blocks(wanted):
-                self.searches.find_border(block, self.cells, joined)
+                near_ranges.find_border(block, self.cells, joined)
 
     def _blocks(self, cells: Ints, earlier: bool = False) -> Iterator[density.Block]:
-        """Yield these cells (ascending) in blocks. Each block overwrites the previous one.
+        """Yield these cells of a grid (ascending) in blocks. Each overwrites the previous one.
 
         With ``earlier``, the cells near a group need not include later ones.
         """
+        assert self.index.find_near is not None
         group_start, near_start = np.empty((2, BLOCK + 1), np.int64)
         n_ranges = max(BUFFER, self.index.max_ranges)
         near = np.empty((n_ranges, 2), self.cells.start.dtype)
@@ -386,22 +392,22 @@ def _pieces(first: int, stop: int) -> Iterator[tuple[int, int]]:
         yield begin, min(begin + PIECE, stop)
 
 
-def _tree_boxes(index: Index) -> tuple[Floats, Rows, Floats]:
-    """Return the points of a tree in its order, and `Cells.box` and `Cells.corners`."""
-    assert index.leaves is not None
-    tree, leaves = index.leaves
-    return tree.corners[: len(tree.order)], tree.low[leaves.node], tree.corners
+def _list_cells(wanted: NDArray[np.generic], begin: int) -> Ints:
+    """Return the wanted cells; the first entry is that of the cell ``begin``."""
+    cells = np.flatnonzero(wanted)
+    cells += begin
+    return cells
 
 
-def _grid_boxes(index: Index, n: int, d: int) -> tuple[Floats, Rows, Floats]:
-    """Return the same for a grid, with space for the points and corners (see `near_ranges`)."""
-    has_box = np.diff(index.start) > connections.FEW
-    box = np.cumsum(has_box, dtype=index.start.dtype)
+def _allocate_boxes(start: Rows, d: int) -> tuple[Rows, Floats]:
+    """Return `Cells.box`, and space for `Cells.corners`, given where the cells begin."""
+    has_box = np.diff(start) > connections.FEW
+    box = np.cumsum(has_box, dtype=start.dtype)
     corners = np.empty((2 * int(box[-1]), d))
     box *= 2
     box -= 2
     box[~has_box] = -1
-    return np.empty((n, d), order="F"), box, corners
+    return box, corners
 
 
 def _check_points(X: ArrayLike, name: str) -> Floats:

@@ -32,17 +32,20 @@ REACH = 2  # cells along a feature to the farthest one near a cell: sqrt(GRID_FE
 # at least eps wide, so that near cells are at most two apart; with less, a cell's diagonal is less.
 MARGINS = 3 * [(-(2.0**-10), 2.0**40)] + [(2.0**-28, 2.0**20)]
 KEY_BITS = 62  # of a key together with the number of a row
+LEAF_SIZE = 16  # points up to which a node of a tree is not split
 MIN_HALVED = 10_000  # points from which two threads build a tree
 
 
 class Index(NamedTuple):
-    """Points sorted into cells, and a search for the cells near a cell."""
+    """Points sorted into cells, and how to find the cells near a cell."""
 
     order: Rows  # (n,) the row of each point, cell by cell
     start: Rows  # (n_cells + 1,) where the points of each cell begin
-    find_near: Callable[[Ints, bool, Ints, Ints, Ints], int]  # see `dbscan._Clustering._blocks`
-    max_ranges: int  # of near cells that one group can have
-    # The cells, if they are a tree's.
+    # For a grid: a search (see `dbscan._Clustering._blocks`), and how many ranges of near cells one
+    # group can have.
+    find_near: Callable[[Ints, bool, Ints, Ints, Ints], int] | None = None
+    max_ranges: int = 0
+    # For a tree: what `near_nodes` searches.
     leaves: tuple[kd_tree.KDTree, tree_leaves.Leaves] | None = None
 
 
@@ -130,33 +133,27 @@ def _split_keys(
 
 
 def index_by_tree(X: Floats, squared_radii: Floats, n_threads: int) -> Index:
-    """Return a tree whose leaves are the largest nodes that can be cells."""
-    tree = _build_tree(X, squared_radii.min(), n_threads)
-    leaves = tree_leaves.collect_leaves(tree, squared_radii)
-
-    def find_near(
-        cells: Ints, earlier: bool, group_start: Ints, near_start: Ints, near: Ints
-    ) -> int:
-        group_start[:] = np.arange(len(group_start))
-        return tree_leaves.find_near_leaves(tree, leaves, cells, near_start, near)
-
-    max_ranges = (len(leaves.node) + 1) // 2  # leaves in a row are one range
-    return Index(tree.order, tree.start, find_near, max_ranges, (tree, leaves))
+    """Return a tree whose leaves are the largest nodes that can be cells, or have few points."""
+    max_squared_diagonal = squared_radii.min()
+    tree = _build_tree(X, max_squared_diagonal, n_threads)
+    leaves, start = tree_leaves.collect_leaves(tree, squared_radii, max_squared_diagonal)
+    return Index(tree.order, start, leaves=(tree, leaves))
 
 
 def _build_tree(X: Floats, max_squared_diagonal: float, n_threads: int) -> kd_tree.KDTree:
     """Return the tree; with several threads, two build the halves below the root."""
     n = len(X)
-    corners = kd_tree.allocate(X, 1)
+    corners = kd_tree.allocate(X, LEAF_SIZE)
     order = np.arange(n, dtype=np.int32 if len(corners) < 2**31 else np.int64)
 
     def build(first: int, stop: int, row: int) -> kd_tree.KDTree:
-        return kd_tree.build_part(corners, order, first, stop, row, 1, max_squared_diagonal)
+        return kd_tree.build_part(corners, order, first, stop, row, LEAF_SIZE, max_squared_diagonal)
 
     if n_threads == 1 or n < MIN_HALVED:
         return build(0, n, n)
     kd_tree.halve(corners, order)
     middle, row = n // 2, n + 2  # the box of the root comes first
+    rows = row, row + 2 * kd_tree.max_boxes(middle, LEAF_SIZE)
     with ThreadPoolExecutor(2) as threads:
-        parts = threads.map(build, (0, middle), (middle, n), (row, row + 2 * (middle - 1)))
+        parts = threads.map(build, (0, middle), (middle, n), rows)
         return kd_tree.merge(*parts)

@@ -9,11 +9,11 @@ import numpy as np
 from fedlib.kernels import kernel
 from fedlib.kernels.density import NONE, squared_distance, squared_distance_to_box, squared_radius
 from fedlib.kernels.disjoint_set import find, union
-from fedlib.kernels.kd_tree import are_far, build, find_nearest
-from fedlib.kernels.tree_leaves import find_bucket, find_near_buckets, larger_reach
+from fedlib.kernels.kd_tree import are_far, build, find_nearest, is_far
+from fedlib.kernels.tree_leaves import cells_of, find_bucket, find_near_buckets, larger_reach
 
 PIECE = 128  # points that are searched for before testing whether one is found
-FEW = 4  # points in a cell up to which checking its box first does not pay
+FEW = 4  # points in a cell up to which it needs no box: checking that first would not pay
 MANY = 1 << 16  # pairs of points in two cells above which trees pay
 LEAF_SIZE = 16
 NO_SET, SEVERAL_SETS = -1, -2
@@ -109,21 +109,22 @@ def _are_points_near(points, axes, core, start, a, b, corners, box, squared_radi
 
 
 @kernel
-def join_leaves(wanted, cells, tree, leaves, stop, parent, crossing):
-    """Unite the sets of cells that are connected, for the leaves of a tree as cells.
+def join_leaves(wanted, cells, tree, leaves, first, stop, parent, crossing):
+    """Unite the sets of cells that are connected, for the cells of a tree.
 
-    Whole buckets of leaves are compared. Once the leaves of two buckets are in the same set, no
-    pair of them needs to be looked at.
+    Whole buckets are compared. Once the cells of two buckets are in the same set, no pair of them
+    needs to be looked at.
 
     Parameters
     ----------
-    wanted : array (n_wanted,) of int64
-        The cells whose later near cells are looked at, ascending; all have core points.
+    wanted : array (n_cells,) of int8 or bool
+        The cells ``first..stop`` that are not 0 here are those whose later near cells are looked
+        at. All of them have core points.
     cells : Cells
     tree : KDTree
     leaves : Leaves
-    stop : int
-        Cells from this one on are left out. A cell whose bucket is near one of them is marked in
+    first, stop : int
+        Cells from ``stop`` on are left out. A cell whose bucket is near one of them is marked in
         ``crossing``.
     parent : array (n_cells,) of int32 or int64
     crossing : array (n_cells,) of bool
@@ -132,61 +133,83 @@ def join_leaves(wanted, cells, tree, leaves, stop, parent, crossing):
     # That of each bucket is kept at its first leaf, see `_find_set`.
     sets = np.full(leaves.node.size, SEVERAL_SETS, parent.dtype)
     for inside in (True, False):  # most buckets are in one set before they are compared
-        w = 0
-        while w < wanted.size:
-            bucket = find_bucket(tree, wanted[w])
-            last = w
-            while (
-                last < wanted.size
-                and wanted[last] < tree.first_leaf[bucket] + tree.n_leaves[bucket]
-            ):
-                last += 1
-            part, part_set = wanted[w:last], np.full(1, SEVERAL_SETS, parent.dtype)
+        at = first
+        while at < stop:
+            bucket, _, end = find_bucket(tree, leaves, at)
+            part = at + np.flatnonzero(wanted[at : min(end, stop)])
+            at = end
+            boxes, part_set = _boxes_of(part, cells), np.full(1, SEVERAL_SETS, parent.dtype)
             buckets[0], n_buckets = bucket, 1
-            if not inside:
+            if part.size == 0:
+                n_buckets = 0
+            elif not inside:
                 n_buckets = find_near_buckets(tree, leaves, bucket, buckets)
             for other in buckets[:n_buckets]:
-                first = tree.first_leaf[other]
-                end = first + tree.n_leaves[other]
+                begin, end = cells_of(tree, leaves.first_cell, other)
                 if end > stop:
                     crossing[part] = True
                 if end <= part[0] or (other == bucket) != inside:
                     continue
                 here = _find_set(part_set, 0, part, cells, parent)
-                there = _find_set(sets, first, range(first, min(end, stop)), cells, parent)
+                leaf, others = tree.first_leaf[other], range(begin, min(end, stop))
+                there = _find_set(sets, leaf, others, cells, parent)
                 single = here != SEVERAL_SETS and there != SEVERAL_SETS
                 if there != NO_SET and not (single and here == there):
-                    _join_bucket(part, other, single, cells, tree, leaves, stop, parent)
-            w = last
+                    _join_bucket(
+                        part, boxes, bucket, other, single, cells, tree, leaves, stop, parent
+                    )
 
 
 @kernel
-def _join_bucket(part, bucket, single, cells, tree, leaves, stop, parent):
-    """Unite the sets of some cells with those of the later cells of a bucket, before ``stop``.
+def _boxes_of(part, cells):
+    """Return the lower and the upper corners of the boxes of some cells (n_part, 2, n_features)."""
+    points, start, n_features = cells.points, cells.start, cells.points.shape[1]
+    boxes = np.empty((part.size, 2, n_features))
+    for p in range(part.size):
+        first, stop, row = start[part[p]], start[part[p] + 1], cells.box[part[p]]
+        for k in range(n_features):
+            if row >= 0:
+                low, high = cells.corners[row, k], cells.corners[row + 1, k]
+            else:
+                low = high = points[first, k]
+                for i in range(first + 1, stop):
+                    low, high = min(low, points[i, k]), max(high, points[i, k])
+            boxes[p, 0, k], boxes[p, 1, k] = low, high
+    return boxes
 
-    If both are ``single`` sets, the first connection is enough.
+
+@kernel
+def _join_bucket(part, boxes, bucket, other, single, cells, tree, leaves, stop, parent):
+    """Unite the sets of a part of a bucket with those of later cells of another, before ``stop``.
+
+    For ``boxes`` see `_boxes_of`. If both are ``single`` sets, the first connection is enough.
     """
-    n_leaves, first_leaf = tree.n_leaves, tree.first_leaf
+    n_leaves, first_cell, reach = tree.n_leaves, leaves.first_cell, leaves.max_squared_radius
     corners, low, n_points = tree.corners, tree.low, tree.order.size
-    reach = leaves.max_squared_radius
-    node_stop = bucket + 2 * n_leaves[bucket] - 1
-    for a in part:
-        root, leaf, node = find(parent, a), leaves.node[a], bucket
+    node_stop = other + 2 * n_leaves[other] - 1
+    leaf = tree.first_leaf[bucket]
+    for p in range(part.size):
+        a, lower, upper = part[p], boxes[p, 0], boxes[p, 1]
+        while first_cell[leaf + 1] <= a:
+            leaf += 1
+        root, node_of_a, node = find(parent, a), leaves.node[leaf], other
         while node < node_stop:
-            if are_far(corners, low[leaf], low[node], n_points, larger_reach(reach, leaf, node)):
+            limit = larger_reach(reach, node_of_a, node)
+            if is_far(lower, upper, corners, low[node], n_points, limit):
                 node += 2 * n_leaves[node] - 1  # to the next node that is no descendant
                 continue
             node += 1
             if n_leaves[node - 1] > 1:
                 continue
-            b = first_leaf[node - 1]
-            if b <= a or b >= stop or cells.has_core[b] == NONE or find(parent, b) == root:
-                continue
-            if _are_connected(cells, a, b):
-                union(parent, a, b)
-                root = find(parent, a)
-                if single:
-                    return
+            begin, end = cells_of(tree, first_cell, node - 1)
+            for b in range(max(begin, a + 1), min(end, stop)):
+                if cells.has_core[b] == NONE or find(parent, b) == root:
+                    continue
+                if _are_connected(cells, a, b):
+                    union(parent, a, b)
+                    root = find(parent, a)
+                    if single:
+                        return
 
 
 @kernel
@@ -228,7 +251,7 @@ def _connected_by_pairs(cells, a, b):
     """Return what `_are_connected` does, at the cost of the number of pairs of points."""
     points, axes, start, core = cells.points, cells.axes, cells.start, cells.core
     first, stop, low = start[b], start[b + 1], cells.box[b]
-    check_box = stop - first > FEW
+    check_box = low >= 0
     largest = 0.0  # squared radius in cell b
     if check_box:
         for j in range(first, stop):

@@ -1,4 +1,4 @@
-"""DBSCAN on cells: core points, their connection, and the core point that a border point joins.
+"""DBSCAN on cells: what all searches share, and the labels.
 
 A cell is a range of points. Any two of them are in each other's neighbourhood. All cells are one
 named tuple, `Cells`; a `Block` contains some of them together with the cells near them. No other
@@ -12,11 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
-from fedlib.kernels.kd_tree import box_of, points_of
-from fedlib.kernels.tree_leaves import find_bucket
 
-PIECE = 128  # points that are checked before testing whether the work is done
-MAX_TARGETS = 64  # points that are compared with the points near them at the same time
 NONE, SOME, ALL = 0, 1, 2  # of a cell's points are core points
 
 
@@ -39,14 +35,13 @@ class Cells(NamedTuple):
         Where the points of each cell begin; the last entry is the number of points.
     box : array (n_cells,) of int32 or int64
         The row in ``corners`` of the lower corner of the smallest box around each cell's points.
-        The upper corner is in the next row. A cell whose few points need no box has -1. With a
-        tree, every cell has a box, but the entries of cells of one point have no meaning.
+        The upper corner is in the next row. A cell whose few points need no box has -1.
     corners : array (n_rows, n_features) of float64
         The corners of the boxes (see `bound_cells`).
     core : array (n_points,) of bool
-        Which points are core points (see `find_core`).
+        Which points are core points.
     has_core : array (n_cells,) of int8
-        How many points of each cell are core points: `NONE`, `SOME` or `ALL` (see `find_core`).
+        How many points of each cell are core points: `NONE`, `SOME` or `ALL`.
     """
 
     points: NDArray[np.float64]
@@ -169,78 +164,6 @@ def find_dense(cells, first, stop, min_samples):
     return dense
 
 
-class Targets(NamedTuple):
-    """Points that are compared with the points near them, and a buffer for the latter.
-
-    Attributes
-    ----------
-    point : array (MAX_TARGETS,) of int64
-        The targets.
-    bound : array (MAX_TARGETS,) of float64
-        The squared distance up to which other points matter for each target.
-    total : array (MAX_TARGETS,) of float64
-        The weight around each target so far.
-    best : array (MAX_TARGETS,) of int64
-        The best point for each target so far, or -1.
-    near, cell : array (PIECE,) of int64
-        Points near the targets, and their cells.
-    columns : array (n_features, PIECE) of float64
-        Their coordinates, one feature after the other, for vector instructions.
-    squared : array (PIECE,) of float64
-        Their squared distances from one target.
-    """
-
-    point: NDArray[np.int64]
-    bound: NDArray[np.float64]
-    total: NDArray[np.float64]
-    best: NDArray[np.int64]
-    near: NDArray[np.int64]
-    cell: NDArray[np.int64]
-    columns: NDArray[np.float64]
-    squared: NDArray[np.float64]
-
-
-@kernel
-def _allocate(n_features):
-    """Return targets that are not filled in."""
-    return Targets(
-        np.empty(MAX_TARGETS, np.int64),
-        np.empty(MAX_TARGETS),
-        np.empty(MAX_TARGETS),
-        np.empty(MAX_TARGETS, np.int64),
-        np.empty(PIECE, np.int64),
-        np.empty(PIECE, np.int64),
-        np.empty((n_features, PIECE)),
-        np.empty(PIECE),
-    )
-
-
-@kernel
-def _compare(targets, points, i, size):
-    """Write the squared distances of point i and the first ``size`` points of the buffer."""
-    squared = targets.squared[:size]
-    x, column = points[i, 0], targets.columns[0, :size]
-    for j in range(size):
-        squared[j] = (x - column[j]) ** 2
-    for k in range(1, points.shape[1]):
-        x, column = points[i, k], targets.columns[k, :size]
-        for j in range(size):
-            squared[j] += (x - column[j]) ** 2
-
-
-@kernel
-def _matters(cells, c, targets, n_targets):
-    """Return whether the box of a cell of several points is within the bound of any target."""
-    low = cells.box[c]
-    for t in range(n_targets):
-        squared = squared_distance_to_box(
-            cells.points, cells.axes, targets.point[t], cells.corners, low, low + 1
-        )
-        if squared <= targets.bound[t]:
-            return True
-    return False
-
-
 @kernel
 def squared_radius(cells, i):
     """Return the squared radius of the neighbourhood of point i."""
@@ -256,216 +179,12 @@ def how_many(n_core, size):
 
 
 @kernel
-def find_core(block, cells, min_samples):
-    """Write which points of a block are core points, and how many of each cell are."""
-    targets = _allocate(cells.points.shape[1])
-    for g in range(block.group_start.size - 1):
-        ranges = block.near[block.near_start[g] : block.near_start[g + 1]]
-        n_targets = 0
-        for c in block.cells[block.group_start[g] : block.group_start[g + 1]]:
-            for i in range(cells.start[c], cells.start[c + 1]):
-                cells.core[i] = False
-                targets.point[n_targets] = i
-                targets.bound[n_targets] = squared_radius(cells, i)
-                targets.total[n_targets] = 0.0
-                n_targets += 1
-                if n_targets == MAX_TARGETS:
-                    _find_core_of(targets, n_targets, ranges, cells, min_samples)
-                    n_targets = 0
-        _find_core_of(targets, n_targets, ranges, cells, min_samples)
-        for c in block.cells[block.group_start[g] : block.group_start[g + 1]]:
-            n_core = 0
-            for i in range(cells.start[c], cells.start[c + 1]):
-                n_core += cells.core[i]
-            cells.has_core[c] = how_many(n_core, cells.start[c + 1] - cells.start[c])
-
-
-@kernel
-def _find_core_of(targets, n_targets, ranges, cells, min_samples):
-    """Write which targets are core points, by the weights of the points in some ranges of cells."""
-    points, start, near, columns = cells.points, cells.start, targets.near, targets.columns
-    size = 0
-    for r in range(ranges.shape[0]):
-        c, stop = ranges[r]
-        few = start[stop] - start[c] <= PIECE  # then no cell is looked at by itself
-        while c < stop:
-            end = stop if few else c + 1
-            if few or start[end] - start[c] == 1 or _matters(cells, c, targets, n_targets):
-                for j in range(start[c], start[end]):
-                    near[size] = j
-                    for k in range(len(cells.axes)):
-                        columns[k, size] = points[j, k]
-                    size += 1
-                    if size == PIECE:
-                        n_targets = _add_weights(targets, n_targets, size, cells, min_samples)
-                        size = 0
-                        if n_targets == 0:
-                            return
-            c = end
-    _add_weights(targets, n_targets, size, cells, min_samples)
-
-
-@kernel
-def _add_weights(targets, n_targets, size, cells, min_samples):
-    """Add the weights of the buffered points around each target; return how many targets remain.
-
-    A target that has enough becomes a core point and is removed.
-    """
-    point, bound, total, squared = targets.point, targets.bound, targets.total, targets.squared
-    n_left = 0
-    for t in range(n_targets):
-        i, limit = point[t], bound[t]
-        _compare(targets, cells.points, i, size)
-        if cells.weights.size:
-            for j in range(size):
-                if squared[j] <= limit:
-                    total[t] += cells.weights[targets.near[j]]
-        else:
-            count = 0
-            for j in range(size):
-                count += squared[j] <= limit
-            total[t] += count
-        if total[t] >= min_samples:
-            cells.core[i] = True
-        else:
-            point[n_left], bound[n_left], total[n_left] = i, limit, total[t]
-            n_left += 1
-    return n_left
-
-
-@kernel
-def _count_in_node(cells, tree, node, i, enough):
-    """Return how many points of a node are around point i; the count stops when it is enough.
-
-    A node within the radius is counted as a whole. Rounding is monotone, so the computed distance
-    of its farthest place is at least that of each of its points.
-    """
-    points, axes, limit = cells.points, cells.axes, squared_radius(cells, i)
-    corners, n_leaves = tree.corners, tree.n_leaves
-    count = 0
-    stop = node + 2 * n_leaves[node] - 1
-    while node < stop and count < enough:
-        low, high = box_of(tree, node)
-        nearest, farthest = squared_distances_of_box(points, axes, i, corners, low, high)
-        if nearest > limit:
-            node += 2 * n_leaves[node] - 1  # to the next node that is no descendant
-        elif farthest <= limit:
-            begin, end = points_of(tree, node)
-            count += end - begin
-            node += 2 * n_leaves[node] - 1
-        else:
-            if n_leaves[node] == 1:
-                begin, end = points_of(tree, node)
-                for j in range(begin, end):
-                    count += squared_distance(points, axes, i, j) <= limit
-            node += 1
-    return count
-
-
-@kernel
-def find_core_by_tree(wanted, cells, tree, min_samples):
-    """Write which points are core points, as `find_core` does, for the leaves of a tree as cells.
-
-    All weights are 1. Most core points have enough others in the bucket of their leaf; for the
-    rest, the whole tree is searched.
-
-    Parameters
-    ----------
-    wanted : array (n_wanted,) of int64
-        The cells.
-    cells : Cells
-    tree : KDTree
-    min_samples : float
-    """
-    for c in wanted:
-        bucket = find_bucket(tree, c)
-        n_core = 0
-        for i in range(cells.start[c], cells.start[c + 1]):
-            count = _count_in_node(cells, tree, bucket, i, min_samples)
-            if count < min_samples:
-                count = _count_in_node(cells, tree, 0, i, min_samples)
-            cells.core[i] = count >= min_samples
-            n_core += cells.core[i]
-        cells.has_core[c] = how_many(n_core, cells.start[c + 1] - cells.start[c])
-
-
-@kernel
 def precedes(points, axes, i, j):
     """Return whether point i comes before point j in lexicographic order."""
     for k in range(len(axes)):
         if points[i, k] != points[j, k]:
             return points[i, k] < points[j, k]
     return False
-
-
-@kernel
-def find_border(block, cells, joined):
-    """Write to ``joined`` (n,) which cell each point of a block joins that is no core point.
-
-    It is the cell of the nearest core point that has it in its neighbourhood, or -1. Ties go to the
-    first core point in lexicographic order.
-    """
-    targets = _allocate(cells.points.shape[1])
-    reach = cells.squared_radii[0] if cells.squared_radii.size == 1 else np.inf
-    for g in range(block.group_start.size - 1):
-        ranges = block.near[block.near_start[g] : block.near_start[g + 1]]
-        n_targets = 0
-        for c in block.cells[block.group_start[g] : block.group_start[g + 1]]:
-            for i in range(cells.start[c], cells.start[c + 1]):
-                if cells.core[i]:
-                    continue
-                targets.point[n_targets] = i
-                targets.bound[n_targets] = reach
-                targets.best[n_targets] = -1
-                joined[i] = -1
-                n_targets += 1
-                if n_targets == MAX_TARGETS:
-                    _find_border_of(targets, n_targets, ranges, cells, joined)
-                    n_targets = 0
-        _find_border_of(targets, n_targets, ranges, cells, joined)
-
-
-@kernel
-def _find_border_of(targets, n_targets, ranges, cells, joined):
-    """Write which cells in some ranges the targets join."""
-    points, start, core = cells.points, cells.start, cells.core
-    near, cell, columns = targets.near, targets.cell, targets.columns
-    size = 0
-    for r in range(ranges.shape[0]):
-        for c in range(ranges[r, 0], ranges[r, 1]):
-            if cells.has_core[c] == NONE or (
-                start[c + 1] - start[c] > n_targets and not _matters(cells, c, targets, n_targets)
-            ):
-                continue
-            for j in range(start[c], start[c + 1]):
-                if core[j]:
-                    near[size], cell[size] = j, c
-                    for k in range(len(cells.axes)):
-                        columns[k, size] = points[j, k]
-                    size += 1
-                    if size == PIECE:
-                        _find_nearest_core(targets, n_targets, size, cells, joined)
-                        size = 0
-    _find_nearest_core(targets, n_targets, size, cells, joined)
-
-
-@kernel
-def _find_nearest_core(targets, n_targets, size, cells, joined):
-    """Compare each target with the buffered core points."""
-    squared = targets.squared
-    for t in range(n_targets):
-        i, best, bound = targets.point[t], targets.best[t], targets.bound[t]
-        _compare(targets, cells.points, i, size)
-        for n in range(size):
-            j = targets.near[n]
-            if (
-                squared[n] <= bound
-                and squared[n] <= squared_radius(cells, j)
-                and (best < 0 or squared[n] < bound or precedes(cells.points, cells.axes, j, best))
-            ):
-                best, bound = j, squared[n]
-                joined[i] = targets.cell[n]
-        targets.best[t], targets.bound[t] = best, bound
 
 
 @kernel
@@ -515,8 +234,8 @@ def number_sets(parent, first_row):
 def write_labels(start, core, order, joined, number, labels, is_core, first, stop):
     """Write by row which points of the cells ``first..stop`` are core points, and all labels.
 
-    See `find_first_rows` for the first arrays, `find_border` for ``joined`` and `number_sets` for
-    ``number``. -1 is noise.
+    See `find_first_rows` for the first arrays, `number_sets` for ``number``, and for ``joined``
+    `fedlib.kernels.near_ranges.find_border`. -1 is noise.
     """
     for c in range(first, stop):
         for i in range(start[c], start[c + 1]):

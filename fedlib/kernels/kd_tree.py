@@ -70,7 +70,7 @@ def box_of(tree, node):
 
 
 @kernel
-def _select_median(values, order, first, stop, middle, feature):
+def select_median(values, order, first, stop, middle, feature):
     """Reorder ``first..stop`` so that the point of rank ``middle`` in a feature is in its place.
 
     The values (n, n_features) are in the order ``order`` and stay so: reading them one after the
@@ -103,7 +103,7 @@ def _select_median(values, order, first, stop, middle, feature):
 
 
 @kernel
-def _bound_points(corners, first, stop, low):
+def bound_points(corners, first, stop, low):
     """Write the box of some points to a row and the next; return its widest side and its diagonal.
 
     The diagonal is squared.
@@ -130,21 +130,27 @@ def _bound_points(corners, first, stop, low):
 
 @kernel
 def _max_leaves(n_points, leaf_size):
-    """Return the maximum number of leaves: a leaf below another node has half of a full one."""
-    return max(1, 2 * n_points // (leaf_size + 1))
+    """Return the maximum number of leaves: nodes are halved until they have few points."""
+    n_leaves = 1
+    while n_points > n_leaves * leaf_size:
+        n_leaves *= 2
+    return min(n_leaves, max(1, 2 * n_points // (leaf_size + 1)))
 
 
 @kernel
-def _max_boxes(n_points, leaf_size):
+def max_boxes(n_points, leaf_size):
     """Return the maximum number of nodes with several points."""
     return max(0, min(n_points, 2 * _max_leaves(n_points, leaf_size)) - 1)
 
 
 @kernel
 def allocate(points, leaf_size):
-    """Return the corners of a tree's boxes, of which only the points are filled in."""
+    """Return the corners of a tree's boxes, of which only the points are filled in.
+
+    The last two rows remain free.
+    """
     n = points.shape[0]
-    corners = np.empty((n + 2 * _max_boxes(n, leaf_size), points.shape[1]))
+    corners = np.empty((n + 2 * max_boxes(n, leaf_size) + 2, points.shape[1]))
     corners[:n] = points
     return corners
 
@@ -168,8 +174,8 @@ def halve(corners, order):
     For the arguments see `build_part`.
     """
     n = order.size
-    widest, _ = _bound_points(corners, 0, n, n)
-    _select_median(corners, order, 0, n, n // 2, widest)
+    widest, _ = bound_points(corners, 0, n, n)
+    select_median(corners, order, 0, n, n // 2, widest)
 
 
 @kernel
@@ -204,11 +210,11 @@ def build_part(corners, order, first, stop, row, leaf_size, max_squared_diagonal
         widest, squared_diagonal = 0, 0.0
         if end - begin > 1:
             low[node] = row
-            widest, squared_diagonal = _bound_points(corners, begin, end, row)
+            widest, squared_diagonal = bound_points(corners, begin, end, row)
             row += 2
         if end - begin > leaf_size and squared_diagonal > max_squared_diagonal:
             middle = (begin + end) // 2
-            _select_median(corners, order, begin, end, middle, widest)
+            select_median(corners, order, begin, end, middle, widest)
             stack[n_stack] = middle, end
             stack[n_stack + 1] = begin, middle
             n_stack += 2
@@ -271,6 +277,23 @@ def squared_distance_to_node(X, i, tree, node):
     for k in range(X.shape[1]):
         total += max(corners[low, k] - X[i, k], 0.0, X[i, k] - corners[high, k]) ** 2
     return total
+
+
+@kernel
+def is_far(lower, upper, corners, low, n_points, squared_radius):
+    """Return whether the box of two corners (n_features,) is farther from another than a radius.
+
+    The other one is given by the row of its lower corner, as in `are_far`.
+    """
+    low = np.uint64(low)  # a signed one might count from the end
+    high = low + np.uint64(low >= n_points)
+    total = 0.0
+    for k in range(corners.shape[1]):
+        above, below = lower[k] - corners[high, k], corners[low, k] - upper[k]
+        total += max(above, 0.0, below) ** 2
+        if total > squared_radius:
+            return True
+    return False
 
 
 @kernel

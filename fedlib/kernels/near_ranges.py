@@ -51,7 +51,7 @@ def find_core(block, cells, min_samples):
     """Write which points of a block are core points, and how many of each cell are.
 
     The nearest ranges come first, and a search stops when the weight is enough. A cell within the
-    radius is counted as a whole, as in `fedlib.kernels.density.find_core_by_tree`.
+    radius is counted as a whole, as a node is in `fedlib.kernels.near_nodes`.
     """
     points, axes, weights, limit = cells.points, cells.axes, cells.weights, cells.squared_radii[0]
     start, core, corners = cells.start, cells.core, cells.corners
@@ -111,9 +111,10 @@ def _find_nearest(points, axes, core, i, first, stop, best, bound):
 
 @kernel
 def find_border(block, cells, joined):
-    """Write which cell each point of a block joins that is no core point, or -1.
+    """Write to ``joined`` (n,) which cell each point of a block joins that is no core point.
 
-    See `fedlib.kernels.density.find_border`.
+    It is the cell of the nearest core point that has it in its neighbourhood, or -1. Ties go to the
+    first core point in lexicographic order.
     """
     points, axes, core, has_core = cells.points, cells.axes, cells.core, cells.has_core
     start, corners, box, near = cells.start, cells.corners, cells.box, block.near

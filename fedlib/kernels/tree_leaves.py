@@ -1,7 +1,10 @@
 """The leaves of a k-d tree as cells: how far their points reach, and which leaves are near a leaf.
 
-Leaves are searched for by the bucket: a node with few leaves, all of whose leaves look into the
-same buckets nearby.
+A leaf is one cell if any two of its points are neighbours. Else it has few points, which are split
+into cells like nodes. But these have no boxes, because most cells may be single points.
+
+Cells are searched for by the bucket: a node with few cells, all of whose leaves look into the same
+buckets nearby.
 """
 
 from typing import Any, NamedTuple
@@ -10,18 +13,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
-from fedlib.kernels.kd_tree import MAX_STACK, are_far, max_by_node, right_child
+from fedlib.kernels.kd_tree import (
+    MAX_STACK,
+    are_far,
+    bound_points,
+    max_by_node,
+    right_child,
+    select_median,
+)
 
-BUCKET = 32  # leaves that are searched for and looked at together
+BUCKET = 32  # cells that are looked at together; no leaf has more
 
 
 class Leaves(NamedTuple):
-    """The leaves of a tree, and how far the points of each node reach.
+    """The leaves of a tree, their cells, and how far the points of each node reach.
 
     Attributes
     ----------
     node : array (n_leaves,) of int32 or int64
         The node of each leaf.
+    first_cell : array (n_leaves + 1,) of int32 or int64
+        The first cell of each leaf; the last entry is the number of cells.
     max_squared_radius : array (n_nodes,) or (1,) of float64
         The largest squared radius of the points of each node, or that of all points.
     n_buckets : int
@@ -29,28 +41,94 @@ class Leaves(NamedTuple):
     """
 
     node: NDArray[np.signedinteger[Any]]
+    first_cell: NDArray[np.signedinteger[Any]]
     max_squared_radius: NDArray[np.float64]
     n_buckets: int
 
 
 @kernel
-def collect_leaves(tree, squared_radii):
-    """Return the `Leaves` of a tree whose points have these squared radii, by row, or this one."""
-    node_of_leaf = np.empty(tree.start.size - 1, tree.low.dtype)
+def collect_leaves(tree, squared_radii, max_squared_diagonal):
+    """Return the `Leaves` of a tree, and where the points of each cell begin (n_cells + 1,).
+
+    The points of leaves with several cells are sorted into these.
+
+    Parameters
+    ----------
+    tree : KDTree
+        The last two rows of its corners are free. A leaf that is larger than a cell has at most
+        ``BUCKET`` points.
+    squared_radii : array (n_points,) or (1,) of float64
+        Those of the points, by row, or of all of them.
+    max_squared_diagonal : float
+        That of a cell.
+    """
+    n_leaves = tree.start.size - 1
+    node_of_leaf = np.empty(n_leaves, tree.low.dtype)
+    first_cell = np.zeros(n_leaves + 1, tree.low.dtype)
+    start = np.empty(tree.order.size + 1, tree.low.dtype)
+    stack = np.empty((BUCKET, 2), np.int64)
+    n_cells = 0
     for node in range(tree.low.size):
         if tree.n_leaves[node] == 1:
-            node_of_leaf[tree.first_leaf[node]] = node
+            leaf = tree.first_leaf[node]
+            node_of_leaf[leaf] = node
+            n_cells = _split_leaf(tree, leaf, max_squared_diagonal, stack, start, n_cells)
+            first_cell[leaf + 1] = n_cells
+    start[n_cells] = tree.order.size
     reach = squared_radii if squared_radii.size == 1 else max_by_node(tree, squared_radii)
-    return Leaves(node_of_leaf, reach, _count_buckets(tree))
+    leaves = Leaves(node_of_leaf, first_cell, reach, _count_buckets(tree, first_cell))
+    return leaves, start[: n_cells + 1].copy()
 
 
 @kernel
-def _count_buckets(tree):
+def _split_leaf(tree, leaf, max_squared_diagonal, stack, start, n_cells):
+    """Write where the cells of a leaf begin; return their number, with ``n_cells`` before them.
+
+    They are what nodes below the leaf would be.
+    """
+    corners, row = tree.corners, tree.corners.shape[0] - 2
+    stack[0] = tree.start[leaf], tree.start[leaf + 1]
+    n_stack = 1
+    while n_stack:
+        n_stack -= 1
+        begin, end = stack[n_stack]
+        if end - begin > 1:
+            widest, squared_diagonal = bound_points(corners, begin, end, row)
+            if squared_diagonal > max_squared_diagonal:
+                middle = (begin + end) // 2
+                select_median(corners, tree.order, begin, end, middle, widest)
+                stack[n_stack] = middle, end
+                stack[n_stack + 1] = begin, middle
+                n_stack += 2
+                continue
+        start[n_cells] = begin
+        n_cells += 1
+    return n_cells
+
+
+@kernel
+def cells_of(tree, first_cell, node):
+    """Return the first cell of a node and the stop."""
+    leaf = tree.first_leaf[node]
+    return first_cell[leaf], first_cell[leaf + tree.n_leaves[node]]
+
+
+@kernel
+def is_bucket(tree, first_cell, node):
+    """Return whether a node has few cells."""
+    first, stop = cells_of(tree, first_cell, node)
+    return stop - first <= BUCKET
+
+
+@kernel
+def _count_buckets(tree, first_cell):
     node = n_buckets = 0
     while node < tree.low.size:
-        is_bucket = tree.n_leaves[node] <= BUCKET
-        n_buckets += is_bucket
-        node += 2 * tree.n_leaves[node] - 1 if is_bucket else 1
+        if is_bucket(tree, first_cell, node):
+            n_buckets += 1
+            node += 2 * tree.n_leaves[node] - 1
+        else:
+            node += 1
     return n_buckets
 
 
@@ -63,13 +141,14 @@ def larger_reach(max_squared_radius, a, b):
 
 
 @kernel
-def find_bucket(tree, leaf):
-    """Return the largest node with this leaf and at most ``BUCKET`` leaves."""
+def find_bucket(tree, leaves, cell):
+    """Return the bucket with this cell, its first cell and the stop."""
     node = 0
-    while tree.n_leaves[node] > BUCKET:
+    while not is_bucket(tree, leaves.first_cell, node):
         right = right_child(tree, node)
-        node = node + 1 if leaf < tree.first_leaf[right] else right
-    return node
+        node = node + 1 if cell < leaves.first_cell[tree.first_leaf[right]] else right
+    first, stop = cells_of(tree, leaves.first_cell, node)
+    return node, first, stop
 
 
 @kernel
@@ -85,7 +164,7 @@ def find_near_buckets(tree, leaves, bucket, buckets):
         node = stack[n_stack]
         if are_far(corners, low[bucket], low[node], n_points, larger_reach(reach, bucket, node)):
             continue
-        if tree.n_leaves[node] > BUCKET:
+        if not is_bucket(tree, leaves.first_cell, node):
             stack[n_stack] = right_child(tree, node)
             stack[n_stack + 1] = node + 1
             n_stack += 2
@@ -93,80 +172,3 @@ def find_near_buckets(tree, leaves, bucket, buckets):
             buckets[n_buckets] = node
             n_buckets += 1
     return n_buckets
-
-
-@kernel
-def _write_near(tree, leaves, leaf, buckets, near, n_before):
-    """Write the leaves near one leaf to ``near``, after ``n_before`` ranges.
-
-    Returns the number of ranges, or -1 if the buffer is full.
-    """
-    n_leaves, first_leaf = tree.n_leaves, tree.first_leaf
-    corners, low, n_points = tree.corners, tree.low, tree.order.size
-    reach = leaves.max_squared_radius
-    a = leaves.node[leaf]
-    n_near = n_before
-    for bucket in buckets:
-        stop = bucket + 2 * n_leaves[bucket] - 1
-        node = bucket
-        while node < stop:
-            if are_far(corners, low[a], low[node], n_points, larger_reach(reach, a, node)):
-                node += 2 * n_leaves[node] - 1  # to the next node that is no descendant
-                continue
-            node += 1
-            if n_leaves[node - 1] > 1:
-                continue
-            b = first_leaf[node - 1]
-            if n_near > n_before and near[n_near - 1, 1] == b:
-                near[n_near - 1, 1] += 1
-            elif n_near == near.shape[0]:
-                return -1
-            else:
-                near[n_near, 0] = b
-                near[n_near, 1] = b + 1
-                n_near += 1
-    return n_near
-
-
-@kernel
-def find_near_leaves(tree, leaves, wanted, near_start, near):
-    """Find the leaves near each of the ``wanted`` leaves, until a buffer is full.
-
-    Two leaves are near when the distance of their boxes is at most the largest radius of their
-    points. Those near ``wanted[w]`` are the ranges ``near[near_start[w]:near_start[w + 1]]`` of
-    leaves, each a first leaf and a stop.
-
-    The tree is searched once per bucket: a node with few leaves. The leaves of a bucket look only
-    into the buckets near theirs.
-
-    Parameters
-    ----------
-    tree : KDTree
-    leaves : Leaves
-    wanted : array (n_wanted,) of int64
-        Leaves, ascending.
-    near_start : array (max_wanted + 1,) of int64
-        Buffer.
-    near : array (max_ranges, 2) of int64
-        Buffer, with a row for every second leaf or more: leaves in a row are one range.
-
-    Returns
-    -------
-    int
-        The number of wanted leaves that are done, at least 1 if there is any.
-    """
-    buckets = np.empty(leaves.n_buckets, np.int64)
-    n_buckets, bucket_stop = 0, 0
-    near_start[0] = 0
-    for w in range(wanted.size):
-        if w + 1 == near_start.size:
-            return w
-        if wanted[w] >= bucket_stop:
-            bucket = find_bucket(tree, wanted[w])
-            bucket_stop = tree.first_leaf[bucket] + tree.n_leaves[bucket]
-            n_buckets = find_near_buckets(tree, leaves, bucket, buckets)
-        n_near = _write_near(tree, leaves, wanted[w], buckets[:n_buckets], near, near_start[w])
-        if n_near < 0:
-            return w
-        near_start[w + 1] = n_near
-    return wanted.size

@@ -78,46 +78,9 @@ def test_two_cells_are_connected(problem, compiled_axes):
     assert connections._connected_by_trees(cells, 0, 1) == expected
 
 
-@pytest.mark.parametrize("weights", [(), np.arange(600) % 3])
-@pytest.mark.parametrize("group_start", [None, [0, 2]])
-def test_core_points_of_large_cells(weights, group_start):
-    """64 points are compared with 128 others at once, up to the weight that is enough."""
-    rng = np.random.default_rng(0)
-    parts = [rng.random((300, 2)) / 2, rng.random((300, 2)) / 2 + [0.7, 0]]
-    points = np.concatenate(parts)
-    near = squared_distances(points, points) <= 0.5
-    weight = near @ (weights if len(weights) else np.ones(600))
-    for squared_radii in (np.full(600, 0.5), np.full(1, 0.5)):
-        cells = make_cells(parts, squared_radii, weights)
-        for min_samples in (301.0, 400.0, 500.0):
-            density.find_core(block_of_all(2, group_start), cells, min_samples)
-            np.testing.assert_array_equal(cells.core, weight >= min_samples)
-            np.testing.assert_array_equal(cells.has_core, how_many(cells.core, cells.start))
-
-
-@pytest.mark.parametrize("varied", [False, True])
-@pytest.mark.parametrize("group_start", [None, [0, 1, 3]])
-def test_border_points_of_large_cells(varied, group_start):
-    """The cell of the nearest core point that reaches a point, compared with all distances."""
-    rng = np.random.default_rng(0)
-    parts = [rng.random((n, 2)) / 2 + [shift, 0] for n, shift in ((200, 0), (90, 0.7), (9, 1.2))]
-    core = rng.random(299) < 0.5
-    squared_radii = rng.choice([0.0001, 0.01], 299) if varied else np.full(1, 0.001)
-    cells = make_cells(parts, squared_radii, core=core)
-    points = np.concatenate(parts)
-    squared = squared_distances(points, points[core])
-    squared[squared > (squared_radii[core] if varied else squared_radii)] = np.inf
-    cell_of = np.repeat([0, 1, 2], [200, 90, 9])
-    expected = np.where(np.isinf(squared).all(axis=1), -1, cell_of[core][squared.argmin(axis=1)])
-    joined = np.full(299, -9)
-    density.find_border(block_of_all(3, group_start), cells, joined)
-    np.testing.assert_array_equal(joined, np.where(core, -9, expected))
-    assert set(joined) == {-9, -1, 0, 1, 2}
-
-
 @given(st.integers(0, 2**32), st.sampled_from([3, 40, 400]), st.booleans())
 def test_searches_in_ranges(seed, size, weighted):
-    """Core points, and the cells that border points join, as the searches by cells find them.
+    """Core points, and the cells that border points join, compared with all distances.
 
     Lattice points make ties and distances equal to the radius. Cells have few and many points.
     """
@@ -127,18 +90,31 @@ def test_searches_in_ranges(seed, size, weighted):
     parts = [
         corner + rng.integers(0, 20, (n, 2)) / 20 for corner, n in zip(corners, sizes, strict=True)
     ]
-    weights = rng.integers(0, 3, sum(sizes)) if weighted else ()
-    found = []
-    for searches, order in ((density, "C"), (near_ranges, "F")):
-        few = 0 if searches is density else 20
-        cells = make_cells(parts, np.full(1, 4.0), weights, order=order, few=few)
-        block = block_of_all(12)
-        searches.find_core(block, cells, 0.3 * sum(sizes))
-        joined = np.full(sum(sizes), -9)
-        searches.find_border(block, cells, joined)
-        found.append((cells.core, cells.has_core, joined))
-    for one, other in zip(*found, strict=True):
-        np.testing.assert_array_equal(one, other)
+    n, min_samples = sum(sizes), 0.3 * sum(sizes)
+    weights = rng.integers(0, 3, n) if weighted else ()
+    cells = make_cells(parts, np.full(1, 4.0), weights, order="F", few=20)
+    near_ranges.find_core(block_of_all(12), cells, min_samples)
+    squared = squared_distances(cells.points, cells.points)
+    expected = (squared <= 4) @ (weights if weighted else np.ones(n)) >= min_samples
+    np.testing.assert_array_equal(cells.core, expected)
+    np.testing.assert_array_equal(cells.has_core, how_many(expected, cells.start))
+    joined = np.full(n, -9)
+    near_ranges.find_border(block_of_all(12), cells, joined)
+    check_joined(joined, cells, squared)
+
+
+def check_joined(joined, cells, squared):
+    """Check that each border point joins a cell with its nearest core point, the first of equals.
+
+    Core points in different cells may be equal; then both cells are right.
+    """
+    squared_radii = np.broadcast_to(cells.squared_radii, len(joined))
+    cell_of = np.repeat(np.arange(len(cells.has_core)), np.diff(cells.start))
+    for i in np.flatnonzero(~cells.core):
+        reaching = np.flatnonzero(cells.core & (squared[i] <= squared_radii))
+        keys = [(squared[i, j], *cells.points[j]) for j in reaching]
+        right = {cell_of[j] for j, key in zip(reaching, keys, strict=True) if key == min(keys)}
+        assert joined[i] in (right or {-1})
 
 
 @pytest.mark.parametrize(
@@ -196,7 +172,7 @@ def test_border_points_and_numbers_by_hand():
     """
     parts = [np.array([[2.0]]), np.array([[1.0]]), np.array([[0.0]]), np.array([[9.0]])]
     core = np.array([True, False, True, False])
-    cells = make_cells(parts, np.full(4, 1.0), core=core)
+    cells = make_cells(parts, np.full(1, 1.0), core=core)
     order = np.array([0, 3, 2, 1])
     first_row = np.empty(4, np.int64)
     density.find_first_rows(cells.start, core, order, first_row, 0, 4)
@@ -204,7 +180,7 @@ def test_border_points_and_numbers_by_hand():
     number = density.number_sets(np.arange(4), first_row)
     assert number.tolist() == [0, -1, 1, -1]
     labels, is_core, joined = np.empty(4, np.int64), np.empty(4, bool), np.empty(4, np.int64)
-    density.find_border(block_of_all(4), cells, joined)
+    near_ranges.find_border(block_of_all(4), cells, joined)
     assert joined[~core].tolist() == [2, -1]
     found = cells.start, core, order, joined, number
     density.write_labels(*found, labels, is_core, 0, 4)

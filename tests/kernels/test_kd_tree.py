@@ -49,7 +49,7 @@ def test_two_halves_merge_into_the_same_tree(X, leaf_size):
     n, middle = len(X), len(X) // 2
     corners, order = kd_tree.allocate(X, leaf_size), np.arange(n)
     kd_tree.halve(corners, order)
-    rows = n + 2, n + 2 + 2 * kd_tree._max_boxes(middle, leaf_size)
+    rows = n + 2, n + 2 + 2 * kd_tree.max_boxes(middle, leaf_size)
     halves = [
         kd_tree.build_part(corners, order, first, stop, row, leaf_size, -1.0)
         for first, stop, row in ((0, middle, rows[0]), (middle, n, rows[1]))
@@ -76,33 +76,41 @@ def test_an_empty_buffer_only_counts():
     assert buffer.tolist() == [-1, 0, 2, -1]
 
 
-@given(
-    clouds(),
-    st.sampled_from([0.0, 2.0, 30.0]),
-    st.integers(1, 200),
-    st.integers(0, 2**32),
-)
-def test_near_leaves_by_brute_force(X, max_squared_diagonal, n_ranges, seed):
-    """Leaves whose boxes are within the radius of either, for any size of the buffer."""
-    squared_radii = np.random.default_rng(seed).integers(0, 20, len(X)).astype(float)
-    tree = kd_tree.build(X, 1, max_squared_diagonal)
-    leaves = tree_leaves.collect_leaves(tree, squared_radii)
-    n = len(leaves.node)
+@given(clouds(), st.integers(1, 20), st.sampled_from([0.0, 2.0, 30.0]))
+def test_cells_of_leaves(X, leaf_size, max_squared_diagonal):
+    """Cells are ranges of a leaf's points with a small diagonal; points stay in their leaves."""
+    assume(len(X) > 0)
+    tree = kd_tree.build(X, leaf_size, max_squared_diagonal)
+    members = [sorted(tree.order[a:b]) for a, b in pairwise(tree.start)]
+    leaves, start = tree_leaves.collect_leaves(tree, np.zeros(1), max_squared_diagonal)
     assert leaves.node.tolist() == np.flatnonzero(tree.n_leaves == 1).tolist()
-    assert (len(tree.start), tree.start[-1]) == (n + 1, len(X))
-    lower, upper = (corners[leaves.node] for corners in every_box(tree))
-    reach = np.array([squared_radii[tree.order[a:b]].max() for a, b in pairwise(tree.start)])
+    assert [sorted(tree.order[a:b]) for a, b in pairwise(tree.start)] == members
+    np.testing.assert_array_equal(tree.corners[: len(X)], X[tree.order])
+    np.testing.assert_array_equal(start[leaves.first_cell], tree.start)
+    for begin, end in pairwise(start):
+        assert begin < end
+        sides = np.ptp(tree.corners[begin:end], axis=0)
+        assert (sides**2).sum() <= max_squared_diagonal
+
+
+@given(clouds(), st.sampled_from([0.0, 2.0, 30.0]), st.integers(0, 2**32))
+def test_near_buckets_by_brute_force(X, max_squared_diagonal, seed):
+    """Buckets are a partition; those near one have boxes within the radius of either."""
+    assume(len(X) > 0)
+    squared_radii = np.random.default_rng(seed).integers(0, 20, len(X)).astype(float)
+    tree = kd_tree.build(X, 4, max_squared_diagonal)
+    leaves, start = tree_leaves.collect_leaves(tree, squared_radii, max_squared_diagonal)
+    found = [tree_leaves.find_bucket(tree, leaves, cell) for cell in range(len(start) - 1)]
+    assert all(a <= cell < b and b - a <= 32 for cell, (_, a, b) in enumerate(found))
+    buckets = np.unique([bucket for bucket, _, _ in found])
+    assert len(buckets) == leaves.n_buckets
+    reach = np.array(
+        [squared_radii[tree.order[slice(*kd_tree.points_of(tree, node))]].max() for node in buckets]
+    )
+    lower, upper = (corners[buckets] for corners in every_box(tree))
     gap = np.maximum(np.maximum(lower[:, None] - upper[None], lower[None] - upper[:, None]), 0)
     expected = (gap**2).sum(axis=2) <= np.maximum(reach[:, None], reach[None, :])
-    near_pairs = np.zeros((n, n), bool)
-    near_start, near = np.empty(8, np.int64), np.empty((max((n + 1) // 2, n_ranges), 2), np.int64)
-    done = 0
-    while done < n:
-        wanted = np.arange(done, n)
-        n_done = tree_leaves.find_near_leaves(tree, leaves, wanted, near_start, near)
-        assert n_done >= 1
-        for w in range(n_done):
-            for a, b in near[near_start[w] : near_start[w + 1]]:
-                near_pairs[done + w, a:b] = True
-        done += n_done
-    np.testing.assert_array_equal(near_pairs, expected)
+    for bucket, near in zip(buckets, expected, strict=True):
+        written = np.empty(len(buckets), np.int64)
+        n_near = tree_leaves.find_near_buckets(tree, leaves, bucket, written)
+        assert written[:n_near].tolist() == buckets[near].tolist()

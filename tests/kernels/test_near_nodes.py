@@ -1,0 +1,70 @@
+"""Core points and border points that are found in a tree, compared with all distances."""
+
+import numpy as np
+import pytest
+
+from fedlib.kernels import density, kd_tree, near_nodes, tree_leaves
+
+
+def tree_cells(X, squared_radii, weights):
+    """Return the cells of a tree of some points, and what the searches take."""
+    tree = kd_tree.build(X, 16, squared_radii.min())
+    leaves, start = tree_leaves.collect_leaves(tree, squared_radii, squared_radii.min())
+    n, d = X.shape
+    varied = len(squared_radii) > 1
+    cells = density.Cells(
+        points=tree.corners[:n],
+        axes=np.arange(d),
+        squared_radii=squared_radii[tree.order] if varied else squared_radii,
+        weights=weights[tree.order] if len(weights) else weights,
+        start=start,
+        box=np.full(len(start) - 1, -1),
+        corners=np.empty((0, d)),
+        core=np.empty(n, bool),
+        has_core=np.empty(len(start) - 1, np.int8),
+    )
+    return cells, tree, leaves
+
+
+@pytest.mark.parametrize("kind", ["uniform", "lattice", "clouds"])
+@pytest.mark.parametrize("varied", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_core_and_border_points(kind, varied, weighted):
+    """Lattice points make ties and distances equal to the radius; clouds make cells of many."""
+    rng = np.random.default_rng(0)
+    X = {
+        "uniform": rng.random((400, 3)) * 4,
+        "lattice": rng.integers(0, 6, (400, 3)).astype(float),
+        "clouds": rng.integers(0, 3, (400, 3)) + rng.normal(size=(400, 3)) / 20,
+    }[kind]
+    squared_radii = rng.integers(1, 4, 400).astype(float) if varied else np.full(1, 1.0)
+    weights = rng.integers(0, 3, 400).astype(float) if weighted else np.empty(0)
+    cells, tree, leaves = tree_cells(X, squared_radii, weights)
+    squared = np.zeros((400, 400))
+    for x in cells.points.T:
+        squared += (x[:, None] - x) ** 2
+    totals = (squared <= cells.squared_radii[:, None]) @ (
+        cells.weights if weighted else np.ones(400)
+    )
+    wanted = np.arange(len(cells.has_core))
+    for enough in np.quantile(totals, [0.3, 0.8]) + 0.5:
+        near_nodes.find_core(wanted, cells, tree, leaves, enough)
+        core = totals >= enough
+        np.testing.assert_array_equal(cells.core, core)
+        joined = np.full(400, -9)
+        near_nodes.find_border(wanted, cells, tree, leaves, joined)
+        check_joined(joined, cells, squared)
+
+
+def check_joined(joined, cells, squared):
+    """Check the cell of the nearest core point, of which the first in lexicographic order counts.
+
+    Core points in different cells may be equal; then both cells are right.
+    """
+    cell_of = np.repeat(np.arange(len(cells.has_core)), np.diff(cells.start))
+    assert (joined[cells.core] == -9).all()
+    for i in np.flatnonzero(~cells.core):
+        reaching = np.flatnonzero(cells.core & (squared[i] <= cells.squared_radii))
+        keys = [(squared[i, j], *cells.points[j]) for j in reaching]
+        right = {cell_of[j] for j, key in zip(reaching, keys, strict=True) if key == min(keys)}
+        assert joined[i] in (right or {-1})
