@@ -21,23 +21,8 @@ from fedlib.kernels.density import (
     sum_weights,
 )
 from fedlib.kernels.kd_tree import box_of, points_of
+from fedlib.kernels.near_ranges import weigh
 from fedlib.kernels.tree_leaves import cells_of, find_bucket
-
-
-@kernel
-def _weigh(cells, i, first, stop, limit):
-    """Return the weight of those points ``first..stop`` within a squared radius of point i."""
-    points, axes, weights = cells.points, cells.axes, cells.weights
-    if weights.size == 0:
-        count = 0
-        for j in range(first, stop):
-            count += squared_distance(points, axes, i, j) <= limit
-        return float(count)
-    total = 0.0
-    for j in range(first, stop):
-        if squared_distance(points, axes, i, j) <= limit:
-            total += weights[j]
-    return total
 
 
 @kernel
@@ -48,7 +33,7 @@ def _weigh_node(cells, tree, node, i, enough):
     of its farthest place is at least that of each of its points.
     """
     points, axes, limit = cells.points, cells.axes, squared_radius(cells, i)
-    corners, n_leaves = tree.corners, tree.n_leaves
+    corners, n_leaves, weights = tree.corners, tree.n_leaves, cells.weights
     total = 0.0
     stop = node + 2 * n_leaves[node] - 1
     while node < stop and total < enough:
@@ -58,12 +43,12 @@ def _weigh_node(cells, tree, node, i, enough):
             node += 2 * n_leaves[node] - 1  # to the next node that is no descendant
         elif farthest <= limit:
             begin, end = points_of(tree, node)
-            total += sum_weights(cells.weights, begin, end)
+            total += sum_weights(weights, begin, end)
             node += 2 * n_leaves[node] - 1
         else:
             if n_leaves[node] == 1:
                 begin, end = points_of(tree, node)
-                total += _weigh(cells, i, begin, end, limit)
+                total += weigh(points, axes, weights, i, begin, end, limit)
             node += 1
     return total
 
