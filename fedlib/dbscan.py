@@ -2,11 +2,11 @@
 
 The points are sorted into cells so that any two points of a cell are neighbours of each other. So
 all core points of a cell are in one cluster, and a cell of enough weight has core points only. Only
-cells near each other remain to be compared. They are found block by block and not stored.
+cells near each other remain to be compared. They are found again at each step and not stored.
 
 With up to four features, the cells are those of a grid whose diagonal is about ``eps``. With more
 features, with individual radii, or when the data are too wide for 64-bit cell numbers, they are the
-leaves of a k-d tree.
+leaves of a k-d tree, or parts of leaves.
 
 Sources: M. Ester, H.-P. Kriegel, J. Sander and X. Xu, "A density-based algorithm for discovering
 clusters in large spatial databases with noise", KDD 1996; for cells of diagonal ``eps``:

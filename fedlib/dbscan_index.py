@@ -1,7 +1,7 @@
-"""The points of `fedlib.dbscan`, sorted into cells, and a search for the cells near a cell.
+"""The points of `fedlib.dbscan`, sorted into cells, and how to find the cells near a cell.
 
-The cells are those of a grid (`fedlib.kernels.sorted_grid`) or the leaves of a k-d tree
-(`fedlib.kernels.kd_tree`). Any two points of a cell are neighbours of each other.
+The cells are those of a grid (`fedlib.kernels.sorted_grid`) or of the leaves of a k-d tree
+(`fedlib.kernels.tree_leaves`). Any two points of a cell are neighbours of each other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REACH = 2  # cells along a feature to the farthest one near a cell: sqrt(GRID_FE
 # at least eps wide, so that near cells are at most two apart; with less, a cell's diagonal is less.
 MARGINS = 3 * [(-(2.0**-10), 2.0**40)] + [(2.0**-28, 2.0**20)]
 KEY_BITS = 62  # of a key together with the number of a row
-LEAF_SIZE = 16  # points up to which a node of a tree is not split
+LEAF_SIZE = 16  # points of the smallest nodes of a tree; twice as many take a tenth longer
 MIN_HALVED = 10_000  # points from which two threads build a tree
 
 
