@@ -31,7 +31,9 @@ def test_cells_are_the_distinct_keys(keys, n_threads, row_bits):
     keys.sort()
     with ThreadPoolExecutor(n_threads) as threads:
         shares = Shares(threads, n_threads, len(keys))
-        cell_keys, start, order = dbscan_index._split_keys(keys, row_bits, shares)
+        cell_keys, start, order = dbscan_index._split_keys(
+            keys, row_bits, int(keys[-1] >> row_bits), shares
+        )
     distinct, counts = np.unique(keys >> row_bits, return_counts=True)
     np.testing.assert_array_equal(cell_keys, distinct)
     np.testing.assert_array_equal(np.diff(start), counts)
