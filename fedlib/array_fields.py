@@ -117,9 +117,10 @@ def from_wire(raw: msgspec.Raw) -> np.ndarray:
     dtype = DTYPES.get(name)
     if dtype is None:
         raise ValueError("an array of an unknown dtype")
-    if prod(shape) * dtype.itemsize != len(data):
-        raise ValueError(f"an array with axes of an invalid length: {shape}, {len(data)} bytes")
-    if not data and max(shape) > MAX_EMPTY_AXIS:
+    n_bytes = data.nbytes  # its len is wrong in msgspec 0.19
+    if prod(shape) * dtype.itemsize != n_bytes:
+        raise ValueError(f"an array with axes of an invalid length: {shape}, {n_bytes} bytes")
+    if n_bytes == 0 and max(shape) > MAX_EMPTY_AXIS:
         raise ValueError("an empty array with an axis of an invalid length")
     array: np.ndarray = np.ndarray(shape, dtype, data)  # raises ValueError for a negative length
     if name == "bool" and bytes(data).translate(None, b"\x00\x01"):  # what is left of the bytes
