@@ -223,18 +223,6 @@ def stamped_by_set(frame, sets):
     return pd.concat(groups, ignore_index=True)
 
 
-def save_and_choose(measured, name, of="splits"):
-    """Save a result; return it, or the kept one if that has more splits, and print which."""
-    study.save(measured, name)
-    kept = study.read(name, [study.KEPT]) if (study.KEPT / name).exists() else measured[:0]
-    shown, origin = measured, "measured in this run"
-    if len(kept) and kept[of].max() > measured[of].max():
-        shown = kept
-        origin = f"of the last complete run on real data\n({kept['versions'].iloc[0]})"
-    print(f"{name}: {shown[of].max():,} {of}, {origin}.")
-    return shown
-
-
 # The verdict on published numbers
 
 

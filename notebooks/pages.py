@@ -1,4 +1,4 @@
-"""What a notebook shows: figures and tables with captions, and badges of data sets.
+"""What a notebook shows: figures and tables with captions, badges of data sets and of results.
 
 Each function returns HTML that JupyterLab shows as it is. In the book, `book/_ext/page_pattern.py`
 numbers the figures and tables and makes their names targets of ``{numref}`name```.
@@ -11,10 +11,11 @@ import re
 import struct
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from pandas.io.formats.style import Styler
 
-PAGE_WIDTH = 7.5  # of the text on a desktop, in inches at 96 pixels per inch
+PAGE_WIDTH = 7.0  # of the text in a window of 1,280 pixels, in inches at 96 pixels per inch
 PIXELS = 96  # of a page per inch
 RESOLUTION = 160  # of a figure, in its pixels per inch
 VISIBLE_ROWS = 12
@@ -237,7 +238,11 @@ def writer(form, precision):
         return form.format
 
     def write(value):
-        return f"{value:.{precision}f}" if pd.api.types.is_float(value) else str(value)
+        if pd.api.types.is_float(value):
+            return f"{value:.{precision}f}"
+        if pd.api.types.is_integer(value) and not isinstance(value, bool | np.bool_):
+            return f"{value:,}"
+        return str(value)
 
     return write
 
@@ -291,6 +296,7 @@ def folded(styler):
     is_long = n_rows > VISIBLE_ROWS
     # The filter hides rows, so a label of the index must not span several of them.
     rows = break_names(styler.to_html(sparse_index=False) if is_long else styler.to_html())
+    rows = merge_headers(rows)
     for column in set(re.findall(r"(col\d+) fedlib-number", rows)):
         rows = rows.replace(f'level0 {column}"', f'level0 {column} fedlib-number"')
     rows = f'<div class="fedlib-scroll" tabindex="0">{rows}</div>'
@@ -300,6 +306,24 @@ def folded(styler):
         f'<details class="fedlib-fold" ontoggle="{SHOW_FILTER}">'
         f"<summary>Show the {n_rows:,} rows</summary>{FILTER}{rows}</details>"
     )
+
+
+def merge_headers(rows):
+    """Write the names of a table's index levels into the row with those of its columns.
+
+    pandas writes them into a row of their own, which is empty otherwise. A table with several
+    levels of columns keeps it.
+    """
+    header = re.search(r"(<thead>\s*<tr>.*?</tr>)\s*<tr>(.*?)</tr>\s*</thead>", rows, re.DOTALL)
+    if header is None or "<tr>" in header[2] or "index_name" not in header[2]:
+        return rows
+    names = iter(re.findall(r'<th class="index_name level\d+" >(.*?)</th>', header[2]))
+    columns = re.sub(
+        r'<th class="(?:blank|index_name)(?: level\d+)?" >.*?</th>',
+        lambda cell: f'<th class="index_name" >{next(names)}</th>',
+        header[1],
+    )
+    return rows.replace(header[0], f"{columns}\n  </thead>")
 
 
 def break_names(rows):
@@ -320,6 +344,8 @@ def break_names(rows):
 def badge(data):
     """Return a badge with the size, the origin and, on hover, the checksum of a data set."""
     colour, origin = BADGES[data.source]
+    if data.source == "real" and data.sha256 is None:
+        origin = "from scikit-learn"
     size = f"{data.X.shape[0]:,} rows × {data.X.shape[1]} features"
     checksum = f"sha256 {data.sha256}" if data.sha256 else "no file, so no checksum"
     filled = f"background:{colour};color:white;" if data.source == "stand-in" else ""
@@ -328,4 +354,28 @@ def badge(data):
         f'display:inline-block;border:1px solid {colour};border-radius:4px;padding:0 .5em">'
         f"<strong>{html.escape(data.name)}</strong> {size} · {origin}</span>",
         f"{data.name}: {size}, {origin}; {checksum}",
+    )
+
+
+def result_badge(name, size, versions=None):
+    """Return a badge of a result file that a page shows.
+
+    Parameters
+    ----------
+    name : str
+        Of the file.
+    size : str
+        What was measured, such as ``"50 splits"``; it may be empty.
+    versions : str, optional
+        The versions that produced it, shown on hover, if it was kept from the last complete run.
+        By default the page has measured it itself.
+    """
+    origin = "measured by this page" if versions is None else "kept from the last complete run"
+    colour = "#1a7f37" if versions is None else "#0550ae"
+    text = " · ".join(filter(None, [size, origin]))
+    return Page(
+        f'<span class="fedlib-data" title="{html.escape(versions or "")}" style="'
+        f'display:inline-block;border:1px solid {colour};border-radius:4px;padding:0 .5em">'
+        f"<strong>{html.escape(name)}</strong> {html.escape(text)}</span>",
+        f"{name}: {text}" + (f" ({versions})" if versions else ""),
     )

@@ -11,13 +11,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from IPython.display import display
-from pages import PAGE_WIDTH, badge, figure, styled, table
+from pages import PAGE_WIDTH, badge, figure, result_badge, styled, table
 
 from fedlib import __version__, datasets
 from fedlib.files import read_table
 
 ROOT = Path(__file__).parents[1]
-__all__ = ["figure", "styled", "table"]  # of `pages`, next to all below
+__all__ = ["figure", "result_badge", "styled", "table"]  # of `pages`, next to all below
 
 RESULTS = Path(os.environ.get("FEDLIB_RESULTS", ROOT / "_build/results/interactive"))
 KEPT = ROOT / "book/results"
@@ -204,6 +204,28 @@ def save(frame, name, data=None):
     if data is not None:
         frame = frame.assign(sha256=checksum(data), versions=VERSIONS)
     frame.to_csv(RESULTS / name, index=False, lineterminator="\n")
+
+
+def save_and_choose(measured, name, of="splits"):
+    """Save a result; return it, or the kept one if that is larger, and show which in a badge.
+
+    Parameters
+    ----------
+    measured : DataFrame
+        The result of this run, with a column ``versions``.
+    name : str
+        The name of the file.
+    of : str, default="splits"
+        The column whose largest value tells how much was measured.
+    """
+    save(measured, name)
+    shown, versions = measured, None
+    if (KEPT / name).exists():
+        kept = read(name, [KEPT])
+        if kept[of].max() > measured[of].max():
+            shown, versions = kept, kept["versions"].iloc[0]
+    display(result_badge(name, f"{shown[of].max():,} {of}", versions))
+    return shown
 
 
 def scores_table(columns):

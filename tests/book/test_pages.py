@@ -126,6 +126,34 @@ def test_decimals_are_aligned_and_the_best_are_bold(pages):
     assert re.search(r"row0_col0, #T_\w+_row1_col1 {\s*font-weight: bold", by_row)
 
 
+def test_whole_numbers_have_separators_of_thousands(pages):
+    shown = pages.table(pd.DataFrame({"points": [999, 12345], "met": [True, False]}))
+    assert all(text in shown for text in (">999<", ">12,345<", ">True<"))
+
+
+def test_names_of_index_levels_are_in_the_row_of_the_columns(pages):
+    frame = pd.DataFrame({"method": ["a", "b"], "clients": [2, 2], "ARI": [0.5, 0.75]})
+    for index in (["method"], ["method", "clients"]):
+        shown = pages.table(frame.set_index(index))
+        header = re.search("<thead>(.*?)</thead>", shown, re.DOTALL)[1]
+        assert header.count("<tr>") == 1
+        names = re.findall(r"<th [^>]*>(.*?)</th>", header)
+        assert names == [*index, *(name for name in frame if name not in index)]
+    wide = frame.pivot(index="method", columns="clients", values="ARI")
+    header = re.search("<thead>(.*?)</thead>", pages.table(wide), re.DOTALL)[1]
+    assert re.findall(r"<th [^>]*>(.*?)</th>", header) == ["method", "2"]
+    levels = pd.DataFrame([[1, 2]], columns=pd.MultiIndex.from_product([["a"], ["b", "c"]]))
+    levels.index.name = "row"
+    assert pages.table(levels.style).count("<tr>") == 4  # two of columns, the names, and the row
+
+
+def test_badge_of_a_result_names_its_origin(pages):
+    fresh, kept = (pages.result_badge("a.csv", "5 runs", versions) for versions in (None, "n 1"))
+    assert repr(fresh) == "a.csv: 5 runs · measured by this page"
+    assert 'title="n 1"' in kept
+    assert "kept from the last complete run" in kept
+
+
 def test_only_long_tables_are_folded(pages):
     assert "<details" not in pages.table(pd.DataFrame({"a": np.arange(12)}))
     shown = pages.table(pd.DataFrame({"a": np.arange(13)}))
