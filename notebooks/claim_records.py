@@ -300,6 +300,8 @@ def _measured(record):
     if record["kind"] == "statement":
         return f"{record['measured']:.0%} of runs agree"
     text = f"{record['measured']:.6g}"
+    if record["status"] == "exact":  # equal in all printed digits
+        text = f"{record['measured']:.{len(record['published'].partition('.')[2])}f}"
     if record["interval"] is None:
         return text
     low, high = record["interval"]
@@ -317,8 +319,9 @@ def table(found):
         + _select("source", [record["source"] for record in found])
         + _select("verdict", [record["status"] for record in found])
         + f"<output>{len(found)} of {len(found)} claims</output></form>\n"
-        f'<table class="dataframe claims-table"><thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{rows}\n</tbody></table>\n"
+        '<div class="claims-box" tabindex="0"><table class="dataframe claims-table">'
+        f"<thead><tr>{head}</tr></thead>\n"
+        f"<tbody>\n{rows}\n</tbody></table></div>\n"
         '<script src="../_static/claims.js"></script>\n'
     )
 

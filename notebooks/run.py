@@ -56,6 +56,7 @@ TARGET = re.compile(
 # The name of a figure or a table, in an output and in the text.
 CAPTIONED = re.compile(r'(?<=<figure class="fedlib-)(?:[a-z -]+" id=")([a-z0-9-]+)')
 REFERENCE = re.compile(r"\{numref\}`(?:[^`<]+<)?([a-z0-9-]+)")
+TITLE = re.compile(r"^# .+", re.MULTILINE)
 EXERCISE = re.compile(
     r"(?:^:label: *|\{solution(?:-start)?\} *|\{ref\}`)ex-[a-z0-9-]+", re.MULTILINE
 )
@@ -168,7 +169,7 @@ def drop_targets(notebook, suffix):
     """Make the names of places unique, for a page that repeats another one's text.
 
     Names in the text are removed: links lead to the page of the first parameter set. The names of
-    figures, tables and exercises, and the references to them, get a suffix.
+    figures, tables and exercises, and the references to them, get a suffix, and so does the title.
     """
     named = set()
     for cell in notebook.cells:
@@ -178,6 +179,7 @@ def drop_targets(notebook, suffix):
                 output.data["text/html"] = CAPTIONED.sub(rf"\g<0>{suffix}", page)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
+            cell.source = TITLE.sub(rf"\g<0> ({suffix.removeprefix('-')})", cell.source)
             text = EXERCISE.sub(rf"\g<0>{suffix}", TARGET.sub("", cell.source))
             cell.source = REFERENCE.sub(
                 lambda match: match[0] + (suffix if match[1] in named else ""), text

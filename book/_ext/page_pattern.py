@@ -94,17 +94,18 @@ class Captions(SphinxTransform):
                 self.show_in_short(captioned)
 
     def show_in_short(self, captioned):
-        """Show the images of a figure in the box "In short", as a link to the figure."""
+        """Show a figure's images in the box "In short", as a link to it, and its caption."""
         for box in self.document.findall(nodes.admonition):
             if "fedlib-in-short" in box["classes"]:
                 images = "".join(IMAGE.findall(captioned["content"]))
                 link = f'<a class="fedlib-preview" href="#{captioned["ids"][0]}">{images}</a>'
-                box += Preview("", content=link)
+                caption = f'<p class="fedlib-preview-caption">{captioned["caption"]}</p>'
+                box += Preview("", content=link + caption)
                 return
 
 
 class Preview(nodes.General, nodes.Element):
-    """The images of a figure that stands further down."""
+    """The images and the caption of a figure that stands further down."""
 
 
 def caption_text(node):

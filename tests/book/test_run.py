@@ -120,7 +120,7 @@ $$a$$ (f-equation-1)
 b
 ```
 """
-WITHOUT_TARGETS = """# A notebook
+WITHOUT_TARGETS = """# A notebook (other)
 
 (See the text)=1.
 
@@ -163,7 +163,8 @@ def test_names_on_a_page_of_another_set_get_a_suffix(run_notebook):
     assert done.returncode == 0, done.stdout
     text, *_, last = cells(executed)
     expected = NAMES.replace("fig-a`", "fig-a-other`").replace("tab-a>", "tab-a-other>")
-    assert text.source == expected.replace("ex-a", "ex-a-other")
+    expected = expected.replace("ex-a", "ex-a-other")
+    assert text.source == expected.replace("# A notebook", "# A notebook (other)")
     shown = [output.data["text/html"] for output in last.outputs]
     assert 'id="fig-a-other"' in shown[0]
     assert 'id="tab-a-other"' in shown[1]
