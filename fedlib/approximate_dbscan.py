@@ -38,7 +38,6 @@ from fedlib.bounded_cells import (
 )
 from fedlib.cell_clusters import CellClusters
 from fedlib.cells import count_cells
-from fedlib.dbscan import check_n_jobs
 from fedlib.horizontal_dbscan import CellCounts, accept_counts, sum_cells, with_too_many_cells
 from fedlib.messages import Array, Done, Labels, Message, MessageError
 from fedlib.near_cells import MAX_CELL, MIN_RHO, cell_side, label_core_cells, place_near
@@ -47,6 +46,7 @@ from fedlib.protocol import Flow, handles
 from fedlib.secure.identities import honest_survivors
 from fedlib.secure.points import DescribedPoints, agree_on_bounded_features
 from fedlib.spans import ball_of_cells, find_spans, noise_margin
+from fedlib.threads import check_n_jobs
 from fedlib.validation import Interval
 
 __all__ = [

@@ -67,7 +67,7 @@ class Shares(NamedTuple):
         Further arguments have one entry per share.
         """
         cuts = np.linspace(0, self.n_rows, self.n_shares + 1).astype(np.int64)
-        # To hand over a single share and to wait takes longer than the work on few points.
+        # For few points, handing over a single share takes longer than the work itself.
         run = map if self.n_shares == 1 else self.threads.map
         return list(run(function, cuts[:-1], cuts[1:], *arguments))
 

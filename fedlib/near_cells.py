@@ -36,10 +36,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.cells import place_points
-from fedlib.dbscan import check_n_jobs, cluster, nearest_within
+from fedlib.dbscan import cluster, nearest_within
 from fedlib.kernels.grid import adjacent_pairs
 from fedlib.kernels.near_sums import find_heavy
 from fedlib.kernels.sorted_grid import Grid
+from fedlib.threads import check_n_jobs
 
 __all__ = ["MAX_CELL", "MIN_RHO", "cell_side", "label_core_cells", "place_near", "squared_reach"]
 

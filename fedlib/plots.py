@@ -10,6 +10,7 @@ import base64
 import hashlib
 import html
 import io
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -25,6 +26,7 @@ from matplotlib.font_manager import FontProperties
 from numpy.typing import ArrayLike
 
 from fedlib.ledger import SERVER, Entry, Ledger
+from fedlib.metrics import match_clusters
 
 if TYPE_CHECKING:
     from fedlib.summary.flow import TableSummary
@@ -47,7 +49,7 @@ NO_CLUSTER = "#dcdcdc"
 FAILURE = "#b3202c"
 MARKERS = "osD^v"
 LETTER = 0.0076  # width of a letter in inches, per point of its size
-WIDEST = 7.5  # width of a page, in inches
+WIDEST = 7.0  # width of a page, in inches
 LINE = 0.28  # height of one more line of small letters; the height of a row is 1
 BLUE = "#3f90da"
 RED = "#bd1f01"
@@ -124,7 +126,11 @@ def compare(
     width: float = 3.7,
     height: float = 3.9,
 ) -> Figure:
-    """Draw the same points once per labelling, side by side.
+    """Draw the same points once per labelling, side by side, with black crosses for noise.
+
+    The first labelling is the reference for the colours. A cluster of another one is paired with
+    at most one of its clusters, such that pairs have as many points in common as possible, and has
+    its colour. A title that is too wide for its panel gets shorter, or else breaks into lines.
 
     Parameters
     ----------
@@ -134,7 +140,7 @@ def compare(
     size : float, default=6
         Of the points.
     width, height : float
-        Of one panel, in inches. Panels that are together wider than 7.5 inches get smaller.
+        Of one panel, in inches. Panels that are together wider than 7 inches get smaller.
 
     Examples
     --------
@@ -147,9 +153,16 @@ def compare(
     scale = min(1.0, WIDEST / (width * n))
     figure = plt.figure(figsize=(scale * width * n, scale * height), layout="constrained")
     axes = figure.subplots(1, n, sharex=True, sharey=True, squeeze=False)
+    first = np.asarray(next(iter(labellings.values())))
     for ax, (title, labels) in zip(axes[0], labellings.items(), strict=True):
-        scatter(points, labels, title=title, ax=ax, size=size)
-        ax.set_title(textwrap.fill(ax.get_title(), int(scale * width / _letter())), size=_small())
+        scatter(points, match_clusters(labels, first), title=title, ax=ax, size=size)
+        ax.collections[0].set(sizes=[max(size, 12)], color="black", zorder=3)  # the noise
+    letters, titles = int(scale * width / _letter()), [ax.get_title() for ax in axes[0]]
+    shorter = [re.sub("(, 0 noise)? points?$", "", title) for title in titles]
+    if max(map(len, shorter)) <= letters < max(map(len, titles)):
+        titles = shorter
+    for ax, title in zip(axes[0], titles, strict=True):
+        ax.set_title(textwrap.fill(title, letters), size=_small())
     return figure
 
 
@@ -479,13 +492,8 @@ def column_histograms(
     n_panels = len(summary.features)
     n_columns = min(n_columns, n_panels)
     n_rows = -(-n_panels // n_columns)
-    figure, axes = plt.subplots(
-        n_rows,
-        n_columns,
-        figsize=(2.6 * n_columns, 2 * n_rows),
-        squeeze=False,
-        layout="constrained",
-    )
+    figure = plt.figure(figsize=(2.6 * n_columns, 2 * n_rows), layout="constrained")
+    axes = figure.subplots(n_rows, n_columns, squeeze=False)
     for j, ax in enumerate(axes.flat):
         if j >= n_panels:
             ax.set_axis_off()

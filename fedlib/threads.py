@@ -1,17 +1,19 @@
-"""One thread for BLAS and OpenMP, so that no sum depends on the number of cores."""
+"""Numbers of threads: one for BLAS and OpenMP, so that no sum depends on the number of cores."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from numbers import Integral
 from typing import Any
 
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
-__all__ = ["one_thread"]
+__all__ = ["check_n_jobs", "one_thread"]
 
 Limits = list[tuple[Any, int]]  # pairs of a loaded library and a number of threads
 
@@ -77,3 +79,28 @@ def _set(limits: Limits) -> None:
     for library, n_threads in limits:
         library.set_num_threads(n_threads)
     OpenBLASController.clear_controlling_thread(force=True)
+
+
+def check_n_jobs(n_jobs: int | None) -> int:
+    """Return the number of threads.
+
+    Parameters
+    ----------
+    n_jobs : int or None
+        At least 1, or -1 for one thread per core; None means 1.
+
+    Raises
+    ------
+    ValueError
+        When it is another value.
+
+    Examples
+    --------
+    >>> check_n_jobs(None), check_n_jobs(3)
+    (1, 3)
+    """
+    if n_jobs is None:
+        return 1
+    if not isinstance(n_jobs, Integral) or not (n_jobs == -1 or int(n_jobs) >= 1):
+        raise ValueError(f"n_jobs must be -1 or an integer of at least 1, got {n_jobs!r}")
+    return os.cpu_count() or 1 if n_jobs == -1 else int(n_jobs)

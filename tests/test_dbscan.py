@@ -2,6 +2,7 @@
 
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -255,7 +256,7 @@ def test_number_of_threads(n_jobs, n_cores, n_threads, monkeypatch):
 
     X = np.random.default_rng(0).random((500, 2))
     expected = cluster(X, 0.05, 4)
-    monkeypatch.setattr("fedlib.dbscan.os.cpu_count", lambda: n_cores)
+    monkeypatch.setattr("fedlib.threads.os.cpu_count", lambda: n_cores)
     monkeypatch.setattr("fedlib.dbscan.ThreadPoolExecutor", RecordedPool)
     for result, wanted in zip(cluster(X, 0.05, 4, n_jobs=n_jobs), expected, strict=True):
         np.testing.assert_array_equal(result, wanted)
@@ -267,6 +268,8 @@ def test_number_of_threads(n_jobs, n_cores, n_threads, monkeypatch):
     [
         ({"eps": 0}, "eps must be a finite number above 0, got 0"),
         ({"eps": np.inf}, "eps must be a finite number above 0, got inf"),
+        ({"eps": 10**400}, "eps must be a finite number above 0, got 10000"),
+        ({"radii": ["a", 0, 0]}, "radii must be numbers: could not convert string to float: 'a'"),
         ({"min_samples": 0}, "min_samples must be a finite number above 0, got 0"),
         ({"min_samples": "5"}, "min_samples must be a finite number above 0, got '5'"),
         ({"sample_weight": [1, 2]}, r"sample_weight must have shape \(3,\), got \(2,\)"),
@@ -295,3 +298,27 @@ def test_invalid_queries():
 def test_opposite_corners_of_a_cell_with_four_features(side, expected):
     """A cell is half of eps wide and a little more. Its diagonal may be too long by that."""
     assert dbscan([[0.0] * 4, [side] * 4], eps=1, min_samples=2).tolist() == expected
+
+
+@pytest.mark.parametrize("kind", [float, np.float16, np.float32, Fraction])
+def test_the_type_of_eps_does_not_matter(kind):
+    """Bounds that are computed with 32 bits would miss that the last two points are neighbours."""
+    X = np.array([[0, 0, 0, 0], [9, 9, 9, 0.5 - 2.0**-54], [9, 9, 9, 1.5]])
+    assert dbscan(X, kind(1), kind(1)).tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("eps", "places", "expected"),
+    [
+        (1e160, [0, 1e165], [0, 0]),  # the square is infinite
+        (1e308, [0, 1e300], [0, 0]),
+        (1e-170, [0, 0, 1e-160], [0, 0, 1]),  # the square is 0
+        (1e-150, [0, 1e-150, 3e-150], [0, 0, 1]),
+        (1e150, [0, 1e150, 3e150], [0, 0, 1]),
+    ],
+)
+def test_extreme_radii_mean_the_same_on_the_grid_and_on_the_tree(eps, places, expected):
+    X = np.array(places, float)[:, np.newaxis]
+    assert dbscan(X, eps, 1).tolist() == expected
+    assert dbscan(X, eps, 1, radii=0.0).tolist() == expected
+    assert dbscan(X, eps, 1, radii=np.full(len(X), eps)).max() <= max(expected)

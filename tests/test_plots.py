@@ -41,3 +41,24 @@ def test_titles_of_many_panels_wrap():
     titles = [ax.get_title() for ax in figure.axes]
     assert titles[2] == "a federated method: 1 cluster, 1\nnoise point"
     assert {ax.title.get_fontsize() for ax in figure.axes} == {9.0}
+
+
+def colours_of(ax, points):
+    """Return the colour of each point, as text; black for the crosses of noise."""
+    found = {}
+    for drawn in ax.collections:
+        places, shades = drawn.get_offsets().tolist(), drawn.get_facecolors()
+        shades = shades if len(shades) else drawn.get_edgecolors()
+        for i, place in enumerate(places):
+            found[tuple(place)] = mpl.colors.to_hex(shades[i % len(shades)])
+    return [found[tuple(point)] for point in points]
+
+
+def test_a_cluster_has_the_colour_of_its_partner_in_the_first_labelling():
+    """Clusters 0 and 1 are exchanged, one point of the second is noise, cluster 2 is new."""
+    points = [[float(i), 0.0] for i in range(7)]
+    first, second = [0, 0, 0, 1, 1, 1, 1], [1, 1, 1, 0, 0, -1, 2]
+    left, right = plots.compare(points, {"first": first, "second": second}).axes
+    a, b, c = map(mpl.colors.to_hex, plots.colours([0, 1, 2]))
+    assert colours_of(left, points) == [a, a, a, b, b, b, b]
+    assert colours_of(right, points) == [a, a, a, b, b, "#000000", c]

@@ -70,6 +70,8 @@ def _not_two(classes: Sequence[Class], remedy: str = "") -> str:
     """Return the text of the error for another number of classes than two."""
     shown = ", ".join(map(repr, classes[:10])) + (", …" if len(classes) > 10 else "")
     more = remedy if len(classes) > 2 else ""
+    if not classes:
+        return "there must be 2 classes; no client has a row with a class"
     return f"there must be 2 classes; the clients have {len(classes)}: {shown}{more}"
 
 

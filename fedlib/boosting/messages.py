@@ -127,7 +127,8 @@ class BeginBoosting(Message):
         n_classes = len(self.classes)
         if self.objective == "binary:logistic" and n_classes != 2:
             raise MessageError(f"{n_classes} classes, binary:logistic has 2")
-        if len(self.base_margins) not in (0, max(n_classes, 1)):
+        accepted = {max(n_classes, 1)} | ({0} if self.objective != "multi:softprob" else set())
+        if len(self.base_margins) not in accepted:
             raise MessageError(f"{len(self.base_margins)} margins for {n_classes} classes")
         check_finite(self.base_margins)
 
@@ -147,7 +148,8 @@ class Growth(Message):
     exceed it.
 
     With several outputs per row, the trees of a round grow side by side and are numbered together:
-    their roots are the nodes 0, 1, ….
+    their roots are the nodes 0, 1, …. All numbers, those of the children of split nodes included,
+    are at most 2**31 - 2.
     """
 
     discloses = "nothing by itself"
@@ -159,6 +161,12 @@ class Growth(Message):
     first: Count
     n_open: Count
     weight: Weight
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        n_splits = len(self.feature)
+        if self.decided + 3 * n_splits > MAX_NODES:  # the nodes decided, and two children of each
+            raise MessageError(f"the children of {n_splits} nodes from {self.decided} on")
 
     @property
     def decisions(self) -> Decisions:
@@ -244,7 +252,7 @@ class EvaluateSplits(Message):
     discloses = "the splits that clients proposed, without their names"
     reply = CandidateSums
     first: Count
-    count: Annotated[np.ndarray, Array("int64", ("nodes",), ge=0)]
+    count: Annotated[np.ndarray, Array("int64", ("nodes",), ge=0, le=MAX_NODES)]
     feature: Annotated[np.ndarray, Array("int32", ("splits",), ge=0)]
     threshold: Annotated[np.ndarray, Array("float32", ("splits",))]
     weight: Weight

@@ -278,7 +278,11 @@ class TreeClient(RowsClient):
     def start_trees(self, request: StartTrees) -> Done:
         self._check_features(request.feature)
         state = self.recall(Growing)
-        self.state = unchecked_copy(state, margins=self._margins(request))
+        margins = self._margins(request)
+        if margins.shape != state.margins.shape:
+            n, expected = margins.shape[1], state.margins.shape[1]
+            raise ValueError(f"trees with {n} outputs in a run with {expected}")
+        self.state = unchecked_copy(state, margins=margins)
         return Done()
 
     def _margins(self, request: KeepTrees) -> NDArray[np.float32]:

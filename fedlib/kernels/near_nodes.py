@@ -55,7 +55,7 @@ def _weigh_node(cells, tree, node, i, enough):
 
 @kernel
 def find_core(wanted, cells, tree, leaves, min_samples):
-    """Write which points of some cells are core points, and how many of each cell are.
+    """Write which points of some cells are core points, and if none, some or all of a cell are.
 
     Parameters
     ----------

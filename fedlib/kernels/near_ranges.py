@@ -48,7 +48,7 @@ def weigh(points, axes, weights, i, first, stop, limit):
 
 @kernel
 def find_core(block, cells, min_samples):
-    """Write which points of a block are core points, and how many of each cell are.
+    """Write which points of a block are core points, and if none, some or all of a cell are.
 
     The nearest ranges come first, and a search stops when the weight is enough. A cell within the
     radius is counted as a whole, as a node is in `fedlib.kernels.near_nodes`.

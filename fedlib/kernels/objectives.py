@@ -49,7 +49,7 @@ def softmax(margins, targets, weights, parameter, bits):
             p = np.float32(np.exp(np.float32(margins[i, k] - largest)) / np.float32(total))
             h = np.float32(np.float32(np.float32(2) * p) * np.float32(ONE - p)) * weights[i]
             g = np.float32(p - ONE) if targets[i] == k else p
-            if weights[i] > 0:  # XGBoost's smallest hessian has no weight; a row of none is no row
+            if weights[i] > 0:  # XGBoost's smallest hessian is not weighted; rows of 0 are out
                 store(gradients, k, i, np.float32(g * weights[i]), max(h, MIN_HESSIAN), scale)
             else:
                 store(gradients, k, i, np.float32(0), np.float32(0), scale)
@@ -81,7 +81,7 @@ def squared_error(margins, targets, weights, parameter, bits):
 
 @kernel
 def squared_error_loss(margins, targets, weights, parameter):
-    """Return the squared error."""
+    """Return the weighted sum of the squared errors."""
     total = 0.0
     for i in range(margins.shape[0]):
         total += (np.float64(margins[i, 0]) - targets[i]) ** 2 * weights[i]

@@ -165,6 +165,11 @@ def sum_clusters(X: Points, centres: Points) -> tuple[Points, Counts, float]:
     counts : array (n_clusters,) of int64
     inertia : float
 
+    Raises
+    ------
+    ValueError
+        When the points and the centres have different numbers of features, or there is no centre.
+
     Examples
     --------
     >>> sum_clusters(np.array([[0.0], [1.0], [5.0]]), centres=np.array([[0.0], [4.0]]))
@@ -183,7 +188,7 @@ def assign(X: Points, centres: Points) -> tuple[NDArray[np.int64], float]:
     Raises
     ------
     ValueError
-        When the points and the centres have different numbers of features.
+        When the points and the centres have different numbers of features, or there is no centre.
 
     Examples
     --------
@@ -200,3 +205,5 @@ def _check_features(X: Points, centres: Points) -> None:
         raise ValueError(
             f"X must have the {centres.shape[1]} features of the centres, got {X.shape[1]}"
         )
+    if not len(centres):  # the kernels look for the nearest one
+        raise ValueError("there must be at least one centre, got none")

@@ -156,6 +156,7 @@ def sum_responsibilities(X: Array64, mixture: Mixture) -> ResponsibilitySums:
 
 def _expect(X: Array64, mixture: Mixture | _Parameters) -> tuple[Moments, float]:
     """Return the moments of `sum_responsibilities`, contracted, and the log-likelihood."""
+    _check_features(X, mixture)
     moments = _zeros(mixture.means)
     log_likelihood = kernels.add_expected(np.ascontiguousarray(X), _prepare(mixture), moments)
     products = contract(moments.products, mixture.covariance_type)
@@ -221,8 +222,24 @@ def _next_parameters(
     return _Parameters(n / n.sum(), means + shift, new, covariance_type)
 
 
+def _check_features(X: Array64, mixture: Mixture | _Parameters) -> None:
+    n_features = mixture.means.shape[1]
+    if X.shape[1] != n_features:
+        raise ValueError(f"X must have the {n_features} features of the mixture, got {X.shape[1]}")
+
+
 def log_joint(X: Array64, mixture: Mixture) -> Array64:
     """Return the logarithm of weight times density (n_points, n_components).
+
+    Parameters
+    ----------
+    X : array (n_points, n_features) of float64
+    mixture : Mixture
+
+    Raises
+    ------
+    ValueError
+        When the points and the mixture have different numbers of features.
 
     Examples
     --------
@@ -230,6 +247,7 @@ def log_joint(X: Array64, mixture: Mixture) -> Array64:
     >>> np.exp(log_joint(np.array([[0.0]]), mixture)) == 1 / np.sqrt(2 * np.pi)
     array([[ True]])
     """
+    _check_features(X, mixture)
     joint = np.empty((len(X), len(mixture.means)))
     kernels.log_joint(np.ascontiguousarray(X), _prepare(mixture), joint)
     return joint

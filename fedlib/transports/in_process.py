@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, is_dataclass
@@ -22,7 +21,7 @@ from fedlib.journal import Place
 from fedlib.ledger import Ledger
 from fedlib.messages import class_name, decode, encode
 from fedlib.protocol import Client, serve
-from fedlib.threads import one_thread
+from fedlib.threads import check_n_jobs, one_thread
 
 __all__ = ["InProcess", "arrays_of", "data_digest"]
 
@@ -38,8 +37,8 @@ class InProcess:
     clients : mapping of str to Client
         The clients by name, in the order in which their replies are read.
     n_jobs : int, optional
-        The number of clients that work at the same time, at least 1; by default the number of
-        processors.
+        The number of clients that work at the same time, at least 1, or -1 for the number of
+        processors, which is the default.
 
     Attributes
     ----------
@@ -53,7 +52,7 @@ class InProcess:
     Raises
     ------
     ValueError
-        When ``n_jobs`` is below 1.
+        When ``n_jobs`` is another value.
 
     Examples
     --------
@@ -74,9 +73,8 @@ class InProcess:
         self.errors: Mapping[str, BaseException] = self._errors
         self.ledger: Ledger | None = None
         self.journaled = False
-        if n_jobs is not None and n_jobs < 1:
-            raise ValueError(f"n_jobs must be at least 1, got {n_jobs}")
-        self._n_workers = min(n_jobs or os.cpu_count() or 1, max(1, len(self._clients)))
+        n_workers = check_n_jobs(-1 if n_jobs is None else n_jobs)
+        self._n_workers = min(n_workers, max(1, len(self._clients)))
         self._seconds: dict[str, float] = {}  # per client, of the last request of each class
         self._pool = ThreadPoolExecutor(self._n_workers, thread_name_prefix="client")
 
@@ -87,18 +85,18 @@ class InProcess:
         is_short = self._seconds.get(kind, math.inf) < SHORT
         # This thread serves clients too.
         n_others = 0 if is_short else min(self._n_workers, len(requests)) - 1
-        waiting = iter(requests.items())
-        others = [self._pool.submit(self._serve_all, waiting) for _ in range(n_others)]
-        replies = dict(self._serve_all(waiting))
+        pending = iter(requests.items())  # shared: CPython advances it for one thread at a time
+        others = [self._pool.submit(self._serve_all, pending) for _ in range(n_others)]
+        replies = dict(self._serve_all(pending))
         for task in others:
             replies.update(task.result())
         self._seconds[kind] = (perf_counter() - start) / max(1, len(requests))
         return {name: replies[name] for name in requests}
 
-    def _serve_all(self, waiting: Iterator[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    def _serve_all(self, pending: Iterator[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
         """Serve the clients that no other thread has taken from the iterator yet."""
         with one_thread():  # set once for all of them
-            return [(name, self._serve(name, request)) for name, request in waiting]
+            return [(name, self._serve(name, request)) for name, request in pending]
 
     def _serve(self, name: str, request: bytes) -> bytes:
         self._errors.pop(name, None)

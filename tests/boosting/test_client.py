@@ -12,9 +12,10 @@ from fedlib.boosting.messages import (
     BuildHistograms,
     EvaluateSplits,
     KeepTrees,
+    StartTrees,
     SumLeaves,
 )
-from fedlib.messages import decode, encode
+from fedlib.messages import MessageError, decode, encode
 
 from .common import make_rows
 
@@ -138,3 +139,67 @@ def test_it_refuses_histograms_that_do_not_fit_its_bins():
     for offsets in ((0, 2), (1, 3), (0, 3, 3), (0, 1, 3)):
         with pytest.raises(ValueError, match="the bins do not fit the features"):
             ask(begun_client(offsets))
+
+
+# A server that sends impossible requests must not reach a kernel, which would write anywhere.
+
+CUTS = {"offsets": np.array([0, 3]), "thresholds": np.array([0, 2.0**127, 2.0**127], np.float32)}
+
+
+def start(n_classes=3, **fields):
+    return BeginBoosting(
+        classes=tuple(range(n_classes)),
+        base_margin=0.0,
+        bits=20,
+        objective="multi:softprob",
+        **CUTS,
+        **fields,
+    )
+
+
+def splits(n_splits, decided, parents):
+    return BuildHistograms(
+        decided=decided,
+        feature=np.zeros(n_splits, np.int32),
+        threshold=np.zeros(n_splits, np.float32),
+        missing_left=np.zeros(n_splits, bool),
+        values=np.empty(0, np.float32),
+        first=0,
+        n_open=1,
+        weight=1e6,
+        wanted=np.ones(1, bool),
+        n_bins=3,
+        parents=parents,
+    )
+
+
+@pytest.mark.parametrize("parents", [(), (7, 0)])
+def test_numbers_of_children_fit_32_bits(parents):
+    largest = 2**31 - 2 - 3 * 2
+    assert splits(2, largest, parents).decided == largest
+    with pytest.raises(MessageError, match="the children of 2 nodes from 2147483641 on"):
+        splits(2, largest + 1, parents)
+
+
+def test_the_sum_of_counts_cannot_overflow():
+    empty = {"feature": np.empty(0, np.int32), "threshold": np.empty(0, np.float32)}
+    with pytest.raises(MessageError, match="EvaluateSplits.count must be at most"):
+        EvaluateSplits(first=0, count=np.full(4, 2**62), weight=1e6, **empty)
+
+
+def test_each_class_has_a_margin():
+    with pytest.raises(MessageError, match="0 margins for 3 classes"):
+        start()
+    assert start(base_margins=(0.0, 0.0, 0.0)).margins == (0.0, 0.0, 0.0)
+
+
+def test_first_trees_have_the_outputs_of_the_run():
+    X, _ = make_rows(30)
+    client = BoostingClient((X[:, :1], np.arange(30) % 3))
+    client.handle(start(base_margins=(0.0, 0.0, 0.0)))
+    nothing = {"sizes": np.empty(0, np.int64), "missing_left": np.empty(0, bool)}
+    nothing |= {"feature": np.empty(0, np.int32)}
+    nothing |= dict.fromkeys(("threshold", "value"), np.empty(0, np.float32))
+    request = StartTrees(base_margin=0.0, objective="multi:softprob", **nothing)
+    with pytest.raises(ValueError, match="trees with 1 outputs in a run with 3"):
+        client.handle(request)

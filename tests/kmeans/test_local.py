@@ -1,12 +1,13 @@
 """The computations on one client's points."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.cluster import KMeans
 
-from fedlib.kmeans.local import GROUP_SIZE, child_centres, group_means, sum_clusters
+from fedlib.kmeans.local import GROUP_SIZE, assign, child_centres, group_means, sum_clusters
 
 from .points import blobs
 
@@ -65,3 +66,12 @@ def test_sums_are_those_of_the_nearest_centres(n, n_clusters, d):
     assert counts.tolist() == np.bincount(nearest, minlength=n_clusters).tolist()
     np.testing.assert_allclose(sums, np.eye(n_clusters)[nearest].T @ X, atol=1e-12)
     np.testing.assert_allclose(inertia, squared.min(axis=1).sum(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("function", [sum_clusters, assign])
+@pytest.mark.parametrize(
+    ("shape", "message"), [((0, 3), "at least one centre"), ((2, 2), "the 2 features")]
+)
+def test_there_are_centres_with_the_features_of_the_points(function, shape, message):
+    with pytest.raises(ValueError, match=message):
+        function(np.zeros((4, 3)), np.zeros(shape))

@@ -85,3 +85,10 @@ def test_improve_refuses_a_covariance_that_collapses(max_iter):
     mixture = Mixture(np.ones(1), np.zeros((1, 2)), np.eye(2)[None], "full")
     with pytest.raises(MessageError, match="covariances must be positive definite"):
         improve(X, mixture, 0.0, max_iter, tol=0)
+
+
+@pytest.mark.parametrize("function", [sum_responsibilities, log_joint])
+def test_points_have_the_features_of_the_mixture(function):
+    mixture = Mixture(np.ones(1), np.zeros((1, 1)), np.ones((1, 1, 1)), "full")
+    with pytest.raises(ValueError, match="X must have the 1 features of the mixture, got 50"):
+        function(np.zeros((2000, 50)), mixture)

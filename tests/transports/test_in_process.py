@@ -126,6 +126,7 @@ def test_threads_end_with_their_transport():
     assert threading.active_count() <= before
 
 
-def test_the_number_of_threads_is_checked():
-    with pytest.raises(ValueError, match="n_jobs must be at least 1, got 0"):
-        InProcess({}, n_jobs=0)
+@pytest.mark.parametrize("n_jobs", [0, -2, 1.5, "2"])
+def test_number_of_threads_is_checked(n_jobs):
+    with pytest.raises(ValueError, match="n_jobs must be -1 or an integer of at least 1, got"):
+        InProcess({"a": Scripted(nothing)}, n_jobs=n_jobs)
