@@ -240,11 +240,12 @@ def comparison_plot(summary):
         for ax, how in zip(line, (AS_SOURCE, REGIONS), strict=True):
             shown = group[group["partition"] == how].set_index("method").reindex(methods)
             _compare(ax, shown, SIGNS[score])
-            ax.set_xlabel(score + (" (less is better)" if SIGNS[score] < 0 else ""))
+            ax.set_title(score + (" (less is better)" if SIGNS[score] < 0 else ""))
         line[0].set_yticks(range(len(methods)), methods)
         line[0].set_ylim(len(methods) - 0.45, -0.55)
     for ax, how in zip(axes[0], (AS_SOURCE, REGIONS), strict=True):
-        ax.set_title(f"partition: {how}")
+        ax.set_title(f"partition: {how}\n\n{ax.get_title()}")
+    figure.get_layout_engine().set(wspace=0.06)
     handles, names = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=4)
 
@@ -277,17 +278,12 @@ def _compare(ax, rows, sign):
                 ha="center",
                 transform=ax.get_yaxis_transform(),
                 color=GREY,
+                fontsize=9,
             )
         elif clipped and row["local"] < low:
-            text = f"← mean {row['local']:.0f}, worst {row['worst site']:.0f}".replace("-", "−")
-            ax.text(
-                0.02,
-                place - 0.33,
-                text,
-                transform=ax.get_yaxis_transform(),
-                color="0.35",
-                va="center",
-            )
-    ax.xaxis.set_major_locator(MaxNLocator(5))
+            text = f"← mean {row['local']:.0f}".replace("-", "−")
+            style = {"transform": ax.get_yaxis_transform(), "color": "0.35", "va": "center"}
+            ax.text(0.02, place, text, fontsize=9, **style)
+    ax.xaxis.set_major_locator(MaxNLocator(4))
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="x", lw=0.3)

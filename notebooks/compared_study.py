@@ -102,8 +102,8 @@ def timed(work, *arguments, **options):
     return result, time.perf_counter() - start
 
 
-def differences(runs):
-    """Return the mean of each way, and its paired difference from the pooled rows.
+def differences(runs, reference="pooled rows"):
+    """Return the mean of each way, and its paired difference from the reference.
 
     A difference is positive if the way is better. Its interval is that of Student's t for the mean
     over the splits, with a confidence of 95 %.
@@ -113,7 +113,7 @@ def differences(runs):
         table = of_task.pivot(index="split", columns="way", values="score")
         sign = -1 if metric in LOWER_IS_BETTER else 1
         for way in WAYS:
-            paired = sign * (table[way] - table["pooled rows"])
+            paired = sign * (table[way] - table[reference])
             n = len(paired)
             half = stats.t.ppf(0.975, n - 1) * paired.std(ddof=1) / n**0.5 if n > 1 else np.nan
             found = {"score": table[way].mean(), "difference": paired.mean(), "half": half}

@@ -7,8 +7,10 @@ import numpy as np
 import pandas as pd
 import study
 from matplotlib.patches import Ellipse
+from sklearn.neighbors import NearestNeighbors
 
 from fedlib import plots
+from fedlib.metrics import match_clusters
 
 BLUE, RED, GREY = "#3f90da", "#bd1f01", "#717581"
 MARKERS = "osD^vP"  # one marker per data set
@@ -20,24 +22,34 @@ def gallery(columns, row_titles):
     Parameters
     ----------
     columns : mapping of str to list of (points, labels)
-        For each set, one pair per row of the figure.
+        For each set, one pair per row of the figure. The clusters of the first row determine the
+        colours of the others.
     row_titles : sequence of str
     """
     _, axes = plt.subplots(
         len(row_titles),
         len(columns),
-        figsize=(7.5, 4.2),
+        figsize=(study.PAGE_WIDTH, 4.2),
         layout="constrained",
         sharex="col",
         sharey="col",
     )
     for column, (name, panels) in zip(axes.T, columns.items(), strict=True):
         for ax, (points, labels) in zip(column, panels, strict=True):
-            plots.scatter(points, labels, ax=ax, size=2)
+            plots.scatter(points, renumbered(points, labels, *panels[0]), ax=ax, size=2)
             ax.set(xticks=[], yticks=[])
         column[0].set_title(name)
     for ax, title in zip(axes[:, 0], row_titles, strict=True):
         ax.set_ylabel(title)
+
+
+def renumbered(points, labels, reference_points, reference_labels):
+    """Return labels in which each cluster has the number of a cluster of the reference.
+
+    Each point is compared with the nearest point of the reference, see `match_clusters`.
+    """
+    nearest = NearestNeighbors(n_neighbors=1).fit(reference_points).kneighbors(points)[1].ravel()
+    return match_clusters(labels, np.asarray(reference_labels)[nearest])
 
 
 def convergence_plot(differences):
@@ -94,9 +106,28 @@ def judge_silhouettes(runs, sets, components, n_clients):
     return pd.concat(rows, ignore_index=True)
 
 
+def kept_silhouettes(fidelity, n_seeds):
+    """Return the verdicts on F's Table 5.1 with the most splits, and a badge that names them.
+
+    Parameters
+    ----------
+    fidelity : DataFrame
+        From `judge_silhouettes`: the verdicts of this run.
+    n_seeds : int
+        The splits of this run. The notes of the kept verdicts name theirs.
+    """
+    kept = study.read("fidelity.csv", [study.KEPT])
+    kept = kept[(kept["source"] == "F") & (kept["table"] == "5.1")].reset_index(drop=True)
+    n_kept = kept["note"].str.extract(r"(\d+) splits")[0].astype(float).max()
+    if n_kept > n_seeds:
+        badge = study.result_badge("fidelity.csv", f"{n_kept:.0f} splits", kept["versions"].iloc[0])
+        return kept, badge
+    return fidelity, study.result_badge("fidelity-gmm.csv", f"{n_seeds} splits")
+
+
 def silhouette_plot(runs, fidelity, names):
     """Draw the silhouette of every run, and the printed ones as red lines."""
-    _, ax = plt.subplots(figsize=(7.5, 3.4), layout="constrained")
+    _, ax = plt.subplots(figsize=(study.PAGE_WIDTH, 3.4), layout="constrained")
     places = {"gmm": -0.2, "average": 0, "em": 0.2}
     for (method, shift), colour in zip(places.items(), (GREY, BLUE, "#ffa90e"), strict=True):
         x = runs["dataset"].map(names.index) + shift

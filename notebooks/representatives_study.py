@@ -106,7 +106,8 @@ def noise_plot(shifts):
         ax.plot(x, y, "X", color=RED, ms=9)
         ax.set_title(f"{kind}: mean ({x:+.2f}, {y:+.2f})")
         ax.set_aspect("equal")
-    axes[0].set(xlabel="shift / eps_rep")
+        ax.set_xlabel("shift along the first axis / eps_rep")
+    axes[0].set_ylabel("shift along the second axis / eps_rep")
 
 
 # Accuracy
@@ -253,10 +254,7 @@ def anonymity_plot(anonymity, others, sizes):
         for how, colour in SPLITS.items():
             rows = anonymity[(anonymity["setting"] == setting) & (anonymity["split"] == how)]
             ax.plot(rows["points each"], rows["accuracy"], "o-", color=colour, ms=4, label=how)
-            for _, row in rows[rows["eps_rep / eps"].isin([0.1, 0.9])].iterrows():
-                place = row["points each"], row["accuracy"]
-                style = {"textcoords": "offset points", "fontsize": 9, "ha": "center"}
-                ax.annotate(f"{row['eps_rep / eps']:g}", place, (0, -12), **style)
+            name_ends(ax, rows, colour, how == "arbitrary")
             for method, marker in (("SDBDC", "^"), ("DBDC, core", "s")):
                 rows = others[(others["setting"] == setting) & (others["split"] == how)]
                 rows = rows[rows["method"] == method]
@@ -265,8 +263,20 @@ def anonymity_plot(anonymity, others, sizes):
         log_ticks(ax, [1, 2, 5, 10, 20, 50, 100])
         ax.set(xlabel="points per representative", title=setting)
         low, high = ax.get_xlim()
-        ax.set_xlim(max(low, 0.8), high)
+        ax.set_xlim(max(low, 0.8) / 1.3, high)  # with room for the name of the first point
     legend_below(axes, 3, "accuracy")
+
+
+def name_ends(ax, rows, colour, above):
+    """Write ``eps_rep / eps`` at both ends of a curve, above and to the right, or below."""
+    rows = rows.sort_values("points each")
+    places = ((0, 6), (16, 0)) if above else ((0, -14), (-14, -24))
+    for row, place in zip((rows.iloc[0], rows.iloc[-1]), places, strict=True):
+        at = row["points each"], row["accuracy"]
+        style = {"textcoords": "offset points", "ha": "center", "fontsize": 9, "color": colour}
+        if place == places[1]:
+            style |= {"va": "center", "arrowprops": {"arrowstyle": "-", "color": colour, "lw": 0.6}}
+        ax.annotate(f"{row['eps_rep / eps']:g}", at, place, **style)
 
 
 def held_back_plot(held_back, settings):

@@ -288,7 +288,10 @@ def _is_within(node, kinds):
 
 
 class LinkNames(SphinxPostTransform):
-    """Link the first mention of each class in a chapter to its page in the reference."""
+    """Link the first mention of each class to its page in the reference.
+
+    That is the first one in a chapter's text, and the first one in each box and in each table.
+    """
 
     default_priority = 400
 
@@ -297,11 +300,15 @@ class LinkNames(SphinxPostTransform):
         if self.env.docname.startswith(INDEX):
             return
         names = classes_with_pages(self.env)
+        done = set()
         for literal in list(self.document.findall(nodes.literal)):
-            name = literal.astext()
+            name, place = literal.astext(), literal.parent
+            while place is not None and not isinstance(place, nodes.admonition | nodes.table):
+                place = place.parent
             linked = _is_within(literal, nodes.reference | nodes.title)
-            if name in names and not linked:
-                page, anchor = names.pop(name)
+            if name in names and not linked and (name, id(place)) not in done:
+                done.add((name, id(place)))
+                page, anchor = names[name]
                 address = self.app.builder.get_relative_uri(self.env.docname, page)
                 file = address.partition("#")[0]  # if the book is one page, its own addresses
                 link = nodes.reference("", "", refuri=f"{file}#{anchor}", internal=True)

@@ -454,7 +454,7 @@ class StartTrees(KeepTrees):
 def unchecked_copy(message: AnyMessage, **fields: Any) -> AnyMessage:
     """Return a message with some other fields, without another check of its arrays.
 
-    The caller knows that the new fields are valid. Whoever decodes the message checks it.
+    The caller knows that the new fields are valid, and the receiver checks the message.
     """
     changed = copy(message)
     for name, value in fields.items():
