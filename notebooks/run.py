@@ -179,7 +179,8 @@ def drop_targets(notebook, suffix):
                 output.data["text/html"] = CAPTIONED.sub(rf"\g<0>{suffix}", page)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = TITLE.sub(rf"\g<0> ({suffix.removeprefix('-')})", cell.source)
+            if suffix.startswith("-"):  # a page of the book, such as kmeans-3d
+                cell.source = TITLE.sub(rf"\g<0> ({suffix[1:]})", cell.source)
             text = EXERCISE.sub(rf"\g<0>{suffix}", TARGET.sub("", cell.source))
             cell.source = REFERENCE.sub(
                 lambda match: match[0] + (suffix if match[1] in named else ""), text
