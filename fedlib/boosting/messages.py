@@ -162,15 +162,18 @@ class Growth(Message):
     n_open: Count
     weight: Weight
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @property
+    def decisions(self) -> Decisions:
+        """The decisions that the request reports.
+
+        Raises
+        ------
+        MessageError
+            When the number of a child may exceed 2**31 - 2.
+        """
         n_splits = len(self.feature)
         if self.decided + 3 * n_splits > MAX_NODES:  # the nodes decided, and two children of each
             raise MessageError(f"the children of {n_splits} nodes from {self.decided} on")
-
-    @property
-    def decisions(self) -> Decisions:
-        """The decisions that the request reports."""
         no_set = no_sets(len(self.feature))
         return Decisions(self.feature, self.threshold, self.missing_left, no_set)
 

@@ -176,9 +176,11 @@ def splits(n_splits, decided, parents):
 @pytest.mark.parametrize("parents", [(), (7, 0)])
 def test_numbers_of_children_fit_32_bits(parents):
     largest = 2**31 - 2 - 3 * 2
-    assert splits(2, largest, parents).decided == largest
+    assert len(splits(2, largest, parents).decisions.feature) == 2
+    client = BoostingClient((np.zeros((4, 1)), [0, 1, 0, 1]))
+    client.handle(BeginBoosting(classes=(0, 1), base_margin=0.0, bits=20, **CUTS))
     with pytest.raises(MessageError, match="the children of 2 nodes from 2147483641 on"):
-        splits(2, largest + 1, parents)
+        client.handle(splits(2, largest + 1, parents))
 
 
 def test_the_sum_of_counts_cannot_overflow():
