@@ -122,9 +122,9 @@ def cluster(
 
     Memory is linear in the number of points: beyond the data, below 60 bytes per point with up to
     four features and many points, and some 35 to 52 more than the 8 per coordinate of a sorted copy
-    with five to ten. Sorting them into cells takes time linear in their
-    number with a grid and O(n log n) with a tree. After that, the time depends on the number of
-    points in neighbouring cells, and rises with the number of features.
+    with five to ten. Sorting the points into cells takes time linear in their number with a grid
+    and O(n log n) with a tree. After that, the time depends on the number of points in neighbouring
+    cells, and rises with the number of features.
 
     Examples
     --------

@@ -127,8 +127,8 @@ class BeginBoosting(Message):
         n_classes = len(self.classes)
         if self.objective == "binary:logistic" and n_classes != 2:
             raise MessageError(f"{n_classes} classes, binary:logistic has 2")
-        accepted = {max(n_classes, 1)} | ({0} if self.objective != "multi:softprob" else set())
-        if len(self.base_margins) not in accepted:
+        needs_margins = bool(self.base_margins) or self.objective == "multi:softprob"
+        if needs_margins and len(self.base_margins) != max(n_classes, 1):
             raise MessageError(f"{len(self.base_margins)} margins for {n_classes} classes")
         check_finite(self.base_margins)
 
@@ -174,7 +174,7 @@ class Growth(Message):
         n_splits = len(self.feature)
         if self.decided + 3 * n_splits > MAX_NODES:  # the nodes decided, and two children of each
             raise MessageError(f"the children of {n_splits} nodes from {self.decided} on")
-        no_set = no_sets(len(self.feature))
+        no_set = no_sets(n_splits)
         return Decisions(self.feature, self.threshold, self.missing_left, no_set)
 
 
