@@ -18,6 +18,7 @@ __all__ = ["Array"]
 
 MAX_AXES = 32
 PIECE = 2**15  # values that are checked at once
+SMALL = 2**10  # bytes that are copied at once: a new object of bytes is aligned
 MAX_EMPTY_AXIS = 2**16  # an array without elements costs no bytes, so its lengths need a bound
 _NAMES = ("bool", "uint8", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64")
 DTYPES = {name: np.dtype(name).newbyteorder("<") for name in _NAMES}  # as sent
@@ -122,8 +123,9 @@ def from_wire(raw: msgspec.Raw) -> np.ndarray:
         raise ValueError(f"an array with axes of an invalid length: {shape}, {n_bytes} bytes")
     if n_bytes == 0 and max(shape) > MAX_EMPTY_AXIS:
         raise ValueError("an empty array with an axis of an invalid length")
-    array: np.ndarray = np.ndarray(shape, dtype, data)  # raises ValueError for a negative length
-    if name == "bool" and bytes(data).translate(None, b"\x00\x01"):  # what is left of the bytes
+    values = data if n_bytes > SMALL else bytes(data)
+    array: np.ndarray = np.ndarray(shape, dtype, values)  # raises ValueError for a negative length
+    if name == "bool" and bytes(values).translate(None, b"\x00\x01"):  # what is left of the bytes
         raise ValueError("an array of bool with a byte other than 0 and 1")
     return array if array.flags.aligned else _aligned(array)
 

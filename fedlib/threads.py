@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ContextDecorator
 from functools import lru_cache
 from numbers import Integral
 from typing import Any
@@ -17,15 +16,20 @@ __all__ = ["check_n_jobs", "one_thread"]
 
 Limits = list[tuple[Any, int]]  # pairs of a loaded library and a number of threads
 
+
+class _Local(threading.local):
+    depth = 0  # of the blocks in which the thread is
+    openmp_before: Limits  # which the outermost block found
+
+
+_local = _Local()
 _lock = threading.Lock()
 _blas_users = 0  # threads inside `one_thread`; changed only with the lock
-_local = threading.local()
 _blas_before: Limits = []  # the limits that the first of them found
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Limit BLAS and OpenMP to one thread while the block runs.
+class one_thread(ContextDecorator):  # noqa: N801, as it is used like a function
+    """Limit BLAS and OpenMP to one thread while a block or a decorated function runs.
 
     OpenMP's limit belongs to the calling thread. The limit of BLAS belongs to the process, so it is
     restored when the last thread leaves its block. A block inside another one changes nothing.
@@ -36,25 +40,36 @@ def one_thread() -> Iterator[None]:
     >>> with one_thread():
     ...     product = np.eye(2) @ np.ones((2, 2))
     """
+
+    def __enter__(self) -> None:
+        if _local.depth == 0:
+            _begin()
+        _local.depth += 1
+
+    def __exit__(self, *error: object) -> None:
+        _local.depth -= 1
+        if _local.depth == 0:
+            _end()
+
+
+def _begin() -> None:
+    """Set the limits, when a thread enters its outermost block."""
     global _blas_users, _blas_before
-    if getattr(_local, "is_inside", False):
-        yield
-        return
-    openmp_before = _limit("openmp")
+    _local.openmp_before = _limit("openmp")
     with _lock:
         _blas_users += 1
         if _blas_users == 1:
             _blas_before = _limit("blas")
-    _local.is_inside = True
-    try:
-        yield
-    finally:
-        _local.is_inside = False
-        with _lock:
-            _blas_users -= 1
-            if _blas_users == 0:
-                _set(_blas_before)
-        _set(openmp_before)
+
+
+def _end() -> None:
+    """Restore the limits, when a thread leaves its outermost block."""
+    global _blas_users
+    with _lock:
+        _blas_users -= 1
+        if _blas_users == 0:
+            _set(_blas_before)
+    _set(_local.openmp_before)
 
 
 def _limit(kind: str) -> Limits:

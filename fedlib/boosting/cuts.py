@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedlib.agreement import exclude
-from fedlib.kernels.histograms import find_bins
+from fedlib.kernels.histograms import count_prefixes, find_bins
 from fedlib.messages import Array, Message, MessageError
 from fedlib.protocol import Flow, Replies
 
@@ -299,12 +299,12 @@ def bucket_counts(columns: Columns, request: CountBuckets) -> RowsPerBucket:
             f"the request is about {len(request.sizes)} features, the client has {len(columns)}"
         )
     requested = _by_feature(request.sizes, request.keys)
-    shift = np.uint32(request.depth - request.depth_before)
-    counted = []
-    for column, (inside,) in zip(columns, requested, strict=True):
-        keys, counts = _count_equal(_prefix(column, request.depth))
-        is_inside = np.isin(keys >> shift, inside)
-        counted.append((keys[is_inside], counts[is_inside]))
+    shift = np.uint64(request.depth - request.depth_before)
+    n_dropped = np.uint64(32 - request.depth)
+    counted = [
+        count_prefixes(column, n_dropped, inside, shift)
+        for column, (inside,) in zip(columns, requested, strict=True)
+    ]
     return RowsPerBucket(
         sizes=np.array([len(keys) for keys, _ in counted], np.int64),
         keys=np.concatenate([keys for keys, _ in counted]),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -159,7 +160,7 @@ class Training:
         """The unit of gradients and hessians."""
         return 2.0**-self.bits
 
-    @property
+    @cached_property
     def rule(self) -> SplitRule:
         """The rule for splits by the sums of all clients."""
         settings = self.settings
@@ -173,7 +174,7 @@ class Training:
             any(settings.monotone_constraints),
         )
 
-    @property
+    @cached_property
     def monotone(self) -> NDArray[np.int8]:
         """The monotone constraint of each feature."""
         constraints = self.settings.monotone_constraints or (0,) * self.n_features

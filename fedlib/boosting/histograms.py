@@ -141,7 +141,8 @@ class HistogramGrower(Grower):
         decisions = self.decide(splits)
         totals, left = splits.sums, splits.left_sums[split]
         self.leaf_sums.append((level.first + leaf, totals[leaf]))
-        self.sides = np.stack([left, totals[split] - left], axis=1).reshape(-1, 2)
+        self.sides = np.empty((2 * len(left), 2), np.int64)
+        self.sides[0::2], self.sides[1::2] = left, totals[split] - left
         self.parents = histograms[split]
         self.nodes = self.nodes.take(split).children(
             decisions.feature[split], self.sides, self.training

@@ -174,8 +174,11 @@ class Growth(Message):
         n_splits = len(self.feature)
         if self.decided + 3 * n_splits > MAX_NODES:  # the nodes decided, and two children of each
             raise MessageError(f"the children of {n_splits} nodes from {self.decided} on")
-        no_set = no_sets(n_splits)
-        return Decisions(self.feature, self.threshold, self.missing_left, no_set)
+        return Decisions(self.feature, self.threshold, self.missing_left, self._sets())
+
+    def _sets(self) -> NDArray[np.uint8]:
+        """Return the nodes' sets of categories."""
+        return no_sets(len(self.feature))
 
 
 class SplitProposals(Message):
@@ -324,10 +327,8 @@ class Splits(Growth):
     parents: Annotated[tuple[Count, ...], msgspec.Meta(max_length=2**20)] = ()
     right: Sets = b""
 
-    @property
-    def decisions(self) -> Decisions:
-        """The decisions that the request reports."""
-        return super().decisions._replace(right=_sets_of(self.right, len(self.feature)))
+    def _sets(self) -> NDArray[np.uint8]:
+        return _sets_of(self.right, len(self.feature))
 
 
 class BuildHistograms(Splits, kw_only=True):

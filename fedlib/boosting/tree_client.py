@@ -474,7 +474,7 @@ class TreeClient(RowsClient):
         return RankedColumns(ranks, offsets, rank_values(columns, offsets, ranks))
 
     def _check_features(self, feature: NDArray[np.int32]) -> None:
-        if feature.max(initial=-1) >= self.n_features:
+        if feature.size and feature.max() >= self.n_features:
             raise ValueError(f"feature {feature.max()} of a client with {self.n_features} features")
 
     def _warn_of_coarse_features(self, cuts: Cuts) -> None:

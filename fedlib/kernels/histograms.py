@@ -38,6 +38,31 @@ def find_bins(X, offsets, thresholds):
 
 
 @kernel
+def count_prefixes(keys, n_dropped, requested, n_finer):
+    """Return the distinct prefixes of ascending ``keys`` (n,), and how often each occurs.
+
+    A prefix is a key without its last ``n_dropped`` bits. Only those inside the ``requested``
+    buckets are counted, which are ascending and ``n_finer`` bits shorter.
+    """
+    prefixes, counts = np.empty(keys.size, np.uint32), np.zeros(keys.size, np.int64)
+    n_found, bucket, is_inside = 0, 0, False
+    previous = np.uint64(2**32)  # which no prefix is
+    for key in keys:
+        prefix = np.uint64(key) >> n_dropped
+        if prefix != previous:
+            previous = prefix
+            while bucket < requested.size and requested[bucket] < prefix >> n_finer:
+                bucket += 1
+            is_inside = bucket < requested.size and requested[bucket] == prefix >> n_finer
+            if is_inside:
+                prefixes[n_found] = prefix
+                n_found += 1
+        if is_inside:
+            counts[n_found - 1] += 1
+    return prefixes[:n_found].copy(), counts[:n_found].copy()
+
+
+@kernel
 def open_slots(node, ended, drawn, first, wanted):
     """Return the slot (n,) of each row in the nodes ``node`` (n,), `NOWHERE` if it has none.
 

@@ -54,6 +54,22 @@ def test_moves_by_bins_are_those_by_values(n, seed):
         assert moved[i] == child[j] + (not is_left)
 
 
+@given(st.integers(0, 60), st.integers(1, 32), st.integers(0, 32), st.integers(0, 2**32))
+def test_prefixes_inside_of_buckets_are_counted(n, depth, n_finer, seed):
+    rng, n_finer = np.random.default_rng(seed), min(n_finer, depth)
+    keys = np.sort(rng.integers(0, 2**32, n, dtype=np.uint32) & np.uint32(0xC00000FF))
+    requested = np.unique(
+        rng.permutation(keys.astype(np.uint64) >> (32 - depth + n_finer))[: n // 2]
+    )
+    prefixes, counts = kernels.count_prefixes(
+        keys, np.uint64(32 - depth), requested.astype(np.uint32), np.uint64(n_finer)
+    )
+    distinct, expected = np.unique(keys.astype(np.uint64) >> (32 - depth), return_counts=True)
+    is_inside = np.isin(distinct >> n_finer, requested)
+    np.testing.assert_array_equal(prefixes, distinct[is_inside])
+    np.testing.assert_array_equal(counts, expected[is_inside])
+
+
 @given(st.integers(0, 600), st.integers(0, 2**32))
 def test_bins_are_those_of_a_search(n, seed):
     """Also for a feature without a threshold between bins, and for values at the bounds."""
