@@ -12,7 +12,7 @@ from fedlib.boosting.messages import BuildHistograms
 from fedlib.boosting.packing import BuildPackedHistograms
 from fedlib.boosting.trees import children
 from fedlib.kernels import splits as kernels
-from fedlib.kernels.histograms import sum_features
+from fedlib.kernels.histograms import complete_siblings, sum_features
 from fedlib.kernels.splits import Decisions, HistogramSplits
 from fedlib.protocol import Flow, Replies
 
@@ -93,7 +93,7 @@ class HistogramGrower(Grower):
         total = first.copy()
         for sums in others:
             total += sums
-        return self.add_siblings(wanted, total)
+        return total if wanted.all() else complete_siblings(total, wanted, self.parents)
 
     def smaller_siblings(self) -> NDArray[np.bool_]:
         """Return which nodes of the level have the smaller sum of hessians of two siblings."""
@@ -123,15 +123,6 @@ class HistogramGrower(Grower):
         if not are_equal:
             return "the bins of two features do not have the same sum"
         return self.problem_of_sums(level, name, self.sums.complete(name, wanted, totals))
-
-    def add_siblings(self, wanted: NDArray[np.bool_], sums: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the histograms of all nodes, from the sums of the wanted ones."""
-        if wanted.all():
-            return sums
-        histograms = np.empty((len(wanted), *sums.shape[1:]), np.int64)
-        histograms[wanted] = sums
-        histograms[~wanted] = self.parents - sums
-        return histograms
 
     def choose(self, level: Level, histograms: NDArray[np.int64]) -> Decisions:
         """Return each node's best split, and keep what its children and leaves need."""

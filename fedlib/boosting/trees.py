@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from fedlib.boosting.objectives import OBJECTIVES
-from fedlib.kernels.forests import Forest, sum_trees
+from fedlib.kernels.forests import Forest, add_children, sum_trees
 from fedlib.kernels.histograms import left_children
 
 __all__ = [
@@ -308,11 +307,8 @@ def node_totals(feature: NDArray[np.int32], sums: NDArray[np.int64]) -> NDArray[
     >>> node_totals(np.array([4, -1, -1]), np.array([0, 2, 3]))
     array([5, 2, 3])
     """
-    totals = sums.copy()
-    left = children(feature)
-    for low, high in reversed(list(pairwise(level_starts(feature)))):
-        split = low + np.flatnonzero(feature[low:high] >= 0)
-        totals[split] += totals[left[split]] + totals[left[split] + 1]
+    totals = np.array(sums, np.int64)  # a copy
+    add_children(children(feature), totals.reshape(len(feature), -1))
     return totals
 
 

@@ -40,6 +40,17 @@ def level_order(left, root):
 
 
 @kernel
+def add_children(left, totals):
+    """Add to each node's ``totals`` (nodes, k) those of its children, which come after it.
+
+    ``left`` are the left children, -1 of a leaf.
+    """
+    for j in range(left.size - 1, -1, -1):
+        for k in range(totals.shape[1] if left[j] >= 0 else 0):
+            totals[j, k] += totals[left[j], k] + totals[left[j] + 1, k]
+
+
+@kernel
 def endless(forest):
     """Return a forest in which a row stays in its leaf, and the depth (trees,) of each tree.
 

@@ -301,12 +301,12 @@ def add_values(margins, nodes, values):
 
 @kernel
 def complete_siblings(reported, wanted, parents):
-    """Return the sums (n_nodes, 2) in all nodes, from those (n_wanted, 2) in the wanted ones.
+    """Return the sums (n_nodes, …) in all nodes, from those (n_wanted, …) in the wanted ones.
 
-    If there are ``parents`` (n_nodes / 2, 2), one of two siblings is wanted, and the other is the
+    If there are ``parents`` (n_nodes / 2, …), one of two siblings is wanted, and the other is the
     difference to their parent; otherwise the sums in nodes that are not wanted are 0.
     """
-    sums, k = np.zeros((wanted.size, 2), np.int64), 0
+    sums, k = np.zeros((wanted.size, *reported.shape[1:]), np.int64), 0
     for j in range(wanted.size):
         if wanted[j]:
             sums[j] = reported[k]
