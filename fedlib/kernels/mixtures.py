@@ -87,6 +87,27 @@ def whiten(matrices, whitening):
 
 
 @kernel
+def maximise_full(products, shift, n, reg_covar, covariances):
+    """Write the covariance of each component about its new mean into ``covariances`` (k, d, d).
+
+    ``products`` are about the old means; ``shift`` (k, d) leads from these to the new means, and
+    ``n`` (k,) are the sums of the points' weights, above 0. The result has the bits of the same
+    operations on whole arrays, which take several times as long for small matrices.
+    """
+    k, d = shift.shape
+    for c in range(k):
+        for f in range(d):
+            for g in range(d):
+                scatter = shift[c, f] * shift[c, g] * n[c]
+                covariances[c, f, g] = (products[c, f, g] - scatter) / n[c]
+        for f in range(d):
+            for g in range(f + 1):  # the difference of large sums may be asymmetric by rounding
+                mean = (covariances[c, f, g] + covariances[c, g, f]) / 2
+                covariances[c, f, g] = covariances[c, g, f] = mean
+            covariances[c, f, f] += reg_covar
+
+
+@kernel
 def log_joint(X, densities, joint):
     """Write the logarithm of weight times density of each point and component into (n, k)."""
     chunk = _new_chunk(densities.means)

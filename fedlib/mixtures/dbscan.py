@@ -212,9 +212,10 @@ class GaussianMixtureDBSCANClient(PointsClient):
         labels, _ = cluster(self.X, request.eps, request.min_samples)
         clusters = [self.X[labels == label] for label in range(labels.max(initial=-1) + 1)]
         rng = check_random_state(request.seed)
+        seeds = [rng.randint(2**31) for _ in clusters]
         mixtures = [
-            describe_cluster(points, request.n_components, request.eps, rng.randint(2**31))
-            for points in clusters
+            describe_cluster(points, request.n_components, request.eps, seed, rng)
+            for points, seed in zip(clusters, seeds, strict=True)
         ]
         d = self.n_features
         return ClusterMixtures(
@@ -400,7 +401,13 @@ class GaussianMixtureDBSCAN(Federated):
         return self.model_.place(check_points(X))
 
 
-def describe_cluster(X: Array64, n_components: int, eps: float, random_state: Any) -> Mixture:
+def describe_cluster(
+    X: Array64,
+    n_components: int,
+    eps: float,
+    random_state: int,
+    generator: np.random.RandomState | None = None,
+) -> Mixture:
     """Fit a mixture of at most ``n_components`` Gaussians to a cluster's points.
 
     For the number of components of small clusters see the notes of `GaussianMixtureDBSCAN`.
@@ -415,6 +422,9 @@ def describe_cluster(X: Array64, n_components: int, eps: float, random_state: An
         The length relative to which variances are regularised, above 0.
     random_state : int
         The seed of each fit.
+    generator : RandomState, optional
+        Seeded with ``random_state`` for each fit. By default a new one; making one takes 0.1 ms, a
+        tenth of a fit to 100 points.
 
     Returns
     -------
@@ -436,8 +446,10 @@ def describe_cluster(X: Array64, n_components: int, eps: float, random_state: An
         covariance = variance * np.eye(n_features)
         return Mixture(np.ones(1), X.mean(axis=0, keepdims=True), covariance[np.newaxis], "full")
     k = min(n_components, max(1, n_points // (2 * min_points)), n_distinct)
+    generator = generator or np.random.RandomState()
     while True:
-        mixture = fit_mixture(X, k, "full", reg_covar, random_state)
+        generator.seed(random_state)
+        mixture = fit_mixture(X, k, "full", reg_covar, generator)
         counts = np.bincount(assign_components(X, mixture), minlength=k)
         if k == 1 or counts.min() >= min_points:
             return mixture

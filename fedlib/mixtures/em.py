@@ -18,7 +18,7 @@ from sklearn.cluster import KMeans
 from fedlib.kernels import mixtures as kernels
 from fedlib.kernels.mixtures import Densities, Moments
 from fedlib.messages import MessageError
-from fedlib.mixtures.covariances import MATRICES, CovarianceType, contract, expand, scatter
+from fedlib.mixtures.covariances import CovarianceType, contract, expand, scatter
 from fedlib.mixtures.messages import TINY, Mixture, ResponsibilitySums, parameters
 from fedlib.mixtures.start import NOTHING_GIVEN, Start
 
@@ -33,6 +33,8 @@ __all__ = [
 ]
 
 Array64 = NDArray[np.float64]
+
+LOG_2PI = np.log(2 * np.pi)
 
 
 class _Parameters(NamedTuple):
@@ -90,10 +92,12 @@ def fit_mixture(
     moments = _zeros(centres)
     kernels.add_weighted(X, centres, np.eye(n_components)[kmeans.labels_], moments)
     moments = moments._replace(products=contract(moments.products, covariance_type))
-    pooled = np.cov(X, rowvar=False, bias=True).reshape(1, X.shape[1], X.shape[1])
-    covariances = contract(np.repeat(pooled, n_components, axis=0), covariance_type)
-    pooled_parameters = _Parameters(np.empty(0), centres, covariances, covariance_type)
-    first = _next_parameters(pooled_parameters, moments, reg_covar)
+    covariances = np.empty(0)
+    if not moments.counts.all():  # a cluster without points gets the covariance of all points
+        pooled = np.cov(X, rowvar=False, bias=True).reshape(1, X.shape[1], X.shape[1])
+        covariances = contract(np.repeat(pooled, n_components, axis=0), covariance_type)
+    from_kmeans = _Parameters(np.empty(0), centres, covariances, covariance_type)
+    first = _next_parameters(from_kmeans, moments, reg_covar)
     if any(map(len, start)):
         pairs = zip(start, first[:3], strict=True)
         weights, means, covariances = (given if len(given) else fitted for given, fitted in pairs)
@@ -160,7 +164,7 @@ def _expect(X: Array64, mixture: Mixture | _Parameters) -> tuple[Moments, float]
     moments = _zeros(mixture.means)
     log_likelihood = kernels.add_expected(np.ascontiguousarray(X), _prepare(mixture), moments)
     products = contract(moments.products, mixture.covariance_type)
-    return moments._replace(products=products), log_likelihood
+    return Moments(moments.counts, moments.sums, products), log_likelihood
 
 
 def _zeros(centres: Array64) -> Moments:
@@ -206,20 +210,33 @@ def _next_parameters(
     _, means, covariances, covariance_type = current
     n = moments.counts + TINY
     shift = moments.sums / n[:, np.newaxis]
-    tied = covariance_type == "tied"
-    divisor = n.sum() if tied else n[:, np.newaxis, np.newaxis]
-    new = (moments.products - scatter(shift, n, covariance_type)) / divisor
-    if covariance_type in MATRICES:
-        new = (new + new.mT) / 2  # the difference of large sums may be asymmetric by rounding
-        new = new + reg_covar * np.eye(new.shape[-1])
+    if covariance_type == "full":
+        new = np.empty(moments.products.shape)
+        kernels.maximise_full(np.array(moments.products), shift, n, float(reg_covar), new)
     else:
-        new = new + reg_covar
+        new = _maximise_contracted(moments.products, shift, n, reg_covar, covariance_type)
     empty = moments.counts <= TINY
     if empty.any():
         shift[empty] = 0
-        if not tied:
+        if covariance_type != "tied":
             new[empty] = covariances[empty]
     return _Parameters(n / n.sum(), means + shift, new, covariance_type)
+
+
+def _maximise_contracted(
+    products: Array64,
+    shift: Array64,
+    n: Array64,
+    reg_covar: float,
+    covariance_type: CovarianceType,
+) -> Array64:
+    """Return the covariances that `kernels.maximise_full` writes, for the other three types."""
+    within = products - scatter(shift, n, covariance_type)
+    if covariance_type != "tied":
+        return within / n[:, np.newaxis, np.newaxis] + reg_covar
+    new = within / n.sum()
+    new = (new + new.mT) / 2  # the difference of large sums may be asymmetric by rounding
+    return new + reg_covar * np.eye(new.shape[-1])
 
 
 def _check_features(X: Array64, mixture: Mixture | _Parameters) -> None:
@@ -259,8 +276,8 @@ def _prepare(mixture: Mixture | _Parameters) -> Densities:
     whitening = np.empty(matrices.shape)
     if not kernels.whiten(np.array(matrices), whitening):
         raise np.linalg.LinAlgError("a covariance is not positive definite")
-    log_factors = np.log(np.diagonal(whitening, axis1=1, axis2=2)).sum(axis=1)
-    log_factors -= 0.5 * n_features * np.log(2 * np.pi)
+    log_factors = np.log(whitening.diagonal(0, 1, 2)).sum(axis=1)
+    log_factors -= 0.5 * n_features * LOG_2PI
     with np.errstate(divide="ignore"):  # a weight may be 0
         log_factors += np.log(mixture.weights)
     return Densities(np.array(mixture.means), whitening, log_factors)

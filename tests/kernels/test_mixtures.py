@@ -14,6 +14,7 @@ from fedlib.kernels.mixtures import (
     add_expected,
     add_weighted,
     log_joint,
+    maximise_full,
 )
 
 
@@ -84,6 +85,22 @@ def test_weighted_moments_are_added(problem):
         add_weighted(X, densities.means, weights, moments)
     wanted = moments_of_arrays(X, densities.means, 2 * weights)
     assert_same_sums(moments, wanted, (X**2).sum() + len(X))
+
+
+@given(problems())
+def test_full_covariances_have_the_bits_of_numpy(problem):
+    X, densities, _ = problem
+    moments = zeros(*densities.means.shape)
+    add_expected(X, densities, moments)
+    n = moments.counts + 1e-15
+    shift = moments.sums / n[:, np.newaxis]
+    covariances = np.empty(moments.products.shape)
+    maximise_full(moments.products, shift, n, 0.5, covariances)
+    scatter = shift[:, :, np.newaxis] * shift[:, np.newaxis] * n[:, np.newaxis, np.newaxis]
+    wanted = (moments.products - scatter) / n[:, np.newaxis, np.newaxis]
+    wanted = (wanted + wanted.mT) / 2 + 0.5 * np.eye(len(covariances[0]))
+    np.testing.assert_array_equal(covariances, wanted)
+    np.testing.assert_array_equal(covariances, covariances.mT)
 
 
 def test_a_point_has_the_same_bits_wherever_it_stands():

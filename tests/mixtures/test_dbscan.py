@@ -169,6 +169,12 @@ def test_one_component_fewer_while_one_has_too_few_points():
     assert len(mixture.weights) == 2
 
 
+def test_a_used_generator_gives_the_same_mixture():
+    X, generator = blobs(), np.random.RandomState(3)
+    generator.normal(size=5)  # leaves a number for the next call
+    assert describe_cluster(X, 3, 1.0, 7, generator) == describe_cluster(X, 3, 1.0, 7)
+
+
 def test_equal_points():
     """One spherical Gaussian whose variance is 1e-4 · eps²."""
     mixture = describe_cluster(np.full((9, 3), 7.0), 10, 2.0, 0)

@@ -4,10 +4,12 @@ from math import fsum
 
 import numpy as np
 import pytest
+from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture
 
 from fedlib.kernels.mixtures import CHUNK
 from fedlib.messages import MessageError
+from fedlib.mixtures import em
 from fedlib.mixtures.covariances import sklearn_shape
 from fedlib.mixtures.em import (
     fit_mixture,
@@ -33,6 +35,23 @@ def test_the_first_fit_is_sklearns(covariance_type, seed):
     np.testing.assert_allclose(
         sklearn_shape(ours.covariances, covariance_type), theirs.covariances_, atol=1e-9
     )
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "diag"])
+def test_a_cluster_without_points_gets_the_covariance_of_all_points(monkeypatch, covariance_type):
+    class AllInOne(KMeans):
+        def fit(self, X):
+            super().fit(X)
+            self.labels_[:] = 0
+            return self
+
+    monkeypatch.setattr(em, "KMeans", AllInOne)
+    X = blobs()
+    first = fit_mixture(X, 2, covariance_type, random_state=0, max_iter=0)
+    pooled = np.cov(X, rowvar=False, bias=True)
+    wanted = pooled if covariance_type == "full" else np.diag(pooled)[np.newaxis]
+    np.testing.assert_allclose(first.covariances[1], wanted)
+    np.testing.assert_allclose(first.weights, [1, 0], atol=1e-15)
 
 
 def test_improve_stops_by_tol():
