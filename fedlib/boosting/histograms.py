@@ -93,7 +93,7 @@ class HistogramGrower(Grower):
         total = first.copy()
         for sums in others:
             total += sums
-        return total if wanted.all() else complete_siblings(total, wanted, self.parents)
+        return total if wanted.all() else self.add_siblings(wanted, total)
 
     def smaller_siblings(self) -> NDArray[np.bool_]:
         """Return which nodes of the level have the smaller sum of hessians of two siblings."""
@@ -123,6 +123,12 @@ class HistogramGrower(Grower):
         if not are_equal:
             return "the bins of two features do not have the same sum"
         return self.problem_of_sums(level, name, self.sums.complete(name, wanted, totals))
+
+    def add_siblings(self, wanted: NDArray[np.bool_], sums: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the histograms of all nodes, from the sums of the wanted ones."""
+        flat, parents = (array.reshape(len(array), -1) for array in (sums, self.parents))
+        histograms: NDArray[np.int64] = complete_siblings(flat, wanted, parents)
+        return histograms.reshape(-1, *sums.shape[1:])
 
     def choose(self, level: Level, histograms: NDArray[np.int64]) -> Decisions:
         """Return each node's best split, and keep what its children and leaves need."""

@@ -85,32 +85,47 @@ def open_slots(node, ended, drawn, first, wanted):
 
 
 @kernel
-def sort_by_slot(slot, n_slots):
-    """Return the rows by their slots, and the place of the first one of each slot.
+def rows_with_slot(slot):
+    """Return the rows that have a slot, and the slot of each."""
+    rows, slots, n = np.empty(slot.size, np.uint32), np.empty(slot.size, np.uint32), 0
+    for i in range(slot.size):
+        rows[n], slots[n] = i, slot[i]
+        n += slot[i] >= 0  # without a branch: it is hard to predict
+    return rows[:n], slots[:n]
 
-    Rows without a slot come first. The places have n_slots + 1 entries, the last one n. Rows are
-    counted and placed from both ends at once: neighbours often have the same slot, and a change of
-    its counter would have to wait for the one before.
+
+@kernel
+def sort_by_slot(slot, n_slots):
+    """Return the rows that have a slot, sorted by it, and the place of the first one of each slot.
+
+    The places have n_slots + 1 entries, the last one the number of these rows. They are counted and
+    placed from both ends at once: neighbours often have the same slot, and a change of its counter
+    would have to wait for the one before.
     """
-    n, half, one = slot.size, slot.size // 2, np.uint32(1)
-    counts, others = np.zeros(n_slots + 1, np.uint32), np.zeros(n_slots + 1, np.uint32)
+    rows, slots = rows_with_slot(slot)
+    n, half, one = rows.size, rows.size // 2, np.uint32(1)
+    start = np.zeros(n_slots + 1, np.int64)
+    if n_slots == 1:
+        start[1] = n
+        return rows, start
+    counts, others = np.zeros(n_slots, np.uint32), np.zeros(n_slots, np.uint32)
     for i in range(half):
-        counts[np.uint32(slot[i] + 1)] += one
-        others[np.uint32(slot[n - 1 - i] + 1)] += one
+        counts[slots[i]] += one
+        others[slots[n - 1 - i]] += one
     if n % 2 == 1:
-        counts[slot[half] + 1] += one
-    start = np.cumsum(counts + others)  # of the slot that comes next, as NOWHERE is the first
+        counts[slots[half]] += one
+    start[1:] = np.cumsum(counts + others)
     order = np.empty(n, np.uint32)
-    front, back = start.astype(np.uint32) - counts - others, start.astype(np.uint32)
+    front, back = start[:-1].astype(np.uint32), start[1:].astype(np.uint32)
     for i in range(half):
-        s, j = np.uint32(slot[i] + 1), np.uint32(n - 1 - i)
-        order[np.uint32(front[s])] = i
+        j = n - 1 - i
+        s, t = slots[i], slots[j]
+        order[front[s]] = rows[i]
         front[s] += one
-        s = np.uint32(slot[j] + 1)
-        back[s] -= one
-        order[np.uint32(back[s])] = j
+        back[t] -= one
+        order[back[t]] = rows[j]
     if n % 2 == 1:
-        order[front[slot[half] + 1]] = half
+        order[front[slots[half]]] = rows[half]
     return order, start
 
 
@@ -301,17 +316,18 @@ def add_values(margins, nodes, values):
 
 @kernel
 def complete_siblings(reported, wanted, parents):
-    """Return the sums (n_nodes, …) in all nodes, from those (n_wanted, …) in the wanted ones.
+    """Return the sums (n_nodes, k) in all nodes, from those (n_wanted, k) in the wanted ones.
 
-    If there are ``parents`` (n_nodes / 2, …), one of two siblings is wanted, and the other is the
+    If there are ``parents`` (n_nodes / 2, k), one of two siblings is wanted, and the other is the
     difference to their parent; otherwise the sums in nodes that are not wanted are 0.
     """
-    sums, k = np.zeros((wanted.size, *reported.shape[1:]), np.int64), 0
+    sums, n_found = np.empty((wanted.size, reported.shape[1]), np.int64), 0
     for j in range(wanted.size):
-        if wanted[j]:
-            sums[j] = reported[k]
-            k += 1
+        for k in range(sums.shape[1]):
+            sums[j, k] = reported[n_found, k] if wanted[j] else 0
+        n_found += wanted[j]
     for p in range(parents.shape[0]):
         known = 2 * p if wanted[2 * p] else 2 * p + 1
-        sums[4 * p + 1 - known] = parents[p] - sums[known]
+        for k in range(sums.shape[1]):
+            sums[4 * p + 1 - known, k] = parents[p, k] - sums[known, k]
     return sums
