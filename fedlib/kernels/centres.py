@@ -113,11 +113,12 @@ class _Search(NamedTuple):
     """The centres, and the arrays of the points that are compared with them."""
 
     shift: np.ndarray  # (d,): subtracted from points and centres, so that numbers are small
-    factors: np.ndarray  # (k, d): -2 times the centres
+    factors: np.ndarray  # (k, d): -2 times the centres; k is even and d a multiple of 4
     squares: np.ndarray  # (k,): the squared lengths of the centres
     columns: np.ndarray  # (d, BLOCK): the points
     lengths: np.ndarray  # (BLOCK,): the squared lengths of the points
     scores: np.ndarray  # (BLOCK,)
+    others: np.ndarray  # (BLOCK,): the scores of the next centre
     smallest: np.ndarray  # (BLOCK,)
     second: np.ndarray  # (BLOCK,)
 
@@ -133,14 +134,16 @@ def _prepare(centres):
     shift = np.zeros(d)
     for c in range(k if d > FEW else 0):
         shift += centres[c] / k
-    factors, squares = np.empty((k, d)), np.zeros(k)
+    # A centre that is infinitely far away and features of 0 fill up groups of two and of four.
+    factors, squares = np.zeros((k + k % 2, d + -d % 4)), np.zeros(k + k % 2)
+    squares[k:] = np.inf
     for c in range(k):
         for f in range(d):
             difference = centres[c, f] - shift[f]
             factors[c, f] = -2.0 * difference
             squares[c] += difference * difference
-    columns, scores = np.zeros((d, BLOCK)), np.empty((4, BLOCK))
-    return _Search(shift, factors, squares, columns, scores[0], scores[1], scores[2], scores[3])
+    columns, rest = np.zeros((d + -d % 4, BLOCK)), np.empty((5, BLOCK))
+    return _Search(shift, factors, squares, columns, rest[0], rest[1], rest[2], rest[3], rest[4])
 
 
 @kernel
@@ -200,7 +203,7 @@ def _compare_scores(X, centres, search, nearest):
     _score(search, nearest.centres)
     # A score has at most 2 d + 3 roundings of terms that together are at most twice the sum of both
     # squared lengths; the differences from the shift and `find_nearest` round as many again.
-    factor, largest = 32.0 * (d + 4) * ROUNDING, search.squares.max()
+    factor, largest = 32.0 * (d + 4) * ROUNDING, search.squares[: centres.shape[0]].max()
     for i in range(n):
         error = factor * (search.lengths[i] + largest) + SMALLEST
         if search.second[i] - search.smallest[i] > error:
@@ -211,9 +214,12 @@ def _compare_scores(X, centres, search, nearest):
 
 @reordering_kernel
 def _score(search, nearest):
-    """Write each point's centre of the smallest score, that score and the second smallest."""
-    columns, scores, lengths = search.columns, search.scores, search.lengths
-    smallest, second = search.smallest, search.second
+    """Write each point's centre of the smallest score, that score and the second smallest.
+
+    Two centres are compared at once, so that the points are read half as often.
+    """
+    columns, scores, others = search.columns, search.scores, search.others
+    lengths, smallest, second = search.lengths, search.smallest, search.second
     d = columns.shape[0]
     lengths[:] = 0.0
     for f in range(d):
@@ -222,25 +228,22 @@ def _score(search, nearest):
     smallest[:] = np.inf
     second[:] = np.inf
     nearest[:] = 0
-    for c in range(search.factors.shape[0]):
-        factors = search.factors[c]
-        scores[:] = search.squares[c]
-        for f in range(0, d - d % 4, 4):
+    for c in range(0, search.squares.size, 2):
+        of_one, of_other = search.factors[c], search.factors[c + 1]
+        scores[:], others[:] = search.squares[c], search.squares[c + 1]
+        for f in range(0, d, 4):
+            a, b = of_one[f : f + 4], of_other[f : f + 4]
             for i in range(BLOCK):
-                scores[i] += (
-                    columns[f, i] * factors[f]
-                    + columns[f + 1, i] * factors[f + 1]
-                    + columns[f + 2, i] * factors[f + 2]
-                    + columns[f + 3, i] * factors[f + 3]
-                )
-        for f in range(d - d % 4, d):
-            for i in range(BLOCK):
-                scores[i] += columns[f, i] * factors[f]
+                x, y, z, w = columns[f, i], columns[f + 1, i], columns[f + 2, i], columns[f + 3, i]
+                scores[i] += x * a[0] + y * a[1] + z * a[2] + w * a[3]
+                others[i] += x * b[0] + y * b[1] + z * b[2] + w * b[3]
         for i in range(BLOCK):
-            score, best = scores[i], smallest[i]
-            second[i] = min(second[i], max(score, best))
-            smallest[i] = min(score, best)
-            nearest[i] = c if score < best else nearest[i]
+            one, other, best = scores[i], others[i], smallest[i]
+            low, high = min(one, other), max(one, other)
+            second[i] = min(second[i], min(high, max(low, best)))
+            smallest[i] = min(low, best)
+            closer = c if one <= other else c + 1
+            nearest[i] = closer if low < best else nearest[i]
 
 
 @kernel
