@@ -12,6 +12,7 @@ import study
 from IPython.display import display
 from matplotlib.ticker import EngFormatter, NullFormatter
 
+PAUSE = 0.4  # seconds; OpenMP's threads wait in a loop for 0.2 by default
 PEERS = ("dbscan", "xgboost", "lightgbm", "faiss-cpu", "scikit-learn-intelex")
 COLUMNS = [
     *("row", "work", "peer", "ours_seconds", "peer_seconds", "ratio", "goal", "met"),
@@ -41,10 +42,15 @@ def seconds(function):
 
 
 def medians(functions, n_repeats):
-    """Return the median time of each function; in every repetition each runs once, in turn."""
+    """Return the median time of each function; in every repetition each runs once, in turn.
+
+    Before each, a pause lets the threads of the one before fall asleep: those of OpenMP first wait
+    in a loop, which takes a core from whatever runs next.
+    """
     times = {name: [] for name in functions}
     for _ in range(n_repeats):
         for name, function in functions.items():
+            time.sleep(PAUSE)
             times[name].append(seconds(function))
     return {name: statistics.median(values) for name, values in times.items()}
 
