@@ -29,10 +29,10 @@ STYLE = """.skip-link, #pst-skip-link, .bd-header, .bd-header-article, .bd-sideb
   .claims-filter, .claims-table
   { display: none !important }
   /* Code may continue on the next page; figures and rows may not, and a title has text below it. */
-  .bd-article :is(pre, .cell, .cell_input, .cell_output, .highlight)
-  { break-inside: auto !important }
-  .bd-article :is(figure.fedlib-figure, tr, .sd-card) { break-inside: avoid }
-  .bd-article :is(h1, h2, h3, h4, figcaption) { break-after: avoid }
+  .bd-article :is(pre, .cell, .cell_input, .cell_output, .highlight, [class*="highlight-"])
+  { break-inside: auto !important; display: block; overflow: visible !important }
+  .bd-article :is(figure.fedlib-figure, tr, .sd-card, .sd-row) { break-inside: avoid }
+  .bd-article :is(h1, h2, h3, h4, figcaption, .admonition-title) { break-after: avoid }
   /* Some viewers draw lines of width 0 as thin lines, which makes formulas bold. */
   mjx-container g[stroke-width="0"] { stroke: none }
   /* Paper does not scroll. */
