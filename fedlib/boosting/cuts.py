@@ -329,8 +329,8 @@ def coarse_features(columns: Columns, cuts: Cuts) -> list[int]:
     """
     coarse = []
     for f, column in enumerate(columns):
-        keys, _ = _count_equal(column)
-        n_buckets = len(_count_equal(_prefix(keys, DEPTHS[-1]))[0])
+        keys = _distinct(column)
+        n_buckets = len(_distinct(_prefix(keys, DEPTHS[-1])))
         n_bins = cuts.offsets[f + 1] - cuts.offsets[f] - 1
         if n_buckets > n_bins or len(keys) <= MAX_VALUES_PER_BUCKET * n_buckets:
             continue
@@ -433,12 +433,11 @@ def _keys(values: NDArray[np.float32]) -> NDArray[np.uint32]:
     return np.where(bits >> 31, ~bits, bits | np.uint32(2**31))
 
 
-def _count_equal(keys: NDArray[np.uint32]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Return the distinct ones of sorted keys, and how often each occurs."""
+def _distinct(keys: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return the distinct ones of sorted keys."""
     is_first = np.ones(len(keys), bool)
     is_first[1:] = keys[1:] != keys[:-1]
-    first = np.flatnonzero(is_first)
-    return keys[first], np.diff(first, append=len(keys))
+    return keys[is_first]
 
 
 def _values(keys: NDArray[Any]) -> NDArray[np.float32]:

@@ -307,7 +307,7 @@ def node_totals(feature: NDArray[np.int32], sums: NDArray[np.int64]) -> NDArray[
     >>> node_totals(np.array([4, -1, -1]), np.array([0, 2, 3]))
     array([5, 2, 3])
     """
-    totals = np.array(sums, np.int64)  # a copy
+    totals = np.array(sums, np.int64, order="C")  # a copy
     add_children(children(feature), totals.reshape(len(feature), -1))
     return totals
 
@@ -333,12 +333,9 @@ def tree_totals(
     array([[3],
            [5]])
     """
-    tree = np.arange(len(left))
-    for node in np.flatnonzero(left >= 0):  # a child has a larger number than its parent
-        tree[left[node] : left[node] + 2] = tree[node]
-    totals = np.zeros((n_trees, *sums.shape[1:]), sums.dtype)
-    np.add.at(totals, tree, sums)
-    return totals
+    totals = np.array(sums, np.int64, order="C")  # a copy
+    add_children(left, totals)
+    return totals[:n_trees]
 
 
 def predict_margins(
