@@ -108,7 +108,7 @@ test-liars: $(INSTALLED) ## run every protocol with 1,000 random runs (LIARS_EXA
 test-fuzz: $(INSTALLED) ## run the decoder, the sessions and the web server under a coverage-guided fuzzer (SECONDS=60)
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(FUZZ)
 	@VIRTUAL_ENV=$(FUZZ) $(BIN)/uv pip install --quiet --editable ".[http]" "atheris>=3" "hypothesis>=6.150"
-	@for target in decode sessions http; do $(FUZZ)/bin/python tests/fuzz/run.py $$target $$(($(SECONDS) / 3)) || exit 1; done
+	@for target in decode sessions http; do NUMBA_CACHE_DIR=$(CURDIR)/$(FUZZ)/numba $(FUZZ)/bin/python tests/fuzz/run.py $$target $$(($(SECONDS) / 3)) || exit 1; done
 
 test-chaos: $(INSTALLED) ## kill servers and sites at every step of every protocol (SELECT=both: in fewer runs)
 	@$(BIN)/python -m pytest -m chaos $(SELECTED) --numprocesses $(JOBS) tests/cli
@@ -119,10 +119,12 @@ test-soak: $(INSTALLED) ## run mixed protocols over HTTP with random kills (SOAK
 test-load: $(INSTALLED) ## run 10,000 sites on this machine and compare the times with what is promised
 	@$(BIN)/python -m pytest -m load tests/transports tests/test_files.py
 
+# Each version of Numba has a cache of its own. Numba writes an index before the files that the index
+# names, so in a shared cache a process could load a file that another version left.
 test-oldest: $(INSTALLED) ## run the tests of the package with the oldest dependencies that pyproject.toml allows
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(OLDEST)
 	@VIRTUAL_ENV=$(OLDEST) $(BIN)/uv pip install --quiet --resolution lowest-direct --editable ".[http,xgboost,test]"
-	@$(OLDEST)/bin/python -m pytest -m "$(QUICK)" --numprocesses $(JOBS) --dist loadfile \
+	@NUMBA_CACHE_DIR=$(CURDIR)/$(OLDEST)/numba $(OLDEST)/bin/python -m pytest -m "$(QUICK)" --numprocesses $(JOBS) --dist loadfile \
 	  tests --ignore=tests/book \
 	  --ignore=tests/transports -W default::DeprecationWarning -W default::FutureWarning
 

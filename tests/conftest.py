@@ -14,6 +14,7 @@ from fedlib import datasets
 from fedlib.testing import Recorder
 
 ROOT = Path(__file__).parents[1]
+collect_ignore = ["prepared.py"]  # it runs all protocols when it is imported, and has no test
 
 # A shell starts its background jobs with SIGINT ignored, and all processes that the tests start
 # would inherit this.
