@@ -36,7 +36,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, dataclass_transform, ge
 import msgspec
 import numpy as np
 
-from fedlib.array_fields import Array, from_wire, to_wire
+from fedlib.array_fields import Array, OnWire, from_wire, to_wire
 
 __all__ = [
     "Array",
@@ -359,27 +359,27 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=to_wire)
 _tag_decoder = msgspec.msgpack.Decoder(_Tag)
 
 
-def _is_array(hint: Any) -> bool:
-    return getattr(hint, "__origin__", hint) is np.ndarray
+class _OnWire(NamedTuple):
+    """The decoder of a message class, and the fields that it leaves as an `OnWire` each."""
+
+    decoder: msgspec.msgpack.Decoder[Any]
+    arrays: tuple[str, ...]
 
 
 @cache
-def _decoder(message_class: type[Message]) -> msgspec.msgpack.Decoder[Any]:
-    """Return a decoder of a message's fields that leaves its arrays encoded.
-
-    Arrays have their own decoder, so that unchecked bytes never occupy more than a few times their
-    size in memory.
-    """
+def _on_wire(message_class: type[Message]) -> _OnWire:
     hints = get_type_hints(message_class, include_extras=True)
+    arrays = [
+        name for name, hint in hints.items() if getattr(hint, "__origin__", hint) is np.ndarray
+    ]
     fields: list[Any] = [
-        (field.name, msgspec.Raw if _is_array(hints[field.name]) else hints[field.name])
+        (field.name, OnWire if field.name in arrays else hints[field.name])
         + (() if field.required else (field.default,))
         for field in msgspec.structs.fields(message_class)
     ]
     name = message_class.__name__
-    return msgspec.msgpack.Decoder(
-        msgspec.defstruct(name, fields, tag=name, forbid_unknown_fields=True, kw_only=True)
-    )
+    wire = msgspec.defstruct(name, fields, tag=name, forbid_unknown_fields=True, kw_only=True)
+    return _OnWire(msgspec.msgpack.Decoder(wire), tuple(arrays))
 
 
 def encode(message: Message) -> bytes:
@@ -452,11 +452,10 @@ def decode(data: bytes, *expected: type[Message], max_bytes: int = MAX_BYTES) ->
         if expected and message_class not in expected:
             wanted = " or ".join(c.__name__ for c in expected)
             raise MessageError(f"expected {wanted}, got {name}")
-        wire = _decoder(message_class).decode(data)
-        values = msgspec.structs.asdict(wire)
-        for field, value in values.items():
-            if type(value) is msgspec.Raw:
-                values[field] = from_wire(value)
+        on_wire = _on_wire(message_class)
+        values = msgspec.structs.asdict(on_wire.decoder.decode(data))
+        for field in on_wire.arrays:
+            values[field] = from_wire(values[field])
         return message_class(**values)
     except MessageError:
         raise

@@ -155,7 +155,7 @@ class Training:
     client_losses: dict[str, float] = field(default_factory=dict)
     pool: Pool | None = None
 
-    @property
+    @cached_property
     def unit(self) -> float:
         """The unit of gradients and hessians."""
         return 2.0**-self.bits

@@ -97,8 +97,10 @@ class HistogramGrower(Grower):
 
     def smaller_siblings(self) -> NDArray[np.bool_]:
         """Return which nodes of the level have the smaller sum of hessians of two siblings."""
-        left_is_smaller = self.sides[0::2, 1] <= self.sides[1::2, 1]
-        return np.column_stack([left_is_smaller, ~left_is_smaller]).ravel()
+        smaller = np.empty(len(self.sides), bool)
+        smaller[0::2] = self.sides[0::2, 1] <= self.sides[1::2, 1]
+        smaller[1::2] = ~smaller[0::2]
+        return smaller
 
     def ask_for_histograms(self, level: Level, wanted: NDArray[np.bool_]) -> Flow[Replies]:
         """Ask for the histograms of the wanted nodes."""
@@ -134,17 +136,11 @@ class HistogramGrower(Grower):
         """Return each node's best split, and keep what its children and leaves need."""
         splits = self.best_splits(histograms)
         self.keep_max_leaves(splits)
-        split, leaf = np.flatnonzero(splits.feature >= 0), np.flatnonzero(splits.feature < 0)
-        decisions = self.decide(splits)
-        totals, left = splits.sums, splits.left_sums[split]
-        self.leaf_sums.append((level.first + leaf, totals[leaf]))
-        self.sides = np.empty((2 * len(left), 2), np.int64)
-        self.sides[0::2], self.sides[1::2] = left, totals[split] - left
+        self.sides, split, leaf = kernels.children_sums(splits)
+        self.leaf_sums.append((level.first + leaf, splits.sums[leaf]))
         self.parents = histograms[split]
-        self.nodes = self.nodes.take(split).children(
-            decisions.feature[split], self.sides, self.training
-        )
-        return decisions
+        self.nodes = self.nodes.children(split, splits.feature, self.sides, self.training)
+        return self.decide(splits)
 
     def best_splits(self, histograms: NDArray[np.int64]) -> HistogramSplits:
         """Return the best split of each open node."""

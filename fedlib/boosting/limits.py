@@ -35,21 +35,27 @@ class OpenNodes(NamedTuple):
         return OpenNodes(self.tree[which], self.depth[which], self.bounds[which])
 
     def children(
-        self, feature: NDArray[np.int32], sides: NDArray[np.int64], training: Training
+        self,
+        split: NDArray[np.int64],
+        feature: NDArray[np.int32],
+        sides: NDArray[np.int64],
+        training: Training,
     ) -> OpenNodes:
-        """Return the children of all nodes, which are split by the given features.
+        """Return the children of the nodes at the positions ``split`` (n_split,).
 
-        ``sides`` (2 * n_open, 2) are the children's sums, in pairs.
+        ``feature`` (n_open,) are the features by which nodes are split, and ``sides``
+        (2 * n_split, 2) the children's sums, in pairs.
         """
-        bounds = np.repeat(self.bounds[:, [0, 1, 0, 1]], 2, axis=0)
+        parent = np.repeat(split, 2)
+        bounds = self.bounds[parent]
         if training.rule.constrained:
-            own = bounds[:, 2:]
-            constraint = training.monotone[feature]
-            middle = middles(sides, own, training)
+            bounds[:, 2:] = bounds[:, :2]
+            constraint = training.monotone[feature[split]]
+            middle = middles(sides, bounds[:, 2:], training)
             rises, falls = np.flatnonzero(constraint > 0), np.flatnonzero(constraint < 0)
             bounds[2 * rises, 1] = bounds[2 * rises + 1, 0] = middle[rises]
             bounds[2 * falls, 0] = bounds[2 * falls + 1, 1] = middle[falls]
-        return OpenNodes(np.repeat(self.tree, 2), np.repeat(self.depth + 1, 2), bounds)
+        return OpenNodes(self.tree[parent], self.depth[parent] + 1, bounds)
 
 
 def middles(

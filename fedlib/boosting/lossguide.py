@@ -133,7 +133,8 @@ class LossguideGrower(HistogramGrower):
         nodes = OpenNodes(
             *(np.concatenate(a) for a in zip(*(c.nodes for c in chosen), strict=True))
         )
-        self.nodes = nodes.children(decisions.feature, self.sides, self.training)
+        everything = np.arange(len(chosen))
+        self.nodes = nodes.children(everything, decisions.feature, self.sides, self.training)
         return Level(first, 2 * len(chosen))
 
     def report_split(self, first: int, parents: list[int], decisions: Decisions) -> None:

@@ -236,7 +236,6 @@ class TreeClient(RowsClient):
 
         Also return whether the splits are between bins; otherwise the result is useless.
         """
-        self._check_features(decisions.feature)
         first, n = request.decided, len(decisions.feature)
         moved: tuple[NDArray[np.int32], NDArray[np.int64], bool] = move_and_sum(
             self._binned(state),

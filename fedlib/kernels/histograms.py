@@ -7,9 +7,10 @@ import numpy as np
 
 from fedlib.kernels import kernel
 from fedlib.kernels.categories import BY_CATEGORY
-from fedlib.kernels.pairs import add_pair
+from fedlib.kernels.instructions import add_pair, prefetch_row
 
 NOWHERE = np.int32(-1)  # the slot of a row that is in no open node
+AHEAD = 4  # rows between the one whose bins are loaded and the one that is added
 
 
 @kernel
@@ -135,7 +136,9 @@ def add_rows(bins, rows, gradients, sums):
 
     ``bins`` (n, d) of an unsigned type is each value's bin among those of all features.
     """
+    last = rows.size - 1
     for k in range(rows.size):
+        prefetch_row(bins, np.int64(rows[min(k + AHEAD, last)]))
         i = rows[k]
         g, h = gradients[i, 0], gradients[i, 1]
         for f in range(bins.shape[1]):
@@ -143,14 +146,16 @@ def add_rows(bins, rows, gradients, sums):
 
 
 @kernel
-def add_histograms(bins, slot, gradients, sums):
+def add_histograms(bins, slot, gradients, sums, from_zero):
     """Add the gradients (n, 2) of rows to the sums (n_slots, n_bins, 2) in each bin.
 
-    The rows of a slot are added one after the other, because the histogram of one slot fits into
-    the fastest cache.
+    With ``from_zero``, the sums are set to 0 first. The rows of a slot are added one after the
+    other, because the histogram of one slot fits into the fastest cache.
     """
     order, start = sort_by_slot(slot, sums.shape[0])
     for s in range(sums.shape[0]):
+        if from_zero:
+            sums[s] = 0
         add_rows(bins, order[start[s] : start[s + 1]], gradients, sums[s])
 
 
@@ -204,15 +209,17 @@ def extremes(pairs):
 def cut_bins(decisions, offsets, thresholds):
     """Return the last bin (n,) that goes left at each of n splits, among those of all features.
 
-    Also return whether there is such a bin for every split: not if it is by a set of categories, or
-    if its threshold is not one between two bins of its feature. For bins see
-    `fedlib.boosting.cuts.Cuts`.
+    Also return whether there is such a bin for every split: not if it is by a set of categories, if
+    its threshold is not one between two bins of its feature, or if there is no such feature. For
+    bins see `fedlib.boosting.cuts.Cuts`.
     """
     cuts = np.full(decisions.feature.size, -1, np.int64)
     for j in range(cuts.size):
         f, threshold = decisions.feature[j], decisions.threshold[j]
         if f < 0:
             continue
+        if f >= offsets.size - 1:
+            return cuts, False
         start, last = offsets[f], max(offsets[f], offsets[f + 1] - 2)
         cuts[j] = start + np.searchsorted(thresholds[start:last], threshold)
         if cuts[j] == last or thresholds[cuts[j]] != threshold or threshold == BY_CATEGORY:
@@ -297,10 +304,10 @@ def move_and_sum(bins, n_bins, places, splits, level, gradients, cuts):
     nodes, is_possible = move_rows_by_bins(
         bins, nodes, first, decisions, next_node, cuts[0], cuts[1], False
     )
-    sums = np.zeros((wanted.sum() if is_possible else 0, n_bins, 2), np.int64)
+    sums = np.empty((wanted.sum() if is_possible else 0, n_bins, 2), np.int64)
     for k in range(nodes.shape[0] if is_possible else 0):
         slot = open_slots(nodes[k], ended[k], drawn, first_open, wanted)
-        add_histograms(bins, slot, gradients[k], sums)
+        add_histograms(bins, slot, gradients[k], sums, k == 0)
     return nodes, sums, is_possible
 
 

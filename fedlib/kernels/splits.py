@@ -353,6 +353,21 @@ def decide(splits, offsets, thresholds, is_category):
 
 
 @kernel
+def children_sums(splits):
+    """Return the sums (2 * n_split, 2) of the children of nodes with these splits, in pairs.
+
+    Also return which nodes are split (n_split,), and which are leaves.
+    """
+    split, leaf = np.flatnonzero(splits.feature >= 0), np.flatnonzero(splits.feature < 0)
+    sides = np.empty((2 * split.size, 2), np.int64)
+    for i in range(split.size):
+        for k in range(2):
+            sides[2 * i, k] = splits.left_sums[split[i], k]
+            sides[2 * i + 1, k] = splits.sums[split[i], k] - splits.left_sums[split[i], k]
+    return sides, split, leaf
+
+
+@kernel
 def insert_proposal(proposals, s, f, threshold, direction, gain):
     """Insert a split among those of slot ``s``, after those of at least its gain; drop the last."""
     n_candidates = proposals.gain.shape[1]

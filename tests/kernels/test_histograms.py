@@ -110,8 +110,8 @@ def test_histograms_of_open_nodes(n, n_nodes, seed):
     drawn, is_wanted = rng.random(n) < 0.7, rng.random(n_nodes) < 0.7
     slot = kernels.open_slots(node, ended, drawn, 1, is_wanted)
     bins, gradients = rng.integers(0, 9, (n, 3)).astype(np.uint16), rng.integers(-9, 9, (n, 2))
-    found = np.zeros((int(is_wanted.sum()), 9, 2), np.int64)
-    kernels.add_histograms(bins, slot, gradients, found)
+    found = np.full((int(is_wanted.sum()), 9, 2), 7)
+    kernels.add_histograms(bins, slot, gradients, found, True)
     no_split = np.zeros((0, 0), np.uint8)
     splits = 0, Decisions(node[:0], np.empty(0, np.float32), drawn[:0], no_split), 1
     cuts = np.array([0, 3, 6, 9]), np.zeros(9, np.float32)

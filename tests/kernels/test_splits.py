@@ -112,7 +112,9 @@ def test_the_best_split_of_a_histogram(drawn, reg_lambda, min_child_weight):
     offsets = np.arange(d + 1) * (n_bins + 1)
     bins = np.where(np.isnan(X), n_bins, X + 2).astype(np.uint16)
     histograms = np.zeros((3, offsets[-1], 2), np.int64)
-    add_histograms((bins + offsets[:-1]).astype(np.uint16), rows.slot, rows.gradients, histograms)
+    add_histograms(
+        (bins + offsets[:-1]).astype(np.uint16), rows.slot, rows.gradients, histograms, False
+    )
     assert histograms.shape == (3, offsets[-1], 2)
     rule = SplitRule(UNIT, reg_lambda, 0.0, min_child_weight)
     splits = kernels.best_splits(histograms, offsets, rule, no_limits(histograms, offsets))
@@ -209,7 +211,9 @@ def test_ties_go_to_the_lower_feature_and_cut():
     offsets = np.array([0, 4, 8])
     rows = kernels.Rows(np.zeros(4, np.int32), gradients)
     histograms = np.zeros((1, offsets[-1], 2), np.int64)
-    add_histograms((bins + offsets[:-1]).astype(np.uint16), rows.slot, rows.gradients, histograms)
+    add_histograms(
+        (bins + offsets[:-1]).astype(np.uint16), rows.slot, rows.gradients, histograms, False
+    )
     rule = SplitRule(UNIT, 1.0, 0.0, 0.0)
     splits = kernels.best_splits(histograms, offsets, rule, no_limits(histograms, offsets))
     assert (splits.feature[0], splits.cut[0], splits.missing_left[0]) == (0, 0, False)
