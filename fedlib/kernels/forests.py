@@ -73,6 +73,48 @@ def endless(forest):
 
 
 @kernel
+def one_tree(forest, t):
+    """Return the tree number ``t`` of a forest."""
+    start, feature, threshold, missing_left, left, value, right = forest
+    nodes = slice(start[t], start[t + 1])
+    return Forest(
+        start[t : t + 2],
+        feature[nodes],
+        threshold[nodes],
+        missing_left[nodes],
+        left[nodes],
+        value[nodes],
+        right[nodes],
+    )
+
+
+@kernel
+def descend(values, width, tree, nodes):
+    """Replace the node (n,) of each row in a tree by the child to which it goes.
+
+    ``values`` (n * width,) are those of the rows, one row after the other.
+    """
+    feature, threshold, missing_left, left = tree[1:5]
+    for k in range(np.uint32(nodes.size)):
+        j = nodes[k]
+        x = values[np.uint32(k * width + np.uint32(feature[j]))]
+        is_right = (x >= threshold[j]) | ((x != x) & (not missing_left[j]))
+        if tree.right.shape[1] > 0 and threshold[j] == BY_CATEGORY:
+            is_right = not goes_left(x, threshold[j], missing_left[j], tree.right, j)
+        nodes[k] = left[j] + is_right
+
+
+@kernel
+def descend_by_numbers(values, width, tree, nodes):
+    """Do the same as `descend` for rows without missing values and a tree without categories."""
+    feature, threshold, left = tree.feature, tree.threshold, tree.left
+    for k in range(np.uint32(nodes.size)):
+        j = nodes[k]
+        x = values[np.uint32(k * width + np.uint32(feature[j]))]
+        nodes[k] = left[j] + (x >= threshold[j])
+
+
+@kernel
 def sum_trees(X, forest, margins):
     """Add the values of the leaves that rows (n, d) reach to their margins (n,), in float32.
 
@@ -80,23 +122,19 @@ def sum_trees(X, forest, margins):
     for another one. Each row adds the trees in their order.
     """
     forest, depths = endless(forest)
-    has_sets, block = forest.right.shape[1] > 0, 256
+    block, width = 256, np.uint32(X.shape[1])
     nodes = np.empty(block, np.uint32)
     for first in range(0, margins.size, block):
         n = min(block, margins.size - first)
+        values = X[first : first + n].reshape(-1)
+        are_numbers = forest.right.shape[1] == 0 and not np.isnan(values).any()
         for t in range(depths.size):
-            tree = slice(forest.start[t], forest.start[t + 1])
-            feature, threshold = forest.feature[tree], forest.threshold[tree]
-            missing_left, left = forest.missing_left[tree], forest.left[tree]
-            value, right = forest.value[tree], forest.right[tree]
+            tree = one_tree(forest, t)
             nodes[:n] = 0
             for _ in range(depths[t]):
-                for k in range(n):
-                    j = nodes[k]
-                    x = X[first + k, np.uint32(feature[j])]
-                    is_right = (x >= threshold[j]) | ((x != x) & (not missing_left[j]))
-                    if has_sets and threshold[j] == BY_CATEGORY:
-                        is_right = not goes_left(x, threshold[j], missing_left[j], right, j)
-                    nodes[k] = left[j] + is_right
+                if are_numbers:
+                    descend_by_numbers(values, width, tree, nodes[:n])
+                else:
+                    descend(values, width, tree, nodes[:n])
             for k in range(n):
-                margins[first + k] += value[nodes[k]]
+                margins[first + k] += tree.value[nodes[k]]

@@ -38,9 +38,14 @@ def leaf(forest, root, x):
     return j
 
 
-@given(st.integers(0, 600), st.integers(0, 4), st.integers(0, 1), st.integers(0, 2**32))
-def test_rows_reach_the_leaves_of_a_walk(n, n_trees, n_bytes, seed):
-    """In blocks of rows, and with sets of categories; the values are added in their order."""
+@given(
+    st.integers(0, 600), st.integers(0, 4), st.integers(0, 1), st.booleans(), st.integers(0, 2**32)
+)
+def test_rows_reach_the_leaves_of_a_walk(n, n_trees, n_bytes, has_gaps, seed):
+    """In blocks of rows, with and without missing values and sets of categories.
+
+    The values are added in the order of the trees.
+    """
     rng = np.random.default_rng(seed)
     trees = [random_tree(rng, int(rng.integers(1, 16)), n_bytes) for _ in range(n_trees)]
     sizes = [len(tree[0]) for tree in trees]
@@ -51,7 +56,8 @@ def test_rows_reach_the_leaves_of_a_walk(n, n_trees, n_bytes, seed):
     ]
     arrays = [column.astype(dtype) for column, dtype in zip(columns, dtypes, strict=True)]
     forest = Forest(np.append(0, np.cumsum(sizes)).astype(np.int64), *arrays)
-    X = rng.choice(np.array([-2, -1, 0, 0.25, 1, 3, 9, np.inf, np.nan]), (n, 3)).astype(np.float32)
+    numbers = [-2, -1, 0, 0.25, 1, 3, 9, np.inf]
+    X = rng.choice(np.array([*numbers, *[np.nan] * has_gaps]), (n, 3)).astype(np.float32)
     margins, expected = np.zeros(n, np.float32), np.zeros(n, np.float32)
     sum_trees(X, forest, margins)
     for root in forest.start[:-1]:
