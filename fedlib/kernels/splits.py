@@ -206,7 +206,7 @@ def sum_bins(histogram, start, stop):
 
 @kernel
 def gains_of_sides(left_g, left_h, node, rule, gains):
-    """Fill in the ``gains`` (n,) of splits with the integer sums ``left_g`` and ``left_h`` (n,).
+    """Fill in the ``gains`` (n,) of splits; ``left_g`` and ``left_h`` (n,) are sums of integers.
 
     They are those of `split_gain` for a rule that does not limit weights. A processor takes several
     splits at a time, which a quotient of Python would prevent: it checks for zero.
@@ -228,7 +228,7 @@ def gains_of_sides(left_g, left_h, node, rule, gains):
 
 @kernel
 def fill_gains(left_g, left_h, node, rule, monotone, gains):
-    """Fill in the ``gains`` (n,) of splits with the integer sums ``left_g`` and ``left_h`` (n,)."""
+    """Fill in the ``gains`` (n,) of splits; ``left_g`` and ``left_h`` (n,) are sums of integers."""
     if rule.max_delta_step == 0 and not rule.constrained:
         gains_of_sides(left_g, left_h, node, rule, gains)
         return
@@ -236,33 +236,70 @@ def fill_gains(left_g, left_h, node, rule, monotone, gains):
         gains[b] = split_gain(left_g[b], left_h[b], node, rule, monotone)
 
 
+class Cuts(NamedTuple):
+    """All cuts of a node: the sums ``left_g`` and ``left_h`` on the left, and the ``gains``.
+
+    They are arrays (n_bins,). The entry of a bin belongs to the cut before it, and the entry of a
+    feature's last bin, that of missing values, to the cut after all others.
+    """
+
+    left_g: NDArray[np.float64]
+    left_h: NDArray[np.float64]
+    gains: NDArray[np.float32]
+
+
 @kernel
-def best_cut(histogram, start, missing, node, rule, monotone, memory):
+def sum_left(histogram, start, missing, g, h, cuts):
+    """Fill in the sums on the left of a feature's cuts, with ``g`` and ``h`` added.
+
+    They are added as integers. The feature's bins are ``start`` to ``missing``.
+    """
+    left_g, left_h = cuts.left_g, cuts.left_h
+    for b in range(start, missing):
+        left_g[b], left_h[b] = g, h
+        g += histogram[b, 0]
+        h += histogram[b, 1]
+    left_g[missing], left_h[missing] = g, h
+
+
+@kernel
+def fill_cuts(histogram, offsets, node, rule, monotone, cuts):
+    """Fill in the `Cuts` of a node whose missing values go right.
+
+    All features are done at once where they can be, because most have few bins.
+    """
+    n_features, nothing = offsets.size - 1, np.int64(0)
+    for f in range(n_features):
+        sum_left(histogram, offsets[f], offsets[f + 1] - 1, nothing, nothing, cuts)
+    if not rule.constrained:
+        fill_gains(cuts.left_g, cuts.left_h, node, rule, 0, cuts.gains)
+        return
+    for f in range(n_features):
+        bins = slice(offsets[f], offsets[f + 1])
+        fill_gains(cuts.left_g[bins], cuts.left_h[bins], node, rule, monotone[f], cuts.gains[bins])
+
+
+@kernel
+def best_cut(histogram, start, missing, node, rule, monotone, cuts):
     """Return the best split of a node by one feature: its gain, its cut, and the missing side.
 
     The feature's bins are ``start`` to ``missing``; the last one contains its missing values. The
-    gain is 0 if no cut is allowed. The cut -1 has only missing values on its left. Ties go to the
-    lower cut when missing values go right, then to the higher cut when they go left. ``memory`` is
-    for the sums on the left and the gains, three arrays of at least ``missing - start + 1``.
+    gain is 0 if no cut is allowed. A cut is the number of the last bin on its left. The cut -1 has
+    only missing values on its left. Ties go to the lower cut when missing values go right, then to
+    the higher cut when they go left. `fill_cuts` has filled in ``cuts``, which change here.
     """
     gain, cut, missing_left = np.float32(0), -1, False
-    n = missing - start
-    left_g, left_h, gains = memory[0][: n + 1], memory[1][: n + 1], memory[2][: n + 1]
-    left_g[0] = left_h[0] = 0
-    for b in range(n):  # the entry b + 1 is for the cut b
-        left_g[b + 1] = left_g[b] + histogram[start + b, 0]
-        left_h[b + 1] = left_h[b] + histogram[start + b, 1]
-    fill_gains(left_g, left_h, node, rule, monotone, gains)
-    for b in range(n):
-        if gains[b + 1] > gain:
-            gain, cut = gains[b + 1], b
-    if histogram[missing, 0] != 0 or histogram[missing, 1] != 0:
-        left_g += histogram[missing, 0]
-        left_h += histogram[missing, 1]
-        fill_gains(left_g, left_h, node, rule, monotone, gains)
-        for b in range(n - 2, -2, -1):
-            if gains[b + 1] > gain:
-                gain, cut, missing_left = gains[b + 1], b, True
+    for b in range(start + 1, missing + 1):
+        if cuts.gains[b] > gain:
+            gain, cut = cuts.gains[b], b - 1 - start
+    g, h = histogram[missing, 0], histogram[missing, 1]
+    if g != 0 or h != 0:
+        bins = slice(start, missing)  # the cut after all others leaves nothing on the right
+        sum_left(histogram, start, missing, g, h, cuts)
+        fill_gains(cuts.left_g[bins], cuts.left_h[bins], node, rule, monotone, cuts.gains[bins])
+        for b in range(missing - 1, start - 1, -1):
+            if cuts.gains[b] > gain:
+                gain, cut, missing_left = cuts.gains[b], b - 1 - start, True
     return gain, cut, missing_left
 
 
@@ -285,7 +322,7 @@ def best_splits(histograms, offsets, rule, limits):
         np.zeros((n_nodes, categories.n_bytes), np.uint8),
     )
     n = histograms.shape[1]
-    memory = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.float32)
+    cuts = Cuts(np.empty(n), np.empty(n), np.empty(n, np.float32))
     for s in range(n_nodes):
         histogram = histograms[s]
         total = sum_bins(histogram, offsets[0], offsets[1])
@@ -293,6 +330,7 @@ def best_splits(histograms, offsets, rule, limits):
         node = score_bounded_node(total[0], total[1], limits.bounds[s], rule)
         best, feature, cut, missing_left = np.float32(0), -1, -1, False
         right = np.empty(0, np.int64)
+        fill_cuts(histogram, offsets, node, rule, limits.monotone, cuts)
         for f in range(d):
             if not limits.allowed[s, f]:
                 continue
@@ -306,7 +344,7 @@ def best_splits(histograms, offsets, rule, limits):
                     feature, cut = f, 0
                 continue
             monotone = limits.monotone[f]
-            found = best_cut(histogram, start, missing, node, rule, monotone, memory)
+            found = best_cut(histogram, start, missing, node, rule, monotone, cuts)
             if found[0] > best:
                 best, cut, missing_left = found
                 feature = f
