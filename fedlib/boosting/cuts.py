@@ -105,7 +105,7 @@ class CountBuckets(Message):
         counted = _with_feature(reply.sizes, reply.keys)
         if (counted[1:] <= counted[:-1]).any():
             raise MessageError("the buckets are not sorted and distinct")
-        if not np.isin(counted >> shift << shift, requested).all():
+        if not _places(requested, counted >> shift << shift)[1].all():
             raise MessageError("some buckets were not requested")
         return reply
 
@@ -260,9 +260,9 @@ def _counts_inside(request: CountBuckets, reply: RowsPerBucket, shift: int) -> N
     """
     requested = _with_feature(request.sizes, request.keys)
     counted = _with_feature(reply.sizes, reply.keys >> np.uint32(shift))
-    is_inside = np.isin(counted, requested)
+    place, is_inside = _places(requested, counted)
     sums = np.zeros(len(requested), np.int64)
-    np.add.at(sums, np.searchsorted(requested, counted[is_inside]), reply.counts[is_inside])
+    np.add.at(sums, place[is_inside], reply.counts[is_inside])
     return sums
 
 
@@ -425,6 +425,18 @@ def _with_feature(sizes: NDArray[np.int64], keys: NDArray[Any]) -> NDArray[np.ui
     """Return keys of 64 bits that begin with the feature, so that all features sort together."""
     feature = np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes)
     return (feature << np.uint64(32)) | keys.astype(np.uint64)
+
+
+def _places(
+    requested: NDArray[np.uint64], keys: NDArray[np.uint64]
+) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Return the place of each key among the ``requested`` ones in ascending order, if it is there.
+
+    Also return whether it is.
+    """
+    place = np.searchsorted(requested, keys)
+    no_key = np.uint64(2**64 - 1)
+    return place, np.append(requested, no_key)[place] == keys
 
 
 def _keys(values: NDArray[np.float32]) -> NDArray[np.uint32]:
