@@ -430,9 +430,9 @@ def _with_feature(sizes: NDArray[np.int64], keys: NDArray[Any]) -> NDArray[np.ui
 def _places(
     requested: NDArray[np.uint64], keys: NDArray[np.uint64]
 ) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Return the place of each key among the ``requested`` ones in ascending order, if it is there.
+    """Return where each key belongs among the ``requested`` ones, and whether it is one of them.
 
-    Also return whether it is.
+    The requested keys ascend.
     """
     place = np.searchsorted(requested, keys)
     no_key = np.uint64(2**64 - 1)

@@ -236,7 +236,7 @@ def fill_gains(left_g, left_h, node, rule, monotone, gains):
         gains[b] = split_gain(left_g[b], left_h[b], node, rule, monotone)
 
 
-class Cuts(NamedTuple):
+class NodeCuts(NamedTuple):
     """All cuts of a node: the sums ``left_g`` and ``left_h`` on the left, and the ``gains``.
 
     They are arrays (n_bins,). The entry of a bin belongs to the cut before it, and the entry of a
@@ -264,7 +264,7 @@ def sum_left(histogram, start, missing, g, h, cuts):
 
 @kernel
 def fill_cuts(histogram, offsets, node, rule, monotone, cuts):
-    """Fill in the `Cuts` of a node whose missing values go right.
+    """Fill in the `NodeCuts` of a node whose missing values go right.
 
     All features are done at once where they can be, because most have few bins.
     """
@@ -322,7 +322,7 @@ def best_splits(histograms, offsets, rule, limits):
         np.zeros((n_nodes, categories.n_bytes), np.uint8),
     )
     n = histograms.shape[1]
-    cuts = Cuts(np.empty(n), np.empty(n), np.empty(n, np.float32))
+    cuts = NodeCuts(np.empty(n), np.empty(n), np.empty(n, np.float32))
     for s in range(n_nodes):
         histogram = histograms[s]
         total = sum_bins(histogram, offsets[0], offsets[1])
