@@ -101,6 +101,8 @@ def test_splits_without_a_bin_that_ends_them():
     for threshold in (np.nextafter(decisions.threshold[0], np.float32(9)), last, BY_CATEGORY):
         decisions.threshold[0] = threshold
         assert not kernels.cut_bins(decisions, CUTS.offsets, CUTS.thresholds)[1]
+    decisions.feature[0] = len(CUTS.offsets) - 1  # one more than there are
+    assert not kernels.cut_bins(decisions, CUTS.offsets, CUTS.thresholds)[1]
 
 
 @given(st.integers(0, 30), st.integers(1, 4), st.integers(0, 2**32))
