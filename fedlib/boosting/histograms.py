@@ -11,9 +11,10 @@ from fedlib.boosting.limits import ColumnSampler, OpenNodes
 from fedlib.boosting.messages import BuildHistograms
 from fedlib.boosting.packing import BuildPackedHistograms
 from fedlib.boosting.trees import children
-from fedlib.kernels import splits as kernels
+from fedlib.kernels import histogram_splits as kernels
+from fedlib.kernels.histogram_splits import HistogramSplits
 from fedlib.kernels.histograms import complete_siblings, sum_features
-from fedlib.kernels.splits import Decisions, HistogramSplits
+from fedlib.kernels.splits import Decisions
 from fedlib.protocol import Flow, Replies
 
 __all__ = ["HistogramGrower"]

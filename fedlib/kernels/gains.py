@@ -178,3 +178,35 @@ def split_gain(left_g, left_h, node, rule, monotone=0):
             return np.float32(-1)
     right = score(right_g, right_h, lower, upper, rule)
     return np.float32(np.float32(score(g, h, lower, upper, rule) + right) - node.score)
+
+
+@kernel
+def gains_of_sides(left_g, left_h, node, rule, gains):
+    """Fill in the ``gains`` (n,) of splits; ``left_g`` and ``left_h`` (n,) are sums of integers.
+
+    They are those of `split_gain` for a rule that does not limit weights. A processor takes several
+    splits at a time, which a quotient of Python would prevent: it checks for zero.
+    """
+    unit, total_g, total_h, least = rule.unit, node.g, node.h, rule.min_child_weight
+    reg_alpha, reg_lambda, parent = rule.reg_alpha, rule.reg_lambda, node.score
+    for b in range(gains.size):
+        g, h = left_g[b] * unit, left_h[b] * unit
+        right_g, right_h = total_g - g, total_h - h
+        s, right_s = max(abs(g) - reg_alpha, 0.0), max(abs(right_g) - reg_alpha, 0.0)
+        score = np.true_divide(np.float32(s * s), np.float32(h + reg_lambda))
+        right_score = np.true_divide(
+            np.float32(right_s * right_s), np.float32(right_h + reg_lambda)
+        )
+        is_allowed = (h >= least) & (right_h >= least) & (h > 0.0) & (right_h > 0.0)
+        gain = np.float32(np.float32(score + right_score) - parent)
+        gains[b] = gain if is_allowed else np.float32(-1)
+
+
+@kernel
+def fill_gains(left_g, left_h, node, rule, monotone, gains):
+    """Fill in the ``gains`` (n,) of splits; ``left_g`` and ``left_h`` (n,) are sums of integers."""
+    if rule.max_delta_step == 0 and not rule.constrained:
+        gains_of_sides(left_g, left_h, node, rule, gains)
+        return
+    for b in range(gains.size):
+        gains[b] = split_gain(left_g[b], left_h[b], node, rule, monotone)

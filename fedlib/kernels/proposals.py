@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
-from fedlib.kernels.gains import score_node
+from fedlib.kernels.gains import fill_gains, score_node
 from fedlib.kernels.histograms import add_rows, sort_by_slot
 from fedlib.kernels.splits import (
     LEFT,
     MIN_GAIN,
     NEITHER,
     RIGHT,
-    fill_gains,
     halfway,
     insert_proposal,
     no_proposals,

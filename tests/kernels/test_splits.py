@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedlib.kernels import splits as kernels
-from fedlib.kernels.gains import SplitRule, score_node, split_gain
+from fedlib.kernels.gains import SplitRule, fill_gains, score_node, split_gain
 from fedlib.kernels.gains import no_limits as unlimited
+from fedlib.kernels.histogram_splits import best_splits
 from fedlib.kernels.histograms import add_histograms
 
 BITS = 20
@@ -117,7 +118,7 @@ def test_the_best_split_of_a_histogram(drawn, reg_lambda, min_child_weight):
     )
     assert histograms.shape == (3, offsets[-1], 2)
     rule = SplitRule(UNIT, reg_lambda, 0.0, min_child_weight)
-    splits = kernels.best_splits(histograms, offsets, rule, no_limits(histograms, offsets))
+    splits = best_splits(histograms, offsets, rule, no_limits(histograms, offsets))
     for s in range(3):
         here = rows.slot == s
         gradients = rows.gradients[here]
@@ -215,7 +216,7 @@ def test_ties_go_to_the_lower_feature_and_cut():
         (bins + offsets[:-1]).astype(np.uint16), rows.slot, rows.gradients, histograms, False
     )
     rule = SplitRule(UNIT, 1.0, 0.0, 0.0)
-    splits = kernels.best_splits(histograms, offsets, rule, no_limits(histograms, offsets))
+    splits = best_splits(histograms, offsets, rule, no_limits(histograms, offsets))
     assert (splits.feature[0], splits.cut[0], splits.missing_left[0]) == (0, 0, False)
     assert splits.gain[0] == pytest.approx(4 / 3 + 4 / 3)
     np.testing.assert_array_equal(splits.left_sums[0] * UNIT, [2, 2])
@@ -230,6 +231,6 @@ def test_gains_of_many_splits_are_those_of_one(seed, reg_alpha, min_child_weight
     rule = SplitRule(UNIT, float(rng.integers(0, 2)), 0.0, min_child_weight, reg_alpha)
     node = score_node(rng.integers(-(2**22), 2**22), left[1].max(), rule)
     gains = np.empty(40, np.float32)
-    kernels.fill_gains(*left, node, rule, 0, gains)
+    fill_gains(*left, node, rule, 0, gains)
     expected = [split_gain(g, h, node, rule) for g, h in left.T]
     assert gains.tobytes() == np.array(expected, np.float32).tobytes()
