@@ -113,13 +113,13 @@ def to_wire(value: object) -> object:
     return name, value.shape, little.data if little.size else b""
 
 
-def from_wire(sent: tuple[str, tuple[int, ...], memoryview]) -> np.ndarray:
-    """Return an array that has been decoded as an `OnWire`, read-only and maybe a view of it.
+def from_wire(sent: OnWire) -> np.ndarray:
+    """Return the array that was sent, read-only and maybe a view of its bytes in the message.
 
     Raises
     ------
     ValueError
-        When there is no such array.
+        When these are not the parts of an array.
     """
     name, shape, data = sent
     dtype = DTYPES.get(name)
