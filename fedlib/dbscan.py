@@ -26,7 +26,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedlib.dbscan_index import GRID_FEATURES, Index, Rows, Shares, index_by_grid, index_by_tree
-from fedlib.kernels import connections, density, kd_tree, near_nodes, near_ranges
+from fedlib.kernels import (
+    connections,
+    density,
+    kd_tree,
+    leaf_connections,
+    near_nodes,
+    near_ranges,
+)
 from fedlib.threads import check_n_jobs
 from fedlib.validation import check_points
 
@@ -120,9 +127,9 @@ def cluster(
     The result is the same for any order of the rows if the weights are integers whose sum is below
     2**53, or if no sum is within rounding of ``min_samples``.
 
-    Memory is linear in the number of points: beyond the data, below 60 bytes per point with up to
-    four features and many points, and some 35 to 52 more than the 8 per coordinate of a sorted copy
-    with five to ten. Sorting the points into cells takes time linear in their number with a grid
+    Memory is linear in the number of points. For many points it is below 60 bytes per point with up
+    to ten features, beyond the data (an array in the order of C of float64; others are copied).
+    Sorting the points into cells takes time linear in their number with a grid
     and O(n log n) with a tree. After that, the time depends on the number of points in neighbouring
     cells, and rises with the number of features.
 
@@ -271,18 +278,21 @@ class _Clustering:
         self.index = index
         self.min_samples = float(min_samples)
         self.threads = threads
-        if len(squared_radii) > 1:
-            squared_radii = squared_radii[index.order]
-        tree = None if index.leaves is None else index.leaves[0]
-        box, corners = _allocate_boxes(index.start, d)
+        if index.leaves is None:
+            points, rows = np.empty((n, d), order="F"), np.empty(0, index.order.dtype)
+            box, boxes = _allocate_boxes(index.start, d)
+        else:
+            tree, leaves = index.leaves
+            points, rows, box, boxes = X, index.order, leaves.node_of_cell, tree.boxes
         self.cells = density.Cells(
-            points=np.empty((n, d), order="F") if tree is None else tree.corners[:n],
+            points=points,
+            rows=rows,
             axes=tuple(range(d)) if d <= GRID_FEATURES else np.arange(d),
             squared_radii=squared_radii,
             weights=weights[index.order] if weights.size else weights,
             start=index.start,
             box=box,
-            corners=corners,
+            boxes=boxes,
             core=np.empty(n, bool),
             has_core=np.empty(len(index.start) - 1, np.int8),
         )
@@ -293,8 +303,10 @@ class _Clustering:
         """Copy the points into the cells; return whether any two of a cell are neighbours.
 
         Rounding is monotone, so this is so if the diagonal of each cell's box is at most the
-        radius. The points of a tree are sorted already, and any two of a cell are neighbours.
+        radius. The points of a tree stay in place, and any two of a cell are neighbours.
         """
+        if self.index.leaves is not None:
+            return True
         return max(self._map(self._sort_points)) <= self.cells.squared_radii.min()
 
     def run(self) -> tuple[Ints, NDArray[np.bool_]]:
@@ -324,8 +336,7 @@ class _Clustering:
 
     def _sort_points(self, first: int, stop: int) -> float:
         start = self.cells.start
-        if self.index.leaves is None:
-            density.gather(self.X, self.index.order, self.cells, start[first], start[stop])
+        density.gather(self.X, self.index.order, self.cells, start[first], start[stop])
         largest: float = density.bound_cells(self.cells, first, stop)
         return largest
 
@@ -334,7 +345,7 @@ class _Clustering:
             dense = density.find_dense(self.cells, begin, end, self.min_samples)
             wanted = _list_cells(~dense, begin)
             if self.index.leaves is not None:
-                near_nodes.find_core(wanted, self.cells, *self.index.leaves, self.min_samples)
+                near_nodes.find_core(wanted, self.cells, self.index.leaves[0], self.min_samples)
                 continue
             for block in self._blocks(wanted):
                 near_ranges.find_core(block, self.cells, self.min_samples)
@@ -363,7 +374,9 @@ class _Clustering:
         """
         if self.index.leaves is not None:
             tree, leaves = self.index.leaves
-            connections.join_leaves(wanted, self.cells, tree, leaves, first, stop, parent, crossing)
+            leaf_connections.join_leaves(
+                wanted, self.cells, tree, leaves, first, stop, parent, crossing
+            )
             return
         for begin, end in _pieces(first, stop):
             for block in self._blocks(_list_cells(wanted[begin:end], begin), earlier=True):
@@ -410,14 +423,13 @@ def _list_cells(wanted: NDArray[np.generic], begin: int) -> Ints:
 
 
 def _allocate_boxes(start: Rows, d: int) -> tuple[Rows, Floats]:
-    """Return `Cells.box`, and space for `Cells.corners`, given where the cells begin."""
+    """Return `Cells.box`, and space for `Cells.boxes`, given where the cells begin."""
     has_box = np.diff(start) > connections.FEW
     box = np.cumsum(has_box, dtype=start.dtype)
-    corners = np.empty((2 * int(box[-1]), d))
-    box *= 2
-    box -= 2
+    boxes = np.empty((int(box[-1]), 2, d))
+    box -= 1
     box[~has_box] = -1
-    return box, corners
+    return box, boxes
 
 
 def _check_points(X: ArrayLike, name: str) -> Floats:

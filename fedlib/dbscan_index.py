@@ -143,17 +143,14 @@ def index_by_tree(X: Floats, squared_radii: Floats, n_threads: int) -> Index:
 def _build_tree(X: Floats, max_squared_diagonal: float, n_threads: int) -> kd_tree.KDTree:
     """Return the tree; with several threads, two build the halves below the root."""
     n = len(X)
-    corners = kd_tree.allocate(X, LEAF_SIZE)
-    order = np.arange(n, dtype=np.int32 if len(corners) < 2**31 else np.int64)
+    order = np.arange(n, dtype=np.int32 if n < 2**31 else np.int64)
 
-    def build(first: int, stop: int, row: int) -> kd_tree.KDTree:
-        return kd_tree.build_part(corners, order, first, stop, row, LEAF_SIZE, max_squared_diagonal)
+    def build(first: int, stop: int) -> kd_tree.KDTree:
+        return kd_tree.build_part(X, order, first, stop, LEAF_SIZE, max_squared_diagonal)
 
     if n_threads == 1 or n < MIN_HALVED:
-        return build(0, n, n)
-    kd_tree.halve(corners, order)
-    middle, row = n // 2, n + 2  # the box of the root comes first
-    rows = row, row + 2 * kd_tree.max_boxes(middle, LEAF_SIZE)
+        return build(0, n)
+    box = kd_tree.halve(X, order)
     with ThreadPoolExecutor(2) as threads:
-        parts = threads.map(build, (0, middle), (middle, n), rows)
-        return kd_tree.merge(*parts)
+        left, right = threads.map(build, (0, n // 2), (n // 2, n))
+    return kd_tree.merge(box, left, right)

@@ -103,8 +103,7 @@ def build_kd_tree(points, leaf_size):
         for node, n_leaves in enumerate(tree.n_leaves)
     ]
     first, stop = kd_tree.points_of(tree, slice(None))
-    low, high = kd_tree.box_of(tree, slice(None))
-    return Boxes(points, tree.order, first, stop, children, tree.corners[low], tree.corners[high])
+    return Boxes(points, tree.order, first, stop, children, tree.boxes[:, 0], tree.boxes[:, 1])
 
 
 def search_tree(tree, queries, radius):

@@ -22,22 +22,24 @@ class Cells(NamedTuple):
     Attributes
     ----------
     points : array (n_points, n_features) of float64
-        The points, cell by cell. All arrays with one entry per point are in this order. They may be
-        in C or in Fortran order.
+        On a grid the points cell by cell, in C or in Fortran order; for a tree its points.
+    rows : array (n_points,) of int32 or int64
+        The row in ``points`` of each point, cell by cell, or no entries if they are sorted. All
+        other arrays with one entry per point are in the order of the cells.
     axes : tuple of int or array of int64
         The numbers of the features, 0 to n_features - 1. For a tuple the functions are compiled
         for exactly this number of features: a distance then takes a third to a fifth of the time.
     squared_radii : array (n_points,) or (1,) of float64
-        The squared radius of each point's neighbourhood, or of all of them.
+        The squared radius of the neighbourhood of each row of ``points``, or of all of them.
     weights : array (n_points,) of float64
         The weight of each point, or no entries if all weights are 1.
     start : array (n_cells + 1,) of int32 or int64
         Where the points of each cell begin; the last entry is the number of points.
     box : array (n_cells,) of int32 or int64
-        The row in ``corners`` of the lower corner of the smallest box around each cell's points.
-        The upper corner is in the next row. A cell whose few points need no box has -1.
-    corners : array (n_rows, n_features) of float64
-        The corners of the boxes (see `bound_cells`).
+        The number in ``boxes`` of the smallest box around each cell's points. A cell whose few
+        points need no box has -1.
+    boxes : array (n_boxes, 2, n_features) of float64
+        The lower and the upper corner of each box.
     core : array (n_points,) of bool
         Which points are core points.
     has_core : array (n_cells,) of int8
@@ -45,12 +47,13 @@ class Cells(NamedTuple):
     """
 
     points: NDArray[np.float64]
+    rows: NDArray[np.signedinteger[Any]]
     axes: tuple[int, ...] | NDArray[np.int64]
     squared_radii: NDArray[np.float64]
     weights: NDArray[np.float64]
     start: NDArray[np.signedinteger[Any]]
     box: NDArray[np.signedinteger[Any]]
-    corners: NDArray[np.float64]
+    boxes: NDArray[np.float64]
     core: NDArray[np.bool_]
     has_core: NDArray[np.int8]
 
@@ -87,20 +90,20 @@ def squared_distance(points, axes, i, j):
 
 
 @kernel
-def squared_distance_to_box(points, axes, i, corners, low, high):
-    """Return the squared distance of point i to a box, given by the rows of its corners."""
+def squared_distance_to_box(points, axes, i, boxes, b):
+    """Return the squared distance of point i to box ``b``."""
     total = 0.0
     for k in range(len(axes)):
-        total += max(corners[low, k] - points[i, k], 0.0, points[i, k] - corners[high, k]) ** 2
+        total += max(boxes[b, 0, k] - points[i, k], 0.0, points[i, k] - boxes[b, 1, k]) ** 2
     return total
 
 
 @kernel
-def squared_distances_of_box(points, axes, i, corners, low, high):
+def squared_distances_of_box(points, axes, i, boxes, b):
     """Return the squared distances of point i to the nearest and the farthest place of a box."""
     nearest = farthest = 0.0
     for k in range(len(axes)):
-        above, below = points[i, k] - corners[low, k], corners[high, k] - points[i, k]
+        above, below = points[i, k] - boxes[b, 0, k], boxes[b, 1, k] - points[i, k]
         nearest += max(-above, 0.0, -below) ** 2
         farthest += max(above, below) ** 2
     return nearest, farthest
@@ -119,19 +122,19 @@ def gather(X, order, cells, first, stop):
 @kernel
 def bound_cells(cells, first, stop):
     """Write the boxes of the cells ``first..stop``; return the largest squared diagonal."""
-    points, start, corners = cells.points, cells.start, cells.corners
+    points, start, boxes = cells.points, cells.start, cells.boxes
     largest = 0.0
     for c in range(first, stop):
         squared_diagonal = 0.0
-        row = cells.box[c]
+        box = cells.box[c]
         for k in range(len(cells.axes)):
             low = high = points[start[c], k]
             for i in range(start[c] + 1, start[c + 1]):
                 low = min(low, points[i, k])
                 high = max(high, points[i, k])
-            if row >= 0:
-                corners[row, k] = low
-                corners[row + 1, k] = high
+            if box >= 0:
+                boxes[box, 0, k] = low
+                boxes[box, 1, k] = high
             squared_diagonal += (high - low) ** 2
         largest = max(largest, squared_diagonal)
     return largest
@@ -166,7 +169,7 @@ def find_dense(cells, first, stop, min_samples):
 
 @kernel
 def squared_radius(cells, i):
-    """Return the squared radius of the neighbourhood of point i."""
+    """Return the squared radius of the neighbourhood of the point in row i."""
     return cells.squared_radii[i if cells.squared_radii.size > 1 else 0]
 
 

@@ -14,39 +14,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
+from fedlib.kernels.instructions import prefetch_row
 
 MAX_STACK = 66  # one more than the depth of any tree that fits in memory
+AHEAD = 32  # places after which a row is needed that is requested now
+LOADED = 1 << 12  # points of a node that are copied before it is split further
 
 
 class KDTree(NamedTuple):
     """A k-d tree: nested boxes around points.
 
-    A node is a range of the points in tree order, with the smallest box that contains them. Nodes
-    are in preorder: the left child of ``node`` is ``node + 1``, and for the right one see
-    `right_child`. Nodes are split at the median of the widest side of their box, so the depth is at
-    most ``log2(n_points) + 1``. A box of a single point is not stored.
+    A node is a range of places. `order` maps each place to a row of the points, which are neither
+    copied nor moved. Each node has the smallest box that contains its points. Nodes are in
+    preorder: the left child of ``node`` is ``node + 1``, and for the right one see `right_child`.
+    Nodes are split at the median of the widest side of their box, so the depth is at most
+    ``log2(n_points) + 1``.
 
     Attributes
     ----------
-    corners : array (n_points + 2 * n_boxes or more, n_features) of float64
-        The points in tree order, followed by the lower and the upper corner of each stored box.
+    points : array (n_points, n_features) of float64
     order : array (n_points,) of int32 or int64
-        The row of each point, in tree order. The type of the arrays below is the same.
+        The row of the point at each place. The type of the arrays below is the same.
     start : array (n_leaves + 1,)
-        Where the points of each leaf begin; the last entry is the number of points.
+        The place of the first point of each leaf; the last entry is the number of points.
     first_leaf, n_leaves : array (n_nodes,)
         The first leaf of each node and the number of its leaves. So the node and its descendants
         are ``2 * n_leaves - 1`` consecutive nodes.
-    low : array (n_nodes,)
-        The row of the lower corner of each node's box in ``corners`` (see `box_of`).
+    boxes : array (n_nodes, 2, n_features) of float64
+        The lower and the upper corner of each node's box.
     """
 
-    corners: NDArray[np.float64]
+    points: NDArray[np.float64]
     order: NDArray[np.signedinteger[Any]]
     start: NDArray[np.signedinteger[Any]]
     first_leaf: NDArray[np.signedinteger[Any]]
     n_leaves: NDArray[np.signedinteger[Any]]
-    low: NDArray[np.signedinteger[Any]]
+    boxes: NDArray[np.float64]
 
 
 @kernel
@@ -63,35 +66,82 @@ def points_of(tree, node):
 
 
 @kernel
-def box_of(tree, node):
-    """Return the rows of the lower and the upper corner of a node's box."""
-    low = tree.low[node]
-    return low, low + (low >= tree.order.size)
+def load(points, order, rows):
+    """Write the points with the rows ``order`` (m,) one after the other to ``rows`` (m, d)."""
+    for place in range(order.size):
+        if place + AHEAD < order.size:
+            prefetch_row(points, np.int64(order[place + AHEAD]))
+        for k in range(points.shape[1]):
+            rows[place, k] = points[order[place], k]
 
 
 @kernel
-def select_median(values, order, first, stop, middle, feature):
-    """Reorder ``first..stop`` so that the point of rank ``middle`` in a feature is in its place.
+def bound(points, order, box):
+    """Write the box (2, d) of the points with the rows ``order`` (m,).
 
-    The values (n, n_features) are in the order ``order`` and stay so: reading them one after the
-    other takes half the time of looking them up.
+    Returns its widest side and its squared diagonal.
     """
-    last = stop - 1
+    box[0] = np.inf
+    box[1] = -np.inf
+    for place in range(order.size):
+        if place + AHEAD < order.size:
+            prefetch_row(points, np.int64(order[place + AHEAD]))
+        for k in range(points.shape[1]):
+            x = points[order[place], k]
+            box[0, k] = min(box[0, k], x)
+            box[1, k] = max(box[1, k], x)
+    return measure(box)
+
+
+@kernel
+def bound_rows(rows, box):
+    """Write the box (2, d) of points (m, d) and return what `bound` does."""
+    box[0] = np.inf
+    box[1] = -np.inf
+    for i in range(rows.shape[0]):
+        for k in range(rows.shape[1]):
+            box[0, k] = min(box[0, k], rows[i, k])
+            box[1, k] = max(box[1, k], rows[i, k])
+    return measure(box)
+
+
+@kernel
+def measure(box):
+    """Return the number of a box's widest side and its squared diagonal."""
+    widest = 0
+    squared_diagonal = 0.0
+    for k in range(box.shape[1]):
+        side = box[1, k] - box[0, k]
+        squared_diagonal += side**2
+        if side > box[1, widest] - box[0, widest]:
+            widest = k
+    return widest, squared_diagonal
+
+
+@kernel
+def select_median(rows, order, feature):
+    """Reorder some points so that the one of rank ``len(order) // 2`` in a feature is in its place.
+
+    The points (m, d) are in the order ``order`` (m,) and stay so: reading them one after the other
+    takes half the time of looking them up.
+    """
+    middle = order.size // 2
+    first, last = 0, order.size - 1
     while first < last:
-        a = values[first, feature]
-        b = values[(first + last) // 2, feature]
-        c = values[last, feature]
+        a = rows[first, feature]
+        b = rows[(first + last) // 2, feature]
+        c = rows[last, feature]
         pivot = max(min(a, b), min(max(a, b), c))
         i, j = first, last
         while i <= j:
-            while values[i, feature] < pivot:
+            while rows[i, feature] < pivot:
                 i += 1
-            while values[j, feature] > pivot:
+            while rows[j, feature] > pivot:
                 j -= 1
             if i <= j:
                 order[i], order[j] = order[j], order[i]
-                for k in range(values.shape[1]):
-                    values[i, k], values[j, k] = values[j, k], values[i, k]
+                for k in range(rows.shape[1]):
+                    rows[i, k], rows[j, k] = rows[j, k], rows[i, k]
                 i += 1
                 j -= 1
         if middle <= j:
@@ -100,32 +150,6 @@ def select_median(values, order, first, stop, middle, feature):
             first = i
         else:
             break
-
-
-@kernel
-def bound_points(corners, first, stop, low):
-    """Write the box of some points to a row and the next; return its widest side and its diagonal.
-
-    The diagonal is squared.
-    """
-    n_features = corners.shape[1]
-    high = low + 1
-    for k in range(n_features):
-        corners[low, k] = np.inf
-        corners[high, k] = -np.inf
-    for place in range(first, stop):
-        for k in range(n_features):
-            x = corners[place, k]
-            corners[low, k] = min(corners[low, k], x)
-            corners[high, k] = max(corners[high, k], x)
-    widest = 0
-    squared_diagonal = 0.0
-    for k in range(n_features):
-        side = corners[high, k] - corners[low, k]
-        squared_diagonal += side**2
-        if side > corners[high, widest] - corners[low, widest]:
-            widest = k
-    return widest, squared_diagonal
 
 
 @kernel
@@ -138,66 +162,55 @@ def _max_leaves(n_points, leaf_size):
 
 
 @kernel
-def max_boxes(n_points, leaf_size):
-    """Return the maximum number of nodes with several points."""
-    return max(0, min(n_points, 2 * _max_leaves(n_points, leaf_size)) - 1)
-
-
-@kernel
-def allocate(points, leaf_size):
-    """Return the corners of a tree's boxes, of which only the points are filled in.
-
-    The last two rows remain free.
-    """
-    n = points.shape[0]
-    corners = np.empty((n + 2 * max_boxes(n, leaf_size) + 2, points.shape[1]))
-    corners[:n] = points
-    return corners
-
-
-@kernel
 def build(points, leaf_size, max_squared_diagonal):
     """Return the tree of some points.
 
     A node becomes a leaf when it has at most ``leaf_size`` points (at least 1), or when the squared
     diagonal of its box is at most ``max_squared_diagonal`` (at least 0).
     """
-    n = points.shape[0]
-    corners = allocate(points, leaf_size)
-    return build_part(corners, np.arange(n), 0, n, n, leaf_size, max_squared_diagonal)
+    order = np.arange(points.shape[0])
+    return build_part(points, order, 0, order.size, leaf_size, max_squared_diagonal)
 
 
 @kernel
-def halve(corners, order):
-    """Sort the points so that the first half is the left child of the root; write the root's box.
+def halve(points, order):
+    """Sort the rows of all points so that the first half is the left child of the root.
 
-    For the arguments see `build_part`.
+    Returns the root's box (2, n_features).
     """
-    n = order.size
-    widest, _ = bound_points(corners, 0, n, n)
-    select_median(corners, order, 0, n, n // 2, widest)
+    box = np.empty((2, points.shape[1]))
+    widest, _ = bound(points, order, box)
+    _halve_by(points, order, widest, np.empty((order.size, 1)))
+    return box
 
 
 @kernel
-def build_part(corners, order, first, stop, row, leaf_size, max_squared_diagonal):
-    """Return the tree of the points ``first..stop``, as `build` does.
+def _halve_by(points, order, feature, values):
+    """Sort rows so that the first half has the lower values; ``values`` (m, 1) is a buffer."""
+    load(points[:, feature : feature + 1], order, values)
+    select_median(values, order, 0)
+
+
+@kernel
+def build_part(points, order, first, stop, leaf_size, max_squared_diagonal):
+    """Return the tree of the places ``first..stop``, as `build` does.
 
     Parameters
     ----------
-    corners : array (n_rows, n_features) of float64
-        The points (see `allocate`); these are sorted, and their boxes written.
+    points : array (n_points, n_features) of float64
     order : array (n_points,) of int32 or int64
-        The row of each point; these are sorted, too.
+        The row of each point; these are sorted.
     first, stop : int
-    row : int
-        The row of ``corners`` from which on the boxes are written.
     leaf_size : int
     max_squared_diagonal : float
     """
     max_leaves = _max_leaves(stop - first, leaf_size)
     start = np.empty(max_leaves + 1, order.dtype)
     first_leaf = np.empty(2 * max_leaves - 1, order.dtype)
-    n_leaves, low = np.zeros_like(first_leaf), np.empty_like(first_leaf)
+    n_leaves = np.zeros_like(first_leaf)
+    boxes = np.empty((2 * max_leaves - 1, 2, points.shape[1]))
+    values = np.empty((stop - first if stop - first > LOADED else 0, 1))
+    rows, loaded, loaded_stop = np.empty((min(LOADED, stop - first), points.shape[1])), 0, 0
     stack = np.empty((MAX_STACK, 2), np.int64)  # ranges of points that become nodes
     stack[0] = first, stop
     n_stack = 1 if stop > first else 0
@@ -205,16 +218,23 @@ def build_part(corners, order, first, stop, row, leaf_size, max_squared_diagonal
     while n_stack:
         n_stack -= 1
         begin, end = stack[n_stack]
+        members, size = order[begin:end], end - begin
+        if begin >= loaded_stop and size <= LOADED:
+            loaded, loaded_stop = begin, end
+            load(points, members, rows)
+        is_loaded = begin < loaded_stop
+        if is_loaded:
+            part = rows[begin - loaded : end - loaded]
+            widest, squared_diagonal = bound_rows(part, boxes[node])
+        else:
+            widest, squared_diagonal = bound(points, members, boxes[node])
         first_leaf[node] = leaf
-        low[node] = begin
-        widest, squared_diagonal = 0, 0.0
-        if end - begin > 1:
-            low[node] = row
-            widest, squared_diagonal = bound_points(corners, begin, end, row)
-            row += 2
-        if end - begin > leaf_size and squared_diagonal > max_squared_diagonal:
-            middle = (begin + end) // 2
-            select_median(corners, order, begin, end, middle, widest)
+        if size > leaf_size and squared_diagonal > max_squared_diagonal:
+            if is_loaded:
+                select_median(part, members, widest)
+            else:
+                _halve_by(points, members, widest, values[:size])
+            middle = begin + size // 2
             stack[n_stack] = middle, end
             stack[n_stack + 1] = begin, middle
             n_stack += 2
@@ -224,7 +244,14 @@ def build_part(corners, order, first, stop, row, leaf_size, max_squared_diagonal
             leaf += 1
         node += 1
     start[leaf] = stop
-    tree = KDTree(corners, order, start[: leaf + 1], first_leaf[:node], n_leaves[:node], low[:node])
+    tree = KDTree(
+        points,
+        order,
+        start[: leaf + 1],
+        first_leaf[:node],
+        n_leaves[:node],
+        boxes[:node],
+    )
     _count_leaves(tree)
     return tree
 
@@ -232,31 +259,35 @@ def build_part(corners, order, first, stop, row, leaf_size, max_squared_diagonal
 @kernel
 def _count_leaves(tree):
     """Write the number of leaves of all nodes that have 0 so far, the others being leaves."""
-    for node in range(tree.low.size - 1, -1, -1):
+    for node in range(tree.n_leaves.size - 1, -1, -1):
         if tree.n_leaves[node] == 0:
             right = right_child(tree, node)
             tree.n_leaves[node] = tree.n_leaves[node + 1] + tree.n_leaves[right]
 
 
 @kernel
-def merge(left, right):
-    """Return the tree whose root has the roots of two trees of parts as children (see `halve`)."""
+def merge(box, left, right):
+    """Return the tree whose root has the roots of two trees of parts as children.
+
+    For the box of the root see `halve`.
+    """
     n_left, n_right = left.start.size - 1, right.start.size - 1
     first_leaf = np.concatenate((left.first_leaf[:1], left.first_leaf, right.first_leaf))
     first_leaf[2 * n_left :] += n_left
     n_leaves = np.concatenate((left.n_leaves[:1], left.n_leaves, right.n_leaves))
     n_leaves[0] = n_left + n_right
-    low = np.concatenate((left.low[:1], left.low, right.low))
-    low[0] = left.order.size
     start = np.concatenate((left.start[:n_left], right.start))
-    return KDTree(left.corners, left.order, start, first_leaf, n_leaves, low)
+    boxes = np.concatenate((np.expand_dims(box, 0), left.boxes, right.boxes))
+    return KDTree(left.points, left.order, start, first_leaf, n_leaves, boxes)
 
 
 @kernel
-def number_by_place(tree):
-    """Return the same tree with the places of the points as their rows."""
+def sort_points(tree):
+    """Return the same tree with a copy of the points by place: near points are near in memory."""
+    points = np.empty_like(tree.points)
+    load(tree.points, tree.order, points)
     rows = np.arange(tree.order.size)
-    return KDTree(tree.corners, rows, tree.start, tree.first_leaf, tree.n_leaves, tree.low)
+    return KDTree(points, rows, tree.start, tree.first_leaf, tree.n_leaves, tree.boxes)
 
 
 @kernel
@@ -271,46 +302,21 @@ def squared_distance(X, i, Y, j):
 @kernel
 def squared_distance_to_node(X, i, tree, node):
     """Return the squared distance of row ``i`` of ``X`` to the box of a node."""
-    corners = tree.corners
-    low, high = box_of(tree, node)
+    boxes = tree.boxes
     total = 0.0
     for k in range(X.shape[1]):
-        total += max(corners[low, k] - X[i, k], 0.0, X[i, k] - corners[high, k]) ** 2
+        total += max(boxes[node, 0, k] - X[i, k], 0.0, X[i, k] - boxes[node, 1, k]) ** 2
     return total
 
 
 @kernel
-def is_far(lower, upper, corners, low, n_points, squared_radius):
-    """Return whether the box of two corners (n_features,) is farther from another than a radius.
-
-    The other one is given by the row of its lower corner, as in `are_far`.
-    """
-    low = np.uint64(low)  # a signed one might count from the end
-    high = low + np.uint64(low >= n_points)
+def are_far(boxes_a, a, boxes_b, b, squared_radius):
+    """Return whether box ``a`` of some boxes (n, 2, d) is farther than a radius from another."""
+    a, b = np.uint64(a), np.uint64(b)  # signed ones might count from the end
     total = 0.0
-    for k in range(corners.shape[1]):
-        above, below = lower[k] - corners[high, k], corners[low, k] - upper[k]
-        total += max(above, 0.0, below) ** 2
-        if total > squared_radius:
-            return True
-    return False
-
-
-@kernel
-def are_far(corners, low_a, low_b, n_points, squared_radius):
-    """Return whether two boxes, given by the rows of their lower corners, are farther apart.
-
-    Rows before ``n_points`` are those of boxes of a single point (see `box_of`).
-    """
-    low_a, low_b = np.uint64(low_a), np.uint64(low_b)  # signed ones might count from the end
-    high_a = low_a + np.uint64(low_a >= n_points)
-    high_b = low_b + np.uint64(low_b >= n_points)
-    total = 0.0
-    for k in range(corners.shape[1]):
-        above, below = (
-            corners[low_a, k] - corners[high_b, k],
-            corners[low_b, k] - corners[high_a, k],
-        )
+    for k in range(boxes_a.shape[2]):
+        above = boxes_a[a, 0, k] - boxes_b[b, 1, k]
+        below = boxes_b[b, 0, k] - boxes_a[a, 1, k]
         total += max(above, 0.0, below) ** 2
         if total > squared_radius:
             return True
@@ -324,7 +330,7 @@ def find_around(tree, queries, i, squared_radius, buffer, position):
     The rows are in tree order. Nothing is written to an empty buffer. Returns the position after
     the last row, so the number of points is the difference.
     """
-    corners, order = tree.corners, tree.order
+    points, order = tree.points, tree.order
     stack = np.empty(MAX_STACK, np.int64)
     stack[0] = 0
     n_stack = 1 if order.size else 0
@@ -340,7 +346,7 @@ def find_around(tree, queries, i, squared_radius, buffer, position):
             continue
         first, stop = points_of(tree, node)
         for place in range(first, stop):
-            if squared_distance(queries, i, corners, place) <= squared_radius:
+            if squared_distance(queries, i, points, order[place]) <= squared_radius:
                 if buffer.size:
                     buffer[position] = order[place]
                 position += 1
@@ -353,36 +359,49 @@ def find_within(tree, queries, squared_radii):
 
     The rows of the points around query i are ``index[start[i]:start[i + 1]]``, ascending.
     """
+    by_place = sort_points(tree)
     n_queries = queries.shape[0]
     start = np.zeros(n_queries + 1, np.int64)
     index = np.empty(0, np.int64)
     for i in range(n_queries):
-        start[i + 1] = find_around(tree, queries, i, squared_radii[i], index, start[i])
+        start[i + 1] = find_around(by_place, queries, i, squared_radii[i], index, start[i])
     index = np.empty(start[-1], np.int64)
     for i in range(n_queries):
-        find_around(tree, queries, i, squared_radii[i], index, start[i])
-        index[start[i] : start[i + 1]].sort()
+        find_around(by_place, queries, i, squared_radii[i], index, start[i])
+        found = index[start[i] : start[i + 1]]
+        found[:] = tree.order[found]
+        found.sort()
     return start, index
 
 
 @kernel
+def _one_of(values, i):
+    """Return the value of element ``i``; a single value is that of all of them."""
+    return values[i if values.size > 1 else 0]
+
+
+@kernel
 def max_by_node(tree, squared_radii):
-    """Return the largest squared radius of the points of each node."""
-    largest = np.zeros(tree.low.size)
-    for node in range(tree.low.size - 1, -1, -1):
+    """Return the largest squared radius of the points of each node.
+
+    For ``squared_radii`` see `find_nearest`.
+    """
+    largest = np.zeros(tree.n_leaves.size)
+    for node in range(tree.n_leaves.size - 1, -1, -1):
         if tree.n_leaves[node] > 1:
             largest[node] = max(largest[node + 1], largest[right_child(tree, node)])
         else:
             first, stop = points_of(tree, node)
             for place in range(first, stop):
-                largest[node] = max(largest[node], squared_radii[tree.order[place]])
+                radius = _one_of(squared_radii, tree.order[place])
+                largest[node] = max(largest[node], radius)
     return largest
 
 
 @kernel
 def _find_nearest_to(tree, queries, i, squared_radii, max_squared_radius, stack):
     """Return the nearest point that reaches query ``i``, or -1."""
-    corners, order = tree.corners, tree.order
+    points, order = tree.points, tree.order
     found, smallest = -1, np.inf
     stack[0] = 0
     n_stack = 1 if order.size else 0
@@ -404,8 +423,8 @@ def _find_nearest_to(tree, queries, i, squared_radii, max_squared_radius, stack)
         first, stop = points_of(tree, node)
         for place in range(first, stop):
             j = order[place]
-            squared = squared_distance(queries, i, corners, place)
-            if squared <= squared_radii[j] and (
+            squared = squared_distance(queries, i, points, j)
+            if squared <= _one_of(squared_radii, j) and (
                 squared < smallest or (squared == smallest and (found < 0 or j < found))
             ):
                 found, smallest = j, squared
@@ -416,8 +435,8 @@ def _find_nearest_to(tree, queries, i, squared_radii, max_squared_radius, stack)
 def find_nearest(tree, queries, squared_radii):
     """Return the nearest point that reaches each query, or -1.
 
-    Point j reaches a query at a squared distance of at most ``squared_radii[j]``. Ties go to the
-    lowest row.
+    The point in row j reaches a query at a squared distance of at most ``squared_radii[j]``, or of
+    at most ``squared_radii[0]`` if there is only this one. Ties go to the lowest row.
     """
     max_squared_radius = max_by_node(tree, squared_radii)
     stack = np.empty(MAX_STACK, np.int64)

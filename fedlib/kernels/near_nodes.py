@@ -1,60 +1,185 @@
 """Core points and border points of DBSCAN on a tree: points compared with the nodes around them.
 
-Each point looks at the bucket of its cell first. Most core points have enough others there, and a
-border point finds a core point nearby, so that few other nodes matter. For the rest, the whole tree
-is searched.
+A few points next to each other descend the tree together, one per lane of the vector registers.
+They look at the small node of the first one before the whole tree: most core points have enough
+others there, and a border point finds a core point nearby, so that few other nodes matter.
 
 `Cells` are those of `fedlib.kernels.density`, and `Leaves` those of `fedlib.kernels.tree_leaves`.
 """
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
+from fedlib.kernels.bits import ONE, count_ones, lowest
 from fedlib.kernels.density import (
-    NONE,
     how_many,
     precedes,
     squared_distance,
-    squared_distance_to_box,
-    squared_distances_of_box,
     squared_radius,
     sum_weights,
 )
-from fedlib.kernels.kd_tree import box_of, points_of
-from fedlib.kernels.near_ranges import weigh
-from fedlib.kernels.tree_leaves import cells_of, find_bucket
+from fedlib.kernels.kd_tree import MAX_STACK, points_of, right_child
+from fedlib.kernels.lanes import (
+    LANES,
+    NO_LANES,
+    all_lanes,
+    lanes_near_box,
+    lanes_within,
+    load_columns,
+)
+
+NEARBY = 128  # points of the node that is looked at before the whole tree
+
+
+class Group(NamedTuple):
+    """Points that descend a tree together, one per lane.
+
+    Attributes
+    ----------
+    row : array (LANES,) of int64
+        The row of each point.
+    columns : array (n_features, LANES) of float64
+        The points; NaN in unused lanes.
+    limits : array (LANES,) of float64
+        The squared distance within which others matter to each.
+    totals : array (LANES,) of float64
+        The weight that each has found around it.
+    best : array (LANES,) of int64
+        The place of the nearest core point that each has found, or -1.
+    leaf : array (n_features, LANES) of float64
+        Points of a leaf, in the same form.
+    """
+
+    row: NDArray[np.int64]
+    columns: NDArray[np.float64]
+    limits: NDArray[np.float64]
+    totals: NDArray[np.float64]
+    best: NDArray[np.int64]
+    leaf: NDArray[np.float64]
 
 
 @kernel
-def _weigh_node(cells, tree, node, i, enough):
-    """Return the weight of the points of a node around point i; the sum stops when it is enough.
+def _make_group(n_features):
+    return Group(
+        np.empty(LANES, np.int64),
+        np.empty((n_features, LANES)),
+        np.empty(LANES),
+        np.empty(LANES),
+        np.empty(LANES, np.int64),
+        np.empty((n_features, LANES)),
+    )
 
-    A node within the radius is counted as a whole. Rounding is monotone, so the computed distance
-    of its farthest place is at least that of each of its points.
+
+@kernel
+def _fill_group(group, places, cells):
+    """Load the points at some places; return their lanes."""
+    for lane in range(places.size):
+        group.row[lane] = cells.rows[places[lane]]
+        group.limits[lane] = squared_radius(cells, group.row[lane])
+    load_columns(cells.points, group.row[: places.size], group.columns)
+    return all_lanes(places.size)
+
+
+@kernel
+def _list_places(wanted, cells, with_core):
+    """Return the places of the points of some cells, all of them or those that are not core."""
+    start, core = cells.start, cells.core
+    n_places = 0
+    for c in wanted:
+        n_places += start[c + 1] - start[c]
+    places = np.empty(n_places, np.int64)
+    n_places = 0
+    for c in wanted:
+        for i in range(start[c], start[c + 1]):
+            if with_core or not core[i]:
+                places[n_places] = i
+                n_places += 1
+    return places[:n_places]
+
+
+@kernel
+def _find_nearby(tree, place):
+    """Return the largest node with this place that has at most `NEARBY` points, or a leaf."""
+    node = 0
+    while tree.n_leaves[node] > 1:
+        first, stop = points_of(tree, node)
+        if stop - first <= NEARBY:
+            break
+        right = right_child(tree, node)
+        node = right if place >= points_of(tree, right)[0] else node + 1
+    return node
+
+
+@kernel
+def _add_weights(group, lanes, root, cells, tree, enough):
+    """Add to the totals of some lanes the weights around their points in the node ``root``.
+
+    Returns those lanes whose total is not enough. The others drop out on the way. A node within the
+    radius is counted as a whole. Rounding is monotone, so the computed distance of its farthest
+    place is at least that of each of its points.
     """
-    points, axes, limit = cells.points, cells.axes, squared_radius(cells, i)
-    corners, n_leaves, weights = tree.corners, tree.n_leaves, cells.weights
+    n_leaves, totals, weights = tree.n_leaves, group.totals, cells.weights
+    nodes, near_lanes = np.empty(MAX_STACK, np.int64), np.empty(MAX_STACK, np.uint64)
+    nodes[0], near_lanes[0] = root, lanes
+    n_stack = 1
+    while n_stack:
+        n_stack -= 1
+        node, near = nodes[n_stack], near_lanes[n_stack] & lanes
+        if near == NO_LANES:
+            continue
+        first, stop = points_of(tree, node)
+        in_part, in_whole = lanes_near_box(
+            group.columns, group.columns, group.limits, tree.boxes, node
+        )
+        near &= in_part
+        whole = near & in_whole
+        if whole:
+            weight = sum_weights(weights, first, stop)
+            near &= ~whole
+            while whole:
+                lane = lowest(whole)
+                whole &= whole - ONE
+                totals[lane] += weight
+                if totals[lane] >= enough:
+                    lanes &= ~(ONE << lane)
+        if near == NO_LANES:
+            continue
+        if n_leaves[node] > 1:
+            nodes[n_stack], near_lanes[n_stack] = right_child(tree, node), near
+            nodes[n_stack + 1], near_lanes[n_stack + 1] = node + 1, near
+            n_stack += 2
+            continue
+        for begin in range(first, stop, LANES):
+            rows = tree.order[begin : min(begin + LANES, stop)]
+            load_columns(tree.points, rows, group.leaf)
+            rest = near & lanes
+            while rest:
+                lane = lowest(rest)
+                rest &= rest - ONE
+                found = lanes_within(group.leaf, tree.points, group.row[lane], group.limits[lane])
+                totals[lane] += _weigh_lanes(found, weights, begin)
+                if totals[lane] >= enough:
+                    lanes &= ~(ONE << lane)
+    return lanes
+
+
+@kernel
+def _weigh_lanes(lanes, weights, first):
+    """Return the weight of the points in some lanes; the first lane is the place ``first``."""
+    if weights.size == 0:
+        return float(count_ones(lanes))
     total = 0.0
-    stop = node + 2 * n_leaves[node] - 1
-    while node < stop and total < enough:
-        low, high = box_of(tree, node)
-        nearest, farthest = squared_distances_of_box(points, axes, i, corners, low, high)
-        if nearest > limit:
-            node += 2 * n_leaves[node] - 1  # to the next node that is no descendant
-        elif farthest <= limit:
-            begin, end = points_of(tree, node)
-            total += sum_weights(weights, begin, end)
-            node += 2 * n_leaves[node] - 1
-        else:
-            if n_leaves[node] == 1:
-                begin, end = points_of(tree, node)
-                total += weigh(points, axes, weights, i, begin, end, limit)
-            node += 1
+    while lanes:
+        total += weights[first + np.int64(lowest(lanes))]
+        lanes &= lanes - ONE
     return total
 
 
 @kernel
-def find_core(wanted, cells, tree, leaves, min_samples):
+def find_core(wanted, cells, tree, min_samples):
     """Write which points of some cells are core points, and if none, some or all of a cell are.
 
     Parameters
@@ -63,21 +188,84 @@ def find_core(wanted, cells, tree, leaves, min_samples):
         The cells, ascending.
     cells : Cells
     tree : KDTree
-    leaves : Leaves
     min_samples : float
     """
-    bucket = bucket_stop = 0
+    start, core = cells.start, cells.core
+    group = _make_group(cells.points.shape[1])
+    places = _list_places(wanted, cells, True)
+    for begin in range(0, places.size, LANES):
+        few = places[begin : begin + LANES]
+        lanes = _fill_group(group, few, cells)
+        core[few] = True
+        for root in (_find_nearby(tree, few[0]), 0):
+            group.totals[:] = 0.0
+            lanes = _add_weights(group, lanes, root, cells, tree, min_samples)
+        while lanes:
+            core[few[lowest(lanes)]] = False
+            lanes &= lanes - ONE
     for c in wanted:
-        if c >= bucket_stop:
-            bucket, _, bucket_stop = find_bucket(tree, leaves, c)
-        n_core = 0
-        for i in range(cells.start[c], cells.start[c + 1]):
-            total = _weigh_node(cells, tree, bucket, i, min_samples)
-            if total < min_samples:
-                total = _weigh_node(cells, tree, 0, i, min_samples)
-            cells.core[i] = total >= min_samples
-            n_core += cells.core[i]
-        cells.has_core[c] = how_many(n_core, cells.start[c + 1] - cells.start[c])
+        n_core = core[start[c] : start[c + 1]].sum()
+        cells.has_core[c] = how_many(n_core, start[c + 1] - start[c])
+
+
+@kernel
+def _find_nearest(group, lanes, root, cells, tree, leaves):
+    """Find for some lanes the nearest core points in the node ``root`` that reach their points.
+
+    ``best`` and ``limits`` are updated where they are better.
+    """
+    n_leaves, reach = tree.n_leaves, leaves.max_squared_radius
+    limits, nearer = group.limits, np.empty(LANES)
+    nodes, near_lanes = np.empty(MAX_STACK, np.int64), np.empty(MAX_STACK, np.uint64)
+    nodes[0], near_lanes[0] = root, lanes
+    n_stack = 1
+    while n_stack:
+        n_stack -= 1
+        node, near = nodes[n_stack], near_lanes[n_stack]
+        for lane in range(LANES):
+            nearer[lane] = limits[lane] if reach.size == 1 else min(limits[lane], reach[node])
+        near &= lanes_near_box(group.columns, group.columns, nearer, tree.boxes, node)[0]
+        if near == NO_LANES:
+            continue
+        if n_leaves[node] > 1:
+            nodes[n_stack], near_lanes[n_stack] = right_child(tree, node), near
+            nodes[n_stack + 1], near_lanes[n_stack + 1] = node + 1, near
+            n_stack += 2
+            continue
+        first, stop = points_of(tree, node)
+        for begin in range(first, stop, LANES):
+            end = min(begin + LANES, stop)
+            is_core = NO_LANES
+            for place in range(begin, end):
+                is_core |= np.uint64(cells.core[place]) << np.uint64(place - begin)
+            if is_core == NO_LANES:
+                continue
+            load_columns(tree.points, tree.order[begin:end], group.leaf)
+            rest = near
+            while rest:
+                lane = np.int64(lowest(rest))
+                rest &= rest - ONE
+                found = is_core & lanes_within(
+                    group.leaf, tree.points, group.row[lane], limits[lane]
+                )
+                while found:
+                    _take_if_nearer(group, lane, begin + np.int64(lowest(found)), cells)
+                    found &= found - ONE
+
+
+@kernel
+def _take_if_nearer(group, lane, place, cells):
+    """Make a core point the best one of a lane, if it reaches the point and is nearer.
+
+    Ties go to the first one in lexicographic order.
+    """
+    points, axes, rows = cells.points, cells.axes, cells.rows
+    best, j = group.best[lane], rows[place]
+    squared = squared_distance(points, axes, group.row[lane], j)
+    if squared <= min(group.limits[lane], squared_radius(cells, j)) and (
+        best < 0 or squared < group.limits[lane] or precedes(points, axes, j, rows[best])
+    ):
+        group.best[lane], group.limits[lane] = place, squared
 
 
 @kernel
@@ -87,49 +275,17 @@ def find_border(wanted, cells, tree, leaves, joined):
     It is the cell of the nearest core point that has it in its neighbourhood, or -1. Ties go to the
     first core point in lexicographic order. For the other arguments see `find_core`.
     """
-    bucket = bucket_stop = 0
-    for c in wanted:
-        if c >= bucket_stop:
-            bucket, _, bucket_stop = find_bucket(tree, leaves, c)
-        for i in range(cells.start[c], cells.start[c + 1]):
-            if not cells.core[i]:
-                bound = cells.squared_radii[0] if cells.squared_radii.size == 1 else np.inf
-                nearest = -1, bound, -1
-                nearest = _find_nearest(cells, tree, leaves, bucket, i, nearest)
-                joined[i] = _find_nearest(cells, tree, leaves, 0, i, nearest)[2]
-
-
-@kernel
-def _find_nearest(cells, tree, leaves, node, i, nearest):
-    """Return the nearest core point of a node that reaches point i, if better than ``nearest``.
-
-    It comes with its squared distance, up to which other points matter, and its cell.
-    """
-    points, axes, core, start = cells.points, cells.axes, cells.core, cells.start
-    corners, n_leaves, reach = tree.corners, tree.n_leaves, leaves.max_squared_radius
-    best, bound, best_cell = nearest
-    stop = node + 2 * n_leaves[node] - 1
-    while node < stop:
-        low, high = box_of(tree, node)
-        limit = bound if reach.size == 1 else min(bound, reach[node])
-        if squared_distance_to_box(points, axes, i, corners, low, high) > limit:
-            node += 2 * n_leaves[node] - 1  # to the next node that is no descendant
-            continue
-        node += 1
-        if n_leaves[node - 1] > 1:
-            continue
-        begin, end = cells_of(tree, leaves.first_cell, node - 1)
-        for c in range(begin, end):
-            if cells.has_core[c] == NONE:
-                continue
-            for j in range(start[c], start[c + 1]):
-                if not core[j]:
-                    continue
-                squared = squared_distance(points, axes, i, j)
-                if (
-                    squared <= bound
-                    and squared <= squared_radius(cells, j)
-                    and (best < 0 or squared < bound or precedes(points, axes, j, best))
-                ):
-                    best, bound, best_cell = j, squared, c
-    return best, bound, best_cell
+    group = _make_group(cells.points.shape[1])
+    places = _list_places(wanted, cells, False)
+    for begin in range(0, places.size, LANES):
+        few = places[begin : begin + LANES]
+        lanes = _fill_group(group, few, cells)
+        group.best[:] = -1
+        if cells.squared_radii.size > 1:
+            group.limits[:] = np.inf
+        for root in (_find_nearby(tree, few[0]), 0):
+            _find_nearest(group, lanes, root, cells, tree, leaves)
+        for lane in range(few.size):
+            best = group.best[lane]
+            cell = np.searchsorted(cells.start, best, side="right") - 1
+            joined[few[lane]] = cell if best >= 0 else -1

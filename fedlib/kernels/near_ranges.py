@@ -54,7 +54,7 @@ def find_core(block, cells, min_samples):
     radius is counted as a whole, as a node is in `fedlib.kernels.near_nodes`.
     """
     points, axes, weights, limit = cells.points, cells.axes, cells.weights, cells.squared_radii[0]
-    start, core, corners = cells.start, cells.core, cells.corners
+    start, core, boxes = cells.start, cells.core, cells.boxes
     near, box = block.near, cells.box
     for g in range(block.group_start.size - 1):
         for a in block.cells[block.group_start[g] : block.group_start[g + 1]]:
@@ -71,7 +71,7 @@ def find_core(block, cells, min_samples):
                         nearest, farthest = 0.0, np.inf
                         if box[b] >= 0:
                             nearest, farthest = squared_distances_of_box(
-                                points, axes, i, corners, box[b], box[b] + 1
+                                points, axes, i, boxes, box[b]
                             )
                         if farthest <= limit:
                             total += sum_weights(weights, start[b], start[b + 1])
@@ -117,7 +117,7 @@ def find_border(block, cells, joined):
     first core point in lexicographic order.
     """
     points, axes, core, has_core = cells.points, cells.axes, cells.core, cells.has_core
-    start, corners, box, near = cells.start, cells.corners, cells.box, block.near
+    start, boxes, box, near = cells.start, cells.boxes, cells.box, block.near
     for g in range(block.group_start.size - 1):
         for a in block.cells[block.group_start[g] : block.group_start[g + 1]]:
             for i in range(start[a], start[a + 1]):
@@ -131,11 +131,9 @@ def find_border(block, cells, joined):
                     ):
                         continue
                     for c in range(b, last):
-                        low = box[c]
                         if has_core[c] == NONE or (
-                            low >= 0
-                            and squared_distance_to_box(points, axes, i, corners, low, low + 1)
-                            > bound
+                            box[c] >= 0
+                            and squared_distance_to_box(points, axes, i, boxes, box[c]) > bound
                         ):
                             continue
                         before = best

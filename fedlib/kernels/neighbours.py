@@ -12,9 +12,8 @@ Two rows are neighbours when their Euclidean distance is below ``eps``: the squa
 of squares, added in the order of the features, in float64. Every search computes it in this way,
 including squares that overflow or underflow, so all searches find the same neighbours.
 
-The bits of a word are counted as in H. S. Warren, "Hacker's Delight", 2nd edition, 2012, §5-1.
-Compilers replace this by one instruction of the processor. In the inner loops all integers are
-unsigned: before an index of another type is used, compiled code compares it with zero.
+In the inner loops all integers are unsigned: before an index of another type is used, compiled code
+compares it with zero.
 """
 
 from typing import NamedTuple
@@ -22,13 +21,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedlib.kernels import kernel
+from fedlib.kernels.bits import ONE, count_ones, lowest
 from fedlib.kernels.disjoint_set import number_components, union
 
-ONE = np.uint64(1)
-PAIRS = np.uint64(0x5555555555555555)  # the even bits
-NIBBLES = np.uint64(0x3333333333333333)  # the lower two of every four bits
-BYTES = np.uint64(0x0F0F0F0F0F0F0F0F)  # the lower four of every eight bits
-SUM_BYTES = np.uint64(0x0101010101010101)  # a product with it has the sum of the bytes on top
 LOW_BITS = np.uint64(127)  # the bits of a variable-length integer in one of its bytes
 CONTINUED = np.uint64(128)  # set in all of its bytes but the last
 MIN_LISTED = 3  # places that are written per word, whether it has as many bits or not
@@ -175,20 +170,6 @@ def all_neighbours(X, eps, first, bits):
 
 
 @kernel
-def _count_ones(word):
-    """Return the number of bits that are set."""
-    pairs = word - ((word >> np.uint64(1)) & PAIRS)
-    nibbles = (pairs & NIBBLES) + ((pairs >> np.uint64(2)) & NIBBLES)
-    return (((nibbles + (nibbles >> np.uint64(4))) & BYTES) * SUM_BYTES) >> np.uint64(56)
-
-
-@kernel
-def _lowest(word):
-    """Return the position of the lowest bit that is set, or 64 if there is none."""
-    return _count_ones(~word & (word - ONE))
-
-
-@kernel
 def _list_row(words, i, columns):
     """Write the columns after ``i`` whose bits are set to ``columns``; return their number.
 
@@ -201,13 +182,13 @@ def _list_row(words, i, columns):
     n_columns = np.uint64(0)
     while True:
         at = n_columns
-        n_columns += _count_ones(word)
+        n_columns += count_ones(word)
         for _ in range(MIN_LISTED):
-            columns[at] = (w << np.uint64(6)) + _lowest(word)
+            columns[at] = (w << np.uint64(6)) + lowest(word)
             word &= word - ONE
             at += ONE
         while word:
-            columns[at] = (w << np.uint64(6)) + _lowest(word)
+            columns[at] = (w << np.uint64(6)) + lowest(word)
             word &= word - ONE
             at += ONE
         w += ONE
@@ -371,7 +352,7 @@ def _list_common(words, others, i, columns, at):
     for w in range(i >> 6, words.size):
         word = words[w] & others[w]
         while word:
-            columns[at] = (w << 6) + np.int64(_lowest(word))
+            columns[at] = (w << 6) + np.int64(lowest(word))
             word &= word - ONE
             at += 1
     return at

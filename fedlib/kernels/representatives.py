@@ -17,9 +17,9 @@ from fedlib.kernels.kd_tree import (
     build,
     find_around,
     find_nearest,
-    number_by_place,
     points_of,
     right_child,
+    sort_points,
     squared_distance,
     squared_distance_to_node,
 )
@@ -66,6 +66,7 @@ def cover_in_order(X, candidates, eps, max_representatives):
     max_representatives : int
     """
     tree = build(X, LEAF_SIZE, 0.0)
+    by_place = sort_points(tree)
     n = X.shape[0]
     owner = np.full(n, -1)
     chosen = np.empty(n, np.int64)
@@ -77,10 +78,11 @@ def cover_in_order(X, candidates, eps, max_representatives):
             break
         if owner[i] >= 0:
             continue
-        for j in near[: find_around(tree, X, i, eps * eps, near, 0)]:
-            squared_reach[r] = max(squared_reach[r], squared_distance(X, i, X, j))
-            if owner[j] < 0:
-                owner[j] = r
+        for place in near[: find_around(by_place, X, i, eps * eps, near, 0)]:
+            squared = squared_distance(X, i, by_place.points, place)
+            squared_reach[r] = max(squared_reach[r], squared)
+            if owner[tree.order[place]] < 0:
+                owner[tree.order[place]] = r
         chosen[r] = i
         r += 1
     return Cover(chosen[:r], owner, np.sqrt(squared_reach[:r]))
@@ -96,7 +98,7 @@ def _find_ranges(tree, i, squared_radius, ranges):
     while n_stack:
         n_stack -= 1
         node = stack[n_stack]
-        if squared_distance_to_node(tree.corners, i, tree, node) > squared_radius:
+        if squared_distance_to_node(tree.points, i, tree, node) > squared_radius:
             continue
         first, stop = points_of(tree, node)
         if tree.n_leaves[node] > 1:
@@ -206,8 +208,8 @@ def cover_greedily(X, eps, max_representatives, min_covered):
     """
     tree = build(X, GREEDY_LEAF_SIZE, 0.0)
     rows = tree.order
-    tree = number_by_place(tree)  # near points are near in memory
-    X = tree.corners[: rows.size]
+    tree = sort_points(tree)
+    X = tree.points
     columns = np.ascontiguousarray(X.T)
     shift = GAIN_BITS - math.frexp(eps)[1]  # a power of two, so halves stay exact
     scale = math.ldexp(1.0, shift // 2), math.ldexp(1.0, shift - shift // 2)

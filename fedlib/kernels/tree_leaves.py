@@ -16,8 +16,10 @@ from fedlib.kernels import kernel
 from fedlib.kernels.kd_tree import (
     MAX_STACK,
     are_far,
-    bound_points,
+    bound_rows,
+    load,
     max_by_node,
+    measure,
     right_child,
     select_median,
 )
@@ -34,6 +36,8 @@ class Leaves(NamedTuple):
         The node of each leaf.
     first_cell : array (n_leaves + 1,) of int32 or int64
         The first cell of each leaf; the last entry is the number of cells.
+    node_of_cell : array (n_cells,) of int32 or int64
+        The node of the leaf that is this cell, or -1 if the leaf has several.
     max_squared_radius : array (n_nodes,) or (1,) of float64
         The largest squared radius of the points of each node, or that of all points.
     n_buckets : int
@@ -42,6 +46,7 @@ class Leaves(NamedTuple):
 
     node: NDArray[np.signedinteger[Any]]
     first_cell: NDArray[np.signedinteger[Any]]
+    node_of_cell: NDArray[np.signedinteger[Any]]
     max_squared_radius: NDArray[np.float64]
     n_buckets: int
 
@@ -55,53 +60,63 @@ def collect_leaves(tree, squared_radii, max_squared_diagonal):
     Parameters
     ----------
     tree : KDTree
-        The last two rows of its corners are free. A leaf that is larger than a cell has at most
-        ``BUCKET`` points.
+        A leaf that is larger than a cell has at most ``BUCKET`` points.
     squared_radii : array (n_points,) or (1,) of float64
         Those of the points, by row, or of all of them.
     max_squared_diagonal : float
         That of a cell.
     """
     n_leaves = tree.start.size - 1
-    node_of_leaf = np.empty(n_leaves, tree.low.dtype)
-    first_cell = np.zeros(n_leaves + 1, tree.low.dtype)
-    start = np.empty(tree.order.size + 1, tree.low.dtype)
-    stack = np.empty((BUCKET, 2), np.int64)
+    node_of_leaf = np.empty(n_leaves, tree.start.dtype)
+    first_cell = np.zeros(n_leaves + 1, tree.start.dtype)
+    start = np.empty(tree.order.size + 1, tree.start.dtype)
+    node_of_cell = np.full(tree.order.size, -1, tree.start.dtype)
+    rows = np.empty((BUCKET, tree.points.shape[1]))
     n_cells = 0
-    for node in range(tree.low.size):
+    for node in range(tree.n_leaves.size):
         if tree.n_leaves[node] == 1:
             leaf = tree.first_leaf[node]
             node_of_leaf[leaf] = node
-            n_cells = _split_leaf(tree, leaf, max_squared_diagonal, stack, start, n_cells)
+            if measure(tree.boxes[node])[1] <= max_squared_diagonal:
+                start[n_cells] = tree.start[leaf]
+                node_of_cell[n_cells] = node
+                n_cells += 1
+            else:
+                n_cells = _split_leaf(tree, leaf, max_squared_diagonal, rows, start, n_cells)
             first_cell[leaf + 1] = n_cells
     start[n_cells] = tree.order.size
     reach = squared_radii if squared_radii.size == 1 else max_by_node(tree, squared_radii)
-    leaves = Leaves(node_of_leaf, first_cell, reach, _count_buckets(tree, first_cell))
+    n_buckets = _count_buckets(tree, first_cell)
+    leaves = Leaves(node_of_leaf, first_cell, node_of_cell[:n_cells].copy(), reach, n_buckets)
     return leaves, start[: n_cells + 1].copy()
 
 
 @kernel
-def _split_leaf(tree, leaf, max_squared_diagonal, stack, start, n_cells):
+def _split_leaf(tree, leaf, max_squared_diagonal, rows, start, n_cells):
     """Write where the cells of a leaf begin; return their number, with ``n_cells`` before them.
 
-    They are what nodes below the leaf would be.
+    They are what nodes below the leaf would be. ``rows`` is a buffer for its points.
     """
-    corners, row = tree.corners, tree.corners.shape[0] - 2
-    stack[0] = tree.start[leaf], tree.start[leaf + 1]
+    first = tree.start[leaf]
+    order = tree.order[first : tree.start[leaf + 1]]
+    load(tree.points, order, rows)
+    box, stack = np.empty((2, rows.shape[1])), np.empty((BUCKET, 2), np.int64)
+    stack[0] = 0, order.size
     n_stack = 1
     while n_stack:
         n_stack -= 1
         begin, end = stack[n_stack]
         if end - begin > 1:
-            widest, squared_diagonal = bound_points(corners, begin, end, row)
+            part = rows[begin:end]
+            widest, squared_diagonal = bound_rows(part, box)
             if squared_diagonal > max_squared_diagonal:
-                middle = (begin + end) // 2
-                select_median(corners, tree.order, begin, end, middle, widest)
+                select_median(part, order[begin:end], widest)
+                middle = begin + (end - begin) // 2
                 stack[n_stack] = middle, end
                 stack[n_stack + 1] = begin, middle
                 n_stack += 2
                 continue
-        start[n_cells] = begin
+        start[n_cells] = first + begin
         n_cells += 1
     return n_cells
 
@@ -123,7 +138,7 @@ def is_bucket(tree, first_cell, node):
 @kernel
 def _count_buckets(tree, first_cell):
     node = n_buckets = 0
-    while node < tree.low.size:
+    while node < tree.n_leaves.size:
         if is_bucket(tree, first_cell, node):
             n_buckets += 1
             node += 2 * tree.n_leaves[node] - 1
@@ -154,15 +169,14 @@ def find_bucket(tree, leaves, cell):
 @kernel
 def find_near_buckets(tree, leaves, bucket, buckets):
     """Write the buckets near a bucket to ``buckets``, in the order of the tree; return how many."""
-    corners, low, n_points = tree.corners, tree.low, tree.order.size
-    reach = leaves.max_squared_radius
+    boxes, reach = tree.boxes, leaves.max_squared_radius
     stack = np.empty(MAX_STACK, np.int64)
     stack[0] = 0
     n_stack, n_buckets = 1, 0
     while n_stack:
         n_stack -= 1
         node = stack[n_stack]
-        if are_far(corners, low[bucket], low[node], n_points, larger_reach(reach, bucket, node)):
+        if are_far(boxes, bucket, boxes, node, larger_reach(reach, bucket, node)):
             continue
         if not is_bucket(tree, leaves.first_cell, node):
             stack[n_stack] = right_child(tree, node)

@@ -6,10 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
 
-from fedlib.kernels import connections, density, near_ranges
+from fedlib.kernels import connections, density, leaf_connections, near_ranges
 
 
-def make_cells(parts, squared_radii, weights=(), core=None, compiled_axes=True, order="C", few=0):
+def make_cells(
+    parts,
+    squared_radii,
+    weights=(),
+    core=None,
+    compiled_axes=True,
+    order="C",
+    few=0,
+    with_rows=False,
+):
     """Return the cells that consist of these points (n, d), with their boxes."""
     points = np.asarray(np.concatenate(parts), order=order)
     n, d = points.shape
@@ -17,12 +26,13 @@ def make_cells(parts, squared_radii, weights=(), core=None, compiled_axes=True, 
     core = np.zeros(n, bool) if core is None else core
     cells = density.Cells(
         points=points,
+        rows=np.arange(n) if with_rows else np.empty(0, np.int64),
         axes=tuple(range(d)) if compiled_axes else np.arange(d),
         squared_radii=np.asarray(squared_radii, np.float64),
         weights=np.array(weights, np.float64),
         start=start,
-        box=np.where(np.diff(start) > few, 2 * np.arange(len(parts)), -1),
-        corners=np.empty((2 * len(parts), d)),
+        box=np.where(np.diff(start) > few, np.arange(len(parts)), -1),
+        boxes=np.empty((len(parts), 2, d)),
         core=core,
         has_core=how_many(core, start),
     )
@@ -68,14 +78,14 @@ def two_cells(draw):
 def test_two_cells_are_connected(problem, compiled_axes):
     """One pair of core points, either of which is near the other, is enough; both ways agree."""
     parts, squared_radii, core = problem
-    cells = make_cells(parts, squared_radii, core=core, compiled_axes=compiled_axes)
+    cells = make_cells(parts, squared_radii, core=core, compiled_axes=compiled_axes, with_rows=True)
     n = len(parts[0])
     squared = squared_distances(*parts)
     near = squared <= np.maximum(squared_radii[:n, None], squared_radii[None, n:])
     expected = (near & core[:n, None] & core[None, n:]).any()
-    assert connections._connected_by_pairs(cells, 0, 1) == expected
-    assert connections._connected_by_pairs(cells, 1, 0) == expected
-    assert connections._connected_by_trees(cells, 0, 1) == expected
+    assert leaf_connections._connected_by_pairs(cells, 0, 1) == expected
+    assert leaf_connections._connected_by_pairs(cells, 1, 0) == expected
+    assert connections.are_connected_by_trees(cells, 0, 1) == expected
 
 
 @given(st.integers(0, 2**32), st.sampled_from([3, 40, 400]), st.booleans())

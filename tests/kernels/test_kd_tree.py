@@ -22,14 +22,13 @@ def test_nodes_contain_their_points(X, leaf_size, max_squared_diagonal):
     """The order is a permutation, boxes fit, children split a node, leaves are small enough."""
     tree = kd_tree.build(X, leaf_size, max_squared_diagonal)
     assert sorted(tree.order) == list(range(len(X)))
-    np.testing.assert_array_equal(tree.corners[: len(X)], X[tree.order])
     for node, n_leaves in enumerate(tree.n_leaves):
         first, stop = kd_tree.points_of(tree, node)
-        low, high = kd_tree.box_of(tree, node)
-        points = tree.corners[first:stop]
-        np.testing.assert_array_equal(tree.corners[low], points.min(axis=0))
-        np.testing.assert_array_equal(tree.corners[high], points.max(axis=0))
-        squared_diagonal = ((tree.corners[high] - tree.corners[low]) ** 2).sum()
+        points = X[tree.order[first:stop]]
+        low, high = tree.boxes[node]
+        np.testing.assert_array_equal(low, points.min(axis=0))
+        np.testing.assert_array_equal(high, points.max(axis=0))
+        squared_diagonal = ((high - low) ** 2).sum()
         is_small = len(points) <= leaf_size or squared_diagonal <= max_squared_diagonal
         assert (n_leaves == 1) == is_small
         if n_leaves > 1:
@@ -47,24 +46,39 @@ def test_two_halves_merge_into_the_same_tree(X, leaf_size):
     assume(len(X) > leaf_size)
     whole = kd_tree.build(X, leaf_size, -1.0)
     n, middle = len(X), len(X) // 2
-    corners, order = kd_tree.allocate(X, leaf_size), np.arange(n)
-    kd_tree.halve(corners, order)
-    rows = n + 2, n + 2 + 2 * kd_tree.max_boxes(middle, leaf_size)
+    order = np.arange(n)
+    box = kd_tree.halve(X, order)
     halves = [
-        kd_tree.build_part(corners, order, first, stop, row, leaf_size, -1.0)
-        for first, stop, row in ((0, middle, rows[0]), (middle, n, rows[1]))
+        kd_tree.build_part(X, order, first, stop, leaf_size, -1.0)
+        for first, stop in ((0, middle), (middle, n))
     ]
-    merged = kd_tree.merge(*halves)
-    for name in ("order", "start", "first_leaf", "n_leaves"):
+    merged = kd_tree.merge(box, *halves)
+    for name in ("order", "start", "first_leaf", "n_leaves", "boxes"):
         np.testing.assert_array_equal(getattr(merged, name), getattr(whole, name))
-    for ours, expected in zip(every_box(merged), every_box(whole), strict=True):
-        np.testing.assert_array_equal(ours, expected)
 
 
-def every_box(tree):
-    """Return the lower and the upper corners of all nodes."""
-    low, high = kd_tree.box_of.py_func(tree, slice(None))
-    return tree.corners[low], tree.corners[high]
+def test_large_nodes():
+    """Nodes that are too large to be copied are split by the values of one feature alone."""
+    X = np.random.default_rng(0).random((5 * kd_tree.LOADED, 2))
+    tree, before = kd_tree.build(X, 16, 0.0), X.copy()
+    assert sorted(tree.order) == list(range(len(X)))
+    np.testing.assert_array_equal(X, before)
+    for node in np.flatnonzero(tree.n_leaves > 1):
+        points = X[tree.order[slice(*kd_tree.points_of(tree, node))]]
+        np.testing.assert_array_equal(tree.boxes[node], [points.min(axis=0), points.max(axis=0)])
+        widest = np.ptp(points, axis=0).argmax()
+        values, middle = points[:, widest], len(points) // 2
+        assert values[:middle].max() <= values[middle:].min()
+
+
+def test_sorted_points():
+    """A tree with sorted points has the same nodes, and each point at its place."""
+    X = np.random.default_rng(0).random((100, 3))
+    tree = kd_tree.build(X, 8, 0.0)
+    by_place = kd_tree.sort_points(tree)
+    np.testing.assert_array_equal(by_place.points, X[tree.order])
+    np.testing.assert_array_equal(by_place.order, np.arange(100))
+    assert by_place.boxes is tree.boxes or np.array_equal(by_place.boxes, tree.boxes)
 
 
 def test_an_empty_buffer_only_counts():
@@ -83,14 +97,17 @@ def test_cells_of_leaves(X, leaf_size, max_squared_diagonal):
     tree = kd_tree.build(X, leaf_size, max_squared_diagonal)
     members = [sorted(tree.order[a:b]) for a, b in pairwise(tree.start)]
     leaves, start = tree_leaves.collect_leaves(tree, np.zeros(1), max_squared_diagonal)
+    squared_diagonals = (np.diff(tree.boxes[leaves.node], axis=1) ** 2).sum(axis=(1, 2))
     assert leaves.node.tolist() == np.flatnonzero(tree.n_leaves == 1).tolist()
     assert [sorted(tree.order[a:b]) for a, b in pairwise(tree.start)] == members
-    np.testing.assert_array_equal(tree.corners[: len(X)], X[tree.order])
     np.testing.assert_array_equal(start[leaves.first_cell], tree.start)
-    for begin, end in pairwise(start):
+    for cell, (begin, end) in enumerate(pairwise(start)):
         assert begin < end
-        sides = np.ptp(tree.corners[begin:end], axis=0)
+        sides = np.ptp(X[tree.order[begin:end]], axis=0)
         assert (sides**2).sum() <= max_squared_diagonal
+        node = leaves.node_of_cell[cell]
+        assert node < 0 or kd_tree.points_of(tree, node) == (begin, end)
+    assert (leaves.node_of_cell >= 0).sum() == (squared_diagonals <= max_squared_diagonal).sum()
 
 
 @given(clouds(), st.sampled_from([0.0, 2.0, 30.0]), st.integers(0, 2**32))
@@ -107,7 +124,7 @@ def test_near_buckets_by_brute_force(X, max_squared_diagonal, seed):
     reach = np.array(
         [squared_radii[tree.order[slice(*kd_tree.points_of(tree, node))]].max() for node in buckets]
     )
-    lower, upper = (corners[buckets] for corners in every_box(tree))
+    lower, upper = tree.boxes[buckets].transpose(1, 0, 2)
     gap = np.maximum(np.maximum(lower[:, None] - upper[None], lower[None] - upper[:, None]), 0)
     expected = (gap**2).sum(axis=2) <= np.maximum(reach[:, None], reach[None, :])
     for bucket, near in zip(buckets, expected, strict=True):

@@ -11,15 +11,15 @@ def tree_cells(X, squared_radii, weights):
     tree = kd_tree.build(X, 16, squared_radii.min())
     leaves, start = tree_leaves.collect_leaves(tree, squared_radii, squared_radii.min())
     n, d = X.shape
-    varied = len(squared_radii) > 1
     cells = density.Cells(
-        points=tree.corners[:n],
+        points=X,
+        rows=tree.order,
         axes=np.arange(d),
-        squared_radii=squared_radii[tree.order] if varied else squared_radii,
+        squared_radii=squared_radii,
         weights=weights[tree.order] if len(weights) else weights,
         start=start,
-        box=np.full(len(start) - 1, -1),
-        corners=np.empty((0, d)),
+        box=leaves.node_of_cell,
+        boxes=tree.boxes,
         core=np.empty(n, bool),
         has_core=np.empty(len(start) - 1, np.int8),
     )
@@ -40,23 +40,25 @@ def test_core_and_border_points(kind, varied, weighted):
     squared_radii = rng.integers(1, 4, 400).astype(float) if varied else np.full(1, 1.0)
     weights = rng.integers(0, 3, 400).astype(float) if weighted else np.empty(0)
     cells, tree, leaves = tree_cells(X, squared_radii, weights)
+    points, radii = X[tree.order], np.broadcast_to(squared_radii, 400)[tree.order]
     squared = np.zeros((400, 400))
-    for x in cells.points.T:
+    for x in points.T:
         squared += (x[:, None] - x) ** 2
-    totals = (squared <= cells.squared_radii[:, None]) @ (
-        cells.weights if weighted else np.ones(400)
-    )
+    totals = (squared <= radii[:, None]) @ (cells.weights if weighted else np.ones(400))
     wanted = np.arange(len(cells.has_core))
     for enough in np.quantile(totals, [0.3, 0.8]) + 0.5:
-        near_nodes.find_core(wanted, cells, tree, leaves, enough)
+        near_nodes.find_core(wanted, cells, tree, enough)
         core = totals >= enough
         np.testing.assert_array_equal(cells.core, core)
+        n_core = np.add.reduceat(core.astype(int), cells.start[:-1])
+        np.testing.assert_array_equal(cells.has_core == density.NONE, n_core == 0)
+        np.testing.assert_array_equal(cells.has_core == density.ALL, n_core == np.diff(cells.start))
         joined = np.full(400, -9)
         near_nodes.find_border(wanted, cells, tree, leaves, joined)
-        check_joined(joined, cells, squared)
+        check_joined(joined, cells, points, squared <= radii, squared)
 
 
-def check_joined(joined, cells, squared):
+def check_joined(joined, cells, points, reached, squared):
     """Check the cell of the nearest core point, of which the first in lexicographic order counts.
 
     Core points in different cells may be equal; then both cells are right.
@@ -64,7 +66,7 @@ def check_joined(joined, cells, squared):
     cell_of = np.repeat(np.arange(len(cells.has_core)), np.diff(cells.start))
     assert (joined[cells.core] == -9).all()
     for i in np.flatnonzero(~cells.core):
-        reaching = np.flatnonzero(cells.core & (squared[i] <= cells.squared_radii))
-        keys = [(squared[i, j], *cells.points[j]) for j in reaching]
+        reaching = np.flatnonzero(cells.core & reached[i])
+        keys = [(squared[i, j], *points[j]) for j in reaching]
         right = {cell_of[j] for j, key in zip(reaching, keys, strict=True) if key == min(keys)}
         assert joined[i] in (right or {-1})

@@ -1,0 +1,175 @@
+"""Squared distances to several points at a time, in vector registers.
+
+Compilers turn loops over points into vector instructions only if they know the number of features.
+Compiling for each number would take half a minute, so the instructions are chosen here. Each sum is
+in the order of the features, as everywhere. As plain Python, the functions give the same results.
+
+The points are columns (n_features, `LANES`), one per lane. Unused lanes have NaN, which is near
+nothing. Results are the bits of a number, the lowest for the first lane.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
+
+from fedlib.kernels import kernel
+from fedlib.kernels.bits import ONE
+
+LANES = 16
+NO_LANES = np.uint64(0)
+
+WORD, INDEX = ir.IntType(64), ir.IntType(32)
+VECTOR = ir.VectorType(ir.DoubleType(), LANES)
+NOTHING = ir.Constant(VECTOR, ir.Undefined)
+ZEROS = ir.Constant(VECTOR, [0.0] * LANES)
+ALL_FIRST = ir.Constant(ir.VectorType(INDEX, LANES), [0] * LANES)
+
+
+@kernel
+def all_lanes(size):
+    """Return the first lanes as bits, at most `LANES`."""
+    return (ONE << np.uint64(size)) - ONE
+
+
+@kernel
+def load_columns(points, rows, columns):
+    """Write the points in some rows (at most `LANES`) to the lanes; NaN to all others."""
+    size = np.uint64(rows.size)
+    for lane in range(size):
+        row = np.uint64(rows[lane])
+        for k in range(columns.shape[0]):
+            columns[k, lane] = points[row, k]
+    for lane in range(size, np.uint64(LANES)):
+        for k in range(columns.shape[0]):
+            columns[k, lane] = np.nan
+
+
+def lanes_within(columns, points, i, limit):
+    """Return which lanes are within a squared distance of row ``i`` of ``points`` (n, d)."""
+    bits = 0
+    for lane in range(LANES):
+        total = 0.0
+        for k in range(columns.shape[0]):
+            total += (points[i, k] - columns[k, lane]) ** 2
+        bits |= (total <= limit) << lane
+    return bits
+
+
+def lanes_near_box(lower, upper, limits, boxes, b):
+    """Return which lanes are near box ``b`` of ``boxes`` (n, 2, d), and which near all of it.
+
+    A lane is a box with the corners ``lower`` and ``upper``, or a point, which is both of them. It
+    is near what is within its squared distance in ``limits`` (LANES,).
+    """
+    near = whole = 0
+    for lane in range(LANES):
+        nearest = farthest = 0.0
+        for k in range(lower.shape[0]):
+            above, below = upper[k, lane] - boxes[b, 0, k], boxes[b, 1, k] - lower[k, lane]
+            nearest += max(-above, 0.0, -below) ** 2
+            farthest += max(above, below) ** 2
+        near |= (nearest <= limits[lane]) << lane
+        whole |= (farthest <= limits[lane]) << lane
+    return near, whole
+
+
+@overload(lanes_within)
+def _compile_lanes_within(columns, points, i, limit):
+    return lambda columns, points, i, limit: _within(columns, points, columns.shape[0], i, limit)
+
+
+@overload(lanes_near_box)
+def _compile_lanes_near_box(lower, upper, limits, boxes, b):
+    return lambda lower, upper, limits, boxes, b: _near_box(
+        lower, upper, limits, boxes, lower.shape[0], b
+    )
+
+
+@intrinsic
+def _within(typing_context, columns, points, n_features, i, limit):
+    def generate(context, builder, signature, arguments):
+        lanes = _Lanes(context, builder, signature, arguments)
+        n_features, i, limit = arguments[2:]
+        total, row = lanes.new_total(), builder.mul(i, n_features)
+        with cgutils.for_range(builder, n_features) as loop:
+            x = lanes.repeat_element(1, builder.add(row, loop.index))
+            lanes.add_square(total, builder.fsub(x, lanes.load(0, loop.index)))
+        return lanes.bits(total, lanes.repeat(limit))
+
+    size = types.int64
+    return types.uint64(columns, points, size, size, types.float64), generate
+
+
+@intrinsic
+def _near_box(typing_context, lower, upper, limits, boxes, n_features, b):
+    def generate(context, builder, signature, arguments):
+        lanes = _Lanes(context, builder, signature, arguments)
+        n_features, b = arguments[4:]
+        nearest, farthest = lanes.new_total(), lanes.new_total()
+        low = builder.mul(b, builder.mul(n_features, ir.Constant(WORD, 2)))
+        high = builder.add(low, n_features)
+        with cgutils.for_range(builder, n_features) as loop:
+            k = loop.index
+            above = builder.fsub(lanes.load(1, k), lanes.repeat_element(3, builder.add(low, k)))
+            below = builder.fsub(lanes.repeat_element(3, builder.add(high, k)), lanes.load(0, k))
+            inside = lanes.smaller(above, below)
+            lanes.add_square(nearest, lanes.smaller(ZEROS, inside))
+            lanes.add_square(farthest, lanes.larger(above, below))
+        limits = lanes.load(2, ir.Constant(WORD, 0))
+        found = lanes.bits(nearest, limits), lanes.bits(farthest, limits)
+        return context.make_tuple(builder, signature.return_type, found)
+
+    both = types.UniTuple(types.uint64, 2)
+    return both(lower, upper, limits, boxes, types.int64, types.int64), generate
+
+
+class _Lanes:
+    """The instructions on lanes, for the arguments of one function."""
+
+    def __init__(self, context, builder, signature, arguments):
+        self.context, self.builder = context, builder
+        self.signature, self.arguments = signature, arguments
+
+    def data(self, number):
+        """Return the address of the array, in the order of C, that is this argument."""
+        make = self.context.make_array(self.signature.args[number])
+        return make(self.context, self.builder, self.arguments[number]).data
+
+    def load(self, number, row):
+        """Return a row of LANES numbers of the array that is this argument."""
+        first = self.builder.mul(row, ir.Constant(WORD, LANES))
+        place = self.builder.gep(self.data(number), [first])
+        return self.builder.load(self.builder.bitcast(place, VECTOR.as_pointer()), align=8)
+
+    def repeat(self, value):
+        """Return a number in all lanes."""
+        first = self.builder.insert_element(NOTHING, value, ir.Constant(INDEX, 0))
+        return self.builder.shuffle_vector(first, NOTHING, ALL_FIRST)
+
+    def repeat_element(self, number, place):
+        """Return in all lanes an element of the array that is this argument."""
+        return self.repeat(self.builder.load(self.builder.gep(self.data(number), [place])))
+
+    def larger(self, a, b):
+        """Return the larger number of each lane; NaN in ``b`` stays NaN."""
+        return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
+
+    def smaller(self, a, b):
+        """Return the smaller number of each lane; NaN in ``b`` stays NaN."""
+        return self.builder.select(self.builder.fcmp_ordered("<", a, b), a, b)
+
+    def new_total(self):
+        """Return a total of 0 in each lane."""
+        return cgutils.alloca_once_value(self.builder, ZEROS)
+
+    def add_square(self, total, values):
+        """Add the squares of some numbers to a total."""
+        square = self.builder.fmul(values, values)
+        self.builder.store(self.builder.fadd(self.builder.load(total), square), total)
+
+    def bits(self, total, limits):
+        """Return in which lanes a total is at most the limit."""
+        is_within = self.builder.fcmp_ordered("<=", self.builder.load(total), limits)
+        return self.builder.zext(self.builder.bitcast(is_within, ir.IntType(LANES)), WORD)
