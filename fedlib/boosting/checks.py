@@ -131,7 +131,7 @@ class NodeHistory:
         parents = self.parents.get(name)
         if parents is None or len(reported) == len(wanted):
             parents = np.empty((0, 2), np.int64)
-        sums: Sums = complete_siblings(reported, wanted, parents)
+        sums: Sums = complete_siblings(reported, wanted, parents, np.arange(len(parents)))
         return sums
 
     def problem(

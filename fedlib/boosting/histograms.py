@@ -31,8 +31,8 @@ class HistogramGrower(Grower):
     ----------
     lost : list of str
         The clients that were lost before the last histograms.
-    parents : array (n_parents, n_bins, 2) of int64
-        The histograms of the nodes that were split last.
+    histograms : array (n_nodes, n_bins, 2) of int64
+        Those of the level before, of which ``parents`` (n_parents,) were split.
     sides : array (2 * n_parents, 2) of int64
         The sums of their children.
     nodes : OpenNodes
@@ -49,7 +49,8 @@ class HistogramGrower(Grower):
         self.nodes = OpenNodes.roots(training.n_outputs)
         self.n_leaves = np.ones(training.n_outputs, np.int64)
         self.lost: list[str] = []
-        self.parents = np.empty((0, 0, 2), np.int64)
+        self.histograms = np.empty((0, 0, 2), np.int64)
+        self.parents = np.empty(0, np.int64)
         self.sides = np.empty((0, 2), np.int64)
         self.leaf_sums: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
 
@@ -129,8 +130,8 @@ class HistogramGrower(Grower):
 
     def add_siblings(self, wanted: NDArray[np.bool_], sums: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the histograms of all nodes, from the sums of the wanted ones."""
-        flat, parents = (array.reshape(len(array), -1) for array in (sums, self.parents))
-        histograms: NDArray[np.int64] = complete_siblings(flat, wanted, parents)
+        flat, before = (array.reshape(len(array), -1) for array in (sums, self.histograms))
+        histograms: NDArray[np.int64] = complete_siblings(flat, wanted, before, self.parents)
         return histograms.reshape(-1, *sums.shape[1:])
 
     def choose(self, level: Level, histograms: NDArray[np.int64]) -> Decisions:
@@ -139,7 +140,7 @@ class HistogramGrower(Grower):
         self.keep_max_leaves(splits)
         self.sides, split, leaf = kernels.children_sums(splits)
         self.leaf_sums.append((level.first + leaf, splits.sums[leaf]))
-        self.parents = histograms[split]
+        self.histograms, self.parents = histograms, split
         self.nodes = self.nodes.children(split, splits.feature, self.sides, self.training)
         return self.decide(splits)
 

@@ -123,7 +123,8 @@ class LossguideGrower(HistogramGrower):
         )
         self.report_split(first, [candidate.node for candidate in chosen], decisions)
         self.sides = np.concatenate([candidate.sides for candidate in chosen])
-        self.parents = np.stack([candidate.histogram for candidate in chosen])
+        self.histograms = np.stack([candidate.histogram for candidate in chosen])
+        self.parents = np.arange(len(chosen))
         self.lost = min((candidate.lost for candidate in chosen), key=len)
         self.sums.parents = {
             name: np.stack([sums[candidate.node] for candidate in chosen])

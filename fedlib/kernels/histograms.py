@@ -322,19 +322,21 @@ def add_values(margins, nodes, values):
 
 
 @kernel
-def complete_siblings(reported, wanted, parents):
+def complete_siblings(reported, wanted, sums_before, parents):
     """Return the sums (n_nodes, k) in all nodes, from those (n_wanted, k) in the wanted ones.
 
-    If there are ``parents`` (n_nodes / 2, k), one of two siblings is wanted, and the other is the
-    difference to their parent; otherwise the sums in nodes that are not wanted are 0.
+    If there are ``parents`` (n_nodes / 2,), one of two siblings is wanted, and the other is the
+    difference to their parent; otherwise the sums in nodes that are not wanted are 0. The sums in
+    parent p are ``sums_before[parents[p]]``.
     """
     sums, n_found = np.empty((wanted.size, reported.shape[1]), np.int64), 0
     for j in range(wanted.size):
         for k in range(sums.shape[1]):
             sums[j, k] = reported[n_found, k] if wanted[j] else 0
         n_found += wanted[j]
-    for p in range(parents.shape[0]):
+    for p in range(parents.size):
         known = 2 * p if wanted[2 * p] else 2 * p + 1
+        before = sums_before[parents[p]]
         for k in range(sums.shape[1]):
-            sums[4 * p + 1 - known, k] = parents[p, k] - sums[known, k]
+            sums[4 * p + 1 - known, k] = before[k] - sums[known, k]
     return sums

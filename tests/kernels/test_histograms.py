@@ -153,9 +153,9 @@ def test_extremes_of_sums():
 
 
 def test_the_sibling_is_the_difference_to_the_parent():
-    reported, parents = np.array([[1, 2], [3, 4]]), np.array([[5, 6], [9, 9]])
+    reported, before = np.array([[1, 2], [3, 4]]), np.array([[9, 9], [0, 0], [5, 6]])
     wanted = np.array([True, False, False, True])
-    sums = kernels.complete_siblings(reported, wanted, parents)
+    sums = kernels.complete_siblings(reported, wanted, before, np.array([2, 0]))
     np.testing.assert_array_equal(sums, [[1, 2], [4, 4], [6, 5], [3, 4]])
-    sums = kernels.complete_siblings(reported, wanted, parents[:0])
+    sums = kernels.complete_siblings(reported, wanted, before, np.array([], int))
     np.testing.assert_array_equal(sums, [[1, 2], [0, 0], [0, 0], [3, 4]])
