@@ -26,14 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedlib.dbscan_index import GRID_FEATURES, Index, Rows, Shares, index_by_grid, index_by_tree
-from fedlib.kernels import (
-    connections,
-    density,
-    kd_tree,
-    leaf_connections,
-    near_nodes,
-    near_ranges,
-)
+from fedlib.kernels import connections, density, kd_tree, leaf_connections, near_nodes, near_ranges
 from fedlib.threads import check_n_jobs
 from fedlib.validation import check_points
 
@@ -127,11 +120,13 @@ def cluster(
     The result is the same for any order of the rows if the weights are integers whose sum is below
     2**53, or if no sum is within rounding of ``min_samples``.
 
-    Memory is linear in the number of points. For many points it is below 60 bytes per point with up
-    to ten features, beyond the data (an array in the order of C of float64; others are copied).
-    Sorting the points into cells takes time linear in their number with a grid
-    and O(n log n) with a tree. After that, the time depends on the number of points in neighbouring
-    cells, and rises with the number of features.
+    Memory is linear in the number of points. Without weights and radii, many points need less than
+    60 bytes each beyond the data with up to eight features, and less than 65 with ten. Weights and
+    radii add 8 to 16. ``X`` is copied unless it is an array of float64 in C order.
+
+    Sorting the points into cells takes time linear in their number with a grid and O(n log n) with
+    a tree. After that, the time depends on the number of points in neighbouring cells, and rises
+    with the number of features.
 
     Examples
     --------
@@ -287,7 +282,7 @@ class _Clustering:
         self.cells = density.Cells(
             points=points,
             rows=rows,
-            axes=tuple(range(d)) if d <= GRID_FEATURES else np.arange(d),
+            axes=tuple(range(d)) if index.leaves is None else np.arange(d),
             squared_radii=squared_radii,
             weights=weights[index.order] if weights.size else weights,
             start=index.start,

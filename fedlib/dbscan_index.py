@@ -45,7 +45,7 @@ class Index(NamedTuple):
     # group can have.
     find_near: Callable[[Ints, bool, Ints, Ints, Ints], int] | None = None
     max_ranges: int = 0
-    # For a tree: what `near_nodes` searches.
+    # For a tree: what `near_nodes` and `leaf_connections` search.
     leaves: tuple[kd_tree.KDTree, tree_leaves.Leaves] | None = None
 
 
@@ -145,12 +145,16 @@ def _build_tree(X: Floats, max_squared_diagonal: float, n_threads: int) -> kd_tr
     n = len(X)
     order = np.arange(n, dtype=np.int32 if n < 2**31 else np.int64)
 
-    def build(first: int, stop: int) -> kd_tree.KDTree:
-        return kd_tree.build_part(X, order, first, stop, LEAF_SIZE, max_squared_diagonal)
+    def build(boxes: Floats, first: int, stop: int) -> kd_tree.KDTree:
+        return kd_tree.build_part(X, order, boxes, first, stop, LEAF_SIZE, max_squared_diagonal)
 
     if n_threads == 1 or n < MIN_HALVED:
-        return build(0, n)
-    box = kd_tree.halve(X, order)
+        return build(np.empty((kd_tree.max_nodes(n, LEAF_SIZE), 2, X.shape[1])), 0, n)
+    middle = n // 2
+    of_left, of_right = (kd_tree.max_nodes(size, LEAF_SIZE) for size in (middle, n - middle))
+    boxes = np.empty((1 + of_left + of_right, 2, X.shape[1]))
+    kd_tree.halve(X, order, boxes[0])
+    parts = boxes[1 : 1 + of_left], boxes[1 + of_left :]
     with ThreadPoolExecutor(2) as threads:
-        left, right = threads.map(build, (0, n // 2), (n // 2, n))
-    return kd_tree.merge(box, left, right)
+        left, right = threads.map(build, parts, (0, middle), (middle, n))
+    return kd_tree.merge(boxes, left, right)

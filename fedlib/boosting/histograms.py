@@ -32,7 +32,9 @@ class HistogramGrower(Grower):
     lost : list of str
         The clients that were lost before the last histograms.
     histograms : array (n_nodes, n_bins, 2) of int64
-        Those of the level before, of which ``parents`` (n_parents,) were split.
+        The histograms of the nodes among which the last splits were chosen.
+    parents : array (n_parents,) of int64
+        The places in ``histograms`` of the nodes that were split.
     sides : array (2 * n_parents, 2) of int64
         The sums of their children.
     nodes : OpenNodes

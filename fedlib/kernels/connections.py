@@ -9,7 +9,7 @@ import numpy as np
 from fedlib.kernels import kernel
 from fedlib.kernels.density import NONE, squared_distance, squared_distance_to_box
 from fedlib.kernels.disjoint_set import find, union
-from fedlib.kernels.kd_tree import are_far, build_part, find_nearest, load
+from fedlib.kernels.kd_tree import are_far, build_part, find_nearest, load, max_nodes
 
 PIECE = 128  # points that are searched for before testing whether one is found
 FEW = 4  # points in a cell up to which it needs no box: checking that first would not pay
@@ -122,7 +122,8 @@ def _core_rows(cells, c):
 def _any_reaches(cells, rows, others):
     """Return whether any of the points in some rows has one of the others in its neighbourhood."""
     points = cells.points
-    tree = build_part(points, rows.copy(), 0, rows.size, LEAF_SIZE, 0.0)
+    boxes = np.empty((max_nodes(rows.size, LEAF_SIZE), 2, points.shape[1]))
+    tree = build_part(points, rows.copy(), boxes, 0, rows.size, LEAF_SIZE, 0.0)
     piece = np.empty((PIECE, points.shape[1]))
     for begin in range(0, others.size, PIECE):
         members = others[begin : begin + PIECE]

@@ -22,10 +22,11 @@ class Cells(NamedTuple):
     Attributes
     ----------
     points : array (n_points, n_features) of float64
-        On a grid the points cell by cell, in C or in Fortran order; for a tree its points.
+        The points. On a grid they are sorted by cell, in C or in Fortran order. For a tree they are
+        those of the caller, in C order.
     rows : array (n_points,) of int32 or int64
-        The row in ``points`` of each point, cell by cell, or no entries if they are sorted. All
-        other arrays with one entry per point are in the order of the cells.
+        The row in ``points`` of each point, sorted by cell, or no entries if the points are sorted.
+        ``weights`` and ``core`` are in this order.
     axes : tuple of int or array of int64
         The numbers of the features, 0 to n_features - 1. For a tuple the functions are compiled
         for exactly this number of features: a distance then takes a third to a fifth of the time.
@@ -82,7 +83,7 @@ class Block(NamedTuple):
 
 @kernel
 def squared_distance(points, axes, i, j):
-    """Return the squared distance of two points."""
+    """Return the squared distance of the points in two rows."""
     total = 0.0
     for k in range(len(axes)):
         total += (points[i, k] - points[j, k]) ** 2
@@ -91,7 +92,7 @@ def squared_distance(points, axes, i, j):
 
 @kernel
 def squared_distance_to_box(points, axes, i, boxes, b):
-    """Return the squared distance of point i to box ``b``."""
+    """Return the squared distance of the point in row i to box ``b``."""
     total = 0.0
     for k in range(len(axes)):
         total += max(boxes[b, 0, k] - points[i, k], 0.0, points[i, k] - boxes[b, 1, k]) ** 2
@@ -100,7 +101,7 @@ def squared_distance_to_box(points, axes, i, boxes, b):
 
 @kernel
 def squared_distances_of_box(points, axes, i, boxes, b):
-    """Return the squared distances of point i to the nearest and the farthest place of a box."""
+    """Return the squared distances of row i to the nearest and the farthest place of a box."""
     nearest = farthest = 0.0
     for k in range(len(axes)):
         above, below = points[i, k] - boxes[b, 0, k], boxes[b, 1, k] - points[i, k]
@@ -183,7 +184,7 @@ def how_many(n_core, size):
 
 @kernel
 def precedes(points, axes, i, j):
-    """Return whether point i comes before point j in lexicographic order."""
+    """Return whether row i comes before row j in lexicographic order."""
     for k in range(len(axes)):
         if points[i, k] != points[j, k]:
             return points[i, k] < points[j, k]

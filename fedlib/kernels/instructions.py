@@ -43,7 +43,9 @@ def _add_at_once(typing_context, sums, i, g, h):
 
 
 def prefetch_row(table, i):
-    """Start to load the row ``i`` of a table (n, d), in the order of C, into the fastest cache.
+    """Start to load the row ``i`` of a table (n, d) into the fastest cache.
+
+    The elements of a row are next to each other.
 
     Nothing waits for it. When rows follow each other in an order that the processor cannot predict,
     it pays to ask for a row some rows before it is needed.
@@ -53,10 +55,11 @@ def prefetch_row(table, i):
 @overload(prefetch_row, inline="always")  # as a call it would take as long as it saves
 def _compile_prefetch_row(table, i):
     def compiled(table, i):
-        width = table.strides[0]
-        for place in range(i * width, (i + 1) * width - 1, LINE):
+        first = i * table.strides[0]
+        last = first + table.shape[1] * table.itemsize - 1
+        for place in range(first, last, LINE):
             _prefetch(table, place)
-        _prefetch(table, (i + 1) * width - 1)
+        _prefetch(table, last)
 
     return compiled
 

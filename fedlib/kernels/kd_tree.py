@@ -17,7 +17,7 @@ from fedlib.kernels import kernel
 from fedlib.kernels.instructions import prefetch_row
 
 MAX_STACK = 66  # one more than the depth of any tree that fits in memory
-AHEAD = 32  # places after which a row is needed that is requested now
+AHEAD = 32  # a row is requested this many places before it is read
 LOADED = 1 << 12  # points of a node that are copied before it is split further
 
 
@@ -66,20 +66,20 @@ def points_of(tree, node):
 
 
 @kernel
-def load(points, order, rows):
-    """Write the points with the rows ``order`` (m,) one after the other to ``rows`` (m, d)."""
+def load(points, order, copies):
+    """Write the points with the rows ``order`` (m,) one after the other to ``copies`` (m, d)."""
     for place in range(order.size):
         if place + AHEAD < order.size:
             prefetch_row(points, np.int64(order[place + AHEAD]))
         for k in range(points.shape[1]):
-            rows[place, k] = points[order[place], k]
+            copies[place, k] = points[order[place], k]
 
 
 @kernel
 def bound(points, order, box):
     """Write the box (2, d) of the points with the rows ``order`` (m,).
 
-    Returns its widest side and its squared diagonal.
+    Returns the number of its widest side and its squared diagonal.
     """
     box[0] = np.inf
     box[1] = -np.inf
@@ -94,14 +94,14 @@ def bound(points, order, box):
 
 
 @kernel
-def bound_rows(rows, box):
+def bound_copies(copies, box):
     """Write the box (2, d) of points (m, d) and return what `bound` does."""
     box[0] = np.inf
     box[1] = -np.inf
-    for i in range(rows.shape[0]):
-        for k in range(rows.shape[1]):
-            box[0, k] = min(box[0, k], rows[i, k])
-            box[1, k] = max(box[1, k], rows[i, k])
+    for i in range(copies.shape[0]):
+        for k in range(copies.shape[1]):
+            box[0, k] = min(box[0, k], copies[i, k])
+            box[1, k] = max(box[1, k], copies[i, k])
     return measure(box)
 
 
@@ -119,29 +119,29 @@ def measure(box):
 
 
 @kernel
-def select_median(rows, order, feature):
+def select_median(copies, order, feature):
     """Reorder some points so that the one of rank ``len(order) // 2`` in a feature is in its place.
 
-    The points (m, d) are in the order ``order`` (m,) and stay so: reading them one after the other
-    takes half the time of looking them up.
+    ``copies`` (m, d) are the points in the rows ``order`` (m,). Both are reordered, because reading
+    copies next to each other takes half the time of looking up the points.
     """
     middle = order.size // 2
     first, last = 0, order.size - 1
     while first < last:
-        a = rows[first, feature]
-        b = rows[(first + last) // 2, feature]
-        c = rows[last, feature]
+        a = copies[first, feature]
+        b = copies[(first + last) // 2, feature]
+        c = copies[last, feature]
         pivot = max(min(a, b), min(max(a, b), c))
         i, j = first, last
         while i <= j:
-            while rows[i, feature] < pivot:
+            while copies[i, feature] < pivot:
                 i += 1
-            while rows[j, feature] > pivot:
+            while copies[j, feature] > pivot:
                 j -= 1
             if i <= j:
                 order[i], order[j] = order[j], order[i]
-                for k in range(rows.shape[1]):
-                    rows[i, k], rows[j, k] = rows[j, k], rows[i, k]
+                for k in range(copies.shape[1]):
+                    copies[i, k], copies[j, k] = copies[j, k], copies[i, k]
                 i += 1
                 j -= 1
         if middle <= j:
@@ -162,6 +162,12 @@ def _max_leaves(n_points, leaf_size):
 
 
 @kernel
+def max_nodes(n_points, leaf_size):
+    """Return the maximum number of nodes of a tree."""
+    return 2 * _max_leaves(n_points, leaf_size) - 1
+
+
+@kernel
 def build(points, leaf_size, max_squared_diagonal):
     """Return the tree of some points.
 
@@ -169,19 +175,18 @@ def build(points, leaf_size, max_squared_diagonal):
     diagonal of its box is at most ``max_squared_diagonal`` (at least 0).
     """
     order = np.arange(points.shape[0])
-    return build_part(points, order, 0, order.size, leaf_size, max_squared_diagonal)
+    boxes = np.empty((max_nodes(order.size, leaf_size), 2, points.shape[1]))
+    return build_part(points, order, boxes, 0, order.size, leaf_size, max_squared_diagonal)
 
 
 @kernel
-def halve(points, order):
+def halve(points, order, box):
     """Sort the rows of all points so that the first half is the left child of the root.
 
-    Returns the root's box (2, n_features).
+    Writes the root's box (2, n_features).
     """
-    box = np.empty((2, points.shape[1]))
     widest, _ = bound(points, order, box)
     _halve_by(points, order, widest, np.empty((order.size, 1)))
-    return box
 
 
 @kernel
@@ -192,7 +197,7 @@ def _halve_by(points, order, feature, values):
 
 
 @kernel
-def build_part(points, order, first, stop, leaf_size, max_squared_diagonal):
+def build_part(points, order, boxes, first, stop, leaf_size, max_squared_diagonal):
     """Return the tree of the places ``first..stop``, as `build` does.
 
     Parameters
@@ -200,6 +205,8 @@ def build_part(points, order, first, stop, leaf_size, max_squared_diagonal):
     points : array (n_points, n_features) of float64
     order : array (n_points,) of int32 or int64
         The row of each point; these are sorted.
+    boxes : array (`max_nodes`, 2, n_features) of float64
+        Space for the boxes.
     first, stop : int
     leaf_size : int
     max_squared_diagonal : float
@@ -208,9 +215,8 @@ def build_part(points, order, first, stop, leaf_size, max_squared_diagonal):
     start = np.empty(max_leaves + 1, order.dtype)
     first_leaf = np.empty(2 * max_leaves - 1, order.dtype)
     n_leaves = np.zeros_like(first_leaf)
-    boxes = np.empty((2 * max_leaves - 1, 2, points.shape[1]))
     values = np.empty((stop - first if stop - first > LOADED else 0, 1))
-    rows, loaded, loaded_stop = np.empty((min(LOADED, stop - first), points.shape[1])), 0, 0
+    copies, loaded, loaded_stop = np.empty((min(LOADED, stop - first), points.shape[1])), 0, 0
     stack = np.empty((MAX_STACK, 2), np.int64)  # ranges of points that become nodes
     stack[0] = first, stop
     n_stack = 1 if stop > first else 0
@@ -221,11 +227,11 @@ def build_part(points, order, first, stop, leaf_size, max_squared_diagonal):
         members, size = order[begin:end], end - begin
         if begin >= loaded_stop and size <= LOADED:
             loaded, loaded_stop = begin, end
-            load(points, members, rows)
+            load(points, members, copies)
         is_loaded = begin < loaded_stop
         if is_loaded:
-            part = rows[begin - loaded : end - loaded]
-            widest, squared_diagonal = bound_rows(part, boxes[node])
+            part = copies[begin - loaded : end - loaded]
+            widest, squared_diagonal = bound_copies(part, boxes[node])
         else:
             widest, squared_diagonal = bound(points, members, boxes[node])
         first_leaf[node] = leaf
@@ -266,10 +272,11 @@ def _count_leaves(tree):
 
 
 @kernel
-def merge(box, left, right):
+def merge(boxes, left, right):
     """Return the tree whose root has the roots of two trees of parts as children.
 
-    For the box of the root see `halve`.
+    ``boxes`` begins with the box of the root and those of the left tree. Somewhere behind are those
+    of the right one, which move forward: there is no second copy of the boxes.
     """
     n_left, n_right = left.start.size - 1, right.start.size - 1
     first_leaf = np.concatenate((left.first_leaf[:1], left.first_leaf, right.first_leaf))
@@ -277,7 +284,9 @@ def merge(box, left, right):
     n_leaves = np.concatenate((left.n_leaves[:1], left.n_leaves, right.n_leaves))
     n_leaves[0] = n_left + n_right
     start = np.concatenate((left.start[:n_left], right.start))
-    boxes = np.concatenate((np.expand_dims(box, 0), left.boxes, right.boxes))
+    for node in range(right.n_leaves.size):
+        boxes[2 * n_left + node] = right.boxes[node]
+    boxes = boxes[: n_leaves.size]
     return KDTree(left.points, left.order, start, first_leaf, n_leaves, boxes)
 
 

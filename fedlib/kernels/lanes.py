@@ -4,14 +4,15 @@ Compilers turn loops over points into vector instructions only if they know the 
 Compiling for each number would take half a minute, so the instructions are chosen here. Each sum is
 in the order of the features, as everywhere. As plain Python, the functions give the same results.
 
-The points are columns (n_features, `LANES`), one per lane. Unused lanes have NaN, which is near
-nothing. Results are the bits of a number, the lowest for the first lane.
+Each column of an array (n_features, `LANES`) is a point, in one lane. Unused lanes contain NaN, so
+that no comparison finds them. Results are bits: the lowest is that of the first lane.
 """
 
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.errors import TypingError
 from numba.extending import intrinsic, overload
 
 from fedlib.kernels import kernel
@@ -22,14 +23,14 @@ NO_LANES = np.uint64(0)
 
 WORD, INDEX = ir.IntType(64), ir.IntType(32)
 VECTOR = ir.VectorType(ir.DoubleType(), LANES)
-NOTHING = ir.Constant(VECTOR, ir.Undefined)
+UNDEFINED = ir.Constant(VECTOR, ir.Undefined)
 ZEROS = ir.Constant(VECTOR, [0.0] * LANES)
 ALL_FIRST = ir.Constant(ir.VectorType(INDEX, LANES), [0] * LANES)
 
 
 @kernel
-def all_lanes(size):
-    """Return the first lanes as bits, at most `LANES`."""
+def first_lanes(size):
+    """Return the bits of the first ``size`` lanes (at most `LANES`)."""
     return (ONE << np.uint64(size)) - ONE
 
 
@@ -47,41 +48,53 @@ def load_columns(points, rows, columns):
 
 
 def lanes_within(columns, points, i, limit):
-    """Return which lanes are within a squared distance of row ``i`` of ``points`` (n, d)."""
-    bits = 0
+    """Return the lanes within a squared distance of row ``i`` of ``points`` (n, d)."""
+    bits = NO_LANES
     for lane in range(LANES):
         total = 0.0
         for k in range(columns.shape[0]):
             total += (points[i, k] - columns[k, lane]) ** 2
-        bits |= (total <= limit) << lane
+        bits |= np.uint64(total <= limit) << np.uint64(lane)
     return bits
 
 
 def lanes_near_box(lower, upper, limits, boxes, b):
-    """Return which lanes are near box ``b`` of ``boxes`` (n, 2, d), and which near all of it.
+    """Return the lanes within their limit of the nearest place of a box, and of the farthest.
 
-    A lane is a box with the corners ``lower`` and ``upper``, or a point, which is both of them. It
-    is near what is within its squared distance in ``limits`` (LANES,).
+    ``lower`` and ``upper`` (n_features, LANES) are the corners of the box of each lane; for points,
+    both are the points. ``limits`` (LANES,) are squared distances. The other box is number ``b`` of
+    ``boxes`` (n, 2, n_features).
     """
-    near = whole = 0
+    near = whole = NO_LANES
     for lane in range(LANES):
         nearest = farthest = 0.0
         for k in range(lower.shape[0]):
             above, below = upper[k, lane] - boxes[b, 0, k], boxes[b, 1, k] - lower[k, lane]
             nearest += max(-above, 0.0, -below) ** 2
             farthest += max(above, below) ** 2
-        near |= (nearest <= limits[lane]) << lane
-        whole |= (farthest <= limits[lane]) << lane
+        near |= np.uint64(nearest <= limits[lane]) << np.uint64(lane)
+        whole |= np.uint64(farthest <= limits[lane]) << np.uint64(lane)
     return near, whole
+
+
+def _check_layout(*arrays):
+    """Raise an error while compiling, unless arrays are in the order of C.
+
+    The instructions compute the places of elements for this order only.
+    """
+    if any(array.layout != "C" for array in arrays):
+        raise TypingError("points in lanes, and what is compared with them, must be in C order")
 
 
 @overload(lanes_within)
 def _compile_lanes_within(columns, points, i, limit):
+    _check_layout(columns, points)
     return lambda columns, points, i, limit: _within(columns, points, columns.shape[0], i, limit)
 
 
 @overload(lanes_near_box)
 def _compile_lanes_near_box(lower, upper, limits, boxes, b):
+    _check_layout(lower, upper, limits, boxes)
     return lambda lower, upper, limits, boxes, b: _near_box(
         lower, upper, limits, boxes, lower.shape[0], b
     )
@@ -89,6 +102,8 @@ def _compile_lanes_near_box(lower, upper, limits, boxes, b):
 
 @intrinsic
 def _within(typing_context, columns, points, n_features, i, limit):
+    """Compile `lanes_within`."""
+
     def generate(context, builder, signature, arguments):
         lanes = _Lanes(context, builder, signature, arguments)
         n_features, i, limit = arguments[2:]
@@ -104,6 +119,8 @@ def _within(typing_context, columns, points, n_features, i, limit):
 
 @intrinsic
 def _near_box(typing_context, lower, upper, limits, boxes, n_features, b):
+    """Compile `lanes_near_box`."""
+
     def generate(context, builder, signature, arguments):
         lanes = _Lanes(context, builder, signature, arguments)
         n_features, b = arguments[4:]
@@ -145,8 +162,8 @@ class _Lanes:
 
     def repeat(self, value):
         """Return a number in all lanes."""
-        first = self.builder.insert_element(NOTHING, value, ir.Constant(INDEX, 0))
-        return self.builder.shuffle_vector(first, NOTHING, ALL_FIRST)
+        first = self.builder.insert_element(UNDEFINED, value, ir.Constant(INDEX, 0))
+        return self.builder.shuffle_vector(first, UNDEFINED, ALL_FIRST)
 
     def repeat_element(self, number, place):
         """Return in all lanes an element of the array that is this argument."""

@@ -18,7 +18,7 @@ from fedlib.kernels.kd_tree import MAX_STACK, bound, right_child
 from fedlib.kernels.lanes import (
     LANES,
     NO_LANES,
-    all_lanes,
+    first_lanes,
     lanes_near_box,
     lanes_within,
     load_columns,
@@ -38,7 +38,7 @@ class Part(NamedTuple):
     lower, upper : array (n_features, LANES) of float64
         The corners of the cells' boxes; NaN in unused lanes.
     limits : array (LANES,) of float64
-        The squared distance within which others matter to each cell.
+        The squared distance up to which each cell is compared with others.
     leaf : array (n_features, LANES) of float64
         The points of another leaf.
     """
@@ -80,17 +80,16 @@ def _fill_part(part, chosen, bucket, cells, tree, leaves):
             box[:] = cells.boxes[cells.box[c]]
         else:
             bound(cells.points, cells.rows[cells.start[c] : cells.start[c + 1]], box)
-        for k in range(box.shape[1]):
-            part.lower[k, lane], part.upper[k, lane] = box[0, k], box[1, k]
-    return all_lanes(chosen.size)
+        part.lower[:, lane], part.upper[:, lane] = box[0], box[1]
+    return first_lanes(chosen.size)
 
 
 @kernel
 def join_leaves(wanted, cells, tree, leaves, first, stop, parent, crossing):
     """Unite the sets of cells that are connected, for the cells of a tree.
 
-    Whole buckets are compared. Once the cells of two buckets are in the same set, no pair of them
-    needs to be looked at.
+    Up to 16 cells of a bucket are compared with another bucket together. If all of them are in the
+    same set already, no pair needs to be compared.
 
     Parameters
     ----------
@@ -236,7 +235,7 @@ def _join_points_of(part, near, begin, end, largest, single, cells, parent):
                 joined = True
                 if single:
                     return joined
-                of_b = all_lanes(start[b + 1] - first) & ~all_lanes(start[b] - first)
+                of_b = first_lanes(start[b + 1] - first) & ~first_lanes(start[b] - first)
                 wanted &= ~of_b
                 found &= ~of_b
             if wanted == NO_LANES:

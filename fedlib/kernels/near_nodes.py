@@ -1,8 +1,8 @@
 """Core points and border points of DBSCAN on a tree: points compared with the nodes around them.
 
-A few points next to each other descend the tree together, one per lane of the vector registers.
-They look at the small node of the first one before the whole tree: most core points have enough
-others there, and a border point finds a core point nearby, so that few other nodes matter.
+Up to 16 points descend the tree together, one per lane of the vector registers. They search a small
+node around the first of them before the whole tree. Most core points have enough neighbours there,
+and a border point finds a core point there, so that few other nodes matter to it.
 
 `Cells` are those of `fedlib.kernels.density`, and `Leaves` those of `fedlib.kernels.tree_leaves`.
 """
@@ -25,7 +25,7 @@ from fedlib.kernels.kd_tree import MAX_STACK, points_of, right_child
 from fedlib.kernels.lanes import (
     LANES,
     NO_LANES,
-    all_lanes,
+    first_lanes,
     lanes_near_box,
     lanes_within,
     load_columns,
@@ -40,15 +40,15 @@ class Group(NamedTuple):
     Attributes
     ----------
     row : array (LANES,) of int64
-        The row of each point.
+        The row of each point in `Cells.points`.
     columns : array (n_features, LANES) of float64
         The points; NaN in unused lanes.
     limits : array (LANES,) of float64
-        The squared distance within which others matter to each.
+        The squared radius of each search; `_find_nearest` lowers it.
     totals : array (LANES,) of float64
-        The weight that each has found around it.
+        The weight found around each point so far.
     best : array (LANES,) of int64
-        The place of the nearest core point that each has found, or -1.
+        The place of the nearest core point found so far, or -1.
     leaf : array (n_features, LANES) of float64
         Points of a leaf, in the same form.
     """
@@ -80,7 +80,7 @@ def _fill_group(group, places, cells):
         group.row[lane] = cells.rows[places[lane]]
         group.limits[lane] = squared_radius(cells, group.row[lane])
     load_columns(cells.points, group.row[: places.size], group.columns)
-    return all_lanes(places.size)
+    return first_lanes(places.size)
 
 
 @kernel
@@ -210,9 +210,9 @@ def find_core(wanted, cells, tree, min_samples):
 
 @kernel
 def _find_nearest(group, lanes, root, cells, tree, leaves):
-    """Find for some lanes the nearest core points in the node ``root`` that reach their points.
+    """Search the node ``root`` for the nearest core points that reach the points of some lanes.
 
-    ``best`` and ``limits`` are updated where they are better.
+    Better ones are written to ``best`` and ``limits``.
     """
     n_leaves, reach = tree.n_leaves, leaves.max_squared_radius
     limits, nearer = group.limits, np.empty(LANES)
@@ -273,7 +273,8 @@ def find_border(wanted, cells, tree, leaves, joined):
     """Write to ``joined`` (n,) which cell each point of some cells joins that is no core point.
 
     It is the cell of the nearest core point that has it in its neighbourhood, or -1. Ties go to the
-    first core point in lexicographic order. For the other arguments see `find_core`.
+    first core point in lexicographic order. ``leaves`` are those of the tree; for the other
+    arguments see `find_core`.
     """
     group = _make_group(cells.points.shape[1])
     places = _list_places(wanted, cells, False)

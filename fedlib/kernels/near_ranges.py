@@ -35,7 +35,7 @@ def _count(points, axes, i, first, stop, limit):
 
 
 @kernel
-def weigh(points, axes, weights, i, first, stop, limit):
+def _weigh(points, axes, weights, i, first, stop, limit):
     """Return the weight of the points that `_count` counts."""
     if weights.size == 0:
         return float(_count(points, axes, i, first, stop, limit))
@@ -65,7 +65,7 @@ def find_core(block, cells, min_samples):
                 while total < min_samples and r < block.near_start[g + 1]:
                     b, last = near[r, 0], near[r, 1]
                     if start[last] - start[b] < LARGE_CELL * (last - b):
-                        total += weigh(points, axes, weights, i, start[b], start[last], limit)
+                        total += _weigh(points, axes, weights, i, start[b], start[last], limit)
                         b = last
                     while total < min_samples and b < last:
                         nearest, farthest = 0.0, np.inf
@@ -76,7 +76,7 @@ def find_core(block, cells, min_samples):
                         if farthest <= limit:
                             total += sum_weights(weights, start[b], start[b + 1])
                         elif nearest <= limit:
-                            total += weigh(points, axes, weights, i, start[b], start[b + 1], limit)
+                            total += _weigh(points, axes, weights, i, start[b], start[b + 1], limit)
                         b += 1
                     r += 1
                 core[i] = total >= min_samples

@@ -16,7 +16,7 @@ from fedlib.kernels import kernel
 from fedlib.kernels.kd_tree import (
     MAX_STACK,
     are_far,
-    bound_rows,
+    bound_copies,
     load,
     max_by_node,
     measure,
@@ -71,7 +71,7 @@ def collect_leaves(tree, squared_radii, max_squared_diagonal):
     first_cell = np.zeros(n_leaves + 1, tree.start.dtype)
     start = np.empty(tree.order.size + 1, tree.start.dtype)
     node_of_cell = np.full(tree.order.size, -1, tree.start.dtype)
-    rows = np.empty((BUCKET, tree.points.shape[1]))
+    copies = np.empty((BUCKET, tree.points.shape[1]))
     n_cells = 0
     for node in range(tree.n_leaves.size):
         if tree.n_leaves[node] == 1:
@@ -82,7 +82,7 @@ def collect_leaves(tree, squared_radii, max_squared_diagonal):
                 node_of_cell[n_cells] = node
                 n_cells += 1
             else:
-                n_cells = _split_leaf(tree, leaf, max_squared_diagonal, rows, start, n_cells)
+                n_cells = _split_leaf(tree, leaf, max_squared_diagonal, copies, start, n_cells)
             first_cell[leaf + 1] = n_cells
     start[n_cells] = tree.order.size
     reach = squared_radii if squared_radii.size == 1 else max_by_node(tree, squared_radii)
@@ -92,23 +92,23 @@ def collect_leaves(tree, squared_radii, max_squared_diagonal):
 
 
 @kernel
-def _split_leaf(tree, leaf, max_squared_diagonal, rows, start, n_cells):
+def _split_leaf(tree, leaf, max_squared_diagonal, copies, start, n_cells):
     """Write where the cells of a leaf begin; return their number, with ``n_cells`` before them.
 
-    They are what nodes below the leaf would be. ``rows`` is a buffer for its points.
+    They are what nodes below the leaf would be. ``copies`` is a buffer for its points.
     """
     first = tree.start[leaf]
     order = tree.order[first : tree.start[leaf + 1]]
-    load(tree.points, order, rows)
-    box, stack = np.empty((2, rows.shape[1])), np.empty((BUCKET, 2), np.int64)
+    load(tree.points, order, copies)
+    box, stack = np.empty((2, copies.shape[1])), np.empty((BUCKET, 2), np.int64)
     stack[0] = 0, order.size
     n_stack = 1
     while n_stack:
         n_stack -= 1
         begin, end = stack[n_stack]
         if end - begin > 1:
-            part = rows[begin:end]
-            widest, squared_diagonal = bound_rows(part, box)
+            part = copies[begin:end]
+            widest, squared_diagonal = bound_copies(part, box)
             if squared_diagonal > max_squared_diagonal:
                 select_median(part, order[begin:end], widest)
                 middle = begin + (end - begin) // 2

@@ -9,16 +9,7 @@ from scipy.sparse.csgraph import connected_components
 from fedlib.kernels import connections, density, leaf_connections, near_ranges
 
 
-def make_cells(
-    parts,
-    squared_radii,
-    weights=(),
-    core=None,
-    compiled_axes=True,
-    order="C",
-    few=0,
-    with_rows=False,
-):
+def make_cells(parts, squared_radii, weights=(), core=None, compiled_axes=True, order="C", few=0):
     """Return the cells that consist of these points (n, d), with their boxes."""
     points = np.asarray(np.concatenate(parts), order=order)
     n, d = points.shape
@@ -26,7 +17,7 @@ def make_cells(
     core = np.zeros(n, bool) if core is None else core
     cells = density.Cells(
         points=points,
-        rows=np.arange(n) if with_rows else np.empty(0, np.int64),
+        rows=np.empty(0, np.int64),
         axes=tuple(range(d)) if compiled_axes else np.arange(d),
         squared_radii=np.asarray(squared_radii, np.float64),
         weights=np.array(weights, np.float64),
@@ -78,13 +69,15 @@ def two_cells(draw):
 def test_two_cells_are_connected(problem, compiled_axes):
     """One pair of core points, either of which is near the other, is enough; both ways agree."""
     parts, squared_radii, core = problem
-    cells = make_cells(parts, squared_radii, core=core, compiled_axes=compiled_axes, with_rows=True)
+    cells = make_cells(parts, squared_radii, core=core, compiled_axes=compiled_axes)
+    with_rows = cells._replace(rows=np.arange(len(core)))
     n = len(parts[0])
     squared = squared_distances(*parts)
     near = squared <= np.maximum(squared_radii[:n, None], squared_radii[None, n:])
     expected = (near & core[:n, None] & core[None, n:]).any()
-    assert leaf_connections._connected_by_pairs(cells, 0, 1) == expected
-    assert leaf_connections._connected_by_pairs(cells, 1, 0) == expected
+    assert leaf_connections._connected_by_pairs(with_rows, 0, 1) == expected
+    assert leaf_connections._connected_by_pairs(with_rows, 1, 0) == expected
+    assert connections.are_connected_by_trees(with_rows, 0, 1) == expected
     assert connections.are_connected_by_trees(cells, 0, 1) == expected
 
 

@@ -1,9 +1,11 @@
 """Points in vector registers: the compiled functions agree with plain Python to the last bit."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
+from numba.core.errors import TypingError
 
 from fedlib.kernels import lanes
 
@@ -39,7 +41,9 @@ def test_points_within_a_distance(cloud, limit):
             squared += (X[i, k] - X[rows, k]) ** 2
         found = within(columns, X, i, limit * squared_scale)
         assert found == sum(1 << lane for lane in np.flatnonzero(squared <= limit * squared_scale))
-        assert found == lanes.lanes_within(columns, X, i, limit * squared_scale)
+        in_python = lanes.lanes_within(columns, X, i, limit * squared_scale)
+        assert in_python == found
+        assert isinstance(in_python, np.uint64)
 
 
 @given(clouds(), clouds())
@@ -58,3 +62,12 @@ def test_boxes_near_a_box(cloud, other):
         assert (near, whole) == lanes.lanes_near_box(lower, upper + widths, limits, boxes, 1)
         assert near < 1 << len(rows)
         assert whole & near == whole
+
+
+def test_lanes_in_another_order():
+    """The instructions compute places for the order of C only."""
+    columns = np.zeros((2, lanes.LANES))
+    with pytest.raises(TypingError, match="must be in C order"):
+        within(columns, np.asfortranarray(np.zeros((3, 2))), 0, 1.0)
+    with pytest.raises(TypingError, match="must be in C order"):
+        near_box(columns, columns, columns[0], np.zeros((3, 2, 2)).T, 0)
