@@ -121,8 +121,8 @@ def cluster(
     2**53, or if no sum is within rounding of ``min_samples``.
 
     Memory is linear in the number of points. Without weights and radii, many points need less than
-    60 bytes each beyond the data with up to eight features, and less than 65 with ten. Weights and
-    radii add 8 to 16. ``X`` is copied unless it is an array of float64 in C order.
+    60 bytes each beyond the data with up to ten features. Weights and radii add 8 to 16. ``X`` is
+    copied unless it is an array of float64 in C order.
 
     Sorting the points into cells takes time linear in their number with a grid and O(n log n) with
     a tree. After that, the time depends on the number of points in neighbouring cells, and rises
@@ -277,8 +277,8 @@ class _Clustering:
             points, rows = np.empty((n, d), order="F"), np.empty(0, index.order.dtype)
             box, boxes = _allocate_boxes(index.start, d)
         else:
-            tree, leaves = index.leaves
-            points, rows, box, boxes = X, index.order, leaves.node_of_cell, tree.boxes
+            points, rows = X, index.order
+            box, boxes = np.empty(0, index.start.dtype), np.empty((0, 2, d))
         self.cells = density.Cells(
             points=points,
             rows=rows,

@@ -37,8 +37,8 @@ class Cells(NamedTuple):
     start : array (n_cells + 1,) of int32 or int64
         Where the points of each cell begin; the last entry is the number of points.
     box : array (n_cells,) of int32 or int64
-        The number in ``boxes`` of the smallest box around each cell's points. A cell whose few
-        points need no box has -1.
+        On a grid, the number in ``boxes`` of the smallest box around each cell's points. A cell
+        whose few points need no box has -1.
     boxes : array (n_boxes, 2, n_features) of float64
         The lower and the upper corner of each box.
     core : array (n_points,) of bool

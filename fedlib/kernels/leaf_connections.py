@@ -76,8 +76,8 @@ def _fill_part(part, chosen, bucket, cells, tree, leaves):
         while leaves.first_cell[leaf + 1] <= c:
             leaf += 1
         part.cell[lane], part.node[lane] = c, leaves.node[leaf]
-        if cells.box[c] >= 0:
-            box[:] = cells.boxes[cells.box[c]]
+        if leaves.first_cell[leaf + 1] - leaves.first_cell[leaf] == 1:
+            box[:] = tree.boxes[leaves.node[leaf]]
         else:
             bound(cells.points, cells.rows[cells.start[c] : cells.start[c + 1]], box)
         part.lower[:, lane], part.upper[:, lane] = box[0], box[1]
@@ -164,7 +164,7 @@ def _join_bucket(part, lanes, other, single, cells, tree, leaves, stop, parent):
         leaf = tree.first_leaf[node]
         begin, end = leaves.first_cell[leaf], min(leaves.first_cell[leaf + 1], stop)
         if cells.start[end] - cells.start[begin] > LANES:
-            joined = _join_cells_of(part, near, begin, end, single, cells, parent)
+            joined = _join_cells_of(part, near, begin, end, node, single, cells, tree, parent)
         else:
             largest = larger_reach(reach, node, node)
             joined = _join_points_of(part, near, begin, end, largest, single, cells, parent)
@@ -173,10 +173,11 @@ def _join_bucket(part, lanes, other, single, cells, tree, leaves, stop, parent):
 
 
 @kernel
-def _join_cells_of(part, near, begin, end, single, cells, parent):
+def _join_cells_of(part, near, begin, end, node, single, cells, tree, parent):
     """Unite the sets of cells in some lanes with those of later ones of the cells ``begin..end``.
 
-    Returns whether any were united. If both are ``single`` sets, the first connection is enough.
+    The latter are those of the leaf that is ``node``. Returns whether any were united. If both are
+    ``single`` sets, the first connection is enough.
     """
     joined = False
     while near:
@@ -186,7 +187,7 @@ def _join_cells_of(part, near, begin, end, single, cells, parent):
         for b in range(max(begin, a + 1), end):
             if cells.has_core[b] == NONE or find(parent, b) == root:
                 continue
-            if _are_connected(cells, a, b):
+            if _are_connected(cells, a, b, tree.boxes, node):
                 union(parent, a, b)
                 root = find(parent, a)
                 joined = True
@@ -279,29 +280,30 @@ def _common_set(numbers, cells, parent):
 
 
 @kernel
-def _are_connected(cells, a, b):
-    """Return whether a core point of one cell is in the neighbourhood of one of the other."""
+def _are_connected(cells, a, b, boxes, node):
+    """Return whether a core point of one cell is in the neighbourhood of one of the other.
+
+    Cell b is in the box of a node.
+    """
     if have_many_pairs(cells.start, a, b):
         return are_connected_by_trees(cells, a, b)
-    return _connected_by_pairs(cells, a, b)
+    return _connected_by_pairs(cells, a, b, boxes, node)
 
 
 @kernel
-def _connected_by_pairs(cells, a, b):
+def _connected_by_pairs(cells, a, b, boxes, node):
     """Return what `_are_connected` does, at the cost of the number of pairs of points."""
     points, axes, start, core, rows = cells.points, cells.axes, cells.start, cells.core, cells.rows
-    first, stop, box = start[b], start[b + 1], cells.box[b]
+    first, stop = start[b], start[b + 1]
     largest = 0.0  # squared radius in cell b
-    if box >= 0:
-        for j in rows[first:stop]:
-            largest = max(largest, squared_radius(cells, j))
+    for j in rows[first:stop]:
+        largest = max(largest, squared_radius(cells, j))
     for place in range(start[a], start[a + 1]):
         i = rows[place]
+        if not core[place]:
+            continue
         r2 = squared_radius(cells, i)
-        if not core[place] or (
-            box >= 0
-            and squared_distance_to_box(points, axes, i, cells.boxes, box) > max(r2, largest)
-        ):
+        if squared_distance_to_box(points, axes, i, boxes, node) > max(r2, largest):
             continue
         for other in range(first, stop):
             if core[other]:

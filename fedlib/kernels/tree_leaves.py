@@ -36,8 +36,6 @@ class Leaves(NamedTuple):
         The node of each leaf.
     first_cell : array (n_leaves + 1,) of int32 or int64
         The first cell of each leaf; the last entry is the number of cells.
-    node_of_cell : array (n_cells,) of int32 or int64
-        The node of the leaf that is this cell, or -1 if the leaf has several.
     max_squared_radius : array (n_nodes,) or (1,) of float64
         The largest squared radius of the points of each node, or that of all points.
     n_buckets : int
@@ -46,7 +44,6 @@ class Leaves(NamedTuple):
 
     node: NDArray[np.signedinteger[Any]]
     first_cell: NDArray[np.signedinteger[Any]]
-    node_of_cell: NDArray[np.signedinteger[Any]]
     max_squared_radius: NDArray[np.float64]
     n_buckets: int
 
@@ -70,7 +67,6 @@ def collect_leaves(tree, squared_radii, max_squared_diagonal):
     node_of_leaf = np.empty(n_leaves, tree.start.dtype)
     first_cell = np.zeros(n_leaves + 1, tree.start.dtype)
     start = np.empty(tree.order.size + 1, tree.start.dtype)
-    node_of_cell = np.full(tree.order.size, -1, tree.start.dtype)
     copies = np.empty((BUCKET, tree.points.shape[1]))
     n_cells = 0
     for node in range(tree.n_leaves.size):
@@ -79,7 +75,6 @@ def collect_leaves(tree, squared_radii, max_squared_diagonal):
             node_of_leaf[leaf] = node
             if measure(tree.boxes[node])[1] <= max_squared_diagonal:
                 start[n_cells] = tree.start[leaf]
-                node_of_cell[n_cells] = node
                 n_cells += 1
             else:
                 n_cells = _split_leaf(tree, leaf, max_squared_diagonal, copies, start, n_cells)
@@ -87,7 +82,7 @@ def collect_leaves(tree, squared_radii, max_squared_diagonal):
     start[n_cells] = tree.order.size
     reach = squared_radii if squared_radii.size == 1 else max_by_node(tree, squared_radii)
     n_buckets = _count_buckets(tree, first_cell)
-    leaves = Leaves(node_of_leaf, first_cell, node_of_cell[:n_cells].copy(), reach, n_buckets)
+    leaves = Leaves(node_of_leaf, first_cell, reach, n_buckets)
     return leaves, start[: n_cells + 1].copy()
 
 

@@ -75,8 +75,8 @@ def test_two_cells_are_connected(problem, compiled_axes):
     squared = squared_distances(*parts)
     near = squared <= np.maximum(squared_radii[:n, None], squared_radii[None, n:])
     expected = (near & core[:n, None] & core[None, n:]).any()
-    assert leaf_connections._connected_by_pairs(with_rows, 0, 1) == expected
-    assert leaf_connections._connected_by_pairs(with_rows, 1, 0) == expected
+    assert leaf_connections._connected_by_pairs(with_rows, 0, 1, cells.boxes, 1) == expected
+    assert leaf_connections._connected_by_pairs(with_rows, 1, 0, cells.boxes, 0) == expected
     assert connections.are_connected_by_trees(with_rows, 0, 1) == expected
     assert connections.are_connected_by_trees(cells, 0, 1) == expected
 

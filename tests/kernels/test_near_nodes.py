@@ -18,8 +18,8 @@ def tree_cells(X, squared_radii, weights):
         squared_radii=squared_radii,
         weights=weights[tree.order] if len(weights) else weights,
         start=start,
-        box=leaves.node_of_cell,
-        boxes=tree.boxes,
+        box=np.empty(0, np.int64),
+        boxes=np.empty((0, 2, d)),
         core=np.empty(n, bool),
         has_core=np.empty(len(start) - 1, np.int8),
     )
