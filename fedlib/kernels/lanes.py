@@ -17,6 +17,7 @@ from numba.extending import intrinsic, overload
 
 from fedlib.kernels import kernel
 from fedlib.kernels.bits import ONE
+from fedlib.kernels.kd_tree import MAX_STACK, right_child
 
 LANES = 16
 NO_LANES = np.uint64(0)
@@ -45,6 +46,26 @@ def load_columns(points, rows, columns):
     for lane in range(size, np.uint64(LANES)):
         for k in range(columns.shape[0]):
             columns[k, lane] = np.nan
+
+
+@kernel
+def begin_descent(root, lanes):
+    """Return the stack of a descent that begins at a node: its nodes, and the lanes of each."""
+    nodes, lanes_of = np.empty(MAX_STACK, np.int64), np.empty(MAX_STACK, np.uint64)
+    nodes[0], lanes_of[0] = root, lanes
+    return nodes, lanes_of
+
+
+@kernel
+def push_children(tree, node, lanes, stack, size):
+    """Put the children of a node on a stack of this size, the left one on top; return the new size.
+
+    The stack is that of `begin_descent`.
+    """
+    nodes, lanes_of = stack
+    nodes[size], lanes_of[size] = right_child(tree, node), lanes
+    nodes[size + 1], lanes_of[size + 1] = node + 1, lanes
+    return size + 2
 
 
 def lanes_within(columns, points, i, limit):

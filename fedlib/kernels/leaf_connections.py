@@ -14,14 +14,16 @@ from fedlib.kernels.bits import ONE, count_ones, lowest
 from fedlib.kernels.connections import are_connected_by_trees, have_many_pairs
 from fedlib.kernels.density import NONE, squared_distance, squared_distance_to_box, squared_radius
 from fedlib.kernels.disjoint_set import find, union
-from fedlib.kernels.kd_tree import MAX_STACK, bound, right_child
+from fedlib.kernels.kd_tree import bound
 from fedlib.kernels.lanes import (
     LANES,
     NO_LANES,
+    begin_descent,
     first_lanes,
     lanes_near_box,
     lanes_within,
     load_columns,
+    push_children,
 )
 from fedlib.kernels.tree_leaves import cells_of, find_bucket, find_near_buckets, larger_reach
 
@@ -143,9 +145,8 @@ def _join_bucket(part, lanes, other, single, cells, tree, leaves, stop, parent):
     If both are ``single`` sets, the first connection is enough.
     """
     n_leaves, reach = tree.n_leaves, leaves.max_squared_radius
-    nodes, near_lanes = np.empty(MAX_STACK, np.int64), np.empty(MAX_STACK, np.uint64)
-    nodes[0], near_lanes[0] = other, lanes
-    n_stack = 1
+    stack, n_stack = begin_descent(other, lanes), 1
+    nodes, near_lanes = stack
     while n_stack:
         n_stack -= 1
         node = nodes[n_stack]
@@ -157,9 +158,7 @@ def _join_bucket(part, lanes, other, single, cells, tree, leaves, stop, parent):
         if near == NO_LANES:
             continue
         if n_leaves[node] > 1:
-            nodes[n_stack], near_lanes[n_stack] = right_child(tree, node), near
-            nodes[n_stack + 1], near_lanes[n_stack + 1] = node + 1, near
-            n_stack += 2
+            n_stack = push_children(tree, node, near, stack, n_stack)
             continue
         leaf = tree.first_leaf[node]
         begin, end = leaves.first_cell[leaf], min(leaves.first_cell[leaf + 1], stop)

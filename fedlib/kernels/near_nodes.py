@@ -21,14 +21,16 @@ from fedlib.kernels.density import (
     squared_radius,
     sum_weights,
 )
-from fedlib.kernels.kd_tree import MAX_STACK, points_of, right_child
+from fedlib.kernels.kd_tree import points_of, right_child
 from fedlib.kernels.lanes import (
     LANES,
     NO_LANES,
+    begin_descent,
     first_lanes,
     lanes_near_box,
     lanes_within,
     load_columns,
+    push_children,
 )
 
 NEARBY = 128  # points of the node that is looked at before the whole tree
@@ -122,9 +124,8 @@ def _add_weights(group, lanes, root, cells, tree, enough):
     place is at least that of each of its points.
     """
     n_leaves, totals, weights = tree.n_leaves, group.totals, cells.weights
-    nodes, near_lanes = np.empty(MAX_STACK, np.int64), np.empty(MAX_STACK, np.uint64)
-    nodes[0], near_lanes[0] = root, lanes
-    n_stack = 1
+    stack, n_stack = begin_descent(root, lanes), 1
+    nodes, near_lanes = stack
     while n_stack:
         n_stack -= 1
         node, near = nodes[n_stack], near_lanes[n_stack] & lanes
@@ -148,9 +149,7 @@ def _add_weights(group, lanes, root, cells, tree, enough):
         if near == NO_LANES:
             continue
         if n_leaves[node] > 1:
-            nodes[n_stack], near_lanes[n_stack] = right_child(tree, node), near
-            nodes[n_stack + 1], near_lanes[n_stack + 1] = node + 1, near
-            n_stack += 2
+            n_stack = push_children(tree, node, near, stack, n_stack)
             continue
         for begin in range(first, stop, LANES):
             rows = tree.order[begin : min(begin + LANES, stop)]
@@ -216,9 +215,8 @@ def _find_nearest(group, lanes, root, cells, tree, leaves):
     """
     n_leaves, reach = tree.n_leaves, leaves.max_squared_radius
     limits, nearer = group.limits, np.empty(LANES)
-    nodes, near_lanes = np.empty(MAX_STACK, np.int64), np.empty(MAX_STACK, np.uint64)
-    nodes[0], near_lanes[0] = root, lanes
-    n_stack = 1
+    stack, n_stack = begin_descent(root, lanes), 1
+    nodes, near_lanes = stack
     while n_stack:
         n_stack -= 1
         node, near = nodes[n_stack], near_lanes[n_stack]
@@ -228,9 +226,7 @@ def _find_nearest(group, lanes, root, cells, tree, leaves):
         if near == NO_LANES:
             continue
         if n_leaves[node] > 1:
-            nodes[n_stack], near_lanes[n_stack] = right_child(tree, node), near
-            nodes[n_stack + 1], near_lanes[n_stack + 1] = node + 1, near
-            n_stack += 2
+            n_stack = push_children(tree, node, near, stack, n_stack)
             continue
         first, stop = points_of(tree, node)
         for begin in range(first, stop, LANES):
