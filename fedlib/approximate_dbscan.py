@@ -117,9 +117,9 @@ class ApproximateModel:
 
     eps: float
     rho: float
-    cells: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    labels: NDArray[np.int64]
+    cells: Cells
+    counts: Annotated[NDArray[np.int64], Array("int64", ("cells",), ge=0)]
+    labels: Annotated[NDArray[np.int64], Array("int64", ("cells",), ge=-1)]
     margin: float = 0.0
 
     @property

@@ -448,9 +448,11 @@ def count_with_noise(X: NDArray[np.float64], request: CountWithNoise, n_shares: 
     ValueError
         When the numbers of features differ, or the grid has too many cells. No point can cause it.
     """
+    grid = CountGrid(request.cell_size, request.low, request.shape)
     if X.shape[1] == len(request.low):  # points far outside may have no cell
-        low = (request.low - 1) * request.cell_size
-        high = (request.low + request.shape + 1) * request.cell_size
-        X = X[((low <= X) & (high >= X)).all(axis=1)]
-    counts = count_in_grid(X, CountGrid(request.cell_size, request.low, request.shape)).counts
+        with np.errstate(over="ignore"):
+            cells = np.floor(X / request.cell_size)
+        high = np.minimum(request.low + request.shape, MAX_CELL)
+        X = X[((request.low <= cells) & (cells <= high)).all(axis=1)]
+    counts = count_in_grid(X, grid).counts
     return NoisyCounts(add_noise(counts, ONE_CELL, request.privacy, n_shares))

@@ -166,9 +166,9 @@ class GridModel:
     """
 
     cell_size: float
-    cells: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    labels: NDArray[np.int64]
+    cells: Cells
+    counts: Annotated[NDArray[np.int64], Array("int64", ("cells",), ge=0)]
+    labels: Annotated[NDArray[np.int64], Array("int64", ("cells",), ge=-1)]
     assign: Assign
     adjacency: Adjacency
 

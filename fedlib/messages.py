@@ -47,6 +47,7 @@ __all__ = [
     "Labels",
     "Message",
     "MessageError",
+    "check_arrays",
     "class_name",
     "decode",
     "encode",
@@ -139,16 +140,7 @@ class Message(
             value = getattr(self, field)  # msgspec omits a default only if it is the same object
             if value is not default and type(value) is type(default) and value == default:
                 msgspec.structs.force_setattr(self, field, default)
-        for field, array in arrays(kind).items():
-            problem = array.problem(getattr(self, field))
-            if problem:
-                raise MessageError(f"{kind.__name__}.{field} {problem}")
-        for first, i, field, j, axis in rules.equal_lengths:
-            wanted, length = getattr(self, first).shape[i], getattr(self, field).shape[j]
-            if length != wanted:
-                name = kind.__name__
-                text = f"{name}.{field} has {length} {axis}, {name}.{first} {wanted}"
-                raise MessageError(text)
+        check_arrays(self)
         for field in rules.scalars:
             value = getattr(self, field)
             if isinstance(value, float) and not isfinite(value):
@@ -191,15 +183,39 @@ class Message(
 
 
 @cache
-def arrays(message_class: type[Message]) -> dict[str, Array]:
-    """Return the `Array` of each array field of a message class."""
-    hints = get_type_hints(message_class, include_extras=True)
+def arrays(kind: type) -> dict[str, Array]:
+    """Return the `Array` of each array field of a message class or a dataclass."""
+    hints = get_type_hints(kind, include_extras=True)
     return {
         field: mark
-        for field in message_class.__struct_fields__
+        for field in getattr(kind, "__struct_fields__", hints)
         for mark in getattr(hints[field], "__metadata__", ())
         if isinstance(mark, Array)
     }
+
+
+def check_arrays(value: Any) -> None:
+    """Check the array fields of a message or a dataclass; a field that is None is left out.
+
+    Raises
+    ------
+    MessageError
+        When an array breaks the `Array` in its annotation, or two have another length of the same
+        axis.
+    """
+    kind: type = type(value)
+    for field, array in arrays(kind).items():
+        content = getattr(value, field)
+        if content is None and not isinstance(value, Message):
+            continue
+        if problem := array.problem(content):
+            raise MessageError(f"{kind.__name__}.{field} {problem}")
+    for first, i, field, j, axis in _equal_lengths(kind):
+        one, other = getattr(value, first), getattr(value, field)
+        if one is not None and other is not None and one.shape[i] != other.shape[j]:
+            name = kind.__name__
+            text = f"{name}.{field} has {other.shape[j]} {axis}, {name}.{first} {one.shape[i]}"
+            raise MessageError(text)
 
 
 class _Rules(NamedTuple):
@@ -211,28 +227,30 @@ class _Rules(NamedTuple):
         The fields that have a default, with it.
     scalars : tuple of str
         The fields without an array.
-    equal_lengths : tuple of (str, int, str, int, str)
-        Two fields with their axes that must have the same length, and the name of that axis.
     """
 
     defaults: tuple[tuple[str, Any], ...]
     scalars: tuple[str, ...]
-    equal_lengths: tuple[tuple[str, int, str, int, str], ...]
+
+
+@cache
+def _equal_lengths(kind: type) -> tuple[tuple[str, int, str, int, str], ...]:
+    """Return each two fields with their axes that must have the same length, and its name."""
+    first: dict[str, tuple[str, int]] = {}
+    equal = []
+    for field, array in arrays(kind).items():
+        for place, axis in enumerate(array.axes):
+            if first.setdefault(axis, (field, place)) != (field, place):
+                equal.append((*first[axis], field, place, axis))
+    return tuple(equal)
 
 
 @cache
 def _rules(message_class: type[Message]) -> _Rules:
     fields, defaults = message_class.__struct_fields__, message_class.__struct_defaults__
-    first: dict[str, tuple[str, int]] = {}
-    equal = []
-    for field, array in arrays(message_class).items():
-        for place, axis in enumerate(array.axes):
-            if first.setdefault(axis, (field, place)) != (field, place):
-                equal.append((*first[axis], field, place, axis))
     return _Rules(
         defaults=tuple(zip(fields[len(fields) - len(defaults) :], defaults, strict=True)),
         scalars=tuple(field for field in fields if field not in arrays(message_class)),
-        equal_lengths=tuple(equal),
     )
 
 

@@ -45,6 +45,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib import __version__
 from fedlib.federated import Federated
 from fedlib.files import write_file
+from fedlib.messages import check_arrays
 from fedlib.site import find_estimator
 from fedlib.type_hints import alternatives, class_of, describe_hint, field_names, fits, item_hints
 
@@ -52,6 +53,7 @@ __all__ = ["ModelFileError", "load", "save"]
 
 FORMAT, VERSION = "fedlib model", 1
 DOCUMENT = "model.json"
+MIN_LIMIT, MAX_RATIO = 2**26, 100  # of the unpacked arrays: bytes, and times the file
 MAX_FLOAT = 8  # bytes per element; wider floats differ between machines
 NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -118,13 +120,19 @@ def save(estimator: Federated, path: str | Path) -> None:
     write_file(Path(path), as_bytes(document, writer.arrays))
 
 
-def load(path: str | Path) -> Federated:
+def load(path: str | Path, *, max_bytes: int | None = None) -> Federated:
     """Return the fitted estimator in a model file.
+
+    The file may come from a stranger: sizes, types, shapes and the structure of trees are checked
+    before anything is computed with them.
 
     Parameters
     ----------
     path : path
         A file written by `save`.
+    max_bytes : int, optional
+        The largest size of all unpacked arrays, in bytes; by default 100 times the size of the
+        file, and at least 64 MiB. Files that `save` has written are never larger than that.
 
     Returns
     -------
@@ -140,7 +148,7 @@ def load(path: str | Path) -> Federated:
     OSError
         When the file cannot be read.
     """
-    document, arrays = _parse(Path(path).read_bytes())
+    document, arrays = _parse(Path(path).read_bytes(), max_bytes)
     estimator_class = _find_class(document.get("protocol"))
     parameters, model = _restore(estimator_class, document, arrays)
     with _fitting(estimator_class):
@@ -361,9 +369,11 @@ class _Reader:
             for field, value in content.items()
         }
         try:
-            return made(**values)
+            content = made(**values)
+            check_arrays(content)
         except (TypeError, ValueError) as error:
             raise ModelFileError(f"{name}: {error}") from error
+        return content
 
     def _read_items(self, items: list[Any], kind: type, allowed: list[Any], name: str) -> list[Any]:
         for option in allowed:
@@ -404,7 +414,16 @@ def _to_npz(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> by
     text = json.dumps(document, indent=1, allow_nan=False)
     members: dict[str, Any] = {DOCUMENT: np.array(text), **arrays}
     np.savez_compressed(data, **members)
+    size = sum(np.asarray(member).nbytes for member in members.values())
+    if size > _size_limit(data.tell()) // 2:  # `load` would take it for an archive that explodes
+        data = io.BytesIO()
+        np.savez(data, **members)
     return data.getvalue()
+
+
+def _size_limit(n_bytes: int) -> int:
+    """Return the largest size of the unpacked arrays of a file of this size, in bytes."""
+    return max(MIN_LIMIT, MAX_RATIO * n_bytes)
 
 
 def _to_json(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -416,10 +435,13 @@ def _to_json(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> b
     return json.dumps({**document, "arrays": table}, indent=1, allow_nan=False).encode()
 
 
-def _parse(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _parse(
+    data: bytes, max_bytes: int | None = None
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the document and the arrays in a model file."""
     try:
-        document, arrays = _from_npz(data) if data.startswith(b"PK") else _from_json(data)
+        limit = _size_limit(len(data)) if max_bytes is None else max_bytes
+        document, arrays = _from_npz(data, limit) if data.startswith(b"PK") else _from_json(data)
     except ModelFileError:
         raise
     # Damaged archives make zipfile, zlib and numpy raise errors of many classes.
@@ -439,16 +461,43 @@ def _parse(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return document, arrays
 
 
-def _from_npz(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _from_npz(data: bytes, max_bytes: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        members = archive.infolist()
+        names = [member.filename.removesuffix(".npy") for member in members]
+        if DOCUMENT not in names:
+            raise ModelFileError("not a model file of fedlib: it has no model.json")
+        if len(set(names)) < len(names):
+            raise ModelFileError("damaged: two arrays have the same name")
+        if {member.compress_type for member in members} - {
+            zipfile.ZIP_STORED,
+            zipfile.ZIP_DEFLATED,
+        }:
+            raise ModelFileError("damaged: an array is compressed by an unknown method")
+        size = sum(member.file_size for member in members)
+        if size > max_bytes:
+            raise ModelFileError(
+                f"the arrays have {size} bytes when they are unpacked, more than max_bytes ="
+                f" {max_bytes}; if you trust the file, call load(path, max_bytes={size})"
+            )
         arrays = {
-            member.filename.removesuffix(".npy"): _parse_array(archive.read(member))
-            for member in archive.infolist()
+            name: _parse_array(_unpack(archive, member))
+            for name, member in zip(names, members, strict=True)
         }
-    text = arrays.pop(DOCUMENT, None)
-    if text is None:
-        raise ModelFileError("not a model file of fedlib: it has no model.json")
+    text = arrays.pop(DOCUMENT)
     return _parse_document(str(text)), arrays
+
+
+def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    """Return the content of a member, and never unpack more than the size that is stated.
+
+    `ZipFile.read` would unpack everything before it compares the sizes.
+    """
+    with archive.open(member) as stream:
+        content = stream.read(member.file_size)
+        if len(content) < member.file_size or stream.read(1):
+            raise ModelFileError(f"damaged: {member.filename[:100]} has another size than stated")
+        return content
 
 
 def _parse_array(data: bytes) -> np.ndarray:

@@ -166,7 +166,11 @@ class Client:
     combinable : tuple of message classes
         The replies that a transport may combine, because the server only needs their sum.
     open_requests : tuple of message classes
-        The requests for data whose replies describe no rows, such as the names of the features.
+        The requests for data whose replies describe no rows, such as the names of the features. A
+        client with secure sums answers them without masks, and a site with a budget free of charge:
+        the reply, and whether there is one, must be the same for all rows.
+    unmasked_requests : tuple of message classes
+        The other requests for data that a client with secure sums answers without masks.
     n_shares : int
         How many clients add noise to a sum for certain; more than 1 only within secure sums.
     """
@@ -179,6 +183,7 @@ class Client:
     omissible: tuple[type[Message], ...] = ()
     combinable: ClassVar[tuple[type[Message], ...]] = ()
     open_requests: tuple[type[Message], ...] = ()
+    unmasked_requests: tuple[type[Message], ...] = ()
     n_shares = 1
     state: Any = None
     handlers: ClassVar[dict[type[Message], str]] = {}

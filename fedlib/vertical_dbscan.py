@@ -137,7 +137,7 @@ class RowLabels:
         -1 is noise.
     """
 
-    labels: NDArray[np.int64]
+    labels: Annotated[NDArray[np.int64], Array("int64", ("rows",), ge=-1)]
 
 
 def vertical_dbscan(eps: float, min_samples: int) -> Flow[RowLabels]:

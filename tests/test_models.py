@@ -3,7 +3,10 @@
 import io
 import json
 import tempfile
+import tracemalloc
+import warnings
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -16,10 +19,11 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 
-from fedlib import models
+from fedlib import FederatedXGBClassifier, VerticalDBSCAN, models
 from fedlib.federated import Federated, protocols
 from fedlib.messages import Array, Message
 from fedlib.models import ModelFileError, load, save
+from fedlib.vertical_dbscan import RowLabels
 
 FORMS = ("npz", "json")
 each_form = pytest.mark.parametrize("form", FORMS)
@@ -526,8 +530,126 @@ def test_a_large_array_is_not_allocated_for_a_short_file():
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
         archive.writestr("points.npy", header.getvalue())
+        archive.writestr("model.json.npy", b"")
     with pytest.raises(ModelFileError, match="an array is incomplete"):
         from_bytes(data.getvalue())
+
+
+def archive_of(members, sizes=None, **options):
+    """Return an archive, whose directory can state other sizes than the members have."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of two members with one name
+        for name, content in members:
+            archive.writestr(name, content, **options)
+        for member in archive.infolist():
+            member.file_size = (sizes or {}).get(member.filename, member.file_size)
+    return data.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            archive_of([("model.json.npy", b""), ("x.npy", bytes(2**27))]),
+            r"134217728 bytes when they are unpacked, more than max_bytes = 67108864; if you trust",
+        ),
+        (
+            archive_of([("model.json.npy", b""), ("x.npy", bytes(2**27))], {"x.npy": 100}),
+            "damaged|unknown format",
+        ),
+        (archive_of([("model.json.npy", b"")] * 2), "two arrays have the same name"),
+        (
+            archive_of([("model.json.npy", b"")], compress_type=zipfile.ZIP_LZMA),
+            "compressed by an unknown method",
+        ),
+    ],
+)
+def test_an_archive_that_explodes_is_refused_before_it_is_unpacked(data, message):
+    tracemalloc.start()
+    with pytest.raises(ModelFileError, match=message):
+        from_bytes(data)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2**24
+
+
+def test_a_model_that_compresses_well_can_be_loaded(tmp_path):
+    """A file that `load` would take for an archive that explodes is stored without compression."""
+    estimator = VerticalDBSCAN(eps=0.5, min_samples=2).fit(columns())
+    estimator._set_model(RowLabels(np.zeros(2**24, np.int64)))
+    save(estimator, tmp_path / "model.npz")
+    assert len(load(tmp_path / "model.npz").model_.labels) == 2**24
+
+
+# Altered models: whatever an array contains, no kernel reads outside of it
+
+ODD = [0, -1, 1, 2**31 - 2, -(2**31), 2**62, 0.5, 1e300, -1e300, np.nan, np.inf]
+
+
+def altered(rng, array):
+    """Return an array with other values, another length, another shape or another dtype."""
+    array = np.array(array)
+    kind = rng.integers(7)
+    if kind < 4 and array.size and array.dtype.kind in "biuf":
+        flat = array.reshape(-1)
+        some = rng.integers(len(flat), size=rng.integers(1, 4))
+        with np.errstate(invalid="ignore", over="ignore"):
+            flat[some] = np.array(ODD[rng.integers(len(ODD))]).astype(array.dtype)
+        return array
+    if kind == 4 and array.ndim:
+        return np.concatenate([array, array[:1]]) if rng.integers(2) else array[:-1]
+    if kind == 5 and array.ndim:
+        return array[..., :-1] if rng.integers(2) else array[np.newaxis]
+    return array.astype(rng.choice(["float64", "int64", "int32", "float32", "uint8"]))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "parameters", "parts"), CASES)
+def test_an_altered_model_is_refused_or_predicts(name, parameters, parts):
+    document, arrays = models._parse(as_bytes(protocols()[name](**parameters).fit(parts())))
+    rng, X = np.random.default_rng(0), np.concatenate([blobs(), [[1e200, -1e200], [0.0, 0.0]]])
+    n_refused = 0
+    for _ in range(40):
+        changed = dict(arrays)
+        one = rng.choice(sorted(arrays))
+        with warnings.catch_warnings(action="ignore"):
+            changed[one] = altered(rng, arrays[one])
+        content = {**document, "arrays": models._table(changed)}
+        content["checksum"] = models._checksum(content, changed)
+        try:
+            loaded = from_bytes(models._to_npz(content, changed))
+        except ModelFileError:
+            n_refused += 1
+            continue
+        if hasattr(loaded, "predict"):
+            with suppress(ValueError):
+                assert len(loaded.predict(X)) == len(X)
+    assert n_refused
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"left": 2**31 - 2}, "children of a tree's nodes do not follow"),
+        ({"left": 0}, "children of a tree's nodes do not follow"),
+        ({"feature": 2}, "splits feature 2, but there are 2 features"),
+        ({"feature": -1}, "nodes, but the splits make"),
+        ({"threshold": np.nan}, "Tree.threshold must be finite"),
+        ({"value": np.inf}, "Tree.value must be finite"),
+    ],
+)
+def test_a_tree_whose_nodes_are_no_tree_is_refused(change, message):
+    parts = [(X, (X[:, 0] > 2).astype(int)) for X in rows()]
+    estimator = FederatedXGBClassifier(n_trees=2, max_depth=2).fit(parts)
+    document, arrays = models._parse(as_bytes(estimator))
+    field, value = next(iter(change.items()))
+    name = f"trees.0.{field}"
+    arrays[name] = arrays[name].copy()
+    arrays[name][0] = value
+    document["checksum"] = models._checksum(document, arrays)
+    with pytest.raises(ModelFileError, match=message):
+        from_bytes(models._to_npz(document, arrays))
 
 
 def test_foreign_files_are_refused(tmp_path):

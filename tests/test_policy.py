@@ -386,7 +386,7 @@ def test_the_replies_that_a_minimum_count_always_declines():
     single_rows = {"NeighbourBlock", "Pseudonyms", "LocalModel", "WeightedRepresentatives"}
     single_rows |= {"RowScores", "TargetDescription", "TargetSums", "LabelMagnitudes"}
     sums = {"SplitProposals", "CandidateSums", "LeafSums", "Histograms", "PackedHistograms"}
-    sums |= {"SummableHistograms"}
+    sums |= {"SummableHistograms", "ColumnKinds"}  # also of secure summaries
     unknown = {reply.__name__ for reply in replies if reply.row_counts is None} - {"Done"}
     assert unknown == mixtures | columns | single_rows | sums
 

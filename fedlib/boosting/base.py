@@ -51,6 +51,7 @@ NOT_PRIVATE: dict[str, Any] = {
     "tol": None,
     "grow_policy": "depthwise",
     "scale_pos_weight": 1.0,
+    "subsample": 1.0,
     "warm_start": False,
 }  # what noise needs, too
 METRICS_OF = {
@@ -372,6 +373,8 @@ class Boosted(PrivateFederated):
             raise ValueError(f"X must have the features {list(known)}; got {list(given)}")
         if table.numbers.shape[1] != self.model_.n_features:
             return table.numbers  # the model raises the error
+        if problem := table.problem_of(self.model_.levels):
+            raise ValueError(problem)
         return table.coded(self.model_.levels)
 
 

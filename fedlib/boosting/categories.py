@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedlib.agreement import agree, exclude
+from fedlib.boosting.cuts import MAX_VALUE
 from fedlib.boosting.data import check_rows
 from fedlib.boosting.messages import Levels
 from fedlib.messages import Array, Message, MessageError
@@ -83,6 +84,10 @@ class Table(NamedTuple):
     def coded(self, levels: Sequence[tuple[str, ...] | None]) -> NDArray[np.float32]:
         """Return the rows (n_rows, n_features) with the numbers of the categories.
 
+        The result for a row does not depend on the others. In a feature of numbers, a text is the
+        number that it contains, or a missing value; in a feature of text, a number is no known
+        category. `problem_of` finds such features.
+
         Parameters
         ----------
         levels : sequence of tuple of str or None
@@ -92,7 +97,7 @@ class Table(NamedTuple):
         Raises
         ------
         ValueError
-            When a feature contains text instead of numbers, or numbers instead of text.
+            When there are levels of another number of features.
 
         Examples
         --------
@@ -100,20 +105,34 @@ class Table(NamedTuple):
         >>> table.coded([("blue", "red")]).ravel()
         array([ 1.,  0., nan,  2.], dtype=float32)
         """
+        n_features = self.numbers.shape[1]
+        if len(levels) not in (0, n_features):
+            raise ValueError(f"levels must be those of {n_features} features; got {len(levels)}")
         if not levels and not self.texts:
             return self.numbers
         rows = self.numbers.copy()
-        for f, known in enumerate(levels or (None,) * rows.shape[1]):
-            if (f in self.texts) if known is None else not np.isnan(rows[:, f]).all():
-                wanted, found = ("numbers", "text") if known is None else ("text", "numbers")
-                name = listed([f], self.names)
-                raise ValueError(
-                    f"feature {name} must contain {wanted}, as in training; got {found}"
-                )
-            if known is not None and f in self.texts:
+        for f, known in enumerate(levels or (None,) * n_features):
+            if known is None:
+                if f in self.texts:
+                    rows[:, f] = [_number_in(text) for text in self.texts[f]]
+                continue
+            rows[~np.isnan(rows[:, f]), f] = len(known)
+            if f in self.texts:
                 numbers = {text: number for number, text in enumerate(known)} | {None: np.nan}
                 rows[:, f] = [numbers.get(text, len(known)) for text in self.texts[f]]
         return rows
+
+    def problem_of(self, levels: Sequence[tuple[str, ...] | None]) -> str | None:
+        """Return which feature contains text instead of numbers, or numbers instead of text.
+
+        None if there is no such feature. For ``levels`` see `coded`.
+        """
+        for f, known in enumerate(levels or (None,) * self.numbers.shape[1]):
+            if (f in self.texts) if known is None else not np.isnan(self.numbers[:, f]).all():
+                wanted, found = ("numbers", "text") if known is None else ("text", "numbers")
+                name = listed([f], self.names)
+                return f"feature {name} must contain {wanted}, as in training; got {found}"
+        return None
 
 
 def read_table(X: Any, **checks: Any) -> Table:
@@ -151,6 +170,15 @@ def read_table(X: Any, **checks: Any) -> Table:
         frame.columns = list(names)
     found = {f: column for f, column in columns.items() if column.dtype == object}
     return Table(check_rows(frame, **checks), found, names)
+
+
+def _number_in(text: str | None) -> float:
+    """Return the number that a text contains; NaN if it is none that a client accepts."""
+    try:
+        number = float(text or "nan")
+    except ValueError:
+        return np.nan
+    return number if abs(number) <= MAX_VALUE else np.nan
 
 
 def _text_columns(X: Any) -> list[int]:

@@ -99,12 +99,11 @@ class BoostingClient(TreeClient):
         return np.zeros(N_MAGNITUDES, np.int64)
 
     def _compute_targets(self, state: Growing) -> NDArray[Any]:
-        if state.objective == "binary:logistic":
-            return np.asarray(self.y == state.classes[1])
         codes = {label: code for code, label in enumerate(state.classes)}
         assert self.y is not None
         # With noise, a client must not fail because of its rows: an unknown class is the first one.
-        return np.array([codes.get(label, 0) for label in self.y.tolist()], np.int64)
+        of_rows = np.array([codes.get(label, 0) for label in self.y.tolist()], np.int64)
+        return of_rows == 1 if state.objective == "binary:logistic" else of_rows
 
     def _predict(self, margins: NDArray[np.float32], objective: str) -> Predictions:
         of_class = OBJECTIVES[objective].response(margins)
@@ -179,4 +178,4 @@ class RegressionClient(TreeClient):
         return self.y
 
     def _predict(self, margins: NDArray[np.float32], objective: str) -> PredictedTargets:
-        return PredictedTargets(OBJECTIVES[objective].response(margins)[:, 0])
+        return PredictedTargets(np.nan_to_num(OBJECTIVES[objective].response(margins)[:, 0]))

@@ -42,12 +42,16 @@ def check_classes(y: Any, n_rows: int) -> NDArray[Any]:
     Raises
     ------
     ValueError
-        When the classes are of another kind or number.
+        When the classes are of another kind or number, or some are text and some are not.
     """
-    y = column_or_1d(y)
+    given, y = y, column_or_1d(y)
     check_consistent_length(y, np.empty(n_rows))
     if y.dtype.kind == "O":
         y = np.array(y.tolist()) if len(y) else y.astype(np.int64)
+    if y.dtype.kind == "U":  # numpy turns numbers next to text into text
+        odd = [label for label in np.asarray(given, object).flat if not isinstance(label, str)]
+        if odd:
+            raise ValueError(f"y must be either text or numbers; got both, such as {odd[0]!r}")
     if y.dtype.kind not in "biufU":
         raise ValueError(f"y must be text or numbers; got {y.dtype}")
     if y.dtype.kind == "f" and not np.isfinite(y).all():

@@ -113,7 +113,8 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     subsample : float, default=1.0
         The share of the rows that the trees of a round use, above 0 and at most 1. Whether a row is
         used depends on its features, on ``random_state`` and on the round, and not on its client.
-        XGBoost draws other rows with the same seed.
+        XGBoost draws other rows with the same seed. It must be 1 with `epsilon`, because equal rows
+        are drawn one by one: one row more changes which of the others are used.
     random_state : int, RandomState instance or None, default=None
         Draws the rows and the features.
     colsample_bytree, colsample_bylevel, colsample_bynode : float, default=1.0
@@ -167,7 +168,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         For ``secure=True`` and `epsilon`: all classes, on which the clients agree before the run.
     epsilon : float, default=None
         The run is differentially private; see `fedlib.privacy`. It needs the same parameters as
-        ``secure``, with which it can be combined, and ``tol=None`` and
+        ``secure``, with which it can be combined, and ``tol=None``, ``subsample=1`` and
         ``grow_policy="depthwise"``. The noise grows with ``n_trees * max_depth``, and its sum in a
         node with ``max_bin``, so few shallow trees with few bins are best. A row has a weight of
         at most 1. Without `base_score`, the first probabilities are equal. There is no loss, and
@@ -256,7 +257,8 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
 
     With `epsilon`, the server sees clipped gradients with noise in every bin, and the guarantee
     holds for each row of each client. Rows of a class that is not among `classes` count as rows of
-    the first one.
+    the first one, and a text that is no number as a missing value: an error of one client would
+    disclose that it has such a row.
 
     Without ``secure`` and `epsilon`, no method hides classes or rare values from the server,
     although F states that classes are not disclosed: sums over few rows disclose how many belong to

@@ -68,7 +68,8 @@ default="reg:squarederror"
         The maximum size of the weight of a leaf before it is multiplied with the learning rate, in
         0..1e30; 0: no limit. None: 0.7 for ``"count:poisson"``, otherwise 0.
     subsample : float, default=1.0
-        The share of the rows that a tree uses, above 0 and at most 1; see `FederatedXGBClassifier`.
+        The share of the rows that a tree uses, above 0 and at most 1; 1 with `epsilon`. See
+        `FederatedXGBClassifier`.
     random_state : int, RandomState instance or None, default=None
         Draws the rows and the features.
     colsample_bytree, colsample_bylevel, colsample_bynode : float, default=1.0
@@ -120,9 +121,9 @@ default="reg:squarederror"
         about equally many rows. ``"histogram"`` only.
     epsilon : float, default=None
         The run is differentially private; see `fedlib.privacy`. It needs the same parameters as
-        ``secure``, with which it can be combined, and `base_score`, ``tol=None`` and
-        ``grow_policy="depthwise"``. The noise grows with ``n_trees * max_depth``, and its sum in a
-        node with ``max_bin``, so few shallow trees with few bins are best. A row has a weight of
+        ``secure``, with which it can be combined, and `base_score`, ``tol=None``, ``subsample=1``
+        and ``grow_policy="depthwise"``. The noise grows with ``n_trees * max_depth``, and its sum
+        in a node with ``max_bin``, so few shallow trees with few bins are best. A row has a weight of
         at most 1. Not for ``"count:poisson"``. There is no loss, and the learning rate is the
         server's.
     delta : float, default=0.0

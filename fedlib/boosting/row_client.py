@@ -14,7 +14,6 @@ from fedlib.boosting.categories import (
     check_least_count,
     count_categories,
     fingerprints,
-    listed,
     read_table,
 )
 from fedlib.boosting.cuts import (
@@ -126,9 +125,6 @@ class RowsClient(Client):
 
     @handles(DescribeFeatures)
     def describe_features(self, request: DescribeFeatures) -> Features:
-        if self.table.texts:
-            texts = listed(self.table.texts, self.features)
-            raise ValueError(f"secure sums need features of numbers; {texts} contain text")
         return Features(self.n_features, self.features)
 
     @handles(CountLabelMagnitudes)

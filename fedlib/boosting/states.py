@@ -25,7 +25,8 @@ class Growing(Message):
     """The state of a client while trees grow.
 
     ``margins`` are the rows' log-odds by all finished trees, or what the objective has in their
-    place. ``node`` is each row's node in the growing tree of each output. ``ended`` is the node in
+    place. ``node`` is each row's node in the growing tree of each output, below ``n_nodes``, which
+    follows from the requests alone. ``ended`` is the node in
     which the client found no split for the row, or -1. For the other fields see `BeginBoosting`.
     """
 
@@ -44,6 +45,7 @@ class Growing(Message):
     levels: Levels
     n_rounds: int
     held_out: tuple[float, int]
+    n_nodes: int
     margins: Annotated[np.ndarray, Array("float32", ("rows", "outputs"))]
     node: Annotated[np.ndarray, Array("int32", ("outputs", "rows"))]
     ended: Annotated[np.ndarray, Array("int32", ("outputs", "rows"))]

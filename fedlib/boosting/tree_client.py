@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -64,6 +65,8 @@ from fedlib.secure.points import DescribeFeatures
 
 __all__ = ["TreeClient"]
 
+logger = logging.getLogger(__name__)
+
 ROWS_PER_VALUE = 2  # with fewer rows per distinct value of a node, ranks do not pay
 
 
@@ -80,13 +83,14 @@ class TreeClient(RowsClient):
         if len(request.thresholds):
             self._warn_of_coarse_features(Cuts(request.offsets, request.thresholds))
         self._cache.pop("keys of values", None)  # not needed any more
-        n, n_outputs = len(self._coded(request.levels)), len(request.margins)
+        n, n_outputs = len(self.X), len(request.margins)
         before = self.state
         held_out = (0.0, 0)
         if isinstance(before, HeldOut):
             held_out = before.validation_fraction, before.seed
         self.state = Growing(
             held_out=held_out,
+            n_nodes=n_outputs,
             classes=request.classes,
             bits=request.bits,
             offsets=request.offsets,
@@ -100,7 +104,7 @@ class TreeClient(RowsClient):
             max_delta_step=request.max_delta_step,
             levels=request.levels,
             n_rounds=0,
-            margins=np.tile(np.array(request.margins, np.float32), (n, 1)),
+            margins=np.tile(_finite(np.array(request.margins, np.float32)), (n, 1)),
             node=_roots(n_outputs, n),
             ended=np.full((n_outputs, n), -1, np.int32),
         )
@@ -189,9 +193,9 @@ class TreeClient(RowsClient):
     @handles(SumLeaves)
     def sum_leaves(self, request: SumLeaves) -> LeafSums:
         state = self._update(request)
+        if state.n_nodes > request.n_nodes:
+            raise ValueError(f"{request.n_nodes} nodes of a tree that has {state.n_nodes}")
         node = np.where(state.ended >= 0, state.ended, state.node)
-        if node.max(initial=-1) >= request.n_nodes:
-            raise ValueError(f"a row is in node {node.max()}, the tree has {request.n_nodes}")
         node[:, ~self._drawn(state)] = -1
         return LeafSums(
             sum(
@@ -214,16 +218,17 @@ class TreeClient(RowsClient):
             raise ValueError(f"{len(wanted)} entries of wanted for {request.n_open} open nodes")
         if request.n_bins != len(state.thresholds):
             raise ValueError(f"{request.n_bins} bins requested; there are {len(state.thresholds)}")
-        decisions = request.decisions
         if not (len(request.values) or request.parents):  # the splits of one level, nothing else
+            decisions, n_nodes = _new_splits(state, request)
             node, sums, is_possible = self._move_and_sum(
                 state, request, decisions, gradients(state)
             )
             if is_possible:
-                self.state = unchecked_copy(state, node=node)
+                self.state = unchecked_copy(state, node=node, n_nodes=n_nodes)
                 return sums
         state = self._update(request)
-        return self._move_and_sum(state, request, decisions.take(slice(0)), gradients(state))[1]
+        nothing = request.decisions.take(slice(0))
+        return self._move_and_sum(state, request, nothing, gradients(state))[1]
 
     def _move_and_sum(
         self,
@@ -236,12 +241,11 @@ class TreeClient(RowsClient):
 
         Also return whether the splits are between bins; otherwise the result is useless.
         """
-        first, n = request.decided, len(decisions.feature)
         moved: tuple[NDArray[np.int32], NDArray[np.int64], bool] = move_and_sum(
             self._binned(state),
             request.n_bins,
             (state.node, state.ended, self._drawn(state)),
-            (first, decisions, first + n if first else len(state.node)),
+            (request.decided, decisions, _first_child(state, request)),
             (request.first, request.wanted),
             gradients,
             (state.offsets, state.thresholds),
@@ -256,10 +260,17 @@ class TreeClient(RowsClient):
 
     @handles(SumNoisyHistograms)
     def sum_noisy_histograms(self, request: SumNoisyHistograms) -> NoisyHistograms:
+        # What is refused here follows from the requests and the features, whatever the rows are.
         state = self.recall(Growing)
+        if state.subsample < 1 or state.held_out[0] > 0:
+            raise ValueError(
+                "sums with noise must be over all rows, because one row more changes which of its"
+                f" equals are drawn; got subsample={state.subsample} and"
+                f" validation_fraction={state.held_out[0]}"
+            )
         limits = gradient_limits(state.objective, request.max_gradient)
         sensitivity = row_sensitivity(limits, self.n_features, state.margins.shape[1])
-        if state.bits != sensitivity.digits:  # whatever the rows are
+        if state.bits != sensitivity.digits:
             raise ValueError(f"bits must be {sensitivity.digits}, got {state.bits}")
 
         def gradients(state: Growing) -> NDArray[np.int64]:
@@ -292,7 +303,7 @@ class TreeClient(RowsClient):
         n_outputs = margins.shape[1]
         for k in range(n_outputs):
             margins[:, k] = add_margins(trees[k::n_outputs], margins[:, k], X)
-        return margins
+        return _finite(margins)
 
     @handles(ScoreRows)
     def score_rows(self, request: ScoreRows) -> RowScores:
@@ -316,30 +327,28 @@ class TreeClient(RowsClient):
         if len(request.values) and getattr(request, "n_rounds", state.n_rounds) < state.n_rounds:
             return state  # this request has been answered before
         node, ended, margins, n_rounds = state.node, state.ended, state.margins, state.n_rounds
-        if len(request.feature):
-            node = self._moved(node, request)
+        decisions, n_nodes = _new_splits(state, request)
+        if len(decisions.feature):
+            node = self._moved(state, request)
         if len(request.values):
-            if node.max(initial=-1) >= len(request.values):
-                raise ValueError(f"{len(request.values)} values, but a row in node {node.max()}")
-            margins = add_values(margins, node, request.values)
+            if len(request.values) < n_nodes:
+                raise ValueError(f"{len(request.values)} values for {n_nodes} nodes")
+            margins = _finite(add_values(margins, node, request.values))
             node, ended = _roots(*node.shape), np.full_like(ended, -1)
-            n_rounds += 1
+            n_nodes, n_rounds = len(node), n_rounds + 1
         self.state = unchecked_copy(
-            state, margins=margins, node=node, ended=ended, n_rounds=n_rounds
+            state, margins=margins, node=node, ended=ended, n_nodes=n_nodes, n_rounds=n_rounds
         )
         return self.state
 
-    def _moved(self, node: NDArray[np.int32], request: Growth) -> NDArray[np.int32]:
+    def _moved(self, state: Growing, request: Growth) -> NDArray[np.int32]:
         """Return the nodes of rows (n_outputs, n_rows) after the splits that a request reports."""
-        decisions = request.decisions
+        node, decisions, next_node = state.node, request.decisions, _first_child(state, request)
         parents = getattr(request, "parents", ())
-        if len(parents) not in (0, len(request.feature)):
-            raise ValueError(f"{len(parents)} parents for {len(request.feature)} splits")
-        first, n = request.decided, len(request.feature)
         if not parents:
-            return self._split(node, first, decisions, first + n if first else len(node))
+            return self._split(node, request.decided, decisions, next_node)
         for j, parent in enumerate(parents):
-            node = self._split(node, parent, decisions.take(slice(j, j + 1)), first + 2 * j)
+            node = self._split(node, parent, decisions.take(slice(j, j + 1)), next_node + 2 * j)
         return node
 
     def _split(
@@ -448,8 +457,14 @@ class TreeClient(RowsClient):
         return (bins + offsets[:-1]).astype(narrow)
 
     def _coded(self, levels: Levels) -> NDArray[np.float32]:
-        """Return the rows with the numbers of these categories."""
-        return self._cached("coded", levels, lambda: self.table.coded(levels))
+        """Return the rows with the numbers of these categories, whatever the rows contain."""
+        return self._cached("coded", levels, lambda: self._code(levels))
+
+    def _code(self, levels: Levels) -> NDArray[np.float32]:
+        coded = self.table.coded(levels)
+        if problem := self.table.problem_of(levels):
+            logger.warning("%s; such values count as missing, or as another category", problem)
+        return coded
 
     def _sorted_columns(self) -> kernels.SortedColumns:
         return self._cached("sorted columns", self.table, self._sort_columns)
@@ -495,6 +510,38 @@ class TreeClient(RowsClient):
     def _predict(self, margins: NDArray[np.float32], objective: str) -> Message:
         """Return the state with the predictions of margins (n_rows, n_outputs)."""
         raise NotImplementedError
+
+
+def _first_child(state: Growing, request: Growth) -> int:
+    """Return the first child of the splits that a request reports."""
+    if getattr(request, "parents", ()):
+        return request.decided
+    return request.decided + len(request.feature) if request.decided else len(state.node)
+
+
+def _new_splits(state: Growing, request: Growth) -> tuple[kernels.Decisions, int]:
+    """Return the splits that a request reports, and the number of nodes after them.
+
+    The children of each split are nodes that did not exist before. Otherwise the rows of two
+    outputs could meet in a node, and a row could change a histogram by more than
+    `fedlib.boosting.private.row_sensitivity`. If the children exist, the request is repeated and
+    the rows have moved: there are no new splits.
+    """
+    decisions, parents = request.decisions, getattr(request, "parents", ())
+    if len(parents) not in (0, len(request.feature)):
+        raise ValueError(f"{len(parents)} parents for {len(request.feature)} splits")
+    child, n_splits = _first_child(state, request), np.count_nonzero(request.feature >= 0)
+    if not len(request.feature) or child < state.n_nodes:
+        return decisions.take(slice(0)), state.n_nodes
+    return decisions, child + 2 * (len(parents) or int(n_splits))
+
+
+def _finite(margins: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return margins without infinite ones, with which no state could be kept.
+
+    They come from leaves with huge values. An error would disclose that a row is in such a leaf.
+    """
+    return np.nan_to_num(margins)
 
 
 def _roots(n_outputs: int, n_rows: int) -> NDArray[np.int32]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.kernels.forests import Forest, add_children, sum_trees
 from fedlib.kernels.histograms import left_children
+from fedlib.messages import Array
 
 __all__ = [
     "BoostedTrees",
@@ -73,18 +75,35 @@ class Tree:
     array([-0.25,  0.25], dtype=float32)
     """
 
-    feature: NDArray[np.int32]
-    threshold: NDArray[np.float32]
-    missing_left: NDArray[np.bool_]
-    left: NDArray[np.int32]
-    value: NDArray[np.float32]
-    gain: NDArray[np.float32]
-    cover: NDArray[np.float32]
-    weight: NDArray[np.float32]
-    right: NDArray[np.uint8]
+    feature: Annotated[NDArray[np.int32], Array("int32", ("nodes",), ge=-1)]
+    threshold: Annotated[NDArray[np.float32], Array("float32", ("nodes",))]
+    missing_left: Annotated[NDArray[np.bool_], Array("bool", ("nodes",))]
+    left: Annotated[NDArray[np.int32], Array("int32", ("nodes",), ge=-1)]
+    value: Annotated[NDArray[np.float32], Array("float32", ("nodes",))]
+    gain: Annotated[NDArray[np.float32], Array("float32", ("nodes",))]
+    cover: Annotated[NDArray[np.float32], Array("float32", ("nodes",))]
+    weight: Annotated[NDArray[np.float32], Array("float32", ("nodes",))]
+    right: Annotated[NDArray[np.uint8], Array("uint8", ("nodes", "bytes"))]
 
     def __len__(self) -> int:
         return len(self.feature)
+
+    def check(self, n_features: int) -> None:
+        """Check that the nodes form a tree, so that no kernel reads outside of the arrays.
+
+        Raises
+        ------
+        ValueError
+            When a feature is not in 0..n_features - 1, the nodes do not form one tree, or a child
+            is not the one that follows from the splits.
+        """
+        if self.feature.max(initial=-1) >= n_features:
+            raise ValueError(
+                f"a tree splits feature {self.feature.max()}, but there are {n_features} features"
+            )
+        level_starts(self.feature)
+        if (self.left != children(self.feature)).any():
+            raise ValueError("the children of a tree's nodes do not follow from its splits")
 
     @property
     def depth(self) -> int:
@@ -168,8 +187,17 @@ class BoostedTrees:
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise ValueError(f"objective must be one of {list(OBJECTIVES)}; got {self.objective!r}")
+        n_outputs = len(self.classes) if self.objective == "multi:softprob" else 1
+        if self.n_outputs != n_outputs or len(self.base_scores) != n_outputs:
+            raise ValueError(
+                f"a model for {self.objective} with {len(self.classes)} classes must have"
+                f" {n_outputs} base_margins and base_scores; got {self.n_outputs} and"
+                f" {len(self.base_scores)}"
+            )
         if len(self.trees) % self.n_outputs:
             raise ValueError(f"{len(self.trees)} trees for {self.n_outputs} outputs")
+        for tree in self.trees:
+            tree.check(self.n_features)
 
     @property
     def n_outputs(self) -> int:

@@ -12,6 +12,8 @@ import numpy as np
 from fedlib.kernels import kernel
 from fedlib.kernels.splits import MIN_HESSIAN, ONE, fill_gradients, sum_losses
 
+MIN_SQUARE = np.float32(1e-38)  # of a slope: nothing is divided by 0
+
 
 @kernel
 def store(gradients, k, i, g, h, scale):
@@ -45,8 +47,11 @@ def softmax(margins, targets, weights, parameter, bits):
         total = 0.0
         for k in range(n_classes):
             total += np.float64(np.exp(np.float32(margins[i, k] - largest)))
+        denominator = np.float32(total)
+        if denominator == 0:  # all exponentials underflow; a division would raise an error
+            denominator = ONE
         for k in range(n_classes):
-            p = np.float32(np.exp(np.float32(margins[i, k] - largest)) / np.float32(total))
+            p = np.float32(np.exp(np.float32(margins[i, k] - largest)) / denominator)
             h = np.float32(np.float32(np.float32(2) * p) * np.float32(ONE - p)) * weights[i]
             g = np.float32(p - ONE) if targets[i] == k else p
             if weights[i] > 0:  # XGBoost's smallest hessian is not weighted; rows of 0 are out
@@ -90,11 +95,14 @@ def squared_error_loss(margins, targets, weights, parameter):
 
 @kernel
 def pseudo_huber(margins, targets, weights, parameter, bits):
-    """Return the gradients of the pseudo-Huber loss; ``parameter`` is its slope."""
+    """Return the gradients of the pseudo-Huber loss; ``parameter`` is its slope.
+
+    A slope below 1e-19 counts as 1e-19.
+    """
     scale = 2.0**bits
     gradients = np.empty((1, margins.shape[0], 2), np.int64)
     slope = np.float32(parameter)
-    slope_squared = np.float32(slope * slope)
+    slope_squared = max(np.float32(slope * slope), MIN_SQUARE)
     for i in range(margins.shape[0]):
         z = np.float32(margins[i, 0] - targets[i])
         z_squared = np.float32(z * z)

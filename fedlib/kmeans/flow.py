@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import fsum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from fedlib.kmeans.messages import (
     SumClusters,
     SummariseGroups,
 )
+from fedlib.messages import Array
 from fedlib.protocol import Flow
 
 __all__ = [
@@ -58,11 +59,11 @@ class KMeansModel:
         The number of points of each of these centres; None for `lloyd`.
     """
 
-    centres: Points
+    centres: Annotated[Points, Array("float64", ("clusters", "features"))]
     inertia: float
     n_iter: int | None = None
-    local_centres: Points | None = None
-    local_counts: Counts | None = None
+    local_centres: Annotated[Points | None, Array("float64", ("centres", "features"))] = None
+    local_counts: Annotated[Counts | None, Array("int64", ("centres",), ge=0)] = None
 
     @property
     def n_features(self) -> int:

@@ -154,9 +154,9 @@ class DrawnModel:
         The maximum distance at which a core point determines a new point's cluster.
     """
 
-    samples: Array64
-    labels: NDArray[np.int64]
-    core: NDArray[np.bool_]
+    samples: Annotated[Array64, Array("float64", ("samples", "features"))]
+    labels: Annotated[NDArray[np.int64], Array("int64", ("samples",), ge=-1)]
+    core: Annotated[NDArray[np.bool_], Array("bool", ("samples",))]
     eps: float
 
     @property

@@ -116,13 +116,15 @@ def sum_responsibilities_noisily(
     ------
     ValueError
         When the points have another number of features.
+    LinAlgError
+        When a covariance is not positive definite, with and without points.
     """
     scaled = to_unit(X, request.bounds)
     n_components, n_features = request.means.shape
     sensitivity = _rounded_sensitivity(n_components, n_features, request.covariance_type)
     first, second = _pairs(n_features, request.covariance_type)
     total = np.zeros((n_components, 1 + n_features + len(first)))
-    for start in range(0, len(X), BLOCK):
+    for start in range(0, max(len(X), 1), BLOCK):  # without points, too: the errors are the same
         block = scaled[start : start + BLOCK]
         weights = _responsibilities(from_unit(block, request.bounds), request)
         rows = np.hstack([np.ones((len(block), 1)), block, block[:, first] * block[:, second]])

@@ -70,6 +70,9 @@ class GuardedClient(Wrapper[GuardedState]):
     With secure sums, it guards the client that masks the values. Its rules about parameters apply
     to the masked request, and with a minimum count it declines, because it cannot know the sums.
 
+    A minimum count does not apply to a reply with noise, nor to one that describes no rows: whether
+    it is sent would depend on the number of rows, without noise.
+
     After it has declined one request for data, it declines all others of the run. So it either
     takes no part in the result, or leaves the run if it has shared data before.
 
@@ -197,7 +200,7 @@ class GuardedClient(Wrapper[GuardedState]):
 
     def _charge(self, request: Message) -> None:
         """Charge the site's budget with the loss of the reply, before it is computed."""
-        if self.budget is None or type(request) in self.inner.open_requests:
+        if self.budget is None or not self._describes_rows(request):
             return
         name, privacy = type(request).__name__, privacy_of(request)
         if privacy is None:
@@ -207,11 +210,15 @@ class GuardedClient(Wrapper[GuardedState]):
         except DisclosureBudgetSpent as error:
             raise Forbidden("budget", str(error)) from error
 
+    def _describes_rows(self, request: Message) -> bool:
+        """Return whether the reply to a request depends on the rows of the site."""
+        return type(request) not in self.inner.open_requests
+
     def _check_reply(self, rules: Rules, request: Message, reply: Message) -> Message:
         """Return the reply, without small groups if they can be left out."""
         if reply.extremes and not rules.extremes:
             raise Forbidden("extremes", f"{type(reply).__name__} contains extremes")
-        if rules.min_count > 1:
+        if rules.min_count > 1 and self._describes_rows(request) and privacy_of(request) is None:
             reply = self._with_large_groups(rules.min_count, request, reply)
         size = self._state.n_bytes + len(encode(reply))
         if rules.max_bytes is not None and size > rules.max_bytes:

@@ -77,7 +77,8 @@ class Rules:
     min_count : int, default=1
         The least number of rows behind every number that leaves. Smaller cells, clusters and bins
         are left out where the protocol allows it; otherwise the request is declined. So is a
-        request whose reply describes single rows, or does not say how many rows it describes.
+        request whose reply describes single rows, or does not say how many rows it describes. It
+        does not apply to replies with noise, nor to those that describe no rows.
     max_rounds : int, optional
         The largest number of requests for data that are answered in one run.
     max_bytes : int, optional

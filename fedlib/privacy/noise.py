@@ -158,7 +158,7 @@ def add_noise(
     ----------
     values : array of any shape
         All values of the reply that depend on the rows, also those that are 0. They are whole
-        numbers, or sums of rows from `quantise`.
+        numbers, or sums of rows from `quantise`. Values beyond 2**53 units are clipped.
     sensitivity : Sensitivity
         The change of all values together.
     privacy : Privacy
@@ -174,7 +174,7 @@ def add_noise(
     Raises
     ------
     ValueError
-        When a value is not a multiple of the unit, or is too large.
+        When a value is not a multiple of the unit, which no rows can cause.
 
     Notes
     -----
@@ -187,9 +187,9 @@ def add_noise(
     True
     """
     scaled = np.ldexp(np.asarray(values, np.float64), sensitivity.digits)
+    # Clipping changes no difference by more, and an error would disclose that there are many rows.
+    scaled = np.clip(scaled, -MAX_UNITS, MAX_UNITS)
     whole = scaled.astype(np.int64).ravel()
-    if scaled.size and np.abs(scaled).max() >= MAX_UNITS:
-        raise ValueError(f"values must be below 2**53 units, got {np.abs(values).max()}")
     if (whole != scaled.ravel()).any():
         raise ValueError("values must be sums of rows from quantise")
     scale = _scale(sensitivity, privacy, n_shares, whole.size)

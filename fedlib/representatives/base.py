@@ -110,11 +110,15 @@ class RepresentativeModel:
     array([ 1, -1,  0])
     """
 
-    representatives: NDArray[np.float64]
-    labels: NDArray[np.int64]
-    reach: NDArray[np.float64]
-    radii: NDArray[np.float64] | None = None
-    weights: NDArray[np.int64] | None = None
+    representatives: Annotated[
+        NDArray[np.float64], Array("float64", ("representatives", "features"))
+    ]
+    labels: Annotated[NDArray[np.int64], Array("int64", ("representatives",), ge=-1)]
+    reach: Annotated[NDArray[np.float64], Array("float64", ("representatives",), ge=0)]
+    radii: Annotated[NDArray[np.float64] | None, Array("float64", ("representatives",), ge=0)] = (
+        None
+    )
+    weights: Annotated[NDArray[np.int64] | None, Array("int64", ("representatives",), ge=0)] = None
 
     @property
     def n_features(self) -> int:

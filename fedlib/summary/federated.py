@@ -76,7 +76,8 @@ class SummaryClient(Client):
     """
 
     raw: ClassVar[bool] = True
-    open_requests: tuple[type[Message], ...] = (DescribeFeatures, DescribeKinds)
+    open_requests: tuple[type[Message], ...] = (DescribeFeatures,)
+    unmasked_requests: tuple[type[Message], ...] = (DescribeKinds,)
     X: RawTable
 
     def __init__(self, X: Any):
@@ -344,6 +345,8 @@ class FederatedSummary(PrivateFederated):
     def _check_clients(self, clients: dict[str, Client]) -> None:
         agree_on_features(clients)
         if self.epsilon is not None:  # the kinds of columns follow from the bounds
+            for name, client in clients.items():
+                _check_numbers(name, client.X)
             return
         view = TableView(check_names(self.categorical))
         agree_on_columns({name: client.describe_columns(view) for name, client in clients.items()})  # type: ignore[attr-defined]
@@ -430,6 +433,15 @@ class FederatedSummary(PrivateFederated):
         counts = model.histograms[j] if model.kinds[j] == NUMBER else model.category_counts[j][:20]
         heights = np.ceil(8 * counts / max(1, counts.max(initial=0))).astype(int)
         return "".join(" ▁▂▃▄▅▆▇█"[height] for height in heights)
+
+
+def _check_numbers(name: str, table: RawTable) -> None:
+    """Raise ValueError, with the client's name, when a column of its table contains text."""
+    for j in range(table.shape[1]):
+        try:
+            table.numbers(j)
+        except ValueError as error:
+            raise ValueError(f"parts[{name}]: {error}") from error
 
 
 def check_names(names: Sequence[Any] | None) -> tuple[str, ...]:

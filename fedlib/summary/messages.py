@@ -114,7 +114,6 @@ class ColumnKinds(Message):
     """The kinds of a client's columns and their names."""
 
     discloses = "a client's columns, and which of them have no values"
-    row_counts = ()
     kinds: Annotated[np.ndarray, Array("uint8", ("columns",), le=EMPTY)]
     features: FeatureNames = ()
 

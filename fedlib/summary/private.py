@@ -89,25 +89,32 @@ def column_sensitivity(n_columns: int, n_bins: int) -> Sensitivity:
 def sum_columns_noisily(
     table: RawTable, request: SumColumnsNoisily, n_shares: int
 ) -> NoisyColumnSums:
-    """Return the noisy sums of a client.
+    """Return the noisy sums of a client. A text is a gap.
 
     Raises
     ------
     ValueError
-        When the table has another number of columns, or a column contains text.
+        When the table has another number of columns. No row can cause it.
     """
     n_columns, n_bins = request.bounds.shape[1], request.n_bins
-    numbers = np.column_stack([table.numbers(j) for j in range(table.shape[1])])
+    numbers = np.column_stack([table.numbers_or_gaps(j) for j in range(table.shape[1])])
     scaled, sensitivity = to_unit(numbers, request.bounds), column_sensitivity(n_columns, n_bins)
     values = [np.array([float(len(table))])]
     for column in scaled.T:
         column = column[~np.isnan(column)]
         moments = quantise(np.column_stack([column, np.square(column)]), sensitivity).sum(axis=0)
-        bins = np.minimum(((column + 1) / 2 * n_bins).astype(np.int64), n_bins - 1)
         n_values = np.array([float(len(column))])
-        values += [n_values, moments, np.bincount(bins, minlength=n_bins)[:n_bins]]
+        values += [n_values, moments, _bin_counts(column, n_bins)]
     noisy = add_noise(np.concatenate(values), sensitivity, request.privacy, n_shares)
     return NoisyColumnSums(noisy)
+
+
+def _bin_counts(scaled: Floats, n_bins: int) -> NDArray[np.int64]:
+    """Return the number of scaled values in each of ``n_bins`` bins, which may be none."""
+    if not n_bins:
+        return np.zeros(0, np.int64)
+    bins = np.minimum(((scaled + 1) / 2 * n_bins).astype(np.int64), n_bins - 1)
+    return np.bincount(bins, minlength=n_bins)
 
 
 def private_summary(

@@ -139,7 +139,12 @@ class RawTable:
                 f"column {self.labels[j]!r} must contain numbers, got {column[row][:40]!r} in row"
                 f" {row + 1}"
             )
-        return np.full(len(column), np.nan)
+        return self.numbers_or_gaps(j)
+
+    def numbers_or_gaps(self, j: int) -> NDArray[np.float64]:
+        """Return column ``j`` as numbers with NaN for gaps and for texts."""
+        column = self.columns[j]
+        return np.full(len(column), np.nan) if column.dtype == object else column
 
     def texts(self, j: int) -> Column:
         """Return column ``j`` as text with None for gaps; numbers become text."""

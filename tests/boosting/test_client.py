@@ -115,7 +115,7 @@ def growth(values=(), **fields):
 def test_it_refuses_requests_that_contradict_themselves():
     client = begun_client()
     client.answer(SumLeaves(**growth(), n_nodes=1))
-    with pytest.raises(ValueError, match="a row is in node 0, the tree has 0"):
+    with pytest.raises(ValueError, match="0 nodes of a tree that has 1"):
         client.answer(SumLeaves(**growth(), n_nodes=0))
     feature, threshold = np.array([1], np.int32), np.zeros(1, np.float32)
     fields = growth(feature=feature, threshold=threshold, missing_left=np.zeros(1, bool))
