@@ -127,9 +127,13 @@ class BeginBoosting(Message):
         n_classes = len(self.classes)
         if self.objective == "binary:logistic" and n_classes != 2:
             raise MessageError(f"{n_classes} classes, binary:logistic has 2")
-        needs_margins = bool(self.base_margins) or self.objective == "multi:softprob"
-        if needs_margins and len(self.base_margins) != max(n_classes, 1):
-            raise MessageError(f"{len(self.base_margins)} margins for {n_classes} classes")
+        several = self.objective == "multi:softprob"
+        wanted = max(n_classes, 1) if several else 1  # or a kernel would read beyond an array
+        if (several or self.base_margins) and len(self.base_margins) != wanted:
+            raise MessageError(
+                f"{self.objective} with {n_classes} classes has {wanted} margins, got"
+                f" {len(self.base_margins)}"
+            )
         check_finite(self.base_margins)
 
     @property

@@ -123,8 +123,8 @@ default="reg:squarederror"
         The run is differentially private; see `fedlib.privacy`. It needs the same parameters as
         ``secure``, with which it can be combined, and `base_score`, ``tol=None``, ``subsample=1``
         and ``grow_policy="depthwise"``. The noise grows with ``n_trees * max_depth``, and its sum
-        in a node with ``max_bin``, so few shallow trees with few bins are best. A row has a weight of
-        at most 1. Not for ``"count:poisson"``. There is no loss, and the learning rate is the
+        in a node with ``max_bin``, so few shallow trees with few bins are best. A row has a weight
+        of at most 1. Not for ``"count:poisson"``. There is no loss, and the learning rate is the
         server's.
     delta : float, default=0.0
         The second parameter of the guarantee, at least 0 and below 1. With a small positive value,

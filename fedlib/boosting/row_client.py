@@ -81,7 +81,13 @@ class RowsClient(Client):
         n_rows, n_features = more.numbers.shape
         if n_features != self.n_features:
             raise ValueError(f"eval_set must have {self.n_features} features; got {n_features}")
-        self.y = np.concatenate([self.y, self._check_labels(y, n_rows)])
+        labels = self._check_labels(y, n_rows)
+        if len(labels) and len(self.y) and (labels.dtype.kind == "U") != (self.y.dtype.kind == "U"):
+            raise ValueError(
+                "the y of an eval_set must be text or numbers like the other y; got"
+                f" {labels[0].item()!r} next to {self.y[0].item()!r}"
+            )
+        self.y = np.concatenate([self.y, labels])
         self.weight = np.append(self.weight, check_weights(rest[0] if rest else None, n_rows))
         self.table = self.table.followed_by(more)
         self.X = self.table.numbers

@@ -1,8 +1,9 @@
 """Rows drawn by their values, so that a sample does not depend on which client has a row.
 
 Whether a row is drawn follows from its features, a seed and the number of the round. Equal rows of
-one client are drawn independently of each other. The stream of random numbers is our own: with the
-same seed, XGBoost draws other rows.
+one client are drawn independently of each other: they are numbered. One row more changes the
+numbers of its equals, so a sample cannot be combined with noise. The stream of random numbers is
+our own: with the same seed, XGBoost draws other rows.
 """
 
 from __future__ import annotations

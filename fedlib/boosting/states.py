@@ -1,16 +1,27 @@
-"""The states of the clients of boosting."""
+"""The states of the clients of boosting, and how requests change them."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from fedlib.boosting.classes import Class
-from fedlib.boosting.messages import Levels, ObjectiveName
+from fedlib.boosting.messages import Growth, Levels, ObjectiveName
+from fedlib.kernels.splits import Decisions
 from fedlib.messages import Array, Message
 
-__all__ = ["Growing", "HeldOut", "PredictedTargets", "Predictions"]
+__all__ = [
+    "Growing",
+    "HeldOut",
+    "PredictedTargets",
+    "Predictions",
+    "finite",
+    "first_child",
+    "new_splits",
+    "roots",
+]
 
 
 class HeldOut(Message):
@@ -67,3 +78,43 @@ class PredictedTargets(Message):
 
     discloses = "nothing: it stays with the client"
     labels: Annotated[np.ndarray, Array("float64", ("rows",))]
+
+
+def first_child(state: Growing, request: Growth) -> int:
+    """Return the first child of the splits that a request reports."""
+    if getattr(request, "parents", ()):
+        return request.decided
+    return request.decided + len(request.feature) if request.decided else len(state.node)
+
+
+def new_splits(state: Growing, request: Growth) -> tuple[Decisions, int]:
+    """Return the splits that a request reports, and the number of nodes after them.
+
+    The children of each split are nodes that did not exist before. Otherwise the rows of two
+    outputs could meet in a node, and a row could change a histogram by more than
+    `fedlib.boosting.private.row_sensitivity`. If the children exist, the request is repeated and
+    the rows have moved: there are no new splits.
+    """
+    decisions, parents = request.decisions, getattr(request, "parents", ())
+    if len(parents) not in (0, len(request.feature)):
+        raise ValueError(f"{len(parents)} parents for {len(request.feature)} splits")
+    child, n_splits = first_child(state, request), np.count_nonzero(request.feature >= 0)
+    if not len(request.feature) or child < state.n_nodes:
+        return decisions.take(slice(0)), state.n_nodes
+    return decisions, child + 2 * (len(parents) or int(n_splits))
+
+
+def finite(margins: ArrayLike) -> NDArray[np.float32]:
+    """Return margins as float32 without infinite ones, with which no state could be kept.
+
+    They come from leaves with huge values. An error would disclose that a row is in such a leaf.
+    """
+    with np.errstate(over="ignore"):
+        return np.nan_to_num(np.asarray(margins, np.float32))
+
+
+def roots(n_outputs: int, n_rows: int) -> NDArray[np.int32]:
+    """Return the root of each output's tree for every row, (n_outputs, n_rows)."""
+    nodes = np.empty((n_outputs, n_rows), np.int32)
+    nodes[:] = np.arange(n_outputs)[:, None]
+    return nodes

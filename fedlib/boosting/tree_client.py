@@ -38,7 +38,7 @@ from fedlib.boosting.private import clipped, gradient_limits, row_sensitivity
 from fedlib.boosting.row_client import RowsClient
 from fedlib.boosting.sampling import drawn_rows
 from fedlib.boosting.scores import RowScores, ScoreRows, score_rows
-from fedlib.boosting.states import Growing, HeldOut
+from fedlib.boosting.states import Growing, HeldOut, finite, first_child, new_splits, roots
 from fedlib.boosting.trees import add_margins
 from fedlib.kernels import splits as kernels
 from fedlib.kernels.gains import SplitRule
@@ -104,8 +104,8 @@ class TreeClient(RowsClient):
             max_delta_step=request.max_delta_step,
             levels=request.levels,
             n_rounds=0,
-            margins=np.tile(_finite(np.array(request.margins, np.float32)), (n, 1)),
-            node=_roots(n_outputs, n),
+            margins=np.tile(finite(request.margins), (n, 1)),
+            node=roots(n_outputs, n),
             ended=np.full((n_outputs, n), -1, np.int32),
         )
         return Done()
@@ -219,7 +219,7 @@ class TreeClient(RowsClient):
         if request.n_bins != len(state.thresholds):
             raise ValueError(f"{request.n_bins} bins requested; there are {len(state.thresholds)}")
         if not (len(request.values) or request.parents):  # the splits of one level, nothing else
-            decisions, n_nodes = _new_splits(state, request)
+            decisions, n_nodes = new_splits(state, request)
             node, sums, is_possible = self._move_and_sum(
                 state, request, decisions, gradients(state)
             )
@@ -245,7 +245,7 @@ class TreeClient(RowsClient):
             self._binned(state),
             request.n_bins,
             (state.node, state.ended, self._drawn(state)),
-            (request.decided, decisions, _first_child(state, request)),
+            (request.decided, decisions, first_child(state, request)),
             (request.first, request.wanted),
             gradients,
             (state.offsets, state.thresholds),
@@ -297,13 +297,13 @@ class TreeClient(RowsClient):
 
     def _margins(self, request: KeepTrees) -> NDArray[np.float32]:
         """Return the margins (n_rows, n_outputs) of the rows by the trees of a request."""
-        first = np.array(request.base_margins or (request.base_margin,), np.float32)
+        first = finite(request.base_margins or (request.base_margin,))
         X = self._coded(request.levels)
         margins, trees = np.tile(first, (len(X), 1)), request.trees()
         n_outputs = margins.shape[1]
         for k in range(n_outputs):
             margins[:, k] = add_margins(trees[k::n_outputs], margins[:, k], X)
-        return _finite(margins)
+        return finite(margins)
 
     @handles(ScoreRows)
     def score_rows(self, request: ScoreRows) -> RowScores:
@@ -327,14 +327,14 @@ class TreeClient(RowsClient):
         if len(request.values) and getattr(request, "n_rounds", state.n_rounds) < state.n_rounds:
             return state  # this request has been answered before
         node, ended, margins, n_rounds = state.node, state.ended, state.margins, state.n_rounds
-        decisions, n_nodes = _new_splits(state, request)
+        decisions, n_nodes = new_splits(state, request)
         if len(decisions.feature):
             node = self._moved(state, request)
         if len(request.values):
             if len(request.values) < n_nodes:
                 raise ValueError(f"{len(request.values)} values for {n_nodes} nodes")
-            margins = _finite(add_values(margins, node, request.values))
-            node, ended = _roots(*node.shape), np.full_like(ended, -1)
+            margins = finite(add_values(margins, node, request.values))
+            node, ended = roots(*node.shape), np.full_like(ended, -1)
             n_nodes, n_rounds = len(node), n_rounds + 1
         self.state = unchecked_copy(
             state, margins=margins, node=node, ended=ended, n_nodes=n_nodes, n_rounds=n_rounds
@@ -343,7 +343,7 @@ class TreeClient(RowsClient):
 
     def _moved(self, state: Growing, request: Growth) -> NDArray[np.int32]:
         """Return the nodes of rows (n_outputs, n_rows) after the splits that a request reports."""
-        node, decisions, next_node = state.node, request.decisions, _first_child(state, request)
+        node, decisions, next_node = state.node, request.decisions, first_child(state, request)
         parents = getattr(request, "parents", ())
         if not parents:
             return self._split(node, request.decided, decisions, next_node)
@@ -510,42 +510,3 @@ class TreeClient(RowsClient):
     def _predict(self, margins: NDArray[np.float32], objective: str) -> Message:
         """Return the state with the predictions of margins (n_rows, n_outputs)."""
         raise NotImplementedError
-
-
-def _first_child(state: Growing, request: Growth) -> int:
-    """Return the first child of the splits that a request reports."""
-    if getattr(request, "parents", ()):
-        return request.decided
-    return request.decided + len(request.feature) if request.decided else len(state.node)
-
-
-def _new_splits(state: Growing, request: Growth) -> tuple[kernels.Decisions, int]:
-    """Return the splits that a request reports, and the number of nodes after them.
-
-    The children of each split are nodes that did not exist before. Otherwise the rows of two
-    outputs could meet in a node, and a row could change a histogram by more than
-    `fedlib.boosting.private.row_sensitivity`. If the children exist, the request is repeated and
-    the rows have moved: there are no new splits.
-    """
-    decisions, parents = request.decisions, getattr(request, "parents", ())
-    if len(parents) not in (0, len(request.feature)):
-        raise ValueError(f"{len(parents)} parents for {len(request.feature)} splits")
-    child, n_splits = _first_child(state, request), np.count_nonzero(request.feature >= 0)
-    if not len(request.feature) or child < state.n_nodes:
-        return decisions.take(slice(0)), state.n_nodes
-    return decisions, child + 2 * (len(parents) or int(n_splits))
-
-
-def _finite(margins: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return margins without infinite ones, with which no state could be kept.
-
-    They come from leaves with huge values. An error would disclose that a row is in such a leaf.
-    """
-    return np.nan_to_num(margins)
-
-
-def _roots(n_outputs: int, n_rows: int) -> NDArray[np.int32]:
-    """Return the root of each output's tree for every row, (n_outputs, n_rows)."""
-    nodes = np.empty((n_outputs, n_rows), np.int32)
-    nodes[:] = np.arange(n_outputs)[:, None]
-    return nodes

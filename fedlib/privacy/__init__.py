@@ -3,8 +3,8 @@
 **The guarantee.** The unit of privacy is one row that is added or removed. With ``epsilon=`` and
 ``delta=``, all replies of a client in a run together are (epsilon, delta)-differentially private:
 what the server concludes with one row is almost as likely without it. It holds against the server,
-the other clients, and everybody who sees the result. The numbers and names of the features, the
-types of errors, and the time that a reply takes are not covered.
+the other clients, and everybody who sees the result. The numbers and names of the features, and the
+time and the memory that a reply takes are not covered.
 
 **Where the noise is.** Without secure sums, each client adds all the noise. With ``secure=True``,
 the server sees only sums, and each client adds a share of the noise. The shares of the smallest
@@ -27,13 +27,17 @@ enough.
   `Privacy` of each from ``self._privacy(n_requests)`` of `PrivateFederated`, or from
   `privacy_per_request`, and calls ``total = yield from noisy_sum(request, sensitivity, numbers)``;
   ``numbers`` is None without secure sums. What it computes from the totals costs nothing.
-- Nothing else may depend on the rows: no start, grid, cut or bin, no number of points, and no
-  failure. A client clips what lies outside of the bounds and refuses nothing because of its rows.
+- Nothing else may depend on the rows: no start, grid, cut or bin, no number of points, no kind of a
+  column, and no failure. The handler refuses a request only by what it can check without the rows,
+  such as the number of features, and checks it also if there are no rows. Then it answers for all
+  rows, and clips what lies outside of the bounds. No sample of the rows is drawn: whether a row is
+  in it could depend on the others.
 
 **The budget of a site.** `Budget` limits the loss of all runs together. It is part of the site's
 policy (`fedlib.policy`): the client then charges each request with noise before it computes the
 reply. It declines other requests for data, and those that exceed the budget
-(`DisclosureBudgetSpent`).
+(`DisclosureBudgetSpent`). Only the ``open_requests`` of the client are free: their replies are the
+same for all rows.
 
 **Tests.** The noise comes from the operating system. `fedlib.testing.seeded_noise` replaces it, so
 that runs on two transports can be compared byte by byte.

@@ -7,6 +7,7 @@ count of one bin, each by at most 1.
 
 from __future__ import annotations
 
+import logging
 from itertools import count
 from math import sqrt
 from typing import Annotated
@@ -34,7 +35,7 @@ from fedlib.secure.points import agree_on_bounded_features
 from fedlib.summary.columns import Bounds
 from fedlib.summary.flow import TableSummary
 from fedlib.summary.messages import MAX_BINS
-from fedlib.summary.tables import NUMBER, RawTable
+from fedlib.summary.tables import NUMBER, TEXT, RawTable
 
 __all__ = [
     "NoisyColumnSums",
@@ -43,6 +44,8 @@ __all__ = [
     "private_summary",
     "sum_columns_noisily",
 ]
+
+logger = logging.getLogger(__name__)
 
 Floats = NDArray[np.float64]
 
@@ -98,6 +101,9 @@ def sum_columns_noisily(
     """
     n_columns, n_bins = request.bounds.shape[1], request.n_bins
     numbers = np.column_stack([table.numbers_or_gaps(j) for j in range(table.shape[1])])
+    for label, kind in zip(table.labels, table.kinds, strict=True):
+        if kind == TEXT:
+            logger.warning("column %r contains text, which counts as gaps", label)
     scaled, sensitivity = to_unit(numbers, request.bounds), column_sensitivity(n_columns, n_bins)
     values = [np.array([float(len(table))])]
     for column in scaled.T:

@@ -264,20 +264,38 @@ def test_bad_parts_raise_before_any_message():
         model.fit([(np.empty((0, 3)), np.empty(0, str))] * 2)
 
 
-def test_sites_refuse_text_and_unknown_classes():
+def test_a_site_refuses_unknown_classes():
     """Over a transport, the site itself refuses: only the type of the error reaches the server."""
-    table = pd.DataFrame({"age": [1.0], "height": [1.0], "town": ["x"]})
     identities = simulated_identities(["0", "1"])
-    for part, request in (
-        ((table, ["yes"]), "DescribeFeatures"),
-        (([[1.0, 1.0, 1.0]], ["maybe"]), "MaskValues"),
-    ):
+    parts = [([[1.0] * 3], ["no"]), ([[1.0] * 3], ["maybe"])]
+    clients = {
+        name: SecureClient(BoostingClient(part), identities[name])
+        for name, part in zip("01", parts, strict=True)
+    }
+    with pytest.raises(TooFewClients, match="'1': ValueError at MaskValues"):
+        two_classes(secure=True, classes=["no", "yes"]).fit(Recorder(clients))
+
+
+def test_text_at_a_site_counts_as_missing(caplog):
+    """The site's log says so, and no reply: whether there is a text depends on single rows."""
+    numbers = pd.DataFrame({"age": [1.0, 2.0], "height": [1.0, 2.0], "town": [1.0, 2.0]})
+    table = numbers.assign(town=["x", "y"])
+    models = []
+    for X in (table, table.assign(town=np.nan)):
+        identities = simulated_identities(["0", "1"])
         clients = {
-            name: SecureClient(BoostingClient(given), identities[name])
-            for name, given in zip("01", [([[1.0] * 3], ["no"]), part], strict=True)
+            name: SecureClient(BoostingClient((given, ["no", "yes"])), identities[name])
+            for name, given in zip("01", [numbers, X], strict=True)
         }
-        with pytest.raises(TooFewClients, match=f"'1': ValueError at {request}"):
-            two_classes(secure=True, classes=["no", "yes"]).fit(Recorder(clients))
+        models.append(
+            two_classes(secure=True, classes=["no", "yes"], min_child_weight=0).fit(
+                Recorder(clients)
+            )
+        )
+    assert models[0].decision_function(numbers).tolist() == (
+        models[1].decision_function(numbers).tolist()
+    )
+    assert caplog.text.count("feature 'town' must contain numbers, as in training; got text") == 1
 
 
 def test_bounds_without_secure_sums_and_with_text():
