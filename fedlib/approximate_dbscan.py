@@ -38,11 +38,17 @@ from fedlib.bounded_cells import (
 )
 from fedlib.cell_clusters import CellClusters
 from fedlib.cells import count_cells
-from fedlib.horizontal_dbscan import CellCounts, accept_counts, sum_cells, with_too_many_cells
-from fedlib.messages import Array, Done, Labels, Message, MessageError
+from fedlib.horizontal_dbscan import (
+    CellCounts,
+    accept_counts,
+    label_in_range,
+    sum_cells,
+    with_too_many_cells,
+)
+from fedlib.messages import Array, Done, Message, MessageError
 from fedlib.near_cells import MAX_CELL, MIN_RHO, cell_side, label_core_cells, place_near
 from fedlib.privacy import Privacy, PrivateFederated, noise_scale, noisy_sum
-from fedlib.protocol import Flow, handles
+from fedlib.protocol import Flow, OddRows, handles
 from fedlib.secure.identities import honest_survivors
 from fedlib.secure.points import DescribedPoints, agree_on_bounded_features
 from fedlib.spans import ball_of_cells, find_spans, noise_margin
@@ -235,7 +241,10 @@ class ApproximateDBSCANClient(DescribedPoints):
 
     @handles(AssignCoreCells)
     def assign_core_cells(self, request: AssignCoreCells) -> Done:
-        self.state = Labels(request.place(self.X))
+        side = cell_side(request.eps, request.rho, self.n_features)
+        self.state, problem = label_in_range(self.X, side, request.place)
+        if problem:
+            raise OddRows(problem)
         return Done()
 
 

@@ -171,6 +171,9 @@ class CountWithNoise(NoisyRequest):
     def reply_lengths(self) -> dict[str, int]:
         return {"cells": math.prod(self.shape.tolist())}
 
+    def sensitivity(self) -> Sensitivity:
+        return ONE_CELL
+
 
 def check_bounds(bounds: ArrayLike) -> NDArray[np.float64]:
     """Return bounds as an array (2, n_features): the lowest and the highest value of each feature.

@@ -36,7 +36,14 @@ from fedlib.kernels.grid import (
 )
 from fedlib.validation import check_option
 
-__all__ = ["add_counts", "count_cells", "distinct_and_sorted", "label_cells", "place_points"]
+__all__ = [
+    "add_counts",
+    "count_cells",
+    "distinct_and_sorted",
+    "in_range",
+    "label_cells",
+    "place_points",
+]
 
 
 def count_cells(
@@ -79,6 +86,19 @@ def count_cells(
         return cells_of(keys, box), counts[keys]
     keys, counts = run_lengths(sort_keys(point_keys(X, cell_size, box), box.size))
     return cells_of(keys, box), counts
+
+
+def in_range(X: NDArray[np.float64], cell_size: float) -> NDArray[np.bool_]:
+    """Return for each point of X (n_points, n_features) whether its cell lies within ±2**62.
+
+    Examples
+    --------
+    >>> in_range(np.array([[0.5], [1e30]]), cell_size=1.0)
+    array([ True, False])
+    """
+    with np.errstate(all="ignore"):
+        cells: NDArray[np.float64] = np.floor(X / cell_size)
+    return np.logical_and.reduce(np.abs(cells) <= MAX_CELL, axis=1)
 
 
 def add_counts(
@@ -306,9 +326,8 @@ def _box_of_points(X: NDArray[np.float64], cell_size: float) -> Box | None:
     with np.errstate(all="ignore"):  # infinite coordinates are outside
         low, high = np.floor(least / cell_size), np.floor(largest / cell_size)
         if not (valid and (low >= -MAX_CELL).all() and (high <= MAX_CELL).all()):
-            beyond = ~(np.abs(np.floor(X / cell_size)) <= MAX_CELL).all(axis=1)
             raise ValueError(
-                f"cell_size={cell_size} is too small for row {beyond.argmax()}:"
+                f"cell_size={cell_size} is too small for row {in_range(X, cell_size).argmin()}:"
                 " its cell lies outside ±2**62"
             )
     return bounding_box(low, high)

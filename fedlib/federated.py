@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Collection, Iterable, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from numbers import Integral
 from typing import Any, ClassVar, Self
@@ -105,7 +106,8 @@ class Federated(BaseEstimator):
         Raises
         ------
         ValueError
-            When a parameter or a part is invalid, or the parts do not fit together.
+            When a parameter or a part is invalid, the parts do not fit together, or the result does
+            not fit the rows of a part; with ``min_clients``, the latter is a warning.
         TooFewClients
             When clients failed and fewer than ``min_clients`` remain.
         fedlib.journal.JournalError
@@ -181,6 +183,8 @@ class Federated(BaseEstimator):
             transport = InProcess(clients)
         self.ledger_ = ledger = Ledger()
         model = run(flow, transport, min_clients=min_clients, ledger=ledger, journal=journal)
+        if clients is not None:
+            _report_problems(clients, ledger.lost, min_clients)
         self._set_model(model)
         if clients is not None:
             self._set_labels(clients)
@@ -250,7 +254,10 @@ class Federated(BaseEstimator):
 
     def _set_labels(self, clients: dict[str, Client]) -> None:
         lost = self.ledger_.lost
-        self.labels_ = [None if name in lost else c.state.labels for name, c in clients.items()]
+        self.labels_ = [
+            None if name in lost else getattr(client.state, "labels", None)
+            for name, client in clients.items()
+        ]
 
 
 class PointsClient(Client):
@@ -295,6 +302,18 @@ def protocols() -> dict[str, type[Federated]]:
             by_name[name] = estimator
         classes += estimator.__subclasses__()
     return dict(sorted(by_name.items()))
+
+
+def _report_problems(
+    clients: Mapping[str, Client], lost: Collection[str], min_clients: int | None
+) -> None:
+    """Report what went wrong with delivered results: an error if no client may be lost."""
+    for name, client in clients.items():
+        if client.problems and name not in lost:
+            text = f"parts[{name}]: {'; '.join(client.problems)}"
+            if min_clients is None:
+                raise ValueError(text)
+            warnings.warn(text, stacklevel=4)
 
 
 def _numbers_within(passive: Collection[int], parts: Sequence[Any]) -> set[int]:

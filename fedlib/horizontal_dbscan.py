@@ -12,7 +12,7 @@ Sources: M1 and M2, §3.1 and §4.2. Their pseudocode and their listings differ;
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from numbers import Integral, Real
@@ -41,13 +41,14 @@ from fedlib.cells import (
     add_counts,
     count_cells,
     distinct_and_sorted,
+    in_range,
     label_cells,
     place_points,
 )
 from fedlib.kernels.grid import MAX_CELL
 from fedlib.messages import Array, Done, FeatureNames, Labels, Message, MessageError
 from fedlib.privacy import Privacy, PrivateFederated, noise_scale, noisy_sum
-from fedlib.protocol import Flow, Replies, handles
+from fedlib.protocol import Flow, OddRows, Replies, handles
 from fedlib.secure.flow import secure_sum
 from fedlib.secure.identities import honest_survivors
 from fedlib.secure.points import DescribedPoints, agree_on_bounded_features
@@ -285,6 +286,25 @@ def _warn_of_scales(cells: NDArray[np.int64], features: Sequence[str]) -> None:
         )
 
 
+def label_in_range(
+    X: NDArray[np.float64], cell_size: float, place: Callable[..., NDArray[np.int64]]
+) -> tuple[Labels, str]:
+    """Return the clusters of the points that have a cell, -1 for the others, and what is odd.
+
+    ``place`` returns the clusters of points whose cells of this size lie within ±2**62.
+    """
+    inside = in_range(X, cell_size)
+    labels = np.full(len(X), -1)
+    labels[inside] = place(X[inside])
+    if inside.all():
+        return Labels(labels), ""
+    n_odd, first = len(X) - inside.sum(), inside.argmin()
+    return Labels(labels), (
+        f"{n_odd} of {len(X)} rows, the first is row {first}, are so large that they have no cell"
+        f" of the size {cell_size:g}; their label is -1"
+    )
+
+
 class HorizontalDBSCANClient(DescribedPoints):
     """A client that holds points; for the parameters see `fedlib.federated.PointsClient`."""
 
@@ -305,7 +325,9 @@ class HorizontalDBSCANClient(DescribedPoints):
 
     @handles(AssignCells)
     def assign_cells(self, request: AssignCells) -> Done:
-        self.state = Labels(request.place(self.X))
+        self.state, problem = label_in_range(self.X, request.cell_size, request.place)
+        if problem:
+            raise OddRows(problem)
         return Done()
 
 

@@ -171,6 +171,15 @@ class Message(
         """
         return {}
 
+    def sum_digits(self) -> Mapping[str, tuple[int, ...]] | None:
+        """Return the binary digits after the point of the reply's fields of floats in secure sums.
+
+        Override it in a request from which they follow: a site then refuses all others. None: they
+        depend on what the server has learnt, and a site refuses fewer than
+        `fedlib.secure.MIN_DIGITS`.
+        """
+        return None
+
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented

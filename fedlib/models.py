@@ -29,14 +29,11 @@ import hashlib
 import io
 import json
 import math
-import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 from numpy.lib import format as npy
@@ -45,21 +42,23 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib import __version__
 from fedlib.federated import Federated
 from fedlib.files import write_file
-from fedlib.messages import check_arrays
-from fedlib.site import find_estimator
-from fedlib.type_hints import alternatives, class_of, describe_hint, field_names, fits, item_hints
+from fedlib.model_values import (
+    DOCUMENT,
+    ModelFileError,
+    Reader,
+    Writer,
+    check_dtype,
+    find_class,
+    fitting,
+    hints_of,
+    table_of,
+)
+from fedlib.type_hints import class_of
 
 __all__ = ["ModelFileError", "load", "save"]
 
 FORMAT, VERSION = "fedlib model", 1
-DOCUMENT = "model.json"
 MIN_LIMIT, MAX_RATIO = 2**26, 100  # of the unpacked arrays: bytes, and times the file
-MAX_FLOAT = 8  # bytes per element; wider floats differ between machines
-NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-
-
-class ModelFileError(ValueError):
-    """A file is not a valid model file, or a model cannot be stored in one."""
 
 
 def save(estimator: Federated, path: str | Path) -> None:
@@ -100,7 +99,7 @@ def save(estimator: Federated, path: str | Path) -> None:
     np.True_
     """
     check_is_fitted(estimator, "model_")
-    writer = _Writer()
+    writer = Writer()
     document: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
@@ -108,14 +107,15 @@ def save(estimator: Federated, path: str | Path) -> None:
         "estimator": type(estimator).__name__,
         "parameters": writer.write_parameters(estimator, "parameters"),
         "model": writer.write(estimator.model_, ""),
-        "arrays": _table(writer.arrays),
+        "arrays": table_of(writer.arrays),
         "versions": {
             "fedlib": __version__,
             **{name: version(name) for name in ("numpy", "scikit-learn")},
         },
     }
     document["checksum"] = _checksum(document, writer.arrays)
-    _restore(type(estimator), document, writer.arrays)  # refuse now what `load` would refuse
+    # Refuse now a type that `load` would refuse.
+    _restore(type(estimator), document, Reader(writer.arrays, build=False))
     as_bytes = _to_json if Path(path).suffix == ".json" else _to_npz
     write_file(Path(path), as_bytes(document, writer.arrays))
 
@@ -149,42 +149,23 @@ def load(path: str | Path, *, max_bytes: int | None = None) -> Federated:
         When the file cannot be read.
     """
     document, arrays = _parse(Path(path).read_bytes(), max_bytes)
-    estimator_class = _find_class(document.get("protocol"))
-    parameters, model = _restore(estimator_class, document, arrays)
-    with _fitting(estimator_class):
+    estimator_class = find_class(document.get("protocol"))
+    parameters, model = _restore(estimator_class, document, Reader(arrays))
+    with fitting(estimator_class):
         estimator = estimator_class(**parameters)
         estimator._set_model(model)
     return estimator
 
 
-def _find_class(protocol: object) -> type[Federated]:
-    estimator_class = find_estimator(protocol) if isinstance(protocol, str) else None
-    if estimator_class is None:
-        raise ModelFileError(
-            f"unknown protocol {protocol!r}; import the module that defines it before loading"
-        )
-    return estimator_class
-
-
-@contextmanager
-def _fitting(estimator_class: type[Federated]) -> Iterator[None]:
-    """Turn the errors of an estimator that rejects its parameters or model into one class."""
-    try:
-        yield
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ModelFileError(f"does not fit {estimator_class.__name__}: {error}") from error
-
-
 def _restore(
     estimator_class: type[Federated],
     document: Mapping[str, Any],
-    arrays: Mapping[str, np.ndarray],
+    reader: Reader,
 ) -> tuple[dict[str, Any], Any]:
     """Return the parameters and the model, whose class is the one that the estimator declares."""
     stored, model = document.get("parameters"), document.get("model")
     if not isinstance(stored, dict):
         raise ModelFileError("damaged: the file has no parameters")
-    reader = _Reader(arrays)
     parameters = reader.read_parameters(stored, "parameters")
     hint = _model_hint(estimator_class, parameters)
     return parameters, reader.read(model, hint, "model")
@@ -196,7 +177,7 @@ def _model_hint(estimator_class: type[Federated], parameters: Mapping[str, Any])
     The class of a pipeline's model has an argument. The model of `AlignedRows` is that of its
     estimator, so its annotation is a type variable.
     """
-    hints = _hints(estimator_class._set_model)
+    hints = hints_of(estimator_class._set_model)
     hint = next((hint for name, hint in hints.items() if name != "return"), Any)
     if hint is Any:
         raise ModelFileError(
@@ -208,202 +189,6 @@ def _model_hint(estimator_class: type[Federated], parameters: Mapping[str, Any])
         return hint
     inner_hint = _model_hint(type(inner), inner.get_params(deep=False))
     return inner_hint if isinstance(hint, TypeVar) else class_of(hint)[inner_hint]
-
-
-# Values to JSON
-
-
-class _Writer:
-    """Converts values to JSON and collects their arrays.
-
-    Attributes
-    ----------
-    arrays : dict of str to array
-        The arrays by name.
-    """
-
-    def __init__(self) -> None:
-        self.arrays: dict[str, np.ndarray] = {}
-
-    def write_parameters(self, estimator: Federated, name: str) -> dict[str, Any]:
-        """Return the parameters of an estimator as JSON."""
-        written = {}
-        for parameter, value in estimator.get_params(deep=False).items():
-            path = f"{name}.{parameter}"
-            if isinstance(value, np.random.RandomState | np.random.Generator):
-                text = f"{parameter} is a {type(value).__name__}, which is stored as None"
-                warnings.warn(text, stacklevel=4)
-                value = None
-            if isinstance(value, Federated):
-                inner = self.write_parameters(value, path)
-                written[parameter] = {"estimator": value.name, "parameters": inner}
-            elif isinstance(value, dict):
-                items = [self.write(item, path) for item in value.items()]
-                written[parameter] = {"dict": items}
-            else:
-                written[parameter] = self.write(value, path)
-        return written
-
-    def write(self, value: Any, name: str) -> Any:
-        """Return a value as JSON; ``name`` is its path in the model."""
-        if isinstance(value, np.ndarray):
-            return {"array": self._add(value, name)}
-        if isinstance(value, np.generic):
-            _check_dtype(value.dtype, name)
-            return {"scalar": self.write(value.item(), name), "dtype": value.dtype.str}
-        if value is None or type(value) in (bool, int, str):
-            return value
-        if type(value) is float:
-            return value if math.isfinite(value) else {"float": str(value)}
-        if type(value) is list:
-            return [self.write(item, _join(name, i)) for i, item in enumerate(value)]
-        if type(value) is tuple:
-            return {"tuple": [self.write(item, _join(name, i)) for i, item in enumerate(value)]}
-        if (names := field_names(type(value))) is not None:
-            content = {n: self.write(getattr(value, n), _join(name, n)) for n in names}
-            return {"class": type(value).__name__, "fields": content}
-        raise ModelFileError(f"{name or 'model'} cannot be stored: it is a {type(value).__name__}")
-
-    def _add(self, array: np.ndarray, name: str) -> str:
-        _check_dtype(array.dtype, name)
-        name = name or "model"
-        while name in self.arrays or name == DOCUMENT:
-            name += "_"
-        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-        self.arrays[name] = np.asarray(little, order=_order(array))
-        return name
-
-
-def _join(name: str, part: object) -> str:
-    return f"{name}.{part}" if name else str(part)
-
-
-def _table(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return the dtype, shape and order of arrays by name."""
-    return {
-        name: {"dtype": array.dtype.str, "shape": list(array.shape), "order": _order(array)}
-        for name, array in arrays.items()
-    }
-
-
-def _order(array: np.ndarray) -> Literal["C", "F"]:
-    """Return the order of an array in memory, on which sums by BLAS may depend."""
-    return "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-
-
-def _check_dtype(dtype: np.dtype[Any], name: str) -> None:
-    if dtype.kind not in "biufU" or (dtype.kind == "f" and dtype.itemsize > MAX_FLOAT):
-        raise ModelFileError(f"{name or 'model'} cannot be stored: its dtype is {dtype}")
-
-
-# JSON to values
-
-
-class _Reader:
-    """Converts JSON to values and checks them against type hints."""
-
-    def __init__(self, arrays: Mapping[str, np.ndarray]):
-        self.arrays = arrays
-
-    def read_parameters(self, stored: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """Return the parameters of an estimator."""
-        parameters: dict[str, Any] = {}
-        for parameter, value in stored.items():
-            path = f"{name}.{parameter}"
-            match value:
-                case {"estimator": str(protocol), "parameters": dict(inner)} if len(value) == 2:
-                    estimator_class = _find_class(protocol)
-                    with _fitting(estimator_class):
-                        made = estimator_class(**self.read_parameters(inner, path))
-                    parameters[parameter] = made
-                case {"dict": list(items)} if len(value) == 1:
-                    pairs = [self.read(item, tuple[Any, Any], path) for item in items]
-                    parameters[parameter] = dict(pairs)
-                case _:
-                    parameters[parameter] = self.read(value, Any, path)
-        return parameters
-
-    def read(self, value: Any, hint: Any, name: str) -> Any:
-        """Return the value that JSON represents; ``name`` is its path in the model."""
-        allowed = alternatives(hint)
-        match value:
-            case {"class": str(kind), "fields": dict(content)} if len(value) == 2:
-                return self._read_object(kind, content, allowed, name)
-            case {"tuple": list(items)} if len(value) == 1:
-                return tuple(self._read_items(items, tuple, allowed, name))
-            case list(items):
-                return self._read_items(items, list, allowed, name)
-            case {"array": str(key)} if len(value) == 1 and key in self.arrays:
-                result: Any = self.arrays[key]
-            case {"scalar": scalar, "dtype": str(dtype)} if len(value) == 2:
-                result = self._read_scalar(scalar, dtype, name)
-            case {"float": "nan" | "inf" | "-inf"} if len(value) == 1:
-                result = NON_FINITE[value["float"]]
-            case None | bool() | int() | float() | str():
-                result = value
-            case _:
-                raise ModelFileError(f"{name} contains {str(value)[:60]!r}")
-        if not any(fits(result, option) for option in allowed):
-            kind = getattr(result, "dtype", type(result).__name__)
-            raise ModelFileError(f"{name} must be {describe_hint(hint)}, got {kind}")
-        return result
-
-    def _read_object(
-        self, kind: str, content: dict[str, Any], allowed: list[Any], name: str
-    ) -> Any:
-        classes = [c for c in allowed if getattr(class_of(c), "__name__", "") == kind]
-        made: Any = class_of(classes[0]) if classes else NoneType
-        known = field_names(made)
-        if known is None:
-            raise ModelFileError(f"{name} must not be of the class {kind[:100]}")
-        unknown = [field for field in content if field not in known]
-        if unknown:
-            raise ModelFileError(f"{name}: {kind} has no field {unknown[0][:100]}")
-        hints = _hints(made)
-        variables = dict(
-            zip(getattr(made, "__parameters__", ()), get_args(classes[0]), strict=False)
-        )
-        hints |= {n: variables.get(h, h) for n, h in hints.items() if isinstance(h, TypeVar)}
-        values = {
-            field: self.read(value, hints[field], f"{name}.{field}")
-            for field, value in content.items()
-        }
-        try:
-            content = made(**values)
-            check_arrays(content)
-        except (TypeError, ValueError) as error:
-            raise ModelFileError(f"{name}: {error}") from error
-        return content
-
-    def _read_items(self, items: list[Any], kind: type, allowed: list[Any], name: str) -> list[Any]:
-        for option in allowed:
-            hints = item_hints(option, kind, len(items))
-            if hints is not None:
-                return [
-                    self.read(item, hint, f"{name}.{i}")
-                    for i, (item, hint) in enumerate(zip(items, hints, strict=True))
-                ]
-        raise ModelFileError(f"{name} must not be a {kind.__name__} of {len(items)} items")
-
-    def _read_scalar(self, value: Any, dtype: str, name: str) -> Any:
-        plain = self.read(value, Any, name)
-        try:
-            kind = np.dtype(dtype)
-            _check_dtype(kind, name)
-            scalar = kind.type(plain)
-        except (OverflowError, TypeError, ValueError) as error:
-            raise ModelFileError(f"{name} is not a scalar of {dtype[:20]}: {error}") from error
-        if type(scalar.item()) is not type(plain):
-            raise ModelFileError(f"{name} is not a scalar of {dtype[:20]}: {plain!r}")
-        return scalar
-
-
-def _hints(described: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return get_type_hints(described)
-    except NameError as error:
-        name = getattr(described, "__qualname__", described)
-        raise ModelFileError(f"the annotations of {name} cannot be resolved: {error}") from error
 
 
 # Files
@@ -427,7 +212,7 @@ def _size_limit(n_bytes: int) -> int:
 
 
 def _to_json(document: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    writer = _Writer()
+    writer = Writer()
     table = {
         name: {**entry, "values": writer.write(arrays[name].ravel(order="C").tolist(), name)}
         for name, entry in document["arrays"].items()
@@ -454,7 +239,7 @@ def _parse(
             f"has format version {document['version']}, but this version of fedlib reads at most"
             f" {VERSION}; install a newer version"
         )
-    if _table(arrays) != document.get("arrays"):
+    if table_of(arrays) != document.get("arrays"):
         raise ModelFileError("damaged: the arrays do not have the stated names, dtypes and shapes")
     if document.pop("checksum", None) != _checksum(document, arrays):
         raise ModelFileError("damaged: the checksum is wrong")
@@ -506,7 +291,7 @@ def _parse_array(data: bytes) -> np.ndarray:
     if npy.read_magic(stream) != (1, 0):
         raise ModelFileError("an array has an unknown format")
     shape, _, dtype = npy.read_array_header_1_0(stream)
-    _check_dtype(dtype, "an array")
+    check_dtype(dtype, "an array")
     if len(data) - stream.tell() != math.prod(shape) * dtype.itemsize:
         raise ModelFileError("damaged: an array is incomplete")
     stream.seek(0)
@@ -519,8 +304,8 @@ def _from_json(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     arrays = {}
     for name, entry in document.get("arrays", {}).items():
         dtype, shape = np.dtype(entry["dtype"]), entry["shape"]
-        _check_dtype(dtype, name)
-        reader = _Reader({})
+        check_dtype(dtype, name)
+        reader = Reader({})
         values = [reader.read(value, Any, name) for value in entry.pop("values")]
         array = np.array(values, dtype).reshape(shape)
         arrays[name] = np.asarray(array, order=entry["order"])

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from fedlib.journal import Journal
 from fedlib.ledger import SERVER, Ledger
-from fedlib.messages import Declined, Failure, Message, MessageError, decode, encode
+from fedlib.messages import Declined, Done, Failure, Message, MessageError, decode, encode
 from fedlib.replies import Combined, Reject, Replies
 from fedlib.texts import printable
 from fedlib.threads import one_thread
@@ -41,6 +41,7 @@ __all__ = [
     "Flow",
     "Host",
     "LostState",
+    "OddRows",
     "Reject",
     "Replies",
     "TooFewClients",
@@ -116,6 +117,10 @@ class TooFewClients(RuntimeError):
     """Fewer clients remain than the run needs. The text names each lost client and the reason."""
 
 
+class OddRows(ValueError):
+    """Some rows do not fit a delivered result. The other rows have their labels."""
+
+
 class LostState(RuntimeError):
     """A client was rebuilt without the state that its next reply needs."""
 
@@ -173,6 +178,8 @@ class Client:
         The other requests for data that a client with secure sums answers without masks.
     n_shares : int
         How many clients add noise to a sum for certain; more than 1 only within secure sums.
+    problems : tuple of str
+        What went wrong with requests that deliver a result. The server does not learn it.
     """
 
     X: Any
@@ -185,6 +192,7 @@ class Client:
     open_requests: tuple[type[Message], ...] = ()
     unmasked_requests: tuple[type[Message], ...] = ()
     n_shares = 1
+    problems: tuple[str, ...] = ()
     state: Any = None
     handlers: ClassVar[dict[type[Message], str]] = {}
 
@@ -234,11 +242,29 @@ class Client:
         reply: Message = getattr(self, name)(request)
         return reply
 
+    def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
+        """Return the digits of a request in secure sums (`Message.sum_digits`).
+
+        Override it if they also follow from the state.
+        """
+        return request.sum_digits()
+
     def answer(self, request: Message) -> Message:
-        """Return the reply to a request, or `Declined` if a passive client must not share."""
-        if self.passive and request.asks_for_data:
-            return Declined()
-        return self.handle(request)
+        """Return the reply to a request, or `Declined` if a passive client must not share.
+
+        The reply to a request that delivers a result (``asks_for_data`` is False) is `Done`,
+        whatever the rows are. If its handler fails, the reason is logged and becomes one of
+        `problems`.
+        """
+        if request.asks_for_data:
+            return Declined() if self.passive else self.handle(request)
+        try:
+            return self.handle(request)
+        except Exception as error:
+            problem = f"{type(request).__name__}: {error}"
+            logger.warning("%s", printable(problem), exc_info=not isinstance(error, OddRows))
+            self.problems = (*self.problems, problem)
+            return Done()
 
     def fail(self, error: Exception) -> Failure:
         """Return what is sent instead of a reply after an error: its type, but not its text."""

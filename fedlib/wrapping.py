@@ -6,6 +6,7 @@ first prepares its data and then hands it to a protocol's client.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
@@ -75,6 +76,19 @@ class Wrapper(Client, Generic[State]):
         self.X, self.features, self.passive = client.X, client.features, client.passive
         self._state = self.state_class()
 
+    def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
+        """Return what the wrapped client returns."""
+        return self.inner.sum_digits(request)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What went wrong at the wrapped client."""
+        return self.inner.problems
+
+    @problems.setter
+    def problems(self, problems: tuple[str, ...]) -> None:
+        self.inner.problems = problems
+
     @property
     def state(self) -> State:
         """The state of this client, which contains that of the protocol's client."""
@@ -132,6 +146,10 @@ class WrappingClient(Client):
         if type(request) in self.handlers:
             return super().group_sizes(request, reply)
         return self._prepared().group_sizes(request, reply)
+
+    def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
+        """Return what the wrapped client returns, once it exists."""
+        return super().sum_digits(request) if self.inner is None else self.inner.sum_digits(request)
 
     def _prepared(self) -> Client:
         if self.inner is None:

@@ -362,7 +362,7 @@ def test_the_text_form_has_the_same_document():
 
 def test_two_arrays_never_have_one_name(tmp_path):
     """A parameter's and a field's name cannot clash with each other or with the document's."""
-    writer = models._Writer()
+    writer = models.Writer()
     first = [writer._add(np.zeros(1), name) for name in ("a.b", "a.b", "model.json", "")]
     assert first == ["a.b", "a.b_", "model.json_", "model"]
 
@@ -439,7 +439,7 @@ def forged(change):
     """Return a file whose content has been changed, with a valid checksum."""
     document, arrays = models._parse(as_bytes(toy()))
     change(document, arrays)
-    document["arrays"] = models._table(arrays)
+    document["arrays"] = models.table_of(arrays)
     document["checksum"] = models._checksum(document, arrays)
     return models._to_npz(document, arrays)
 
@@ -615,7 +615,7 @@ def test_an_altered_model_is_refused_or_predicts(name, parameters, parts):
         one = rng.choice(sorted(arrays))
         with warnings.catch_warnings(action="ignore"):
             changed[one] = altered(rng, arrays[one])
-        content = {**document, "arrays": models._table(changed)}
+        content = {**document, "arrays": models.table_of(changed)}
         content["checksum"] = models._checksum(content, changed)
         try:
             loaded = from_bytes(models._to_npz(content, changed))

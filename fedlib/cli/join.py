@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -196,12 +196,17 @@ def take_part(
         except ValueError as error:
             raise click.ClickException(str(error)) from error
     try:
-        _run(url, make, secret, states, **options)
+        problems = _run(url, make, secret, states, **options)
     finally:
         if ledger_out:
             _write_ledger(ledger_out, states)
     if labels_out:
         _write_labels(labels_out, states[-1], table)
+    if problems:
+        raise click.ClickException(
+            "the run has finished, but its result does not fit all rows:"
+            f" {printable('; '.join(problems))}"
+        )
     report("finished")
 
 
@@ -278,10 +283,13 @@ def _run(
     state_dir: Path | None,
     ca: Path | None,
     **options: Any,
-) -> None:
-    """Join the run with the client that ``make`` returns; append its last state to ``states``."""
+) -> Sequence[str]:
+    """Join the run with the client that ``make`` returns; append its last state to ``states``.
+
+    Return the problems with the result (`Client.problems`).
+    """
     with extra("http"):
-        from fedlib.transports.http import JoinError, Unreachable, kept_state
+        from fedlib.transports.http import Checkpoint, JoinError, Unreachable, kept_state
         from fedlib.transports.http import join as join_run
     made: list[Client] = []
 
@@ -301,7 +309,8 @@ def _run(
         if getattr(state, "labels", None) is None:
             raise click.ClickException(str(error)) from error
         report(f"{error}; using the labels saved in {state_dir}", level=logging.WARNING)
-        return
+        kept = Checkpoint.read(state_dir) if state_dir else None
+        return kept.problems if kept else ()
     except (JoinError, ValueError) as error:
         raise click.ClickException(printable(str(error))) from error
     except OSError as error:
@@ -312,6 +321,7 @@ def _run(
         raise click.ClickException("the server has stopped the run")
     if outcome != "finished":
         raise click.ClickException(f"the run continued without this site: {printable(outcome)}")
+    return [problem for client in made for problem in client.problems]
 
 
 def _write_ledger(path: Path, states: list[Message | None]) -> None:
@@ -330,6 +340,6 @@ def _write_labels(path: Path, state: Message | None, table: Table) -> None:
 
     labels = getattr(state, "labels", None)
     if labels is None:
-        raise click.ClickException("this protocol assigns no labels to the rows of a site")
+        raise click.ClickException("the rows of this site have no labels after this run")
     with writing(path):
         write_labels(path, labels, table)

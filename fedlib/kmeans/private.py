@@ -78,6 +78,9 @@ class SumClustersNoisily(NoisyRequest):
     def reply_lengths(self) -> dict[str, int]:
         return dict(zip(("clusters", "features"), self.centres.shape, strict=True))
 
+    def sensitivity(self) -> Sensitivity:
+        return row_sensitivity(self.centres.shape[1])
+
 
 def row_sensitivity(n_features: int) -> Sensitivity:
     """Return the largest change by one row: 1 per feature of a sum, and 1 of a count.

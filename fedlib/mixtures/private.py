@@ -82,6 +82,10 @@ class SumResponsibilitiesNoisily(NoisyRequest, Mixture):
         n_products = len(_pairs(n_features, self.covariance_type)[0])
         return {"components": len(self.means), "moments": 1 + n_features + n_products}
 
+    def sensitivity(self) -> Sensitivity:
+        n_components, n_features = self.means.shape
+        return _rounded_sensitivity(n_components, n_features, self.covariance_type)
+
 
 def _pairs(
     n_features: int, covariance_type: CovarianceType

@@ -25,7 +25,7 @@ from fedlib.pipeline.flow import (
     pipeline,
 )
 from fedlib.pipeline.messages import PipelineState, Preprocess, expand
-from fedlib.protocol import Client, Flow, LostState, handles
+from fedlib.protocol import Client, Flow, LostState, OddRows, handles
 from fedlib.summary.columns import agree_on_columns
 from fedlib.summary.federated import SummaryClient, check_bounds, check_names
 from fedlib.summary.messages import CountCategories
@@ -107,14 +107,22 @@ class PipelineClient(WrappingClient, SummaryClient):
 
     @handles(Preprocess)
     def preprocess(self, request: Preprocess) -> Done:
-        self._begin(request)
+        if problem := self._begin(request):
+            raise OddRows(problem)
         return Done()
 
-    def _begin(self, rules: Preprocess) -> None:
-        """Transform the table and create the protocol's client."""
-        X, self._kept = rules.transform(self.X)
-        self.inner = self._wrap(X, self._kept)
-        self.rules = rules
+    def _begin(self, rules: Preprocess) -> str:
+        """Transform the table, create the protocol's client, and return what is odd.
+
+        Rows that cannot be transformed take no part in the protocol.
+        """
+        odd, problem = rules.odd_rows(self.X)
+        X, complete = rules.transform(self.X.rows(~odd))
+        kept = ~odd
+        kept[~odd] = complete
+        self.inner, self.rules, self._kept = self._wrap(X, kept), rules, kept
+        n_odd = int(odd.sum())
+        return f"{n_odd} of {len(odd)} rows take no part: {problem}" if n_odd else ""
 
     def _wrap(self, X: Any, kept: NDArray[np.bool_]) -> Client:
         """Return the protocol's client with transformed rows and their classes and weights."""

@@ -92,7 +92,8 @@ class Preprocess(Message):
         ValueError
             When the columns are not those of `fit`, or a category is unknown and must not be.
         """
-        self._check_columns(table)
+        if problem := self.odd_rows(table)[1]:
+            raise ValueError(problem)
         table = table.with_text(self.categorical)
         kept = np.ones(len(table), bool)
         if self.gaps == "drop":
@@ -110,6 +111,40 @@ class Preprocess(Message):
         X = np.concatenate(blocks, axis=1) if blocks else np.empty((len(table), 0))
         return (pd.DataFrame(X, columns=names) if self.features else X), kept
 
+    def odd_rows(self, table: RawTable) -> tuple[NDArray[np.bool_], str]:
+        """Return which rows cannot be transformed, and why the first of a column cannot.
+
+        They contain text instead of a number, or an unknown category that must not be.
+
+        Raises
+        ------
+        ValueError
+            When the columns are not those of `fit`.
+        """
+        self._check_columns(table)
+        table = table.with_text(self.categorical)
+        odd, problems = np.zeros(len(table), bool), []
+        usable = table.complete if self.gaps == "drop" else ~odd
+        for j, categories in enumerate(split(self.categories, self.lengths)):
+            if self.kinds[j] != TEXT:
+                column = table.columns[j]
+                wrong = usable & present(column) & (column.dtype == object)
+                wanted, remedy = "numbers", ""
+            elif self.unknown == "error":
+                wrong = usable & present(table.texts(j)) & (_codes(table.texts(j), categories) < 0)
+                wanted = f"one of the {len(categories)} categories of fit"
+                remedy = "; unknown='ignore' accepts it"
+            else:
+                continue
+            if wrong.any():
+                row = int(np.argmax(wrong))
+                problems.append(
+                    f"column {table.labels[j]!r} must contain {wanted}, got"
+                    f" {table.texts(j)[row][:40]!r} in row {row + 1}{remedy}"
+                )
+                odd |= wrong
+        return odd, "".join(problems[:1])
+
     def _check_columns(self, table: RawTable) -> None:
         if table.features and self.features and table.features != self.features:
             raise ValueError(
@@ -124,15 +159,16 @@ class Preprocess(Message):
         return (numbers - self.centre[j]) / self.spread[j]
 
     def _one_hot(self, table: RawTable, j: int, categories: tuple[str, ...]) -> NDArray[np.float64]:
-        texts = table.texts(j)
-        codes = pd.Index(categories, dtype=object).get_indexer(pd.Index(texts, dtype=object))
-        if self.unknown == "error" and (unknown := present(texts) & (codes < 0)).any():
-            row = int(np.argmax(unknown))
-            raise ValueError(
-                f"column {table.labels[j]!r} must contain one of the {len(categories)} categories"
-                f" of fit, got {texts[row][:40]!r} in row {row + 1}; unknown='ignore' accepts it"
-            )
+        codes = _codes(table.texts(j), categories)
         return (codes[:, np.newaxis] == np.arange(len(categories))).astype(np.float64)
+
+
+def _codes(texts: NDArray[np.object_], categories: tuple[str, ...]) -> NDArray[np.intp]:
+    """Return the place of each text among the categories, -1 for all others."""
+    codes: NDArray[np.intp] = pd.Index(categories, dtype=object).get_indexer(
+        pd.Index(texts, dtype=object)
+    )
+    return codes
 
 
 class PipelineState(Message):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedlib.messages import Message, MessageError, arrays
+from fedlib.privacy.noise import Sensitivity
 
 __all__ = ["NOISY", "NoisyRequest"]
 
@@ -15,8 +16,9 @@ class NoisyRequest(Message):
     """Base class of the requests whose replies have noise.
 
     A subclass has the field ``privacy``, a `Privacy`. Its ``reply_lengths`` returns the lengths of
-    all axes of the reply. The base class has no fields, so that a request can also derive from
-    another message.
+    all axes of the reply, and its ``sensitivity`` the largest change by one row, unless the client
+    overrides `fedlib.protocol.Client.sum_digits`. The base class has no fields, so that a request
+    can also derive from another message.
 
     Examples
     --------
@@ -31,6 +33,14 @@ class NoisyRequest(Message):
     """
 
     discloses = "the bounds of the rows, and earlier results, which have noise"
+
+    def sensitivity(self) -> Sensitivity:
+        """Return the largest change of the reply by one row, from the fields of this request."""
+        raise NotImplementedError(f"{type(self).__name__} does not state its sensitivity")
+
+    def sum_digits(self) -> dict[str, tuple[int, ...]]:
+        """Return the digits with which no noisy value is rounded."""
+        return dict.fromkeys(arrays(self.reply), (self.sensitivity().digits,))
 
     def accept(self, reply: Message) -> Any:
         """Return the reply.

@@ -31,13 +31,14 @@ A. Segal, K. Seth, Practical secure aggregation for privacy-preserving machine l
 from fedlib.secure.client import (
     BelowThreshold,
     ForgedKeys,
+    MaskingFailed,
     NotMasked,
     RepeatedStep,
     SecureClient,
     SecureState,
 )
 from fedlib.secure.estimator import SecureFederated
-from fedlib.secure.fixed_point import TooFewDigits, TooLarge, digits_for
+from fedlib.secure.fixed_point import MIN_DIGITS, WrongDigits, digits_for
 from fedlib.secure.flow import ImpossibleSum, SecureSum, TooFewSurvivors, secure_sum
 from fedlib.secure.identities import (
     Identity,
@@ -47,19 +48,20 @@ from fedlib.secure.identities import (
 )
 
 __all__ = [
+    "MIN_DIGITS",
     "BelowThreshold",
     "ForgedKeys",
     "Identity",
     "ImpossibleSum",
+    "MaskingFailed",
     "NotMasked",
     "RepeatedStep",
     "SecureClient",
     "SecureFederated",
     "SecureState",
     "SecureSum",
-    "TooFewDigits",
     "TooFewSurvivors",
-    "TooLarge",
+    "WrongDigits",
     "digits_for",
     "new_identity_key",
     "secure_sum",

@@ -8,11 +8,10 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from fedlib.loss import privacy_of
 from fedlib.messages import Declined, Message, decode, encode
 from fedlib.protocol import Client, handles
 from fedlib.secure import primitives as crypto
-from fedlib.secure.fixed_point import to_words
+from fedlib.secure.fixed_point import check_digits, to_words
 from fedlib.secure.identities import Identity, honest_survivors
 from fedlib.secure.keys import box_key, key_statement, mask_key, mask_sign, sum_statement
 from fedlib.secure.messages import (
@@ -33,6 +32,7 @@ from fedlib.wrapping import WrappedState, Wrapper
 __all__ = [
     "BelowThreshold",
     "ForgedKeys",
+    "MaskingFailed",
     "NotMasked",
     "RepeatedStep",
     "SecureClient",
@@ -57,6 +57,10 @@ class RepeatedStep(Exception):
     """A step of a sum is requested in a second version, or out of order."""
 
 
+class MaskingFailed(Exception):
+    """The values for a sum could not be computed. The reason stays in the log of the site."""
+
+
 class ForgedKeys(Exception):
     """Keys are not signed by their site, or not those of this sum."""
 
@@ -74,6 +78,9 @@ class SecureState(WrappedState):
         The number of the last sum, and how many of its steps this client has answered.
     last_request, last_reply : bytes
         The digest of the last request, and the reply to it: it is sent again, never computed again.
+    failed : bool
+        Whether the values for a sum could not be computed. The client then answers no further step
+        of the run, because each failure is a bit about its rows that no mask hides.
     encryption_key, mask_seed, self_seed : bytes
         The secrets of this sum.
     keys : bytes
@@ -94,6 +101,7 @@ class SecureState(WrappedState):
     step: Annotated[int, msgspec.Meta(ge=0, le=len(STEPS))] = 0
     last_request: bytes = b""
     last_reply: bytes = b""
+    failed: bool = False
     encryption_key: bytes = b""
     mask_seed: bytes = b""
     self_seed: bytes = b""
@@ -122,9 +130,11 @@ class SecureClient(Wrapper[SecureState]):
 
     Notes
     -----
-    A step is answered once. If the same request arrives again, the same bytes are sent again; any
-    other request for this step is refused. So a server receives either the share of a client's self
-    mask or that of its masking key, and never two maskings of different values.
+    A step is answered once, and `MaskValues` counts as answered before its values are computed. If
+    the same request arrives again, the same bytes are sent again; any other request for this step
+    is refused. If the values cannot be computed, the answer is `MaskingFailed`, whatever the reason
+    is. So a server receives either the share of a client's self mask or that of its masking key,
+    and never two maskings of different values.
     """
 
     state_class = SecureState
@@ -158,6 +168,8 @@ class SecureClient(Wrapper[SecureState]):
             When a request asks for data without masks.
         RepeatedStep
             When a step is requested in a second version, or out of order.
+        MaskingFailed
+            When the values for a sum cannot be computed, or could not be before.
         """
         if type(request) in STEPS:
             return self._once(request)
@@ -169,6 +181,8 @@ class SecureClient(Wrapper[SecureState]):
     def _once(self, request: Any) -> Message:
         """Return the reply to a step; the same bytes if the same request has been answered."""
         state, step = self._state, STEPS.index(type(request))
+        if state.failed:
+            raise MaskingFailed("this client has failed before in this run")
         digest = crypto.commit(encode(request))
         if digest == state.last_request:
             return decode(state.last_reply)
@@ -236,11 +250,19 @@ class SecureClient(Wrapper[SecureState]):
             raise ForgedKeys("shares of clients whose keys are not signed by their sites")
         self._require("MaskValues", len(request.sealed))
         asked = decode(request.request)
-        reply = self.inner.answer(asked)  # with new noise in each sum, see `Budget`
-        if isinstance(reply, Declined):
-            return reply
-        noisy = privacy_of(asked) is not None
-        words = to_words(reply, request.digits, len(self.identity.public_keys), exact=noisy)
+        check_digits(request.digits, self.inner.sum_digits(asked))
+        # From here on, an error can depend on the rows.
+        digest = crypto.commit(encode(request))
+        step = STEPS.index(MaskValues) + 1
+        self._keep(step=step, last_request=digest, last_reply=encode(Declined()), failed=True)
+        try:
+            reply = self.inner.answer(asked)  # with new noise in each sum, see `Budget`
+            words = None if isinstance(reply, Declined) else to_words(reply, request.digits)
+        except Exception as error:
+            raise MaskingFailed(f"{type(asked).__name__}: {error}") from error
+        self._keep(failed=False)
+        if words is None:
+            return Declined()  # of a passive client
         name, state = self.identity.name, self._state
         crypto.add_mask(words, crypto.commit("self mask key", state.self_seed))
         private = crypto.private_key(state.mask_seed)

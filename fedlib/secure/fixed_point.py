@@ -1,9 +1,12 @@
-"""Replies as whole numbers modulo 2**64, so that masks hide them and cancel out exactly.
+"""Replies as integers modulo 2**64, so that masks hide them and cancel out exactly.
 
 Integers are sums of integers. A floating-point field has a number of binary digits after the
 point: a value ``x`` is sent as ``rint(x * 2**digits)``. The sum over n clients is wrong by at most
-``n * 2**-(digits + 1)``, in addition to the rounding of the result to float64. A client whose
-values could make the sum overflow refuses.
+``n * 2**-(digits + 1)``, in addition to the rounding of the result to float64.
+
+A value that is too large for 64 bits is reduced modulo 2**64, like the sum itself. An error or a
+limit instead would show the server, without masks, that the value is so large. The flows choose
+digits for which honest values cannot be too large.
 """
 
 from __future__ import annotations
@@ -18,31 +21,42 @@ from numpy.typing import NDArray
 
 from fedlib.messages import Message, arrays
 
-__all__ = ["Digits", "TooFewDigits", "TooLarge", "digits_for", "from_words", "n_words", "to_words"]
+__all__ = [
+    "MIN_DIGITS",
+    "Digits",
+    "WrongDigits",
+    "check_digits",
+    "digits_for",
+    "from_words",
+    "n_words",
+    "to_words",
+]
 
 Digits = Mapping[str, tuple[int, ...]]
 Words = NDArray[np.uint64]
 Reply = TypeVar("Reply", bound=Message)
 
 LIMIT = 63  # bits of a positive number
+MIN_DIGITS = 8  # with fewer, a sum of rounded values could be a count of the larger ones
 
 
-class TooLarge(ValueError):
-    """A value is too large for the digits after the point."""
-
-
-class TooFewDigits(ValueError):
-    """The digits after the point would round a value that must not be rounded."""
+class WrongDigits(ValueError):
+    """The digits after the point are not those of the request, or are too few."""
 
 
 def digits_for(largest: float, n_clients: int) -> int:
-    """Return the number of digits after the point for a field.
+    """Return the digits after the point for a field.
 
     Parameters
     ----------
     largest : float
         A bound on the absolute value of every client's entries; positive.
     n_clients : int
+
+    Raises
+    ------
+    ValueError
+        When there would be fewer than `MIN_DIGITS`, which no site accepts.
 
     Examples
     --------
@@ -51,10 +65,50 @@ def digits_for(largest: float, n_clients: int) -> int:
     >>> digits_for(1000.0, 10)
     49
     """
-    return LIMIT - ceil(log2(n_clients)) - ceil(log2(largest))
+    digits = LIMIT - ceil(log2(n_clients)) - ceil(log2(largest))
+    if digits < MIN_DIGITS:
+        raise ValueError(
+            f"a secure sum over {n_clients} clients must be below 2**{LIMIT - MIN_DIGITS}, but a"
+            f" client's part of it can be {largest:.3g}; scale the features (or the targets and"
+            " weights), so that they are smaller"
+        )
+    return digits
 
 
-def to_words(reply: Message, digits: Digits, n_clients: int, *, exact: bool = False) -> Words:
+def check_digits(digits: Digits, wanted: Digits | None) -> None:
+    """Check the digits that a server has sent, before anything is computed from rows.
+
+    Parameters
+    ----------
+    digits : mapping of str to tuple of int
+    wanted : mapping of str to tuple of int, or None
+        The digits that follow from the request; None if they are not known.
+
+    Raises
+    ------
+    WrongDigits
+        When they are not the wanted ones, or some are fewer than `MIN_DIGITS`.
+
+    Examples
+    --------
+    >>> check_digits({"sums": (-5,)}, None)
+    Traceback (most recent call last):
+    ...
+    fedlib.secure.fixed_point.WrongDigits: sums must have at least 8 digits after the point, got -5
+    """
+    for name, given in digits.items():
+        if wanted is not None:
+            if given != wanted.get(name):
+                raise WrongDigits(
+                    f"{name} must have the digits {wanted.get(name)} after the point, got {given}"
+                )
+        elif min(given, default=MIN_DIGITS) < MIN_DIGITS:
+            raise WrongDigits(
+                f"{name} must have at least {MIN_DIGITS} digits after the point, got {min(given)}"
+            )
+
+
+def to_words(reply: Message, digits: Digits) -> Words:
     """Return all fields of a reply, one after the other, modulo 2**64.
 
     Parameters
@@ -64,11 +118,6 @@ def to_words(reply: Message, digits: Digits, n_clients: int, *, exact: bool = Fa
     digits : mapping of str to tuple of int
         For each field of floats, the digits after the point: one number, or one per entry of the
         last axis.
-    n_clients : int
-        The largest number of clients whose words are added.
-    exact : bool, default=False
-        Whether digits that would round a value are refused. The privacy of noise in shares holds
-        for the sum of what the clients have drawn, and not if each is rounded first.
 
     Returns
     -------
@@ -76,45 +125,53 @@ def to_words(reply: Message, digits: Digits, n_clients: int, *, exact: bool = Fa
 
     Raises
     ------
-    TooLarge
-        When the sum over the clients could overflow.
-    TooFewDigits
-        When a value must not be rounded, but would be.
     TypeError
         When a field cannot be added, or has no digits.
 
     Examples
     --------
     >>> from fedlib.kmeans import Inertia
-    >>> to_words(Inertia(2.75), {"inertia": (2,)}, n_clients=3)
+    >>> to_words(Inertia(2.75), {"inertia": (2,)})
     array([11], dtype=uint64)
+    >>> to_words(Inertia(2.0**70 + 2.0**20), {"inertia": (0,)})  # modulo 2**64
+    array([1048576], dtype=uint64)
     """
-    parts = [np.empty(0, np.int64)]
+    parts = [np.empty(0, np.uint64)]
     for name in reply.__struct_fields__:
         values = np.asarray(getattr(reply, name))
         if values.dtype.kind == "f":
-            values = _scaled(name, values, digits, exact)
-        elif values.dtype.kind not in "iu":
+            words = _modulo(_scaled(name, values, digits))
+        elif values.dtype.kind in "iu":
+            words = values.astype(np.int64).view(np.uint64)
+        else:
             raise TypeError(f"{type(reply).__name__}.{name} cannot be added")
-        bound = 2.0**LIMIT / n_clients
-        if values.size and max(float(values.max()), -float(values.min())) >= bound:
-            raise TooLarge(
-                f"{type(reply).__name__}.{name} must be below 2**63 / {n_clients} in units of its"
-                " last digit"
-            )
-        parts.append(values.astype(np.int64).ravel())
-    return np.concatenate(parts).view(np.uint64)
+        parts.append(words.ravel())
+    return np.concatenate(parts)
 
 
-def _scaled(name: str, values: NDArray[Any], digits: Digits, exact: bool) -> NDArray[np.float64]:
-    """Return floats in units of the last digit, rounded to whole numbers."""
+def _scaled(name: str, values: NDArray[Any], digits: Digits) -> NDArray[np.float64]:
+    """Return floats in units of the last digit, rounded to integers; 0 for what is infinite."""
     if name not in digits:
         raise TypeError(f"the floating-point field {name} has no digits")
-    scaled = np.ldexp(values, np.array(digits[name], np.int32).reshape(_shape(values)))
-    rounded: NDArray[np.float64] = np.rint(scaled)
-    if exact and (rounded != scaled).any():
-        raise TooFewDigits(f"{digits[name]} digits would round {name}, which has noise")
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = np.ldexp(values, np.array(digits[name], np.int32).reshape(_shape(values)))
+    rounded: NDArray[np.float64] = np.where(np.isfinite(scaled), np.rint(scaled), 0.0)
     return rounded
+
+
+def _modulo(values: NDArray[np.float64]) -> Words:
+    """Return integers modulo 2**64.
+
+    From 2**63 on, a float is a multiple of 2**11, so its remainder is exact, and so is the sum of
+    a negative remainder and 2**64.
+    """
+    large = np.abs(values) >= 2.0**LIMIT
+    words = np.where(large, 0.0, values).astype(np.int64).view(np.uint64)
+    if large.any():
+        rest = np.fmod(values, 2.0**64)
+        rest = np.where(rest < 0, rest + 2.0**64, rest)
+        words = np.where(large, np.where(large, rest, 0.0).astype(np.uint64), words)
+    return words
 
 
 def _shape(values: NDArray[Any]) -> tuple[int, ...]:

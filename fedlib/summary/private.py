@@ -74,6 +74,9 @@ class SumColumnsNoisily(NoisyRequest):
     def reply_lengths(self) -> dict[str, int]:
         return {"values": 1 + self.bounds.shape[1] * (3 + self.n_bins)}
 
+    def sensitivity(self) -> Sensitivity:
+        return column_sensitivity(self.bounds.shape[1], self.n_bins)
+
 
 def column_sensitivity(n_columns: int, n_bins: int) -> Sensitivity:
     """Return the largest change by one row.

@@ -181,6 +181,21 @@ def test_kept_labels_are_written_when_the_server_has_gone(site):
     assert labels("0").tolist() == known.tolist()
 
 
+def test_a_result_that_does_not_fit_a_row_is_an_error_of_the_site_alone(command, site):
+    """The server and the other sites see an ordinary run; the row out of range has no label."""
+    rows()[2].assign(x=[1e300, *rows()[2]["x"][1:]]).to_csv("2.csv", index=False)
+    server, url = serving(command)
+    ordinary = [joining(command, url, name) for name in SITES[:2]]
+    odd = joining(command, url, "2", "--passive", "--state-dir", "state")
+    error = "Error: the run has finished, but its result does not fit all rows: AssignCells: 1 of"
+    assert error in odd.ends(1)
+    for one in (*ordinary, server):
+        one.ends()
+    assert labels("2")[0] == -1
+    again = joining(command, url, "2", "--passive", "--state-dir", "state")
+    assert error in again.ends(1)
+
+
 def test_a_site_runs_only_the_agreed_protocol(command, site):
     server, url = serving(command, "--join-timeout", "5", "--min-clients", "1")
     refusing = joining(command, url, "0", "--protocol", "vertical-dbscan")

@@ -33,6 +33,9 @@ class CountNoisily(NoisyRequest):
     def reply_lengths(self):
         return {"values": N_VALUES}
 
+    def sensitivity(self):
+        return COUNT
+
 
 class RowCount(Message):
     """The number of rows."""

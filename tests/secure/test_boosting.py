@@ -272,7 +272,7 @@ def test_a_site_refuses_unknown_classes():
         name: SecureClient(BoostingClient(part), identities[name])
         for name, part in zip("01", parts, strict=True)
     }
-    with pytest.raises(TooFewClients, match="'1': ValueError at MaskValues"):
+    with pytest.raises(TooFewClients, match="'1': MaskingFailed at MaskValues"):
         two_classes(secure=True, classes=["no", "yes"]).fit(Recorder(clients))
 
 

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
 from scipy.stats import chi2
 
 from fedlib.messages import Failure, Message, decode, encode
 from fedlib.protocol import TooFewClients, handles, run, serve
 from fedlib.secure import (
+    MIN_DIGITS,
     BelowThreshold,
     ForgedKeys,
     Identity,
@@ -19,11 +21,13 @@ from fedlib.secure import (
     RepeatedStep,
     SecureClient,
     TooFewSurvivors,
+    digits_for,
     new_identity_key,
     primitives,
     secure_sum,
     threshold,
 )
+from fedlib.secure.fixed_point import to_words
 from fedlib.secure.keys import key_statement
 from fedlib.secure.messages import (
     AdvertiseKeys,
@@ -35,7 +39,19 @@ from fedlib.secure.messages import (
 )
 from fedlib.transports.in_process import InProcess
 
-from .toy import DIGITS, IDENTITIES, PARTS, REQUEST, AddToy, ToyClient, add, at, changed, expected
+from .toy import (
+    DIGITS,
+    IDENTITIES,
+    PARTS,
+    REQUEST,
+    AddToy,
+    ToyClient,
+    ToyTerms,
+    add,
+    at,
+    changed,
+    expected,
+)
 from .toy import toy_client as make_client
 
 STEPS = [AdvertiseKeys, ShareSecrets, MaskValues, ConfirmSurvivors, RevealShares]
@@ -404,7 +420,7 @@ def test_integers_are_exact(n, values, data):
     n_lost = data.draw(st.integers(0, n - threshold(n)))
     steps = data.draw(st.lists(st.sampled_from(STEPS[:3]), min_size=n_lost, max_size=n_lost))
     tamper = {str(i): at(step, None) for i, step in enumerate(steps)}
-    result, _ = add(tamper, parts=parts, digits={"share": (0,)})
+    result, _ = add(tamper, parts=parts, digits={"share": (8,)})
     assert result.total.counts.tolist() == expected([str(i) for i in range(n_lost, n)], parts)
 
 
@@ -414,6 +430,93 @@ def test_one_client_is_too_few():
             secure_sum(REQUEST, count(1), DIGITS),
             InProcess({"A": make_client("A")}),
         )
+
+
+# What depends on rows, and must not be seen ---------------------------------------------------
+
+
+class FailingClient(ToyClient):
+    """A client that cannot answer if it has a row above 5, and counts how often it is asked."""
+
+    def __init__(self, X):
+        super().__init__(X)
+        self.n_asked = 0
+
+    @handles(AddToy)
+    def add(self, request):
+        self.n_asked += 1
+        if self.X.max() > 5:
+            raise OverflowError("a row above 5")
+        return super().add(request)
+
+
+@pytest.fixture
+def failing():
+    """Return a server whose client B cannot answer."""
+    server = Server()
+    server.clients["B"] = SecureClient(FailingClient(PARTS["B"]), IDENTITIES["B"])
+    return server
+
+
+def failures(server, name, request):
+    """Return the type of the failure that a server sees, and the errors at the site."""
+    errors = []
+    reply = decode(serve(server.clients[name], encode(request), errors.append))
+    return reply.error, errors
+
+
+def test_failed_values_are_not_computed_again_and_the_reason_stays_at_the_site(failing):
+    server = failing
+    server.share()
+    request = server.mask_request("B")
+    kind, (error,) = failures(server, "B", request)
+    assert kind == "MaskingFailed"
+    assert "a row above 5" in str(error)
+    client = server.clients["B"]
+    client.state = decode(encode(client.state))  # as after a restart of the site
+    assert failures(server, "B", request)[0] == "MaskingFailed"
+    assert client.inner.n_asked == 1
+
+
+def test_after_a_failure_a_site_answers_no_further_step_of_the_run(failing):
+    server = failing
+    server.share()
+    failures(server, "B", server.mask_request("B"))
+    state = server.clients["B"].state
+    server.clients["B"].state = decode(encode(state))
+    for request in (AdvertiseKeys(2), AdvertiseKeys(3), server.mask_request("B")):
+        assert failures(server, "B", request)[0] == "MaskingFailed"
+    assert server.ask("A", server.mask_request("A")).words.size
+
+
+@given(
+    npst.arrays(np.float64, 4, elements=st.floats(-1e300, 1e300)),
+    st.integers(-900, 900),
+)
+def test_any_value_is_reduced_modulo_2_64_and_nothing_fails(values, digits):
+    """Python's integers are the reference. A value that overflows float64 counts as 0."""
+    message = ToyTerms(np.array([-(2**63), 2**63 - 1]), 0.0)
+    with np.errstate(over="ignore"):
+        scaled = np.rint(np.ldexp(values, digits)).tolist()
+    expected = [int(x) % 2**64 if np.isfinite(x) else 0 for x in scaled]
+    for x, word in zip(values.tolist(), expected, strict=True):
+        words = to_words(msgspec.structs.replace(message, share=x), {"share": (digits,)})
+        assert words.tolist() == [2**63, 2**63 - 1, word]
+
+
+@pytest.mark.parametrize("digits", [-5, 0, MIN_DIGITS - 1])
+def test_a_site_refuses_digits_so_few_that_sites_could_be_counted(server, digits):
+    server.share()
+    request = server.mask_request("A")
+    few = MaskValues(request.number, request.sealed, request.request, {"share": (digits,)})
+    assert failures(server, "A", few)[0] == "WrongDigits"
+    assert server.ask("A", request).words.size  # a refusal is no answer to the step
+
+
+def test_a_bound_for_which_no_site_accepts_the_digits_is_refused_at_the_server():
+    assert digits_for(2.0**53, 4) == MIN_DIGITS
+    with pytest.raises(ValueError, match=r"must be below 2\*\*55, but .* can be 1.8e\+16; scale"):
+        digits_for(2.0**54, 4)
 
 
 # Identities -------------------------------------------------------------------------------------

@@ -3,15 +3,44 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from fedlib.messages import Message, MessageError, decode
 
-__all__ = ["Checkpoint", "kept_state"]
+__all__ = ["Checkpoint", "kept_state", "reserved"]
 
-FILE = "client.state"
+FILE, LOCK = "client.state", "client.lock"
+
+
+@contextmanager
+def reserved(folder: Path | None) -> Iterator[None]:
+    """Reserve a folder for one process of one client during the block; create it if necessary.
+
+    Raises
+    ------
+    ValueError
+        When another process, or another thread of this one, has reserved it.
+    """
+    if folder is None:
+        yield
+        return
+    import fcntl  # not on Windows
+
+    folder.mkdir(parents=True, exist_ok=True)
+    # The file stays: a process that waits for a deleted file would not see the next one.
+    with os.fdopen(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(
+                f"state_dir {folder} is in use by another process: stop it first, or use one folder"
+                " per client"
+            ) from error
+        yield
 
 
 class Checkpoint(msgspec.Struct, omit_defaults=True):
@@ -29,6 +58,8 @@ class Checkpoint(msgspec.Struct, omit_defaults=True):
         The client's state, encoded; empty if it has none.
     finished : bool
         Whether the client has received the outcome "finished".
+    problems : tuple of str
+        As in `fedlib.protocol.Client`.
     """
 
     run: str
@@ -37,6 +68,7 @@ class Checkpoint(msgspec.Struct, omit_defaults=True):
     reply: bytes = b""
     state: bytes = b""
     finished: bool = False
+    problems: tuple[str, ...] = ()
 
     def save(self, folder: Path) -> None:
         """Write the checkpoint so that a crash leaves either the old or the new one."""

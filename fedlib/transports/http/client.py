@@ -18,9 +18,9 @@ import httpx
 import msgspec
 
 from fedlib import __version__
-from fedlib.messages import decode, encode
+from fedlib.messages import MAX_BYTES, decode, encode
 from fedlib.protocol import Client, logger, serve
-from fedlib.transports.http.checkpoint import Checkpoint
+from fedlib.transports.http.checkpoint import Checkpoint, reserved
 from fedlib.transports.http.wire import HOLD, NUMBER, PROCESS, VERSION, Welcome, require_tls
 
 __all__ = ["ClientLoop", "JoinError", "RunEnded", "Unreachable", "connect", "join", "reason_of"]
@@ -30,6 +30,7 @@ _random = random.Random()  # the global generator belongs to the user
 GIVE_UP = 1.0  # seconds to wait at the end for the answer to a heartbeat
 FINISHED = "finished"
 CONNECT = 10.0  # seconds within which a connection must be open
+MAX_TEXT = 2**16  # bytes of an answer in JSON
 
 
 class JoinError(RuntimeError):
@@ -94,7 +95,8 @@ def join(
         ``"finished"``; ``"stopped"`` if the server ended the run early; or the reason why the run
         continued without this client: ``"TimedOut"``, ``"Gone"``, ``"Left"``, ``"NeverJoined"``,
         ``"Closed"``, the type of the error with which this client replied, or why its reply was
-        rejected, with the request and the step.
+        rejected, with the request and the step. If the result does not fit some rows of this site,
+        the client's ``problems`` say so; the server does not learn it.
 
     Raises
     ------
@@ -103,7 +105,7 @@ def join(
         answer.
     ValueError
         When a parameter is out of range, plain HTTP would leave this machine, or the checkpoint
-        cannot be read or belongs to another client.
+        cannot be read or belongs to another client, or another process uses its folder.
     OSError
         When the checkpoint cannot be written, or a file cannot be read.
 
@@ -119,8 +121,9 @@ def join(
     """
     if not patience >= 0:
         raise ValueError(f"patience must be at least 0, got {patience}")
-    with connect(url, token, ca=ca, insecure=insecure, proxy=proxy) as link:
-        return ClientLoop(link, client, Path(state_dir) if state_dir else None, patience).run()
+    folder = Path(state_dir) if state_dir else None
+    with connect(url, token, ca=ca, insecure=insecure, proxy=proxy) as link, reserved(folder):
+        return ClientLoop(link, client, folder, patience).run()
 
 
 def connect(
@@ -142,16 +145,66 @@ def connect(
     if not re.fullmatch(r"[!-~]+", token):
         raise ValueError("token must consist of one or more visible ASCII characters")
     headers = {"Authorization": f"Bearer {token}", PROCESS: secrets.token_hex(16)}
-    headers[VERSION] = __version__
+    headers |= {VERSION: __version__, "Accept-Encoding": "identity"}
     verify = ssl.create_default_context(cafile=ca)
     timeout = httpx.Timeout(2 * HOLD, connect=CONNECT)
-    options: dict[str, Any] = {"headers": headers, "verify": verify, "timeout": timeout}
     try:
-        return httpx.Client(base_url=url, proxy=_proxy(proxy), trust_env=False, **options)
+        transport = LimitedTransport(verify=verify, proxy=_proxy(proxy), trust_env=False)
+        return httpx.Client(base_url=url, headers=headers, timeout=timeout, transport=transport)
     except httpx.InvalidURL as error:
         raise ValueError(
             f"url and proxy must be valid, got {url!r} and {proxy!r}: {error}"
         ) from error
+
+
+class TooLarge(JoinError):
+    """An answer is larger than a site reads, or compressed."""
+
+
+class LimitedTransport(httpx.HTTPTransport):
+    """Refuses compressed answers, and stops reading an answer at a limit.
+
+    A compressed answer could grow to a thousand times its size before anybody looks at it.
+    """
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request and return the answer, whose body is not read yet.
+
+        Raises
+        ------
+        TooLarge
+            When the answer has an encoding.
+        """
+        response = super().handle_request(request)
+        encoding = response.headers.get("Content-Encoding", "identity")
+        if encoding != "identity":
+            response.close()
+            raise TooLarge(
+                f"{request.url}: the answer must not be encoded, it is {encoding[:20]!r}"
+            )
+        assert isinstance(response.stream, httpx.SyncByteStream)
+        limit = MAX_BYTES if request.url.path.endswith("/request") else MAX_TEXT
+        response.stream = LimitedStream(response.stream, str(request.url), limit)
+        return response
+
+
+class LimitedStream(httpx.SyncByteStream):
+    """The body of an answer, up to a number of bytes."""
+
+    def __init__(self, stream: httpx.SyncByteStream, url: str, limit: int):
+        self.stream, self.url, self.limit = stream, url, limit
+
+    def __iter__(self) -> Iterator[bytes]:
+        n_read = 0
+        for block in self.stream:
+            n_read += len(block)
+            if n_read > self.limit:
+                raise TooLarge(f"{self.url}: the answer is larger than {self.limit} bytes")
+            yield block
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.stream.close()
 
 
 def _proxy(address: str | None) -> httpx.Proxy | None:
@@ -228,6 +281,7 @@ class ClientLoop:
         self.checkpoint = Checkpoint.load(self.folder, welcome.run, welcome.client)
         if self.checkpoint.state:
             client.state = decode(self.checkpoint.state)
+        client.problems = self.checkpoint.problems
         while True:
             self.working.clear()
             try:
@@ -255,7 +309,7 @@ class ClientLoop:
 
     def leave(self) -> None:
         """Notify the server, if it can be reached, that this process stops."""
-        with suppress(httpx.TransportError):
+        with suppress(httpx.TransportError, TooLarge):
             self.link.post("/leave", timeout=1)
 
     def answer(self, client: Client, number: int, request: bytes) -> None:
@@ -265,7 +319,9 @@ class ClientLoop:
             reply = serve(client, request, errors.append)
             state = b"" if client.state is None else encode(client.state)
             last = self.checkpoint
-            self.checkpoint = Checkpoint(last.run, last.client, number, reply, state)
+            self.checkpoint = Checkpoint(
+                last.run, last.client, number, reply, state, problems=client.problems
+            )
             if self.folder:
                 self.checkpoint.save(self.folder)
         for error in errors:
@@ -287,7 +343,8 @@ class ClientLoop:
         def beat() -> None:
             while self.working.wait() and not (done.wait(interval) or self.ended):
                 if self.working.is_set():
-                    with suppress(httpx.TransportError):  # `call` decides when to give up
+                    # `call` decides when to give up
+                    with suppress(httpx.TransportError, TooLarge):
                         response = self.link.post("/heartbeat")
                         if response.status_code == 410:
                             self.ended = reason_of(response)

@@ -1,11 +1,16 @@
 """Checkpoints: whose they are, and what is refused."""
 
+import subprocess
+import sys
+
 import msgspec
 import numpy as np
 import pytest
 
+from fedlib.horizontal_dbscan import HorizontalDBSCANClient
 from fedlib.messages import Labels, encode
-from fedlib.transports.http import Checkpoint, kept_state
+from fedlib.transports.http import Checkpoint, join, kept_state, new_token
+from fedlib.transports.http.checkpoint import reserved
 
 
 def test_checkpoints_of_another_run_are_ignored_and_of_another_client_refused(tmp_path):
@@ -41,3 +46,25 @@ def test_the_format_of_the_file_stays(tmp_path):
     Checkpoint("r", "0", 3, b"reply", b"state").save(tmp_path)
     content = {"run": "r", "client": "0", "sequence": 3, "reply": b"reply", "state": b"state"}
     assert (tmp_path / "client.state").read_bytes() == msgspec.msgpack.encode(content)
+
+
+def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):
+    """Two processes would answer from one state: the same masks for different values."""
+    folder = tmp_path / "new" / "state"
+    with reserved(folder):
+        assert (folder / "client.lock").stat().st_mode & 0o777 == 0o600
+        text = r"state is in use by another process: stop it first"
+        with pytest.raises(ValueError, match=text), reserved(folder):
+            pass
+        text = "from fedlib.transports.http.checkpoint import reserved; from pathlib import Path\n"
+        text += f"with reserved(Path({str(folder)!r})): pass"
+        other = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+        assert "is in use by another process" in other.stderr
+    with reserved(folder), reserved(None):
+        pass
+
+
+def test_join_refuses_a_folder_in_use_before_it_calls_the_server(tmp_path):
+    client = HorizontalDBSCANClient([[0.1]])
+    with reserved(tmp_path), pytest.raises(ValueError, match="is in use by another process"):
+        join("http://127.0.0.1:1", client, new_token(), state_dir=tmp_path, patience=0)

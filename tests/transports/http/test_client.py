@@ -1,12 +1,15 @@
 """`join`: lost calls, repeated requests, interruptions, and servers that cannot be used."""
 
+import json
 import signal
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -232,3 +235,78 @@ def test_pauses_grow_and_are_random(monkeypatch):
         assert whole / 2 <= pause <= whole
     assert 30 <= sum(first) <= 32  # the patience, and the last pause
     assert first != second
+
+
+# Answers that a site does not read ----------------------------------------------------------------
+
+
+class Strange(BaseHTTPRequestHandler):
+    """A server whose welcome or request has a strange body."""
+
+    protocol_version = "HTTP/1.1"
+    welcome: ClassVar[bytes] = b""
+    encoding: ClassVar[str] = "identity"
+    length: ClassVar[int] = 0  # of the answer to each call that is not a join
+    calls: ClassVar[list[Any]] = []
+    sent: ClassVar[list[int]] = []
+
+    def log_message(self, *arguments):
+        """Print nothing."""
+
+    def answer(self, code, body=b"", length=None, **headers):
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(body) if length is None else length))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.answer(200, self.welcome)
+
+    def do_GET(self):
+        self.calls.append(self.headers)
+        self.answer(200, length=self.length, Content_Encoding=self.encoding, Fedlib_Sequence="1")
+        with suppress(OSError):
+            for sent in range(0, self.length, 2**20):
+                self.wfile.write(bytes(2**20))
+                self.sent.append(sent)
+
+
+@pytest.fixture
+def strange(start):
+    """Yield the handler of a server and the function that joins it as a site."""
+    handler = type("Handler", (Strange,), {"calls": [], "sent": []})
+    content = {"client": "0", "run": "r", "protocol": "", "heartbeat": 60}
+    handler.welcome = json.dumps(content).encode()
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        start(server.serve_forever)
+        url = f"http://127.0.0.1:{server.server_port}"
+        site = HorizontalDBSCANClient([[0.1]])
+        yield handler, lambda: join(url, site, TOKENS["0"], patience=0)
+        server.shutdown()
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "gzip, identity"])
+def test_an_encoded_answer_is_refused(strange, encoding):
+    handler, join_it = strange
+    handler.encoding = encoding
+    with pytest.raises(JoinError, match=f"must not be encoded, it is '{encoding}'"):
+        join_it()
+    assert handler.calls[0]["Accept-Encoding"] == "identity"
+
+
+def test_an_answer_is_read_up_to_the_limit(strange, monkeypatch):
+    """The limits are those of a message and of a text; here 4 MB and 1 kB."""
+    monkeypatch.setattr("fedlib.transports.http.client.MAX_BYTES", 2**22)
+    monkeypatch.setattr("fedlib.transports.http.client.MAX_TEXT", 2**10)
+    handler, join_it = strange
+    handler.length = 2**28
+    with pytest.raises(JoinError, match="/request: the answer is larger than 4194304 bytes"):
+        join_it()
+    assert len(handler.sent) < 2**7  # the rest of 2**8 blocks was not read
+    handler.welcome = b" " * 2000
+    with pytest.raises(JoinError, match="/join: the answer is larger than 1024 bytes"):
+        join_it()
