@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from fedlib.agreement import agree, require_all
+from fedlib.client import Client, LostState, handles
 from fedlib.federated import Federated
 from fedlib.messages import Array, Done, Message, MessageError, decode
-from fedlib.protocol import Client, Flow, LostState, Transport, handles
+from fedlib.protocol import Flow, Transport
 from fedlib.validation import check_every_client_stays, check_ids, check_key
 from fedlib.wrapping import WrappingClient
 

@@ -37,18 +37,18 @@ from fedlib.bounded_cells import (
     count_with_noise,
 )
 from fedlib.cell_clusters import CellClusters
-from fedlib.cells import count_cells
+from fedlib.cells import count_cells, label_in_range
+from fedlib.client import OddRows, handles
 from fedlib.horizontal_dbscan import (
     CellCounts,
     accept_counts,
-    label_in_range,
     sum_cells,
     with_too_many_cells,
 )
-from fedlib.messages import Array, Done, Message, MessageError
+from fedlib.messages import Array, Done, Labels, Message, MessageError
 from fedlib.near_cells import MAX_CELL, MIN_RHO, cell_side, label_core_cells, place_near
 from fedlib.privacy import Privacy, PrivateFederated, noise_scale, noisy_sum
-from fedlib.protocol import Flow, OddRows, handles
+from fedlib.protocol import Flow
 from fedlib.secure.identities import honest_survivors
 from fedlib.secure.points import DescribedPoints, agree_on_bounded_features
 from fedlib.spans import ball_of_cells, find_spans, noise_margin
@@ -242,7 +242,8 @@ class ApproximateDBSCANClient(DescribedPoints):
     @handles(AssignCoreCells)
     def assign_core_cells(self, request: AssignCoreCells) -> Done:
         side = cell_side(request.eps, request.rho, self.n_features)
-        self.state, problem = label_in_range(self.X, side, request.place)
+        labels, problem = label_in_range(self.X, side, request.place)
+        self.state = Labels(labels)
         if problem:
             raise OddRows(problem)
         return Done()
@@ -276,7 +277,7 @@ class ApproximateDBSCAN(CellClusters, PrivateFederated):
         blocks that contain points of any client. The run ends with
         `fedlib.bounded_cells.TooManyBlocks` if too many cells are occupied.
     secure : bool, default=False
-        Whether the server sees only the sums of the clients' counts; see `fedlib.secure`. It needs
+        Whether the server sees sums of the clients' counts; see `fedlib.secure`. It needs
         `grid_bounds`. The result is the same. If the grid is refined, the server sees the sums for
         larger blocks, too, which follow from those for the cells, and the clients learn which
         larger blocks contain points of any of them. If a client is lost between two of these sums,

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -40,8 +41,8 @@ __all__ = [
     "add_counts",
     "count_cells",
     "distinct_and_sorted",
-    "in_range",
     "label_cells",
+    "label_in_range",
     "place_points",
 ]
 
@@ -86,6 +87,39 @@ def count_cells(
         return cells_of(keys, box), counts[keys]
     keys, counts = run_lengths(sort_keys(point_keys(X, cell_size, box), box.size))
     return cells_of(keys, box), counts
+
+
+def label_in_range(
+    X: NDArray[np.float64], cell_size: float, place: Callable[..., NDArray[np.int64]]
+) -> tuple[NDArray[np.int64], str]:
+    """Return the clusters of points, -1 for those without a cell, and why they have none.
+
+    Parameters
+    ----------
+    X : array (n_points, n_features) of float64
+    cell_size : float
+    place : callable
+        Returns the clusters of points; it raises ValueError if a cell lies outside ±2**62.
+
+    Examples
+    --------
+    >>> X = np.array([[0.5], [1e30]])
+    >>> label_in_range(X, 1.0, lambda X: count_cells(X, 1.0)[1])[0]
+    array([ 1, -1])
+    """
+    try:
+        return place(X), ""
+    except ValueError:
+        inside = in_range(X, cell_size)
+        if inside.all():
+            raise
+    labels = np.full(len(X), -1)
+    labels[inside] = place(X[inside])
+    n_odd, first = len(X) - inside.sum(), inside.argmin()
+    return labels, (
+        f"{n_odd} of {len(X)} rows, the first is row {first}, are so large that they have no cell"
+        f" of the size {cell_size:g}; their label is -1"
+    )
 
 
 def in_range(X: NDArray[np.float64], cell_size: float) -> NDArray[np.bool_]:

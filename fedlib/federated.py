@@ -19,9 +19,10 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 
 from fedlib.agreement import agree_on_features
+from fedlib.client import Client
 from fedlib.journal import Journal
 from fedlib.ledger import Ledger
-from fedlib.protocol import Client, Flow, Host, Transport, run
+from fedlib.protocol import Flow, Host, Transport, run
 from fedlib.transports.in_process import InProcess
 from fedlib.validation import check_points, feature_names
 

@@ -12,7 +12,7 @@ Sources: M1 and M2, §3.1 and §4.2. Their pseudocode and their listings differ;
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from numbers import Integral, Real
@@ -41,14 +41,15 @@ from fedlib.cells import (
     add_counts,
     count_cells,
     distinct_and_sorted,
-    in_range,
     label_cells,
+    label_in_range,
     place_points,
 )
+from fedlib.client import OddRows, handles
 from fedlib.kernels.grid import MAX_CELL
 from fedlib.messages import Array, Done, FeatureNames, Labels, Message, MessageError
 from fedlib.privacy import Privacy, PrivateFederated, noise_scale, noisy_sum
-from fedlib.protocol import Flow, OddRows, Replies, handles
+from fedlib.protocol import Flow, Replies
 from fedlib.secure.flow import secure_sum
 from fedlib.secure.identities import honest_survivors
 from fedlib.secure.points import DescribedPoints, agree_on_bounded_features
@@ -286,25 +287,6 @@ def _warn_of_scales(cells: NDArray[np.int64], features: Sequence[str]) -> None:
         )
 
 
-def label_in_range(
-    X: NDArray[np.float64], cell_size: float, place: Callable[..., NDArray[np.int64]]
-) -> tuple[Labels, str]:
-    """Return the clusters of the points that have a cell, -1 for the others, and what is odd.
-
-    ``place`` returns the clusters of points whose cells of this size lie within ±2**62.
-    """
-    inside = in_range(X, cell_size)
-    labels = np.full(len(X), -1)
-    labels[inside] = place(X[inside])
-    if inside.all():
-        return Labels(labels), ""
-    n_odd, first = len(X) - inside.sum(), inside.argmin()
-    return Labels(labels), (
-        f"{n_odd} of {len(X)} rows, the first is row {first}, are so large that they have no cell"
-        f" of the size {cell_size:g}; their label is -1"
-    )
-
-
 class HorizontalDBSCANClient(DescribedPoints):
     """A client that holds points; for the parameters see `fedlib.federated.PointsClient`."""
 
@@ -325,7 +307,8 @@ class HorizontalDBSCANClient(DescribedPoints):
 
     @handles(AssignCells)
     def assign_cells(self, request: AssignCells) -> Done:
-        self.state, problem = label_in_range(self.X, request.cell_size, request.place)
+        labels, problem = label_in_range(self.X, request.cell_size, request.place)
+        self.state = Labels(labels)
         if problem:
             raise OddRows(problem)
         return Done()
@@ -366,7 +349,7 @@ class HorizontalDBSCAN(CellClusters, PrivateFederated):
     random_state : int, RandomState or None, default=None
         Determines the order in which ``border="absorb"`` visits the cells.
     secure : bool, default=False
-        Whether the server sees only the sums of the clients' counts; see `fedlib.secure`. It needs
+        Whether the server sees sums of the clients' counts; see `fedlib.secure`. It needs
         `grid_bounds`. If all points lie within them, the result is the same.
     grid_bounds : array-like (2, n_features), default=None
         For ``secure=True`` and `epsilon`: the smallest and the largest coordinates. The grid

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from fedlib import alignment
+from fedlib.client import Client
 from fedlib.federated import Federated, protocols
 from fedlib.files import Table
 from fedlib.pipeline import federated as pipeline
-from fedlib.protocol import Client
 from fedlib.secure import Identity, SecureClient
 
 __all__ = [

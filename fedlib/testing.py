@@ -14,9 +14,9 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.client import Client, serve
 from fedlib.ledger import Ledger
 from fedlib.messages import Message, decode, encode
-from fedlib.protocol import Client, serve
 
 __all__ = ["Exchange", "Recorder", "seeded_noise"]
 

@@ -27,11 +27,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedlib.agreement import agree, require_all
+from fedlib.client import Client, handles
 from fedlib.federated import Federated
 from fedlib.kernels import neighbours as kernels
 from fedlib.messages import Array, Done, Labels, Message, MessageError
 from fedlib.neighbour_search import Search, find_block, make_search
-from fedlib.protocol import Client, Flow, Replies, Transport, handles
+from fedlib.protocol import Flow, Replies, Transport
 from fedlib.validation import (
     Interval,
     check_every_client_stays,

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 from numpy.typing import NDArray
 
+from fedlib.client import Client, LostState
 from fedlib.messages import Message, decode, encode
-from fedlib.protocol import Client, LostState
 
 __all__ = ["WrappedState", "Wrapper", "WrappingClient", "decode_state", "encode_state"]
 

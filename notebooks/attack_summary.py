@@ -30,9 +30,9 @@ from fedlib import (
     VerticalDBSCAN,
 )
 from fedlib.cli.protocols import messages_of
+from fedlib.client import Client
 from fedlib.federated import Federated, protocols
 from fedlib.messages import Done, Message, decode
-from fedlib.protocol import Client
 from fedlib.secure import SecureClient, simulated_identities
 from fedlib.secure.messages import MaskedValues
 from fedlib.site import WRAPPERS

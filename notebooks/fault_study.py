@@ -35,10 +35,11 @@ from fedlib import (
     KMeansSelection,
     VerticalDBSCAN,
 )
+from fedlib.client import Client, serve
 from fedlib.files import Table
 from fedlib.ledger import SERVER
 from fedlib.messages import Failure, Labels, Message, encode
-from fedlib.protocol import Client, TooFewClients, serve
+from fedlib.protocol import TooFewClients
 from fedlib.secure import SecureClient, simulated_identities
 from fedlib.site import make_client as make_site
 from fedlib.testing import seeded_noise

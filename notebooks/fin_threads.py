@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from queue import Empty, Queue
 from typing import Any
 
+from fedlib.client import serve
 from fedlib.messages import Message, decode, encode
-from fedlib.protocol import Replies, serve
+from fedlib.protocol import Replies
 
 END = None, None  # Addition: ML_SERVER puts it into send_queue when it returns
 CLOSED = object()  # Addition: ends a thread that a page has found waiting without end

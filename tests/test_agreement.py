@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from fedlib import HorizontalDBSCAN
 from fedlib.agreement import Disagreement, agree, agree_on_features, exclude, minority, settle
+from fedlib.client import Client, handles
 from fedlib.horizontal_dbscan import CellCounts, HorizontalDBSCANClient
 from fedlib.ledger import Ledger
 from fedlib.messages import Done, Message, decode, encode
-from fedlib.protocol import Client, Reject, Replies, TooFewClients, handles, run
+from fedlib.protocol import Reject, Replies, TooFewClients, run
 from fedlib.transports.in_process import InProcess
 
 

@@ -19,9 +19,10 @@ from fedlib.alignment import (
     Pseudonyms,
     pseudonym,
 )
+from fedlib.client import LostState
 from fedlib.files import Table, write_labels
 from fedlib.messages import Labels, decode, encode
-from fedlib.protocol import LostState, TooFewClients
+from fedlib.protocol import TooFewClients
 from fedlib.site import make_client, make_estimator
 from fedlib.testing import Recorder
 from fedlib.transports.in_process import InProcess

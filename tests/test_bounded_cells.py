@@ -252,7 +252,7 @@ def test_a_client_with_a_point_outside_leaves_a_secure_sum(relay):
     members = secure_clients()
     members["D"] = SecureClient(ApproximateDBSCANClient([[0.0, 99.0]]), IDENTITIES["D"])
     model = bounded(secure=True).fit(relay(members), min_clients=3)
-    assert model.ledger_.lost == {"D": "ValueError at MaskValues, step 4"}
+    assert model.ledger_.lost == {"D": "MaskingFailed at MaskValues, step 4"}
     assert all(equal(model, bounded(grid_bounds=None).fit(PARTS)))
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from fedlib import FederatedPipeline, HorizontalDBSCAN
 from fedlib.alignment import AlignedClient, KeepRows
+from fedlib.client import Client, handles, serve
 from fedlib.federated import protocols
 from fedlib.horizontal_dbscan import AssignCells, HorizontalDBSCANClient
 from fedlib.messages import Declined, Done, decode, encode, registry
 from fedlib.pipeline import PipelineClient
 from fedlib.pipeline.messages import Preprocess
 from fedlib.policy import GuardedClient, Policy
-from fedlib.protocol import Client, handles, serve
 from fedlib.secure import SecureClient, simulated_identities
 from fedlib.testing import Recorder
 from fedlib.vertical_dbscan import VerticalDBSCANClient

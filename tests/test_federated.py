@@ -7,9 +7,10 @@ import pytest
 from sklearn.base import clone
 from sklearn.utils._param_validation import Interval, Real
 
+from fedlib.client import Client
 from fedlib.federated import Federated
 from fedlib.messages import Declined, Done, Labels, Message, decode
-from fedlib.protocol import Client, TooFewClients
+from fedlib.protocol import TooFewClients
 from fedlib.transports.in_process import InProcess
 
 # A small estimator: is a row above the common mean? ----------------------------------------------
@@ -40,9 +41,9 @@ class SideClient(Client):
 
     def handle(self, request):
         if isinstance(request, ToyAskMean):
+            if (self.X == 666).any():
+                raise ArithmeticError("my secret is 666")
             return ToyMean(len(self.X), float(self.X[:, 0].sum()))
-        if (self.X == 666).any():
-            raise ArithmeticError("my secret is 666")
         self.state = Labels((self.X[:, 0] > request.mean).astype(np.int64))
         return Done()
 
@@ -161,12 +162,12 @@ def test_a_lost_client_has_no_labels():
     parts = [*PARTS, [[666.0]]]
     model = Sides().fit(parts, min_clients=3)
     assert as_lists(model.labels_) == [[0, 0], [0], [0, 0], None]
-    assert model.ledger_.lost == {"3": "ArithmeticError at ToySplit, step 2"}
+    assert model.ledger_.lost == {"3": "ArithmeticError at ToyAskMean, step 1"}
 
 
 def test_too_few_clients():
     """By default all clients must remain; the error is chained to the original exception."""
-    with pytest.raises(TooFewClients, match="'1': ArithmeticError at ToySplit, step 2") as caught:
+    with pytest.raises(TooFewClients, match="'1': ArithmeticError at ToyAskMean, step 1") as caught:
         Sides().fit([[[1.0]], [[666.0]]])
     assert isinstance(caught.value.__cause__, ArithmeticError)
     assert "666" not in str(caught.value)
@@ -218,7 +219,7 @@ def test_a_failed_fit_leaves_no_old_labels():
     with pytest.raises(TooFewClients):
         model.fit([[[666.0]]])
     assert not hasattr(model, "labels_")
-    assert model.ledger_.lost == {"0": "ArithmeticError at ToySplit, step 2"}
+    assert model.ledger_.lost == {"0": "ArithmeticError at ToyAskMean, step 1"}
 
 
 def test_a_fitted_estimator_does_not_keep_the_data():

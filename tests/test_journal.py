@@ -16,11 +16,12 @@ from sklearn.base import clone
 from fedlib import FederatedPipeline, HorizontalDBSCAN, models
 from fedlib.agreement import exclude
 from fedlib.boosting.client import BoostingClient
+from fedlib.client import Client, handles
 from fedlib.federated import protocols
 from fedlib.journal import Journal, JournalError, describe, read_ledger, run_id
 from fedlib.messages import Labels, Message
 from fedlib.pipeline import PipelineClient
-from fedlib.protocol import Client, TooFewClients, handles, run
+from fedlib.protocol import TooFewClients, run
 from fedlib.records import FRAME, MAGIC, Answered, Asked, Header, Noted, read_records
 from fedlib.testing import Recorder
 from fedlib.transports.in_process import InProcess

@@ -19,6 +19,7 @@ from fedlib import (
     VerticalDBSCAN,
 )
 from fedlib.alignment import AlignedClient
+from fedlib.client import LostState
 from fedlib.federated import protocols
 from fedlib.horizontal_dbscan import CellCounts, CountCells, HorizontalDBSCANClient
 from fedlib.kmeans.messages import FindCentres, LocalCentres
@@ -26,7 +27,7 @@ from fedlib.messages import Declined, Done, Labels, decode, encode, registry
 from fedlib.pipeline import PipelineClient
 from fedlib.policy import Allowed, GuardedClient, GuardedState, Policy, Rules
 from fedlib.policy.guard import omit_small
-from fedlib.protocol import LostState, TooFewClients
+from fedlib.protocol import TooFewClients
 from fedlib.scores.messages import MeasureDistances, SumLabelledRows
 from fedlib.testing import Recorder
 from fedlib.transports.in_process import InProcess

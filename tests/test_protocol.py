@@ -3,6 +3,7 @@ import re
 
 import pytest
 
+from fedlib.client import Client, LostState, handles, serve
 from fedlib.ledger import Ledger
 from fedlib.messages import (
     Declined,
@@ -14,16 +15,7 @@ from fedlib.messages import (
     encode,
     registry,
 )
-from fedlib.protocol import (
-    Client,
-    LostState,
-    Replies,
-    TooFewClients,
-    Transport,
-    handles,
-    run,
-    serve,
-)
+from fedlib.protocol import Replies, TooFewClients, Transport, run
 from fedlib.transports.in_process import InProcess
 
 # A small protocol: each client adds the numbers that it receives to its own ---------------------
@@ -589,7 +581,7 @@ def test_a_handler_that_returns_nothing(three):
 
 def test_errors_are_logged_at_the_client(caplog):
     """Without ``on_error`` the exception and its text are in the log of this process."""
-    with caplog.at_level(logging.ERROR, "fedlib.protocol"):
+    with caplog.at_level(logging.ERROR, "fedlib.client"):
         serve(Breaking(1), encode(ToyAdd(1)))
     assert "my height is 1.83 m" in caplog.text
 

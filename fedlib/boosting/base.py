@@ -18,10 +18,10 @@ from fedlib.boosting.growers import Settings
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.scores import METRICS
 from fedlib.boosting.trees import BoostedTrees
+from fedlib.client import Client
 from fedlib.federated import Federated
 from fedlib.journal import Journal
 from fedlib.privacy import Privacy, PrivateFederated
-from fedlib.protocol import Client
 from fedlib.validation import Interval, StrOptions, feature_names
 
 if TYPE_CHECKING:

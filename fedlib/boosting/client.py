@@ -22,7 +22,7 @@ from fedlib.boosting.descriptions import (
 from fedlib.boosting.objectives import OBJECTIVES, check_smallest, target_sums
 from fedlib.boosting.states import Growing, PredictedTargets, Predictions
 from fedlib.boosting.tree_client import TreeClient
-from fedlib.protocol import handles
+from fedlib.client import handles
 from fedlib.secure.points import N_MAGNITUDES, magnitudes
 
 __all__ = ["BoostingClient", "RegressionClient"]

@@ -34,7 +34,8 @@ from fedlib.boosting.classes import Class, check_known, given_classes
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.flow import boosting
 from fedlib.boosting.trees import BoostedTrees
-from fedlib.protocol import Client, Flow
+from fedlib.client import Client
+from fedlib.protocol import Flow
 from fedlib.validation import Interval, StrOptions
 
 __all__ = ["FederatedXGBClassifier"]
@@ -156,9 +157,10 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         Whether `fit` continues the fitted model until it has ``n_trees`` rounds. Its objective,
         classes and initial prediction stay.
     secure : bool, default=False
-        Whether the server sees only sums over all clients; see `fedlib.secure`. It needs
-        ``method="histogram"``, `feature_bounds`, `classes` and features of numbers, and allows
-        neither validation nor packed histograms. The trees are those of the run without it.
+        Whether the server sees sums over the clients and no client's reply; see `fedlib.secure` for
+        what remains open. It needs ``method="histogram"``, `feature_bounds`, `classes` and features
+        of numbers, and allows neither validation nor packed histograms. The trees are those of the
+        run without it.
     feature_bounds : array-like (2, n_features), default=None
         The lower and the upper bound of each feature, on which the clients agree before the run.
         The range between them is divided into ``max_bin`` bins of equal width, the outer of which

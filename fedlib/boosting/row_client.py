@@ -32,7 +32,7 @@ from fedlib.boosting.descriptions import (
 )
 from fedlib.boosting.sampling import drawn_rows, row_keys
 from fedlib.boosting.states import HeldOut
-from fedlib.protocol import Client, handles
+from fedlib.client import Client, handles
 from fedlib.secure.points import DescribeFeatures, Features, magnitudes
 from fedlib.validation import feature_names
 

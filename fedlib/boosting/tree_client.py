@@ -40,6 +40,7 @@ from fedlib.boosting.sampling import drawn_rows
 from fedlib.boosting.scores import RowScores, ScoreRows, score_rows
 from fedlib.boosting.states import Growing, HeldOut, finite, first_child, new_splits, roots
 from fedlib.boosting.trees import add_margins
+from fedlib.client import handles
 from fedlib.kernels import splits as kernels
 from fedlib.kernels.gains import SplitRule
 from fedlib.kernels.histograms import (
@@ -60,7 +61,6 @@ from fedlib.kernels.proposals import (
 )
 from fedlib.messages import Done, Message
 from fedlib.privacy import add_noise
-from fedlib.protocol import handles
 from fedlib.secure.points import DescribeFeatures
 
 __all__ = ["TreeClient"]

@@ -25,10 +25,10 @@ from fedlib.cli.log import report
 from fedlib.texts import printable
 
 if TYPE_CHECKING:
+    from fedlib.client import Client
     from fedlib.files import Table
     from fedlib.messages import Message
     from fedlib.policy import Policy
-    from fedlib.protocol import Client
     from fedlib.secure import Identity
 
 __all__ = [

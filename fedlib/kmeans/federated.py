@@ -12,6 +12,7 @@ from sklearn.cluster import KMeans
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from fedlib.client import handles
 from fedlib.kmeans.flow import KMeansModel, lloyd, one_shot
 from fedlib.kmeans.local import assign, child_centres, group_means, mean_and_squares, sum_clusters
 from fedlib.kmeans.messages import (
@@ -35,7 +36,7 @@ from fedlib.kmeans.private import (
 from fedlib.kmeans.secure import secure_lloyd
 from fedlib.messages import Done, Labels
 from fedlib.privacy import PrivateFederated, check_bounds
-from fedlib.protocol import Flow, handles
+from fedlib.protocol import Flow
 from fedlib.secure.points import SummablePoints
 from fedlib.validation import Interval, StrOptions, check_points
 
@@ -134,8 +135,9 @@ class FederatedKMeans(PrivateFederated):
         For ``"one_shot"``, an int is the seed of every k-means, at the clients and at the server,
         as in K; otherwise this seed is drawn. For ``"lloyd"`` it draws the starts.
     secure : bool, default=False
-        For ``"lloyd"`` from an array `init`: whether the server sees only sums over all clients;
-        see `fedlib.secure`. Each sum takes five requests per client.
+        For ``"lloyd"`` from an array `init`: whether the server sees sums over the clients
+        and no client's reply; see `fedlib.secure` for what remains open. Each sum takes five
+        requests per client.
     epsilon : float, default=None
         For ``"lloyd"``: the run is differentially private; see `fedlib.privacy`. It needs `bounds`.
         The noise grows with `max_iter`, so a few rounds are best. All of them run: `tol` and

@@ -134,7 +134,7 @@ def private_lloyd(
     privacy : Privacy
         The loss of each round.
     secure : bool
-        Whether the server sees only secure sums.
+        Whether the server sees secure sums.
 
     Raises
     ------

@@ -21,13 +21,14 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.agreement import agree_on_features, exclude, settle
+from fedlib.client import handles
 from fedlib.dbscan import cluster, nearest_within
 from fedlib.federated import Federated, PointsClient
 from fedlib.messages import Array, Done, FeatureNames, Labels, Message, MessageError
 from fedlib.mixtures.covariances import positive_definite
 from fedlib.mixtures.em import assign_components, fit_mixture
 from fedlib.mixtures.messages import MAX_COORDINATE, Mixture
-from fedlib.protocol import Flow, Replies, handles
+from fedlib.protocol import Flow, Replies
 from fedlib.validation import Interval, check_points, count_distinct
 
 __all__ = [

@@ -26,6 +26,7 @@ from sklearn.mixture import GaussianMixture
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from fedlib.client import handles
 from fedlib.messages import Done, Labels, Message
 from fedlib.mixtures.covariances import CovarianceType, precisions, sklearn_shape
 from fedlib.mixtures.em import (
@@ -59,7 +60,7 @@ from fedlib.mixtures.private import (
 from fedlib.mixtures.secure import secure_em
 from fedlib.mixtures.start import Start, given_start
 from fedlib.privacy import PrivateFederated, check_bounds
-from fedlib.protocol import Flow, handles
+from fedlib.protocol import Flow
 from fedlib.secure.points import SummablePoints
 from fedlib.validation import Interval, StrOptions, check_points, count_distinct
 
@@ -162,8 +163,9 @@ class FederatedGaussianMixture(PrivateFederated):
     random_state : int, RandomState or None, default=None
         Draws the client that fits the first mixture, and the seed of that fit.
     secure : bool, default=False
-        For ``"em"`` from a complete first mixture: whether the server sees only sums over all
-        clients; see `fedlib.secure`. Each sum takes five requests per client.
+        For ``"em"`` from a complete first mixture: whether the server sees sums over the
+        clients and no client's reply; see `fedlib.secure` for what remains open. Each sum takes
+        five requests per client.
     epsilon : float, default=None
         For ``"em"``: the run is differentially private; see `fedlib.privacy`. It needs `bounds`.
         The noise grows with `max_rounds`, so a few rounds are best. All of them run: `tol` has no

@@ -185,7 +185,7 @@ def private_em(
     privacy : Privacy
         The loss of each round.
     secure : bool
-        Whether the server sees only secure sums.
+        Whether the server sees secure sums.
     """
     numbers = count(1) if secure else None
     sensitivity = _rounded_sensitivity(n_components, bounds.shape[1], covariance_type)

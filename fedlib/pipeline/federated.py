@@ -14,6 +14,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.agreement import agree_on_features
+from fedlib.client import Client, LostState, OddRows, handles
 from fedlib.federated import Federated
 from fedlib.messages import Done, Message, decode, encode
 from fedlib.pipeline.flow import (
@@ -25,7 +26,7 @@ from fedlib.pipeline.flow import (
     pipeline,
 )
 from fedlib.pipeline.messages import PipelineState, Preprocess, expand
-from fedlib.protocol import Client, Flow, LostState, OddRows, handles
+from fedlib.protocol import Flow
 from fedlib.summary.columns import agree_on_columns
 from fedlib.summary.federated import SummaryClient, check_bounds, check_names
 from fedlib.summary.messages import CountCategories

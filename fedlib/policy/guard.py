@@ -9,11 +9,11 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from fedlib.client import Client
 from fedlib.ledger import SERVER, Entry, Ledger
 from fedlib.messages import Declined, Done, Failure, Message, arrays, decode, encode
 from fedlib.policy.rules import Policy, Rules
 from fedlib.privacy import DisclosureBudgetSpent, privacy_of
-from fedlib.protocol import Client
 from fedlib.secure.messages import MaskValues
 from fedlib.wrapping import WrappedState, Wrapper
 

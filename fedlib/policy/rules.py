@@ -75,10 +75,11 @@ class Rules:
     min_clients : int, default=1
         The least number of clients that the server must have admitted to the run.
     min_count : int, default=1
-        The least number of rows behind every number that leaves. Smaller cells, clusters and bins
-        are left out where the protocol allows it; otherwise the request is declined. So is a
-        request whose reply describes single rows, or does not say how many rows it describes. It
-        does not apply to replies with noise, nor to those that describe no rows.
+        The least number of rows in each group of a reply. Smaller cells, clusters and bins are left
+        out where the protocol allows it; otherwise the request is declined. So is a request whose
+        reply describes single rows, or does not say how many rows it describes. It looks at each
+        group by itself: two large groups can differ by one row. It does not apply to replies with
+        noise, nor to those that describe no rows.
     max_rounds : int, optional
         The largest number of requests for data that are answered in one run.
     max_bytes : int, optional
@@ -108,8 +109,9 @@ class Policy:
     protocols : mapping of str to Rules, optional
         The allowed protocols with their rules; by default all are allowed.
     budget : Budget, optional
-        The limit on the privacy loss of all runs together. With it, a request for data is answered
-        only if the reply has noise (`fedlib.privacy`), or describes no rows.
+        The limit on the privacy loss of all runs that are charged to the same file. With it, a
+        request for data is answered only if the reply has noise (`fedlib.privacy`), or describes no
+        rows.
 
     Examples
     --------

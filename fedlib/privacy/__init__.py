@@ -4,7 +4,8 @@
 ``delta=``, all replies of a client in a run together are (epsilon, delta)-differentially private:
 what the server concludes with one row is almost as likely without it. It holds against the server,
 the other clients, and everybody who sees the result. The numbers and names of the features, and the
-time and the memory that a reply takes are not covered.
+time and the memory that a reply takes are not covered. A person with several rows is protected
+less: with k rows, epsilon is up to k times as large.
 
 **Where the noise is.** Without secure sums, each client adds all the noise. With ``secure=True``,
 the server sees only sums, and each client adds a share of the noise. The shares of the smallest
@@ -33,11 +34,11 @@ enough.
   rows, and clips what lies outside of the bounds. No sample of the rows is drawn: whether a row is
   in it could depend on the others.
 
-**The budget of a site.** `Budget` limits the loss of all runs together. It is part of the site's
-policy (`fedlib.policy`): the client then charges each request with noise before it computes the
-reply. It declines other requests for data, and those that exceed the budget
-(`DisclosureBudgetSpent`). Only the ``open_requests`` of the client are free: their replies are the
-same for all rows.
+**The budget of a site.** `Budget` limits the loss of all runs that are charged to the same file.
+It is part of the site's policy (`fedlib.policy`), which clients on Flower do not have: the client
+charges each request with noise before it computes the reply. It declines other requests for data,
+and those that exceed the budget (`DisclosureBudgetSpent`). Only the ``open_requests`` of the client
+are free: their replies are the same for all rows.
 
 **Tests.** The noise comes from the operating system. `fedlib.testing.seeded_noise` replaces it, so
 that runs on two transports can be compared byte by byte.

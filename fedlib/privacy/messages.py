@@ -17,7 +17,7 @@ class NoisyRequest(Message):
 
     A subclass has the field ``privacy``, a `Privacy`. Its ``reply_lengths`` returns the lengths of
     all axes of the reply, and its ``sensitivity`` the largest change by one row, unless the client
-    overrides `fedlib.protocol.Client.sum_digits`. The base class has no fields, so that a request
+    overrides `fedlib.client.Client.sum_digits`. The base class has no fields, so that a request
     can also derive from another message.
 
     Examples

@@ -17,10 +17,11 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.agreement import agree_on_features
+from fedlib.client import handles
 from fedlib.dbscan import dbscan, nearest_within
 from fedlib.federated import Federated, PointsClient
 from fedlib.messages import Array, Done, Labels, Message, MessageError
-from fedlib.protocol import Replies, handles
+from fedlib.protocol import Replies
 from fedlib.validation import check_points
 
 __all__ = [

@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.agreement import agree_on_features, settle
+from fedlib.client import handles
 from fedlib.dbscan import cluster, dbscan
 from fedlib.kernels import representatives as kernels
 from fedlib.messages import FeatureNames, Message, MessageError
-from fedlib.protocol import Flow, handles
+from fedlib.protocol import Flow
 from fedlib.representatives.base import (
     Points,
     Positive,

@@ -21,10 +21,11 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
 from fedlib.agreement import agree_on_features, settle
+from fedlib.client import handles
 from fedlib.dbscan import nearest_within
 from fedlib.kernels.representatives import cover_in_order
 from fedlib.messages import Done, FeatureNames, Labels, Message, encode
-from fedlib.protocol import Flow, handles
+from fedlib.protocol import Flow
 from fedlib.representatives.base import (
     Count,
     Coverage,

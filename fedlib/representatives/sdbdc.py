@@ -19,9 +19,10 @@ import msgspec
 import numpy as np
 
 from fedlib.agreement import agree_on_features, settle
+from fedlib.client import handles
 from fedlib.kernels.representatives import cover_greedily
 from fedlib.messages import FeatureNames, Message, MessageError
-from fedlib.protocol import Flow, handles
+from fedlib.protocol import Flow
 from fedlib.representatives.base import (
     Count,
     Points,

@@ -26,9 +26,10 @@ from scipy.spatial.distance import cdist
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.agreement import agree_on_features, settle
+from fedlib.client import Client, handles
 from fedlib.federated import Federated, PointsClient
 from fedlib.messages import Message
-from fedlib.protocol import Client, Flow, Replies, handles
+from fedlib.protocol import Flow, Replies
 from fedlib.scores.messages import (
     MAX_CLUSTERS,
     ClusterDistances,

@@ -24,8 +24,9 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.agreement import settle
 from fedlib.boosting.classes import Class, agree_on_kind, agree_on_two_classes, class_weights
 from fedlib.boosting.data import check_classes
+from fedlib.client import Client, handles
 from fedlib.federated import Federated
-from fedlib.protocol import Client, Flow, handles
+from fedlib.protocol import Flow
 from fedlib.scores.messages import (
     MAX_BINS,
     ClassCounts,

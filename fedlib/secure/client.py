@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from fedlib.client import Client, handles
 from fedlib.messages import Declined, Message, decode, encode
-from fedlib.protocol import Client, handles
 from fedlib.secure import primitives as crypto
 from fedlib.secure.fixed_point import check_digits, to_words
 from fedlib.secure.identities import Identity, honest_survivors

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from fedlib.client import Client
 from fedlib.federated import Federated
-from fedlib.protocol import Client
 from fedlib.secure.client import SecureClient
 from fedlib.secure.identities import simulated_identities
 

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.agreement import agree_on_features, settle
+from fedlib.client import handles
 from fedlib.federated import PointsClient
 from fedlib.messages import Array, FeatureNames, Message
-from fedlib.protocol import Flow, handles
+from fedlib.protocol import Flow
 from fedlib.replies import Replies
 from fedlib.secure.fixed_point import digits_for
 from fedlib.secure.flow import ImpossibleSum, secure_sum

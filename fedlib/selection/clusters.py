@@ -20,13 +20,14 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from fedlib.client import handles
 from fedlib.federated import Federated
 from fedlib.kmeans.federated import FederatedKMeans, FederatedKMeansClient, draw_seed
 from fedlib.mixtures.covariances import CovarianceType
 from fedlib.mixtures.em import log_joint
 from fedlib.mixtures.federated import FederatedGaussianMixture, GaussianMixtureClient
 from fedlib.mixtures.messages import Likelihood, MeasureLikelihood
-from fedlib.protocol import Flow, handles
+from fedlib.protocol import Flow
 from fedlib.selection.choices import KMeansChoice, MixtureChoice, select_kmeans, select_mixture
 from fedlib.validation import Interval, StrOptions
 

@@ -25,12 +25,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedlib.agreement import agree_on_features, exclude, settle
 from fedlib.cells import add_counts, count_cells
+from fedlib.client import Client, handles
 from fedlib.federated import Federated, PointsClient
 from fedlib.horizontal_dbscan import CellCounts, CountCells, sum_cells
 from fedlib.messages import FeatureNames, Message
 from fedlib.mixtures.checks import agree_on_magnitude
 from fedlib.mixtures.messages import MAX_COORDINATE
-from fedlib.protocol import Client, Flow, Replies, Transport, handles
+from fedlib.protocol import Flow, Replies, Transport
 from fedlib.selection.curves import curve_ranks, k_distances, sparse_shares
 from fedlib.selection.knee import find_knee
 from fedlib.validation import Interval

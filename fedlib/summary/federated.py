@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.agreement import agree_on_features
+from fedlib.client import Client, handles
 from fedlib.messages import Message
 from fedlib.privacy import PrivateFederated
-from fedlib.protocol import Client, Flow, handles
+from fedlib.protocol import Flow
 from fedlib.secure.points import N_MAGNITUDES, DescribeFeatures, Features, magnitudes
 from fedlib.summary.columns import Bounds, agree_on_columns
 from fedlib.summary.flow import TableSummary, summarise
@@ -215,9 +216,9 @@ class FederatedSummary(PrivateFederated):
         A client withholds the categories with fewer rows, at least 1. Their rows are counted
         together, as ``other`` in `to_frame`.
     secure : bool, default=False
-        Whether the server sees only sums over all clients; see `fedlib.secure`. It needs
-        ``quantiles=()``. There are counts, means and variances, and histograms of the columns with
-        `bounds`, but no extremes and no categories.
+        Whether the server sees sums over the clients and no client's reply; see `fedlib.secure` for
+        what remains open. It needs ``quantiles=()``. There are counts, means and variances, and
+        histograms of the columns with `bounds`, but no extremes and no categories.
     epsilon, delta : float, default=None and 0.0
         With an epsilon, the run is (epsilon, delta)-differentially private for each row, added or
         removed; see `fedlib.privacy`. It needs ``quantiles=()`` and `bounds` of all columns in

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.client import Client, serve
 from fedlib.journal import Place
 from fedlib.ledger import Ledger
 from fedlib.messages import class_name, decode, encode
-from fedlib.protocol import Client, serve
 from fedlib.threads import check_n_jobs, one_thread
 
 __all__ = ["InProcess", "arrays_of", "data_digest"]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedlib import HorizontalDBSCAN
+from fedlib.client import serve
 from fedlib.horizontal_dbscan import (
     AssignCells,
     CellCounts,
@@ -15,7 +16,7 @@ from fedlib.horizontal_dbscan import (
     sum_cells,
 )
 from fedlib.messages import Done, Failure, decode
-from fedlib.protocol import TooFewClients, run, serve
+from fedlib.protocol import TooFewClients, run
 from fedlib.transports.in_process import InProcess
 
 
@@ -137,13 +138,11 @@ REQUEST = {
         ({"cell_size": 0.0}, "MessageError"),
         ({"cell_size": math.inf}, "MessageError"),
         ({"cell_size": math.nan}, "MessageError"),
-        ({"cells": int64([1, 3], 0, 0, 0)}, "ValueError"),
         ({"cells": int64([1, 2], 0, 2**63 - 1)}, "MessageError"),
         ({"labels": int64([1], -1)}, "MessageError"),
         ({"labels": int64([2], 0, 0)}, "MessageError"),
         ({"assign": "none"}, "MessageError"),
         ({"adjacency": "all"}, "MessageError"),
-        ({"cell_size": 1e-300}, "ValueError"),
     ],
 )
 def test_a_server_that_sends_an_invalid_request(toy, change, error):

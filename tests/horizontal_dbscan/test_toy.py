@@ -6,9 +6,10 @@ import pytest
 from sklearn.utils import check_random_state
 
 from fedlib import HorizontalDBSCAN
+from fedlib.client import serve
 from fedlib.horizontal_dbscan import AssignCells, CellCounts, CountCells, HorizontalDBSCANClient
 from fedlib.messages import Done, encode
-from fedlib.protocol import Replies, serve
+from fedlib.protocol import Replies
 
 BORDERS, ADJACENCIES = ["nearest", "absorb"], ["faces", "full"]
 

@@ -10,6 +10,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.mixture import GaussianMixture
 
 from fedlib import FederatedGaussianMixture
+from fedlib.client import serve
 from fedlib.messages import decode, encode
 from fedlib.mixtures.federated import GaussianMixtureClient
 from fedlib.mixtures.messages import (
@@ -20,7 +21,7 @@ from fedlib.mixtures.messages import (
     SumResponsibilities,
 )
 from fedlib.mixtures.start import NOTHING_GIVEN
-from fedlib.protocol import TooFewClients, serve
+from fedlib.protocol import TooFewClients
 from fedlib.transports.in_process import InProcess
 
 from .points import (

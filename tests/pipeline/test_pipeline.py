@@ -21,11 +21,12 @@ from fedlib import (
     VerticalDBSCAN,
     models,
 )
+from fedlib.client import LostState
 from fedlib.files import Table
 from fedlib.horizontal_dbscan import CountCells, HorizontalDBSCANClient
 from fedlib.messages import Labels, MessageError, decode, encode
 from fedlib.pipeline import PipelineClient, PipelineState, Preprocess
-from fedlib.protocol import LostState, TooFewClients
+from fedlib.protocol import TooFewClients
 from fedlib.site import make_client, make_estimator
 from fedlib.testing import Recorder
 

@@ -26,13 +26,14 @@ from fedlib.boosting.descriptions import DescribeTraining
 from fedlib.boosting.messages import BeginBoosting, StartTrees, SumNoisyHistograms
 from fedlib.boosting.private import gradient_limits, row_sensitivity
 from fedlib.bounded_cells import CountWithNoise
+from fedlib.client import serve
 from fedlib.federated import protocols
 from fedlib.kmeans.private import SumClustersNoisily
 from fedlib.messages import Declined, Failure, MessageError, decode, encode
 from fedlib.mixtures.private import SumResponsibilitiesNoisily
 from fedlib.policy import GuardedClient, Policy
 from fedlib.privacy import NoisyRequest, Privacy
-from fedlib.protocol import TooFewClients, serve
+from fedlib.protocol import TooFewClients
 from fedlib.secure import SecureClient, simulated_identities
 from fedlib.secure.points import DescribeFeatures
 from fedlib.summary.federated import SummaryClient

@@ -4,10 +4,10 @@ from typing import Annotated
 
 import numpy as np
 
+from fedlib.client import handles
 from fedlib.federated import PointsClient
 from fedlib.messages import Array, Message
 from fedlib.privacy import NOISY, NoisyRequest, Privacy, Sensitivity, add_noise
-from fedlib.protocol import handles
 
 COUNT = Sensitivity(l1=1.0, l2=1.0, n_entries=1)
 

@@ -12,8 +12,9 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from fedlib import DBDC, PPDBDC, SDBDC
+from fedlib.client import LostState
 from fedlib.messages import Done, Labels, MessageError
-from fedlib.protocol import LostState, TooFewClients
+from fedlib.protocol import TooFewClients
 from fedlib.representatives.base import (
     Coverage,
     RelabelPoints,

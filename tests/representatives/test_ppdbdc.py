@@ -9,11 +9,11 @@ from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
 
 from fedlib import PPDBDC
+from fedlib.client import serve
 from fedlib.datasets.shapes import shapes
 from fedlib.dbscan import dbscan
 from fedlib.messages import Failure, MessageError, decode, encode
 from fedlib.partition import split_rows
-from fedlib.protocol import serve
 from fedlib.representatives.base import RelabelPoints
 from fedlib.representatives.ppdbdc import (
     AnotherDraw,

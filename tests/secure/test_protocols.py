@@ -14,10 +14,11 @@ from fedlib import (
     FederatedSummary,
     HorizontalDBSCAN,
 )
+from fedlib.client import Client
 from fedlib.kmeans import FederatedKMeansClient, SumClusters
 from fedlib.ledger import SERVER
 from fedlib.messages import decode
-from fedlib.protocol import Client, TooFewClients
+from fedlib.protocol import TooFewClients
 from fedlib.secure import ImpossibleSum, SecureClient, simulated_identities
 from fedlib.secure.messages import MaskValues, RevealShares
 from fedlib.testing import Recorder

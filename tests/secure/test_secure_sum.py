@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from scipy.stats import chi2
 
+from fedlib.client import handles, serve
 from fedlib.messages import Failure, Message, decode, encode
-from fedlib.protocol import TooFewClients, handles, run, serve
+from fedlib.protocol import TooFewClients, run
 from fedlib.secure import (
     MIN_DIGITS,
     BelowThreshold,

@@ -6,8 +6,9 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from fedlib.client import Client, handles
 from fedlib.messages import Array, Message, decode, encode
-from fedlib.protocol import Client, handles, run
+from fedlib.protocol import run
 from fedlib.secure import SecureClient, secure_sum, simulated_identities
 from fedlib.testing import Recorder
 

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
+from fedlib.client import Client
 from fedlib.messages import Done, Failure, decode, encode
-from fedlib.protocol import Client, Transport
+from fedlib.protocol import Transport
 from fedlib.transports import in_process
 from fedlib.transports.in_process import InProcess
 

@@ -19,8 +19,8 @@ import numpy as np
 from dask.sizeof import sizeof
 from numpy.typing import NDArray
 
+from fedlib.client import Client, serve
 from fedlib.messages import Labels, Message, MessageError, decode, encode
-from fedlib.protocol import Client, serve
 from fedlib.replies import Combined
 from fedlib.transports.dask.partitions import Source
 from fedlib.transports.in_process import arrays_of, data_digest

@@ -14,10 +14,10 @@ import distributed
 from distributed import Future, LocalCluster
 from numpy.typing import NDArray
 
+from fedlib.client import Client
 from fedlib.journal import Place
 from fedlib.ledger import Ledger
 from fedlib.messages import Failure, decode, encode
-from fedlib.protocol import Client
 from fedlib.transports.dask import tasks
 from fedlib.transports.dask.labels import gather_labels
 from fedlib.transports.dask.partitions import Partitions, is_delayed

@@ -10,8 +10,8 @@ from typing import Any, cast
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
+from fedlib.client import Client, LostState, serve
 from fedlib.messages import decode, encode
-from fedlib.protocol import Client, LostState, serve
 from fedlib.transports.flower.records import RECORD, failure, fields, reply
 
 __all__ = ["client_app"]

@@ -59,7 +59,7 @@ class Checkpoint(msgspec.Struct, omit_defaults=True):
     finished : bool
         Whether the client has received the outcome "finished".
     problems : tuple of str
-        As in `fedlib.protocol.Client`.
+        As in `fedlib.client.Client`.
     """
 
     run: str

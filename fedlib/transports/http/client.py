@@ -18,8 +18,9 @@ import httpx
 import msgspec
 
 from fedlib import __version__
+from fedlib.client import Client, serve
 from fedlib.messages import MAX_BYTES, decode, encode
-from fedlib.protocol import Client, logger, serve
+from fedlib.protocol import logger
 from fedlib.transports.http.checkpoint import Checkpoint, reserved
 from fedlib.transports.http.wire import HOLD, NUMBER, PROCESS, VERSION, Welcome, require_tls
 

@@ -11,11 +11,12 @@ from all_protocols import PROTOCOLS, fitted
 from sklearn.base import clone
 
 from fedlib import FederatedKMeans, FederatedPipeline, FederatedXGBClassifier, HorizontalDBSCAN
+from fedlib.client import Client, handles
 from fedlib.federated import protocols
 from fedlib.horizontal_dbscan import CellCounts, HorizontalDBSCANClient, horizontal_dbscan
 from fedlib.journal import JournalError
 from fedlib.messages import Message, encode
-from fedlib.protocol import Client, Host, TooFewClients, Transport, handles, run
+from fedlib.protocol import Host, TooFewClients, Transport, run
 from fedlib.replies import Combined
 from fedlib.testing import Recorder
 from fedlib.transports.dask import Dask, predict

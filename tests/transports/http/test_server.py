@@ -24,10 +24,11 @@ from http_helpers import (
 )
 
 from fedlib import VerticalDBSCAN
+from fedlib.client import Client
 from fedlib.horizontal_dbscan import CellCounts, CountCells, HorizontalDBSCANClient
 from fedlib.journal import JournalError, run_id
 from fedlib.messages import Array, Done, Labels, Message, decode, encode
-from fedlib.protocol import Client, TooFewClients, run
+from fedlib.protocol import TooFewClients, run
 from fedlib.transports.http import HTTP, join
 from fedlib.vertical_dbscan import VerticalDBSCANClient
 

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from fedlib import datasets, site
+from fedlib.client import Client
 from fedlib.files import Table, read_table, write_labels
 from fedlib.partition import split_columns, split_rows
 from fedlib.policy import GuardedClient, Policy
-from fedlib.protocol import Client
 from fedlib.secure import Identity
 from fedlib.transports.flower import Context, client_app
 
