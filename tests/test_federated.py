@@ -161,7 +161,7 @@ def test_a_lost_client_has_no_labels():
     """With a smaller ``min_clients`` the others continue; the entry of the lost one is None."""
     parts = [*PARTS, [[666.0]]]
     model = Sides().fit(parts, min_clients=3)
-    assert as_lists(model.labels_) == [[0, 0], [0], [0, 0], None]
+    assert as_lists(model.labels_) == [[0, 0], [0], [1, 0], None]
     assert model.ledger_.lost == {"3": "ArithmeticError at ToyAskMean, step 1"}
 
 
