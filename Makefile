@@ -16,6 +16,7 @@ FUZZ      := _build/fuzz
 # All tests but the long ones, which have targets of their own.
 QUICK     := not book and not chaos and not dask and not exact and not flower and not liars and not load and not soak
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+STUDY := PYTHONPATH=notebooks $(BIN)/python -m study
 DOIT      := $(BIN)/python -m doit run --parallel-type thread --process $(JOBS) --continue
 SELECTED  := $(if $(SELECT),-k '$(SELECT)')
 PIP       := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -53,7 +54,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@$(UV) --require-hashes -r requirements.lock || $(PIP) --require-hashes -r requirements.lock
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -c 'import matplotlib.font_manager' # builds the font cache now, not in the output of a notebook
-	@$(BIN)/python notebooks/compile_kernels.py # compiles them now, not in a page or a test
+	@$(STUDY).building.compile_kernels # compiles them now, not in a page or a test
 	@touch $@
 
 book: $(INSTALLED) ## run the notebooks that changed and build the book (PROFILE=full: all experiments in full)
@@ -66,23 +67,23 @@ pdf: $(INSTALLED) ## print the whole book to one PDF with Chromium (PROFILE as f
 	@echo "$(CURDIR)/_build/$(PROFILE)/book.pdf"
 
 run: $(INSTALLED) ## run one notebook with other parameters: NOTEBOOK=kmeans SET="dataset=3d n_seeds=2"
-	@$(BIN)/python notebooks/run.py notebooks/$(NOTEBOOK).ipynb _build/run/$(NOTEBOOK).ipynb \
+	@$(STUDY).building.run notebooks/$(NOTEBOOK).ipynb _build/run/$(NOTEBOOK).ipynb \
 	  --results-dir _build/run/results --set $(SET)
 	@$(BIN)/jupyter nbconvert --to html --log-level ERROR _build/run/$(NOTEBOOK).ipynb
 	@echo "the page is ready; open it in a browser:"
 	@echo "$(CURDIR)/_build/run/$(NOTEBOOK).html"
 
 verify: $(INSTALLED) ## measure one claim again (CLAIM=M1:passive:10:II:AMI), or list claims (LIST='K:*')
-	@$(BIN)/python notebooks/verify.py $(if $(LIST),--list '$(LIST)') $(if $(CLAIM),'$(CLAIM)')
+	@$(STUDY).claims.verify $(if $(LIST),--list '$(LIST)') $(if $(CLAIM),'$(CLAIM)')
 
 crate: $(INSTALLED) ## write the records of all claims and the articles as an RO-Crate to _build/crate
-	@$(BIN)/python notebooks/export.py --crate _build/crate
+	@$(STUDY).building.export --crate _build/crate
 	@echo "the crate is ready: $(CURDIR)/_build/crate/ro-crate-metadata.json"
 
 check-crate: crate ## validate the crate and CITATION.cff, in an environment of their own
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VALIDATORS)
 	@VIRTUAL_ENV=$(VALIDATORS) $(BIN)/uv pip install --quiet "roc-validator==0.13.*" "cffconvert==2.0.*"
-	@$(VALIDATORS)/bin/python notebooks/check_crate.py _build/crate CITATION.cff \
+	@$(VALIDATORS)/bin/python notebooks/study/building/check_crate.py _build/crate CITATION.cff \
 	  "$$($(BIN)/python -c 'from importlib.resources import files; print(files("rocrate") / "data/ro-crate.jsonld")')"
 
 test: $(INSTALLED) ## run the tests and doctests
@@ -116,17 +117,16 @@ test-chaos: $(INSTALLED) ## kill servers and sites at every step of every protoc
 test-soak: $(INSTALLED) ## run mixed protocols over HTTP with random kills (SOAK_RUNS=200); takes a quarter of an hour
 	@$(BIN)/python -m pytest -m soak tests/cli/test_soak.py
 
-test-load: $(INSTALLED) ## run 10,000 sites on this machine and compare the times with what is promised
-	@$(BIN)/python -m pytest -m load tests/transports tests/test_files.py
+test-load: $(INSTALLED) ## run 10,000 sites on this machine and compare their memory with what is promised
+	@$(BIN)/python -m pytest -m load tests/transports tests/tables/test_files.py
 
 # Each version of Numba has a cache of its own. Numba writes an index before the files that the index
 # names, so in a shared cache a process could load a file that another version left.
-test-oldest: $(INSTALLED) ## run the tests of the package with the oldest dependencies that pyproject.toml allows
+test-oldest: $(INSTALLED) ## run the promises of all protocols, the core and the kernels with the oldest dependencies that pyproject.toml allows
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(OLDEST)
 	@VIRTUAL_ENV=$(OLDEST) $(BIN)/uv pip install --quiet --resolution lowest-direct --editable ".[http,xgboost,test]"
-	@NUMBA_CACHE_DIR=$(CURDIR)/$(OLDEST)/numba $(OLDEST)/bin/python -m pytest -m "$(QUICK)" --numprocesses $(JOBS) --dist loadfile \
-	  tests --ignore=tests/book \
-	  --ignore=tests/transports -W default::DeprecationWarning -W default::FutureWarning
+	@NUMBA_CACHE_DIR=$(CURDIR)/$(OLDEST)/numba $(OLDEST)/bin/python -m pytest -m "$(QUICK)" --numprocesses $(JOBS) \
+	  tests/test_conformance.py tests/core tests/kernels -W default::DeprecationWarning -W default::FutureWarning
 
 # Plain Python warns when a kernel's 64-bit hash overflows, which is intended.
 coverage: $(INSTALLED) ## run the tests with the kernels as plain Python and list the lines not reached
@@ -156,7 +156,7 @@ check: $(INSTALLED) ## check style, types, notebooks without outputs, and the lo
 lock: $(INSTALLED) ## resolve pyproject.toml into uv.lock and requirements.lock, and rewrite codemeta.json
 	@$(BIN)/uv lock
 	@$(EXPORT) --output-file requirements.lock
-	@$(BIN)/python notebooks/export.py --codemeta
+	@$(STUDY).building.export --codemeta
 
 build: $(INSTALLED) ## build the wheel and the source distribution into dist/
 	@$(BIN)/python -m build --no-isolation

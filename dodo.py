@@ -29,15 +29,14 @@ PROFILES = ("quick", "full")
 KEYS = {"results", "settles", "settles_in_full", "settles_alone", "needs", *PROFILES}
 BUILD = Path("_build")
 RESULTS = Path("book/results")
-CLAIMS = ["notebooks/claim_records.py", "datasets/pages.csv", "datasets/claims.csv"]
+CLAIMS = ["notebooks/study/claims/claim_records.py", "datasets/pages.csv", "datasets/claims.csv"]
 CLAIMS += ["datasets/published.csv", "notebooks/study.yml"]  # of the page of all claims
 SHOWN_PACKAGES = ["numpy", "scipy", "numba", "scikit-learn", "pandas", "xgboost", "flwr", "msgspec"]
 SHOWN_PACKAGES += ["matplotlib", "papermill", "jupyter-book"]
 LIBRARY = sorted(map(str, Path("fedlib").rglob("*.py")))
 COMMON = [
     *LIBRARY,
-    *sorted(map(str, Path("notebooks").glob("*.py"))),
-    "notebooks/interactive.js",
+    *sorted(map(str, Path("notebooks/study").rglob("*.[jp][sy]"))),
     "datasets/sources.csv",
     "datasets/published.csv",
     "notebooks/matplotlibrc",
@@ -158,9 +157,9 @@ def time_of(profile, page):
 
 
 def run_notebook(arguments, time_file):
-    """Run `notebooks/run.py` in a process of its own, or return what it reports as a failure."""
+    """Run `study.building.run` in a process of its own, or return what it reports as a failure."""
     sys.path.insert(0, "notebooks")
-    from run import start  # a slow import that listing the tasks does not need
+    from study.building.run import start  # a slow import that listing the tasks does not need
 
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -256,8 +255,10 @@ def task_pdf():
 
 def write_claims(stage):
     """Return the action that writes the page of all claims and their records to the stage."""
-    command = [sys.executable, "notebooks/claim_records.py", str(stage / "book")]
-    return CmdAction([*command, "--notebooks", str(stage / "notebooks")], shell=False)
+    command = [sys.executable, "-m", "study.claims.claim_records", str(stage / "book")]
+    command += ["--notebooks", str(stage / "notebooks")]
+    environment = {**os.environ, "PYTHONPATH": "notebooks"}
+    return CmdAction(command, shell=False, env=environment)
 
 
 def build_pages(stage, builder, *options):
@@ -281,8 +282,10 @@ def stage_pages(stage, profile, data):
     shutil.copytree("book", stage / "book", ignore=shutil.ignore_patterns("__pycache__"))
     for path in ("_config.yml", "CHANGELOG.md"):
         shutil.copy(path, stage)
-    for path in Path("notebooks").glob("*.py"):  # the reference names the chapters that use fedlib
-        shutil.copy(path, stage / "notebooks")
+    # The reference names the chapters that use fedlib, also those whose modules do.
+    shutil.rmtree(stage / "notebooks/study", ignore_errors=True)
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree("notebooks/study", stage / "notebooks/study", ignore=ignored)
     for name, rows in provenance(profile, data).items():
         with (stage / "book" / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows(rows)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from unittest import mock
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedlib.client import Client, serve
-from fedlib.ledger import Ledger
-from fedlib.messages import Message, decode, encode
+from fedlib.core.array_types import Ints
+from fedlib.core.client import Client
+from fedlib.core.ledger import Ledger
+from fedlib.core.messages import Message, decode, encode
+from fedlib.core.protocol import serve
 
 __all__ = ["Exchange", "Recorder", "seeded_noise"]
 
@@ -71,7 +72,7 @@ def seeded_noise(seed: int) -> Iterator[None]:
     Examples
     --------
     >>> import numpy as np
-    >>> from fedlib.privacy import Privacy, Sensitivity, add_noise
+    >>> from fedlib.protection.privacy import Privacy, Sensitivity, add_noise
     >>> with seeded_noise(0):
     ...     first = add_noise(np.zeros(3), Sensitivity(1.0, 1.0, 1), Privacy(rho=0.1))
     >>> with seeded_noise(0):
@@ -79,12 +80,12 @@ def seeded_noise(seed: int) -> Iterator[None]:
     >>> bool((first == second).all())
     True
     """
-    from fedlib.privacy import noise
+    from fedlib.protection.privacy import noise
 
     drawn: Counter[bytes] = Counter()
     lock = threading.Lock()
 
-    def draw(values: NDArray[np.int64], scale: int, *, gaussian: bool) -> NDArray[np.int64]:
+    def draw(values: Ints, scale: int, *, gaussian: bool) -> Ints:
         digest = hashlib.sha256(values.tobytes()).digest()
         with lock:
             drawn[digest] += 1
@@ -127,12 +128,12 @@ class Recorder:
 
     See Also
     --------
-    fedlib.transports.in_process.InProcess : the transport that `fit` uses for a list of parts.
+    fedlib.core.in_process.InProcess : the transport that `fit` uses for a list of parts.
 
     Examples
     --------
     >>> from fedlib import HorizontalDBSCAN
-    >>> from fedlib.horizontal_dbscan import HorizontalDBSCANClient
+    >>> from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
     >>> parts = {"north": [[0.1], [0.2]], "south": [[0.3], [5.0]]}
     >>> recorder = Recorder({name: HorizontalDBSCANClient(X) for name, X in parts.items()})
     >>> model = HorizontalDBSCAN(cell_size=1.0, min_samples=2).fit(recorder)

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 from pathlib import Path
 
 import numba
@@ -14,6 +15,7 @@ from fedlib import datasets
 from fedlib.testing import Recorder
 
 ROOT = Path(__file__).parents[1]
+sys.path.append(str(Path(__file__).parent))  # importlib mode does not let tests import neighbours
 collect_ignore = ["prepared.py"]  # it runs all protocols when it is imported, and has no test
 
 # A shell starts its background jobs with SIGINT ignored, and all processes that the tests start

@@ -1,16 +1,11 @@
-"""The layers of the package, read from its folders: a module imports only what lies below it.
+"""Imports go one way: an entry of the package imports only the entries before it in `ENTRIES`.
 
-From the bottom up, with the allowed arrows:
-
-- ``kernels``: numpy, numba and its llvmlite only.
-- the core, in the order of `CORE`: each module imports only the ones before it.
-- everything else that derives from the core is an algorithm: it imports the core, the kernels and
-  other algorithms, but no transport.
-- ``transports`` import the core and each other.
-- `AROUND` are the programs and tools around the algorithms. Nothing below imports them.
+This holds for imports inside functions and under ``TYPE_CHECKING`` too, and no modules import each
+other in a circle.
 """
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -20,53 +15,24 @@ MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted((ROOT / "fedlib").rglob("*.py"))
 }
-KERNELS = "fedlib.kernels"
-TRANSPORTS = "fedlib.transports"
-CORE = [
-    f"fedlib.{name}"
-    for name in (
-        "texts",
-        "array_fields",
-        "messages",
-        "replies",
-        "loss",
-        "ledger",
-        "threads",
-        "records",
-        "journal",
-        "client",
-        "protocol",
-        "agreement",
-        "transports.in_process",
-        "validation",
-        "federated",
-    )
+# From the bottom up.
+ENTRIES = [
+    "kernels",
+    "figures",
+    "datasets",
+    "core",
+    "protection",
+    "tables",
+    "clustering",
+    "boosting",
+    "evaluation",
+    "sites",
+    "transports",
+    "cli",
+    "testing",
 ]
-AROUND = {
-    f"fedlib.{name}"
-    for name in (
-        "cli",
-        "datasets",
-        "files",
-        "flower_app",
-        "metrics",
-        "model_values",
-        "models",
-        "partition",
-        "plots",
-        "policy",
-        "score_plots",
-        "site",
-        "testing",
-    )
-}
-# Imported inside a function, when it is needed and not before.
-LATE = {
-    "fedlib.ledger": {"fedlib.plots"},
-    "fedlib.scores.clustering": {"fedlib.score_plots"},
-    "fedlib.scores.evaluation": {"fedlib.score_plots"},
-    "fedlib.summary.federated": {"fedlib.plots"},
-}
+# These are used alone, in other projects and in processes that start quickly.
+ALONE = {"kernels", "figures", "datasets"}
 # Each framework belongs to one place.
 FRAMEWORKS = {
     "flwr": "fedlib.transports.flower",
@@ -78,9 +44,9 @@ FRAMEWORKS = {
     "click": "fedlib.cli",
     "dask": "fedlib.transports.dask",
     "distributed": "fedlib.transports.dask",
-    "cryptography": "fedlib.secure",
-    "Crypto": "fedlib.secure",
-    "opendp": "fedlib.privacy",
+    "cryptography": "fedlib.protection.secure",
+    "Crypto": "fedlib.protection.secure",
+    "opendp": "fedlib.protection.privacy",
 }
 
 each_module = pytest.mark.parametrize("module", MODULES)
@@ -100,7 +66,7 @@ def imported(module):
                 parents = package.split(".")
                 parents = parents[: len(parents) + 1 - node.level]
                 base = ".".join([*parents, base]).rstrip(".")
-            # `from fedlib import messages` names the module fedlib.messages
+            # `from fedlib.core import messages` names the module fedlib.core.messages
             names |= {
                 f"{base}.{alias.name}" if f"{base}.{alias.name}" in MODULES else base
                 for alias in node.names
@@ -113,44 +79,60 @@ def inside(name, package):
     return name == package or name.startswith(f"{package}.")
 
 
-def outside(names, packages):
-    """Return the names that lie in none of the packages."""
-    return {name for name in names if not any(inside(name, package) for package in packages)}
+def entry(module):
+    """Return the entry of the package to which one of our modules belongs."""
+    return module.split(".")[1]
 
 
-def allowed(module):
-    """Return the packages of ours that a module may import; None for all of them."""
-    if module == "fedlib":
-        return set()
-    if inside(module, KERNELS):
-        return {KERNELS}
-    for place, package in enumerate(CORE):
-        if module == package:
-            return {*CORE[: place + 1], *LATE.get(module, set())}
-    if inside(module, TRANSPORTS):
-        return {*CORE, TRANSPORTS}
-    if not outside({module}, AROUND):
-        return None
-    return {KERNELS, *CORE, *algorithms(), *LATE.get(module, set())}
+def ours(names):
+    return {name for name in names if inside(name, "fedlib")}
 
 
-def algorithms():
-    """Return the modules that are neither core, kernel, transport nor around them."""
-    return outside(set(MODULES) - {"fedlib"}, {KERNELS, TRANSPORTS, *CORE, *AROUND})
+def test_the_order_lists_all_entries():
+    folder = {path.stem for path in (ROOT / "fedlib").iterdir() if path.suffix in ("", ".py")}
+    assert folder - {"__pycache__", "__init__"} == set(ENTRIES)
 
 
 @each_module
-def test_a_module_imports_only_what_lies_below_it(module):
-    if (packages := allowed(module)) is not None:
-        ours = {name for name in imported(module) if inside(name, "fedlib")}
-        assert outside(ours, packages) == set()
+def test_a_module_imports_only_entries_before_its_own(module):
+    if module == "fedlib":
+        assert ours(imported(module)) == set()
+        return
+    place = ENTRIES.index(entry(module))
+    above = {name for name in ours(imported(module)) if ENTRIES.index(entry(name)) > place}
+    assert above == set()
+
+
+@each_module
+def test_the_lowest_entries_import_nothing_of_ours_but_themselves(module):
+    if module != "fedlib" and entry(module) in ALONE:
+        assert {name for name in ours(imported(module)) if entry(name) != entry(module)} == set()
+
+
+def test_few_entries_import_each_other():
+    pairs = {
+        (entry(module), entry(name))
+        for module in MODULES
+        for name in ours(imported(module))
+        if module != "fedlib" and entry(name) != entry(module)
+    }
+    assert len(pairs) <= 35, sorted(pairs)
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    graph = {
+        module: {name for name in ours(imported(module)) if not inside(module, name)}
+        for module in MODULES
+    }
+    TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 @each_module
 def test_kernels_import_numpy_and_the_compiler_only(module):
-    if inside(module, KERNELS):
-        allowed = {"numpy", "numba", "llvmlite", "math", "typing", KERNELS}
-        assert outside(imported(module), allowed) == set()
+    if inside(module, "fedlib.kernels"):
+        allowed = {"numpy", "numba", "llvmlite", "math", "typing"}
+        others = {name.split(".")[0] for name in imported(module)} - {"fedlib"}
+        assert others <= allowed
 
 
 @each_module
@@ -162,7 +144,7 @@ def test_each_framework_belongs_to_one_place(module):
 
 @each_module
 def test_private_names_of_scikit_learn_are_imported_in_one_place(module):
-    if module != "fedlib.validation":
+    if module != "fedlib.core.validation":
         tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
         private = {
             f"{node.module}.{alias.name}"
@@ -180,21 +162,19 @@ def test_a_module_has_one_subject(module):
     assert len(MODULES[module].read_text(encoding="utf-8").splitlines()) <= 520
 
 
-def test_every_listed_place_exists():
-    for place in {*CORE, *AROUND, *FRAMEWORKS.values()}:
-        assert place in MODULES, place
-
-
 def test_relative_and_absolute_imports_are_seen(monkeypatch, tmp_path):
     path = tmp_path / "probe.py"
-    lines = ("from .. import messages", "from ..kernels.grid import x", "from fedlib import ledger")
-    path.write_text("\n".join([*lines, "import flwr.app"]))
+    lines = (
+        "from ..core import messages",
+        "from ..kernels.grid import x",
+        "if TYPE_CHECKING:\n    from fedlib.core import ledger",
+        "def later():\n    import flwr.app",
+    )
+    path.write_text("\n".join(lines))
     monkeypatch.setitem(MODULES, "fedlib.transports.probe", path)
-    for name in ("fedlib.messages", "fedlib.ledger"):
-        monkeypatch.setitem(MODULES, name, path)
     assert imported("fedlib.transports.probe") == {
-        "fedlib.messages",
+        "fedlib.core.messages",
         "fedlib.kernels.grid",
+        "fedlib.core.ledger",
         "flwr.app",
-        "fedlib.ledger",
     }

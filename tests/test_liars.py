@@ -23,10 +23,10 @@ from fedlib import (
     GaussianMixtureDBSCAN,
     HorizontalDBSCAN,
 )
-from fedlib.agreement import Disagreement
 from fedlib.boosting.client import RegressionClient
-from fedlib.federated import protocols
-from fedlib.messages import Declined, encode
+from fedlib.core.agreement import Disagreement
+from fedlib.core.messages import Declined, encode
+from fedlib.core.registry import protocols
 from fedlib.testing import Recorder
 
 RNG = np.random.default_rng(0)

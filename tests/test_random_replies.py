@@ -42,19 +42,19 @@ from fedlib import (
     KMeansSelection,
     VerticalDBSCAN,
 )
-from fedlib.agreement import Disagreement
-from fedlib.alignment import AlignedClient
 from fedlib.boosting.client import BoostingClient, RegressionClient
-from fedlib.federated import protocols
-from fedlib.kmeans.messages import ClusterSums, SumClusters
-from fedlib.messages import Declined, Failure, arrays, decode, encode
-from fedlib.protocol import TooFewClients
-from fedlib.representatives.ppdbdc import PPDBDCClient
-from fedlib.scores.clustering import ClusteringScoreClient
-from fedlib.scores.evaluation import EvaluationClient
-from fedlib.secure import ImpossibleSum, SecureClient, primitives, simulated_identities
+from fedlib.clustering.density.ppdbdc import PPDBDCClient
+from fedlib.clustering.density.vertical import VerticalDBSCANClient
+from fedlib.clustering.kmeans.messages import ClusterSums, SumClusters
+from fedlib.core.agreement import Disagreement
+from fedlib.core.messages import Declined, Failure, arrays, decode, encode
+from fedlib.core.protocol import TooFewClients
+from fedlib.core.registry import protocols
+from fedlib.evaluation.clustering import ClusteringScoreClient
+from fedlib.evaluation.predictions import EvaluationClient
+from fedlib.protection.secure import ImpossibleSum, SecureClient, primitives, simulated_identities
+from fedlib.tables.alignment import AlignedClient
 from fedlib.testing import Recorder, seeded_noise
-from fedlib.vertical_dbscan import VerticalDBSCANClient
 
 # A liar's names of features, and its points, can be a reason to warn.
 pytestmark = [

@@ -2,7 +2,7 @@
 
 - A quotation that begins with the bold words "In short.", "In practice." or "Try it." becomes a box
   with that title. In JupyterLab, which knows no MyST, it still reads as a quotation.
-- An output that `notebooks/pages.py` wraps in ``<figure class="fedlib-…">`` becomes a figure or a
+- An output that `study.shared.pages` wraps in ``<figure class="fedlib-…">`` becomes a figure or a
   table with a number, and its name a target of ``{numref}``. Its image becomes a file of the page.
 - A figure with ``in_short=True`` also stands in the box "In short".
 """

@@ -26,10 +26,10 @@ from sphinx.ext.autosummary import ImportExceptionGroup, import_by_name
 from sphinx.ext.autosummary.generate import find_autosummary_in_files
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
-from fedlib.messages import Array, Message
+from fedlib.core.messages import Array, Message
 
 INDEX = "book/reference"
-SHARED = "study"  # the module of all notebooks
+SHARED = "study.shared"  # what all notebooks use
 PROJECTS = {
     "matplotlib": "https://matplotlib.org/stable/",
     "numpy": "https://numpy.org/doc/stable/",
@@ -122,7 +122,7 @@ def messages_of(module):
 def used_in(path, objects):
     """Return the objects that a notebook or one of its modules uses, or that its text names.
 
-    The module that all notebooks share does not count. In the text only names of classes count, as
+    The modules that all notebooks share do not count. In the text only names of classes count, as
     `` `Name` ``: many functions are called like parameters or like words of the text.
     """
     cells = nbformat.read(path, as_version=4).cells
@@ -131,25 +131,25 @@ def used_in(path, objects):
     classes = {value.__name__: value for value in classes_of(objects)}
     found = [classes[name] for name in re.findall(r"`([A-Z]\w+)`", text) if name in classes]
     trees = [ast.parse(re.sub(r"^\s*[%!].*", "", "\n".join(sources), flags=re.MULTILINE))]
-    modules = {SHARED}
+    modules = set()
     for tree in trees:  # grows by the modules that a tree imports
         found += imported_in(tree)
         for name in module_names(tree) - modules:
-            module = path.with_name(f"{name}.py")
-            if module.exists():
+            module = path.parent / f"{name.replace('.', '/')}.py"
+            if module.exists() and not name.startswith(SHARED):
                 modules.add(name)
                 trees.append(ast.parse(module.read_text(encoding="utf-8")))
     return list({id(value): value for value in found}.values())
 
 
 def module_names(tree):
-    """Return the names of the modules that a program imports."""
+    """Return the names of the modules that a program imports, and of what could be one."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return names
 
 

@@ -9,4 +9,6 @@ var Scorer = {
   partialTitle: 7,
   term: 5,
   partialTerm: 2,
+  // What is imported from the package itself comes before its namesakes in modules.
+  score: ([page, , , , score]) => score + (/reference\/fedlib\.\w+$/.test(page) ? 1 : 0),
 }

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.boosting.categories import listed, read_table
 from fedlib.boosting.cuts import bounded_cuts
 from fedlib.boosting.export import from_booster, to_booster
-from fedlib.boosting.growers import Settings
 from fedlib.boosting.objectives import OBJECTIVES
-from fedlib.boosting.scores import METRICS
+from fedlib.boosting.settings import Settings
 from fedlib.boosting.trees import BoostedTrees
-from fedlib.client import Client
-from fedlib.federated import Federated
-from fedlib.journal import Journal
-from fedlib.privacy import Privacy, PrivateFederated
-from fedlib.validation import Interval, StrOptions, feature_names
+from fedlib.core.aggregation import Aggregation
+from fedlib.core.array_types import Floats32
+from fedlib.core.client import Client
+from fedlib.core.estimator import Federated
+from fedlib.core.journal import Journal
+from fedlib.core.parameters import KW_ONLY, Kind
+from fedlib.core.validation import Interval, StrOptions, feature_names
+from fedlib.protection.estimator import ProtectedFederated
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from xgboost import Booster
 
 __all__ = ["Boosted", "check_labels"]
@@ -61,75 +64,172 @@ METRICS_OF = {
 POISSON_STEP = 0.7  # XGBoost's default of max_delta_step for count:poisson
 
 
-class Boosted(PrivateFederated):
+class Boosted(ProtectedFederated):
     """Base class of `FederatedXGBClassifier` and `FederatedXGBRegressor`."""
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "n_trees": [Interval(Integral, 1, None, closed="left")],
-        "n_candidates": [Interval(Integral, 1, 2**16, closed="both")],
-        "method": [StrOptions({"top_splits", "union", "histogram"})],
-        "max_depth": [Interval(Integral, 0, 30, closed="both")],
-        "learning_rate": [Interval(Real, 0, 1, closed="right")],
-        "reg_lambda": [Interval(Real, 0, 1e30, closed="both")],
-        "gamma": [Interval(Real, 0, 1e30, closed="both")],
-        "min_child_weight": [Interval(Real, 0, 1e30, closed="both")],
-        "max_bin": [Interval(Integral, 2, 2**15, closed="both")],
-        "tol": [Interval(Real, None, None, closed="neither"), None],
-        "base_score": [Interval(Real, None, None, closed="neither"), None],
-        "reg_alpha": [Interval(Real, 0, 1e30, closed="both")],
-        "max_delta_step": [Interval(Real, 0, 1e30, closed="both"), None],
-        "subsample": [Interval(Real, 0, 1, closed="right")],
-        "random_state": ["random_state"],
-        "warm_start": ["boolean"],
-        "colsample_bytree": [Interval(Real, 0, 1, closed="right")],
-        "colsample_bylevel": [Interval(Real, 0, 1, closed="right")],
-        "colsample_bynode": [Interval(Real, 0, 1, closed="right")],
-        "monotone_constraints": ["array-like", None],
-        "grow_policy": [StrOptions({"depthwise", "lossguide"})],
-        "max_leaves": [Interval(Integral, 0, 2**20, closed="both")],
-        "max_cat_to_onehot": [Interval(Integral, 1, 2**31 - 1, closed="both")],
-        "max_cat_threshold": [Interval(Integral, 1, 2**31 - 1, closed="both")],
-        "min_category_count": [Interval(Integral, 1, 2**40, closed="both")],
-        "histograms": [StrOptions({"dense", "packed"})],
-        "validation_fraction": [Interval(Real, 0, 1, closed="left")],
-        "eval_metric": [StrOptions(set(METRICS)), list, None],
-        "early_stopping_rounds": [Interval(Integral, 1, None, closed="left"), None],
-        "secure": ["boolean"],
-        "feature_bounds": ["array-like", None],
-        "epsilon": [Interval(Real, 0, np.inf, closed="neither"), None],
-        "delta": [Interval(Real, 0, 1, closed="left")],
-    }
+    n_trees: Annotated[
+        int,
+        Interval(Integral, 1, None, closed="left"),
+        "The maximum number of trees, at least 1.",
+    ] = 100
+    _: KW_ONLY
+    max_depth: Annotated[
+        int,
+        Interval(Integral, 0, 30, closed="both"),
+        """
+        The maximum number of splits on the path to a leaf, in 1..30; 0 with ``max_leaves`` and
+        ``grow_policy="lossguide"``: no limit.
+        """,
+    ] = 6
+    learning_rate: Annotated[
+        float,
+        Interval(Real, 0, 1, closed="right"),
+        """
+        The factor on the weight of a leaf, above 0 and at most 1. A client may prefer another one;
+        the run uses the clients' mean, weighted by rows.
+        """,
+    ] = 0.3
+    max_bin: Annotated[
+        int,
+        Interval(Integral, 2, 2**15, closed="both"),
+        """
+        The maximum number of bins per feature, in 2..32768. Used by ``"histogram"`` only.
+        """,
+    ] = 256
+    reg_alpha: Annotated[
+        float,
+        Interval(Real, 0, 1e30, closed="both"),
+        "The L1 penalty on the weight of a leaf, in 0..1e30.",
+    ] = 0.0
+    random_state: Annotated[
+        Any,
+        "random_state",
+        "Draws the rows and the features.",
+    ] = None
+    colsample_bytree: Annotated[
+        float,
+        Interval(Real, 0, 1, closed="right"),
+        """
+        The share of the features, above 0 and at most 1, that the server draws for each tree, of
+        these for each level, and of these for each node. XGBoost draws other features with the same
+        seed. ``"histogram"`` only.
+        """,
+    ] = 1.0
+    colsample_bylevel: Annotated[
+        float,
+        Interval(Real, 0, 1, closed="right"),
+    ] = 1.0
+    colsample_bynode: Annotated[
+        float,
+        Interval(Real, 0, 1, closed="right"),
+    ] = 1.0
+    monotone_constraints: Annotated[
+        Any,
+        "array-like",
+        None,
+        Kind("array-like (n_features,) of int"),
+        """
+        1 for a feature in which predictions may only increase, -1 if they may only decrease, else
+        0. ``"histogram"`` only.
+        """,
+    ] = None
+    grow_policy: Annotated[
+        Literal["depthwise", "lossguide"],
+        StrOptions({"depthwise", "lossguide"}),
+        """
+        ``"lossguide"`` splits the leaf with the largest gain first, which costs one exchange per
+        split instead of one per level. ``"histogram"`` only.
+        """,
+    ] = "depthwise"
+    max_leaves: Annotated[
+        int,
+        Interval(Integral, 0, 2**20, closed="both"),
+        """
+        The maximum number of leaves of a tree, in 0..2**20; 0: no limit. ``"histogram"`` only.
+        """,
+    ] = 0
+    max_cat_to_onehot: Annotated[
+        int,
+        Interval(Integral, 1, 2**31 - 1, closed="both"),
+        """
+        A feature with fewer categories is split into one category and the others, at least 1.
+        ``"histogram"`` only.
+        """,
+    ] = 4
+    max_cat_threshold: Annotated[
+        int,
+        Interval(Integral, 1, 2**31 - 1, closed="both"),
+        """
+        For a feature with more categories, one side of a split has fewer than this number of them,
+        at least 1. ``"histogram"`` only.
+        """,
+    ] = 64
+    min_category_count: Annotated[
+        int,
+        Interval(Integral, 1, 2**40, closed="both"),
+        """
+        A client withholds the names of categories with fewer rows, at least 1.
+        """,
+    ] = 1
+    histograms: Annotated[
+        Literal["dense", "packed"],
+        StrOptions({"dense", "packed"}),
+        """
+        How histograms travel. ``"packed"`` leaves out empty bins and sends integers as wide as they
+        need to be: the same trees for fewer bytes. ``"histogram"`` only.
+        """,
+    ] = "dense"
+    validation_fraction: Annotated[
+        float,
+        Interval(Real, 0, 1, closed="left"),
+        """
+        The share of its rows that each client keeps from training, in 0..1 without 1. After each
+        round, the clients send the metrics of these rows as sums, which costs one exchange. Which
+        rows are kept does not depend on the client. Instead or in addition, a part can be ``(X, y,
+        sample_weight, (X_eval, y_eval))``, with None for no weights.
+        """,
+    ] = 0.0
+    early_stopping_rounds: Annotated[
+        int | None,
+        Interval(Integral, 1, None, closed="left"),
+        None,
+        """
+        End when the last metric has not become better for this number of rounds, at least 1, and
+        keep the trees up to the best round. Independent of ``tol``.
+        """,
+    ] = None
+    feature_bounds: Annotated[
+        ArrayLike | None,
+        "array-like",
+        None,
+        Kind("array-like (2, n_features)"),
+        """
+        The lower and the upper bound of each feature, on which the clients agree before the run.
+        The range between them is divided into ``max_bin`` bins of equal width, the outer of which
+        also contain the values beyond. By default the bins follow from the data, so that they have
+        about equally many rows. ``"histogram"`` only.
+        """,
+    ] = None
+    delta: Annotated[
+        float,
+        Interval(Real, 0, 1, closed="left"),
+        """
+        The second parameter of the guarantee, at least 0 and below 1. With a small positive value,
+        such as 1e-6, the noise is Gaussian and smaller over several requests.
+        """,
+    ] = 0.0
     objective: str
     method: Literal["top_splits", "union", "histogram"]
-    n_trees: int
     n_candidates: int
-    max_depth: int
-    learning_rate: float
     reg_lambda: float
     gamma: float
     min_child_weight: float
-    max_bin: int
     tol: float | None
     base_score: float | None
-    reg_alpha: float
     max_delta_step: float | None
     subsample: float
-    random_state: Any
-    colsample_bytree: float
-    colsample_bylevel: float
-    colsample_bynode: float
-    monotone_constraints: Any
-    grow_policy: Literal["depthwise", "lossguide"]
-    max_leaves: int
-    max_cat_to_onehot: int
-    max_cat_threshold: int
-    min_category_count: int
-    histograms: Literal["dense", "packed"]
-    validation_fraction: float
     eval_metric: str | list[str] | None
-    early_stopping_rounds: int | None
     warm_start: bool
-    feature_bounds: Any
 
     @property
     def are_summed(self) -> bool:
@@ -168,39 +268,36 @@ class Boosted(PrivateFederated):
         return Settings(
             **{
                 "objective": self.objective,
-                "n_trees": int(self.n_trees),
-                "n_candidates": int(self.n_candidates),
+                "n_trees": self.n_trees,
+                "n_candidates": self.n_candidates,
                 "method": self.method,
-                "max_depth": int(self.max_depth),
-                "learning_rate": float(self.learning_rate),
+                "max_depth": self.max_depth,
+                "learning_rate": self.learning_rate,
                 "reg_lambda": float(np.float32(self.reg_lambda)),
                 "gamma": float(np.float32(self.gamma)),
                 "min_child_weight": float(np.float32(self.min_child_weight)),
-                "max_bin": int(self.max_bin),
+                "max_bin": self.max_bin,
                 "tol": self.tol,
                 "base_score": self.base_score,
                 "reg_alpha": float(np.float32(self.reg_alpha)),
                 "max_delta_step": float(np.float32(step)),
-                "subsample": float(self.subsample),
-                "colsample_bytree": float(self.colsample_bytree),
-                "colsample_bylevel": float(self.colsample_bylevel),
-                "colsample_bynode": float(self.colsample_bynode),
+                "subsample": self.subsample,
+                "colsample_bytree": self.colsample_bytree,
+                "colsample_bylevel": self.colsample_bylevel,
+                "colsample_bynode": self.colsample_bynode,
                 "monotone_constraints": self._monotone(),
                 "grow_policy": self.grow_policy,
-                "max_leaves": int(self.max_leaves),
-                "max_cat_to_onehot": int(self.max_cat_to_onehot),
-                "max_cat_threshold": int(self.max_cat_threshold),
-                "min_category_count": int(self.min_category_count),
+                "max_leaves": self.max_leaves,
+                "max_cat_to_onehot": self.max_cat_to_onehot,
+                "max_cat_threshold": self.max_cat_threshold,
+                "min_category_count": self.min_category_count,
                 "histograms": self.histograms,
-                "validation_fraction": float(self.validation_fraction),
+                "validation_fraction": self.validation_fraction,
                 "eval_metric": self._metrics(),
                 "early_stopping_rounds": self.early_stopping_rounds,
                 "seed": int(seed),
-                "secure": bool(self.secure),
-                "privacy": self._privacy_of_histograms(),
-                "feature_bounds": None
-                if bounds is None
-                else bounded_cuts(bounds, int(self.max_bin)),
+                "aggregation": self._aggregation(),
+                "feature_bounds": None if bounds is None else bounded_cuts(bounds, self.max_bin),
                 **defaults,
                 **others,
             }
@@ -241,11 +338,11 @@ class Boosted(PrivateFederated):
             if (value := getattr(self, name, needed)) != needed:
                 raise ValueError(f"{what} needs {name}={needed!r}; got {value!r}")
 
-    def _privacy_of_histograms(self) -> Privacy | None:
-        """Return the loss of the histograms of each level, if they have noise."""
+    def _aggregation(self) -> Aggregation:
+        """Return the sums of a run: one request for histograms per level of each tree."""
         if self.epsilon is None:
-            return None
-        return self._privacy(int(self.n_trees) * int(self.max_depth))
+            return self._sums()
+        return self._noisy_sums(self.n_trees * self.max_depth)
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)
@@ -301,7 +398,7 @@ class Boosted(PrivateFederated):
             self.feature_names_in_ = np.array(model.features, dtype=object)
 
     @property
-    def feature_importances_(self) -> NDArray[np.float32]:
+    def feature_importances_(self) -> Floats32:
         """The mean gain of the splits by each feature, as a share of the sum over all features.
 
         It is that of XGBoost's scikit-learn interface.
@@ -336,7 +433,8 @@ class Boosted(PrivateFederated):
         """
         model = from_booster(booster, classes)
         n_rounds = len(model.trees) // model.n_outputs
-        estimator = cls(n_trees=max(n_rounds, 1), objective=model.objective, warm_start=True)
+        make: Callable[..., Self] = cls  # the subclass has defaults for all parameters
+        estimator = make(n_trees=max(n_rounds, 1), objective=model.objective, warm_start=True)
         estimator._validate_params()
         estimator._set_model(model)
         return estimator
@@ -364,7 +462,36 @@ class Boosted(PrivateFederated):
         check_is_fitted(self, "model_")
         return to_booster(self.model_)
 
-    def _check_rows(self, X: ArrayLike) -> NDArray[np.float32]:
+    def plot(self, metric: str | None = None, ax: Axes | None = None) -> Axes:
+        """Draw a metric of the rows for validation after each round, and mark the best round.
+
+        Parameters
+        ----------
+        metric : str, optional
+            One of the model's metrics; by default the last one, which decides on early stopping.
+        ax : Axes, optional
+            By default the current ones.
+
+        Raises
+        ------
+        NotFittedError
+            When called before `fit`.
+        ValueError
+            When the model has no such metric.
+        """
+        check_is_fitted(self, "model_")
+        metrics = self.model_.metrics
+        name = metrics[-1] if metric is None and metrics else metric
+        if name is None or name not in metrics:
+            raise ValueError(
+                f"metric must be one of {', '.join(metrics) or 'none'}; got {metric!r}"
+            )
+        from fedlib.figures.scores import learning_curve
+
+        best = self.model_.best_round if name == metrics[-1] else None
+        return learning_curve(self.model_.evaluations[metrics.index(name)], name, best=best, ax=ax)
+
+    def _check_rows(self, X: ArrayLike) -> Floats32:
         """Return new rows for the model; raise ValueError when their names differ from fit's."""
         check_is_fitted(self, "model_")
         table = read_table(X)

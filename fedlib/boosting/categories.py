@@ -17,15 +17,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fedlib.agreement import agree, exclude
 from fedlib.boosting.cuts import MAX_VALUE
 from fedlib.boosting.data import check_rows
 from fedlib.boosting.messages import Levels
-from fedlib.messages import Array, Message, MessageError
-from fedlib.protocol import Flow, Replies
-from fedlib.summary.messages import Category, split
-from fedlib.summary.tables import EMPTY, NUMBER, TEXT, read_columns
-from fedlib.validation import feature_names
+from fedlib.core.agreement import agree, exclude
+from fedlib.core.array_types import Bools, Floats32
+from fedlib.core.messages import Array, Message, MessageError
+from fedlib.core.protocol import Flow, Replies
+from fedlib.core.validation import feature_names
+from fedlib.tables.summary.messages import Category, split
+from fedlib.tables.summary.tables import EMPTY, NUMBER, TEXT, read_columns
 
 __all__ = [
     "MAX_CATEGORIES",
@@ -53,7 +54,7 @@ class Table(NamedTuple):
     columns; empty if they have none.
     """
 
-    numbers: NDArray[np.float32]
+    numbers: Floats32
     texts: dict[int, NDArray[Any]]
     names: tuple[str, ...] = ()
 
@@ -76,12 +77,12 @@ class Table(NamedTuple):
             texts[f] = np.concatenate(columns)
         return Table(np.concatenate([self.numbers, more.numbers]), texts, self.names)
 
-    def rows(self, kept: NDArray[np.bool_]) -> Table:
+    def rows(self, kept: Bools) -> Table:
         """Return the rows where ``kept`` (n_rows,) is true."""
         texts = {f: column[kept] for f, column in self.texts.items()}
         return Table(self.numbers[kept], texts, self.names)
 
-    def coded(self, levels: Sequence[tuple[str, ...] | None]) -> NDArray[np.float32]:
+    def coded(self, levels: Sequence[tuple[str, ...] | None]) -> Floats32:
         """Return the rows (n_rows, n_features) with the numbers of the categories.
 
         The result for a row does not depend on the others. In a feature of numbers, a text is the
@@ -215,7 +216,7 @@ def check_least_count(min_category_count: int) -> int:
     return min_category_count
 
 
-def fingerprints(table: Table) -> NDArray[np.float32]:
+def fingerprints(table: Table) -> Floats32:
     """Return numbers (n_rows, n_features) that are equal for equal rows of any client."""
     rows = table.numbers.copy()
     for f, column in table.texts.items():

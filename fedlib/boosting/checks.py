@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from fedlib.boosting.messages import SplitProposals
 from fedlib.boosting.objectives import LabelSums, Objective
+from fedlib.core.array_types import Bools, Ints
 from fedlib.kernels.histograms import absolute_sums, complete_siblings
 
 __all__ = ["DeclaredRows", "NodeHistory", "reasons"]
 
 ROUNDING = 1e-5  # of a client's weight; gradients are float32
-Sums = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class DeclaredRows:
     n_outputs: int
     is_sampled: bool
 
-    def problem_of_first(self, margins: Sequence[float], unit: float, sums: Sums) -> str | None:
+    def problem_of_first(self, margins: Sequence[float], unit: float, sums: Ints) -> str | None:
         """Return why rows cannot have these sums (n_outputs, 2) before the first tree, or None.
 
         All rows then have the same margins. Each row is rounded to a whole ``unit``.
@@ -66,7 +66,7 @@ class DeclaredRows:
             return "the sums of the first tree are not those of the declared rows"
         return None
 
-    def problem(self, unit: float, sums: Sums, largest_margin: float) -> str | None:
+    def problem(self, unit: float, sums: Ints, largest_margin: float) -> str | None:
         """Return why rows cannot have these sums (n_nodes, 2) in disjoint nodes; None if they can.
 
         No margin of a row is larger than ``largest_margin``.
@@ -122,16 +122,16 @@ class NodeHistory:
         """Forget the nodes of the level before."""
         self.open = {}
 
-    def split(self, which: NDArray[np.bool_]) -> None:
+    def split(self, which: Bools) -> None:
         """Note which of the open nodes are split."""
         self.parents = {name: reported[which] for name, reported in self.open.items()}
 
-    def complete(self, name: str, wanted: NDArray[np.bool_], reported: Sums) -> Sums:
+    def complete(self, name: str, wanted: Bools, reported: Ints) -> Ints:
         """Return the sums in all open nodes, from those in the ``wanted`` ones of two siblings."""
         parents = self.parents.get(name)
         if parents is None or len(reported) == len(wanted):
             parents = np.empty((0, 2), np.int64)
-        sums: Sums = complete_siblings(reported, wanted, parents, np.arange(len(parents)))
+        sums: Ints = complete_siblings(reported, wanted, parents, np.arange(len(parents)))
         return sums
 
     def problem(

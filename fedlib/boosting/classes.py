@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.agreement import Disagreement, agree
+from fedlib.core.agreement import Disagreement, agree
 
 __all__ = [
     "Class",

@@ -22,8 +22,9 @@ from fedlib.boosting.descriptions import (
 from fedlib.boosting.objectives import OBJECTIVES, check_smallest, target_sums
 from fedlib.boosting.states import Growing, PredictedTargets, Predictions
 from fedlib.boosting.tree_client import TreeClient
-from fedlib.client import handles
-from fedlib.secure.points import N_MAGNITUDES, magnitudes
+from fedlib.core.array_types import Bools, Floats32, Ints
+from fedlib.core.client import handles
+from fedlib.protection.secure.points import N_MAGNITUDES, magnitudes
 
 __all__ = ["BoostingClient", "RegressionClient"]
 
@@ -95,7 +96,7 @@ class BoostingClient(TreeClient):
         weights = np.bincount(of_rows, self.weight[trains], len(codes)).astype(np.float64)
         return ClassSums(weights, float(weights.sum()) * self._shift(request.learning_rate))
 
-    def _target_magnitudes(self, trains: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def _target_magnitudes(self, trains: Bools) -> Ints:
         return np.zeros(N_MAGNITUDES, np.int64)
 
     def _compute_targets(self, state: Growing) -> NDArray[Any]:
@@ -105,7 +106,7 @@ class BoostingClient(TreeClient):
         of_rows = np.array([codes.get(label, 0) for label in self.y.tolist()], np.int64)
         return of_rows == 1 if state.objective == "binary:logistic" else of_rows
 
-    def _predict(self, margins: NDArray[np.float32], objective: str) -> Predictions:
+    def _predict(self, margins: Floats32, objective: str) -> Predictions:
         of_class = OBJECTIVES[objective].response(margins)
         is_second = margins[:, 0] > 0
         return Predictions(margins.argmax(1) if margins.shape[1] > 1 else is_second * 1, of_class)
@@ -170,12 +171,12 @@ class RegressionClient(TreeClient):
             shift=sums.weight * self._shift(request.learning_rate),
         )
 
-    def _target_magnitudes(self, trains: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def _target_magnitudes(self, trains: Bools) -> Ints:
         return magnitudes(self._labels()[trains])
 
     def _compute_targets(self, state: Growing) -> NDArray[Any]:
         assert self.y is not None
         return self.y
 
-    def _predict(self, margins: NDArray[np.float32], objective: str) -> PredictedTargets:
+    def _predict(self, margins: Floats32, objective: str) -> PredictedTargets:
         return PredictedTargets(np.nan_to_num(OBJECTIVES[objective].response(margins)[:, 0]))

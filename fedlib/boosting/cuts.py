@@ -28,10 +28,11 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedlib.agreement import exclude
+from fedlib.core.agreement import exclude
+from fedlib.core.array_types import Bools, Floats32, Ints, Words
+from fedlib.core.messages import Array, Message, MessageError
+from fedlib.core.protocol import Flow, Replies
 from fedlib.kernels.histograms import count_prefixes, find_bins
-from fedlib.messages import Array, Message, MessageError
-from fedlib.protocol import Flow, Replies
 
 __all__ = [
     "CountBuckets",
@@ -124,15 +125,15 @@ class Cuts:
         values.
     """
 
-    offsets: NDArray[np.int64]
-    thresholds: NDArray[np.float32]
+    offsets: Ints
+    thresholds: Floats32
 
-    def bins(self, X: NDArray[np.float32]) -> NDArray[np.uint16]:
+    def bins(self, X: Floats32) -> NDArray[np.uint16]:
         """Return the bin (n_rows, n_features) of each value, counted from its feature's first."""
         bins: NDArray[np.uint16] = find_bins(X, self.offsets, self.thresholds)
         return bins
 
-    def inner(self, f: int) -> NDArray[np.float32]:
+    def inner(self, f: int) -> Floats32:
         """Return the thresholds between the bins of a feature, without that for missing values."""
         start, missing = self.offsets[f], self.offsets[f + 1] - 1
         return self.thresholds[start : max(start, missing - 1)]
@@ -253,7 +254,7 @@ def _contradictions(
     return reasons
 
 
-def _counts_inside(request: CountBuckets, reply: RowsPerBucket, shift: int) -> NDArray[np.int64]:
+def _counts_inside(request: CountBuckets, reply: RowsPerBucket, shift: int) -> Ints:
     """Return the sum of a reply's counts in each requested bucket.
 
     The reply's keys are ``shift`` bits longer than those of the request.
@@ -266,7 +267,7 @@ def _counts_inside(request: CountBuckets, reply: RowsPerBucket, shift: int) -> N
     return sums
 
 
-def sorted_keys(X: NDArray[np.float32]) -> Columns:
+def sorted_keys(X: Floats32) -> Columns:
     """Return the keys of the values of each feature in ascending order, without missing values.
 
     Keys are unsigned integers in the order of the values; buckets are made of their leading bits.
@@ -349,9 +350,9 @@ class _Buckets:
     """
 
     depth: int
-    low: NDArray[np.int64]
-    high: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    low: Ints
+    high: Ints
+    counts: Ints
 
     @classmethod
     def whole(cls) -> _Buckets:
@@ -364,11 +365,11 @@ class _Buckets:
         return cls(0, *(np.empty(0, np.int64) for _ in range(3)))
 
     @property
-    def keys(self) -> NDArray[np.int64]:
+    def keys(self) -> Ints:
         """The leading ``depth`` bits; they identify only buckets of this depth."""
         return self.low >> (32 - self.depth)
 
-    def to_refine(self, max_bin: int) -> NDArray[np.bool_]:
+    def to_refine(self, max_bin: int) -> Bools:
         """Return which buckets to count in finer ones: all if they are few, else the largest."""
         finest = self.high - self.low == 1 << (32 - self.depth)
         few = len(self.low) <= max_bin
@@ -376,9 +377,9 @@ class _Buckets:
 
     def refined(
         self,
-        chosen: NDArray[np.bool_],
+        chosen: Bools,
         depth: int,
-        counted: Sequence[tuple[NDArray[np.uint32], NDArray[np.int64]]],
+        counted: Sequence[tuple[NDArray[np.uint32], Ints]],
     ) -> _Buckets:
         """Return the buckets with the chosen ones replaced by the clients' keys and counts."""
         reported = np.concatenate([keys for keys, _ in counted]).astype(np.int64)
@@ -391,7 +392,7 @@ class _Buckets:
         counts = np.append(self.counts[~chosen], counts)
         return _Buckets(depth, low[order], high[order], counts[order])
 
-    def thresholds(self, max_bin: int) -> NDArray[np.float32]:
+    def thresholds(self, max_bin: int) -> Floats32:
         """Return each bin's upper bound, halfway to the first bucket of the next bin."""
         if not len(self.low):
             return np.empty(0, np.float32)
@@ -405,7 +406,7 @@ class _Buckets:
         return (0.5 * (upper + lower)).astype(np.float32)
 
 
-def _cuts(thresholds: Sequence[NDArray[np.float32]]) -> Cuts:
+def _cuts(thresholds: Sequence[Floats32]) -> Cuts:
     """Return the cuts with these upper bounds, and one more bin per feature for missing values."""
     sizes = [len(feature) + 1 for feature in thresholds]
     above_all = np.array([MAX_VALUE], np.float32)
@@ -415,21 +416,19 @@ def _cuts(thresholds: Sequence[NDArray[np.float32]]) -> Cuts:
     )
 
 
-def _by_feature(sizes: NDArray[np.int64], *arrays: NDArray[Any]) -> list[Any]:
+def _by_feature(sizes: Ints, *arrays: NDArray[Any]) -> list[Any]:
     """Return, per feature, its piece of each array; ``sizes`` are the pieces' lengths."""
     ends = np.cumsum(sizes)[:-1]
     return list(zip(*(np.split(array, ends) for array in arrays), strict=True))
 
 
-def _with_feature(sizes: NDArray[np.int64], keys: NDArray[Any]) -> NDArray[np.uint64]:
+def _with_feature(sizes: Ints, keys: NDArray[Any]) -> Words:
     """Return keys of 64 bits that begin with the feature, so that all features sort together."""
     feature = np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes)
     return (feature << np.uint64(32)) | keys.astype(np.uint64)
 
 
-def _places(
-    requested: NDArray[np.uint64], keys: NDArray[np.uint64]
-) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+def _places(requested: Words, keys: Words) -> tuple[NDArray[np.intp], Bools]:
     """Return where each key belongs among the ``requested`` ones, and whether it is one of them.
 
     The requested keys ascend.
@@ -439,7 +438,7 @@ def _places(
     return place, np.append(requested, no_key)[place] == keys
 
 
-def _keys(values: NDArray[np.float32]) -> NDArray[np.uint32]:
+def _keys(values: Floats32) -> NDArray[np.uint32]:
     """Return unsigned integers in the order of the values."""
     bits = (values + np.float32(0)).view(np.uint32)  # -0 becomes 0
     return np.where(bits >> 31, ~bits, bits | np.uint32(2**31))
@@ -452,7 +451,7 @@ def _distinct(keys: NDArray[np.uint32]) -> NDArray[np.uint32]:
     return keys[is_first]
 
 
-def _values(keys: NDArray[Any]) -> NDArray[np.float32]:
+def _values(keys: NDArray[Any]) -> Floats32:
     """Return the values with these keys."""
     keys = keys.astype(np.uint32)
     return np.where(keys >> 31, keys & np.uint32(2**31 - 1), ~keys).view(np.float32)

@@ -10,11 +10,12 @@ from sklearn.utils import check_array, check_consistent_length, column_or_1d
 
 from fedlib.boosting.cuts import MAX_VALUE
 from fedlib.boosting.messages import MAX_WEIGHT
+from fedlib.core.array_types import Floats32
 
 __all__ = ["check_classes", "check_rows", "check_targets", "check_weights"]
 
 
-def check_rows(X: Any, **checks: Any) -> NDArray[np.float32]:
+def check_rows(X: Any, **checks: Any) -> Floats32:
     """Return rows (n_rows, n_features) as a C-ordered float32 array; NaN is a missing value.
 
     Parameters
@@ -59,7 +60,7 @@ def check_classes(y: Any, n_rows: int) -> NDArray[Any]:
     return y
 
 
-def check_targets(y: Any, n_rows: int) -> NDArray[np.float32]:
+def check_targets(y: Any, n_rows: int) -> Floats32:
     """Return the numbers (n_rows,) that a regression learns as float32.
 
     Raises
@@ -79,7 +80,7 @@ def check_targets(y: Any, n_rows: int) -> NDArray[np.float32]:
     return y.astype(np.float32)
 
 
-def check_weights(weights: Any, n_rows: int) -> NDArray[np.float32]:
+def check_weights(weights: Any, n_rows: int) -> Floats32:
     """Return the weights (n_rows,) of rows as float32, all 1 if there are none.
 
     Raises

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from fedlib.agreement import MAX_SHOWN
 from fedlib.boosting.classes import Class
 from fedlib.boosting.objectives import LabelSums
-from fedlib.privacy.noise import Sensitivity
-from fedlib.protocol import Replies
-from fedlib.secure.fixed_point import digits_for
-from fedlib.texts import printable
+from fedlib.core.aggregation import Aggregation
+from fedlib.core.agreement import MAX_SHOWN
+from fedlib.core.protocol import Replies
+from fedlib.core.texts import printable
+from fedlib.protection.privacy.noise import Sensitivity
 
 __all__ = ["EVERYONE", "Described", "Pool", "agree_on_names", "check_weight"]
 
@@ -22,12 +21,11 @@ EVERYONE = "all clients"  # the name under which the server keeps sums over all 
 
 @dataclass(frozen=True)
 class Pool:
-    """What the server needs for sums over all clients.
+    """What the server knows of all clients together, if it sees no single one.
 
     Attributes
     ----------
-    n_clients : int
-        The number of clients of the run.
+    aggregation : Aggregation
     members : tuple of str
         The clients whose rows are described.
     largest_weight : float
@@ -35,19 +33,12 @@ class Pool:
     sensitivity : Sensitivity, optional
         The change of histograms by one row, if they have noise. It determines the unit of
         gradients.
-    numbers : iterator of int
-        The numbers of the sums.
     """
 
-    n_clients: int
+    aggregation: Aggregation
     members: tuple[str, ...] = ()
     largest_weight: float = 1.0
     sensitivity: Sensitivity | None = None
-    numbers: Iterator[int] = field(default_factory=lambda: count(1))
-
-    def digits(self, largest: float) -> tuple[int]:
-        """Return the digits after the point of a number that is at most ``largest`` at a client."""
-        return (digits_for(max(largest, 2.0**-100), self.n_clients),)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from numbers import Real
-from typing import Any, ClassVar, Literal
+from numbers import Integral, Real
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,151 +33,19 @@ from fedlib.boosting.base import Boosted, check_labels
 from fedlib.boosting.classes import Class, check_known, given_classes
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.flow import boosting
+from fedlib.boosting.scores import METRICS
 from fedlib.boosting.trees import BoostedTrees
-from fedlib.client import Client
-from fedlib.protocol import Flow
-from fedlib.validation import Interval, StrOptions
+from fedlib.core.array_types import Floats, Floats32
+from fedlib.core.client import Client
+from fedlib.core.parameters import KW_ONLY, Kind
+from fedlib.core.protocol import Flow
+from fedlib.core.validation import Interval, StrOptions
 
 __all__ = ["FederatedXGBClassifier"]
 
 
 class FederatedXGBClassifier(ClassifierMixin, Boosted):
     """Boosted trees for two or more classes, over clients that hold rows of the same features.
-
-    Parameters
-    ----------
-    n_trees : int, default=100
-        The maximum number of trees, at least 1.
-    n_candidates : int, default=10
-        The number of splits per node that each client proposes, in 1..65536 (F's S). Not used by
-        ``"histogram"``.
-    method : {"top_splits", "union", "histogram"}, default="top_splits"
-        The method, which determines the data that clients send for each node.
-
-        - ``"top_splits"``: their own best splits (F).
-        - ``"union"``: these, and then sums for every split that any client proposed, so that the
-          server knows the gain of each over all rows.
-        - ``"histogram"``: sums for bins agreed on beforehand. They give the trees of XGBoost's
-          ``hist`` on the pooled rows and the same bins, for any distribution of the rows.
-    max_depth : int, default=6
-        The maximum number of splits on the path to a leaf, in 1..30; 0 with ``max_leaves`` and
-        ``grow_policy="lossguide"``: no limit.
-    learning_rate : float, default=0.3
-        The factor on the weight of a leaf, above 0 and at most 1. A client may prefer another one;
-        the run uses the clients' mean, weighted by rows.
-    reg_lambda : float, default=1.0
-        λ of (3.1), in 0..1e30.
-    gamma : float, default=0.0
-        The minimum gain of a split as XGBoost defines it, twice the γ of (3.1), in 0..1e30.
-    min_child_weight : float, default=1.0
-        The minimum sum of hessians on either side of a split, in 0..1e30. It applies to all rows
-        together, except for ``"top_splits"``: there it applies to the rows of each proposing
-        client, so it excludes more splits if the rows are divided over more clients. For
-        ``"union"``, clients propose splits with at least the n-th part of it on either side, n
-        being the number of clients with rows.
-    max_bin : int, default=256
-        The maximum number of bins per feature, in 2..32768. Used by ``"histogram"`` only.
-    tol : float or None, default=0.004
-        Stop after a tree that lowers the mean log-loss of all rows by less than this. None: grow
-        all trees. In F, each client stops independently, and the merged model has as many trees as
-        the client that stops last.
-    leaf : {"all", "ended", "parent"}, default="all"
-        Which rows determine the weight −G/(H + λ) of a leaf. The last two are for ``"top_splits"``
-        only.
-
-        - ``"all"``: all rows in the leaf, as in XGBoost.
-        - ``"ended"``: the rows in the leaf, and the rows of its parent that belong to clients whose
-          tree ended there because they found no split (F, Algorithms 1 and 2 as written). Rows that
-          ended further up do not count.
-        - ``"parent"``: all rows in the leaf, and again all rows of its parent (Algorithm 2 alone).
-
-        On F's three small data sets ``"parent"``, which shrinks leaves, has the better mean AUC; in
-        log-loss neither reading is always better. ``"all"`` is the default because with it the
-        trees of one client are XGBoost's, and the three methods differ only in their splits.
-    objective : {"binary:logistic", "multi:softprob"}, default="binary:logistic"
-        XGBoost's name of the objective. ``"binary:logistic"`` needs exactly two classes at all
-        clients together, so that a mistyped class is noticed. ``"multi:softprob"`` takes any
-        number of classes and grows one tree per class in each round, side by side. A client need
-        not have all classes.
-    base_score : float, optional
-        The initial probability of the second class, above 0 and below 1; for
-        ``"multi:softprob"``, the initial margin of all classes. By default it is estimated as in
-        XGBoost, from the shares of the classes.
-    reg_alpha : float, default=0.0
-        The L1 penalty on the weight of a leaf, in 0..1e30.
-    max_delta_step : float, optional
-        The maximum size of the weight of a leaf before it is multiplied with the learning rate, in
-        0..1e30; 0 and None: no limit.
-    scale_pos_weight : float, default=1.0
-        The factor on the weight of the rows of the second class, above 0 and at most 2**40. Two
-        classes only.
-    subsample : float, default=1.0
-        The share of the rows that the trees of a round use, above 0 and at most 1. Whether a row is
-        used depends on its features, on ``random_state`` and on the round, and not on its client.
-        XGBoost draws other rows with the same seed. It must be 1 with `epsilon`, because equal rows
-        are drawn one by one: one row more changes which of the others are used.
-    random_state : int, RandomState instance or None, default=None
-        Draws the rows and the features.
-    colsample_bytree, colsample_bylevel, colsample_bynode : float, default=1.0
-        The share of the features, above 0 and at most 1, that the server draws for each tree, of
-        these for each level, and of these for each node. XGBoost draws other features with the same
-        seed. ``"histogram"`` only.
-    monotone_constraints : array-like (n_features,) of int, optional
-        1 for a feature in which predictions may only increase, -1 if they may only decrease, else
-        0. ``"histogram"`` only.
-    grow_policy : {"depthwise", "lossguide"}, default="depthwise"
-        ``"lossguide"`` splits the leaf with the largest gain first, which costs one exchange per
-        split instead of one per level. ``"histogram"`` only.
-    max_leaves : int, default=0
-        The maximum number of leaves of a tree, in 0..2**20; 0: no limit. ``"histogram"`` only.
-    max_cat_to_onehot : int, default=4
-        A feature with fewer categories is split into one category and the others, at least 1.
-        ``"histogram"`` only.
-    max_cat_threshold : int, default=64
-        For a feature with more categories, one side of a split has fewer than this number of them,
-        at least 1. ``"histogram"`` only.
-    min_category_count : int, default=1
-        A client withholds the names of categories with fewer rows, at least 1.
-    histograms : {"dense", "packed"}, default="dense"
-        How histograms travel. ``"packed"`` leaves out empty bins and sends integers as wide as they
-        need to be: the same trees for fewer bytes. ``"histogram"`` only.
-    validation_fraction : float, default=0.0
-        The share of its rows that each client keeps from training, in 0..1 without 1. After each
-        round, the clients send the metrics of these rows as sums, which costs one exchange. Which
-        rows are kept does not depend on the client. Instead or in addition, a part can be ``(X, y,
-        sample_weight, (X_eval, y_eval))``, with None for no weights.
-    eval_metric : str or list of str, optional
-        The metrics: ``"logloss"``, ``"error"`` and ``"auc"`` for two classes, ``"mlogloss"`` and
-        ``"merror"`` for several; by default the first one.
-        Given without rows for validation, it is an error.
-    early_stopping_rounds : int, optional
-        End when the last metric has not become better for this number of rounds, at least 1, and
-        keep the trees up to the best round. Independent of ``tol``.
-    warm_start : bool, default=False
-        Whether `fit` continues the fitted model until it has ``n_trees`` rounds. Its objective,
-        classes and initial prediction stay.
-    secure : bool, default=False
-        Whether the server sees sums over the clients and no client's reply; see `fedlib.secure` for
-        what remains open. It needs ``method="histogram"``, `feature_bounds`, `classes` and features
-        of numbers, and allows neither validation nor packed histograms. The trees are those of the
-        run without it.
-    feature_bounds : array-like (2, n_features), default=None
-        The lower and the upper bound of each feature, on which the clients agree before the run.
-        The range between them is divided into ``max_bin`` bins of equal width, the outer of which
-        also contain the values beyond. By default the bins follow from the data, so that they have
-        about equally many rows. ``"histogram"`` only.
-    classes : array-like, default=None
-        For ``secure=True`` and `epsilon`: all classes, on which the clients agree before the run.
-    epsilon : float, default=None
-        The run is differentially private; see `fedlib.privacy`. It needs the same parameters as
-        ``secure``, with which it can be combined, and ``tol=None``, ``subsample=1`` and
-        ``grow_policy="depthwise"``. The noise grows with ``n_trees * max_depth``, and its sum in a
-        node with ``max_bin``, so few shallow trees with few bins are best. A row has a weight of
-        at most 1. Without `base_score`, the first probabilities are equal. There is no loss, and
-        the learning rate is the server's.
-    delta : float, default=0.0
-        The second parameter of the guarantee, at least 0 and below 1. With a small positive value,
-        such as 1e-6, the noise is Gaussian and smaller over several requests.
 
     Attributes
     ----------
@@ -286,92 +154,178 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
 
     name = "xgboost"
     client_class = BoostingClient
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **Boosted._parameter_constraints,
-        "leaf": [StrOptions({"all", "ended", "parent"})],
-        "objective": [StrOptions({"binary:logistic", "multi:softprob"})],
-        "scale_pos_weight": [Interval(Real, 0, 2**40, closed="right")],
-        "classes": ["array-like", list, None],
-    }
+    n_candidates: Annotated[
+        int,
+        Interval(Integral, 1, 2**16, closed="both"),
+        """
+        The number of splits per node that each client proposes, in 1..65536 (F's S). Not used by
+        ``"histogram"``.
+        """,
+    ] = 10
+    _: KW_ONLY
+    method: Annotated[
+        Literal["top_splits", "union", "histogram"],
+        StrOptions({"top_splits", "union", "histogram"}),
+        """
+        The method, which determines the data that clients send for each node.
 
-    def __init__(
-        self,
-        n_trees: int = 100,
-        n_candidates: int = 10,
-        *,
-        method: Literal["top_splits", "union", "histogram"] = "top_splits",
-        max_depth: int = 6,
-        learning_rate: float = 0.3,
-        reg_lambda: float = 1.0,
-        gamma: float = 0.0,
-        min_child_weight: float = 1.0,
-        max_bin: int = 256,
-        tol: float | None = 0.004,
-        leaf: Literal["all", "ended", "parent"] = "all",
-        objective: Literal["binary:logistic", "multi:softprob"] = "binary:logistic",
-        base_score: float | None = None,
-        reg_alpha: float = 0.0,
-        max_delta_step: float | None = None,
-        scale_pos_weight: float = 1.0,
-        subsample: float = 1.0,
-        random_state: Any = None,
-        colsample_bytree: float = 1.0,
-        colsample_bylevel: float = 1.0,
-        colsample_bynode: float = 1.0,
-        monotone_constraints: Any = None,
-        grow_policy: Literal["depthwise", "lossguide"] = "depthwise",
-        max_leaves: int = 0,
-        max_cat_to_onehot: int = 4,
-        max_cat_threshold: int = 64,
-        min_category_count: int = 1,
-        histograms: Literal["dense", "packed"] = "dense",
-        validation_fraction: float = 0.0,
-        eval_metric: str | list[str] | None = None,
-        early_stopping_rounds: int | None = None,
-        warm_start: bool = False,
-        secure: bool = False,
-        feature_bounds: ArrayLike | None = None,
-        classes: ArrayLike | None = None,
-        epsilon: float | None = None,
-        delta: float = 0.0,
-    ):
-        self.n_trees = n_trees
-        self.n_candidates = n_candidates
-        self.method = method
-        self.max_depth = max_depth
-        self.learning_rate = learning_rate
-        self.reg_lambda = reg_lambda
-        self.gamma = gamma
-        self.min_child_weight = min_child_weight
-        self.max_bin = max_bin
-        self.tol = tol
-        self.leaf = leaf
-        self.objective = objective
-        self.base_score = base_score
-        self.reg_alpha = reg_alpha
-        self.max_delta_step = max_delta_step
-        self.scale_pos_weight = scale_pos_weight
-        self.subsample = subsample
-        self.random_state = random_state
-        self.colsample_bytree = colsample_bytree
-        self.colsample_bylevel = colsample_bylevel
-        self.colsample_bynode = colsample_bynode
-        self.monotone_constraints = monotone_constraints
-        self.grow_policy = grow_policy
-        self.max_leaves = max_leaves
-        self.max_cat_to_onehot = max_cat_to_onehot
-        self.max_cat_threshold = max_cat_threshold
-        self.min_category_count = min_category_count
-        self.histograms = histograms
-        self.validation_fraction = validation_fraction
-        self.eval_metric = eval_metric
-        self.early_stopping_rounds = early_stopping_rounds
-        self.warm_start = warm_start
-        self.secure = secure
-        self.feature_bounds = feature_bounds
-        self.classes = classes
-        self.epsilon = epsilon
-        self.delta = delta
+        - ``"top_splits"``: their own best splits (F).
+        - ``"union"``: these, and then sums for every split that any client proposed, so that the
+          server knows the gain of each over all rows.
+        - ``"histogram"``: sums for bins agreed on beforehand. They give the trees of XGBoost's
+          ``hist`` on the pooled rows and the same bins, for any distribution of the rows.
+        """,
+    ] = "top_splits"
+    reg_lambda: Annotated[
+        float,
+        Interval(Real, 0, 1e30, closed="both"),
+        "λ of (3.1), in 0..1e30.",
+    ] = 1.0
+    gamma: Annotated[
+        float,
+        Interval(Real, 0, 1e30, closed="both"),
+        """
+        The minimum gain of a split as XGBoost defines it, twice the γ of (3.1), in 0..1e30.
+        """,
+    ] = 0.0
+    min_child_weight: Annotated[
+        float,
+        Interval(Real, 0, 1e30, closed="both"),
+        """
+        The minimum sum of hessians on either side of a split, in 0..1e30. It applies to all rows
+        together, except for ``"top_splits"``: there it applies to the rows of each proposing
+        client, so it excludes more splits if the rows are divided over more clients. For
+        ``"union"``, clients propose splits with at least the n-th part of it on either side, n
+        being the number of clients with rows.
+        """,
+    ] = 1.0
+    tol: Annotated[
+        float | None,
+        Interval(Real, None, None, closed="neither"),
+        None,
+        """
+        Stop after a tree that lowers the mean log-loss of all rows by less than this. None: grow
+        all trees. In F, each client stops independently, and the merged model has as many trees as
+        the client that stops last.
+        """,
+    ] = 0.004
+    leaf: Annotated[
+        Literal["all", "ended", "parent"],
+        StrOptions({"all", "ended", "parent"}),
+        """
+        Which rows determine the weight −G/(H + λ) of a leaf. The last two are for ``"top_splits"``
+        only.
+
+        - ``"all"``: all rows in the leaf, as in XGBoost.
+        - ``"ended"``: the rows in the leaf, and the rows of its parent that belong to clients whose
+          tree ended there because they found no split (F, Algorithms 1 and 2 as written). Rows that
+          ended further up do not count.
+        - ``"parent"``: all rows in the leaf, and again all rows of its parent (Algorithm 2 alone).
+
+        On F's three small data sets ``"parent"``, which shrinks leaves, has the better mean AUC; in
+        log-loss neither reading is always better. ``"all"`` is the default because with it the
+        trees of one client are XGBoost's, and the three methods differ only in their splits.
+        """,
+    ] = "all"
+    objective: Annotated[
+        Literal["binary:logistic", "multi:softprob"],
+        StrOptions({"binary:logistic", "multi:softprob"}),
+        """
+        XGBoost's name of the objective. ``"binary:logistic"`` needs exactly two classes at all
+        clients together, so that a mistyped class is noticed. ``"multi:softprob"`` takes any
+        number of classes and grows one tree per class in each round, side by side. A client need
+        not have all classes.
+        """,
+    ] = "binary:logistic"
+    base_score: Annotated[
+        float | None,
+        Interval(Real, None, None, closed="neither"),
+        None,
+        """
+        The initial probability of the second class, above 0 and below 1; for
+        ``"multi:softprob"``, the initial margin of all classes. By default it is estimated as in
+        XGBoost, from the shares of the classes.
+        """,
+    ] = None
+    max_delta_step: Annotated[
+        float | None,
+        Interval(Real, 0, 1e30, closed="both"),
+        None,
+        """
+        The maximum size of the weight of a leaf before it is multiplied with the learning rate, in
+        0..1e30; 0 and None: no limit.
+        """,
+    ] = None
+    scale_pos_weight: Annotated[
+        float,
+        Interval(Real, 0, 2**40, closed="right"),
+        """
+        The factor on the weight of the rows of the second class, above 0 and at most 2**40. Two
+        classes only.
+        """,
+    ] = 1.0
+    subsample: Annotated[
+        float,
+        Interval(Real, 0, 1, closed="right"),
+        """
+        The share of the rows that the trees of a round use, above 0 and at most 1. Whether a row is
+        used depends on its features, on ``random_state`` and on the round, and not on its client.
+        XGBoost draws other rows with the same seed. It must be 1 with `epsilon`, because equal rows
+        are drawn one by one: one row more changes which of the others are used.
+        """,
+    ] = 1.0
+    eval_metric: Annotated[
+        str | list[str] | None,
+        StrOptions(set(METRICS)),
+        list,
+        None,
+        Kind("str or list of str"),
+        """
+        The metrics: ``"logloss"``, ``"error"`` and ``"auc"`` for two classes, ``"mlogloss"`` and
+        ``"merror"`` for several; by default the first one.
+        Given without rows for validation, it is an error.
+        """,
+    ] = None
+    warm_start: Annotated[
+        bool,
+        "boolean",
+        """
+        Whether `fit` continues the fitted model until it has ``n_trees`` rounds. Its objective,
+        classes and initial prediction stay.
+        """,
+    ] = False
+    secure: Annotated[
+        bool,
+        "boolean",
+        """
+        Whether the server sees sums over the clients and no client's reply; see
+        `fedlib.protection.secure` for what remains open. It needs ``method="histogram"``,
+        `feature_bounds`, `classes` and features of numbers, and allows neither validation nor
+        packed histograms. The trees are those of the run without it.
+        """,
+    ] = False
+    classes: Annotated[
+        ArrayLike | None,
+        "array-like",
+        list,
+        None,
+        """
+        For ``secure=True`` and `epsilon`: all classes, on which the clients agree before the run.
+        """,
+    ] = None
+    epsilon: Annotated[
+        float | None,
+        Interval(Real, 0, np.inf, closed="neither"),
+        None,
+        """
+        The run is differentially private; see `fedlib.protection.privacy`. It needs the same
+        parameters as ``secure``, with which it can be combined, and ``tol=None``, ``subsample=1``
+        and ``grow_policy="depthwise"``. The noise grows with ``n_trees * max_depth``, and its sum
+        in a node with ``max_bin``, so few shallow trees with few bins are best. A row has a weight
+        of at most 1. Without `base_score`, the first probabilities are equal. There is no loss, and
+        the learning rate is the server's.
+        """,
+    ] = None
 
     def _flow(self) -> Flow[BoostedTrees]:
         if self.leaf != "all" and self.method != "top_splits":
@@ -422,7 +376,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         classes = np.array(self.model_.classes)
         self.labels_ = [None if codes is None else classes[codes] for codes in self.labels_]
 
-    def decision_function(self, X: ArrayLike) -> NDArray[np.float32]:
+    def decision_function(self, X: ArrayLike) -> Floats32:
         """Return the log-odds of the second class, or the margin of each of several classes.
 
         Parameters
@@ -443,7 +397,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         margins = self.model_.margins(rows)
         return margins[:, 0] if margins.shape[1] == 1 else margins
 
-    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+    def predict_proba(self, X: ArrayLike) -> Floats:
         """Return the probability of each class.
 
         Parameters
@@ -464,7 +418,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         rows = self._check_rows(X)
         return self.model_.predictions(self.model_.margins(rows))
 
-    def staged_predict_proba(self, X: ArrayLike) -> Iterator[NDArray[np.float64]]:
+    def staged_predict_proba(self, X: ArrayLike) -> Iterator[Floats]:
         """Yield the probabilities of the classes after each round; see `predict_proba`."""
         rows = self._check_rows(X)
         for margins in self.model_.staged_margins(rows):

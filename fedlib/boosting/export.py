@@ -8,10 +8,10 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.trees import BoostedTrees, Tree, children
+from fedlib.core.array_types import Bytes
 from fedlib.kernels.categories import BY_CATEGORY
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _tree_of(model: dict[str, Any], n_bytes: int) -> Tree:
     )
 
 
-def _sets_of(model: dict[str, Any], n_bytes: int) -> NDArray[np.uint8]:
+def _sets_of(model: dict[str, Any], n_bytes: int) -> Bytes:
     """Return the set of categories of each node in XGBoost's order."""
     bits = np.zeros((len(model["left_children"]), 8 * n_bytes), bool)
     for node, start, size in zip(

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from fedlib.agreement import agree_on_features, settle
 from fedlib.boosting.categories import agree_on_categories, agree_on_kinds, listed
 from fedlib.boosting.checks import DeclaredRows
 from fedlib.boosting.classes import agree_on_kind, agree_on_two_classes, class_weights
@@ -20,8 +19,9 @@ from fedlib.boosting.descriptions import (
     TargetDescription,
     TrainingDescription,
 )
-from fedlib.boosting.growers import Grower, Settings, Training, leaves
+from fedlib.boosting.growers import Grower
 from fedlib.boosting.histograms import HistogramGrower
+from fedlib.boosting.leaves import leaves
 from fedlib.boosting.lossguide import LossguideGrower
 from fedlib.boosting.messages import BeginBoosting, Class, KeepTrees, Levels, StartTrees
 from fedlib.boosting.objectives import OBJECTIVES, LabelSums, unit_bits
@@ -29,8 +29,12 @@ from fedlib.boosting.private import PrivateGrower, describe_privately
 from fedlib.boosting.proposals import TopSplits, UnionSplits
 from fedlib.boosting.scores import Validation
 from fedlib.boosting.secure import SECURE_GROWERS, describe_securely
+from fedlib.boosting.settings import Settings
+from fedlib.boosting.training import Training
 from fedlib.boosting.trees import BoostedTrees, Tree, stack_sets
-from fedlib.protocol import Flow, Replies
+from fedlib.core.agreement import agree_on_features, settle
+from fedlib.core.protocol import Flow, Replies
+from fedlib.protection.sums import NoisySums
 
 __all__ = ["boosting"]
 
@@ -98,17 +102,19 @@ def boosting(settings: Settings, start: BoostedTrees | None = None) -> Flow[Boos
 
 def _growers(settings: Settings) -> Mapping[str, type[Grower]]:
     """Return the growers by method and policy."""
-    if settings.privacy is not None:
+    if isinstance(settings.aggregation, NoisySums):
         return {"histogram": PrivateGrower}
-    return SECURE_GROWERS if settings.secure else GROWERS
+    return SECURE_GROWERS if settings.aggregation.masked else GROWERS
 
 
 def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[Training]:
     """Agree on everything that must be fixed before the first tree."""
-    if settings.privacy is not None:
-        described = yield from describe_privately(settings)
+    if isinstance(settings.aggregation, NoisySums):
+        described = yield from describe_privately(settings, settings.aggregation)
+    elif settings.aggregation.masked:
+        described = yield from describe_securely(settings)
     else:
-        described = yield from (describe_securely if settings.secure else _describe)(settings)
+        described = yield from _describe(settings)
     sums, n_features = described.sums, described.n_features
     if len(settings.monotone_constraints) not in (0, n_features):
         raise ValueError(

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedlib.boosting.checks import reasons
-from fedlib.boosting.growers import Grower, Level, Round, Training, finish_round
+from fedlib.boosting.growers import Grower, Level
+from fedlib.boosting.leaves import Round, finish_round
 from fedlib.boosting.limits import ColumnSampler, OpenNodes
 from fedlib.boosting.messages import BuildHistograms
 from fedlib.boosting.packing import BuildPackedHistograms
+from fedlib.boosting.training import Training
 from fedlib.boosting.trees import children
-from fedlib.kernels import histogram_splits as kernels
-from fedlib.kernels.histogram_splits import HistogramSplits
+from fedlib.core.array_types import Bools, Ints
+from fedlib.core.protocol import Flow, Replies
+from fedlib.kernels.histogram_splits import HistogramSplits, children_sums
+from fedlib.kernels.histogram_splits import best_splits as best_splits_by_kernel
+from fedlib.kernels.histogram_splits import decide as decide_by_kernel
 from fedlib.kernels.histograms import complete_siblings, sum_features
 from fedlib.kernels.splits import Decisions
-from fedlib.protocol import Flow, Replies
 
 __all__ = ["HistogramGrower"]
 
@@ -54,7 +57,7 @@ class HistogramGrower(Grower):
         self.histograms = np.empty((0, 0, 2), np.int64)
         self.parents = np.empty(0, np.int64)
         self.sides = np.empty((0, 2), np.int64)
-        self.leaf_sums: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        self.leaf_sums: list[tuple[Ints, Ints]] = []
 
     def grow_round(self) -> Flow[Round | None]:
         """Grow the trees of a round; the sums in their leaves follow from the histograms."""
@@ -83,7 +86,7 @@ class HistogramGrower(Grower):
         histograms = yield from self.sum_histograms(level)
         return None if histograms is None else self.choose(level, histograms)
 
-    def sum_histograms(self, level: Level) -> Flow[NDArray[np.int64] | None]:
+    def sum_histograms(self, level: Level) -> Flow[Ints | None]:
         """Return the sums of the clients' histograms of a level; None when boosting ends."""
         wanted = self.smaller_siblings() if level.first else np.ones(level.n_open, bool)
         replies = yield from self.ask_for_histograms(level, wanted)
@@ -99,14 +102,14 @@ class HistogramGrower(Grower):
             total += sums
         return total if wanted.all() else self.add_siblings(wanted, total)
 
-    def smaller_siblings(self) -> NDArray[np.bool_]:
+    def smaller_siblings(self) -> Bools:
         """Return which nodes of the level have the smaller sum of hessians of two siblings."""
         smaller = np.empty(len(self.sides), bool)
         smaller[0::2] = self.sides[0::2, 1] <= self.sides[1::2, 1]
         smaller[1::2] = ~smaller[0::2]
         return smaller
 
-    def ask_for_histograms(self, level: Level, wanted: NDArray[np.bool_]) -> Flow[Replies]:
+    def ask_for_histograms(self, level: Level, wanted: Bools) -> Flow[Replies]:
         """Ask for the histograms of the wanted nodes."""
         n_bins = len(self.training.cuts.thresholds)
         is_packed = self.training.settings.histograms == "packed"
@@ -122,7 +125,7 @@ class HistogramGrower(Grower):
         return replies
 
     def problem_of_histograms(
-        self, level: Level, wanted: NDArray[np.bool_], name: str, sums: NDArray[np.int64]
+        self, level: Level, wanted: Bools, name: str, sums: Ints
     ) -> str | None:
         """Return why a client's histograms cannot be right; None if they can."""
         totals, are_equal = sum_features(sums, self.training.cuts.offsets)
@@ -130,27 +133,27 @@ class HistogramGrower(Grower):
             return "the bins of two features do not have the same sum"
         return self.problem_of_sums(level, name, self.sums.complete(name, wanted, totals))
 
-    def add_siblings(self, wanted: NDArray[np.bool_], sums: NDArray[np.int64]) -> NDArray[np.int64]:
+    def add_siblings(self, wanted: Bools, sums: Ints) -> Ints:
         """Return the histograms of all nodes, from the sums of the wanted ones."""
         flat, before = (array.reshape(len(array), -1) for array in (sums, self.histograms))
-        histograms: NDArray[np.int64] = complete_siblings(flat, wanted, before, self.parents)
+        histograms: Ints = complete_siblings(flat, wanted, before, self.parents)
         return histograms.reshape(-1, *sums.shape[1:])
 
-    def choose(self, level: Level, histograms: NDArray[np.int64]) -> Decisions:
+    def choose(self, level: Level, histograms: Ints) -> Decisions:
         """Return each node's best split, and keep what its children and leaves need."""
         splits = self.best_splits(histograms)
         self.keep_max_leaves(splits)
-        self.sides, split, leaf = kernels.children_sums(splits)
+        self.sides, split, leaf = children_sums(splits)
         self.leaf_sums.append((level.first + leaf, splits.sums[leaf]))
         self.histograms, self.parents = histograms, split
         self.nodes = self.nodes.children(split, splits.feature, self.sides, self.training)
         return self.decide(splits)
 
-    def best_splits(self, histograms: NDArray[np.int64]) -> HistogramSplits:
+    def best_splits(self, histograms: Ints) -> HistogramSplits:
         """Return the best split of each open node."""
         training = self.training
         limits = self.sampler.limits(self.nodes, training.monotone, self.categories)
-        splits: HistogramSplits = kernels.best_splits(
+        splits: HistogramSplits = best_splits_by_kernel(
             histograms, training.cuts.offsets, training.rule, limits
         )
         return splits
@@ -158,7 +161,7 @@ class HistogramGrower(Grower):
     def decide(self, splits: HistogramSplits) -> Decisions:
         """Return the decisions that make these splits."""
         cuts = self.training.cuts
-        decisions: Decisions = kernels.decide(
+        decisions: Decisions = decide_by_kernel(
             splits, cuts.offsets, cuts.thresholds, self.categories.is_category
         )
         return decisions

@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.boosting.growers import Settings, Training
-from fedlib.kernels import gains as kernels
-from fedlib.kernels.gains import Categories, Limits
+from fedlib.boosting.settings import Settings
+from fedlib.boosting.training import Training
+from fedlib.core.array_types import Floats32, Ints, Ints32
+from fedlib.kernels.gains import Categories, Limits, newton_steps, no_limits
 
 __all__ = ["ColumnSampler", "OpenNodes"]
 
@@ -20,25 +21,25 @@ class OpenNodes(NamedTuple):
     The bounds are those of `fedlib.kernels.gains.Limits`.
     """
 
-    tree: NDArray[np.int64]
-    depth: NDArray[np.int64]
-    bounds: NDArray[np.float32]
+    tree: Ints
+    depth: Ints
+    bounds: Floats32
 
     @classmethod
     def roots(cls, n_trees: int) -> OpenNodes:
         """Return the roots of the trees of a round."""
-        bounds = kernels.no_limits(n_trees, 0).bounds
+        bounds = no_limits(n_trees, 0).bounds
         return cls(np.arange(n_trees), np.zeros(n_trees, np.int64), bounds)
 
-    def take(self, which: NDArray[np.int64]) -> OpenNodes:
+    def take(self, which: Ints) -> OpenNodes:
         """Return the nodes at these positions."""
         return OpenNodes(self.tree[which], self.depth[which], self.bounds[which])
 
     def children(
         self,
-        split: NDArray[np.int64],
-        feature: NDArray[np.int32],
-        sides: NDArray[np.int64],
+        split: Ints,
+        feature: Ints32,
+        sides: Ints,
         training: Training,
     ) -> OpenNodes:
         """Return the children of the nodes at the positions ``split`` (n_split,).
@@ -58,12 +59,10 @@ class OpenNodes(NamedTuple):
         return OpenNodes(self.tree[parent], self.depth[parent] + 1, bounds)
 
 
-def middles(
-    sides: NDArray[np.int64], bounds: NDArray[np.float32], training: Training
-) -> NDArray[np.float32]:
+def middles(sides: Ints, bounds: Floats32, training: Training) -> Floats32:
     """Return the mean (n,) of the weights of each pair of siblings with sums (2n, 2)."""
     g, h = (sides * training.unit).T
-    weights = kernels.newton_steps(g, h, np.ascontiguousarray(bounds), training.rule)
+    weights = newton_steps(g, h, np.ascontiguousarray(bounds), training.rule)
     return (weights[0::2] + weights[1::2]) / np.float32(2)
 
 
@@ -84,8 +83,8 @@ class ColumnSampler:
         )
         self.n_features = n_features
         self.random = np.random.default_rng(settings.seed)
-        self.of_tree: list[NDArray[np.int64]] = []
-        self.of_level: dict[tuple[int, int], NDArray[np.int64]] = {}
+        self.of_tree: list[Ints] = []
+        self.of_level: dict[tuple[int, int], Ints] = {}
 
     def begin_round(self, n_trees: int) -> None:
         """Draw the features of the trees of a round."""
@@ -107,7 +106,7 @@ class ColumnSampler:
                 allowed[node, self._draw(self.of_level[key], self.shares[2])] = True
         return Limits(nodes.bounds, monotone, allowed, categories)
 
-    def _draw(self, features: NDArray[np.int64], share: float) -> NDArray[np.int64]:
+    def _draw(self, features: Ints, share: float) -> Ints:
         if share == 1:
             return features
         size = max(1, int(share * len(features)))

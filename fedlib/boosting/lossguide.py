@@ -12,11 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.boosting.growers import Level, Round, Training, finish_round, leaves
+from fedlib.boosting.growers import Level
 from fedlib.boosting.histograms import HistogramGrower
+from fedlib.boosting.leaves import Round, finish_round, leaves
 from fedlib.boosting.limits import OpenNodes
+from fedlib.boosting.training import Training
+from fedlib.core.array_types import Ints
+from fedlib.core.protocol import Flow
 from fedlib.kernels.splits import Decisions
-from fedlib.protocol import Flow
 
 __all__ = ["LossguideGrower"]
 
@@ -31,8 +34,8 @@ class Candidate(NamedTuple):
     falling_gain: float
     node: int
     decision: Decisions
-    sides: NDArray[np.int64]
-    histogram: NDArray[np.int64]
+    sides: Ints
+    histogram: Ints
     nodes: OpenNodes
     lost: list[str]
 
@@ -56,7 +59,7 @@ class LossguideGrower(HistogramGrower):
         super().__init__(training)
         self.queues: list[list[Candidate]] = []
         self.split: dict[int, tuple[Decisions, int]] = {}
-        self.totals: dict[int, NDArray[np.int64]] = {}
+        self.totals: dict[int, Ints] = {}
         self.reported: dict[str, dict[int, NDArray[Any]]] = {}
 
     def grow_round(self) -> Flow[Round | None]:
@@ -77,7 +80,7 @@ class LossguideGrower(HistogramGrower):
                 level = self.split_best()
         return self.finish()
 
-    def add_candidates(self, level: Level, histograms: NDArray[np.int64]) -> None:
+    def add_candidates(self, level: Level, histograms: Ints) -> None:
         """Add the open nodes with an allowed split to the queues of their trees."""
         settings = self.training.settings
         splits = self.best_splits(histograms)

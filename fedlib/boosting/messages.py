@@ -14,16 +14,16 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from fedlib.boosting.classes import Class
 from fedlib.boosting.trees import Tree, children, level_starts, no_sets
+from fedlib.core.array_types import Bytes, Ints
+from fedlib.core.messages import Array, Message, MessageError
+from fedlib.core.privacy_loss import Privacy
 from fedlib.kernels.histograms import extremes
 from fedlib.kernels.splits import Decisions
-from fedlib.loss import Privacy
-from fedlib.messages import Array, Message, MessageError
-from fedlib.privacy.messages import NOISY, NoisyRequest
-from fedlib.summary.messages import Category
+from fedlib.protection.privacy.messages import NOISY, NoisyRequest
+from fedlib.tables.summary.messages import Category
 
 __all__ = [
     "BeginBoosting",
@@ -180,7 +180,7 @@ class Growth(Message):
             raise MessageError(f"the children of {n_splits} nodes from {self.decided} on")
         return Decisions(self.feature, self.threshold, self.missing_left, self._sets())
 
-    def _sets(self) -> NDArray[np.uint8]:
+    def _sets(self) -> Bytes:
         """Return the nodes' sets of categories."""
         return no_sets(len(self.feature))
 
@@ -331,7 +331,7 @@ class Splits(Growth):
     parents: Annotated[tuple[Count, ...], msgspec.Meta(max_length=2**20)] = ()
     right: Sets = b""
 
-    def _sets(self) -> NDArray[np.uint8]:
+    def _sets(self) -> Bytes:
         return _sets_of(self.right, len(self.feature))
 
 
@@ -481,7 +481,7 @@ def _check_sets(sets: bytes, n_nodes: int) -> None:
         raise MessageError(f"{len(sets)} bytes of categories for {n_nodes} nodes")
 
 
-def _sets_of(sets: bytes, n_nodes: int) -> NDArray[np.uint8]:
+def _sets_of(sets: bytes, n_nodes: int) -> Bytes:
     """Return sets (n_nodes, n_bytes)."""
     _check_sets(sets, n_nodes)
     return np.frombuffer(sets, np.uint8).reshape(n_nodes, -1) if sets else no_sets(n_nodes)
@@ -492,7 +492,7 @@ def _check_length(what: str, n_received: int, n_requested: int) -> None:
         raise MessageError(f"{n_received} {what}, {n_requested} were requested")
 
 
-def _check_sums(sums: NDArray[np.int64], weight: float) -> None:
+def _check_sums(sums: Ints, weight: float) -> None:
     """Raise MessageError unless rows of at most this weight can have the sums (…, 2).
 
     A row's gradient is at most its weight, its hessian a quarter of that. Rounding to an integer

@@ -15,11 +15,10 @@ from math import ceil, exp, fsum, log, log2, sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
-from fedlib.kernels import objectives as kernels
-from fedlib.kernels import splits
+from fedlib.core.array_types import Floats, Floats32, Ints
+from fedlib.kernels import objectives, splits
 
 __all__ = [
     "OBJECTIVES",
@@ -121,12 +120,12 @@ class Objective:
         The smallest target allowed.
     """
 
-    gradients: Callable[..., NDArray[np.int64]]
+    gradients: Callable[..., Ints]
     loss: Callable[..., float]
     base_scores: Callable[[LabelSums, bool], list[np.float32]]
-    link: Callable[[Sequence[Any]], NDArray[np.float32]]
-    response: Callable[[NDArray[np.float32]], NDArray[np.float64]]
-    first_sums: Callable[[LabelSums, Sequence[float], float], NDArray[np.float64] | None]
+    link: Callable[[Sequence[Any]], Floats32]
+    response: Callable[[Floats32], Floats]
+    first_sums: Callable[[LabelSums, Sequence[float], float], Floats | None]
     largest_sums: Callable[[LabelSums, float, float], tuple[float, float]]
     largest_loss: Callable[[LabelSums, float, float], float]
     total: Callable[[LabelSums, float], float]
@@ -153,14 +152,12 @@ def _share(sums: LabelSums, is_scaled: bool) -> list[np.float32]:
     return [_inside_0_and_1(float(expit(2 * (positive - negative) / (positive + negative))))]
 
 
-def _first_logistic(
-    sums: LabelSums, margins: Sequence[float], parameter: float
-) -> NDArray[np.float64]:
+def _first_logistic(sums: LabelSums, margins: Sequence[float], parameter: float) -> Floats:
     p = float(expit(margins[0]))
     return np.array([[sums.weight * p - sums.classes[1], sums.weight * p * (1 - p)]])
 
 
-def _log_odds(scores: Sequence[Any]) -> NDArray[np.float32]:
+def _log_odds(scores: Sequence[Any]) -> Floats32:
     return np.array([splits.log_odds(np.float32(score)) for score in scores], np.float32)
 
 
@@ -176,9 +173,7 @@ def _centred_log_shares(sums: LabelSums, is_scaled: bool) -> list[np.float32]:
     return [np.float32(value - mean) for value in logs]
 
 
-def _first_softmax(
-    sums: LabelSums, margins: Sequence[float], parameter: float
-) -> NDArray[np.float64]:
+def _first_softmax(sums: LabelSums, margins: Sequence[float], parameter: float) -> Floats:
     p = softmax(np.array(margins, np.float64))
     g = sums.weight * p - np.array(sums.classes)
     return np.column_stack([g, 2 * sums.weight * p * (1 - p)])
@@ -195,28 +190,24 @@ def _newton_step_from_0(sums: LabelSums, is_scaled: bool) -> list[np.float32]:
     return [np.float32(-sums.gradient / max(sums.hessian, 1e-6))]
 
 
-def _identity(scores: Sequence[Any]) -> NDArray[np.float32]:
+def _identity(scores: Sequence[Any]) -> Floats32:
     return np.array(scores, np.float32)
 
 
-def _log(scores: Sequence[Any]) -> NDArray[np.float32]:
+def _log(scores: Sequence[Any]) -> Floats32:
     with np.errstate(divide="ignore", invalid="ignore"):  # the caller refuses infinite margins
         return np.log(np.array(scores, np.float32))
 
 
-def _as_float64(margins: NDArray[np.float32]) -> NDArray[np.float64]:
+def _as_float64(margins: Floats32) -> Floats:
     return margins.astype(np.float64)
 
 
-def _first_squared(
-    sums: LabelSums, margins: Sequence[float], parameter: float
-) -> NDArray[np.float64]:
+def _first_squared(sums: LabelSums, margins: Sequence[float], parameter: float) -> Floats:
     return np.array([[sums.weight * margins[0] - sums.total, sums.weight]])
 
 
-def _first_poisson(
-    sums: LabelSums, margins: Sequence[float], parameter: float
-) -> NDArray[np.float64]:
+def _first_poisson(sums: LabelSums, margins: Sequence[float], parameter: float) -> Floats:
     mean = exp(margins[0])
     return np.array([[sums.weight * mean - sums.total, sums.weight * mean * exp(parameter)]])
 
@@ -237,8 +228,8 @@ def _largest_poisson_loss(sums: LabelSums, margin: float, parameter: float) -> f
 
 OBJECTIVES: Mapping[str, Objective] = {
     "binary:logistic": Objective(
-        gradients=kernels.logistic,
-        loss=kernels.logistic_loss,
+        gradients=objectives.logistic,
+        loss=objectives.logistic_loss,
         base_scores=_share,
         link=_log_odds,
         response=lambda margins: expit(margins.astype(np.float64)),
@@ -251,8 +242,8 @@ OBJECTIVES: Mapping[str, Objective] = {
         valid_scores="above 0 and below 1",
     ),
     "multi:softprob": Objective(
-        gradients=kernels.softmax,
-        loss=kernels.softmax_loss,
+        gradients=objectives.softmax,
+        loss=objectives.softmax_loss,
         base_scores=_centred_log_shares,
         link=_identity,
         response=lambda margins: softmax(margins.astype(np.float64), axis=1),
@@ -265,8 +256,8 @@ OBJECTIVES: Mapping[str, Objective] = {
         default_metric="mlogloss",
     ),
     "reg:squarederror": Objective(
-        gradients=kernels.squared_error,
-        loss=kernels.squared_error_loss,
+        gradients=objectives.squared_error,
+        loss=objectives.squared_error_loss,
         base_scores=_mean,
         link=_identity,
         response=_as_float64,
@@ -277,8 +268,8 @@ OBJECTIVES: Mapping[str, Objective] = {
         default_metric="rmse",
     ),
     "reg:pseudohubererror": Objective(
-        gradients=kernels.pseudo_huber,
-        loss=kernels.pseudo_huber_loss,
+        gradients=objectives.pseudo_huber,
+        loss=objectives.pseudo_huber_loss,
         base_scores=_newton_step_from_0,
         link=_identity,
         response=_as_float64,
@@ -291,8 +282,8 @@ OBJECTIVES: Mapping[str, Objective] = {
         default_metric="mphe",
     ),
     "count:poisson": Objective(
-        gradients=kernels.poisson,
-        loss=kernels.poisson_loss,
+        gradients=objectives.poisson,
+        loss=objectives.poisson_loss,
         base_scores=_mean,
         link=_log,
         response=lambda margins: np.exp(margins.astype(np.float64)),
@@ -313,7 +304,7 @@ def unit_bits(total: float) -> int:
     return SUM_BITS - ceil(log2(total))
 
 
-def check_smallest(y: NDArray[np.float32], objective: str) -> None:
+def check_smallest(y: Floats32, objective: str) -> None:
     """Raise ValueError when a target is below the smallest one that the objective allows.
 
     Examples
@@ -330,9 +321,7 @@ def check_smallest(y: NDArray[np.float32], objective: str) -> None:
         )
 
 
-def target_sums(
-    y: NDArray[np.float32], weight: NDArray[np.float32], objective: str, parameter: float
-) -> LabelSums:
+def target_sums(y: Floats32, weight: Floats32, objective: str, parameter: float) -> LabelSums:
     """Return the sums over the rows of a client with the targets ``y`` (n_rows,)."""
     wide = y.astype(np.float64)
     sums = LabelSums(weight=fsum(weight), total=fsum(weight * wide), squares=fsum(weight * wide**2))

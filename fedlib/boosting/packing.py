@@ -10,10 +10,10 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from fedlib.boosting.messages import BuildHistograms, Histograms, Loss
-from fedlib.messages import Array, Message, MessageError
+from fedlib.core.array_types import Ints
+from fedlib.core.messages import Array, Message, MessageError
 
 __all__ = ["BuildPackedHistograms", "PackedHistograms", "pack", "unpack"]
 
@@ -52,7 +52,7 @@ class BuildPackedHistograms(BuildHistograms, kw_only=True):
         return super().accept(unpack(reply, int(self.wanted.sum()), self.n_bins))
 
 
-def pack(sums: NDArray[np.int64], loss: float) -> PackedHistograms:
+def pack(sums: Ints, loss: float) -> PackedHistograms:
     """Return packed histograms; ``sums`` is an array (nodes, bins, 2).
 
     Examples

@@ -16,22 +16,24 @@ trees with differential privacy, CCS 2022, for noisy histograms and their accoun
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedlib.agreement import agree_on_features, settle
 from fedlib.boosting.described import EVERYONE, Described, Pool, agree_on_names
-from fedlib.boosting.growers import Level, Settings, Training
+from fedlib.boosting.growers import Level
 from fedlib.boosting.histograms import HistogramGrower
 from fedlib.boosting.messages import SumNoisyHistograms
-from fedlib.messages import Message
-from fedlib.privacy import Sensitivity, noisy_sum
-from fedlib.protocol import Flow, Replies
-from fedlib.secure.points import DescribeFeatures
+from fedlib.boosting.settings import Settings
+from fedlib.boosting.training import Training
+from fedlib.core.agreement import agree_on_features
+from fedlib.core.array_types import Floats, Ints
+from fedlib.core.messages import Message
+from fedlib.core.protocol import Flow, Replies
+from fedlib.protection.privacy import Sensitivity
+from fedlib.protection.secure.points import DescribeFeatures
+from fedlib.protection.sums import NoisySums
 
 __all__ = [
     "PrivateGrower",
@@ -72,9 +74,7 @@ def row_sensitivity(limits: tuple[float, float], n_features: int, n_outputs: int
     return Sensitivity(n_bins * (g + h), sqrt(n_bins * (g**2 + h**2)), 2 * n_bins)
 
 
-def clipped(
-    gradients: NDArray[np.int64], limits: tuple[float, float], bits: int
-) -> NDArray[np.int64]:
+def clipped(gradients: Ints, limits: tuple[float, float], bits: int) -> Ints:
     """Return gradients (n_outputs, n_rows, 2), in units of 2**-bits, within the limits.
 
     Examples
@@ -86,15 +86,13 @@ def clipped(
     return np.stack([np.clip(gradients[..., 0], -g, g), np.clip(gradients[..., 1], 0, h)], axis=-1)
 
 
-def describe_privately(settings: Settings) -> Flow[Described]:
+def describe_privately(settings: Settings, aggregation: NoisySums) -> Flow[Described]:
     """Ask the clients for their features, and for nothing that depends on their rows."""
-    replies = yield DescribeFeatures()
-    n_clients = len(replies) + len(replies.declined) + len(replies.lost)
-    replies = yield from settle(replies, agree_on_features)
+    replies = yield from aggregation.describe(DescribeFeatures())
     n_features = agree_on_features(replies)
     n_outputs = len(settings.classes) if settings.objective == "multi:softprob" else 1
     limits = gradient_limits(settings.objective, settings.max_gradient)
-    sensitivity = row_sensitivity(limits, n_features, n_outputs)
+    aggregation.sensitivity = sensitivity = row_sensitivity(limits, n_features, n_outputs)
     return Described(
         sums={},
         n_rows={},
@@ -104,7 +102,7 @@ def describe_privately(settings: Settings) -> Flow[Described]:
         texts=[],
         learning_rate=float(np.float32(settings.learning_rate)),
         replies=replies,
-        pool=replace(Pool(n_clients), sensitivity=sensitivity),
+        pool=Pool(aggregation, sensitivity=sensitivity),
     )
 
 
@@ -121,22 +119,19 @@ class PrivateGrower(HistogramGrower):
         """Return the noisy sum of the clients' histograms as the reply of `EVERYONE`."""
         settings, pool = self.training.settings, self.training.pool
         assert pool is not None
-        assert pool.sensitivity is not None
-        assert settings.privacy is not None
+        assert pool.aggregation.privacy is not None
         asked = SumNoisyHistograms(
             **fields,
             weight=0.0,
             n_rounds=self.n_rounds,
-            privacy=settings.privacy,
+            privacy=pool.aggregation.privacy,
             max_gradient=settings.max_gradient,
         )
-        total = yield from noisy_sum(
-            asked, pool.sensitivity, pool.numbers if settings.secure else None
-        )
+        total, _ = yield from pool.aggregation.sum(asked)
         self.n_rounds += len(asked.values) > 0
         return Replies({EVERYONE: total})
 
-    def sum_histograms(self, level: Level) -> Flow[NDArray[np.int64] | None]:
+    def sum_histograms(self, level: Level) -> Flow[Ints | None]:
         """Return the noisy histograms of all nodes of a level, with equal totals per node.
 
         Every node is requested: a row is in one of two siblings only, so both cost no more.
@@ -153,7 +148,7 @@ class PrivateGrower(HistogramGrower):
         return with_equal_totals(sums, self.training.cuts.offsets)
 
 
-def in_units(sums: NDArray[np.float64], bits: int) -> NDArray[np.int64]:
+def in_units(sums: Floats, bits: int) -> Ints:
     """Return noisy histograms (n_nodes, n_bins, 2) in units of 2**-bits, as whole numbers.
 
     Numbers that only a lie can have are limited, so that the total of the bins fits an int64.
@@ -168,9 +163,7 @@ def in_units(sums: NDArray[np.float64], bits: int) -> NDArray[np.int64]:
     return np.rint(np.ldexp(np.clip(sums, -largest, largest), bits)).astype(np.int64)
 
 
-def with_equal_totals(
-    histograms: NDArray[np.int64], offsets: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def with_equal_totals(histograms: Ints, offsets: Ints) -> Ints:
     """Return histograms (n_nodes, n_bins, 2) in which all features of a node have the same total.
 
     It is the mean of the features' totals. The differences are spread evenly over the bins, which

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.boosting.checks import ROUNDING, reasons
-from fedlib.boosting.growers import Grower, Level, Round, finish_round, leaves
+from fedlib.boosting.growers import Grower, Level
+from fedlib.boosting.leaves import Round, finish_round, leaves
 from fedlib.boosting.messages import (
     EvaluateSplits,
     ProposeSplits,
@@ -16,9 +17,9 @@ from fedlib.boosting.messages import (
     SumLeaves,
 )
 from fedlib.boosting.trees import children, tree_totals
-from fedlib.kernels import splits as kernels
-from fedlib.kernels.splits import Decisions
-from fedlib.protocol import Flow, Replies
+from fedlib.core.array_types import Bools, Bytes, Floats, Floats32, Ints, Ints32
+from fedlib.core.protocol import Flow, Replies
+from fedlib.kernels.splits import LEFT, RIGHT, CandidateSums, Decisions, gains_of_candidates
 
 __all__ = ["TopSplits", "UnionSplits"]
 
@@ -29,14 +30,14 @@ class Proposals(NamedTuple):
     ``node`` counts from the level's first node; ``weight`` is that of the client's rows there.
     """
 
-    node: NDArray[np.int64]
-    feature: NDArray[np.int32]
-    threshold: NDArray[np.float32]
-    direction: NDArray[np.uint8]
-    gain: NDArray[np.float32]
-    weight: NDArray[np.float64]
+    node: Ints
+    feature: Ints32
+    threshold: Floats32
+    direction: Bytes
+    gain: Floats32
+    weight: Floats
 
-    def take(self, positions: NDArray[np.int64]) -> Proposals:
+    def take(self, positions: Ints) -> Proposals:
         """Return the proposals at these positions."""
         columns: tuple[NDArray[Any], ...] = self
         return Proposals(*(column[positions] for column in columns))
@@ -62,9 +63,7 @@ class ProposalGrower(Grower):
         sums = sum(reply.sums for reply in replies.values())
         return finish_round(decisions, left, sums, self.training)
 
-    def problem_of_leaves(
-        self, name: str, left: NDArray[np.int32], sums: NDArray[np.int64]
-    ) -> str | None:
+    def problem_of_leaves(self, name: str, left: Ints32, sums: Ints) -> str | None:
         """Return why a client's sums in the leaves cannot be right; None if they can."""
         rows, training = self.training.rows_of(name), self.training
         problem = rows.problem(training.unit, sums, self.max_margin)
@@ -158,16 +157,16 @@ class UnionSplits(ProposalGrower):
             name: self.problem_of_sums(level, name, reply.totals) for name, reply in replies.items()
         }
         replies = yield from self.exclude(replies, reasons(problems))
-        sums = kernels.CandidateSums(
+        sums = CandidateSums(
             left=sum(reply.left for reply in replies.values()),
             missing=sum(reply.missing for reply in replies.values()),
             totals=sum(reply.totals for reply in replies.values()),
         )
         start = np.append(0, np.cumsum(count))
-        gain, direction = kernels.gains_of_candidates(start, sums, self.training.rule)
+        gain, direction = gains_of_candidates(start, sums, self.training.rule)
         best = _first_of_the_largest(candidates.node, gain)
         best = best[gain[best] > 0]
-        return _decide(candidates.take(best), direction[best] == kernels.LEFT, level.n_open)
+        return _decide(candidates.take(best), direction[best] == LEFT, level.n_open)
 
 
 def choose_by_votes(proposals: Proposals, n_open: int, gamma: float) -> Decisions:
@@ -183,8 +182,8 @@ def choose_by_votes(proposals: Proposals, n_open: int, gamma: float) -> Decision
         np.add.reduceat(of[order], starts) if len(starts) else of
         for of in (
             vote,
-            np.where(proposals.direction == kernels.LEFT, vote, 0.0),
-            np.where(proposals.direction == kernels.RIGHT, vote, 0.0),
+            np.where(proposals.direction == LEFT, vote, 0.0),
+            np.where(proposals.direction == RIGHT, vote, 0.0),
         )
     )
     candidates = proposals.take(order[starts])
@@ -192,7 +191,7 @@ def choose_by_votes(proposals: Proposals, n_open: int, gamma: float) -> Decision
     return _decide(candidates.take(best), (votes_left > votes_right)[best], n_open)
 
 
-def _decide(chosen: Proposals, missing_left: NDArray[np.bool_], n_open: int) -> Decisions:
+def _decide(chosen: Proposals, missing_left: Bools, n_open: int) -> Decisions:
     """Return the decisions for a level with these splits, at most one per node."""
     decisions = leaves(n_open)
     decisions.feature[chosen.node] = chosen.feature
@@ -217,9 +216,7 @@ def _pool(replies: Replies) -> Proposals:
     return Proposals(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
 
-def _group_equal(
-    proposals: Proposals, *ties: NDArray[Any]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _group_equal(proposals: Proposals, *ties: NDArray[Any]) -> tuple[Ints, Ints]:
     """Return an order of the proposals and the starts, in it, of each group of equal splits.
 
     ``ties`` order the proposals of a group, so that sums over them do not depend on the order of
@@ -234,7 +231,7 @@ def _group_equal(
     return order, np.flatnonzero(is_new)
 
 
-def _first_of_the_largest(node: NDArray[np.int64], vote: NDArray[Any]) -> NDArray[np.int64]:
+def _first_of_the_largest(node: Ints, vote: NDArray[Any]) -> Ints:
     """Return the position of each node's largest vote; ties go to the first."""
     order = np.lexsort((np.arange(len(vote)), -vote, node))
     is_first = np.ones(len(order), bool)

@@ -32,9 +32,10 @@ from fedlib.boosting.descriptions import (
 )
 from fedlib.boosting.sampling import drawn_rows, row_keys
 from fedlib.boosting.states import HeldOut
-from fedlib.client import Client, handles
-from fedlib.secure.points import DescribeFeatures, Features, magnitudes
-from fedlib.validation import feature_names
+from fedlib.core.array_types import Bools, Ints, Words
+from fedlib.core.client import Client, handles
+from fedlib.core.validation import feature_names
+from fedlib.protection.secure.points import DescribeFeatures, Features, magnitudes
 
 __all__ = ["RowsClient"]
 
@@ -92,14 +93,14 @@ class RowsClient(Client):
         self.table = self.table.followed_by(more)
         self.X = self.table.numbers
 
-    def _trains(self, share: float, seed: int) -> NDArray[np.bool_]:
+    def _trains(self, share: float, seed: int) -> Bools:
         """Return which rows are not for validation."""
         trains = np.arange(len(self.X)) < self.n_training
         if share:
             trains &= ~drawn_rows(self._keys(), share, seed, VALIDATION)
         return trains
 
-    def _hold_out(self, request: DescribeTraining | DescribeTargets) -> NDArray[np.bool_]:
+    def _hold_out(self, request: DescribeTraining | DescribeTargets) -> Bools:
         """Draw the rows for validation; return the others."""
         self.state = HeldOut(request.validation_fraction, request.seed)
         return self._trains(request.validation_fraction, request.seed)
@@ -118,11 +119,11 @@ class RowsClient(Client):
             raise ValueError("a client without labels (y=None) must be passive")
         return self.y
 
-    def _keys(self) -> NDArray[np.uint64]:
+    def _keys(self) -> Words:
         """Return the rows' keys, by which rows are drawn."""
         return self._cached("keys", self.table, lambda: row_keys(fingerprints(self.table)))
 
-    def _training_rows(self) -> NDArray[np.bool_]:
+    def _training_rows(self) -> Bools:
         """Return which rows are not for validation, before trees grow."""
         state = self.state
         if not isinstance(state, HeldOut):
@@ -169,6 +170,6 @@ class RowsClient(Client):
         """Return the labels (n_rows,); raise ValueError when they are of another kind."""
         raise NotImplementedError
 
-    def _target_magnitudes(self, trains: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def _target_magnitudes(self, trains: Bools) -> Ints:
         """Return 1 at the order of magnitude of the largest target, and 0 elsewhere."""
         raise NotImplementedError

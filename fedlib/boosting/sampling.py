@@ -9,14 +9,15 @@ our own: with the same seed, XGBoost draws other rows.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fedlib.core.array_types import Bools, Floats32, Words
 
 __all__ = ["drawn_rows", "row_keys"]
 
 MASK = 2**64 - 1
 
 
-def row_keys(X: NDArray[np.float32]) -> NDArray[np.uint64]:
+def row_keys(X: Floats32) -> Words:
     """Return one number per row of ``X`` (n_rows, n_features), different for different rows.
 
     Examples
@@ -37,9 +38,7 @@ def row_keys(X: NDArray[np.float32]) -> NDArray[np.uint64]:
     return _mix(keys ^ _mix(copy))
 
 
-def drawn_rows(
-    keys: NDArray[np.uint64], share: float, seed: int, n_round: int
-) -> NDArray[np.bool_]:
+def drawn_rows(keys: Words, share: float, seed: int, n_round: int) -> Bools:
     """Return which rows a round draws; each with the probability ``share``.
 
     Examples
@@ -53,7 +52,7 @@ def drawn_rows(
     return uniform.astype(np.float64) * 2.0**-53 < share
 
 
-def _mix(keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(keys: Words) -> Words:
     """Return well-mixed bits: the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)."""
     keys = keys + np.uint64(0x9E3779B97F4A7C15)
     keys = (keys ^ (keys >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -19,14 +19,15 @@ from scipy.special import gammaln
 from fedlib.boosting.growers import Grower, Level
 from fedlib.boosting.messages import MetricName, Splits
 from fedlib.boosting.trees import Tree
-from fedlib.messages import Array, Message, MessageError
-from fedlib.protocol import Flow
+from fedlib.core.array_types import Floats, Floats32
+from fedlib.core.messages import Array, Message, MessageError
+from fedlib.core.protocol import Flow
 
 __all__ = ["METRICS", "RowScores", "ScoreRows", "Validation", "score_rows"]
 
 N_INTERVALS = 1024  # of probabilities, for the AUC
 SMALLEST = 1e-16  # probability in a log-loss, as in XGBoost
-Loss = Callable[[NDArray[np.float64], NDArray[Any], float], NDArray[np.float64]]
+Loss = Callable[[Floats, NDArray[Any], float], Floats]
 
 
 class RowScores(Message):
@@ -65,27 +66,27 @@ class ScoreRows(Splits, kw_only=True):
         return reply
 
 
-def _of_class(p: NDArray[np.float64], codes: NDArray[Any]) -> NDArray[np.float64]:
+def _of_class(p: Floats, codes: NDArray[Any]) -> Floats:
     """Return each row's probability of its class; a single column is that of the second class."""
     if p.shape[1] == 1:
         p = np.column_stack([1 - p, p])
     return p[np.arange(len(p)), codes.astype(np.int64)]
 
 
-def _log_loss(p: NDArray[np.float64], codes: NDArray[Any], _: float) -> NDArray[np.float64]:
+def _log_loss(p: Floats, codes: NDArray[Any], _: float) -> Floats:
     return -np.log(np.maximum(_of_class(p, codes), SMALLEST))
 
 
-def _is_wrong(p: NDArray[np.float64], codes: NDArray[Any], _: float) -> NDArray[np.float64]:
+def _is_wrong(p: Floats, codes: NDArray[Any], _: float) -> Floats:
     predicted = p[:, 0] > 0.5 if p.shape[1] == 1 else p.argmax(axis=1)
     return (predicted != codes).astype(np.float64)
 
 
-def _pseudo_huber(p: NDArray[np.float64], y: NDArray[Any], slope: float) -> NDArray[np.float64]:
+def _pseudo_huber(p: Floats, y: NDArray[Any], slope: float) -> Floats:
     return slope**2 * (np.sqrt(1 + ((p[:, 0] - y) / slope) ** 2) - 1)
 
 
-def _poisson(p: NDArray[np.float64], y: NDArray[Any], _: float) -> NDArray[np.float64]:
+def _poisson(p: Floats, y: NDArray[Any], _: float) -> Floats:
     p = np.maximum(p[:, 0], SMALLEST)
     return np.maximum(gammaln(y.astype(np.float64) + 1) + p - y * np.log(p), 0)
 
@@ -105,9 +106,9 @@ METRICS: Mapping[str, Loss] = {
 
 def score_rows(
     metrics: Sequence[str],
-    predictions: NDArray[np.float64],
+    predictions: Floats,
     targets: NDArray[Any],
-    weights: NDArray[np.float32],
+    weights: Floats32,
     parameter: float,
 ) -> RowScores:
     """Return a client's sums.
@@ -214,7 +215,7 @@ class Validation:
                 values.append(sqrt(total / weight) if name == "rmse" else float(total / weight))
 
 
-def _auc(positives: NDArray[np.float64], negatives: NDArray[np.float64]) -> tuple[float, float]:
+def _auc(positives: Floats, negatives: Floats) -> tuple[float, float]:
     """Return the AUC and its error bound; 0.5 and 0.5 if a class has no rows."""
     pairs = positives.sum() * negatives.sum()
     if pairs == 0:

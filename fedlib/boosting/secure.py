@@ -7,12 +7,10 @@ client, it checks for the sum: an impossible one ends the run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fedlib.agreement import agree_on_features, settle
 from fedlib.boosting.classes import check_weights_of_classes
 from fedlib.boosting.described import EVERYONE, Described, Pool, agree_on_names, check_weight
 from fedlib.boosting.descriptions import (
@@ -20,17 +18,23 @@ from fedlib.boosting.descriptions import (
     SumClasses,
     SumTargets,
 )
-from fedlib.boosting.growers import Grower, Level, Settings, Training
+from fedlib.boosting.growers import Grower, Level
 from fedlib.boosting.histograms import HistogramGrower
 from fedlib.boosting.lossguide import LossguideGrower
 from fedlib.boosting.messages import SumHistograms
 from fedlib.boosting.objectives import OBJECTIVES, LabelSums
-from fedlib.messages import Message, MessageError
-from fedlib.protocol import Flow, Replies
-from fedlib.secure.flow import ImpossibleSum, secure_sum
-from fedlib.secure.points import DescribeFeatures, largest_magnitude
+from fedlib.boosting.settings import Settings
+from fedlib.boosting.training import Training
+from fedlib.core.aggregation import Aggregation
+from fedlib.core.agreement import agree_on_features
+from fedlib.core.messages import Message, MessageError
+from fedlib.core.protocol import Flow, Replies
+from fedlib.protection.secure.flow import ImpossibleSum
+from fedlib.protection.secure.points import DescribeFeatures, largest_magnitude
 
 __all__ = ["SECURE_GROWERS", "describe_securely"]
+
+SMALLEST = 2.0**-100
 
 
 def describe_securely(settings: Settings) -> Flow[Described]:
@@ -46,16 +50,14 @@ def describe_securely(settings: Settings) -> Flow[Described]:
     ImpossibleSum
         When more clients than there are have marked a magnitude.
     """
-    replies = yield DescribeFeatures()
-    n_clients = len(replies) + len(replies.declined) + len(replies.lost)
-    replies = yield from settle(replies, agree_on_features)
-    pool = Pool(n_clients)
-    found, clients = yield from secure_sum(CountLabelMagnitudes(), pool.numbers)
+    aggregation = settings.aggregation
+    replies = yield from aggregation.describe(DescribeFeatures())
+    found, clients = yield from aggregation.sum(CountLabelMagnitudes())
     weight, target = (
         2.0 ** largest_magnitude(counts, clients) for counts in (found.weights, found.targets)
     )
     largest = max(found.n_rows, 1) * weight
-    sums, shift, members = yield from _sum_labels(settings, pool, largest, target)
+    sums, shift, members = yield from _sum_labels(settings, aggregation, largest, target)
     check_weight(sums.weight)
     rate = settings.learning_rate + shift / sums.weight
     return Described(
@@ -67,24 +69,21 @@ def describe_securely(settings: Settings) -> Flow[Described]:
         texts=[],
         learning_rate=float(np.float32(rate)),
         replies=replies,
-        pool=replace(
-            pool, members=members, largest_weight=largest * max(settings.scale_pos_weight, 1)
-        ),
+        pool=Pool(aggregation, members, largest * max(settings.scale_pos_weight, 1)),
     )
 
 
 def _sum_labels(
-    settings: Settings, pool: Pool, largest: float, target: float
+    settings: Settings, aggregation: Aggregation, largest: float, target: float
 ) -> Flow[tuple[LabelSums, float, tuple[str, ...]]]:
     """Return the sums over the labels, that of the shifts of the learning rate, and their clients.
 
     No client has a larger weight than ``largest`` or a larger target than ``target``.
     """
     if not settings.is_regression:
-        digits = {"weights": pool.digits(largest), "shift": pool.digits(largest)}
-        total, members = yield from secure_sum(
-            SumClasses(settings.classes, settings.learning_rate), pool.numbers, digits
-        )
+        request = SumClasses(settings.classes, settings.learning_rate)
+        limits = _limits(weights=largest, shift=largest)
+        total, members = yield from aggregation.sum(request, limits)
         classes = tuple(total.weights.tolist())
         check_weight(sum(classes))
         check_weights_of_classes(settings.classes, classes)
@@ -92,17 +91,16 @@ def _sum_labels(
     objective, parameter = settings.objective, settings.parameter
     bounds = LabelSums(largest, total=largest * target, squares=largest * target**2)
     gradient, hessian = OBJECTIVES[objective].largest_sums(bounds, 0.0, parameter)
-    total, members = yield from secure_sum(
+    total, members = yield from aggregation.sum(
         SumTargets(objective, parameter, settings.learning_rate),
-        pool.numbers,
-        {
-            "weight": pool.digits(largest),
-            "total": pool.digits(bounds.total),
-            "squares": pool.digits(bounds.squares),
-            "gradient": pool.digits(2 * gradient),
-            "hessian": pool.digits(2 * hessian),
-            "shift": pool.digits(largest),
-        },
+        _limits(
+            weight=largest,
+            total=bounds.total,
+            squares=bounds.squares,
+            gradient=2 * gradient,
+            hessian=2 * hessian,
+            shift=largest,
+        ),
     )
     sums = LabelSums(
         weight=total.weight,
@@ -112,6 +110,11 @@ def _sum_labels(
         hessian=total.hessian,
     )
     return sums, total.shift, members
+
+
+def _limits(**largest: float) -> dict[str, float]:
+    """Return the limits of sums; those of vanishing sums have no more digits than small ones."""
+    return {name: max(limit, SMALLEST) for name, limit in largest.items()}
 
 
 class SecureGrower(HistogramGrower):
@@ -143,11 +146,8 @@ class SecureGrower(HistogramGrower):
         pool, rows = self.pool, self.training.rows_of(EVERYONE)
         loss = rows.objective.largest_loss(rows.sums, self.max_margin, rows.parameter)
         asked = SumHistograms(**fields, weight=largest[EVERYONE], n_rounds=self.n_rounds)
-        total, members = yield from secure_sum(
-            asked,
-            pool.numbers,
-            {"loss": pool.digits(2 * loss), "weight": pool.digits(pool.largest_weight)},
-        )
+        limits = _limits(loss=2 * loss, weight=pool.largest_weight)
+        total, members = yield from pool.aggregation.sum(asked, limits)
         self.n_rounds += len(asked.values) > 0
         try:
             asked.accept(total)

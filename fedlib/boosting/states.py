@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedlib.boosting.classes import Class
 from fedlib.boosting.messages import Growth, Levels, ObjectiveName
+from fedlib.core.array_types import Floats32, Ints32
+from fedlib.core.messages import Array, Message
 from fedlib.kernels.splits import Decisions
-from fedlib.messages import Array, Message
 
 __all__ = [
     "Growing",
@@ -104,7 +105,7 @@ def new_splits(state: Growing, request: Growth) -> tuple[Decisions, int]:
     return decisions, child + 2 * (len(parents) or int(n_splits))
 
 
-def finite(margins: ArrayLike) -> NDArray[np.float32]:
+def finite(margins: ArrayLike) -> Floats32:
     """Return margins as float32 without infinite ones, with which no state could be kept.
 
     They come from leaves with huge values. An error would disclose that a row is in such a leaf.
@@ -113,7 +114,7 @@ def finite(margins: ArrayLike) -> NDArray[np.float32]:
         return np.nan_to_num(np.asarray(margins, np.float32))
 
 
-def roots(n_outputs: int, n_rows: int) -> NDArray[np.int32]:
+def roots(n_outputs: int, n_rows: int) -> Ints32:
     """Return the root of each output's tree for every row, (n_outputs, n_rows)."""
     nodes = np.empty((n_outputs, n_rows), np.int32)
     nodes[:] = np.arange(n_outputs)[:, None]

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.boosting.cuts import Cuts, coarse_features
+from fedlib.boosting.cuts import Cuts
+from fedlib.boosting.growing_rows import ROWS_PER_VALUE, GrowingRows
 from fedlib.boosting.messages import (
-    MAX_SUM,
     BeginBoosting,
     BuildHistograms,
     CandidateSums,
     EvaluateSplits,
-    Growth,
     Histograms,
     KeepTrees,
     LeafSums,
-    Levels,
     NoisyHistograms,
     ProposeSplits,
     SplitProposals,
@@ -35,42 +31,29 @@ from fedlib.boosting.messages import (
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.packing import BuildPackedHistograms, PackedHistograms, pack
 from fedlib.boosting.private import clipped, gradient_limits, row_sensitivity
-from fedlib.boosting.row_client import RowsClient
-from fedlib.boosting.sampling import drawn_rows
 from fedlib.boosting.scores import RowScores, ScoreRows, score_rows
 from fedlib.boosting.states import Growing, HeldOut, finite, first_child, new_splits, roots
 from fedlib.boosting.trees import add_margins
-from fedlib.client import handles
-from fedlib.kernels import splits as kernels
+from fedlib.core.array_types import Floats32, Ints, Ints32
+from fedlib.core.client import handles
+from fedlib.core.messages import Done, Message
+from fedlib.kernels import splits
 from fedlib.kernels.gains import SplitRule
 from fedlib.kernels.histograms import (
-    absolute_sums,
-    add_values,
-    left_children,
     move_and_sum,
-    move_rows_by_bins,
-    open_slots,
 )
 from fedlib.kernels.proposals import (
-    RankedColumns,
-    count_values,
     have_hessians,
     propose_by_values,
-    rank_values,
     weigh_slots,
 )
-from fedlib.messages import Done, Message
-from fedlib.privacy import add_noise
-from fedlib.secure.points import DescribeFeatures
+from fedlib.protection.privacy import add_noise
+from fedlib.protection.secure.points import DescribeFeatures
 
 __all__ = ["TreeClient"]
 
-logger = logging.getLogger(__name__)
 
-ROWS_PER_VALUE = 2  # with fewer rows per distinct value of a node, ranks do not pay
-
-
-class TreeClient(RowsClient):
+class TreeClient(GrowingRows):
     """Base class of the clients: their rows while trees grow.
 
     A subclass says which labels there are and what it predicts.
@@ -135,8 +118,8 @@ class TreeClient(RowsClient):
         )
 
     def _propose(
-        self, all_rows: Sequence[kernels.Rows], state: Growing, request: ProposeSplits
-    ) -> kernels.Proposals:
+        self, all_rows: Sequence[splits.Rows], state: Growing, request: ProposeSplits
+    ) -> splits.Proposals:
         """Return the best splits of each open node; a node belongs to the tree of one output."""
         rule = SplitRule(
             2.0**-state.bits,
@@ -147,7 +130,7 @@ class TreeClient(RowsClient):
             state.max_delta_step,
         )
         per_output = [self._best_splits(rows, request, rule) for rows in all_rows]
-        proposals: kernels.Proposals = per_output[0]
+        proposals: splits.Proposals = per_output[0]
         for others in per_output[1:]:
             filled = others.counts > 0
             arrays: list[tuple[NDArray[Any], NDArray[Any]]] = list(
@@ -158,11 +141,11 @@ class TreeClient(RowsClient):
         return proposals
 
     def _best_splits(
-        self, rows: kernels.Rows, request: ProposeSplits, rule: SplitRule
-    ) -> kernels.Proposals:
+        self, rows: splits.Rows, request: ProposeSplits, rule: SplitRule
+    ) -> splits.Proposals:
         """Return the best splits of each open node, by the faster one of two ways."""
         ranked, n_open, n_candidates = self._ranked_columns(), request.n_open, request.n_candidates
-        proposals: kernels.Proposals
+        proposals: splits.Proposals
         if (
             ranked is not None
             and ROWS_PER_VALUE * n_open * len(ranked.values) <= ranked.ranks.size
@@ -170,9 +153,9 @@ class TreeClient(RowsClient):
         ):
             proposals = propose_by_values(ranked, rows, n_open, n_candidates, rule)
         else:
-            totals = kernels.sum_by_slot(rows, n_open)
+            totals = splits.sum_by_slot(rows, n_open)
             columns = self._sorted_columns()
-            proposals = kernels.propose_splits(columns, rows, totals, n_candidates, rule)
+            proposals = splits.propose_splits(columns, rows, totals, n_candidates, rule)
         return proposals
 
     @handles(EvaluateSplits)
@@ -182,10 +165,10 @@ class TreeClient(RowsClient):
         start = np.append(0, np.cumsum(request.count))
         if start[-1] != len(request.feature):
             raise ValueError(f"{len(request.feature)} splits, but the counts sum to {start[-1]}")
-        candidates = kernels.Candidates(start, request.feature, request.threshold)
+        candidates = splits.Candidates(start, request.feature, request.threshold)
         all_rows = self._rows(state, request.first, len(request.count))
         sums = [
-            kernels.sum_candidates(self._coded(state.levels), rows, candidates) for rows in all_rows
+            splits.sum_candidates(self._coded(state.levels), rows, candidates) for rows in all_rows
         ]
         left, missing, totals = (sum(arrays) for arrays in zip(*sums, strict=True))
         return CandidateSums(left, missing, totals)
@@ -199,7 +182,7 @@ class TreeClient(RowsClient):
         node[:, ~self._drawn(state)] = -1
         return LeafSums(
             sum(
-                kernels.sum_by_slot(kernels.Rows(slot, gradients), request.n_nodes)
+                splits.sum_by_slot(splits.Rows(slot, gradients), request.n_nodes)
                 for slot, gradients in zip(node, self._gradients(state), strict=True)
             )
         )
@@ -209,9 +192,7 @@ class TreeClient(RowsClient):
         sums = self._sum_bins(request, self._gradients)
         return Histograms(sums, self._loss(self.recall(Growing)))
 
-    def _sum_bins(
-        self, request: BuildHistograms, gradients: Callable[[Growing], NDArray[np.int64]]
-    ) -> NDArray[np.int64]:
+    def _sum_bins(self, request: BuildHistograms, gradients: Callable[[Growing], Ints]) -> Ints:
         """Apply a request's decisions; return the sums of gradients in bins of the wanted nodes."""
         state, wanted = self.recall(Growing), request.wanted
         if len(wanted) != request.n_open:
@@ -234,14 +215,14 @@ class TreeClient(RowsClient):
         self,
         state: Growing,
         request: BuildHistograms,
-        decisions: kernels.Decisions,
-        gradients: NDArray[np.int64],
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64], bool]:
+        decisions: splits.Decisions,
+        gradients: Ints,
+    ) -> tuple[Ints32, Ints, bool]:
         """Return the nodes of rows after splits and the sums in the bins of the wanted nodes.
 
         Also return whether the splits are between bins; otherwise the result is useless.
         """
-        moved: tuple[NDArray[np.int32], NDArray[np.int64], bool] = move_and_sum(
+        moved: tuple[Ints32, Ints, bool] = move_and_sum(
             self._binned(state),
             request.n_bins,
             (state.node, state.ended, self._drawn(state)),
@@ -278,7 +259,7 @@ class TreeClient(RowsClient):
         if state.bits != sensitivity.digits:
             raise ValueError(f"bits must be {sensitivity.digits}, got {state.bits}")
 
-        def gradients(state: Growing) -> NDArray[np.int64]:
+        def gradients(state: Growing) -> Ints:
             return clipped(self._unchecked_gradients(state), limits, state.bits)
 
         values = np.ldexp(self._sum_bins(request, gradients).astype(np.float64), -state.bits)
@@ -300,7 +281,7 @@ class TreeClient(RowsClient):
         self.state = unchecked_copy(state, margins=margins)
         return Done()
 
-    def _margins(self, request: KeepTrees) -> NDArray[np.float32]:
+    def _margins(self, request: KeepTrees) -> Floats32:
         """Return the margins (n_rows, n_outputs) of the rows by the trees of a request."""
         first = finite(request.base_margins or (request.base_margin,))
         X = self._coded(request.levels)
@@ -324,194 +305,3 @@ class TreeClient(RowsClient):
         margins = self._margins(request)
         self.state = self._predict(margins[: self.n_training], request.objective)
         return Done()
-
-    def _update(self, request: Growth) -> Growing:
-        """Apply the decisions that a request reports; begin a new round if one is finished."""
-        state = self.recall(Growing)
-        self._check_features(request.feature)
-        if len(request.values) and getattr(request, "n_rounds", state.n_rounds) < state.n_rounds:
-            return state  # this request has been answered before
-        node, ended, margins, n_rounds = state.node, state.ended, state.margins, state.n_rounds
-        decisions, n_nodes = new_splits(state, request)
-        if len(decisions.feature):
-            node = self._moved(state, request)
-        if len(request.values):
-            if len(request.values) < n_nodes:
-                raise ValueError(f"{len(request.values)} values for {n_nodes} nodes")
-            margins = finite(add_values(margins, node, request.values))
-            node, ended = roots(*node.shape), np.full_like(ended, -1)
-            n_nodes, n_rounds = len(node), n_rounds + 1
-        self.state = unchecked_copy(
-            state, margins=margins, node=node, ended=ended, n_nodes=n_nodes, n_rounds=n_rounds
-        )
-        return self.state
-
-    def _moved(self, state: Growing, request: Growth) -> NDArray[np.int32]:
-        """Return the nodes of rows (n_outputs, n_rows) after the splits that a request reports."""
-        node, decisions, next_node = state.node, request.decisions, first_child(state, request)
-        parents = getattr(request, "parents", ())
-        if not parents:
-            return self._split(node, request.decided, decisions, next_node)
-        for j, parent in enumerate(parents):
-            node = self._split(node, parent, decisions.take(slice(j, j + 1)), next_node + 2 * j)
-        return node
-
-    def _split(
-        self, node: NDArray[np.int32], first: int, decisions: kernels.Decisions, next_node: int
-    ) -> NDArray[np.int32]:
-        """Return the nodes of rows after splits from ``first`` on, by their bins if possible."""
-        state = self.recall(Growing)
-        ranked = None if len(state.thresholds) or state.levels else self._ranked_columns()
-        if len(state.thresholds) or ranked is not None:
-            bins, offsets, bounds = ranked or (
-                self._binned(state),
-                state.offsets,
-                state.thresholds,
-            )
-            moved, is_possible = move_rows_by_bins(
-                bins, node, first, decisions, next_node, offsets, bounds, ranked is not None
-            )
-            if is_possible:
-                return np.asarray(moved)
-        X, left = self._coded(state.levels), left_children(decisions.feature, next_node)
-        return np.stack([kernels.move_rows(X, row, first, decisions, left) for row in node])
-
-    def _rows(self, state: Growing, first: int, n_open: int) -> list[kernels.Rows]:
-        """Return, per output, the rows with their slots among the open nodes from ``first`` on."""
-        drawn, wanted = self._drawn(state), np.ones(n_open, bool)
-        return [
-            kernels.Rows(open_slots(node, ended, drawn, first, wanted), gradients)
-            for node, ended, gradients in zip(
-                state.node, state.ended, self._gradients(state), strict=True
-            )
-        ]
-
-    def _drawn(self, state: Growing) -> NDArray[np.bool_]:
-        """Return which rows the trees of this round use."""
-        return self._cached("drawn", state.margins, lambda: self._draw(state))
-
-    def _draw(self, state: Growing) -> NDArray[np.bool_]:
-        trains = self._cached("trains", state.thresholds, lambda: self._trains(*state.held_out))
-        if state.subsample == 1:
-            return trains
-        return trains & drawn_rows(self._keys(), state.subsample, state.seed, state.n_rounds)
-
-    def _gradients(self, state: Growing) -> NDArray[np.int64]:
-        """Return the gradients (n_outputs, n_rows, 2)."""
-        return self._cached("gradients", state.margins, lambda: self._compute_gradients(state))
-
-    def _compute_gradients(self, state: Growing) -> NDArray[np.int64]:
-        gradients = self._unchecked_gradients(state)
-        if any(max(absolute_sums(of_output)) > MAX_SUM for of_output in gradients):
-            raise ValueError("the gradients became too large: use a smaller learning_rate")
-        return gradients
-
-    def _unchecked_gradients(self, state: Growing) -> NDArray[np.int64]:
-        return OBJECTIVES[state.objective].gradients(
-            state.margins, self._targets(state), self._weights(state), state.parameter, state.bits
-        )
-
-    def _loss(self, state: Growing) -> float:
-        return self._cached(
-            "loss",
-            state.margins,
-            lambda: float(
-                OBJECTIVES[state.objective].loss(
-                    state.margins, self._targets(state), self._weights(state), state.parameter
-                )
-            ),
-        )
-
-    def _targets(self, state: Growing) -> NDArray[Any]:
-        """Return the labels as the objective takes them."""
-        return self._cached("targets", state.classes, lambda: self._compute_targets(state))
-
-    def _weights(self, state: Growing) -> NDArray[np.float32]:
-        """Return the rows' weights in training, 0 for the rows for validation.
-
-        Those of the second class are multiplied by ``scale_pos_weight``. They are the same in all
-        rounds of a run, whose thresholds are an object of their own.
-        """
-        return self._cached("weights", state.thresholds, lambda: self._compute_weights(state))
-
-    def _compute_weights(self, state: Growing) -> NDArray[np.float32]:
-        trains = self._trains(*state.held_out)
-        weights = self.weight if trains.all() else self.weight * trains
-        if state.scale_pos_weight == 1:
-            return weights
-        factors = np.where(self._targets(state), np.float32(state.scale_pos_weight), np.float32(1))
-        return weights * factors
-
-    def _binned(self, state: Growing) -> NDArray[np.uint16 | np.uint32]:
-        return self._cached("bins", state.thresholds, lambda: self._bins(state))
-
-    def _bins(self, state: Growing) -> NDArray[np.uint16 | np.uint32]:
-        """Return each value's bin among those of all features.
-
-        Raises
-        ------
-        ValueError
-            When the bins do not fit the features.
-        """
-        offsets, n_bins = state.offsets, len(state.thresholds)
-        fit = len(offsets) == self.n_features + 1 and offsets[0] == 0 and offsets[-1] == n_bins
-        if not fit or (np.diff(offsets) < 1).any():
-            raise ValueError("the bins do not fit the features")
-        bins = Cuts(offsets, state.thresholds).bins(self._coded(state.levels))
-        narrow = np.uint16 if n_bins <= 2**16 else np.uint32
-        return (bins + offsets[:-1]).astype(narrow)
-
-    def _coded(self, levels: Levels) -> NDArray[np.float32]:
-        """Return the rows with the numbers of these categories, whatever the rows contain."""
-        return self._cached("coded", levels, lambda: self._code(levels))
-
-    def _code(self, levels: Levels) -> NDArray[np.float32]:
-        coded = self.table.coded(levels)
-        if problem := self.table.problem_of(levels):
-            logger.warning("%s; such values count as missing, or as another category", problem)
-        return coded
-
-    def _sorted_columns(self) -> kernels.SortedColumns:
-        return self._cached("sorted columns", self.table, self._sort_columns)
-
-    def _sort_columns(self) -> kernels.SortedColumns:
-        columns = self.X.T
-        order = np.argsort(columns, axis=1, kind="stable").astype(np.int32)
-        values = np.take_along_axis(columns, order, axis=1)
-        return kernels.SortedColumns(order, values, (~np.isnan(columns)).sum(axis=1))
-
-    def _ranked_columns(self) -> RankedColumns | None:
-        """Return the ranks of the rows' values; None if features have many different ones."""
-        return self._cached("ranked columns", self.table, self._rank_columns)
-
-    def _rank_columns(self) -> RankedColumns | None:
-        columns = self._sorted_columns()
-        offsets = np.append(0, np.cumsum(count_values(columns) + 1))
-        if ROWS_PER_VALUE * offsets[-1] > self.X.size:
-            return None
-        ranks = np.empty(self.X.shape, np.uint16 if offsets[-1] <= 2**16 else np.uint32)
-        return RankedColumns(ranks, offsets, rank_values(columns, offsets, ranks))
-
-    def _check_features(self, feature: NDArray[np.int32]) -> None:
-        if feature.size and feature.max() >= self.n_features:
-            raise ValueError(f"feature {feature.max()} of a client with {self.n_features} features")
-
-    def _warn_of_coarse_features(self, cuts: Cuts) -> None:
-        if len(cuts.offsets) != self.n_features + 1:
-            return
-        if coarse := coarse_features(self._sorted_keys(), cuts):
-            names = self.features or range(self.n_features)
-            shown = ", ".join(repr(names[f]) for f in coarse)
-            warnings.warn(
-                f"features {shown}: many values fall into one bin, because they differ by less than"
-                " one part in 2**11; let all clients subtract the same number from them",
-                stacklevel=2,
-            )
-
-    def _compute_targets(self, state: Growing) -> NDArray[Any]:
-        """Return the labels as the objective takes them: truth values, codes or numbers."""
-        raise NotImplementedError
-
-    def _predict(self, margins: NDArray[np.float32], objective: str) -> Message:
-        """Return the state with the predictions of margins (n_rows, n_outputs)."""
-        raise NotImplementedError

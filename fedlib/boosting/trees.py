@@ -12,12 +12,12 @@ from typing import Annotated
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from fedlib.boosting.objectives import OBJECTIVES
+from fedlib.core.array_types import Bools, Bytes, Floats, Floats32, Ints, Ints32
+from fedlib.core.messages import Array
 from fedlib.kernels.forests import Forest, add_children, sum_trees
 from fedlib.kernels.histograms import left_children
-from fedlib.messages import Array
 
 __all__ = [
     "BoostedTrees",
@@ -75,15 +75,15 @@ class Tree:
     array([-0.25,  0.25], dtype=float32)
     """
 
-    feature: Annotated[NDArray[np.int32], Array("int32", ("nodes",), ge=-1)]
-    threshold: Annotated[NDArray[np.float32], Array("float32", ("nodes",))]
-    missing_left: Annotated[NDArray[np.bool_], Array("bool", ("nodes",))]
-    left: Annotated[NDArray[np.int32], Array("int32", ("nodes",), ge=-1)]
-    value: Annotated[NDArray[np.float32], Array("float32", ("nodes",))]
-    gain: Annotated[NDArray[np.float32], Array("float32", ("nodes",))]
-    cover: Annotated[NDArray[np.float32], Array("float32", ("nodes",))]
-    weight: Annotated[NDArray[np.float32], Array("float32", ("nodes",))]
-    right: Annotated[NDArray[np.uint8], Array("uint8", ("nodes", "bytes"))]
+    feature: Annotated[Ints32, Array("int32", ("nodes",), ge=-1)]
+    threshold: Annotated[Floats32, Array("float32", ("nodes",))]
+    missing_left: Annotated[Bools, Array("bool", ("nodes",))]
+    left: Annotated[Ints32, Array("int32", ("nodes",), ge=-1)]
+    value: Annotated[Floats32, Array("float32", ("nodes",))]
+    gain: Annotated[Floats32, Array("float32", ("nodes",))]
+    cover: Annotated[Floats32, Array("float32", ("nodes",))]
+    weight: Annotated[Floats32, Array("float32", ("nodes",))]
+    right: Annotated[Bytes, Array("uint8", ("nodes", "bytes"))]
 
     def __len__(self) -> int:
         return len(self.feature)
@@ -204,7 +204,7 @@ class BoostedTrees:
         """The number of margins per row, and of trees per round."""
         return len(self.base_margins)
 
-    def staged_margins(self, X: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+    def staged_margins(self, X: Floats32) -> Iterator[Floats32]:
         """Yield the margins (n_rows, n_outputs) after each round."""
         margins = self._first_margins(X)
         for k in range(0, len(self.trees), self.n_outputs):
@@ -213,7 +213,7 @@ class BoostedTrees:
                 margins[:, output] = add_margins([tree], margins[:, output], X)
             yield margins
 
-    def margins(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
+    def margins(self, X: Floats32) -> Floats32:
         """Return the margins (n_rows, n_outputs) of rows (n_rows, n_features).
 
         Raises
@@ -227,7 +227,7 @@ class BoostedTrees:
             margins[:, output] = add_margins(trees, margins[:, output], X)
         return margins
 
-    def predictions(self, margins: NDArray[np.float32]) -> NDArray[np.float64]:
+    def predictions(self, margins: Floats32) -> Floats:
         """Return the predictions of margins (n_rows, n_outputs).
 
         They have one column per class, and for a regression one column.
@@ -237,18 +237,18 @@ class BoostedTrees:
             return np.column_stack([1 - response, response])
         return response
 
-    def _first_margins(self, X: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _first_margins(self, X: Floats32) -> Floats32:
         if X.shape[1] != self.n_features:
             raise ValueError(f"X must have the {self.n_features} features of fit; got {X.shape[1]}")
         return np.tile(np.array(self.base_margins, np.float32), (len(X), 1))
 
 
-def no_sets(n_nodes: int) -> NDArray[np.uint8]:
+def no_sets(n_nodes: int) -> Bytes:
     """Return the sets of categories of nodes without any: an array (n_nodes, 0)."""
     return np.zeros((n_nodes, 0), np.uint8)
 
 
-def stack_sets(sets: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+def stack_sets(sets: Sequence[Bytes]) -> Bytes:
     """Return sets of categories (n, n_bytes) one below the other, as wide as the widest.
 
     Examples
@@ -265,7 +265,7 @@ def stack_sets(sets: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
     return stacked
 
 
-def children(feature: NDArray[np.int32], first: int = 0, n_roots: int = 1) -> NDArray[np.int32]:
+def children(feature: Ints32, first: int = 0, n_roots: int = 1) -> Ints32:
     """Return the left child of each node of a level or of a whole tree; -1 for leaves.
 
     Parameters
@@ -289,11 +289,11 @@ def children(feature: NDArray[np.int32], first: int = 0, n_roots: int = 1) -> ND
     >>> children(np.array([-1, 2]), first=1)
     array([-1,  3], dtype=int32)
     """
-    left: NDArray[np.int32] = left_children(feature, first + len(feature) if first else n_roots)
+    left: Ints32 = left_children(feature, first + len(feature) if first else n_roots)
     return left
 
 
-def level_starts(feature: NDArray[np.int32]) -> list[int]:
+def level_starts(feature: Ints32) -> list[int]:
     """Return the number of the first node of each level, and at the end the number of nodes.
 
     Parameters
@@ -320,7 +320,7 @@ def level_starts(feature: NDArray[np.int32]) -> list[int]:
     return starts
 
 
-def node_totals(feature: NDArray[np.int32], sums: NDArray[np.int64]) -> NDArray[np.int64]:
+def node_totals(feature: Ints32, sums: Ints) -> Ints:
     """Return the sums over each node and all nodes below it.
 
     Parameters
@@ -340,9 +340,7 @@ def node_totals(feature: NDArray[np.int32], sums: NDArray[np.int64]) -> NDArray[
     return totals
 
 
-def tree_totals(
-    left: NDArray[np.int32], n_trees: int, sums: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def tree_totals(left: Ints32, n_trees: int, sums: Ints) -> Ints:
     """Return the sums (n_trees, 2) over the nodes of each of several trees numbered together.
 
     Parameters
@@ -366,9 +364,7 @@ def tree_totals(
     return totals[:n_trees]
 
 
-def predict_margins(
-    trees: Sequence[Tree], base_margin: float, X: NDArray[np.float32]
-) -> NDArray[np.float32]:
+def predict_margins(trees: Sequence[Tree], base_margin: float, X: Floats32) -> Floats32:
     """Return the log-odds of rows by the trees of one output, summed in float32 as XGBoost does.
 
     Parameters
@@ -386,9 +382,7 @@ def predict_margins(
     return add_margins(trees, np.full(len(X), base_margin, np.float32), X)
 
 
-def add_margins(
-    trees: Sequence[Tree], margins: NDArray[np.float32], X: NDArray[np.float32]
-) -> NDArray[np.float32]:
+def add_margins(trees: Sequence[Tree], margins: Floats32, X: Floats32) -> Floats32:
     """Return margins (n_rows,) plus the values of the leaves that rows reach, in float32."""
     margins = np.array(margins, np.float32, order="C")
     if trees:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from fedlib.files import Table
+    from fedlib.tables.files import Table
 
 __all__ = [
     "CLIENT",
@@ -105,7 +105,7 @@ def read_rows(
     raw: bool = False,
 ) -> Table:
     """Return the rows that the options name; ``raw`` ones may contain text and gaps."""
-    from fedlib.files import read_table
+    from fedlib.tables.files import read_table
 
     try:
         return read_table(data, columns, target, sample_weight, ids, not no_header, raw)

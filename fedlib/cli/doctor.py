@@ -22,15 +22,15 @@ from fedlib.cli.join import (
     read_policy,
     read_token,
 )
-from fedlib.texts import printable
+from fedlib.core.texts import printable
 
 with extra("http"):
     from fedlib.transports.http.diagnosis import Finding, diagnose
 
 if TYPE_CHECKING:
-    from fedlib.files import Table
-    from fedlib.policy import Policy
-    from fedlib.secure import Identity
+    from fedlib.protection.policy import Policy
+    from fedlib.protection.secure import Identity
+    from fedlib.tables.files import Table
     from fedlib.transports.http.wire import Welcome
 
 __all__ = ["doctor"]
@@ -184,7 +184,7 @@ def _protocol(
     policy: Policy | None,
 ) -> Finding:
     """Check that the rules allow the protocol that the server runs, and that the data fit it."""
-    from fedlib.site import make_client
+    from fedlib.sites.site import make_client
 
     try:
         check_allowed(policy, served)

@@ -20,7 +20,7 @@ def flower() -> None:
 @click.argument("folder", type=FOLDER)
 def new(folder: Path) -> None:
     """Write an app that `flwr run` accepts into a new FOLDER."""
-    from fedlib.flower_app import new as write_app
+    from fedlib.transports.flower_app import new as write_app
 
     try:
         write_app(folder)

@@ -9,8 +9,8 @@ import click
 import numpy as np
 
 from fedlib.cli.join import JoinCommand, join, take_part
-from fedlib.messages import Message, encode
-from fedlib.texts import printable
+from fedlib.core.messages import Message, encode
+from fedlib.core.texts import printable
 
 __all__ = ["as_text", "inspect_command", "review"]
 
@@ -40,7 +40,7 @@ def as_text(message: Message) -> str:
 
     Examples
     --------
-    >>> from fedlib.horizontal_dbscan import CellCounts
+    >>> from fedlib.clustering.density.horizontal import CellCounts
     >>> print(as_text(CellCounts(np.array([[0, 7]]), np.array([12]))))
     CellCounts, 77 bytes: the occupied cells of a client and its number of points in each
       cells (1, 2) int64

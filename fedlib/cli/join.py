@@ -22,14 +22,14 @@ from fedlib.cli.common import (
     writing,
 )
 from fedlib.cli.log import report
-from fedlib.texts import printable
+from fedlib.core.texts import printable
 
 if TYPE_CHECKING:
-    from fedlib.client import Client
-    from fedlib.files import Table
-    from fedlib.messages import Message
-    from fedlib.policy import Policy
-    from fedlib.secure import Identity
+    from fedlib.core.client import Client
+    from fedlib.core.messages import Message
+    from fedlib.protection.policy import Policy
+    from fedlib.protection.secure import Identity
+    from fedlib.tables.files import Table
 
 __all__ = [
     "JoinCommand",
@@ -172,7 +172,7 @@ def take_part(
     states: list[Message | None] = []
 
     def make(served: str) -> Client:
-        from fedlib.site import make_client  # imports the protocols, which takes a second
+        from fedlib.sites.site import make_client  # imports the protocols, which takes a second
 
         client = make_client(
             served,
@@ -185,7 +185,7 @@ def take_part(
         )
         if not guarded:
             return client
-        from fedlib.policy import GuardedClient
+        from fedlib.protection.policy import GuardedClient
 
         return GuardedClient(client, rules, served, review)
 
@@ -214,7 +214,7 @@ def read_policy(path: Path | None) -> Policy | None:
     """Return the rules in a file."""
     if path is None:
         return None
-    from fedlib.policy import Policy
+    from fedlib.protection.policy import Policy
 
     try:
         return Policy.read(path)
@@ -228,7 +228,7 @@ def read_identity(private: Path | None, public: Path | None) -> Identity | None:
         if public is not None:
             raise click.UsageError("--public-keys needs --secure-key")
         return None
-    from fedlib.secure import Identity
+    from fedlib.protection.secure import Identity
 
     try:
         return Identity.read(private, public)
@@ -262,8 +262,8 @@ def raw_tables(protocol: str | None) -> bool:
     """Return whether the agreed protocol takes raw tables; refuse an unknown protocol."""
     if protocol is None:
         return False
-    from fedlib.federated import protocols
-    from fedlib.site import find_estimator, takes_raw_tables
+    from fedlib.core.registry import find_estimator, protocols
+    from fedlib.sites.site import takes_raw_tables
 
     if find_estimator(protocol) is None:
         known = ", ".join(protocols())
@@ -327,8 +327,8 @@ def _run(
 def _write_ledger(path: Path, states: list[Message | None]) -> None:
     """Write the site's ledger; it is empty if the site has not joined."""
     from fedlib.cli.ledger import to_csv
-    from fedlib.files import write_file
-    from fedlib.ledger import Ledger
+    from fedlib.core.ledger import Ledger
+    from fedlib.tables.files import write_file
 
     ledger = getattr(states[-1], "ledger", None) if states else None
     with writing(path):
@@ -336,7 +336,7 @@ def _write_ledger(path: Path, states: list[Message | None]) -> None:
 
 
 def _write_labels(path: Path, state: Message | None, table: Table) -> None:
-    from fedlib.files import write_labels
+    from fedlib.tables.files import write_labels
 
     labels = getattr(state, "labels", None)
     if labels is None:

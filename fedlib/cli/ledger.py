@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from fedlib.cli.common import EXISTING, FILE, check_folder, writing
-from fedlib.files import write_file
-from fedlib.journal import read_ledger
-from fedlib.ledger import Ledger
+from fedlib.core.journal import read_ledger
+from fedlib.core.ledger import Ledger
+from fedlib.tables.files import write_file
 
 __all__ = ["show_ledger", "to_csv"]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from fedlib.texts import printable
+from fedlib.core.texts import printable
 
 __all__ = ["FORMATS", "JSONLines", "TextLines", "configure", "in_json", "report"]
 

@@ -14,7 +14,7 @@ import click
 
 from fedlib import __version__
 from fedlib.cli.log import FORMATS, configure, handler, in_json, report
-from fedlib.texts import printable
+from fedlib.core.texts import printable
 
 __all__ = ["cli", "main"]
 

@@ -11,13 +11,14 @@ from typing import Any
 
 import click
 
-from fedlib.alignment import check_alignable
 from fedlib.cli.common import CLIENT, EXISTING
-from fedlib.federated import Federated, protocols
-from fedlib.files import read_array
-from fedlib.pipeline.federated import FederatedPipeline, check_wrapped
-from fedlib.site import argument_types
-from fedlib.validation import Interval, StrOptions
+from fedlib.core.estimator import Federated
+from fedlib.core.registry import protocols
+from fedlib.core.validation import Interval, StrOptions
+from fedlib.sites.site import argument_types
+from fedlib.tables.alignment import check_alignable
+from fedlib.tables.files import read_array
+from fedlib.tables.pipeline.federated import FederatedPipeline, check_wrapped
 
 __all__ = [
     "Parameter",

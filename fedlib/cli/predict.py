@@ -9,9 +9,9 @@ import click
 import numpy as np
 
 from fedlib.cli.common import EXISTING, FILE, check_folder, options_for_rows, read_rows, writing
-from fedlib.federated import Federated
-from fedlib.files import write_labels
-from fedlib.models import ModelFileError, load
+from fedlib.core.estimator import Federated
+from fedlib.sites.models import ModelFileError, load
+from fedlib.tables.files import write_labels
 
 __all__ = ["predict"]
 
@@ -34,8 +34,8 @@ __all__ = ["predict"]
 def predict(model: Path, labels_out: Path, probabilities: bool, **columns: Any) -> None:
     """Write the clusters or classes of new rows.
 
-    MODEL is a file that `fedlib serve --model-out` or fedlib.models.save has written. The columns
-    that --target, --sample-weight and --ids name are not used as features.
+    MODEL is a file that `fedlib serve --model-out` or fedlib.sites.models.save has written. The
+    columns that --target, --sample-weight and --ids name are not used as features.
     """
     if probabilities and labels_out.suffix == ".npy":
         raise click.UsageError("--probabilities needs a .csv file for --labels-out")

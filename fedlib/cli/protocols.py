@@ -6,9 +6,9 @@ import inspect
 
 import click
 
-from fedlib.federated import Federated, protocols
-from fedlib.messages import Message
-from fedlib.site import WRAPPERS
+from fedlib.core.estimator import Federated
+from fedlib.core.messages import Message
+from fedlib.core.registry import protocols, wrappers
 
 __all__ = ["list_protocols", "messages_of"]
 
@@ -19,7 +19,7 @@ def list_protocols(names: bool) -> None:
     """List the protocols and their disclosures."""
     listed: dict[str, type[Federated]] = {**protocols()}
     if not names:
-        listed |= {f"{prefix}NAME": wrapper for prefix, wrapper in WRAPPERS.items()}
+        listed |= {f"{prefix}NAME": wrapper for prefix, wrapper in wrappers().items()}
     for name, estimator in listed.items():
         if names:
             click.echo(name)

@@ -30,13 +30,14 @@ from fedlib.cli.ledger import to_csv
 from fedlib.cli.log import in_json, report
 from fedlib.cli.options import align_options, pipeline_options, protocol_options
 from fedlib.cli.tokens import make_tokens, read_clients
-from fedlib.federated import Federated, protocols
-from fedlib.files import write_file
-from fedlib.journal import JournalError, run_id
-from fedlib.ledger import Ledger
-from fedlib.models import ModelFileError, save
-from fedlib.protocol import TooFewClients
-from fedlib.texts import printable
+from fedlib.core.estimator import Federated
+from fedlib.core.journal import JournalError, run_id
+from fedlib.core.ledger import Ledger
+from fedlib.core.protocol import TooFewClients
+from fedlib.core.registry import protocols
+from fedlib.core.texts import printable
+from fedlib.sites.models import ModelFileError, save
+from fedlib.tables.files import write_file
 
 if TYPE_CHECKING:
     from fedlib.transports.http import HTTP
@@ -81,11 +82,11 @@ def serve() -> None:
 def _wrap(estimator: Federated, rules: dict[str, Any]) -> Federated:
     """Return the estimator in a pipeline or with alignment, if an option asks for it."""
     if rules.get("align"):
-        from fedlib.alignment import AlignedRows
+        from fedlib.tables.alignment import AlignedRows
 
         return AlignedRows(estimator)
     if any(rules.get(name) is not None for name in ("scale", "impute", "encode")):
-        from fedlib.pipeline import FederatedPipeline
+        from fedlib.tables.pipeline import FederatedPipeline
 
         common = set(FederatedPipeline._get_param_names()) & set(estimator._get_param_names())
         rules |= {name: getattr(estimator, name) for name in common}

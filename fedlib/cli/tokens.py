@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from fedlib.cli.common import FOLDER, extra, writing
-from fedlib.ledger import SERVER
+from fedlib.core.ledger import SERVER
 
 __all__ = ["make_tokens", "read_clients", "token"]
 
@@ -52,9 +52,9 @@ def make_tokens(names: Sequence[str], folder: Path, clients: dict[str, str]) -> 
 
     The digests are added to ``clients``.
     """
-    from fedlib.files import write_file
-    from fedlib.secure.identities import new_identity_key
-    from fedlib.secure.primitives import signing_key
+    from fedlib.protection.secure.identities import new_identity_key
+    from fedlib.protection.secure.primitives import signing_key
+    from fedlib.tables.files import write_file
 
     with extra("http"):
         from fedlib.transports.http import digest, new_token
@@ -79,7 +79,7 @@ def make_tokens(names: Sequence[str], folder: Path, clients: dict[str, str]) -> 
 
 def _public_keys(path: Path) -> dict[str, bytes]:
     """Return the public keys of the sites that have one."""
-    from fedlib.secure.identities import read_public_keys
+    from fedlib.protection.secure.identities import read_public_keys
 
     try:
         return read_public_keys(path) if path.exists() else {}

@@ -1,6 +1,7 @@
 """Fixtures for the tests of notebooks."""
 
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 FORKED = f"""
 import sys
 sys.path.insert(0, {str(ROOT / "notebooks")!r})
-from run import start
+from study.building.run import start
 process = start(sys.argv[2:], sys.argv[1])
 process.join()
 print(open(f"{{sys.argv[1]}}.out").read(), end="")
@@ -57,7 +58,7 @@ def run_notebook(tmp_path):
             cell.id = str(number)
         notebook = v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL})
         nbformat.write(notebook, tmp_path / "small.ipynb")
-        command = [sys.executable, ROOT / "notebooks/run.py"]
+        command = [sys.executable, "-m", "study.building.run"]
         if forked:
             command = [sys.executable, "-c", FORKED, tmp_path / "output"]
         command += [
@@ -69,7 +70,13 @@ def run_notebook(tmp_path):
             tmp_path / "results",
         ]
         command += ["--results", *results]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": f"{ROOT / 'notebooks'}:{os.environ.get('PYTHONPATH', '')}",
+        }
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, check=False, env=environment
+        )
         return done, tmp_path / target
 
     return run

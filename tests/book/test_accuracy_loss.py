@@ -18,7 +18,7 @@ def module():
     """Return the page's module, imported as the notebook imports it."""
     with pytest.MonkeyPatch.context() as patch, mpl.rc_context():
         patch.syspath_prepend(ROOT / "notebooks")
-        yield importlib.import_module("accuracy_loss")
+        yield importlib.import_module("study.measuring.accuracy_loss")
 
 
 def runs(score, pooled, federated, dataset="a", held_out=False, own=(0.5, 0.5)):

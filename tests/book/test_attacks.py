@@ -8,13 +8,13 @@ import pytest
 
 from fedlib import ApproximateDBSCAN, FederatedKMeans, HorizontalDBSCAN
 from fedlib.boosting.messages import BeginBoosting
-from fedlib.bounded_cells import CountGrid, GridCounts
-from fedlib.horizontal_dbscan import CellCounts
-from fedlib.kmeans.messages import ClusterSums
-from fedlib.representatives.ppdbdc import BlurredRepresentatives
-from fedlib.summary.keys import to_keys
-from fedlib.summary.messages import BinCounts, CountBins
-from fedlib.vertical_dbscan import FindNeighbours, VerticalDBSCANClient
+from fedlib.clustering.density.bounded_cells import CountGrid, GridCounts
+from fedlib.clustering.density.horizontal import CellCounts
+from fedlib.clustering.density.ppdbdc import BlurredRepresentatives
+from fedlib.clustering.density.vertical import FindNeighbours, VerticalDBSCANClient
+from fedlib.clustering.kmeans.messages import ClusterSums
+from fedlib.tables.summary.keys import to_keys
+from fedlib.tables.summary.messages import BinCounts, CountBins
 
 ROOT = Path(__file__).parents[2]
 PARTS = [np.array([[0.1, 0.2], [0.4, 0.4], [5.0, 5.0]]), np.array([[0.2, 0.2], [7.0, 7.0]])]
@@ -23,25 +23,25 @@ PARTS = [np.array([[0.1, 0.2], [0.4, 0.4], [5.0, 5.0]]), np.array([[0.2, 0.2], [
 @pytest.fixture
 def attacks(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "notebooks")
-    return importlib.import_module("attacks")
+    return importlib.import_module("study.attacks.attacks")
 
 
 @pytest.fixture
 def attack_guesses(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "notebooks")
-    return importlib.import_module("attack_guesses")
+    return importlib.import_module("study.attacks.attack_guesses")
 
 
 @pytest.fixture
 def attack_summary(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "notebooks")
-    return importlib.import_module("attack_summary")
+    return importlib.import_module("study.attacks.attack_summary")
 
 
 @pytest.fixture
 def neighbour_attack(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "notebooks")
-    return importlib.import_module("neighbour_attack")
+    return importlib.import_module("study.attacks.neighbour_attack")
 
 
 def test_located(attacks):
@@ -216,7 +216,7 @@ def test_classes_after_each_level_of_a_tree(monkeypatch):
     client's row has the class 1 and the larger value, so the tree splits between the bins.
     """
     monkeypatch.syspath_prepend(ROOT / "notebooks")
-    attack = importlib.import_module("gradient_attack")
+    attack = importlib.import_module("study.attacks.gradient_attack")
     one = np.array([[1.0], [1.5], [3.0], [3.5]]), np.array([0, 0, 0, 1])
     parts = [one, (np.array([[3.2]]), np.array([1]))]
     estimator = attack.tree(2, 2, [[0.0], [5.0]])
@@ -231,7 +231,7 @@ def test_classes_after_each_level_of_a_tree(monkeypatch):
 
 def test_a_missing_histogram_is_the_difference_to_the_parent(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "notebooks")
-    attack = importlib.import_module("gradient_attack")
+    attack = importlib.import_module("study.attacks.gradient_attack")
     parents, sums = np.array([[[5, 5]], [[9, 9]]]), np.array([[[2, 1]]])
     nodes = attack.complete(np.array([False, True]), sums, parents, np.array([False, True]))
     assert nodes.tolist() == [[[7, 8]], [[2, 1]]]

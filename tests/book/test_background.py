@@ -14,7 +14,7 @@ from scipy.spatial.distance import cdist
 from sklearn.cluster import DBSCAN
 
 from fedlib import DBDC
-from fedlib.dbscan import neighbours_within
+from fedlib.clustering.density.engine.dbscan import neighbours_within
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,10 +26,10 @@ def module(name):
         return importlib.import_module(name)
 
 
-clarans = module("clarans")
-dbscan_steps = module("dbscan_steps")
-spatial_indexes = module("spatial_indexes")
-figures = module("background_figures")
+clarans = module("study.clustering.clarans")
+dbscan_steps = module("study.clustering.dbscan_steps")
+spatial_indexes = module("study.clustering.spatial_indexes")
+figures = module("study.clustering.background_figures")
 
 
 def test_clarans_finds_the_optimum_of_a_small_set():

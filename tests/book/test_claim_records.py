@@ -16,17 +16,17 @@ BUILT = ROOT / "_build" / ("quick" if (ROOT / "_build/quick/html").exists() else
 
 @pytest.fixture(scope="module")
 def claim_ids(modules):
-    return modules("claim_ids")
+    return modules("study.claims.claim_ids")
 
 
 @pytest.fixture(scope="module")
 def claim_records(modules):
-    return modules("claim_records")
+    return modules("study.claims.claim_records")
 
 
 @pytest.fixture(scope="module")
 def verify(modules):
-    return modules("verify")
+    return modules("study.claims.verify")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def by_name(records):
 
 
 def test_every_published_number_and_statement_has_a_name_of_its_own(modules, records):
-    study, claims = modules("study"), modules("claims")
+    study, claims = modules("study"), modules("study.claims.claims")
     names = [record["id"] for record in records]
     assert len(names) == len(study.published()) + len(claims.listed())
     assert len(set(names)) == len(names)
@@ -276,7 +276,7 @@ def crate(modules, claim_records, records, tmp_path_factory):
         patch.setattr(claim_records, "records", lambda shown: records)
         patch.setattr(claim_records, "check", lambda content: None)  # another test does
         patch.setenv("SOURCE_DATE_EPOCH", "0")
-        modules("export").main(["--crate", str(folder)])
+        modules("study.building.export").main(["--crate", str(folder)])
     described = json.loads((folder / "ro-crate-metadata.json").read_text(encoding="utf-8"))
     return folder, {entity["@id"]: entity for entity in described["@graph"]}
 
@@ -301,12 +301,12 @@ def test_the_crate_names_the_notebook_and_the_parameters_of_each_run(crate):
 def test_a_crate_is_not_written_into_a_folder_with_files(modules, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="folder must be empty or absent"):
-        modules("export").write(tmp_path)
+        modules("study.building.export").write(tmp_path)
 
 
 def test_codemeta_agrees_with_the_citation_and_the_project(modules):
     kept = json.loads((ROOT / "codemeta.json").read_text(encoding="utf-8"))
-    assert kept == modules("export").codemeta(), "run make lock"
+    assert kept == modules("study.building.export").codemeta(), "run make lock"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["dependencies"] == kept["softwareRequirements"]
 
@@ -322,7 +322,7 @@ def test_codemeta_agrees_with_the_citation_and_the_project(modules):
 )
 def test_more_than_half_must_replicate(modules, numbers, statements, expected):
     lists = ([{"status": status} for status in statuses] for statuses in (numbers, statements))
-    assert modules("articles").replicates(*lists) == expected
+    assert modules("study.building.articles").replicates(*lists) == expected
 
 
 @pytest.mark.parametrize("source", ["M", "K", "P", "F"])

@@ -24,7 +24,7 @@ def claims():
     """Return the notebooks' module, imported as they import it."""
     with pytest.MonkeyPatch.context() as patch, mpl.rc_context():
         patch.syspath_prepend(ROOT / "notebooks")
-        yield importlib.import_module("claims")
+        yield importlib.import_module("study.claims.claims")
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,7 @@ def elements():
     """Return the notebooks' module, imported as they import it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "notebooks")
-        yield importlib.import_module("elements")
+        yield importlib.import_module("study.claims.elements")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedlib import HorizontalDBSCAN
-from fedlib.federated import protocols
+from fedlib.core.registry import protocols
 
 ROOT = Path(__file__).parents[2]
 # They describe columns, choose parameters or judge results: there are no labels to draw.
@@ -27,7 +27,7 @@ NOT_DRAWN = {
 def explore():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "notebooks")
-        yield importlib.import_module("explore")
+        yield importlib.import_module("study.interactive.explore")
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def test_the_largest_sum_of_votes_is_the_root_of_the_package(
     rng = np.random.default_rng(n_candidates)
     classes = [rng.integers(0, 2, (40, len(part))) for part in PARTS]
     share = np.concatenate(classes, axis=1).mean(axis=1)
-    votes = module("example_study").votes(
+    votes = module("study.boosting.example_study").votes(
         classes, PARTS, share, 1, 16, 1.0, n_candidates, min_child_weight
     )
     expected = np.where(votes.max(axis=1) > 0, votes.round(9).argmax(axis=1) / 2, 0)
@@ -46,7 +46,9 @@ def test_the_largest_sum_of_votes_is_the_root_of_the_package(
 def test_following_finds_what_the_package_grows(module):
     """The last possibility by value that gives F's first split does so in the package."""
     by_value = (np.arange(2**12)[:, None] >> np.arange(16)) & 1
-    found = module("example_study").follow([by_value[:, p - 1] for p in PARTS], PARTS, 1.0, 10)
+    found = module("study.boosting.example_study").follow(
+        [by_value[:, p - 1] for p in PARTS], PARTS, 1.0, 10
+    )
     assert set(found["Figure 3.2"]) < set(found["Figure 3.1"])
     for name, n_splits in (("Figure 3.1", 1), ("Figure 3.2", 2)):
         classes = by_value[found[name][-1]]
@@ -56,7 +58,7 @@ def test_following_finds_what_the_package_grows(module):
 
 
 def test_ranges(module):
-    assert module("example_study").ranges([1, 2, 3, 9, 11, 12]) == "1–3, 9, 11–12"
+    assert module("study.boosting.example_study").ranges([1, 2, 3, 9, 11, 12]) == "1–3, 9, 11–12"
 
 
 def coroutines(fin_threads, estimator, parts):
@@ -67,7 +69,7 @@ def coroutines(fin_threads, estimator, parts):
 
 
 def test_fin_carries_the_messages_of_a_flow(module):
-    fin_threads = module("fin_threads")
+    fin_threads = module("study.running.fin_threads")
     estimator, parts = HorizontalDBSCAN(1.0, 2), [[[0.1], [0.2]], [[0.3], [5.0]]]
     wrapped, clients = coroutines(fin_threads, estimator, parts)
     outcome = fin_threads.run_rounds(
@@ -90,13 +92,13 @@ def test_fin_waits_without_end_after_an_error_in_the_algorithm(module):
     def algorithm(send_receive_cycle):
         raise ZeroDivisionError
 
-    outcome = module("fin_threads").run_rounds(algorithm, {})
+    outcome = module("study.running.fin_threads").run_rounds(algorithm, {})
     assert outcome.ended == "no end: FIN_SERVER waits for send_queue, its thread has ended"
     assert outcome.errors == ["ZeroDivisionError in the thread"]
 
 
 def test_fin_waits_without_end_after_the_loss_of_a_client(module):
-    fin_threads = module("fin_threads")
+    fin_threads = module("study.running.fin_threads")
 
     def failing():
         yield b""

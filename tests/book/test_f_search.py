@@ -33,7 +33,7 @@ def parts_of(n_clients, n=60, d=4):
 @pytest.mark.parametrize("leaf", ["all", "ended", "parent"])
 @pytest.mark.parametrize("n_clients", [2, 5])
 def test_the_compiled_trees_are_those_of_the_package(module, leaf, n_clients):
-    boosting = module("f_boosting")
+    boosting = module("study.boosting.f_boosting")
     parts = parts_of(n_clients)
     options = boosting.Options(3, 0.3, 1.0, 1.0, 5, boosting.LEAVES.index(leaf), False, 0.004)
     X = np.concatenate([part for part, _ in parts])
@@ -52,7 +52,7 @@ def test_the_compiled_trees_are_those_of_the_package(module, leaf, n_clients):
 @pytest.mark.parametrize("update", ["server", "client"])
 def test_the_compiled_trees_are_those_of_the_literal_implementation(module, leaf, update):
     """The clients may update their predictions from their own leaves (F, §3.3)."""
-    boosting, literal = module("f_boosting"), load_literal()
+    boosting, literal = module("study.boosting.f_boosting"), load_literal()
     parts = parts_of(3)
     local = update == "client"
     # Without a limit: the literal implementation has none for the values of leaves.
@@ -78,7 +78,7 @@ def job_of(search, seed=0, **setting):
 
 
 def test_the_journal_keeps_finished_jobs_and_ignores_a_line_cut_off(module, tmp_path):
-    search = module("f_search")
+    search = module("study.boosting.f_search")
     path = tmp_path / "journal.csv"
     scores = np.linspace(0, 1, len(search.GRID["3.6"]) * 4).reshape(-1, 4)
     journal = search.Journal(path)
@@ -97,7 +97,7 @@ def test_the_journal_keeps_finished_jobs_and_ignores_a_line_cut_off(module, tmp_
 
 
 def test_a_search_stops_when_its_time_is_over_and_continues_later(module, tmp_path, monkeypatch):
-    search = module("f_search")
+    search = module("study.boosting.f_search")
     ran = []
     scores = np.full((len(search.GRID["3.6"]), 4), 0.5)
     monkeypatch.setattr(search, "load", lambda table, preparation: None)
@@ -111,7 +111,10 @@ def test_a_search_stops_when_its_time_is_over_and_continues_later(module, tmp_pa
 
 
 def test_the_score_of_log_odds_agrees_with_scikit_learn(module):
-    search, boosting_study = module("f_search"), module("boosting_study")
+    search, boosting_study = (
+        module("study.boosting.f_search"),
+        module("study.boosting.boosting_study"),
+    )
     rng = np.random.default_rng(1)
     y, margins = rng.integers(0, 2, 50), np.round(rng.normal(size=50), 1).astype(np.float32)
     expected = boosting_study.scores(y, margins, threshold=0)
@@ -120,7 +123,7 @@ def test_the_score_of_log_odds_agrees_with_scikit_learn(module):
 
 def test_the_likelihood_of_many_splits_is_the_normal_density(module):
     """With 20,000 splits, the prior and the shrinkage do not count, and t is nearly normal."""
-    likelihood = module("f_likelihood")
+    likelihood = module("study.boosting.f_likelihood")
     rng = np.random.default_rng(2)
     covariance = 0.0004 * np.array([[1.0, 0.7], [0.7, 1.0]])
     centre = np.arcsin(np.sqrt([0.8, 0.7]))
@@ -136,7 +139,7 @@ def test_the_likelihood_of_many_splits_is_the_normal_density(module):
 
 def test_a_lucky_split_is_more_likely_than_a_contradiction(module):
     """Two scores rise and fall together, so one above and one below the mean is unlikely."""
-    likelihood = module("f_likelihood")
+    likelihood = module("study.boosting.f_likelihood")
     luck = np.random.default_rng(3).normal(0, 0.03, (1, 50, 1))
     noise = np.random.default_rng(4).normal(0, 0.005, (1, 50, 2))
     values = 0.8 + luck + noise
@@ -167,7 +170,7 @@ def runs_of(search, **centres):
 
 
 def test_the_setting_near_the_printed_numbers_is_the_most_plausible(module):
-    search, likelihood = module("f_search"), module("f_likelihood")
+    search, likelihood = module("study.boosting.f_search"), module("study.boosting.f_likelihood")
     runs = runs_of(search, near=[0.75, 0.82, 0.65, 0.79], far=[0.75, 0.7, 0.5, 0.7])
     settings = likelihood.by_setting(likelihood.by_row(runs))
     assert (settings["half 1"] + settings["half 2"]).tolist() == pytest.approx(settings["whole"])
@@ -180,7 +183,7 @@ def test_the_setting_near_the_printed_numbers_is_the_most_plausible(module):
 
 
 def test_the_central_share_of_few_splits_is_that_of_a_t_distribution(module):
-    likelihood = module("f_likelihood")
+    likelihood = module("study.boosting.f_likelihood")
     many = np.linspace(0.7, 0.9, 201)
     np.testing.assert_allclose(likelihood.central(many), [0.705, 0.895])
     few = np.array([0.78, 0.80, 0.82])
@@ -192,7 +195,7 @@ def test_the_central_share_of_few_splits_is_that_of_a_t_distribution(module):
 
 def test_means_of_fractions_decide_which_numbers_can_be_printed(module):
     """Of three folds with 44 positive rows each, only multiples of 1/132 are possible."""
-    likelihood = module("f_likelihood")
+    likelihood = module("study.boosting.f_likelihood")
     values = likelihood.possible_means([44, 44, 44])
     np.testing.assert_allclose(values, np.arange(133) / 132)
     assert likelihood.can_print("0.787", values)  # 104/132 = 0.78787…, cut off
@@ -202,5 +205,5 @@ def test_means_of_fractions_decide_which_numbers_can_be_printed(module):
 
 def test_jobs_can_be_written_with_commas_between_their_columns(module):
     """A comma within a value would shift the columns, and the job would never be done."""
-    search = module("f_search")
+    search = module("study.boosting.f_search")
     assert [job for job in search.plan() if "," in "".join(job.key)] == []

@@ -45,7 +45,7 @@ def study():
     """Return the module, imported as the notebooks import it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "notebooks")
-        yield importlib.import_module("fault_study")
+        yield importlib.import_module("study.measuring.fault_study")
 
 
 def check(study, names, clients, faults):

@@ -26,8 +26,13 @@ PAGES = [
 ]
 SAMPLES = {
     f"book/reference/fedlib.{name}.html"
-    for name in ("HorizontalDBSCAN", "messages.MessageError", "boosting.messages", "protocol.run")
-} | {"_modules/fedlib/ledger.html"}
+    for name in (
+        "HorizontalDBSCAN",
+        "core.messages.MessageError",
+        "boosting.messages",
+        "core.protocol.run",
+    )
+} | {"_modules/fedlib/core/ledger.html"}
 GENERATED = [
     page
     for page in PAGES

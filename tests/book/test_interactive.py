@@ -25,7 +25,7 @@ pytestmark = [
 def interactive():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "notebooks")
-        yield importlib.import_module("interactive")
+        yield importlib.import_module("study.interactive.interactive")
 
 
 @pytest.fixture(scope="module")

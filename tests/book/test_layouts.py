@@ -17,7 +17,7 @@ def layouts():
     """Return the module, imported as the notebooks import it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "notebooks")
-        yield importlib.import_module("layouts")
+        yield importlib.import_module("study.shared.layouts")
 
 
 def row_of(published, measured, status):

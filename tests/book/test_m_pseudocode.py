@@ -18,7 +18,7 @@ def m_pseudocode():
     """Return the module, imported as the notebooks import it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "notebooks")
-        yield importlib.import_module("m_pseudocode")
+        yield importlib.import_module("study.clustering.m_pseudocode")
 
 
 def points(seed, n=80):

@@ -29,12 +29,12 @@ def paths():
 
 @pytest.fixture(scope="module")
 def pages():
-    return importlib.import_module("pages")
+    return importlib.import_module("study.shared.pages")
 
 
 @pytest.fixture(scope="module")
 def parameters():
-    return importlib.import_module("parameters")
+    return importlib.import_module("study.shared.parameters")
 
 
 SOURCE = """eps = 0.5  # the radius

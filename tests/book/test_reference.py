@@ -15,9 +15,9 @@ import yaml
 from nbformat import v4
 
 import fedlib
-from fedlib.horizontal_dbscan import CellCounts, CountCells, HorizontalDBSCAN
-from fedlib.messages import Array, registry
-from fedlib.partition import split_rows
+from fedlib.clustering.density.horizontal import CellCounts, CountCells, HorizontalDBSCAN
+from fedlib.core.messages import Array, registry
+from fedlib.datasets.partition import split_rows
 
 ROOT = Path(__file__).parents[2]
 LISTED = re.findall(
@@ -101,12 +101,17 @@ def test_fields_of_all_messages_can_be_described(extension):
 
 def test_a_chapter_uses_what_it_or_its_modules_import_or_what_it_names(extension, tmp_path):
     objects = {"a": HorizontalDBSCAN, "b": split_rows, "c": CellCounts, "d": CountCells}
-    imports = "import helper\nimport study\nfrom fedlib import partition as p"
+    imports = "import study\nfrom study.shared import data\nfrom study.topic import helper\n"
+    imports += "from fedlib.datasets import partition as p"
     code = f"%matplotlib inline\n{imports}\np.split_rows"
     cells = [v4.new_code_cell(code), v4.new_markdown_cell("A reply is `CellCounts`, see `run`.")]
     nbformat.write(v4.new_notebook(cells=cells), tmp_path / "page.ipynb")
-    (tmp_path / "helper.py").write_text("from fedlib import HorizontalDBSCAN\n")
-    (tmp_path / "study.py").write_text("from fedlib.horizontal_dbscan import CountCells\n")
+    for folder in ("topic", "shared"):
+        (tmp_path / "study" / folder).mkdir(parents=True)
+    (tmp_path / "study/topic/helper.py").write_text("from fedlib import HorizontalDBSCAN\n")
+    (tmp_path / "study/shared/data.py").write_text(
+        "from fedlib.clustering.density.horizontal import CountCells\n"
+    )
     used = extension.used_in(tmp_path / "page.ipynb", objects)
     assert [value for value in objects.values() if value in used] == [
         HorizontalDBSCAN,

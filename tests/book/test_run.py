@@ -72,18 +72,18 @@ def test_an_unknown_parameter_is_refused(run_notebook):
     ],
 )
 def test_a_parameter_of_the_command_line_is_a_literal_or_text(modules, text, value):
-    assert modules("run").setting(f"name={text}") == ("name", value)
+    assert modules("study.building.run").setting(f"name={text}") == ("name", value)
 
 
 @pytest.mark.parametrize("text", ["n_rows", "=3", "n rows=3"])
 def test_a_parameter_without_a_name_or_a_value_is_refused(modules, text):
     with pytest.raises(ArgumentTypeError, match="must be name=value, got "):
-        modules("run").setting(text)
+        modules("study.building.run").setting(text)
 
 
 def test_a_notebook_that_does_not_exist_is_refused(modules, capsys):
     with pytest.raises(SystemExit):
-        modules("run").main(["notebooks/kmean.ipynb", "out.ipynb"])
+        modules("study.building.run").main(["notebooks/kmean.ipynb", "out.ipynb"])
     assert "there is no notebook notebooks/kmean.ipynb; there are " in capsys.readouterr().err
 
 

@@ -37,9 +37,9 @@ IMAGE = re.compile(r"<img\b[^>]*>")
 SEARCHES = {
     "HorizontalDBSCAN": "book/reference/fedlib.HorizontalDBSCAN.html",
     "FederatedXGBClassifier": "book/reference/fedlib.FederatedXGBClassifier.html",
-    "CountCells": "book/reference/fedlib.horizontal_dbscan.html",
-    "split_rows": "book/reference/fedlib.partition.split_rows.html",
-    "TooFewClients": "book/reference/fedlib.protocol.TooFewClients.html",
+    "CountCells": "book/reference/fedlib.clustering.density.horizontal.messages.html",
+    "split_rows": "book/reference/fedlib.datasets.partition.split_rows.html",
+    "TooFewClients": "book/reference/fedlib.core.protocol.TooFewClients.html",
     "PPDBDC": "book/reference/fedlib.PPDBDC.html",
     "glossary": "book/glossary.html",
     "threat model": "notebooks/privacy_threat_model.html",

@@ -138,7 +138,7 @@ def test_published_numbers_keep_their_printed_digits(study):
 
 def test_a_printed_row_determines_the_measure_of_its_column(study):
     """TP 68, FN 4, TN 41, FP 1: the specificity is 41/42, the predictive value 41/45."""
-    boosting_study = importlib.import_module("boosting_study")
+    boosting_study = importlib.import_module("study.boosting.boosting_study")
     row = {"accuracy": "0.956", "sensitivity": "0.944"}
     for third, reading in (("0.976", "as specificity"), ("0.911", "as NPV")):
         found = boosting_study.explanations({**row, "specificity": third}, 72, 42)
@@ -169,7 +169,7 @@ def scores_of(boosting_study, **methods):
 )
 def test_the_interval_of_its_mean_decides_on_a_change(study, differences, tendency):
     """The splits scatter more than the methods differ, but both follow the split."""
-    boosting_study = importlib.import_module("boosting_study")
+    boosting_study = importlib.import_module("study.boosting.boosting_study")
     before = np.array([0.7, 0.9, 0.8])
     runs = scores_of(boosting_study, before=before, after=before + differences)
     pairs = {"there": (("before", 1), ("after", 1)), "back": (("after", 1), ("before", 1))}
@@ -189,7 +189,7 @@ def test_the_interval_of_its_mean_decides_on_a_change(study, differences, tenden
 
 
 def test_a_verdict_uses_the_most_plausible_setting(study):
-    boosting_study = importlib.import_module("boosting_study")
+    boosting_study = importlib.import_module("study.boosting.boosting_study")
     row = ["F", "3.7", "d", "federated_xgboost", "80-20", "2 clients"]
     published = pd.DataFrame([[*row, "AUC"], [*row, "specificity"]], columns=study.KEY)
     plausible = published.assign(mean=0.9, low=0.89, high=0.91, splits=50, p_value=0.0004)
@@ -230,7 +230,7 @@ def test_notes_on_differing_rows_omit_their_common_parts(study):
     numbers = dict.fromkeys(["dataset", "method", "condition", "run", "metric", "published"], "x")
     rows = [numbers | {"status": status, "note": note} for status in ("within", "differs")]
     judged = pd.DataFrame(rows).assign(measured=1.0, low=0.0, high=2.0)
-    boosting_study = importlib.import_module("boosting_study")
+    boosting_study = importlib.import_module("study.boosting.boosting_study")
     shown = boosting_study.that_differ(judged)
     assert shown["note"].tolist() == ["reachable with depth 9"]
     assert shown["95 %"].tolist() == ["0.000–2.000"]

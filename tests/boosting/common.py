@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.cuts import agree_on_cuts, bucket_counts, sorted_keys
 from fedlib.boosting.trees import Tree, children, no_sets
-from fedlib.protocol import Replies
+from fedlib.core.protocol import Replies
 
 METHODS = ["top_splits", "union", "histogram"]
 each_method = pytest.mark.parametrize("method", METHODS)

@@ -5,14 +5,15 @@ import pandas as pd
 import pytest
 import xgboost
 
-from fedlib import FederatedXGBClassifier, FederatedXGBRegressor, models
+from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
 from fedlib.boosting.categories import CountLevels, LevelCounts, Table, read_table
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.messages import KeepTrees
-from fedlib.journal import JournalError
-from fedlib.messages import MessageError, decode, encode
+from fedlib.core.in_process import InProcess
+from fedlib.core.journal import JournalError
+from fedlib.core.messages import MessageError, decode, encode
+from fedlib.sites import models
 from fedlib.testing import Recorder
-from fedlib.transports.in_process import InProcess
 
 from .common import METHODS, assert_same_trees, deal, first_message, make_rows
 from .exact import different_nodes

@@ -15,7 +15,7 @@ from fedlib.boosting.messages import (
     StartTrees,
     SumLeaves,
 )
-from fedlib.messages import Done, MessageError, decode, encode
+from fedlib.core.messages import Done, MessageError, decode, encode
 
 from .common import make_rows
 

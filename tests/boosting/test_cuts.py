@@ -16,8 +16,8 @@ from fedlib.boosting.cuts import (
     coarse_features,
     sorted_keys,
 )
-from fedlib.messages import MessageError
-from fedlib.protocol import Replies
+from fedlib.core.messages import MessageError
+from fedlib.core.protocol import Replies
 
 
 def agree(parts, max_bin=256, lose=None, replies_of_first=None):

@@ -19,10 +19,10 @@ from fedlib.boosting.messages import (
     ProposeSplits,
     SumLeaves,
 )
-from fedlib.messages import decode
-from fedlib.protocol import TooFewClients
+from fedlib.core.in_process import InProcess
+from fedlib.core.messages import decode
+from fedlib.core.protocol import TooFewClients
 from fedlib.testing import Recorder
-from fedlib.transports.in_process import InProcess
 
 from .common import (
     METHODS,

@@ -5,8 +5,9 @@ import pytest
 import xgboost
 from sklearn.utils import estimator_checks
 
-from fedlib import FederatedXGBClassifier, FederatedXGBRegressor, models
+from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
 from fedlib.boosting.export import from_booster
+from fedlib.sites import models
 
 from .common import assert_same_trees, deal, make_rows
 from .test_objectives import codes

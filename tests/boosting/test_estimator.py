@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 
 from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
 from fedlib.boosting.descriptions import DescribeTraining
-from fedlib.boosting.growers import Settings
+from fedlib.boosting.settings import Settings
 
 from .common import assert_same_trees, deal, each_method, make_rows
 
@@ -182,7 +182,8 @@ def test_estimator_conventions():
     assert repr(clone(model)) == "FederatedXGBClassifier(method='union', n_trees=5)"
     assert next(model.protocol()) == DescribeTraining(0.3)
     both = {*model.get_params(), *FederatedXGBRegressor().get_params()}
-    assert set(inspect.signature(Settings).parameters) - {"seed", "privacy"} == both - {
+    assert set(inspect.signature(Settings).parameters) - {"seed", "aggregation"} == both - {
+        "secure",
         "epsilon",
         "delta",
         "random_state",

@@ -11,10 +11,10 @@ from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.descriptions import DescribeTraining
 from fedlib.boosting.messages import ProposeSplits
 from fedlib.boosting.trees import predict_margins
+from fedlib.core.in_process import InProcess
+from fedlib.core.protocol import TooFewClients
 from fedlib.kernels import splits as kernels
-from fedlib.protocol import TooFewClients
 from fedlib.testing import Recorder
-from fedlib.transports.in_process import InProcess
 
 from .common import (
     METHODS,

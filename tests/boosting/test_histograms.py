@@ -6,8 +6,8 @@ import pytest
 from fedlib import FederatedXGBClassifier
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.messages import BuildHistograms
+from fedlib.core.in_process import InProcess
 from fedlib.kernels import splits as kernels
-from fedlib.transports.in_process import InProcess
 
 from .common import TOY, Unreliable, assert_same_trees, deal, make_rows
 

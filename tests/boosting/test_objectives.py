@@ -10,9 +10,9 @@ from sklearn.datasets import load_diabetes, load_digits, load_iris, load_wine
 from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
 from fedlib.boosting.client import BoostingClient, RegressionClient
 from fedlib.boosting.descriptions import TargetDescription
-from fedlib.protocol import TooFewClients
+from fedlib.core.in_process import InProcess
+from fedlib.core.protocol import TooFewClients
 from fedlib.testing import Recorder
-from fedlib.transports.in_process import InProcess
 
 from .common import assert_same_trees, deal, each_method, first_message, make_rows
 from .exact import different_nodes

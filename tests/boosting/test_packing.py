@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
 from fedlib.boosting.packing import PackedHistograms, pack, unpack
-from fedlib.messages import MessageError, decode, encode
+from fedlib.core.messages import MessageError, decode, encode
 
 from .common import assert_same_trees, deal, make_rows
 from .test_objectives import make_counts

@@ -166,7 +166,7 @@ def test_a_lying_client_leaves():
     parts, _, _ = with_eval_set(make_rows)
 
     def tamper(request, reply):
-        from fedlib.messages import decode, encode
+        from fedlib.core.messages import decode, encode
 
         message = decode(reply)
         if not isinstance(message, RowScores):
@@ -183,15 +183,13 @@ def test_a_lying_client_leaves():
 def test_the_learning_curve_shows_the_values_and_the_best_round():
     import matplotlib.pyplot as plt
 
-    from fedlib.boosting.curves import learning_curve
-
     parts, _, _ = with_eval_set(make_rows)
     model = FederatedXGBClassifier(4, tol=None, eval_metric=["error", "logloss"]).fit(parts)
     figure = plt.figure()
-    ax = learning_curve(model, ax=figure.subplots())
+    ax = model.plot(ax=figure.subplots())
     values = model.evals_result_["validation_0"]["logloss"]
     np.testing.assert_array_equal(ax.lines[0].get_ydata(), values)
     assert ax.lines[1].get_xdata()[0] == model.best_iteration_ + 1
     with pytest.raises(ValueError, match="metric must be one of error, logloss; got 'auc'"):
-        learning_curve(model, "auc")
+        model.plot("auc")
     plt.close(figure)

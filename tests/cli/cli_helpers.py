@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from click.testing import CliRunner
 
-from fedlib import models
 from fedlib.cli.main import cli
-from fedlib.federated import protocols
+from fedlib.core.registry import protocols
+from fedlib.sites import models
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "book" / "run_at_real_sites.md"

@@ -15,7 +15,7 @@ from fedlib.cli.main import main
 
 def die_at(wanted, number):
     """Wrap what the moments are: records of a journal, and the work of a client."""
-    from fedlib.journal import Journal
+    from fedlib.core.journal import Journal
     from fedlib.transports.http import client
     from fedlib.transports.http.checkpoint import Checkpoint
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from cli_helpers import invoke
 
-from fedlib.flower_app import TEMPLATE
+from fedlib.transports.flower_app import TEMPLATE
 
 
 def test_the_app_is_written_once(tmp_path):

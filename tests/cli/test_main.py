@@ -13,7 +13,7 @@ from cli_helpers import PAGE, invoke, refuse
 
 from fedlib.cli.join import EXTENDED
 from fedlib.cli.main import COMMANDS, cli
-from fedlib.federated import protocols
+from fedlib.core.registry import protocols
 
 HEAVY = ("numpy", "sklearn", "scipy", "numba", "pandas", "matplotlib", "msgspec")
 WEB = ("httpx", "starlette", "uvicorn", "httptools", "flwr")
@@ -60,10 +60,11 @@ def test_join_imports_only_what_it_needs():
     output = isolated(
         """
         import sys
-        import fedlib.cli.join, fedlib.site, fedlib.transports.http
+        import fedlib.cli.join, fedlib.sites.site, fedlib.transports.http
         from fedlib.transports.http import join
-        fedlib.site.find_estimator("horizontal-dbscan")
-        absent = ("starlette", "uvicorn", "flwr", "matplotlib", "fedlib.kmeans", "fedlib.boosting")
+        fedlib.core.registry.find_estimator("horizontal-dbscan")
+        absent = ["starlette", "uvicorn", "flwr", "matplotlib"]
+        absent += ["fedlib.clustering.kmeans", "fedlib.boosting"]
         print([name for name in absent if name in sys.modules])
         """
     )

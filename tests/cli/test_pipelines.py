@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from cli_helpers import HORIZONTAL, SITES, invoke, joining, refuse, rows, serving
 
-from fedlib import FederatedPipeline, FederatedSummary, HorizontalDBSCAN, models
+from fedlib import FederatedPipeline, FederatedSummary, HorizontalDBSCAN
+from fedlib.sites import models
 
 pytest.importorskip("starlette")
 

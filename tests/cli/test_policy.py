@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 from fedlib import HorizontalDBSCAN
 from fedlib.cli.inspect import as_text, review
-from fedlib.horizontal_dbscan import CellCounts, CountCells
-from fedlib.policy import Policy
-from fedlib.policy.rules import KINDS
+from fedlib.clustering.density.horizontal import CellCounts, CountCells
+from fedlib.protection.policy import Policy
+from fedlib.protection.policy.rules import KINDS
 
 pytest.importorskip("uvicorn")
 

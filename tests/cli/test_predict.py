@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from cli_helpers import CASES, classes, fitted, invoke, refuse, rows
 
-from fedlib import models
-from fedlib.federated import protocols
+from fedlib.core.registry import protocols
+from fedlib.sites import models
 
 PREDICTING = [name for name in CASES if hasattr(protocols()[name], "predict")]
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from cli_helpers import SITES, joining, refuse, serving
 
-from fedlib.policy import Policy
+from fedlib.protection.policy import Policy
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("opendp")

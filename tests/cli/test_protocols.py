@@ -7,8 +7,8 @@ from cli_helpers import PAGE, invoke
 
 from fedlib import AlignedRows, FederatedPipeline
 from fedlib.cli.protocols import messages_of
-from fedlib.federated import protocols
-from fedlib.pipeline import Preprocess
+from fedlib.core.registry import protocols
+from fedlib.tables.pipeline import Preprocess
 
 
 @pytest.mark.parametrize("name", protocols())

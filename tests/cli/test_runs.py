@@ -32,8 +32,9 @@ from cli_helpers import (
     site_arguments,
 )
 
-from fedlib import FederatedXGBClassifier, HorizontalDBSCAN, models
-from fedlib.federated import protocols
+from fedlib import FederatedXGBClassifier, HorizontalDBSCAN
+from fedlib.core.registry import protocols
+from fedlib.sites import models
 
 pytest.importorskip("uvicorn")
 
@@ -166,7 +167,7 @@ def test_a_killed_client_and_a_frozen_client_continue(command, site):
 
 
 def test_kept_labels_are_written_when_the_server_has_gone(site):
-    from fedlib.messages import Labels, encode
+    from fedlib.core.messages import Labels, encode
     from fedlib.transports.http import Checkpoint
 
     known = np.arange(len(rows()[0]))

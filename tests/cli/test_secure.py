@@ -19,7 +19,7 @@ from cli_helpers import (
 )
 
 from fedlib import ApproximateDBSCAN, FederatedXGBClassifier
-from fedlib.secure import Identity
+from fedlib.protection.secure import Identity
 
 pytest.importorskip("uvicorn")
 

@@ -22,10 +22,10 @@ from statistics import median
 import pytest
 from cli_helpers import CASES, SITES, Command, assert_run_as_in_process, site_arguments
 
-from fedlib import models
 from fedlib.cli.tokens import read_clients
-from fedlib.federated import protocols
-from fedlib.files import write_file
+from fedlib.core.registry import protocols
+from fedlib.sites import models
+from fedlib.tables.files import write_file
 
 pytest.importorskip("uvicorn")
 pytestmark = pytest.mark.soak

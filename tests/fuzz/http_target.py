@@ -6,8 +6,8 @@ import re
 
 from uvicorn.config import Config
 
-from fedlib.horizontal_dbscan import CountCells
-from fedlib.messages import encode
+from fedlib.clustering.density.horizontal import CountCells
+from fedlib.core.messages import encode
 from fedlib.transports.http import digest
 from fedlib.transports.http.connections import Connection, Listener, WebServer
 from fedlib.transports.http.limits import ConnectionLimits, Limits

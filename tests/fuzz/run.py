@@ -12,7 +12,7 @@ import tempfile
 def main(target, seconds, folder=None):
     import atheris  # in an environment of its own
 
-    modules = ["fedlib.messages", "fedlib.transports.http"]
+    modules = ["fedlib.core.messages", "fedlib.transports.http"]
     with atheris.instrument_imports(include=modules):
         from targets import CORPUS, TARGETS
     with tempfile.TemporaryDirectory() as temporary:

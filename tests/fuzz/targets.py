@@ -3,8 +3,8 @@
 import runpy
 from pathlib import Path
 
-from fedlib.federated import protocols
-from fedlib.messages import MessageError, decode, encode
+from fedlib.core.messages import MessageError, decode, encode
+from fedlib.core.registry import protocols
 
 TESTS = Path(__file__).parents[1]
 CORPUS = Path(__file__).parent / "corpus"

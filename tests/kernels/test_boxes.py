@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedlib import cells as grid
+from fedlib.clustering.density import cells as grid
 from fedlib.kernels.boxes import (
     BLOCK,
     MAX_SIZE,

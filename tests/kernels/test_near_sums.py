@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlib import near_cells
+from fedlib.clustering.density import near_cells
 from fedlib.kernels.near_sums import _advance, find_heavy
 
 

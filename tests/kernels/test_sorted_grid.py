@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedlib import dbscan_index
-from fedlib.dbscan_index import Shares
+from fedlib.clustering.density.engine import index as dbscan_index
+from fedlib.clustering.density.engine.index import Shares
 from fedlib.kernels import sorted_grid
 
 keys = hnp.arrays(

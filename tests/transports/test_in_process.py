@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from fedlib.client import Client
-from fedlib.messages import Done, Failure, decode, encode
-from fedlib.protocol import Transport
-from fedlib.transports import in_process
-from fedlib.transports.in_process import InProcess
+from fedlib.core import in_process
+from fedlib.core.client import Client
+from fedlib.core.in_process import InProcess
+from fedlib.core.messages import Done, Failure, decode, encode
+from fedlib.core.protocol import Transport
 
 REQUEST = encode(Done())
 FAILED = Failure("BrokenBarrierError")  # of a client that waited alone

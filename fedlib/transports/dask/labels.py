@@ -16,8 +16,8 @@ from dask import delayed
 from distributed import Future
 from numpy.typing import NDArray
 
-from fedlib.client import Client
-from fedlib.messages import Message
+from fedlib.core.client import Client
+from fedlib.core.messages import Message
 from fedlib.transports.dask.partitions import Partitions
 from fedlib.transports.dask.tasks import Answer, Seat, unpack
 

@@ -19,11 +19,12 @@ import numpy as np
 from dask.sizeof import sizeof
 from numpy.typing import NDArray
 
-from fedlib.client import Client, serve
-from fedlib.messages import Labels, Message, MessageError, decode, encode
-from fedlib.replies import Combined
+from fedlib.core.client import Client
+from fedlib.core.in_process import arrays_of, data_digest
+from fedlib.core.messages import Labels, Message, MessageError, decode, encode
+from fedlib.core.protocol import serve
+from fedlib.core.replies import Combined
 from fedlib.transports.dask.partitions import Source
-from fedlib.transports.in_process import arrays_of, data_digest
 
 __all__ = ["Answer", "Member", "Seat", "Sent", "answer", "combine", "digest", "extract", "join"]
 

@@ -14,16 +14,16 @@ import distributed
 from distributed import Future, LocalCluster
 from numpy.typing import NDArray
 
-from fedlib.client import Client
-from fedlib.journal import Place
-from fedlib.ledger import Ledger
-from fedlib.messages import Failure, decode, encode
+from fedlib.core.client import Client
+from fedlib.core.journal import Place
+from fedlib.core.ledger import Ledger
+from fedlib.core.messages import Failure, decode, encode
+from fedlib.core.validation import check_option
 from fedlib.transports.dask import tasks
 from fedlib.transports.dask.labels import gather_labels
 from fedlib.transports.dask.partitions import Partitions, is_delayed
 from fedlib.transports.dask.tasks import Seat, Sent
 from fedlib.transports.dask.watch import Watch
-from fedlib.validation import check_option
 
 __all__ = ["ClientError", "Dask"]
 

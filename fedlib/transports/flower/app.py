@@ -10,8 +10,9 @@ from typing import Any, cast
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
-from fedlib.client import Client, LostState, serve
-from fedlib.messages import decode, encode
+from fedlib.core.client import Client, LostState
+from fedlib.core.messages import decode, encode
+from fedlib.core.protocol import serve
 from fedlib.transports.flower.records import RECORD, failure, fields, reply
 
 __all__ = ["client_app"]
@@ -39,7 +40,7 @@ def client_app(
 
     Examples
     --------
-    >>> from fedlib.horizontal_dbscan import HorizontalDBSCANClient
+    >>> from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
     >>> app = client_app(lambda context: HorizontalDBSCANClient([[0.1], [0.2]]))
     """
     app = ClientApp()

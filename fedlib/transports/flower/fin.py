@@ -11,8 +11,8 @@ from flwr.app import MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedlib.ledger import Ledger
-from fedlib.protocol import Flow, run
+from fedlib.core.ledger import Ledger
+from fedlib.core.protocol import Flow, run
 from fedlib.transports.flower.transport import Flower
 
 __all__ = ["FIN", "FINResult"]
@@ -62,7 +62,7 @@ class FIN(Strategy):
     The main function of a ServerApp needs only one line:
 
     >>> from fedlib import HorizontalDBSCAN
-    >>> from fedlib.horizontal_dbscan import HorizontalDBSCANClient
+    >>> from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
     >>> from fedlib.transports.flower import GridInProcess, client_app
     >>> def main(grid, context):
     ...     return FIN(HorizontalDBSCAN(cell_size=1.0, min_samples=2), n_clients=1).start(grid)
@@ -100,7 +100,7 @@ class FIN(Strategy):
         ------
         ValueError
             When the flow has already been started, or for the reasons listed in
-            `fedlib.protocol.run` and `Flower`.
+            `fedlib.core.protocol.run` and `Flower`.
         TooFewClients
             When fewer than ``min_clients`` remain.
         """

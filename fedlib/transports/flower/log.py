@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from fedlib.protocol import TooFewClients
-from fedlib.texts import printable
+from fedlib.core.protocol import TooFewClients
+from fedlib.core.texts import printable
 
 __all__ = ["show_errors_in_one_line"]
 

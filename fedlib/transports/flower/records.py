@@ -8,7 +8,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 
-from fedlib.messages import Failure, encode
+from fedlib.core.messages import Failure, encode
 
 __all__ = ["PARTITION", "RECORD", "REQUEST", "error_name", "failure", "fields", "message", "reply"]
 

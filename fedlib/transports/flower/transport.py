@@ -11,7 +11,7 @@ from typing import TypeVar
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedlib.ledger import Ledger
+from fedlib.core.ledger import Ledger
 from fedlib.transports.flower.records import (
     PARTITION,
     REQUEST,
@@ -72,7 +72,7 @@ class Flower:
     Examples
     --------
     >>> from fedlib import HorizontalDBSCAN
-    >>> from fedlib.horizontal_dbscan import HorizontalDBSCANClient
+    >>> from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
     >>> from fedlib.transports.flower import GridInProcess, client_app
     >>> sites = [[[0.1], [0.2]], [[5.0]]]
     >>> def make_client(context):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from fedlib.messages import Message, MessageError, decode
+from fedlib.core.messages import Message, MessageError, decode
 
 __all__ = ["Checkpoint", "kept_state", "reserved"]
 
@@ -59,7 +59,7 @@ class Checkpoint(msgspec.Struct, omit_defaults=True):
     finished : bool
         Whether the client has received the outcome "finished".
     problems : tuple of str
-        As in `fedlib.client.Client`.
+        As in `fedlib.core.client.Client`.
     """
 
     run: str

@@ -18,9 +18,9 @@ import httpx
 import msgspec
 
 from fedlib import __version__
-from fedlib.client import Client, serve
-from fedlib.messages import MAX_BYTES, decode, encode
-from fedlib.protocol import logger
+from fedlib.core.client import Client
+from fedlib.core.messages import MAX_BYTES, decode, encode
+from fedlib.core.protocol import logger, serve
 from fedlib.transports.http.checkpoint import Checkpoint, reserved
 from fedlib.transports.http.wire import HOLD, NUMBER, PROCESS, VERSION, Welcome, require_tls
 
@@ -112,7 +112,7 @@ def join(
 
     Examples
     --------
-    >>> from fedlib.horizontal_dbscan import HorizontalDBSCANClient
+    >>> from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
     >>> from fedlib.transports.http import new_token
     >>> client = HorizontalDBSCANClient([[0.1], [0.2]])
     >>> join("http://127.0.0.1:1", client, new_token(), patience=0)  # doctest: +ELLIPSIS

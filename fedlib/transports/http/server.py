@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 from uvicorn.config import Config
 
-from fedlib.journal import JournalError, Place
-from fedlib.ledger import Ledger
-from fedlib.protocol import TooFewClients
+from fedlib.core.journal import JournalError, Place
+from fedlib.core.ledger import Ledger
+from fedlib.core.protocol import TooFewClients
 from fedlib.transports.http.connections import (
     BACKLOG,
     RESERVE,
@@ -41,6 +41,7 @@ __all__ = ["HTTP"]
 
 HEARTBEATS = 4  # heartbeats of a client before it counts as gone
 MAX_BYTES = 2**28  # the default of ``max_bytes``
+GRACE = 10  # seconds that calls in progress have when the server closes
 
 Result = TypeVar("Result")
 
@@ -81,7 +82,7 @@ class HTTP:
         clients whose replies are missing are lost (TimedOut).
     max_bytes : int, default=2**28
         The maximum size of a reply, in bytes, above 0. A smaller maximum follows from the request
-        for a reply whose class has one (`fedlib.messages.size_limit`).
+        for a reply whose class has one (`fedlib.core.messages.size_limit`).
     cert, key : str, optional
         Files with the server's certificate chain and its private key, for TLS.
     insecure : bool, default=False
@@ -98,7 +99,8 @@ class HTTP:
         through a proxy have the address of the proxy.
     run : str, optional
         The identifier of the run, by default random. To continue a run from its journal, pass
-        `fedlib.journal.run_id` of the journal: the clients continue under this identifier only.
+        `fedlib.core.journal.run_id` of the journal: the clients continue under this identifier
+        only.
     connections : ConnectionLimits, optional
         The limits of connections.
 
@@ -128,7 +130,7 @@ class HTTP:
     --------
     >>> import threading
     >>> from fedlib import HorizontalDBSCAN
-    >>> from fedlib.horizontal_dbscan import HorizontalDBSCANClient
+    >>> from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
     >>> from fedlib.transports.http import digest, join, new_token
     >>> tokens = {"north": new_token(), "south": new_token()}
     >>> sites = {"north": [[0.1], [0.2]], "south": [[5.0]]}
@@ -366,6 +368,7 @@ def _config(app: Any) -> Config:
         proxy_headers=False,
         server_header=False,
         headers=HEADERS,
+        timeout_graceful_shutdown=GRACE,
     )
 
 

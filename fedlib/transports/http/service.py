@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fedlib.ledger import Ledger
-from fedlib.messages import (
+from fedlib.core.ledger import Ledger
+from fedlib.core.messages import (
     MAX_BYTES,
     Declined,
     Failure,
@@ -21,8 +21,8 @@ from fedlib.messages import (
     decode,
     encode,
 )
-from fedlib.protocol import REJECTED
-from fedlib.texts import printable
+from fedlib.core.protocol import REJECTED
+from fedlib.core.texts import printable
 from fedlib.transports.http.sessions import Reply, Sessions
 from fedlib.transports.http.wire import HOLD
 

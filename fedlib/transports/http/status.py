@@ -12,7 +12,7 @@ from datetime import datetime
 from itertools import chain, islice
 from typing import Any
 
-from fedlib.ledger import SERVER, Ledger
+from fedlib.core.ledger import SERVER, Ledger
 from fedlib.transports.http.sessions import Session, Sessions, State
 
 __all__ = ["ClientStatus", "ConversationLine", "Status", "Traffic", "size", "take_status"]

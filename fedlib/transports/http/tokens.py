@@ -7,7 +7,7 @@ import re
 import secrets
 from collections.abc import Mapping
 
-from fedlib.ledger import SERVER
+from fedlib.core.ledger import SERVER
 
 __all__ = ["Tokens", "digest", "new_token"]
 

@@ -11,13 +11,17 @@ from all_protocols import PROTOCOLS, fitted
 from sklearn.base import clone
 
 from fedlib import FederatedKMeans, FederatedPipeline, FederatedXGBClassifier, HorizontalDBSCAN
-from fedlib.client import Client, handles
-from fedlib.federated import protocols
-from fedlib.horizontal_dbscan import CellCounts, HorizontalDBSCANClient, horizontal_dbscan
-from fedlib.journal import JournalError
-from fedlib.messages import Message, encode
-from fedlib.protocol import Host, TooFewClients, Transport, run
-from fedlib.replies import Combined
+from fedlib.clustering.density.horizontal import (
+    CellCounts,
+    HorizontalDBSCANClient,
+    horizontal_dbscan,
+)
+from fedlib.core.client import Client, handles
+from fedlib.core.journal import JournalError
+from fedlib.core.messages import Message, encode
+from fedlib.core.protocol import Host, TooFewClients, Transport, run
+from fedlib.core.registry import protocols
+from fedlib.core.replies import Combined
 from fedlib.testing import Recorder
 from fedlib.transports.dask import Dask, predict
 

@@ -11,8 +11,8 @@ from all_protocols import PROTOCOLS, fitted
 from distributed import Client, LocalCluster
 
 from fedlib import HorizontalDBSCAN
-from fedlib.federated import protocols
-from fedlib.protocol import TooFewClients
+from fedlib.core.protocol import TooFewClients
+from fedlib.core.registry import protocols
 from fedlib.transports.dask import Dask
 
 pytestmark = pytest.mark.dask

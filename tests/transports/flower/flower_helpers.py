@@ -3,8 +3,8 @@
 from flwr.app import Error, Message, RecordDict
 
 from fedlib import HorizontalDBSCAN
-from fedlib.horizontal_dbscan import HorizontalDBSCANClient
-from fedlib.messages import decode
+from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
+from fedlib.core.messages import decode
 from fedlib.transports.flower import GridInProcess, client_app
 from fedlib.transports.flower.records import RECORD
 

@@ -13,11 +13,12 @@ from pathlib import Path
 import nbformat
 import numpy as np
 
-from fedlib.federated import Federated, protocols
-from fedlib.ledger import Ledger
-from fedlib.protocol import run
+from fedlib.core.estimator import Federated
+from fedlib.core.in_process import InProcess
+from fedlib.core.ledger import Ledger
+from fedlib.core.protocol import run
+from fedlib.core.registry import protocols
 from fedlib.transports.flower import FIN, Flower, ServerApp, client_app
-from fedlib.transports.in_process import InProcess
 
 NOTEBOOK = Path(__file__).parents[3] / "notebooks" / "fin.ipynb"
 LOGISTIC = "logistic_regression"  # the notebook's algorithm
@@ -31,7 +32,8 @@ def notebook_module(folder):
     text = "\n\n\n".join(
         [
             "from typing import Annotated\n\nimport numpy as np\n\n"
-            "from fedlib.messages import Array, Message\nfrom fedlib.protocol import Client",
+            "from fedlib.core.messages import Array, Message",
+            "from fedlib.core.client import Client",
             *tagged,
         ]
     )
@@ -92,7 +94,7 @@ def same_labels(folder, name, here, frozen):
 
 
 def main(folder):
-    sys.path.append(str(Path(__file__).parents[1]))
+    sys.path.append(str(Path(__file__).parents[2]))
     from all_protocols import OURS, PROTOCOLS, fitted, frozen
     from flwr.simulation import run_simulation
 

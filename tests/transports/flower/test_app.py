@@ -5,12 +5,12 @@ from all_protocols import frozen
 from flower_helpers import SITES, Faulty, make_client, model, states
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedlib.client import Client, handles
-from fedlib.horizontal_dbscan import CountCells
-from fedlib.ledger import Ledger
-from fedlib.messages import Failure, Labels, decode, encode
-from fedlib.messages import Message as FedlibMessage
-from fedlib.protocol import TooFewClients, run
+from fedlib.clustering.density.horizontal import CountCells
+from fedlib.core.client import Client, handles
+from fedlib.core.ledger import Ledger
+from fedlib.core.messages import Failure, Labels, decode, encode
+from fedlib.core.messages import Message as FedlibMessage
+from fedlib.core.protocol import TooFewClients, run
 from fedlib.transports.flower import Flower, GridInProcess, client_app
 from fedlib.transports.flower.records import RECORD
 

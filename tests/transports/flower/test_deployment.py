@@ -21,10 +21,11 @@ import psutil
 import pytest
 from all_protocols import fitted
 
-from fedlib import FederatedXGBClassifier, HorizontalDBSCAN, datasets, models
-from fedlib.flower_app import new
-from fedlib.partition import split_rows
+from fedlib import FederatedXGBClassifier, HorizontalDBSCAN, datasets
+from fedlib.datasets.partition import split_rows
+from fedlib.sites import models
 from fedlib.transports.flower.transport import LAST_POLL
+from fedlib.transports.flower_app import new
 
 pytestmark = pytest.mark.flower
 

@@ -5,8 +5,8 @@ from all_protocols import fitted
 from flower_helpers import SITES, Faulty, failing, model
 from flwr.common.constant import ErrorCode
 
-from fedlib.horizontal_dbscan import CountCells
-from fedlib.protocol import TooFewClients
+from fedlib.clustering.density.horizontal import CountCells
+from fedlib.core.protocol import TooFewClients
 from fedlib.transports.flower import FIN
 
 

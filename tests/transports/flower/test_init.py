@@ -28,7 +28,7 @@ def test_no_connection_is_opened(tmp_path):
             os._exit(99)
         socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refuse
         from fedlib import HorizontalDBSCAN
-        from fedlib.horizontal_dbscan import HorizontalDBSCANClient
+        from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
         from fedlib.transports.flower import FIN, GridInProcess, client_app
         from flwr.supercore import telemetry
         assert telemetry.FLWR_TELEMETRY_ENABLED == "0"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlib.federated import protocols
+from fedlib.core.registry import protocols
 
 pytestmark = pytest.mark.flower
 

@@ -15,11 +15,12 @@ from all_protocols import frozen
 from flower_helpers import SITES, model, states
 from flwr.app import Context, RecordDict
 
-from fedlib import VerticalDBSCAN, datasets, models
-from fedlib.flower_app import TEMPLATE, new
-from fedlib.protocol import TooFewClients
-from fedlib.secure import simulated_identities
+from fedlib import VerticalDBSCAN, datasets
+from fedlib.core.protocol import TooFewClients
+from fedlib.protection.secure import simulated_identities
+from fedlib.sites import models
 from fedlib.transports.flower import GridInProcess
+from fedlib.transports.flower_app import TEMPLATE, new
 
 
 def test_the_app_has_no_dependencies():

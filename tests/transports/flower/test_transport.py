@@ -23,9 +23,10 @@ from flwr.common.constant import ErrorCode
 from sklearn.base import clone
 
 from fedlib import FederatedKMeans
-from fedlib.federated import Federated, protocols
-from fedlib.protocol import TooFewClients
-from fedlib.secure import SecureClient, simulated_identities
+from fedlib.core.estimator import Federated
+from fedlib.core.protocol import TooFewClients
+from fedlib.core.registry import protocols
+from fedlib.protection.secure import SecureClient, simulated_identities
 from fedlib.testing import seeded_noise
 from fedlib.transports.flower import Flower, GridInProcess, PartitionError, client_app
 from fedlib.transports.flower.records import RECORD

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 
 from fedlib import HorizontalDBSCAN, __version__
-from fedlib.horizontal_dbscan import HorizontalDBSCANClient
+from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
 from fedlib.transports.http import HTTP, digest, join, new_token
 from fedlib.transports.http.wire import PROCESS, VERSION
 

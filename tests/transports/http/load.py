@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from fedlib import __version__
-from fedlib.client import serve
-from fedlib.horizontal_dbscan import HorizontalDBSCANClient
-from fedlib.messages import Message, encode
+from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
+from fedlib.core.messages import Message, encode
+from fedlib.core.protocol import serve
 
 RETRY = 0.2  # seconds after which a site opens a new connection
 N_ROWS = 100

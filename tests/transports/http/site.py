@@ -11,9 +11,9 @@ import httpx
 import numpy as np
 
 from fedlib import HorizontalDBSCAN
-from fedlib.client import Client, handles
-from fedlib.horizontal_dbscan import HorizontalDBSCANClient
-from fedlib.messages import Done, Message
+from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
+from fedlib.core.client import Client, handles
+from fedlib.core.messages import Done, Message
 from fedlib.transports.http import HTTP, Unreachable, join, kept_state
 from fedlib.transports.http import client as http_client
 from fedlib.transports.http.wire import NUMBER

@@ -23,10 +23,10 @@ from http_helpers import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedlib.horizontal_dbscan import CellCounts, HorizontalDBSCANClient
-from fedlib.ledger import Ledger
-from fedlib.messages import MessageError, decode, encode
-from fedlib.protocol import run
+from fedlib.clustering.density.horizontal import CellCounts, HorizontalDBSCANClient
+from fedlib.core.ledger import Ledger
+from fedlib.core.messages import MessageError, decode, encode
+from fedlib.core.protocol import run
 from fedlib.transports.http import new_token, service
 from fedlib.transports.http.session import MAX_CALLS
 from fedlib.transports.http.wire import NUMBER, PROCESS

@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from fedlib.horizontal_dbscan import HorizontalDBSCANClient
-from fedlib.messages import Labels, encode
+from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
+from fedlib.core.messages import Labels, encode
 from fedlib.transports.http import Checkpoint, join, kept_state, new_token
 from fedlib.transports.http.checkpoint import reserved
 

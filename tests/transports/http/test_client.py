@@ -16,10 +16,10 @@ import httpx
 import pytest
 from http_helpers import ANSWER, TOKENS, Slow, attend, estimator, serve
 
-from fedlib.client import Client
-from fedlib.horizontal_dbscan import CountCells, HorizontalDBSCANClient
-from fedlib.messages import encode
-from fedlib.protocol import TooFewClients
+from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
+from fedlib.core.client import Client
+from fedlib.core.messages import encode
+from fedlib.core.protocol import TooFewClients
 from fedlib.transports.http import JoinError, Unreachable, join
 from fedlib.transports.http.client import ClientLoop
 from fedlib.transports.http.wire import NUMBER

@@ -19,8 +19,8 @@ from http_helpers import ANSWER, wait_for
 from load import Fill, Filling, rows
 
 from fedlib import HorizontalDBSCAN
-from fedlib.horizontal_dbscan import CountCells, HorizontalDBSCANClient
-from fedlib.messages import decode, encode
+from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
+from fedlib.core.messages import decode, encode
 from fedlib.transports.http import HTTP, digest, join, new_token
 
 LOAD = Path(__file__).with_name("load.py")

@@ -5,7 +5,7 @@ import pytest
 from http_helpers import ANSWER, TOKENS, attend, estimator, refused, serve, wait_for
 from prometheus_client.parser import text_string_to_metric_families
 
-from fedlib.horizontal_dbscan import HorizontalDBSCANClient
+from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
 from fedlib.transports.http import HTTP, digest, new_token
 
 

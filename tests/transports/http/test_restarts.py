@@ -22,9 +22,9 @@ from http_helpers import (
     wait_for,
 )
 
-from fedlib.horizontal_dbscan import CountCells, HorizontalDBSCANClient
-from fedlib.messages import Failure, decode, encode
-from fedlib.protocol import TooFewClients, run
+from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
+from fedlib.core.messages import Failure, decode, encode
+from fedlib.core.protocol import TooFewClients, run
 from fedlib.transports.http import HTTP, JoinError, join
 
 counting = runpy.run_path(str(SITE), run_name="http_site")

@@ -24,13 +24,13 @@ from http_helpers import (
 )
 
 from fedlib import VerticalDBSCAN
-from fedlib.client import Client
-from fedlib.horizontal_dbscan import CellCounts, CountCells, HorizontalDBSCANClient
-from fedlib.journal import JournalError, run_id
-from fedlib.messages import Array, Done, Labels, Message, decode, encode
-from fedlib.protocol import TooFewClients, run
+from fedlib.clustering.density.horizontal import CellCounts, CountCells, HorizontalDBSCANClient
+from fedlib.clustering.density.vertical import VerticalDBSCANClient
+from fedlib.core.client import Client
+from fedlib.core.journal import JournalError, run_id
+from fedlib.core.messages import Array, Done, Labels, Message, decode, encode
+from fedlib.core.protocol import TooFewClients, run
 from fedlib.transports.http import HTTP, join
-from fedlib.vertical_dbscan import VerticalDBSCANClient
 
 
 def test_horizontal_dbscan_over_http_equals_in_process(points, start):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from fedlib import __version__
-from fedlib.horizontal_dbscan import CellCounts, CountCells
-from fedlib.ledger import Ledger
-from fedlib.messages import Failure, encode
+from fedlib.clustering.density.horizontal import CellCounts, CountCells
+from fedlib.core.ledger import Ledger
+from fedlib.core.messages import Failure, encode
 from fedlib.transports.http import HTTP, digest, new_token
 from fedlib.transports.http.status import Traffic, size
 from fedlib.transports.http.wire import NUMBER, PROCESS, VERSION

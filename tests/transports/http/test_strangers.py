@@ -11,7 +11,7 @@ import pytest
 from http_helpers import ANSWER, TOKENS, address, attend, caller, estimator, serve, wait_for
 
 from fedlib import __version__
-from fedlib.horizontal_dbscan import HorizontalDBSCANClient
+from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
 from fedlib.transports.http import connections
 from fedlib.transports.http.limits import ConnectionLimits
 from fedlib.transports.http.wire import PROCESS, VERSION

@@ -19,8 +19,8 @@ from http_helpers import (
     session,
 )
 
-from fedlib.client import Client
-from fedlib.horizontal_dbscan import HorizontalDBSCANClient
+from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
+from fedlib.core.client import Client
 from fedlib.transports.http import HTTP, JoinError, join
 from fedlib.transports.http.limits import ConnectionLimits
 

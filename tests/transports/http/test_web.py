@@ -21,9 +21,9 @@ from http_helpers import (
 )
 
 from fedlib import __version__
-from fedlib.client import Client
-from fedlib.horizontal_dbscan import CountCells, HorizontalDBSCANClient
-from fedlib.messages import Declined, Failure, decode, encode
+from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
+from fedlib.core.client import Client
+from fedlib.core.messages import Declined, Failure, decode, encode
 from fedlib.transports.http import JoinError, client, join, new_token, service
 from fedlib.transports.http.session import MAX_CALLS
 from fedlib.transports.http.wire import NUMBER, PROCESS

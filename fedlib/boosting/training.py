@@ -1,0 +1,155 @@
+"""What the server knows during training: bins, sums and losses, and what contradicts them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.boosting.checks import DeclaredRows
+from fedlib.boosting.cuts import Cuts
+from fedlib.boosting.described import Pool
+from fedlib.boosting.messages import (
+    Class,
+    Levels,
+)
+from fedlib.boosting.objectives import OBJECTIVES, LabelSums, Objective
+from fedlib.boosting.settings import Settings
+from fedlib.kernels.gains import Categories, SplitRule
+
+__all__ = ["Training"]
+
+
+@dataclass(kw_only=True)
+class Training:
+    """The state of the server while trees grow.
+
+    Attributes
+    ----------
+    settings : Settings
+    classes : list of bool, int, float or str
+        The classes in ascending order; empty for a regression.
+    base_scores : list of float
+        The prediction before the first tree, one per output.
+    base_margins : list of float
+        The margins of these predictions.
+    learning_rate : float
+        The learning rate on which the clients agreed.
+    bits : int
+        Gradients are multiples of 2**-bits.
+    n_features : int
+    features : tuple of str
+        The features' names; empty if they have none.
+    weights : dict of str to float
+        The total weight of each remaining client's rows, as it reported; 0 for passive clients.
+    declared : dict of str to DeclaredRows
+        The rows of each client that is not passive, as it reported them.
+    cuts : Cuts
+        The bins of all features; for histograms only.
+    levels : tuple of tuple of str or None
+        The categories of each feature, None for a feature of numbers; empty if all features are
+        numbers.
+    losses : list of float
+        The mean loss before the first round and after each round but the last.
+    client_losses : dict of str to float
+        The sum of each client's losses, as it reported last.
+    pool : Pool or None
+        What sums over all clients need, if the server sees only these. There is one client then,
+        `EVERYONE`.
+    """
+
+    settings: Settings
+    classes: list[Class]
+    base_scores: list[float]
+    base_margins: list[float]
+    learning_rate: float
+    bits: int
+    n_features: int
+    features: tuple[str, ...]
+    weights: dict[str, float]
+    declared: dict[str, DeclaredRows]
+    cuts: Cuts
+    levels: Levels
+    losses: list[float] = field(default_factory=list)
+    client_losses: dict[str, float] = field(default_factory=dict)
+    pool: Pool | None = None
+
+    @cached_property
+    def unit(self) -> float:
+        """The unit of gradients and hessians."""
+        return 2.0**-self.bits
+
+    @cached_property
+    def rule(self) -> SplitRule:
+        """The rule for splits by the sums of all clients."""
+        settings = self.settings
+        return SplitRule(
+            self.unit,
+            settings.reg_lambda,
+            settings.gamma,
+            settings.min_child_weight,
+            settings.reg_alpha,
+            settings.max_delta_step,
+            any(settings.monotone_constraints),
+        )
+
+    @cached_property
+    def monotone(self) -> NDArray[np.int8]:
+        """The monotone constraint of each feature."""
+        constraints = self.settings.monotone_constraints or (0,) * self.n_features
+        return np.array(constraints, np.int8)
+
+    @property
+    def categories(self) -> Categories:
+        """The features with categories, and how to split them."""
+        is_category = np.array(
+            [known is not None for known in self.levels or (None,) * self.n_features]
+        )
+        n_bins = np.diff(self.cuts.offsets) if len(self.cuts.thresholds) else is_category * 1
+        return Categories(
+            is_category,
+            self.settings.max_cat_to_onehot,
+            self.settings.max_cat_threshold,
+            n_bytes=int((max(n_bins[is_category], default=0) + 7) // 8),
+        )
+
+    @property
+    def objective(self) -> Objective:
+        """The objective of the run."""
+        return OBJECTIVES[self.settings.objective]
+
+    @property
+    def n_outputs(self) -> int:
+        """The number of trees per round."""
+        return len(self.base_margins)
+
+    def remove(self, lost: Sequence[str]) -> None:
+        """Remove the clients that are lost."""
+        for name in lost:
+            self.weights.pop(name, None)
+
+    def rows_of(self, name: str) -> DeclaredRows:
+        """Return the rows that a client has declared; none for a passive one."""
+        if name in self.declared:
+            return self.declared[name]
+        nothing = LabelSums(0.0, (0.0,) * len(self.classes))
+        parameter = self.settings.parameter
+        return DeclaredRows(0, nothing, self.objective, parameter, self.n_outputs, False)
+
+    def has_converged(self, losses: Mapping[str, float]) -> bool:
+        """Record the clients' losses; return whether the last tree lowered the mean by too little.
+
+        Only clients that are still there count, before the tree as well as after it.
+        """
+        reported = {name: loss for name, loss in losses.items() if name in self.weights}
+        weight = sum(self.weights[name] for name in reported) or 1.0
+        before = sum(self.client_losses.get(name, 0.0) for name in reported) / weight
+        after = sum(reported.values()) / weight
+        is_first = not self.client_losses
+        self.client_losses = reported
+        self.losses.append(after)
+        tol = self.settings.tol
+        return not is_first and tol is not None and not before - after >= tol

@@ -1,0 +1,1 @@
+"""Density-based clustering: on grids, over columns, by representatives, and the DBSCAN engine."""

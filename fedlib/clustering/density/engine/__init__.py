@@ -1,0 +1,1 @@
+"""DBSCAN on pooled points, on a grid or a tree."""

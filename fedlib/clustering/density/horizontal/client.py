@@ -1,0 +1,53 @@
+"""The client of horizontal DBSCAN."""
+
+from __future__ import annotations
+
+from fedlib.clustering.density.bounded_cells import (
+    CountGrid,
+    CountWithNoise,
+    GridCounts,
+    NoisyCounts,
+    count_in_grid,
+    count_with_noise,
+)
+from fedlib.clustering.density.cells import (
+    count_cells,
+    label_in_range,
+)
+from fedlib.clustering.density.horizontal.messages import (
+    AssignCells,
+    CellCounts,
+    CountCells,
+)
+from fedlib.core.client import OddRows, handles
+from fedlib.core.messages import Done, Labels
+from fedlib.protection.secure.points import DescribedPoints
+
+__all__ = ["HorizontalDBSCANClient"]
+
+
+class HorizontalDBSCANClient(DescribedPoints):
+    """A client that holds points; for the parameters see `fedlib.core.estimator.PointsClient`."""
+
+    omissible = (CellCounts,)
+    combinable = (CellCounts,)
+
+    @handles(CountCells)
+    def count_cells(self, request: CountCells) -> CellCounts:
+        return CellCounts(*count_cells(self.X, request.cell_size), self.features)
+
+    @handles(CountGrid)
+    def count_grid(self, request: CountGrid) -> GridCounts:
+        return count_in_grid(self.X, request)
+
+    @handles(CountWithNoise)
+    def count_with_noise(self, request: CountWithNoise) -> NoisyCounts:
+        return count_with_noise(self.X, request, self.n_shares)
+
+    @handles(AssignCells)
+    def assign_cells(self, request: AssignCells) -> Done:
+        labels, problem = label_in_range(self.X, request.cell_size, request.place)
+        self.state = Labels(labels)
+        if problem:
+            raise OddRows(problem)
+        return Done()

@@ -1,0 +1,435 @@
+"""The client and the estimator of federated k-means."""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral, Real
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.cluster import KMeans
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from fedlib.clustering.kmeans.flow import KMeansModel, lloyd, one_shot
+from fedlib.clustering.kmeans.local import (
+    assign,
+    child_centres,
+    group_means,
+    mean_and_squares,
+    sum_clusters,
+)
+from fedlib.clustering.kmeans.messages import (
+    MAX_COORDINATE,
+    AssignCentres,
+    ClusterSums,
+    FindCentres,
+    GroupMeans,
+    Inertia,
+    LocalCentres,
+    MeasureInertia,
+    SumClusters,
+    SummariseGroups,
+)
+from fedlib.clustering.kmeans.private import (
+    NoisyClusterSums,
+    SumClustersNoisily,
+    private_lloyd,
+    sum_noisily,
+)
+from fedlib.core.array_types import Floats, Ints
+from fedlib.core.client import handles
+from fedlib.core.messages import Done, Labels
+from fedlib.core.parameters import KW_ONLY, Kind
+from fedlib.core.protocol import Flow
+from fedlib.core.validation import Interval, StrOptions, check_points
+from fedlib.protection.estimator import ProtectedFederated
+from fedlib.protection.privacy import check_bounds
+from fedlib.protection.secure.points import SummablePoints
+
+__all__ = ["FederatedKMeans", "FederatedKMeansClient", "draw_seed"]
+
+
+class FederatedKMeansClient(SummablePoints):
+    """A client that holds points; for the parameter see `fedlib.core.estimator.PointsClient`.
+
+    Raises
+    ------
+    ValueError
+        When the points are not a table of finite numbers within ±1e100.
+    """
+
+    def __init__(self, X: ArrayLike):
+        super().__init__(X)
+        _check_coordinates("the points", self.X)
+
+    omissible = (LocalCentres,)
+
+    @handles(FindCentres)
+    def find_centres(self, request: FindCentres) -> LocalCentres:
+        _, centres, counts = child_centres(
+            self.X,
+            request.n_clusters,
+            request.update_fraction,
+            n_init=request.n_init,
+            max_iter=request.max_iter,
+            tol=request.tol,
+            random_state=request.seed,
+        )
+        return LocalCentres(centres, counts, self.features)
+
+    @handles(SummariseGroups)
+    def summarise_groups(self, request: SummariseGroups) -> GroupMeans:
+        mean, squares = mean_and_squares(self.X)
+        means, counts = group_means(self.X, request.n_groups)
+        return GroupMeans(len(self.X), mean, squares, means, counts, self.features)
+
+    @handles(SumClusters)
+    def sum_clusters(self, request: SumClusters) -> ClusterSums:
+        sums, counts, inertias = zip(
+            *[sum_clusters(self.X, centres) for centres in request.centres], strict=True
+        )
+        return ClusterSums(np.array(sums), np.array(counts), np.array(inertias))
+
+    @handles(SumClustersNoisily)
+    def sum_clusters_noisily(self, request: SumClustersNoisily) -> NoisyClusterSums:
+        return sum_noisily(self.X, request, self.n_shares)
+
+    @handles(MeasureInertia)
+    def measure_inertia(self, request: MeasureInertia) -> Inertia:
+        return Inertia(assign(self.X, request.centres)[1])
+
+    @handles(AssignCentres)
+    def assign_centres(self, request: AssignCentres) -> Done:
+        self.state = Labels(assign(self.X, request.centres)[0])
+        return Done()
+
+
+class FederatedKMeans(ProtectedFederated):
+    """k-means over clients that hold different rows of the same features.
+
+    Attributes
+    ----------
+    cluster_centers_ : array (n_clusters, n_features)
+        The centres.
+    inertia_ : float
+        The sum of the squared distances of the points to their nearest centres, over the clients
+        that share data and remained to the end. Not a number with `epsilon`.
+    n_iter_ : int
+        The number of iterations of the best start. Only for ``"lloyd"``.
+    local_centers_ : array (n_centers, n_features)
+        The centres that the clients sent, one client after the other. Only for ``"one_shot"``.
+    local_counts_ : array (n_centers,) of int64
+        The number of points of each of these centres. Only for ``"one_shot"``.
+    labels_ : list of array of int64
+        One array per client with the cluster of each point. Only if `fit` received a list.
+    model_ : KMeansModel
+        The fitted model, from which `predict` and the attributes above are derived.
+    ledger_ : Ledger
+        The messages of the run and their sizes.
+    n_features_in_ : int
+        The number of features.
+
+    Raises
+    ------
+    ValueError
+        When a parameter is out of range; when there are fewer than `n_clusters` distinct local
+        centres, or distinct means from which to draw a start.
+
+    See Also
+    --------
+    sklearn.cluster.KMeans : k-means on pooled data.
+
+    Notes
+    -----
+    *Disclosure.* The centre of a cluster of one point is that point, and so is its sum. Neither
+    method hides this: ``(local_counts_ == 1).sum()`` is the number of points disclosed by
+    ``"one_shot"``.
+
+    With ``secure=True``, the server sees the sums over all clients and the order of magnitude of
+    their largest coordinates. The sums are in fixed point: a coordinate of a centre is wrong by at
+    most ``n_clients**2 * 2**-62 * limit * n_points / count``, where ``limit`` is the largest
+    absolute coordinate, rounded up to a power of two, and ``count`` the number of points of the
+    cluster.
+
+    With `epsilon`, the server sees sums and counts with noise instead, also of clusters without
+    points, and the guarantee holds for each row of each client.
+
+    *Lost and false clients.* A client that is lost at its first request leaves no trace. Later, the
+    centres keep its share with ``"one_shot"``, and only the inertia is without it; with ``"lloyd"``
+    the rounds continue without it, from centres that it has helped to move. Invented centres or
+    points cannot be detected: some far away take a cluster for themselves.
+
+    *One shot.* A client with fewer distinct rows than `n_clusters` has one cluster per distinct
+    row; a client without rows has none. The result depends on the order of the clients. A run takes
+    three requests per client.
+
+    *Lloyd.* A point with several nearest centres belongs to the first. A centre without points does
+    not move; scikit-learn would move it to the farthest point, which would disclose that point. The
+    server adds the clients' sums exactly, so the order of the clients does not affect the result,
+    and the division of the rows between them affects it only by rounding. All starts are iterated
+    in the same rounds; the size of a message is proportional to the number of starts still active.
+
+    Sources: K, for ``"one_shot"``; S. Lloyd, Least squares quantization in PCM, 1982, for
+    ``"lloyd"``.
+
+    Examples
+    --------
+    Three clusters on a line. The first client has no point of the last cluster, the second has none
+    of the first.
+
+    >>> from fedlib import FederatedKMeans
+    >>> parts = [[[0.0], [1.0], [10.0]], [[11.0], [20.0], [21.0]]]
+    >>> start = [[0.0], [10.0], [20.0]]
+    >>> model = FederatedKMeans(3, method="lloyd", init=start).fit(parts)
+    >>> model.cluster_centers_.ravel(), model.inertia_, model.n_iter_
+    (array([ 0.5, 10.5, 20.5]), 1.5, 2)
+    >>> model.labels_
+    [array([0, 0, 1]), array([1, 2, 2])]
+    >>> model.predict([[4.0], [30.0]])
+    array([0, 2])
+    """
+
+    name = "kmeans"
+    client_class = FederatedKMeansClient
+    n_clusters: Annotated[
+        int,
+        Interval(Integral, 1, 2**31, closed="left"),
+        "The number of clusters, at least 1.",
+    ]
+    _: KW_ONLY
+    method: Annotated[
+        str,
+        StrOptions({"one_shot", "lloyd"}),
+        """
+        ``"one_shot"``: each client clusters its points and the server clusters the centres (K).
+        ``"lloyd"``: Lloyd's iteration on the points of all clients, one request per round. The
+        result is that of pooled data from the same start.
+        """,
+    ] = "one_shot"
+    init: Annotated[
+        Any,
+        StrOptions({"k-means++"}),
+        "array-like",
+        Kind('"k-means++" or array-like (n_clusters, n_features)'),
+        """
+        The start of ``"lloyd"``. ``"k-means++"`` draws it from means of at least three neighbouring
+        points each, so that no client discloses a point. ``"one_shot"`` only accepts
+        ``"k-means++"``, because each client starts separately.
+        """,
+    ] = "k-means++"
+    n_init: Annotated[
+        int,
+        Interval(Integral, 1, 2**31, closed="left"),
+        """
+        The number of starts, at least 1. The result is that of the start with the smallest inertia.
+        If `init` is an array, there is one start. For ``"one_shot"``, the number of starts of each
+        k-means.
+        """,
+    ] = 10
+    max_iter: Annotated[
+        int,
+        Interval(Integral, 1, 2**31, closed="left"),
+        "The maximum number of iterations, at least 1.",
+    ] = 300
+    tol: Annotated[
+        float,
+        Interval(Real, 0, np.inf, closed="left"),
+        """
+        The iteration stops when the sum of the centres' squared shifts is at most `tol` times the
+        mean variance of the features, as in scikit-learn. At least 0; with 0 it stops when the
+        centres do not move.
+        """,
+    ] = 1e-4
+    update_fraction: Annotated[
+        float,
+        Interval(Real, 0, 1, closed="left"),
+        """
+        For ``"one_shot"``: the fraction of each client's rows, in [0, 1), that k-means leaves out.
+        These are its first rows. They move the centres afterwards, one after the other.
+        """,
+    ] = 0.25
+    weighted: Annotated[
+        bool,
+        "boolean",
+        """
+        For ``"one_shot"``: whether the server weights each centre by its number of points. K does
+        not.
+        """,
+    ] = False
+    random_state: Annotated[
+        Any,
+        "random_state",
+        """
+        For ``"one_shot"``, an int is the seed of every k-means, at the clients and at the server,
+        as in K; otherwise this seed is drawn. For ``"lloyd"`` it draws the starts.
+        """,
+    ] = None
+    secure: Annotated[
+        bool,
+        "boolean",
+        """
+        For ``"lloyd"`` from an array `init`: whether the server sees sums over the clients and no
+        client's reply; see `fedlib.protection.secure` for what remains open. Each sum takes five
+        requests per client.
+        """,
+    ] = False
+    epsilon: Annotated[
+        float | None,
+        Interval(Real, 0, np.inf, closed="neither"),
+        None,
+        """
+        For ``"lloyd"``: the run is differentially private; see `fedlib.protection.privacy`. It
+        needs `bounds`. The noise grows with `max_iter`, so a few rounds are best. All of them run:
+        `tol` and `n_init` have no effect.
+        """,
+    ] = None
+    delta: Annotated[
+        float,
+        Interval(Real, 0, 1, closed="left"),
+        """
+        The second parameter of the guarantee, at least 0 and below 1. With a small positive value,
+        such as 1e-6, the noise is Gaussian and smaller over several rounds.
+        """,
+    ] = 0.0
+    bounds: Annotated[
+        ArrayLike | None,
+        "array-like",
+        None,
+        Kind("array-like (2, n_features)"),
+        """
+        For `epsilon`: the smallest and the largest value of each feature, known without the data.
+        Points beyond are moved to them. Unless `init` is an array, the start is spread between
+        them.
+        """,
+    ] = None
+
+    def _flow(self) -> Flow[KMeansModel]:
+        n_clusters = self.n_clusters
+        init = self._check_init()
+        if self.epsilon is not None:
+            return self._private_flow(init)
+        if self.bounds is not None:
+            raise ValueError("bounds need epsilon, got epsilon=None")
+        if self.secure and init is None:
+            raise ValueError(
+                "secure=True needs method='lloyd' and an array as init, because the server"
+                " would draw a start from means of single clients; got"
+                f" method={self.method!r} and init={self.init!r}"
+            )
+        seed = draw_seed(self.random_state)
+        stop = self.n_init, self.max_iter, self.tol, seed
+        if self.method == "one_shot":
+            return one_shot(n_clusters, self.update_fraction, self.weighted, *stop)
+        return lloyd(n_clusters, init, *stop, self._sums())
+
+    def _private_flow(self, init: Floats | None) -> Flow[KMeansModel]:
+        bounds = check_bounds(self.bounds)
+        if self.method != "lloyd":
+            raise ValueError(
+                "epsilon needs method='lloyd', because the centres of one client's clusters cannot"
+                f" have little noise; got method={self.method!r}"
+            )
+        if init is not None and init.shape[1] != bounds.shape[1]:
+            raise ValueError(
+                f"bounds must have the {init.shape[1]} features of init, got {bounds.shape[1]}"
+            )
+        max_iter, seed = self.max_iter, draw_seed(self.random_state)
+        return private_lloyd(
+            self.n_clusters,
+            init,
+            bounds,
+            max_iter,
+            seed,
+            self._noisy_sums(max_iter),
+        )
+
+    def _check_init(self) -> Floats | None:
+        """Return the given start, or None for k-means++."""
+        if isinstance(self.init, str):
+            return None
+        if self.method == "one_shot":
+            raise ValueError("init must be 'k-means++' for method='one_shot', got an array")
+        init = _check_coordinates("init", check_points(self.init))
+        if len(init) != self.n_clusters:
+            raise ValueError(f"init must have n_clusters={self.n_clusters} rows, got {len(init)}")
+        return init
+
+    def _set_model(self, model: KMeansModel) -> None:
+        super()._set_model(model)
+        self.cluster_centers_ = model.centres
+        self.inertia_ = model.inertia
+        self.n_features_in_ = model.n_features
+        if model.n_iter is not None:
+            self.n_iter_ = model.n_iter
+        else:
+            self.local_centers_, self.local_counts_ = model.local_centres, model.local_counts
+
+    def predict(self, X: ArrayLike) -> Ints:
+        """Return the nearest centre of each point; ties go to the first centre.
+
+        Parameters
+        ----------
+        X : array-like (n_points, n_features)
+
+        Returns
+        -------
+        array (n_points,) of int64
+
+        Raises
+        ------
+        ValueError
+            When the points are not finite or have a different number of features.
+        NotFittedError
+            When called before `fit`.
+        """
+        check_is_fitted(self, "model_")
+        return self.model_.place(check_points(X))
+
+    def to_sklearn(self) -> KMeans:
+        """Return a fitted `sklearn.cluster.KMeans` with these centres and the same predictions.
+
+        If this estimator has ``labels_``, the result has them too, one client after the other.
+
+        Raises
+        ------
+        NotFittedError
+            When called before `fit`.
+
+        Examples
+        --------
+        >>> from fedlib import FederatedKMeans
+        >>> model = FederatedKMeans(2, random_state=0).fit([[[0.0], [1.0], [8.0], [9.0]]])
+        >>> bool((model.to_sklearn().predict([[2.0]]) == model.predict([[2.0]])).all())
+        True
+        """
+        check_is_fitted(self, "model_")
+        centres = self.model_.centres
+        fitted = KMeans(len(centres), init=centres, n_init=1)
+        with warnings.catch_warnings():  # scikit-learn warns when two centres coincide
+            warnings.simplefilter("ignore")
+            fitted.fit(centres)
+        fitted.cluster_centers_ = centres.copy()
+        fitted.inertia_ = self.inertia_
+        fitted.n_iter_ = self.model_.n_iter or 0
+        del fitted.labels_
+        if hasattr(self, "labels_"):
+            labels = [part for part in self.labels_ if part is not None]
+            fitted.labels_ = np.concatenate(labels).astype(np.int32)
+        return fitted
+
+
+def _check_coordinates(name: str, X: Floats) -> Floats:
+    """Return the points; raise ValueError when a coordinate is too large."""
+    largest = max(X.max(initial=0), -X.min(initial=0))  # abs(X) would be a copy
+    if largest > MAX_COORDINATE:
+        raise ValueError(f"{name} must lie within ±{MAX_COORDINATE:g}, got {largest:g}")
+    return X
+
+
+def draw_seed(random_state: Any) -> int:
+    """Return an int unchanged, and otherwise a seed that is drawn."""
+    if isinstance(random_state, Integral):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31))

@@ -1,0 +1,321 @@
+"""The server flows of federated k-means, and the model that they return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+import numpy as np
+from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.utils import check_random_state
+
+from fedlib.clustering.kmeans.local import GROUP_SIZE, assign
+from fedlib.clustering.kmeans.messages import (
+    AssignCentres,
+    ClusterSums,
+    FindCentres,
+    GroupMeans,
+    MeasureInertia,
+    SumClusters,
+    SummariseGroups,
+)
+from fedlib.core.aggregation import Aggregation, Limits
+from fedlib.core.agreement import agree_on_features, settle
+from fedlib.core.array_types import Floats, Ints
+from fedlib.core.messages import Array
+from fedlib.core.protocol import Flow
+from fedlib.core.replies import Replies
+from fedlib.protection.secure.points import PooledPoints, agree_on_points, find_variance
+
+__all__ = [
+    "KMeansModel",
+    "check_start",
+    "iterate",
+    "lloyd",
+    "one_shot",
+]
+
+
+GROUPS_PER_CLUSTER = 8  # the maximum number of means that a client sends per cluster
+
+
+@dataclass(frozen=True)
+class KMeansModel:
+    """The centres of federated k-means, and details of the run.
+
+    Attributes
+    ----------
+    centres : array (n_clusters, n_features)
+    inertia : float
+        The sum of the squared distances of the points to their nearest centres.
+    n_iter : int or None
+        The number of iterations; None for `one_shot`.
+    local_centres : array (n_local_centres, n_features) or None
+        The centres that the clients sent; None for `lloyd`.
+    local_counts : array (n_local_centres,) of int64 or None
+        The number of points of each of these centres; None for `lloyd`.
+    """
+
+    centres: Annotated[Floats, Array("float64", ("clusters", "features"))]
+    inertia: float
+    n_iter: int | None = None
+    local_centres: Annotated[Floats | None, Array("float64", ("centres", "features"))] = None
+    local_counts: Annotated[Ints | None, Array("int64", ("centres",), ge=0)] = None
+
+    @property
+    def n_features(self) -> int:
+        """The number of features of the points."""
+        return int(self.centres.shape[1])
+
+    def place(self, X: Floats) -> Ints:
+        """Return the nearest centre of each point; ties go to the first centre.
+
+        Parameters
+        ----------
+        X : array (n_points, n_features) of float64
+
+        Raises
+        ------
+        ValueError
+            When the points have a different number of features.
+        """
+        return assign(X, self.centres)[0]
+
+
+def one_shot(
+    n_clusters: int,
+    update_fraction: float,
+    weighted: bool,
+    n_init: int,
+    max_iter: int,
+    tol: float,
+    seed: int,
+) -> Flow[KMeansModel]:
+    """Return the flow of K's child and parent; for the parameters see `FederatedKMeans`.
+
+    It sends three requests to each client.
+
+    Raises
+    ------
+    ValueError
+        When the clients disagree on the features, or send fewer than ``n_clusters`` distinct
+        centres.
+    """
+    replies = yield FindCentres(n_clusters, update_fraction, n_init, max_iter, tol, seed)
+    replies = yield from settle(replies, agree_on_features)
+    local_centres = np.concatenate([reply.centres for reply in replies.values()])
+    counts = np.concatenate([reply.counts for reply in replies.values()])
+    _check_distinct(local_centres, n_clusters, "centres of the clients")
+    parent = KMeans(n_clusters, n_init=n_init, max_iter=max_iter, tol=tol, random_state=seed)
+    parent.fit(local_centres, sample_weight=counts if weighted else None)
+    centres = parent.cluster_centers_
+    total, _ = yield from Aggregation().sum(MeasureInertia(centres))
+    yield AssignCentres(centres)
+    return KMeansModel(centres, total.inertia, None, local_centres, counts)
+
+
+def lloyd(
+    n_clusters: int,
+    init: Floats | None,
+    n_init: int,
+    max_iter: int,
+    tol: float,
+    seed: int,
+    aggregation: Aggregation,
+) -> Flow[KMeansModel]:
+    """Return the flow of Lloyd's iteration; for the parameters see `FederatedKMeans`.
+
+    With sums in the clear, a client receives at most ``max_iter + 3`` requests.
+
+    Raises
+    ------
+    ValueError
+        As `iterate`.
+    """
+    model = yield from iterate(n_clusters, init, n_init, max_iter, tol, seed, aggregation)
+    yield AssignCentres(model.centres)
+    return model
+
+
+def iterate(
+    n_clusters: int,
+    init: Floats | None,
+    n_init: int,
+    max_iter: int,
+    tol: float,
+    seed: int,
+    aggregation: Aggregation,
+) -> Flow[KMeansModel]:
+    """Return the best model of Lloyd's iterations; the clients do not receive it.
+
+    A start is drawn only if the server sees single replies. Masked sums need ``init``.
+
+    Raises
+    ------
+    ValueError
+        When the clients disagree on the features or have no points, ``init`` has another number of
+        features, or there are fewer than ``n_clusters`` distinct means to draw a start from.
+    """
+    if aggregation.masked:
+        assert init is not None
+        points = yield from agree_on_points(aggregation)
+        check_start(init, points.n_features)
+        tolerance = tol * (yield from find_variance(points, aggregation)) if tol else 0.0
+        sum_clusters = partial(_sum_clusters, aggregation, limits=partial(_limits, points))
+        return (
+            yield from _iterate_starts(init[np.newaxis].copy(), sum_clusters, max_iter, tolerance)
+        )
+    request = SummariseGroups(0 if init is not None else GROUPS_PER_CLUSTER * n_clusters)
+    described = yield from aggregation.describe(request)
+    tolerance = tol * _mean_variance(described)
+    if init is None:
+        centres = _draw_starts(described, n_clusters, n_init, seed)
+    else:
+        check_start(init, agree_on_features(described))
+        centres = init[np.newaxis].copy()
+    sum_clusters = partial(_sum_clusters, aggregation, check=partial(_contradictions, described))
+    return (yield from _iterate_starts(centres, sum_clusters, max_iter, tolerance))
+
+
+def _sum_clusters(
+    aggregation: Aggregation,
+    centres: Floats,
+    limits: Callable[[Floats], Limits] | None = None,
+    check: Callable[[Replies], Mapping[str, str]] | None = None,
+) -> Flow[ClusterSums]:
+    """Return the sums of the points of all clients by their nearest centres."""
+    bounds = None if limits is None else limits(centres)
+    total, _ = yield from aggregation.sum(SumClusters(centres), bounds, check)
+    sums: ClusterSums = total
+    return sums
+
+
+def _limits(points: PooledPoints, centres: Floats) -> Limits:
+    """Return the largest sums of a client."""
+    reach = points.limit + np.abs(centres).max()  # of a point from a centre
+    return {
+        "sums": points.limit_of(points.limit),
+        "inertias": points.limit_of(points.n_features * reach**2),
+    }
+
+
+def check_start(init: Floats, n_features: int) -> None:
+    """Raise ValueError when a start has another number of features than the points."""
+    if init.shape[1] != n_features:
+        raise ValueError(
+            f"init must have the {n_features} features of the clients' points, got {init.shape[1]}"
+        )
+
+
+def _iterate_starts(
+    centres: Floats,
+    sum_clusters: Callable[[Floats], Flow[ClusterSums]],
+    max_iter: int,
+    tolerance: float,
+) -> Flow[KMeansModel]:
+    """Return the best model of Lloyd's iterations from some starts.
+
+    Each round iterates all starts that have not ended. A start ends with the round in which its
+    centres do not move. If ``tolerance`` or ``max_iter`` stops it earlier, it takes part in one
+    more round, which measures the inertia of its last centres.
+
+    Parameters
+    ----------
+    centres : array (n_starts, n_clusters, n_features)
+        The starts. They are overwritten.
+    sum_clusters : callable
+        Returns the flow that sums the points of all clients by their nearest centres.
+    max_iter : int
+    tolerance : float
+        The largest sum of squared shifts after which a start stops.
+    """
+    n_iter = np.zeros(len(centres), int)
+    inertias = np.full(len(centres), np.inf)  # finite for the starts that have ended
+    moving = np.ones(len(centres), bool)
+    while (active := np.flatnonzero(np.isinf(inertias))).size:
+        total = yield from sum_clusters(centres[active])
+        sums, counts, measured = total.sums, total.counts, total.inertias
+        for i, start in enumerate(active):
+            shift = 0.0
+            if moving[start]:
+                n_iter[start] += 1
+                shift = _move_to_means(centres[start], sums[i], counts[i])
+                moving[start] = shift > tolerance and n_iter[start] < max_iter
+            if shift == 0:
+                inertias[start] = measured[i]
+    best = inertias.argmin()
+    return KMeansModel(centres[best], float(inertias[best]), int(n_iter[best]))
+
+
+def _contradictions(
+    described: Mapping[str, GroupMeans], replies: Mapping[str, ClusterSums]
+) -> dict[str, str]:
+    """Return the reason to exclude each client whose sums contradict its first reply.
+
+    The difference between the sum of some points and as many times the mean of all is bounded by
+    the sum of squares, by Cauchy and Schwarz. Rounding gets a margin.
+    """
+    reasons = {}
+    for name, reply in replies.items():
+        first = described.get(name)
+        if first is None:
+            reasons[name] = "ClusterSums from a client that declined to describe its points"
+            continue
+        if (reply.counts.sum(axis=1) != first.n_points).any():
+            reasons[name] = f"ClusterSums.counts must sum to n_points={first.n_points}"
+            continue
+        counts = reply.counts[..., np.newaxis]
+        shift = np.abs(reply.sums - counts * first.mean)
+        margin = 1e-6 * counts * (np.abs(first.mean) + np.sqrt(first.squares))
+        if (shift > np.sqrt(counts * first.squares) + margin).any():
+            reasons[name] = "ClusterSums.sums are outside of the range of the client's points"
+    return reasons
+
+
+def _move_to_means(centres: Floats, sums: Floats, counts: Ints) -> float:
+    """Move the centres that have points to their means; return the sum of the squared shifts."""
+    occupied = counts > 0
+    means = sums[occupied] / counts[occupied, np.newaxis]
+    shift = float(np.square(means - centres[occupied]).sum())
+    centres[occupied] = means
+    return shift
+
+
+def _draw_starts(
+    replies: Mapping[str, GroupMeans], n_clusters: int, n_init: int, seed: int
+) -> Floats:
+    """Return starts (n_init, n_clusters, n_features), drawn by k-means++ from weighted means."""
+    means = np.concatenate([reply.means for reply in replies.values()])
+    counts = np.concatenate([reply.counts for reply in replies.values()])
+    what = f"means of {GROUP_SIZE} or more points at the clients (or pass init as an array)"
+    _check_distinct(means, n_clusters, what)
+    rng = check_random_state(seed)
+    starts = [
+        kmeans_plusplus(means, n_clusters, sample_weight=counts, random_state=rng)[0]
+        for _ in range(n_init)
+    ]
+    return np.array(starts)
+
+
+def _mean_variance(replies: Mapping[str, GroupMeans]) -> float:
+    """Return the variance of all clients' points, averaged over the features."""
+    n_points = np.array([[reply.n_points] for reply in replies.values()])
+    if not n_points.any():
+        raise ValueError("the clients have no points")
+    means = np.array([reply.mean for reply in replies.values()])
+    centre = (n_points * means).sum(axis=0) / n_points.sum()
+    squares = np.array([reply.squares for reply in replies.values()])
+    squares = squares + n_points * np.square(means - centre)
+    return float(squares.sum(axis=0).mean() / n_points.sum())
+
+
+def _check_distinct(points: Floats, n_clusters: int, what: str) -> None:
+    """Raise ValueError when there are fewer distinct points than clusters."""
+    n_distinct = len(np.unique(points, axis=0))
+    if n_distinct < n_clusters:
+        raise ValueError(
+            f"n_clusters must be in 1..{n_distinct}, the number of distinct {what};"
+            f" got {n_clusters}"
+        )

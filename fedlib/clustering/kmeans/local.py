@@ -1,0 +1,207 @@
+"""The computations of k-means on the points of one client."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.cluster import KMeans
+from sklearn.neighbors import KDTree
+
+from fedlib.core.array_types import Floats, Ints
+from fedlib.core.validation import count_distinct
+from fedlib.kernels.centres import (
+    find_mean_and_squares,
+    move_centres,
+    nearest_centres,
+    sum_nearest,
+)
+
+__all__ = [
+    "GROUP_SIZE",
+    "assign",
+    "child_centres",
+    "group_means",
+    "mean_and_squares",
+    "sum_clusters",
+]
+
+
+GROUP_SIZE = 3  # the minimum number of points behind a mean from which starts are drawn
+
+
+def child_centres(
+    X: Floats,
+    n_clusters: int,
+    update_fraction: float,
+    *,
+    n_init: int,
+    max_iter: int,
+    tol: float,
+    random_state: int | None,
+) -> tuple[Floats, Floats, Ints]:
+    """Return a client's centres before and after the update, and the counts after it.
+
+    The first ``int(update_fraction * n_points)`` rows are the update. k-means clusters the other
+    rows, the base. If the base has fewer distinct rows than ``n_clusters``, each of these is a
+    cluster.
+
+    Parameters
+    ----------
+    X : array (n_points, n_features) of float64
+    n_clusters, update_fraction, n_init, max_iter, tol
+        As in `FederatedKMeans`.
+    random_state : int or None
+        The seed of k-means.
+
+    Returns
+    -------
+    base : array (n_centers, n_features)
+        The centres of k-means.
+    centres : array (n_centers, n_features)
+        The centres after each row of the update has moved its nearest centre.
+    counts : array (n_centers,) of int64
+        The number of points of each centre after the update.
+
+    Notes
+    -----
+    Source: K.
+
+    Examples
+    --------
+    The base is 1, 3 and 10. Then 11 moves the centre 10 half of the way.
+
+    >>> X = np.array([[11.0], [1.0], [3.0], [10.0]])
+    >>> base, centres, counts = child_centres(
+    ...     X, 2, 0.25, n_init=10, max_iter=300, tol=1e-4, random_state=0
+    ... )
+    >>> sorted(base.ravel().tolist()), sorted(centres.ravel().tolist()), sorted(counts.tolist())
+    ([2.0, 10.0], [2.0, 10.5], [2, 2])
+    """
+    n_update = int(update_fraction * len(X))
+    update, rest = X[:n_update], X[n_update:]
+    n_distinct = count_distinct(rest, n_clusters)
+    if n_distinct == 0:
+        return X[:0].copy(), X[:0].copy(), np.empty(0, np.int64)
+    child = KMeans(n_distinct, n_init=n_init, max_iter=max_iter, tol=tol, random_state=random_state)
+    child.fit(rest)
+    counts = np.bincount(child.labels_, minlength=n_distinct).astype(np.int64)
+    base, counts = child.cluster_centers_[counts > 0], counts[counts > 0]
+    centres = base.copy()
+    move_centres(update, centres, counts)
+    return base, centres, counts
+
+
+def mean_and_squares(X: Floats) -> tuple[Floats, Floats]:
+    """Return the mean of each feature, and the sum of the squared differences from it.
+
+    Both are 0 if there are no points.
+
+    Parameters
+    ----------
+    X : array (n_points, n_features) of float64
+
+    Returns
+    -------
+    mean, squares : array (n_features,)
+
+    Examples
+    --------
+    >>> mean_and_squares(np.array([[1.0], [3.0]]))
+    (array([2.]), array([2.]))
+    """
+    mean, squares = np.zeros(X.shape[1]), np.zeros(X.shape[1])
+    find_mean_and_squares(X, mean, squares)
+    return mean, squares
+
+
+def group_means(X: Floats, n_groups: int) -> tuple[Floats, Ints]:
+    """Return the means and the sizes of at most ``n_groups`` groups of neighbouring points.
+
+    The groups are the leaves of a k-d tree. Each has at least three points; fewer than three points
+    in total form no group.
+
+    Parameters
+    ----------
+    X : array (n_points, n_features) of float64
+    n_groups : int
+        At least 0.
+
+    Returns
+    -------
+    means : array (n_groups, n_features)
+    counts : array (n_groups,) of int64
+
+    Examples
+    --------
+    >>> X = np.array([[0.0], [9.0], [1.0], [8.0], [2.0], [7.0], [1.0], [8.0]])
+    >>> means, counts = group_means(X, n_groups=3)
+    >>> sorted(means.ravel().tolist()), counts
+    ([1.0, 8.0], array([4, 4]))
+    """
+    if n_groups == 0 or len(X) < GROUP_SIZE:
+        return X[:0].copy(), np.empty(0, np.int64)
+    tree = KDTree(X, leaf_size=max(GROUP_SIZE, -(-len(X) // n_groups)))
+    _, rows, nodes, _ = (np.asarray(array) for array in tree.get_arrays())
+    leaves = nodes[nodes["is_leaf"] == 1]
+    leaves = leaves[np.argsort(leaves["idx_start"])]
+    counts = (leaves["idx_end"] - leaves["idx_start"]).astype(np.int64)
+    return np.add.reduceat(X[rows], leaves["idx_start"]) / counts[:, np.newaxis], counts
+
+
+def sum_clusters(X: Floats, centres: Floats) -> tuple[Floats, Ints, float]:
+    """Return the sums and counts of the points by nearest centre, and the inertia.
+
+    The inertia is the sum of the squared distances of the points to their nearest centres.
+
+    Parameters
+    ----------
+    X : array (n_points, n_features) of float64
+    centres : array (n_clusters, n_features) of float64
+
+    Returns
+    -------
+    sums : array (n_clusters, n_features)
+    counts : array (n_clusters,) of int64
+    inertia : float
+
+    Raises
+    ------
+    ValueError
+        When the points and the centres have different numbers of features, or there is no centre.
+
+    Examples
+    --------
+    >>> sum_clusters(np.array([[0.0], [1.0], [5.0]]), centres=np.array([[0.0], [4.0]]))
+    (array([[1.],
+           [5.]]), array([2, 1]), 2.0)
+    """
+    _check_features(X, centres)
+    sums, counts = np.zeros(centres.shape), np.zeros(len(centres), np.int64)
+    inertia = sum_nearest(X, centres, sums, counts)
+    return sums, counts, float(inertia)
+
+
+def assign(X: Floats, centres: Floats) -> tuple[Ints, float]:
+    """Return the nearest centre of each point and the inertia; ties go to the first centre.
+
+    Raises
+    ------
+    ValueError
+        When the points and the centres have different numbers of features, or there is no centre.
+
+    Examples
+    --------
+    >>> assign(np.array([[0.0], [2.0], [5.0]]), centres=np.array([[0.0], [4.0]]))
+    (array([0, 0, 1]), 5.0)
+    """
+    _check_features(X, centres)
+    labels = np.empty(len(X), np.int64)
+    return labels, float(nearest_centres(X, centres, labels))
+
+
+def _check_features(X: Floats, centres: Floats) -> None:
+    if X.shape[1] != centres.shape[1]:
+        raise ValueError(
+            f"X must have the {centres.shape[1]} features of the centres, got {X.shape[1]}"
+        )
+    if not len(centres):  # the kernels look for the nearest one
+        raise ValueError("there must be at least one centre, got none")

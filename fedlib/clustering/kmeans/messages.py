@@ -1,0 +1,180 @@
+"""The messages of federated k-means, and the checks that reject invalid replies."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+import msgspec
+import numpy as np
+
+from fedlib.clustering.kmeans.local import GROUP_SIZE
+from fedlib.core.messages import Array, FeatureNames, Message, MessageError
+
+__all__ = [
+    "MAX_COORDINATE",
+    "AssignCentres",
+    "ClusterSums",
+    "FindCentres",
+    "GroupMeans",
+    "Inertia",
+    "LocalCentres",
+    "MeasureInertia",
+    "SumClusters",
+    "SummariseGroups",
+]
+
+# Points lie within this bound, so that no sum of squares over any number of clients overflows.
+MAX_COORDINATE = 1e100
+# Means may exceed it by rounding. Centres in requests are means of means: twice the bound.
+MAX_MEAN = 1.01 * MAX_COORDINATE
+MAX_CENTRE = 2 * MAX_MEAN
+MAX_SQUARES = 1e240
+MAX_POINTS = 2**40
+
+Positive = Annotated[int, msgspec.Meta(gt=0, le=2**40)]
+Squares = Annotated[float, msgspec.Meta(ge=0, le=MAX_SQUARES)]
+Centres = Annotated[np.ndarray, Array("float64", ("clusters", "features"), -MAX_CENTRE, MAX_CENTRE)]
+
+
+class LocalCentres(Message):
+    """The centres of a client's clusters and the number of points in each."""
+
+    discloses = "a client's centres and counts; the centre of a cluster of one point is the point"
+    row_counts = ("counts",)
+    centres: Annotated[np.ndarray, Array("float64", ("clusters", "features"), -MAX_MEAN, MAX_MEAN)]
+    counts: Annotated[np.ndarray, Array("int64", ("clusters",), ge=1, le=MAX_POINTS)]
+    features: FeatureNames = ()
+
+    @property
+    def n_features(self) -> int:
+        """The number of columns of ``centres``."""
+        return int(self.centres.shape[1])
+
+
+class FindCentres(Message):
+    """Cluster the last of your points, then update the centres with the first of them."""
+
+    discloses = "nothing but the parameters"
+    reply = LocalCentres
+    n_clusters: Positive
+    update_fraction: Annotated[float, msgspec.Meta(ge=0, lt=1)]
+    n_init: Positive
+    max_iter: Positive
+    tol: Annotated[float, msgspec.Meta(ge=0)]
+    seed: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+
+    def accept(self, reply: Message) -> Message:
+        n_centres = len(cast(LocalCentres, reply).counts)
+        if n_centres > self.n_clusters:
+            raise MessageError(
+                f"LocalCentres must have at most {self.n_clusters} centres, got {n_centres}"
+            )
+        return reply
+
+
+class GroupMeans(Message):
+    """A client's number of points, their mean and spread, and the means of groups of points."""
+
+    discloses = (
+        f"a client's number of points, their mean and spread, and means of at least {GROUP_SIZE}"
+        " neighbouring points; a mean of equal points is the point"
+    )
+    row_counts = ("n_points", "counts")
+    n_points: Annotated[int, msgspec.Meta(ge=0, le=MAX_POINTS)]
+    mean: Annotated[np.ndarray, Array("float64", ("features",), -MAX_MEAN, MAX_MEAN)]
+    squares: Annotated[np.ndarray, Array("float64", ("features",), ge=0, le=MAX_SQUARES)]
+    means: Annotated[np.ndarray, Array("float64", ("groups", "features"), -MAX_MEAN, MAX_MEAN)]
+    counts: Annotated[np.ndarray, Array("int64", ("groups",), ge=GROUP_SIZE, le=MAX_POINTS)]
+    features: FeatureNames = ()
+
+    @property
+    def n_features(self) -> int:
+        """The number of columns of ``means``."""
+        return int(self.means.shape[1])
+
+
+class SummariseGroups(Message):
+    """Report the number, mean and spread of your points, and the means of groups of them."""
+
+    discloses = "nothing but the number of groups"
+    reply = GroupMeans
+    n_groups: Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+
+    def accept(self, reply: Message) -> Message:
+        groups = cast(GroupMeans, reply)
+        if len(groups.counts) > self.n_groups:
+            raise MessageError(
+                f"GroupMeans must have at most {self.n_groups} groups, got {len(groups.counts)}"
+            )
+        if groups.counts.sum() > groups.n_points:
+            raise MessageError(
+                f"GroupMeans.counts must sum to at most n_points={groups.n_points},"
+                f" got {groups.counts.sum()}"
+            )
+        return reply
+
+
+class ClusterSums(Message):
+    """For each start: the sums and counts of a client's points by nearest centre, the inertia."""
+
+    discloses = "a client's sum and count in each cluster; the sum of a single point is the point"
+    row_counts = ("counts",)
+    sums: Annotated[
+        np.ndarray, Array("float64", ("starts", "clusters", "features"), ge=-1e140, le=1e140)
+    ]
+    counts: Annotated[np.ndarray, Array("int64", ("starts", "clusters"), ge=0, le=MAX_POINTS)]
+    inertias: Annotated[np.ndarray, Array("float64", ("starts",), ge=0, le=MAX_SQUARES)]
+
+
+class SumClusters(Message):
+    """Sum your points by their nearest centre, for the centres of each start."""
+
+    discloses = "the centres"
+    reply = ClusterSums
+    centres: Annotated[
+        np.ndarray,
+        Array("float64", ("starts", "clusters", "features"), -MAX_CENTRE, MAX_CENTRE),
+    ]
+
+    def reply_lengths(self) -> dict[str, int]:
+        return dict(zip(("starts", "clusters", "features"), self.centres.shape, strict=True))
+
+    def accept(self, reply: Message) -> Message:
+        received = cast(ClusterSums, reply)
+        if received.sums.shape != self.centres.shape:
+            raise MessageError(
+                f"ClusterSums.sums must have the shape {self.centres.shape},"
+                f" got {received.sums.shape}"
+            )
+        totals = np.unique(received.counts.sum(axis=1))
+        if len(totals) > 1:
+            raise MessageError(
+                f"ClusterSums.counts must have the same sum for every start, got {totals.tolist()}"
+            )
+        if (abs(received.sums) > MAX_MEAN * received.counts[..., np.newaxis]).any():
+            raise MessageError("ClusterSums.sums are too large for the counts of points")
+        return reply
+
+
+class Inertia(Message):
+    """The sum of the squared distances of a client's points to their nearest centres."""
+
+    discloses = "a client's sum of squared distances"
+    row_counts = ()
+    inertia: Squares
+
+
+class MeasureInertia(Message):
+    """Report the sum of the squared distances of your points to their nearest centres."""
+
+    discloses = "the centres"
+    reply = Inertia
+    centres: Centres
+
+
+class AssignCentres(Message):
+    """Assign each of your points to its nearest centre."""
+
+    discloses = "the final centres"
+    asks_for_data = False
+    centres: Centres

@@ -1,0 +1,166 @@
+"""Lloyd's iteration with differential privacy: the sums have noise, and the start is no data.
+
+A row is clipped to the bounds and scaled to [-1, 1], so it changes the sum of one cluster by at
+most 1 per feature, and the count by 1. The start, the number of rounds and the bounds do not depend
+on the data.
+
+Sources: A. Blum, C. Dwork, F. McSherry, K. Nissim, Practical privacy: the SuLQ framework, PODS
+2005, for the noisy sums; D. Su, J. Cao, N. Li, E. Bertino, H. Jin, Differentially private k-means
+clustering, CODASPY 2016, for a start that is spread over the bounds.
+"""
+
+from __future__ import annotations
+
+from math import nan, sqrt
+from typing import Annotated
+
+import numpy as np
+from sklearn.cluster import KMeans
+from sklearn.utils import check_random_state
+
+from fedlib.clustering.kmeans.flow import KMeansModel
+from fedlib.clustering.kmeans.local import assign
+from fedlib.clustering.kmeans.messages import MAX_CENTRE, AssignCentres
+from fedlib.core.array_types import Floats
+from fedlib.core.messages import Array, Message
+from fedlib.core.protocol import Flow
+from fedlib.protection.privacy import (
+    NOISY,
+    BoundsArray,
+    NoisyRequest,
+    Privacy,
+    Sensitivity,
+    add_noise,
+    from_unit,
+    quantise,
+    to_unit,
+)
+from fedlib.protection.secure.points import agree_on_bounded_features
+from fedlib.protection.sums import NoisySums
+
+__all__ = [
+    "NoisyClusterSums",
+    "SumClustersNoisily",
+    "private_lloyd",
+    "row_sensitivity",
+    "spread_start",
+    "sum_noisily",
+]
+
+
+PER_CLUSTER = 100  # points per cluster from which a start is computed
+
+
+class NoisyClusterSums(Message):
+    """The sums of a client's scaled points by nearest centre, and their counts, with noise."""
+
+    discloses = "a client's sum and count in each cluster, with noise"
+    row_counts = ()
+    sums: Annotated[np.ndarray, Array("float64", ("clusters", "features"), -NOISY, NOISY)]
+    counts: Annotated[np.ndarray, Array("float64", ("clusters",), -NOISY, NOISY)]
+
+
+class SumClustersNoisily(NoisyRequest):
+    """Clip your points to bounds, sum them by their nearest centre, and add noise."""
+
+    discloses = "the centres, which have noise, and the bounds"
+    reply = NoisyClusterSums
+    privacy: Privacy
+    bounds: BoundsArray
+    centres: Annotated[
+        np.ndarray, Array("float64", ("clusters", "features"), -MAX_CENTRE, MAX_CENTRE)
+    ]
+
+    def reply_lengths(self) -> dict[str, int]:
+        return dict(zip(("clusters", "features"), self.centres.shape, strict=True))
+
+    def sensitivity(self) -> Sensitivity:
+        return row_sensitivity(self.centres.shape[1])
+
+
+def row_sensitivity(n_features: int) -> Sensitivity:
+    """Return the largest change by one row: 1 per feature of a sum, and 1 of a count.
+
+    Examples
+    --------
+    >>> row_sensitivity(3)
+    Sensitivity(l1=4.0, l2=2.0, n_entries=4)
+    """
+    return Sensitivity(n_features + 1.0, sqrt(n_features + 1), n_features + 1)
+
+
+def sum_noisily(X: Floats, request: SumClustersNoisily, n_shares: int) -> NoisyClusterSums:
+    """Return the noisy sums of a client.
+
+    Raises
+    ------
+    ValueError
+        When the points have another number of features.
+    """
+    scaled, sensitivity = to_unit(X, request.bounds), row_sensitivity(X.shape[1])
+    labels, _ = assign(from_unit(scaled, request.bounds), request.centres)
+    values = np.zeros((len(request.centres), X.shape[1] + 1))
+    np.add.at(values[:, :-1], labels, quantise(scaled, sensitivity))
+    values[:, -1] = np.bincount(labels, minlength=len(values))
+    noisy = add_noise(values, sensitivity, request.privacy, n_shares)
+    return NoisyClusterSums(noisy[:, :-1].copy(), noisy[:, -1].copy())
+
+
+def private_lloyd(
+    n_clusters: int,
+    init: Floats | None,
+    bounds: Floats,
+    max_iter: int,
+    seed: int,
+    aggregation: NoisySums,
+) -> Flow[KMeansModel]:
+    """Return the flow of Lloyd's iteration with noise.
+
+    A centre does not move in a round in which the count of its cluster is smaller than the standard
+    deviation of its noise.
+
+    Parameters
+    ----------
+    n_clusters, init, max_iter
+        As in `FederatedKMeans`.
+    bounds : array (2, n_features)
+    seed : int
+        Draws the start, if there is no ``init``.
+    aggregation : NoisySums
+        With the loss of each round.
+
+    Raises
+    ------
+    ValueError
+        When the clients disagree on the features, or have another number of them.
+    """
+    sensitivity = row_sensitivity(bounds.shape[1])
+    aggregation.scale(sensitivity)  # an epsilon that is too small is refused before any message
+    yield from agree_on_bounded_features(aggregation, bounds.shape[1], "bounds")
+    smallest = aggregation.deviation(sensitivity)
+    centres = spread_start(n_clusters, bounds, seed) if init is None else np.array(init)
+    for _ in range(max_iter):
+        request = SumClustersNoisily(aggregation.privacy, bounds, centres)
+        total, _ = yield from aggregation.sum(request)
+        occupied = total.counts > max(smallest, 1.0)
+        means = total.sums[occupied] / total.counts[occupied, np.newaxis]
+        centres = centres.copy()
+        centres[occupied] = from_unit(means, bounds)
+    yield AssignCentres(centres)
+    return KMeansModel(centres, nan, max_iter)
+
+
+def spread_start(n_clusters: int, bounds: Floats, seed: int) -> Floats:
+    """Return centres that are spread evenly between bounds, without looking at any data.
+
+    They are those of k-means on uniform points.
+
+    Examples
+    --------
+    >>> sorted(spread_start(2, np.array([[0.0], [4.0]]), seed=0).round().ravel().tolist())
+    [1.0, 3.0]
+    """
+    rng = check_random_state(seed)
+    uniform = rng.uniform(-1, 1, (PER_CLUSTER * n_clusters, bounds.shape[1]))
+    fitted = KMeans(n_clusters, n_init=1, random_state=rng).fit(uniform)
+    return from_unit(fitted.cluster_centers_, bounds)

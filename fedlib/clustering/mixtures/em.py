@@ -1,0 +1,294 @@
+"""Expectation-maximisation (EM) of a Gaussian mixture on one set of points.
+
+A step of EM has two halves. `sum_responsibilities` computes the responsibility of each component
+for each point and returns sums over the points. `maximise` computes the next mixture from the sums
+alone, so the sums of several sets of points can be added before it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn import config_context
+from sklearn.cluster import KMeans
+
+from fedlib.clustering.mixtures.covariances import CovarianceType, contract, expand, scatter
+from fedlib.clustering.mixtures.messages import TINY, Mixture, ResponsibilitySums, parameters
+from fedlib.clustering.mixtures.start import NOTHING_GIVEN, Start
+from fedlib.core.array_types import Floats, Ints
+from fedlib.core.messages import MessageError
+from fedlib.kernels.mixtures import (
+    Densities,
+    Moments,
+    add_expected,
+    add_weighted,
+    maximise_full,
+    whiten,
+)
+from fedlib.kernels.mixtures import log_joint as log_joint_by_kernel
+
+__all__ = [
+    "Moments",
+    "assign_components",
+    "fit_mixture",
+    "improve",
+    "log_joint",
+    "maximise",
+    "sum_responsibilities",
+]
+
+
+LOG_2PI = np.log(2 * np.pi)
+
+
+class _Parameters(NamedTuple):
+    """The parameters of a mixture between two steps of EM: a `Mixture` without its checks.
+
+    The checks take longer than a step on a few hundred points.
+    """
+
+    weights: Floats
+    means: Floats
+    covariances: Floats
+    covariance_type: CovarianceType
+
+
+def fit_mixture(
+    X: Floats,
+    n_components: int,
+    covariance_type: CovarianceType = "full",
+    reg_covar: float = 1e-6,
+    random_state: Any = None,
+    start: Start = NOTHING_GIVEN,
+    max_iter: int = 100,
+    tol: float = 1e-3,
+) -> Mixture:
+    """Fit a mixture to points by EM from k-means, as scikit-learn's `GaussianMixture` does.
+
+    Parameters
+    ----------
+    X : array (n_points, n_features) of float64
+        At least ``n_components`` points must be distinct.
+    n_components, covariance_type, reg_covar, random_state, max_iter, tol
+        As in `sklearn.mixture.GaussianMixture`, with its default values.
+    start : Start, optional
+        Parameters that replace those of the first mixture from k-means.
+
+    Returns
+    -------
+    Mixture
+
+    Notes
+    -----
+    A step takes time proportional to ``n_points * n_components * n_features**2``.
+
+    Examples
+    --------
+    >>> X = np.array([[0.0], [1.0], [2.0], [8.0], [9.0], [10.0]])
+    >>> fit_mixture(X, 2, random_state=0).weights.round(3)
+    array([0.5, 0.5])
+    """
+    # The points have been checked, and for a few hundred of them scikit-learn's checks take as
+    # long as k-means itself.
+    with config_context(assume_finite=True, skip_parameter_validation=True):
+        kmeans = KMeans(n_components, n_init=1, random_state=random_state).fit(X)
+    centres = kmeans.cluster_centers_
+    moments = _zeros(centres)
+    add_weighted(X, centres, np.eye(n_components)[kmeans.labels_], moments)
+    moments = moments._replace(products=contract(moments.products, covariance_type))
+    covariances = np.empty(0)
+    if not moments.counts.all():  # a cluster without points gets the covariance of all points
+        pooled = np.cov(X, rowvar=False, bias=True).reshape(1, X.shape[1], X.shape[1])
+        covariances = contract(np.repeat(pooled, n_components, axis=0), covariance_type)
+    from_kmeans = _Parameters(np.empty(0), centres, covariances, covariance_type)
+    first = _next_parameters(from_kmeans, moments, reg_covar)
+    if any(map(len, start)):
+        pairs = zip(start, first[:3], strict=True)
+        weights, means, covariances = (given if len(given) else fitted for given, fitted in pairs)
+        first = _Parameters(weights, means, covariances, covariance_type)
+    return _improve(X, first, reg_covar, max_iter, tol)
+
+
+def improve(X: Floats, mixture: Mixture, reg_covar: float, max_iter: int, tol: float) -> Mixture:
+    """Return the mixture after at most ``max_iter`` steps of EM on points.
+
+    The steps stop when the mean log-likelihood of the points changes by less than ``tol``.
+
+    Raises
+    ------
+    MessageError
+        When a covariance is not positive definite, or a number is too large.
+    """
+    current = _Parameters(*parameters(mixture), mixture.covariance_type)
+    return _improve(X, current, reg_covar, max_iter, tol)
+
+
+def _improve(
+    X: Floats, current: _Parameters, reg_covar: float, max_iter: int, tol: float
+) -> Mixture:
+    previous = -np.inf
+    for _ in range(max_iter):
+        try:
+            moments, total = _expect(X, current)
+        except np.linalg.LinAlgError:
+            Mixture(*current)  # raises the error that says what is wrong with the covariances
+            raise
+        if not math.isfinite(total):
+            raise MessageError("the log-likelihood of the points must be finite")
+        current = _next_parameters(current, moments, reg_covar)
+        log_likelihood = total / len(X)
+        if abs(log_likelihood - previous) < tol:
+            break
+        previous = log_likelihood
+    return Mixture(*current)
+
+
+def sum_responsibilities(X: Floats, mixture: Mixture) -> ResponsibilitySums:
+    """Return the sums over points that the M step of EM needs.
+
+    Notes
+    -----
+    The points are summed in chunks of 128, one after the other. The rounding error of a sum of
+    ``n`` terms is at most ``(n / 128 + 128) * 2**-53`` times the sum of their sizes.
+
+    Examples
+    --------
+    >>> mixture = Mixture(np.ones(1), np.array([[1.0]]), np.ones((1, 1, 1)), "full")
+    >>> sums = sum_responsibilities(np.array([[1.0], [4.0]]), mixture)
+    >>> sums.counts, sums.sums, sums.products
+    (array([2.]), array([[3.]]), array([[[9.]]]))
+    """
+    moments, log_likelihood = _expect(X, mixture)
+    return ResponsibilitySums(len(X), log_likelihood, *moments)
+
+
+def _expect(X: Floats, mixture: Mixture | _Parameters) -> tuple[Moments, float]:
+    """Return the moments of `sum_responsibilities`, contracted, and the log-likelihood."""
+    _check_features(X, mixture)
+    moments = _zeros(mixture.means)
+    log_likelihood = add_expected(np.ascontiguousarray(X), _prepare(mixture), moments)
+    products = contract(moments.products, mixture.covariance_type)
+    return Moments(moments.counts, moments.sums, products), log_likelihood
+
+
+def _zeros(centres: Floats) -> Moments:
+    n_components, n_features = centres.shape
+    products = np.zeros((n_components, n_features, n_features))
+    return Moments(np.zeros(n_components), np.zeros(centres.shape), products)
+
+
+def maximise(
+    means: Floats,
+    covariances: Floats,
+    covariance_type: CovarianceType,
+    moments: Moments | ResponsibilitySums,
+    reg_covar: float,
+) -> Mixture:
+    """Return the mixture that maximises the likelihood given the sums over all points.
+
+    A component without points keeps its mean and covariance.
+
+    Parameters
+    ----------
+    means, covariances
+        The current parameters; the moments are about these means.
+    covariance_type : {"full", "tied", "diag", "spherical"}
+    moments : Moments or ResponsibilitySums
+        With products in the shape of the covariances.
+    reg_covar : float
+        Added to every variance.
+
+    Raises
+    ------
+    MessageError
+        When a covariance is not positive definite.
+    """
+    current = _Parameters(np.empty(0), means, covariances, covariance_type)
+    return Mixture(*_next_parameters(current, moments, reg_covar))
+
+
+def _next_parameters(
+    current: _Parameters, moments: Moments | ResponsibilitySums, reg_covar: float
+) -> _Parameters:
+    """Return the result of `maximise` without checks; the current weights are not used."""
+    _, means, covariances, covariance_type = current
+    n = moments.counts + TINY
+    shift = moments.sums / n[:, np.newaxis]
+    if covariance_type == "full":
+        new = np.empty(moments.products.shape)
+        maximise_full(np.array(moments.products), shift, n, float(reg_covar), new)
+    else:
+        new = _maximise_contracted(moments.products, shift, n, reg_covar, covariance_type)
+    empty = moments.counts <= TINY
+    if empty.any():
+        shift[empty] = 0
+        if covariance_type != "tied":
+            new[empty] = covariances[empty]
+    return _Parameters(n / n.sum(), means + shift, new, covariance_type)
+
+
+def _maximise_contracted(
+    products: Floats,
+    shift: Floats,
+    n: Floats,
+    reg_covar: float,
+    covariance_type: CovarianceType,
+) -> Floats:
+    """Return the covariances that `maximise_full` writes, for the other three types."""
+    within = products - scatter(shift, n, covariance_type)
+    if covariance_type != "tied":
+        return within / n[:, np.newaxis, np.newaxis] + reg_covar
+    new = within / n.sum()
+    new = (new + new.mT) / 2  # the difference of large sums may be asymmetric by rounding
+    return new + reg_covar * np.eye(new.shape[-1])
+
+
+def _check_features(X: Floats, mixture: Mixture | _Parameters) -> None:
+    n_features = mixture.means.shape[1]
+    if X.shape[1] != n_features:
+        raise ValueError(f"X must have the {n_features} features of the mixture, got {X.shape[1]}")
+
+
+def log_joint(X: Floats, mixture: Mixture) -> Floats:
+    """Return the logarithm of weight times density (n_points, n_components).
+
+    Parameters
+    ----------
+    X : array (n_points, n_features) of float64
+    mixture : Mixture
+
+    Raises
+    ------
+    ValueError
+        When the points and the mixture have different numbers of features.
+
+    Examples
+    --------
+    >>> mixture = Mixture(np.ones(1), np.zeros((1, 1)), np.ones((1, 1, 1)), "full")
+    >>> np.exp(log_joint(np.array([[0.0]]), mixture)) == 1 / np.sqrt(2 * np.pi)
+    array([[ True]])
+    """
+    _check_features(X, mixture)
+    joint = np.empty((len(X), len(mixture.means)))
+    log_joint_by_kernel(np.ascontiguousarray(X), _prepare(mixture), joint)
+    return joint
+
+
+def _prepare(mixture: Mixture | _Parameters) -> Densities:
+    n_components, n_features = mixture.means.shape
+    matrices = expand(mixture.covariances, n_components, n_features, mixture.covariance_type)
+    whitening = np.empty(matrices.shape)
+    if not whiten(np.array(matrices), whitening):
+        raise np.linalg.LinAlgError("a covariance is not positive definite")
+    log_factors = np.log(whitening.diagonal(0, 1, 2)).sum(axis=1)
+    log_factors -= 0.5 * n_features * LOG_2PI
+    with np.errstate(divide="ignore"):  # a weight may be 0
+        log_factors += np.log(mixture.weights)
+    return Densities(np.array(mixture.means), whitening, log_factors)
+
+
+def assign_components(X: Floats, mixture: Mixture) -> Ints:
+    """Return the most probable component of each point (n_points,); ties go to the first."""
+    return log_joint(X, mixture).argmax(axis=1).astype(np.int64)

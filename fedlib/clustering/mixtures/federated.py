@@ -1,0 +1,443 @@
+"""Federated Gaussian mixtures: clients hold different rows of the same features.
+
+The server and the clients fit a mixture in rounds. There are two methods:
+
+- ``"em"``: a round is one step of expectation-maximisation (EM) over the points of all clients.
+  Each client computes the responsibilities of the components for its points and sends their sums,
+  the weighted sums of the points and of their outer products. The server adds the sums up. The
+  resulting mixture is that of EM on the pooled points.
+- ``"average"``: a round is federated averaging (FedAvg). Each client improves the mixture on its
+  points and sends it back. The server averages the mixtures.
+
+Source: F, §5.1, for ``"average"``. The notes of `FederatedGaussianMixture` list the choices that F
+leaves open.
+"""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral, Real
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from fedlib.clustering.mixtures.client import GaussianMixtureClient
+from fedlib.clustering.mixtures.covariances import CovarianceType, precisions, sklearn_shape
+from fedlib.clustering.mixtures.flow import MixtureModel, check_start, federated_gaussian_mixture
+from fedlib.clustering.mixtures.private import (
+    private_em,
+)
+from fedlib.clustering.mixtures.secure import secure_em
+from fedlib.clustering.mixtures.start import Start, given_start
+from fedlib.core.array_types import Floats, Ints
+from fedlib.core.parameters import KW_ONLY, Kind
+from fedlib.core.protocol import Flow
+from fedlib.core.validation import Interval, StrOptions, check_points
+from fedlib.protection.estimator import ProtectedFederated
+from fedlib.protection.privacy import check_bounds
+
+__all__ = [
+    "FederatedGaussianMixture",
+]
+
+
+class FederatedGaussianMixture(ProtectedFederated):
+    """A Gaussian mixture fitted over clients that hold different rows of the same features.
+
+    Attributes
+    ----------
+    weights_ : array (n_components,)
+        The weights of the components.
+    means_ : array (n_components, n_features)
+        The means of the components.
+    covariances_ : array
+        The covariances, of shape (n_components, n_features, n_features) for ``"full"``,
+        (n_features, n_features) for ``"tied"``, (n_components, n_features) for ``"diag"`` and
+        (n_components,) for ``"spherical"``.
+    converged_ : bool
+        Whether the rounds stopped by ``tol``.
+    n_rounds_ : int
+        The number of rounds.
+    lower_bound_ : float
+        The mean log-likelihood of all clients' points at the start of the last round, as in
+        scikit-learn.
+    lower_bounds_ : list of float
+        The same for each round.
+    labels_ : list of array of int64
+        One array per client with the component of each point. Only if `fit` received a list.
+    model_ : MixtureModel
+        The fitted model, from which `predict` and the attributes above are derived.
+    ledger_ : Ledger
+        The messages of the run and their sizes.
+    n_features_in_ : int
+        The number of features.
+
+    Raises
+    ------
+    ValueError
+        When a parameter is out of range; when no client has ``n_components`` distinct points (at
+        least two) to fit the first mixture to; when a covariance is not positive definite.
+
+    Warns
+    -----
+    ConvergenceWarning
+        When ``tol`` is above 0 and was not reached within ``max_rounds``.
+
+    See Also
+    --------
+    fedlib.clustering.mixtures.dbscan.GaussianMixtureDBSCAN : DBSCAN on points drawn from mixtures.
+    sklearn.mixture.GaussianMixture : the same model on pooled data.
+
+    Notes
+    -----
+    *Results.* With ``"em"``, the mixture after each round equals scikit-learn's after the same
+    number of iterations on the pooled points from the same start, up to rounding, for any division
+    of the rows between the clients. Sums are taken about the current means, because second moments
+    about the origin lose digits when the means are large. With one client, ``"average"`` is EM on
+    that client's points. A component without points keeps its mean and covariance, and its weight
+    becomes almost 0.
+
+    *Cost.* A round is one request and one reply per client. Each message holds one mixture or sums
+    of the same size: about ``n_components * n_features**2`` numbers for full covariances. The
+    likelihood of the mixture at the start of a round comes with the reply of that round.
+
+    *Choices that F leaves open.* F does not state how far a client improves the mixture in a round.
+    Here it continues to scikit-learn's default criterion: 100 steps, or a change of the
+    log-likelihood below 1e-3. F runs a fixed number of rounds. A client with fewer points than
+    components, or fewer than two, contributes to the likelihood but not to the average. The
+    components of different clients match because all clients start from the same mixture. An
+    average of positive definite covariances is positive definite.
+
+    *Lost and false clients.* A client that is lost before the rounds leaves no trace, unless it has
+    fitted the first mixture. Later the rounds continue without it, from the mixture that it has
+    helped to fit. A client whose points are more than 2**26 times as large as typical ones leaves
+    the run, and so does one whose replies do not fit the magnitude, the number or the mean of its
+    points. Invented points cannot be detected: points far away take a component for themselves.
+
+    *Disclosure.* Each client discloses the order of magnitude of its largest coordinate. With
+    ``"em"`` a client discloses the number, mean and covariance of its points per
+    component; if it has one point, this is the point itself. With ``"average"`` it discloses a
+    mixture of its own points in every round. With both methods, the client that fits the first
+    mixture discloses that mixture. With ``secure=True``, the server sees the sums over all clients
+    and the order of magnitude of their largest coordinates. These sums are in fixed point: the
+    error of a sum is below ``n_clients**2 * 2**-61`` times the largest possible sum.
+
+    Source: F, §5.1.
+
+    Examples
+    --------
+    >>> from fedlib import FederatedGaussianMixture
+    >>> first, second = [[0.0], [1.0], [9.0], [10.0]], [[2.0], [3.0], [8.0], [11.0]]
+    >>> model = FederatedGaussianMixture(2, method="em", random_state=0).fit([first, second])
+    >>> sorted(model.means_.ravel().round(3).tolist())
+    [1.5, 9.5]
+    >>> bool(model.predict([[1.5]])[0] == model.labels_[0][0])
+    True
+    """
+
+    name = "gaussian-mixture"
+    client_class = GaussianMixtureClient
+    n_components: Annotated[
+        int,
+        Interval(Integral, 1, None, closed="left"),
+        "The number of components, at least 1.",
+    ]
+    method: Annotated[
+        str,
+        StrOptions({"average", "em"}),
+        """
+        How a round improves the mixture. ``"em"``: one step of EM over the points of all clients,
+        with the result of pooled data. ``"average"``: each client runs EM on its points from the
+        common mixture, and the server averages the clients' weights, means and covariances in
+        proportion to their numbers of points (FedAvg).
+        """,
+    ] = "average"
+    _: KW_ONLY
+    covariance_type: Annotated[
+        CovarianceType,
+        StrOptions({"full", "tied", "diag", "spherical"}),
+        """
+        One covariance matrix per component, one matrix for all components, one variance per
+        feature and component, or one variance per component.
+        """,
+    ] = "full"
+    reg_covar: Annotated[
+        float,
+        Interval(Real, 0, np.inf, closed="left"),
+        """
+        Added to every variance at each step of EM, at least 0, in squared units of the features.
+        """,
+    ] = 1e-6
+    weights_init: Annotated[
+        ArrayLike | None,
+        "array-like",
+        None,
+        Kind("array-like (n_components,)"),
+        "The weights of the first mixture, at least 0; their sum is 1.",
+    ] = None
+    means_init: Annotated[
+        ArrayLike | None,
+        "array-like",
+        None,
+        Kind("array-like (n_components, n_features)"),
+        "The means of the first mixture.",
+    ] = None
+    precisions_init: Annotated[
+        ArrayLike | None,
+        "array-like",
+        None,
+        """
+        The inverse covariances of the first mixture, in the shape of ``covariances_``. Unless the
+        weights, means and precisions are all given, one client drawn at random fits a mixture to
+        its own points, starting from the parameters that are given. The result is the first mixture
+        (F, §5.1).
+        """,
+    ] = None
+    max_rounds: Annotated[
+        int,
+        Interval(Integral, 1, None, closed="left"),
+        "The maximum number of rounds, at least 1.",
+    ] = 100
+    tol: Annotated[
+        float,
+        Interval(Real, 0, np.inf, closed="left"),
+        """
+        The rounds stop when the mean log-likelihood of all points changes by less than this from
+        one round to the next, with the same clients in both. At least 0; with 0, all rounds run.
+        """,
+    ] = 1e-3
+    max_local_iter: Annotated[
+        int,
+        Interval(Integral, 1, None, closed="left"),
+        """
+        For ``"average"``: the maximum number of steps of EM at a client in one round, at least 1.
+        The steps also stop by ``tol``.
+        """,
+    ] = 100
+    random_state: Annotated[
+        Any,
+        "random_state",
+        """
+        Draws the client that fits the first mixture, and the seed of that fit.
+        """,
+    ] = None
+    secure: Annotated[
+        bool,
+        "boolean",
+        """
+        For ``"em"`` from a complete first mixture: whether the server sees sums over the clients
+        and no client's reply; see `fedlib.protection.secure` for what remains open. Each sum takes
+        five requests per client.
+        """,
+    ] = False
+    epsilon: Annotated[
+        float | None,
+        Interval(Real, 0, np.inf, closed="neither"),
+        None,
+        """
+        For ``"em"``: the run is differentially private; see `fedlib.protection.privacy`. It needs
+        `bounds`. The noise grows with `max_rounds`, so a few rounds are best. All of them run:
+        `tol` has no effect, and there are no likelihoods. Parameters of the first mixture that are
+        not given do not depend on the data: the means are spread between the bounds.
+        """,
+    ] = None
+    delta: Annotated[
+        float,
+        Interval(Real, 0, 1, closed="left"),
+        """
+        The second parameter of the guarantee, at least 0 and below 1. With a small positive value,
+        such as 1e-6, the noise is Gaussian and smaller over several rounds.
+        """,
+    ] = 0.0
+    bounds: Annotated[
+        ArrayLike | None,
+        "array-like",
+        None,
+        Kind("array-like (2, n_features)"),
+        """
+        For `epsilon`: the smallest and the largest value of each feature, known without the data.
+        Points beyond are moved to them.
+        """,
+    ] = None
+
+    def _flow(self) -> Flow[MixtureModel]:
+        start = given_start(
+            self.n_components,
+            self.covariance_type,
+            self.weights_init,
+            self.means_init,
+            self.precisions_init,
+        )
+        if self.epsilon is not None:
+            return self._private_flow(start)
+        if self.bounds is not None:
+            raise ValueError("bounds need epsilon, got epsilon=None")
+        if self.secure:
+            if self.method != "em" or not start.complete:
+                raise ValueError(
+                    "secure=True needs method='em', weights_init, means_init and precisions_init,"
+                    " because a single client would fit the first mixture; got"
+                    f" method={self.method!r}"
+                )
+            return secure_em(
+                self.covariance_type,
+                self.reg_covar,
+                start,
+                self.max_rounds,
+                self.tol,
+                self._sums(),
+            )
+        return federated_gaussian_mixture(
+            self.n_components,
+            self.method,
+            self.covariance_type,
+            self.reg_covar,
+            start,
+            self.max_rounds,
+            self.tol,
+            self.max_local_iter,
+            self.random_state,
+        )
+
+    def _private_flow(self, start: Start) -> Flow[MixtureModel]:
+        bounds = check_bounds(self.bounds)
+        if self.method != "em":
+            raise ValueError(
+                "epsilon needs method='em', because the mixture of one client's points cannot have"
+                f" little noise; got method={self.method!r}"
+            )
+        check_start(start, bounds.shape[1], self.covariance_type)
+        max_rounds = self.max_rounds
+        return private_em(
+            self.n_components,
+            self.covariance_type,
+            self.reg_covar,
+            start,
+            bounds,
+            max_rounds,
+            int(check_random_state(self.random_state).randint(2**31)),
+            self._noisy_sums(max_rounds),
+        )
+
+    def _fit(self, *arguments: Any, **options: Any) -> FederatedGaussianMixture:
+        super()._fit(*arguments, **options)
+        # Not in `_set_model`, which loading also calls.
+        if not self.converged_ and self.tol > 0 and self.epsilon is None:
+            warnings.warn(
+                f"not converged to tol={self.tol} within max_rounds={self.max_rounds}",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return self
+
+    def _set_model(self, model: MixtureModel) -> None:
+        super()._set_model(model)
+        mixture = model.mixture
+        self.weights_ = mixture.weights
+        self.means_ = mixture.means
+        self.covariances_ = sklearn_shape(mixture.covariances, mixture.covariance_type)
+        self.n_features_in_ = model.n_features
+        self.n_rounds_ = len(model.log_likelihoods)
+        self.lower_bounds_ = model.log_likelihoods
+        self.lower_bound_ = model.log_likelihoods[-1]
+        self.converged_ = model.converged
+
+    def predict(self, X: ArrayLike) -> Ints:
+        """Return the most probable component of each point; ties go to the first.
+
+        Parameters
+        ----------
+        X : array-like (n_points, n_features)
+
+        Returns
+        -------
+        array (n_points,) of int64
+
+        Raises
+        ------
+        ValueError
+            When the points are not finite or have a different number of features.
+        NotFittedError
+            When called before `fit`.
+        """
+        check_is_fitted(self, "model_")
+        return self.model_.place(check_points(X))
+
+    def predict_proba(self, X: ArrayLike) -> Floats:
+        """Return the probability (n_points, n_components) of each component for each point.
+
+        Parameters
+        ----------
+        X : array-like (n_points, n_features)
+        """
+        return self.to_sklearn().predict_proba(check_points(X))
+
+    def score(self, X: ArrayLike, y: Any = None) -> float:
+        """Return the mean log-likelihood of points.
+
+        Parameters
+        ----------
+        X : array-like (n_points, n_features)
+        y : ignored
+        """
+        return float(self.to_sklearn().score(check_points(X)))
+
+    def bic(self, X: ArrayLike) -> float:
+        """Return the Bayesian information criterion on points; lower is better.
+
+        Parameters
+        ----------
+        X : array-like (n_points, n_features)
+        """
+        return float(self.to_sklearn().bic(check_points(X)))
+
+    def aic(self, X: ArrayLike) -> float:
+        """Return Akaike's information criterion on points; lower is better.
+
+        Parameters
+        ----------
+        X : array-like (n_points, n_features)
+        """
+        return float(self.to_sklearn().aic(check_points(X)))
+
+    def to_sklearn(self) -> GaussianMixture:
+        """Return a fitted `sklearn.mixture.GaussianMixture` with this mixture.
+
+        Its arrays are copies.
+
+        Raises
+        ------
+        NotFittedError
+            When called before `fit`.
+
+        Examples
+        --------
+        >>> from fedlib import FederatedGaussianMixture
+        >>> model = FederatedGaussianMixture(1, random_state=0).fit([[[0.0], [1.0], [2.0]]])
+        >>> model.to_sklearn().means_
+        array([[1.]])
+        """
+        check_is_fitted(self, "model_")
+        fitted = self.model_
+        covariance_type = fitted.mixture.covariance_type
+        model = GaussianMixture(
+            len(self.weights_),
+            covariance_type=covariance_type,
+            tol=fitted.tol,
+            reg_covar=fitted.reg_covar,
+            max_iter=fitted.max_rounds,
+        )
+        model.weights_, model.means_ = self.weights_.copy(), self.means_.copy()
+        model.covariances_ = self.covariances_.copy()
+        factors, inverses = precisions(fitted.mixture.covariances, covariance_type)
+        model.precisions_cholesky_ = sklearn_shape(factors, covariance_type)
+        model.precisions_ = sklearn_shape(inverses, covariance_type)
+        model.converged_, model.n_iter_ = self.converged_, self.n_rounds_
+        model.lower_bound_, model.lower_bounds_ = self.lower_bound_, list(self.lower_bounds_)
+        model.n_features_in_ = self.n_features_in_
+        return model

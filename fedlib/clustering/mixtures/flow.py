@@ -1,0 +1,289 @@
+"""The server's flow of federated Gaussian mixtures, and the model that it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from math import fsum
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from fedlib.clustering.mixtures.checks import PointsHistory, agree_on_magnitude
+from fedlib.clustering.mixtures.covariances import CovarianceType
+from fedlib.clustering.mixtures.em import Moments, assign_components, maximise
+from fedlib.clustering.mixtures.messages import (
+    AssignComponents,
+    FitMixture,
+    ImprovedMixture,
+    ImproveMixture,
+    IntroducePoints,
+    Mixture,
+    ResponsibilitySums,
+    SumResponsibilities,
+    min_points,
+    parameters,
+)
+from fedlib.clustering.mixtures.start import Start
+from fedlib.core.agreement import agree_on_features, exclude, settle
+from fedlib.core.array_types import Floats, Ints
+from fedlib.core.messages import MessageError
+from fedlib.core.protocol import Flow, Reject, Replies
+from fedlib.core.validation import check_option
+
+__all__ = [
+    "MixtureModel",
+    "average_mixtures",
+    "check_start",
+    "federated_gaussian_mixture",
+    "fit_in_rounds",
+    "step_of_em",
+]
+
+
+@dataclass(frozen=True)
+class MixtureModel:
+    """The fitted mixture and how the rounds went.
+
+    Attributes
+    ----------
+    mixture : Mixture
+    log_likelihoods : list of float
+        The mean log-likelihood of all clients' points at the start of each round.
+    converged : bool
+        Whether the rounds stopped by ``tol``.
+    reg_covar, tol, max_rounds : float, float, int
+        The parameters of the fit, which `FederatedGaussianMixture.to_sklearn` passes on.
+    """
+
+    mixture: Mixture
+    log_likelihoods: list[float]
+    converged: bool
+    reg_covar: float
+    tol: float
+    max_rounds: int
+
+    @property
+    def n_features(self) -> int:
+        """The number of features of the points."""
+        return int(self.mixture.means.shape[1])
+
+    def place(self, X: Floats) -> Ints:
+        """Return the most probable component of each point (n_points, n_features).
+
+        Raises
+        ------
+        ValueError
+            When the points have a different number of features.
+        """
+        if X.shape[1] != self.n_features:
+            raise ValueError(
+                f"X must have the {self.n_features} features of the mixture, got {X.shape[1]}"
+            )
+        return assign_components(X, self.mixture)
+
+
+def federated_gaussian_mixture(
+    n_components: int,
+    method: str,
+    covariance_type: CovarianceType,
+    reg_covar: float,
+    start: Start,
+    max_rounds: int,
+    tol: float,
+    max_local_iter: int,
+    random_state: Any,
+) -> Flow[MixtureModel]:
+    """Return the server's flow.
+
+    ``start`` comes from `fedlib.clustering.mixtures.start.given_start`. For the other parameters
+    see `FederatedGaussianMixture`.
+    """
+    model, _ = yield from fit_in_rounds(
+        n_components,
+        method,
+        covariance_type,
+        reg_covar,
+        start,
+        max_rounds,
+        tol,
+        max_local_iter,
+        random_state,
+    )
+    yield AssignComponents(*parameters(model.mixture), covariance_type)
+    return model
+
+
+def fit_in_rounds(
+    n_components: int,
+    method: str,
+    covariance_type: CovarianceType,
+    reg_covar: float,
+    start: Start,
+    max_rounds: int,
+    tol: float,
+    max_local_iter: int,
+    random_state: Any,
+) -> Flow[tuple[MixtureModel, PointsHistory]]:
+    """Return the fitted model and what the clients have reported; they do not receive the model."""
+    check_option("method", method, ("average", "em"))
+    replies = yield IntroducePoints(n_components)
+    replies = yield from settle(replies, agree_on_features)
+    replies = yield from settle(replies, agree_on_magnitude)
+    history = PointsHistory(
+        {
+            name: None if reply.magnitude is None else 2.0**reply.magnitude
+            for name, reply in replies.items()
+        },
+        reg_covar,
+    )
+    mixture = yield from _first_mixture(
+        n_components, covariance_type, history, replies, start, random_state
+    )
+    log_likelihoods: list[float] = []
+    previous: dict[str, int] = {}
+    converged = False
+    while not converged and len(log_likelihoods) < max_rounds:
+        current = *parameters(mixture), covariance_type
+        if method == "em":
+            replies = yield SumResponsibilities(*current)
+        else:
+            replies = yield ImproveMixture(*current, reg_covar, max_local_iter, tol)
+        replies = yield from exclude(replies, history.problems(replies, mixture))
+        next_mixture: Callable[[Mapping[str, Any]], Mixture] = average_mixtures
+        if method == "em":
+            next_mixture = partial(step_of_em, mixture, reg_covar=reg_covar)
+        replies, mixture = yield from _without_the_largest(replies, next_mixture, history.limits)
+        n_points = {name: reply.n_points for name, reply in replies.items()}
+        total = fsum(reply.log_likelihood for reply in replies.values())
+        log_likelihoods.append(total / sum(n_points.values()))
+        # Likelihoods are comparable only if both are of the same clients' points.
+        same_clients = n_points == previous
+        converged = same_clients and abs(log_likelihoods[-1] - log_likelihoods[-2]) < tol
+        previous = n_points
+    model = MixtureModel(mixture, log_likelihoods, converged, reg_covar, tol, max_rounds)
+    return model, history
+
+
+def _without_the_largest(
+    replies: Replies,
+    next_mixture: Callable[[Mapping[str, Any]], Mixture],
+    limits: Mapping[str, float | None],
+) -> Generator[Reject, Replies, tuple[Replies, Mixture]]:
+    """Return the replies and their next mixture.
+
+    If the replies together give no valid mixture, the clients with the largest points are excluded,
+    because their variances can hide those of the others. A majority stays. If that does not help,
+    the error is raised, and no client is excluded.
+    """
+    try:
+        return replies, next_mixture(replies)
+    except MessageError as error:
+        by_size = sorted(replies, key=lambda name: -(limits.get(name) or 0.0))
+        for n_excluded in range(1, (len(by_size) + 1) // 2):
+            excluded = by_size[:n_excluded]
+            rest = replies.without(excluded, replies.lost)
+            with suppress(MessageError, ValueError):
+                mixture = next_mixture(rest)
+                reasons = dict.fromkeys(excluded, f"with this reply, {error}")
+                replies = yield from exclude(replies, reasons, error)
+                return replies, mixture
+        raise
+
+
+def _first_mixture(
+    n_components: int,
+    covariance_type: CovarianceType,
+    history: PointsHistory,
+    replies: Replies,
+    start: Start,
+    random_state: Any,
+) -> Flow[Mixture]:
+    """Return the user's mixture if it is complete, else one fitted by a client drawn at random.
+
+    ``replies`` are the clients' introductions. If the client drawn is lost, or its mixture cannot
+    be of its points, the next one drawn replaces it.
+    """
+    n_features = agree_on_features(replies)
+    check_start(start, n_features, covariance_type)
+    if start.complete:
+        return Mixture(*start, covariance_type)
+    rng = check_random_state(random_state)
+    able = [name for name, reply in replies.items() if reply.can_start]
+    for i in rng.permutation(len(able)):
+        seed = int(rng.randint(2**31))
+        replies = yield {
+            able[i]: FitMixture(
+                n_components, n_features, covariance_type, history.reg_covar, seed, *start
+            )
+        }
+        for name, local in replies.items():
+            problem = history.problem_of_start(name, local, start)
+            replies = yield from exclude(replies, {} if problem is None else {name: problem})
+        for local in replies.values():
+            return Mixture(*parameters(local), covariance_type)
+    raise ValueError(
+        f"no remaining client can fit the first mixture: n_components={n_components} needs at"
+        f" least {min_points(n_components)} distinct points"
+    )
+
+
+def check_start(start: Start, n_features: int, covariance_type: CovarianceType) -> None:
+    """Raise ValueError when the given parameters have another number of features than the points.
+
+    Spherical covariances fit any number of features.
+    """
+    given = {"means_init": start.means}
+    if covariance_type != "spherical":
+        given["precisions_init"] = start.covariances
+    for name, array in given.items():
+        if len(array) and array.shape[-1] != n_features:
+            raise ValueError(
+                f"{name} must have the {n_features} features of the clients' points,"
+                f" got {array.shape[-1]}"
+            )
+
+
+def step_of_em(
+    mixture: Mixture, replies: Mapping[str, ResponsibilitySums], reg_covar: float
+) -> Mixture:
+    """Return the mixture after one step of EM over the points of all clients.
+
+    Raises
+    ------
+    ValueError
+        When the clients have no points.
+    """
+    if not any(reply.n_points for reply in replies.values()):
+        raise ValueError("the clients have no points")
+    moments = Moments(
+        np.sum([reply.counts for reply in replies.values()], axis=0),
+        np.sum([reply.sums for reply in replies.values()], axis=0),
+        np.sum([reply.products for reply in replies.values()], axis=0),
+    )
+    return maximise(mixture.means, mixture.covariances, mixture.covariance_type, moments, reg_covar)
+
+
+def average_mixtures(replies: Mapping[str, ImprovedMixture]) -> Mixture:
+    """Return the average of the improved mixtures, weighted by the clients' numbers of points.
+
+    Raises
+    ------
+    ValueError
+        When no client improved the mixture.
+    """
+    improved = [reply for reply in replies.values() if reply.improved]
+    if not improved:
+        raise ValueError(
+            "no client has enough points to improve the mixture: one per component, and at least"
+            " two"
+        )
+    n_points = np.array([reply.n_points for reply in improved], float)
+    weights, means, covariances = (
+        np.average(arrays, axis=0, weights=n_points)
+        for arrays in zip(*map(parameters, improved), strict=True)
+    )
+    return Mixture(weights / weights.sum(), means, covariances, improved[0].covariance_type)

@@ -1,0 +1,1 @@
+"""The core: messages, the two sides of a protocol, ledger, journal, base of the estimators."""

@@ -1,0 +1,146 @@
+"""Sums over the clients: in the clear, behind masks, with noise, or both.
+
+A sum of the clients' replies is all that most methods need. The estimator chooses an `Aggregation`
+from its parameters ``secure`` and ``epsilon``, and hands it to a flow, which asks it for totals and
+is written once::
+
+    replies = yield from aggregation.describe(DescribeFeatures())
+    total, clients = yield from aggregation.sum(SumClusters(centres), limits, check)
+
+The class in this module sums in the clear. `fedlib.protection.sums` has the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import fsum
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from fedlib.core.agreement import agree_on_features, exclude, settle
+from fedlib.core.messages import Message
+from fedlib.core.privacy_loss import Privacy
+from fedlib.core.protocol import Flow
+from fedlib.core.replies import Replies
+
+__all__ = ["Aggregation", "Limits", "Total"]
+
+Limits = Mapping[str, float | Sequence[float]]
+
+
+class Total(NamedTuple):
+    """A sum over clients.
+
+    Attributes
+    ----------
+    values : Message
+        The sum of all fields of the replies, in a message of their class.
+    clients : tuple of str
+        The clients whose replies the sum contains.
+    """
+
+    values: Any
+    clients: tuple[str, ...]
+
+
+class Aggregation:
+    """Sums the clients' replies in the clear: the server sees each of them.
+
+    Attributes
+    ----------
+    masked : bool
+        Whether the server sees totals only.
+    privacy : Privacy or None
+        The privacy loss of each request, if the replies have noise.
+    n_clients : int
+        The number of clients of the run; 0 before `describe`.
+
+    Examples
+    --------
+    >>> from fedlib.clustering.kmeans import FederatedKMeansClient, MeasureInertia
+    >>> from fedlib.core.in_process import InProcess
+    >>> from fedlib.core.protocol import run
+    >>> parts = {"A": [[1.0]], "B": [[2.0]], "C": [[0.5]]}
+    >>> clients = InProcess({name: FederatedKMeansClient(X) for name, X in parts.items()})
+    >>> run(Aggregation().sum(MeasureInertia(np.zeros((1, 1)))), clients)
+    Total(values=Inertia(inertia=5.25), clients=('A', 'B', 'C'))
+    """
+
+    masked: ClassVar[bool] = False
+    privacy: Privacy | None = None
+    n_clients = 0
+
+    def describe(
+        self, request: Message, *agreements: Callable[[Mapping[str, Any]], object]
+    ) -> Flow[Replies]:
+        """Send the first request of a run, and let the clients agree on their features.
+
+        Parameters
+        ----------
+        request : Message
+            Its reply has ``n_features`` and ``features``.
+        *agreements
+            Further functions for `fedlib.core.agreement.settle`.
+
+        Returns
+        -------
+        Replies
+            Those of the clients that agree.
+
+        Raises
+        ------
+        fedlib.core.agreement.Disagreement
+            A ValueError: when too few clients agree.
+        """
+        replies = yield request
+        self.n_clients = replies.n_all
+        for agreement in (agree_on_features, *agreements):
+            replies = yield from settle(replies, agreement)
+        return replies
+
+    def sum(
+        self,
+        request: Message,
+        limits: Limits | None = None,
+        check: Callable[[Replies], Mapping[str, str]] | None = None,
+    ) -> Flow[Total]:
+        """Return the sum of the clients' replies to a request.
+
+        Parameters
+        ----------
+        request : Message
+            A request whose reply has only numbers and arrays of numbers. If the replies are masked
+            or have noise, its ``reply_lengths`` determines the lengths of all axes.
+        limits : mapping of str to float or sequence of float, optional
+            For masks: for each field of floats, the largest absolute value that a client's part can
+            have; one number, or one per entry of the last axis. Without masks and for noise it is
+            not used.
+        check : callable, optional
+            Returns the reason to exclude each client whose reply cannot be right. It is called only
+            if the server sees single replies.
+
+        Notes
+        -----
+        In the clear, sums of floats are correctly rounded, so they do not depend on the order of
+        the clients.
+        """
+        replies = yield request
+        if check is not None:
+            replies = yield from exclude(replies, check(replies))
+        fields = request.reply.__struct_fields__
+        added = {
+            name: _add([getattr(reply, name) for reply in replies.values()]) for name in fields
+        }
+        return Total(request.reply(**added), tuple(replies))
+
+
+def _add(terms: Sequence[Any]) -> Any:
+    """Return the sum of numbers, or of arrays of the same shape."""
+    stacked = np.array(terms)
+    if stacked.dtype.kind != "f":
+        total = stacked.sum(axis=0, dtype=np.int64)
+    else:
+        columns = stacked.reshape(len(stacked), -1).T.tolist()
+        total = np.array([fsum(column) for column in columns]).reshape(stacked.shape[1:])
+    return total if total.ndim else total.item()

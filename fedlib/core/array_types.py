@@ -1,0 +1,14 @@
+"""Names for the types of arrays, for annotations."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Bools", "Bytes", "Floats", "Floats32", "Ints", "Ints32", "Words"]
+
+Bools = NDArray[np.bool_]
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float64]
+Floats32 = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Ints32 = NDArray[np.int32]
+Words = NDArray[np.uint64]

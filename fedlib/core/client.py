@@ -1,0 +1,185 @@
+"""The clients of a protocol and their handlers.
+
+`fedlib.core.protocol` has the rules, and both sides of a run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.core.messages import Declined, Done, Failure, Message
+from fedlib.core.texts import printable
+
+__all__ = ["Client", "LostState", "OddRows", "handles"]
+
+State = TypeVar("State", bound=Message)
+Handler = TypeVar("Handler", bound=Callable[..., Message])
+
+logger = logging.getLogger(__name__)
+
+
+class OddRows(ValueError):
+    """Some rows do not fit a delivered result. The other rows have their labels."""
+
+
+class LostState(RuntimeError):
+    """A client was rebuilt without the state that its next reply needs."""
+
+
+def handles(request: type[Message]) -> Callable[[Handler], Handler]:
+    """Return a decorator that makes a method of a `Client` the handler of a request class.
+
+    Examples
+    --------
+    >>> from fedlib.clustering.density.horizontal import CellCounts, CountCells
+    >>> class EmptyClient(Client):
+    ...     @handles(CountCells)
+    ...     def count_cells(self, request):
+    ...         return CellCounts(np.empty((0, 2), np.int64), np.empty(0, np.int64))
+    >>> import numpy as np
+    >>> EmptyClient().handle(CountCells(cell_size=1.0)).counts
+    array([], dtype=int64)
+    """
+
+    def mark(method: Handler) -> Handler:
+        method.request_class = request  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+class Client:
+    """Base class of a protocol's clients. A subclass marks one handler per request (`handles`).
+
+    Attributes
+    ----------
+    X : array
+        The client's data, validated when the client is created.
+    features : tuple of str
+        The names of the features; empty if they have none.
+    passive : bool
+        Whether the client receives the result but declines every request that asks for its data.
+    state : Message or None
+        All that the client must remember between two requests besides its data.
+    handlers : dict of message class to str
+        The requests that the class can answer and the names of the methods that do it.
+    name : str
+        The client's name in the run; empty before the run.
+    n_clients : int or None
+        The number of clients of the run, as the server reports it; None if it does not.
+    omissible : tuple of message classes
+        The replies from which groups of few rows may be left out; see `fedlib.protection.policy`.
+    combinable : tuple of message classes
+        The replies that a transport may combine, because the server only needs their sum.
+    open_requests : tuple of message classes
+        The requests for data whose replies describe no rows, such as the names of the features. A
+        client with secure sums answers them without masks, and a site with a budget free of charge:
+        the reply, and whether there is one, must be the same for all rows.
+    unmasked_requests : tuple of message classes
+        The other requests for data that a client with secure sums answers without masks.
+    n_shares : int
+        How many clients add noise to a sum for certain; more than 1 only within secure sums.
+    problems : tuple of str
+        What went wrong with requests that deliver a result. The server does not learn it.
+    """
+
+    X: Any
+    features: tuple[str, ...] = ()
+    passive = False
+    name = ""
+    n_clients: int | None = None
+    omissible: tuple[type[Message], ...] = ()
+    combinable: ClassVar[tuple[type[Message], ...]] = ()
+    open_requests: tuple[type[Message], ...] = ()
+    unmasked_requests: tuple[type[Message], ...] = ()
+    n_shares = 1
+    problems: tuple[str, ...] = ()
+    state: Any = None
+    handlers: ClassVar[dict[type[Message], str]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        marked = {
+            method.request_class: name
+            for name, method in vars(cls).items()
+            if hasattr(method, "request_class")
+        }
+        for base in cls.__bases__:
+            marked |= getattr(base, "handlers", {})
+        cls.handlers = marked
+
+    @property
+    def n_features(self) -> int:
+        """The number of columns of ``X``."""
+        return int(self.X.shape[1])
+
+    def enter(self, name: str, n_clients: int | None) -> None:
+        """Note the client's name and the number of clients. A transport calls it before the run."""
+        self.name, self.n_clients = name, n_clients
+
+    def recall(self, kind: type[State]) -> State:
+        """Return the state.
+
+        Raises
+        ------
+        LostState
+            When the state is not of this class, as after a restart without the saved state.
+        """
+        if not isinstance(self.state, kind):
+            raise LostState(f"{type(self).__name__} has no {kind.__name__}")
+        return self.state
+
+    def handle(self, request: Message) -> Message:
+        """Return the reply of the request's handler.
+
+        Raises
+        ------
+        TypeError
+            When no handler is marked for the request's class.
+        """
+        name = self.handlers.get(type(request))
+        if name is None:
+            raise TypeError(f"{type(self).__name__} has no handler for {type(request).__name__}")
+        reply: Message = getattr(self, name)(request)
+        return reply
+
+    def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
+        """Return the digits of a request in secure sums (`Message.sum_digits`).
+
+        Override it if they also follow from the state.
+        """
+        return request.sum_digits(self.n_clients or 1)
+
+    def answer(self, request: Message) -> Message:
+        """Return the reply to a request, or `Declined` if a passive client must not share.
+
+        The reply to a request that delivers a result (``asks_for_data`` is False) is `Done`,
+        whatever the rows are. If its handler fails, the reason is logged and becomes one of
+        `problems`.
+        """
+        if request.asks_for_data:
+            return Declined() if self.passive else self.handle(request)
+        try:
+            return self.handle(request)
+        except Exception as error:
+            problem = f"{type(request).__name__}: {error}"
+            logger.warning("%s", printable(problem), exc_info=not isinstance(error, OddRows))
+            self.problems = (*self.problems, problem)
+            return Done()
+
+    def fail(self, error: Exception) -> Failure:
+        """Return what is sent instead of a reply after an error: its type, but not its text."""
+        return Failure(type(error).__name__)
+
+    def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
+        """Return how many rows each value in a reply describes; None if single rows, or unknown."""
+        if reply.row_counts is None:
+            return None
+        if not reply.row_counts:
+            return np.array([len(self.X)])
+        return np.concatenate([np.ravel(getattr(reply, name)) for name in reply.row_counts])

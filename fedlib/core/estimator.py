@@ -1,0 +1,313 @@
+"""The base class of the estimators, and of clients that hold points.
+
+``fit`` is ``run(self.protocol(), transport)``.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from numbers import Integral
+from typing import Any, ClassVar, Self, dataclass_transform
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils import check_random_state
+
+from fedlib.core.agreement import agree_on_features
+from fedlib.core.client import Client
+from fedlib.core.in_process import InProcess
+from fedlib.core.journal import Journal
+from fedlib.core.ledger import Ledger
+from fedlib.core.parameters import declare
+from fedlib.core.protocol import Flow, Host, Transport, run
+from fedlib.core.validation import check_points, feature_names, plain_value
+
+__all__ = ["Federated", "PointsClient"]
+
+
+@dataclass_transform()
+class Federated(BaseEstimator):
+    """Base class of the estimators.
+
+    A subclass sets the protocol's ``name`` and ``client_class``, returns the server flow from
+    ``_flow``, and derives its fitted attributes from the flow's model in ``_set_model``.
+
+    Attributes
+    ----------
+    name : str
+        The protocol's name on the command line.
+    client_class : type of Client
+        The class of the protocol's clients, called with one part of the data.
+    """
+
+    name: ClassVar[str]
+    client_class: ClassVar[type[Any]]
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        declare(cls)
+
+    def protocol(self) -> Flow[Any]:
+        """Return a new server flow with this estimator's parameters.
+
+        You can drive it by hand: ``next(flow)`` is the first request.
+
+        Raises
+        ------
+        ValueError
+            When a parameter is out of range.
+        """
+        self._validate_params()
+        plain = copy.copy(self)
+        for name, constraints in self._parameter_constraints.items():
+            setattr(plain, name, plain_value(getattr(self, name), constraints))
+        return plain._flow()
+
+    def _flow(self) -> Flow[Any]:
+        """Return the server flow; the parameters are valid, and plain Python values."""
+        raise NotImplementedError
+
+    def _set_model(self, model: Any) -> None:
+        """Set the fitted attributes; subclasses add theirs.
+
+        A loaded estimator gets its attributes here too, so they must depend on nothing but the
+        model.
+        """
+        self.model_ = model
+
+    def fit(
+        self,
+        parts: Sequence[Any] | Transport,
+        *,
+        passive: Collection[int] = (),
+        min_clients: int | None = None,
+        journal: str | os.PathLike[str] | None = None,
+    ) -> Self:
+        """Fit the model to the data of several clients.
+
+        Parameters
+        ----------
+        parts : list or Transport
+            A list with one part of the data per client, to run all clients in this process, or a
+            transport to clients that hold their data.
+        passive : collection of int, default=()
+            The numbers of the parts whose clients receive the result but share nothing. Over a
+            transport to other sites, each client decides this itself.
+        min_clients : int, optional
+            The number of clients that must remain to the end; by default all.
+        journal : path, optional
+            A file that records the run. After a crash the same call continues the run: it reads the
+            recorded replies and asks the clients only for what is missing. For a list of parts, the
+            file also contains the states of the clients. It contains private data; its mode is
+            0600. See `fedlib.core.journal`.
+
+        Returns
+        -------
+        self
+            With ``ledger_``. If a list was given, also with ``labels_``: a list with one array per
+            client, None for a client that was lost. On Dask, ``labels_`` is a Dask Series or Array.
+
+        Raises
+        ------
+        ValueError
+            When a parameter or a part is invalid, the parts do not fit together, or the result does
+            not fit the rows of a part; with ``min_clients``, the latter is a warning.
+        TooFewClients
+            When clients failed and fewer than ``min_clients`` remain.
+        fedlib.core.journal.JournalError
+            A ValueError: when the journal is of another run, damaged or in use.
+        """
+        return self._fit(parts, passive, min_clients, journal=journal)
+
+    def _fit(
+        self,
+        parts: Sequence[Any] | Transport,
+        passive: Collection[int] = (),
+        min_clients: int | None = None,
+        options: Sequence[dict[str, Any]] | None = None,
+        journal: str | os.PathLike[str] | None = None,
+    ) -> Self:
+        """Do the work of `fit`; ``options`` contains other arguments of each part's client."""
+        if journal is None:
+            return self._run(self, parts, passive, min_clients, options)
+        with Journal(journal) as opened:
+            seeded = self._with_recorded_seed(opened)
+            return self._run(seeded, parts, passive, min_clients, options, opened)
+
+    def _with_recorded_seed(self, journal: Journal) -> Federated:
+        """Return this estimator, or one with the journal's seed instead of ``random_state=None``.
+
+        The seed is recorded, so that the run that continues this one draws the same numbers.
+        """
+        parameters = self.get_params()
+        seedless = [  # also those of an estimator inside this one
+            name
+            for name, value in parameters.items()
+            if value is None and name.rpartition("__")[2] == "random_state"
+        ]
+        seed = int(check_random_state(None).randint(2**31 - 1)) if seedless else 0
+        seed = journal.begin(getattr(self, "name", type(self).__name__), parameters, seed)
+        return clone(self).set_params(**dict.fromkeys(seedless, seed)) if seedless else self
+
+    def _run(
+        self,
+        seeded: Federated,
+        parts: Sequence[Any] | Transport,
+        passive: Collection[int],
+        min_clients: int | None,
+        options: Sequence[dict[str, Any]] | None,
+        journal: Journal | None = None,
+    ) -> Self:
+        """Run the protocol of the estimator ``seeded`` and set the fitted attributes."""
+        flow = seeded.protocol()
+        for fitted in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, fitted)
+        clients: dict[str, Client] | None = None
+        transport: Transport
+        if isinstance(parts, Transport):
+            transport = parts
+            if isinstance(transport, Host):
+                given = options or seeded._client_options(len(transport.clients))
+                transport.create_clients(
+                    *seeded._client_factory(given), _numbers_within(passive, transport.clients)
+                )
+            elif passive:
+                raise ValueError(
+                    "passive applies to a list of parts; over a transport, a client joins as"
+                    f" passive; got {passive!r}"
+                )
+        else:
+            if not isinstance(parts, Sequence | np.ndarray):
+                raise ValueError(
+                    "parts must be a list with one part per client, or a transport; got a"
+                    f" {type(parts).__name__}"
+                )
+            options = options or seeded._client_options(len(parts))
+            clients = self._make_clients(parts, options, passive)
+            transport = InProcess(clients)
+        self.ledger_ = ledger = Ledger()
+        model = run(flow, transport, min_clients=min_clients, ledger=ledger, journal=journal)
+        if clients is not None:
+            _report_problems(clients, ledger.lost, min_clients)
+        self._set_model(model)
+        if clients is not None:
+            self._set_labels(clients)
+        elif isinstance(transport, Host):
+            self._set_labels_on(transport)
+        return self
+
+    def _set_labels_on(self, transport: Host) -> None:
+        """Set the labels of clients that are elsewhere, if the protocol has labels."""
+        if hasattr(self, "labels_"):  # the model contains them
+            return
+        self._set_labels({})
+        if hasattr(self, "labels_"):
+            del self.labels_  # type: ignore[has-type]
+            reader = copy.deepcopy(self)  # it is sent to the workers
+            reader.ledger_ = Ledger()
+            self.labels_ = transport.labels(reader._read_labels, self.ledger_.lost)
+
+    def _read_labels(self, client: Client) -> NDArray[Any]:
+        """Return the labels of the rows of one client."""
+        reader = copy.copy(self)
+        reader._set_labels({"": client})
+        labels: NDArray[Any] = reader.labels_[0]
+        return labels
+
+    def _client_factory(
+        self, options: Sequence[dict[str, Any]]
+    ) -> tuple[type[Any], Sequence[dict[str, Any]]]:
+        """Return the class of the clients and all arguments of each, except its data."""
+        return self.client_class, options
+
+    def _client_options(self, n_parts: int) -> Sequence[dict[str, Any]]:
+        """Return further arguments of the client of each part."""
+        return [{}] * n_parts
+
+    def _make_clients(
+        self, parts: Sequence[Any], options: Sequence[dict[str, Any]], passive: Collection[int]
+    ) -> dict[str, Client]:
+        numbers = _numbers_within(passive, parts)
+        client_class, options = self._client_factory(options)
+        clients: dict[str, Client] = {}
+        for i, (part, arguments) in enumerate(zip(parts, options, strict=True)):
+            try:
+                clients[str(i)] = client = client_class(part, **arguments)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"parts[{i}]: {error}") from error
+            client.passive = i in numbers
+        if clients:
+            self._check_clients(clients)
+        return clients
+
+    def _check_clients(self, clients: dict[str, Client]) -> None:
+        """Raise ValueError when clients in this process do not fit together."""
+        agree_on_features(clients)
+
+    def report(self) -> str:
+        """Return the result as text, which the command line prints after a run.
+
+        It is the table of ``to_frame``, and empty for an estimator that has none.
+        """
+        to_frame = getattr(self, "to_frame", None)
+        return (
+            ""
+            if to_frame is None
+            else to_frame().to_string(na_rep="", float_format="{:.6g}".format)
+        )
+
+    def _set_labels(self, clients: dict[str, Client]) -> None:
+        lost = self.ledger_.lost
+        self.labels_ = [
+            None if name in lost else getattr(client.state, "labels", None)
+            for name, client in clients.items()
+        ]
+
+
+class PointsClient(Client):
+    """A client that holds points.
+
+    Parameters
+    ----------
+    X : array-like (n_points, n_features)
+        Finite numbers. There may be no rows, but there must be columns. If one client's columns
+        have names (a DataFrame's), all clients with names must have the same in the same order.
+
+    Raises
+    ------
+    ValueError
+        When the points are not a table of finite numbers.
+    """
+
+    def __init__(self, X: ArrayLike):
+        self.features = feature_names(X)
+        self.X = check_points(X, ensure_min_samples=0)
+
+
+def _report_problems(
+    clients: Mapping[str, Client], lost: Collection[str], min_clients: int | None
+) -> None:
+    """Report what went wrong with delivered results: an error if no client may be lost."""
+    for name, client in clients.items():
+        if client.problems and name not in lost:
+            text = f"parts[{name}]: {'; '.join(client.problems)}"
+            if min_clients is None:
+                raise ValueError(text)
+            warnings.warn(text, stacklevel=4)
+
+
+def _numbers_within(passive: Collection[int], parts: Sequence[Any]) -> set[int]:
+    """Return the numbers of the passive parts; refuse a mask, which would name other parts."""
+    numbers = list(passive) if isinstance(passive, Iterable) else [None]
+    if not all(isinstance(i, Integral) and not isinstance(i, bool | np.bool_) for i in numbers):
+        raise ValueError(f"passive must be a collection of numbers of parts; got {passive!r}")
+    if unknown := sorted(set(numbers) - set(range(len(parts)))):
+        raise ValueError(
+            f"passive must contain numbers of parts, 0..{len(parts) - 1}; got {unknown}"
+        )
+    return set(map(int, numbers))

@@ -1,0 +1,133 @@
+"""The ledger of a run: sender, receiver, size and disclosure of every message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from fedlib.core.messages import Declined, Failure, Message
+from fedlib.core.privacy_loss import privacy_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["SERVER", "Entry", "Ledger"]
+
+SERVER = "server"
+
+
+class Entry(NamedTuple):
+    """One message: its step, sender, receiver, class, size in bytes, and disclosed information."""
+
+    step: int
+    sender: str
+    receiver: str
+    message: str
+    bytes: int
+    discloses: str
+
+
+@dataclass
+class Ledger:
+    """The record of all messages of one run, within each step in the order of the clients.
+
+    A step is one exchange: requests to some or all clients, and their replies. The ledger keeps the
+    class of a message, its size, and the disclosure that its class declares, but not its contents.
+
+    Attributes
+    ----------
+    entries : list of Entry
+    lost : dict of str to str
+        For each client that left the run, the type of the error, the request and the step.
+
+    Examples
+    --------
+    >>> from fedlib import HorizontalDBSCAN
+    >>> model = HorizontalDBSCAN(cell_size=1.0, min_samples=2).fit([[[0.1], [0.2]], [[5.0]]])
+    >>> model.ledger_.conversation()
+    ['CountCells', 'CellCounts', 'AssignCells', 'Done']
+    >>> model.ledger_.to_frame().columns.tolist()
+    ['step', 'sender', 'receiver', 'message', 'bytes', 'discloses']
+    """
+
+    entries: list[Entry] = field(default_factory=list)
+    lost: dict[str, str] = field(default_factory=dict)
+
+    def record(self, step: int, sender: str, receiver: str, message: Message, size: int) -> None:
+        """Record one message of ``size`` bytes."""
+        name = type(message).__name__
+        self.entries.append(Entry(step, sender, receiver, name, size, _disclosed_by(message)))
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @property
+    def bytes(self) -> int:
+        """The total size of all messages, in bytes."""
+        return sum(entry.bytes for entry in self.entries)
+
+    def conversation(self) -> list[str]:
+        """Return the names of the message classes in order, each once per step."""
+        seen = dict.fromkeys((e.step, e.sender == SERVER, e.message) for e in self.entries)
+        return [message for _, _, message in sorted(seen, key=lambda s: (s[0], not s[1]))]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per message: step, sender, receiver, message, bytes, discloses."""
+        import pandas as pd
+
+        return pd.DataFrame(self.entries, columns=Entry._fields)
+
+    def summary(self) -> pd.DataFrame:
+        """Return one row per step and message class, with the number of messages and bytes."""
+        import pandas as pd
+
+        sizes: dict[tuple[int, str, str, str], list[int]] = {}
+        for step, sender, _, message, size, discloses in self.entries:
+            direction = "to clients" if sender == SERVER else "to server"
+            sizes.setdefault((step, direction, message, discloses), []).append(size)
+        rows = [(*group, len(of_group), sum(of_group)) for group, of_group in sizes.items()]
+        columns = ["step", "direction", "message", "discloses", "messages", "bytes"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def plot(self, ax: Axes | None = None, max_clients: int = 4, max_steps: int = 6) -> Axes:
+        """Draw the conversation as a sequence diagram.
+
+        Time runs downwards. Every message is an arrow with its class and size.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            The axes to draw into; by default those of a new figure.
+        max_clients : int, default=4
+            The count of clients drawn separately; one more column represents the rest.
+        max_steps : int, default=6
+            If there are more steps, only the first ones and the last one are drawn.
+
+        Returns
+        -------
+        Axes
+        """
+        from fedlib.figures.plots import sequence_diagram
+
+        return sequence_diagram(
+            self.to_frame(), ax=ax, max_clients=max_clients, max_steps=max_steps
+        )
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(index=False, max_rows=12))
+
+
+def _disclosed_by(message: Message) -> str:
+    """Return what a message discloses, with what its class cannot say."""
+    if isinstance(message, Failure):
+        return f"{message.discloses} ({message.error})"
+    if isinstance(message, Declined) and message.rule:
+        return f"the rule that forbids the reply ({message.rule})"
+    if (privacy := privacy_of(message)) is not None:
+        return f"{message.discloses}; the reply has {privacy}"
+    return message.discloses

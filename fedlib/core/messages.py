@@ -1,0 +1,492 @@
+"""Messages between the server and its clients, and their encoding as bytes.
+
+A message is a frozen class of typed fields. Requests are imperatives (``CountCells``), replies are
+nouns (``CellCounts``). Class attributes complete it:
+
+- ``discloses``: the information that the receiver gets, in a few words. The ledger shows it next to
+  the size.
+- ``reply``: for a request, the class of its reply; by default `Done`.
+- ``asks_for_data``: for a request, whether a passive client declines it; by default True. Set it to
+  False for a request that only delivers a result.
+- ``row_counts``, ``extremes``: for a reply, what the rules of a site need to know.
+
+The annotations and the request also bound the size of a reply, if they can (`Message.reply_limit`).
+The size of many replies depends on the site's data alone, such as that of its occupied cells; they
+have only the bound of the transport.
+
+When a reply must fit its request in more than its class, the request overrides `Message.accept`.
+
+The wire format:
+
+- A message is one MessagePack map that contains the name of its class. An array is its dtype, its
+  shape and its raw little-endian bytes.
+- Decoding checks everything: the class, the type and range of each field, the dtype, number of axes
+  and lengths of each array. Floating point numbers must be finite. Nothing is unpickled or
+  evaluated. A failed check raises `MessageError`.
+- Two messages are equal when their bytes are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from math import isfinite, prod
+from typing import Annotated, Any, ClassVar, NamedTuple, dataclass_transform, get_type_hints
+
+import msgspec
+import numpy as np
+
+from fedlib.core.array_fields import Array, OnWire, from_wire, to_wire
+
+__all__ = [
+    "Array",
+    "Declined",
+    "Done",
+    "Failure",
+    "FeatureNames",
+    "Labels",
+    "Message",
+    "MessageError",
+    "check_arrays",
+    "class_name",
+    "decode",
+    "encode",
+    "size_limit",
+]
+
+MAX_BYTES = 2**30
+registry: dict[str, type[Message]] = {}
+
+_DECODING_ERRORS = (
+    msgspec.MsgspecError,
+    ValueError,
+    TypeError,
+    OverflowError,
+    MemoryError,
+    RecursionError,
+)
+
+
+class MessageError(ValueError):
+    """Bytes that are not a valid message, or a message that breaks its own rules."""
+
+
+@dataclass_transform(frozen_default=True)
+class Message(
+    msgspec.Struct,
+    frozen=True,
+    eq=False,
+    tag=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+    repr_omit_defaults=True,
+):
+    """Base class of all messages. A subclass is added to ``registry`` under its name.
+
+    Attributes
+    ----------
+    discloses : str
+        The information that the receiver gets, in a few words. Every subclass must set it.
+    reply : message class, default=Done
+        For a request, the class of its reply.
+    asks_for_data : bool, default=True
+        For a request, whether a passive client declines it.
+    row_counts : tuple of str, default=None
+        For a reply, the fields with the numbers of rows that its other values describe; ``()`` if
+        all of them describe all rows of the client. None: they describe single rows, or it is not
+        known how many. A site with a minimum count does not send such a reply.
+    extremes : bool, default=False
+        For a reply, whether it contains the smallest or the largest value of a feature.
+    combine : callable, default=None
+        For a reply, a static method that adds up several; see `fedlib.core.replies.Combined`.
+
+    Raises
+    ------
+    MessageError
+        When an array breaks the `Array` in its annotation, or a float is not finite.
+    TypeError
+        When a subclass does not set ``discloses``, or its name is already in use.
+
+    Examples
+    --------
+    >>> class Heights(Message):
+    ...     discloses = "the heights"
+    ...     values: Annotated[np.ndarray, Array("float64", ("people",), ge=0)]
+    >>> heights = Heights(np.array([1.8, 1.6]))
+    >>> decode(encode(heights)) == heights
+    True
+    """
+
+    discloses: ClassVar[str]
+    reply: ClassVar[type[Message]]
+    asks_for_data: ClassVar[bool] = True
+    row_counts: ClassVar[tuple[str, ...] | None] = None
+    extremes: ClassVar[bool] = False
+    combine: ClassVar[Any] = None
+
+    def __init_subclass__(cls, **config: Any) -> None:
+        super().__init_subclass__(**config)
+        if not getattr(cls, "discloses", None):
+            raise TypeError(f"{cls.__name__} must set discloses, a text about the disclosed data")
+        other = registry.get(cls.__name__, cls)
+        if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise TypeError(f"a message {cls.__name__} already exists, in {other.__module__}")
+        registry[cls.__name__] = cls
+
+    def __post_init__(self) -> None:
+        kind = type(self)
+        rules = _rules(kind)
+        for field, default in rules.defaults:
+            value = getattr(self, field)  # msgspec omits a default only if it is the same object
+            if value is not default and type(value) is type(default) and value == default:
+                msgspec.structs.force_setattr(self, field, default)
+        check_arrays(self)
+        for field in rules.scalars:
+            value = getattr(self, field)
+            if isinstance(value, float) and not isfinite(value):
+                raise MessageError(f"{kind.__name__}.{field} must be finite")
+
+    def accept(self, reply: Message) -> Any:
+        """Return what the flow receives for a reply of the class ``reply``: by default the reply.
+
+        Override it to check that the reply fits this request, or to decode its content.
+
+        Raises
+        ------
+        MessageError
+            When the reply does not fit this request.
+        """
+        return reply
+
+    def reply_limit(self) -> int:
+        """Return the maximum size of a reply to this request, in bytes (`size_limit`)."""
+        lengths = self.reply_lengths()
+        return max(size_limit(kind, lengths) for kind in (self.reply, Declined, Failure))
+
+    def reply_lengths(self) -> Mapping[str, int]:
+        """Return the lengths, or the largest lengths, of axes of the reply's arrays by their names.
+
+        Override it in a request that determines them: a server then refuses a larger reply before
+        it reads it. By default no length is known.
+        """
+        return {}
+
+    def sum_digits(self, n_clients: int) -> Mapping[str, tuple[int, ...]] | None:
+        """Return the binary digits after the point of the reply's fields of floats in secure sums.
+
+        ``n_clients`` is the number of clients of the run.
+
+        Override it in a request from which they follow: a site then refuses all others. None: they
+        depend on what the server has learnt, and a site refuses fewer than
+        `fedlib.protection.secure.MIN_DIGITS`.
+        """
+        return None
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return encode(self) == encode(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other  # msgspec defines its own __ne__
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@cache
+def arrays(kind: type) -> dict[str, Array]:
+    """Return the `Array` of each array field of a message class or a dataclass."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        field: mark
+        for field in getattr(kind, "__struct_fields__", hints)
+        for mark in getattr(hints[field], "__metadata__", ())
+        if isinstance(mark, Array)
+    }
+
+
+def check_arrays(value: Any) -> None:
+    """Check the array fields of a message or a dataclass; a field that is None is left out.
+
+    Raises
+    ------
+    MessageError
+        When an array breaks the `Array` in its annotation, or two have another length of the same
+        axis.
+    """
+    kind: type = type(value)
+    for field, array in arrays(kind).items():
+        content = getattr(value, field)
+        if content is None and not isinstance(value, Message):
+            continue
+        if problem := array.problem(content):
+            raise MessageError(f"{kind.__name__}.{field} {problem}")
+    for first, i, field, j, axis in _equal_lengths(kind):
+        one, other = getattr(value, first), getattr(value, field)
+        if one is not None and other is not None and one.shape[i] != other.shape[j]:
+            name = kind.__name__
+            text = f"{name}.{field} has {other.shape[j]} {axis}, {name}.{first} {one.shape[i]}"
+            raise MessageError(text)
+
+
+class _Rules(NamedTuple):
+    """The checks of a message class, found once.
+
+    Attributes
+    ----------
+    defaults : tuple of (str, object)
+        The fields that have a default, with it.
+    scalars : tuple of str
+        The fields without an array.
+    """
+
+    defaults: tuple[tuple[str, Any], ...]
+    scalars: tuple[str, ...]
+
+
+@cache
+def _equal_lengths(kind: type) -> tuple[tuple[str, int, str, int, str], ...]:
+    """Return each two fields with their axes that must have the same length, and its name."""
+    first: dict[str, tuple[str, int]] = {}
+    equal = []
+    for field, array in arrays(kind).items():
+        for place, axis in enumerate(array.axes):
+            if first.setdefault(axis, (field, place)) != (field, place):
+                equal.append((*first[axis], field, place, axis))
+    return tuple(equal)
+
+
+@cache
+def _rules(message_class: type[Message]) -> _Rules:
+    fields, defaults = message_class.__struct_fields__, message_class.__struct_defaults__
+    return _Rules(
+        defaults=tuple(zip(fields[len(fields) - len(defaults) :], defaults, strict=True)),
+        scalars=tuple(field for field in fields if field not in arrays(message_class)),
+    )
+
+
+def size_limit(message_class: type[Message], lengths: Mapping[str, int] | None = None) -> int:
+    """Return the maximum size of the messages of a class, in bytes.
+
+    It follows from the annotations. A class with an array that has an axis of unknown length, or
+    with a text or a sequence without a ``max_length``, has no bound of its own, and the result is
+    ``MAX_BYTES``.
+
+    Parameters
+    ----------
+    message_class : message class
+    lengths : mapping of str to int, optional
+        The known lengths of axes, by their names.
+
+    Examples
+    --------
+    >>> size_limit(Done)
+    18
+    >>> size_limit(Labels) == MAX_BYTES
+    True
+    >>> size_limit(Labels, {"rows": 1000}) - size_limit(Labels, {"rows": 0})
+    8000
+    """
+    known = lengths or {}
+    size = _fixed_size(message_class)
+    for array in arrays(message_class).values():
+        if not known.keys() >= set(array.axes):
+            return MAX_BYTES
+        # an array of three values: a text, an array of numbers, and bytes
+        size += _HEADER + len(array.dtype) + _HEADER + _NUMBER * len(array.axes) + 2 * _HEADER
+        size += np.dtype(array.dtype).itemsize * prod(known[axis] for axis in array.axes)
+    return min(size, MAX_BYTES)
+
+
+@cache
+def _fixed_size(message_class: type[Message]) -> int:
+    """Return the maximum size of the messages of a class without the values of arrays."""
+    hints = get_type_hints(message_class, include_extras=True)
+    size = _HEADER + len("type") + _HEADER + len(message_class.__name__)
+    for field in message_class.__struct_fields__:
+        size += _HEADER + len(field)
+        if field not in arrays(message_class):
+            size += _bound(msgspec.inspect.type_info(hints[field]))
+    return size
+
+
+_HEADER = 5  # the most bytes that MessagePack puts before a text, a sequence or a map
+_NUMBER = 9  # the most bytes of a number, a truth value or nothing
+
+
+def _bound(kind: msgspec.inspect.Type) -> int:
+    """Return the maximum size of a value of a type, at least ``MAX_BYTES`` if it has none."""
+    match kind:
+        case (
+            msgspec.inspect.IntType()
+            | msgspec.inspect.FloatType()
+            | msgspec.inspect.BoolType()
+            | msgspec.inspect.NoneType()
+        ):
+            return _NUMBER
+        case msgspec.inspect.LiteralType(values):
+            return max(_HEADER + 4 * len(str(value)) for value in values)
+        case msgspec.inspect.StrType(max_length=int(length)):
+            return _HEADER + 4 * length  # of UTF-8
+        case msgspec.inspect.BytesType(max_length=int(length)):
+            return _HEADER + length
+        case msgspec.inspect.UnionType(types):
+            return max(map(_bound, types))
+        case msgspec.inspect.TupleType(items):
+            return _HEADER + sum(map(_bound, items))
+        case msgspec.inspect.VarTupleType(item, max_length=int(length)):
+            return _HEADER + length * _bound(item)
+    return MAX_BYTES
+
+
+class Done(Message):
+    """The reply to a request that only delivers something."""
+
+    discloses = "nothing"
+
+
+Message.reply = Done
+
+
+class Declined(Message):
+    """The reply of a client that does not share the requested data.
+
+    A passive client gives no rule. A site with a policy gives the name of the rule that forbids the
+    reply; see `fedlib.protection.policy`.
+    """
+
+    discloses = "nothing"
+    rule: Annotated[str, msgspec.Meta(pattern=r"^[a-z_]{0,32}\Z", max_length=32)] = ""
+
+
+# Empty when the features have no names.
+FeatureNames = Annotated[tuple[str, ...], msgspec.Meta(max_length=2**16)]
+
+
+class Labels(Message):
+    """The state of a client that knows the cluster of each of its rows (-1: noise)."""
+
+    discloses = "nothing: it stays with the client"
+    labels: Annotated[np.ndarray, Array("int64", ("rows",), ge=-1)]
+
+
+class Failure(Message):
+    """Sent instead of a reply when a client fails.
+
+    It carries the type of the error and never its text, which may contain data.
+    """
+
+    discloses = "the type of an error"
+    error: Annotated[str, msgspec.Meta(pattern=r"^\w{1,100}\Z", max_length=100)]
+
+
+class _Tag(msgspec.Struct):
+    type: str
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=to_wire)
+_tag_decoder = msgspec.msgpack.Decoder(_Tag)
+
+
+class _OnWire(NamedTuple):
+    """The decoder of a message class, and the fields that it leaves as an `OnWire` each."""
+
+    decoder: msgspec.msgpack.Decoder[Any]
+    arrays: tuple[str, ...]
+
+
+@cache
+def _on_wire(message_class: type[Message]) -> _OnWire:
+    hints = get_type_hints(message_class, include_extras=True)
+    arrays = [
+        name for name, hint in hints.items() if getattr(hint, "__origin__", hint) is np.ndarray
+    ]
+    fields: list[Any] = [
+        (field.name, OnWire if field.name in arrays else hints[field.name])
+        + (() if field.required else (field.default,))
+        for field in msgspec.structs.fields(message_class)
+    ]
+    name = message_class.__name__
+    wire = msgspec.defstruct(name, fields, tag=name, forbid_unknown_fields=True, kw_only=True)
+    return _OnWire(msgspec.msgpack.Decoder(wire), tuple(arrays))
+
+
+def encode(message: Message) -> bytes:
+    """Return the bytes of a message. Equal messages give equal bytes.
+
+    Raises
+    ------
+    MessageError
+        When the value of a field has a type that cannot be sent.
+    """
+    try:
+        return _encoder.encode(message)
+    except (NotImplementedError, OverflowError, TypeError, ValueError) as error:
+        raise MessageError(f"{type(message).__name__} cannot be sent: {error}") from error
+
+
+def class_name(data: bytes) -> str:
+    """Return the name of the class of an encoded message, without a check of anything else.
+
+    It is empty if there is none.
+
+    Examples
+    --------
+    >>> class_name(encode(Done())), class_name(b"Done")
+    ('Done', '')
+    """
+    try:
+        return _tag_decoder.decode(data).type
+    except msgspec.MsgspecError:
+        return ""
+
+
+def decode(data: bytes, *expected: type[Message], max_bytes: int = MAX_BYTES) -> Message:
+    """Return the message in the bytes. Its arrays are read-only; they may be views of the bytes.
+
+    Parameters
+    ----------
+    data : bytes
+    *expected : message classes
+        The classes that are accepted; by default all.
+    max_bytes : int, default=2**30
+        The maximum size, in bytes.
+
+    Raises
+    ------
+    MessageError
+        When the bytes are truncated, larger than ``max_bytes`` or not a message; when the class is
+        unknown or unexpected; when a field breaks its rules.
+
+    Examples
+    --------
+    >>> decode(encode(Done()))
+    Done()
+    >>> decode(encode(Done()), Failure)
+    Traceback (most recent call last):
+    ...
+    fedlib.core.messages.MessageError: expected Failure, got Done
+    >>> decode(b"Done")
+    Traceback (most recent call last):
+    ...
+    fedlib.core.messages.MessageError: not a message: Expected `object`, got `int`
+    """
+    if len(data) > max_bytes:
+        raise MessageError(f"a message of {len(data)} bytes, at most {max_bytes} are allowed")
+    try:
+        name = _tag_decoder.decode(data).type
+        message_class = registry.get(name)
+        if message_class is None:
+            raise MessageError(f"a message of the unknown class {name[:100]!r}")
+        if expected and message_class not in expected:
+            wanted = " or ".join(c.__name__ for c in expected)
+            raise MessageError(f"expected {wanted}, got {name}")
+        on_wire = _on_wire(message_class)
+        values = msgspec.structs.asdict(on_wire.decoder.decode(data))
+        for field in on_wire.arrays:
+            values[field] = from_wire(values[field])
+        return message_class(**values)
+    except MessageError:
+        raise
+    except _DECODING_ERRORS as error:
+        raise MessageError(f"not a message: {error}") from error

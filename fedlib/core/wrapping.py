@@ -1,0 +1,166 @@
+"""Clients around the client of a protocol.
+
+A `Wrapper` passes requests on; its state contains that of the client it wraps. A `WrappingClient`
+first prepares its data and then hands it to a protocol's client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+from numpy.typing import NDArray
+
+from fedlib.core.client import Client, LostState
+from fedlib.core.messages import Message, decode, encode
+
+__all__ = ["WrappedState", "Wrapper", "WrappingClient", "decode_state", "encode_state"]
+
+
+def encode_state(client: Client) -> bytes:
+    """Return the encoded state of a client; empty if it has none."""
+    return b"" if client.state is None else encode(client.state)
+
+
+def decode_state(state: bytes) -> Any:
+    """Return what `encode_state` has encoded, a message or None."""
+    return decode(state) if state else None
+
+
+class WrappedState(Message):
+    """Base class of the states of a `Wrapper`.
+
+    Attributes
+    ----------
+    inner : bytes
+        The state of the protocol's client, encoded; empty if it has none.
+    """
+
+    discloses = "nothing: it stays with the client"
+    inner: bytes = b""
+
+    @property
+    def labels(self) -> Any:
+        """The labels in the state of the protocol's client.
+
+        Raises
+        ------
+        AttributeError
+            When it has none.
+        """
+        return decode_state(self.inner).labels
+
+
+State = TypeVar("State", bound=WrappedState)
+
+
+class Wrapper(Client, Generic[State]):
+    """Base class of clients around the client of a protocol.
+
+    Parameters
+    ----------
+    client : Client
+        The protocol's client.
+
+    Attributes
+    ----------
+    state_class : type
+        The class of the states.
+    """
+
+    state_class: type[State]
+
+    def __init__(self, client: Client):
+        self.inner = client
+        self.X, self.features, self.passive = client.X, client.features, client.passive
+        self._state = self.state_class()
+
+    def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
+        """Return what the wrapped client returns."""
+        return self.inner.sum_digits(request)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What went wrong at the wrapped client."""
+        return self.inner.problems
+
+    @problems.setter
+    def problems(self, problems: tuple[str, ...]) -> None:
+        self.inner.problems = problems
+
+    @property
+    def state(self) -> State:
+        """The state of this client, which contains that of the protocol's client."""
+        return msgspec.structs.replace(self._state, inner=encode_state(self.inner))
+
+    @state.setter
+    def state(self, state: Message | None) -> None:
+        state = self.state_class() if state is None else state
+        if not isinstance(state, self.state_class):
+            raise LostState(
+                f"{type(self).__name__} has no {self.state_class.__name__} but a"
+                f" {type(state).__name__}"
+            )
+        self._state = state
+        self.inner.state = decode_state(state.inner)
+
+    def _keep(self, **changes: Any) -> None:
+        """Change fields of the state."""
+        self._state = msgspec.structs.replace(self._state, **changes)
+
+
+class WrappingClient(Client):
+    """A client that answers some requests itself and passes all others to the client it wraps.
+
+    Attributes
+    ----------
+    inner : Client or None
+        The protocol's client; None until `prepares` has arrived.
+    prepares : message class
+        The request after which the wrapped client exists.
+    """
+
+    inner: Client | None = None
+    prepares: ClassVar[type[Message]]
+
+    @property
+    def omissible(self) -> tuple[type[Message], ...]:  # type: ignore[override]
+        """The replies of the wrapped client from which groups of few rows may be left out."""
+        return () if self.inner is None else self.inner.omissible
+
+    def handle(self, request: Message) -> Message:
+        """Return the reply of this client's handler, or else that of the wrapped client.
+
+        Raises
+        ------
+        LostState
+            When the wrapped client is asked before it exists.
+        """
+        if type(request) in self.handlers:
+            return super().handle(request)
+        return self._prepared().handle(request)
+
+    def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
+        """Return how many rows each of the values in a reply describes; None if not known."""
+        if type(request) in self.handlers:
+            return super().group_sizes(request, reply)
+        return self._prepared().group_sizes(request, reply)
+
+    def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
+        """Return what the wrapped client returns, once it exists."""
+        return super().sum_digits(request) if self.inner is None else self.inner.sum_digits(request)
+
+    def _prepared(self) -> Client:
+        if self.inner is None:
+            raise LostState(f"{type(self).__name__} has no {self.prepares.__name__}")
+        return self.inner
+
+    def _inner_state(self) -> bytes:
+        """Return the encoded state of the wrapped client; empty if it has none."""
+        return encode_state(self._prepared())
+
+    def _restore_inner(self, state: bytes) -> None:
+        """Give the wrapped client a state that `_inner_state` has returned."""
+        if state:
+            self._prepared().state = decode(state)

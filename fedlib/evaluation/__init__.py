@@ -1,0 +1,1 @@
+"""Scores of clusterings and predictions, and the choice of parameters."""

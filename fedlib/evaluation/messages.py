@@ -1,0 +1,216 @@
+"""The messages of scores, and the checks that reject invalid replies."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, cast
+
+import msgspec
+import numpy as np
+
+from fedlib.boosting.classes import Class, problem_of_classes
+from fedlib.core.array_types import Ints
+from fedlib.core.messages import Array, FeatureNames, Message, MessageError
+from fedlib.tables.summary.messages import MAX_MEAN, MAX_ROWS, MAX_SQUARES
+
+__all__ = [
+    "ClassCounts",
+    "ClusterDistances",
+    "CountScores",
+    "DescribeClasses",
+    "LabelledMoments",
+    "MeasureDistances",
+    "Noise",
+    "ScoreCounts",
+    "SumLabelledRows",
+]
+
+MAX_CLUSTERS = 2**20
+MAX_BINS = 2**20
+MAX_DISTANCES = 1e240
+MAX_LOSS = 2.0**46  # of MAX_ROWS rows: the loss of one row is at most 37
+
+Noise = Literal["exclude", "cluster"]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
+Bins = Annotated[int, msgspec.Meta(ge=1, le=MAX_BINS)]
+
+
+class LabelledMoments(Message):
+    """The number of a client's rows in each cluster, their mean, and their squared deviations."""
+
+    discloses = (
+        "the size, the mean and the spread of each cluster at a client, and the number of its noise"
+        " rows; the mean of a cluster with one row is the row"
+    )
+    row_counts = ("counts", "n_noise")
+    labels: Annotated[np.ndarray, Array("int64", ("clusters",), ge=-1)]
+    counts: Annotated[np.ndarray, Array("int64", ("clusters",), ge=1, le=MAX_ROWS)]
+    means: Annotated[np.ndarray, Array("float64", ("clusters", "features"), -MAX_MEAN, MAX_MEAN)]
+    squares: Annotated[np.ndarray, Array("float64", ("clusters", "features"), 0, MAX_SQUARES)]
+    n_noise: Count
+    n_withheld: Count
+    features: FeatureNames = ()
+
+    @property
+    def n_features(self) -> int:
+        """The number of features."""
+        return int(self.means.shape[1])
+
+
+class SumLabelledRows(Message):
+    """Describe the rows of each of your clusters.
+
+    Attributes
+    ----------
+    noise : {"exclude", "cluster"}
+        Whether noise, -1, is left out or counts as one cluster.
+    min_group_size : int
+        Clusters with fewer rows at a client are withheld.
+    max_clusters : int
+        The maximum number of clusters of a client.
+    """
+
+    discloses = "nothing but the parameters"
+    reply = LabelledMoments
+    noise: Noise
+    min_group_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS)]
+    max_clusters: Annotated[int, msgspec.Meta(ge=1, le=MAX_CLUSTERS)]
+
+    def accept(self, reply: Message) -> Message:
+        moments = cast(LabelledMoments, reply)
+        if problem := self._problem(moments):
+            raise MessageError(f"LabelledMoments.{problem}")
+        return reply
+
+    def _problem(self, moments: LabelledMoments) -> str | None:
+        labels, counts = moments.labels, moments.counts
+        noise = counts[labels == -1]
+        if len(labels) > self.max_clusters:
+            return f"labels must have at most {self.max_clusters} entries, got {len(labels)}"
+        if (np.diff(labels) <= 0).any():
+            return "labels must be distinct and sorted"
+        if len(noise) and (self.noise == "exclude" or noise[0] != moments.n_noise):
+            return "counts of noise must be n_noise, and only if noise is a cluster"
+        if (counts < self.min_group_size).any():
+            return f"counts must be at least {self.min_group_size}"
+        if moments.n_withheld and self.min_group_size == 1:
+            return "n_withheld must be 0 if every cluster is large enough"
+        if moments.squares[counts == 1].any():
+            return "squares must be 0 for a cluster with one row"
+        if moments.features and len(moments.features) != moments.n_features:
+            return "features must have one name per feature"
+        return None
+
+
+class ClusterDistances(Message):
+    """Sums over a client's rows in each cluster: of distances to the centroid, and silhouettes."""
+
+    discloses = "the mean distance of a client's rows in each cluster from its centroid"
+    distances: Annotated[np.ndarray, Array("float64", ("clusters",), 0, MAX_DISTANCES)]
+    silhouettes: Annotated[np.ndarray, Array("float64", ("clusters",), -MAX_ROWS, MAX_ROWS)]
+
+
+class MeasureDistances(Message):
+    """Measure how far your rows are from these centroids; the groups are those described before."""
+
+    discloses = "the centroids of all clusters"
+    reply = ClusterDistances
+    noise: Noise
+    min_group_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS)]
+    labels: Annotated[np.ndarray, Array("int64", ("clusters",), ge=-1)]
+    centres: Annotated[np.ndarray, Array("float64", ("clusters", "features"), -MAX_MEAN, MAX_MEAN)]
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"clusters": len(self.labels)}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.labels) < 2 or (np.diff(self.labels) <= 0).any():
+            raise MessageError("MeasureDistances.labels must be at least 2, distinct and sorted")
+
+    def accept(self, reply: Message) -> Message:
+        received, wanted = len(cast(ClusterDistances, reply).distances), len(self.labels)
+        if received != wanted:
+            raise MessageError(f"ClusterDistances must have {wanted} clusters, got {received}")
+        return reply
+
+
+class ClassCounts(Message):
+    """The classes of a client's rows, and the number of rows of each."""
+
+    discloses = "the classes of a client's rows, and the number of rows of each"
+    row_counts = ("counts",)
+    classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
+    counts: Annotated[np.ndarray, Array("int64", ("classes",), ge=1, le=MAX_ROWS)]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.classes) != len(self.counts):
+            raise MessageError(f"{len(self.counts)} counts for {len(self.classes)} classes")
+        if problem := problem_of_classes(self.classes):
+            raise MessageError(problem)
+
+    @property
+    def weights(self) -> Ints:
+        """The number of rows of each class."""
+        return self.counts
+
+
+class DescribeClasses(Message):
+    """Count the rows of each class."""
+
+    discloses = "nothing"
+    reply = ClassCounts
+
+
+class ScoreCounts(Message):
+    """Counts and sums over a client's probabilities, per class of its rows.
+
+    Attributes
+    ----------
+    counts : array (2, n_bins) of int64
+        The number of rows of each class in each bin of equal width between 0 and 1.
+    above : array (2,) of int64
+        The number of rows of each class with a probability above 0.5.
+    groups : array (2, n_groups) of int64
+        As ``counts``, in the wider bins of the calibration curve.
+    sums : array (n_groups,)
+        The sum of the probabilities in each of these.
+    log_losses, squares : array (2,)
+        The sums of the negative logarithm of the probability of the true class, and of the squared
+        errors.
+    """
+
+    discloses = (
+        "the number of a client's rows of each class in each bin of the probabilities; a bin with"
+        " one row nearly is the probability of that row"
+    )
+    row_counts = ("counts", "above", "groups")
+    counts: Annotated[np.ndarray, Array("int64", ("classes", "bins"), ge=0, le=MAX_ROWS)]
+    above: Annotated[np.ndarray, Array("int64", ("classes",), ge=0, le=MAX_ROWS)]
+    groups: Annotated[np.ndarray, Array("int64", ("classes", "groups"), ge=0, le=MAX_ROWS)]
+    sums: Annotated[np.ndarray, Array("float64", ("groups",), ge=0, le=MAX_ROWS)]
+    log_losses: Annotated[np.ndarray, Array("float64", ("classes",), ge=0, le=MAX_LOSS)]
+    squares: Annotated[np.ndarray, Array("float64", ("classes",), ge=0, le=MAX_ROWS)]
+
+
+class CountScores(Message):
+    """Count your rows by class and by the probability of the second class."""
+
+    discloses = "the two classes"
+    reply = ScoreCounts
+    classes: tuple[Class, Class]
+    n_bins: Bins
+    n_groups: Bins
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"classes": 2, "bins": self.n_bins, "groups": self.n_groups}
+
+    def accept(self, reply: Message) -> Message:
+        received = cast(ScoreCounts, reply)
+        shapes = received.counts.shape, received.groups.shape
+        if shapes != ((2, self.n_bins), (2, self.n_groups)):
+            raise MessageError(
+                f"ScoreCounts must have 2 classes, {self.n_bins} bins and {self.n_groups} groups,"
+                f" got the shapes {shapes[0]} and {shapes[1]}"
+            )
+        return reply

@@ -1,0 +1,388 @@
+"""The number of clusters: federated inertia, BIC and AIC for a range of numbers in one run.
+
+The server fits one model per number. Then it measures all models on the points of the same clients,
+so that the values can be compared.
+
+Sources: G. Schwarz, Estimating the dimension of a model, The Annals of Statistics 6, 1978, for BIC;
+H. Akaike, A new look at the statistical model identification, IEEE Transactions on Automatic
+Control 19, 1974, for AIC; `fedlib.evaluation.selection.knee` for the inertia.
+"""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+
+from fedlib.clustering.kmeans.federated import FederatedKMeans, FederatedKMeansClient, draw_seed
+from fedlib.clustering.mixtures.client import GaussianMixtureClient
+from fedlib.clustering.mixtures.covariances import CovarianceType
+from fedlib.clustering.mixtures.em import log_joint
+from fedlib.clustering.mixtures.federated import FederatedGaussianMixture
+from fedlib.clustering.mixtures.messages import Likelihood, MeasureLikelihood
+from fedlib.core.array_types import Ints
+from fedlib.core.client import handles
+from fedlib.core.estimator import Federated
+from fedlib.core.parameters import KW_ONLY
+from fedlib.core.protocol import Flow
+from fedlib.core.validation import Interval, StrOptions
+from fedlib.evaluation.selection.choices import (
+    KMeansChoice,
+    MixtureChoice,
+    select_kmeans,
+    select_mixture,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["GaussianMixtureSelection", "GaussianMixtureSelectionClient", "KMeansSelection"]
+
+# The client
+
+
+class GaussianMixtureSelectionClient(GaussianMixtureClient):
+    """A client that holds points; for the parameter see `fedlib.core.estimator.PointsClient`."""
+
+    @handles(MeasureLikelihood)
+    def measure_likelihood(self, request: MeasureLikelihood) -> Likelihood:
+        log_likelihoods = np.logaddexp.reduce(log_joint(self.X, request), axis=1)
+        return Likelihood(len(self.X), float(log_likelihoods.sum()))
+
+
+# The estimators
+
+
+class KMeansSelection(Federated):
+    """k-means for a range of numbers of clusters, and the number at the knee of the inertia.
+
+    Attributes
+    ----------
+    n_clusters_ : int
+        The suggested number: the knee of the inertia.
+    best_estimator_ : FederatedKMeans
+        The fitted k-means with this number.
+    labels_ : list of array of int64
+        Its cluster of each point, one array per client. Only if `fit` received a list.
+    model_ : KMeansChoice
+        All models with their inertias.
+    n_features_in_ : int
+        The number of features.
+    ledger_ : Ledger
+        The messages of the run and their sizes.
+
+    Raises
+    ------
+    ValueError
+        When a parameter is out of range, or there are too few distinct means to start from.
+
+    See Also
+    --------
+    GaussianMixtureSelection : the number of components of a mixture, by BIC or AIC.
+    DensitySuggestion : a radius or a cell size for the density methods.
+
+    Notes
+    -----
+    The inertias equal those of scikit-learn on the pooled points with the same centres, up to
+    rounding. They fall with every further cluster. The knee is the number whose inertia is farthest
+    below the line between the first and the last one, so it depends on the range.
+
+    The run consists of one run of Lloyd's iteration per number, and one request per number for the
+    inertia. If a client is lost, the remaining ones measure all inertias. For what else lost and
+    false clients can do, and for what is disclosed, see `FederatedKMeans`.
+
+    Examples
+    --------
+    >>> from fedlib import KMeansSelection
+    >>> parts = [[[0.0], [0.1], [0.2], [5.0]], [[5.1], [5.2], [9.0], [9.1], [9.2]]]
+    >>> model = KMeansSelection(max_clusters=2, n_init=1, random_state=0).fit(parts)
+    >>> model.to_frame()["inertia"].round(2).tolist()
+    [122.06, 24.06]
+    """
+
+    name = "kmeans-selection"
+    client_class = FederatedKMeansClient
+    max_clusters: Annotated[
+        int,
+        Interval(Integral, 1, 1000, closed="both"),
+        "The largest number of clusters.",
+    ] = 10
+    _: KW_ONLY
+    min_clusters: Annotated[
+        int,
+        Interval(Integral, 1, 1000, closed="both"),
+        "The smallest number of clusters, at least 1.",
+    ] = 1
+    n_init: Annotated[
+        int,
+        Interval(Integral, 1, 2**31, closed="left"),
+        """
+        As in `FederatedKMeans` with ``method="lloyd"``.
+        """,
+    ] = 10
+    max_iter: Annotated[
+        int,
+        Interval(Integral, 1, 2**31, closed="left"),
+    ] = 300
+    tol: Annotated[
+        float,
+        Interval(Real, 0, np.inf, closed="left"),
+    ] = 1e-4
+    random_state: Annotated[
+        Any,
+        "random_state",
+    ] = None
+
+    def _flow(self) -> Flow[KMeansChoice]:
+        numbers = _range("clusters", self.min_clusters, self.max_clusters)
+        stop = self.n_init, self.max_iter, self.tol
+        return select_kmeans(numbers, *stop, draw_seed(self.random_state))
+
+    def _set_model(self, model: KMeansChoice) -> None:
+        super()._set_model(model)
+        self.n_clusters_ = int(model.n_clusters[model.best])
+        self.best_estimator_ = FederatedKMeans(
+            self.n_clusters_,
+            method="lloyd",
+            n_init=self.n_init,
+            max_iter=self.max_iter,
+            tol=self.tol,
+            random_state=self.random_state,
+        )
+        self.best_estimator_._set_model(model.models[model.best])
+        self.n_features_in_ = self.best_estimator_.n_features_in_
+
+    def predict(self, X: ArrayLike) -> Ints:
+        """Return the cluster of each point in the suggested model.
+
+        For parameters and errors see `FederatedKMeans.predict`.
+        """
+        check_is_fitted(self, "model_")
+        return self.best_estimator_.predict(X)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per number of clusters, with its inertia.
+
+        Raises
+        ------
+        NotFittedError
+            When called before `fit`.
+        """
+        check_is_fitted(self, "model_")
+        index = pd.Index(self.model_.n_clusters, name="n_clusters")
+        return pd.DataFrame({"inertia": self.model_.inertias}, index)
+
+    def report(self) -> str:
+        """Return the suggested number and the inertias as text."""
+        return f"suggested n_clusters: {self.n_clusters_}\n\n{super().report()}"
+
+    def plot(self) -> Figure:
+        """Draw the inertia against the number of clusters, with the knee marked.
+
+        Raises
+        ------
+        NotFittedError
+            When called before `fit`.
+        """
+        from fedlib.figures.selection import criteria
+
+        return criteria(self.to_frame(), {"inertia": self.model_.best})
+
+
+class GaussianMixtureSelection(Federated):
+    """Gaussian mixtures for a range of numbers of components, and the number with the best BIC.
+
+    Attributes
+    ----------
+    n_components_ : int
+        The suggested number of components.
+    best_estimator_ : FederatedGaussianMixture
+        The fitted mixture with this number.
+    labels_ : list of array of int64
+        Its component of each point, one array per client. Only if `fit` received a list.
+    model_ : MixtureChoice
+        All mixtures with their criteria.
+    n_features_in_ : int
+        The number of features.
+    ledger_ : Ledger
+        The messages of the run and their sizes.
+
+    Raises
+    ------
+    ValueError
+        When a parameter is out of range, when no client has ``max_components`` distinct points, or
+        when a covariance is not positive definite.
+
+    Warns
+    -----
+    ConvergenceWarning
+        When ``tol`` is above 0 and mixtures did not reach it within ``max_rounds``.
+
+    See Also
+    --------
+    KMeansSelection : the number of clusters of k-means, by the inertia.
+
+    Notes
+    -----
+    BIC and AIC equal those of scikit-learn on the pooled points for the same mixtures, up to
+    rounding. Both add a penalty for each free parameter to minus twice the log-likelihood.
+
+    The run consists of one federated EM per number, and one request per number for the likelihood
+    of the last mixture. If a client is lost, the remaining ones measure all likelihoods. For what
+    else lost and false clients can do, and for what is disclosed, see `FederatedGaussianMixture`.
+
+    Examples
+    --------
+    >>> from fedlib import GaussianMixtureSelection
+    >>> first, second = [[0.0], [1.0], [9.0], [10.0]], [[2.0], [3.0], [8.0], [11.0]]
+    >>> model = GaussianMixtureSelection(2, random_state=0).fit([first, second])
+    >>> model.to_frame().round(1).values.tolist()
+    [[49.6, 49.5], [46.0, 45.6]]
+    >>> model.n_components_
+    2
+    """
+
+    name = "gaussian-mixture-selection"
+    client_class = GaussianMixtureSelectionClient
+    max_components: Annotated[
+        int,
+        Interval(Integral, 1, 1000, closed="both"),
+        "The largest number of components.",
+    ] = 10
+    _: KW_ONLY
+    min_components: Annotated[
+        int,
+        Interval(Integral, 1, 1000, closed="both"),
+        "The smallest number of components, at least 1.",
+    ] = 1
+    criterion: Annotated[
+        str,
+        StrOptions({"bic", "aic"}),
+        """
+        The criterion whose minimum is the suggestion: Bayesian or Akaike's information criterion.
+        """,
+    ] = "bic"
+    covariance_type: Annotated[
+        CovarianceType,
+        StrOptions({"full", "tied", "diag", "spherical"}),
+        """
+        As in `FederatedGaussianMixture` with ``method="em"``.
+        """,
+    ] = "full"
+    reg_covar: Annotated[
+        float,
+        Interval(Real, 0, np.inf, closed="left"),
+    ] = 1e-6
+    max_rounds: Annotated[
+        int,
+        Interval(Integral, 1, None, closed="left"),
+    ] = 100
+    tol: Annotated[
+        float,
+        Interval(Real, 0, np.inf, closed="left"),
+    ] = 1e-3
+    random_state: Annotated[
+        Any,
+        "random_state",
+    ] = None
+
+    def _flow(self) -> Flow[MixtureChoice]:
+        return select_mixture(
+            _range("components", self.min_components, self.max_components),
+            self.criterion,
+            self.covariance_type,
+            self.reg_covar,
+            self.max_rounds,
+            self.tol,
+            self.random_state,
+        )
+
+    def _fit(self, *arguments: Any, **options: Any) -> GaussianMixtureSelection:
+        super()._fit(*arguments, **options)
+        model = self.model_
+        late = [
+            str(k)
+            for k, fitted in zip(model.n_components, model.models, strict=True)
+            if not fitted.converged
+        ]
+        if late and self.tol > 0:  # not in `_set_model`, which loading also calls
+            warnings.warn(
+                f"mixtures with {', '.join(late)} components have not converged to tol={self.tol}"
+                f" within max_rounds={self.max_rounds}",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        return self
+
+    def _set_model(self, model: MixtureChoice) -> None:
+        super()._set_model(model)
+        self.n_components_ = int(model.n_components[model.best])
+        self.best_estimator_ = FederatedGaussianMixture(
+            self.n_components_,
+            "em",
+            covariance_type=self.covariance_type,
+            reg_covar=self.reg_covar,
+            max_rounds=self.max_rounds,
+            tol=self.tol,
+            random_state=self.random_state,
+        )
+        self.best_estimator_._set_model(model.models[model.best])
+        self.n_features_in_ = self.best_estimator_.n_features_in_
+
+    def predict(self, X: ArrayLike) -> Ints:
+        """Return the component of each point in the suggested mixture.
+
+        For parameters and errors see `FederatedGaussianMixture.predict`.
+        """
+        check_is_fitted(self, "model_")
+        return self.best_estimator_.predict(X)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per number of components, with its BIC and AIC.
+
+        Raises
+        ------
+        NotFittedError
+            When called before `fit`.
+        """
+        check_is_fitted(self, "model_")
+        model = self.model_
+        index = pd.Index(model.n_components, name="n_components")
+        return pd.DataFrame({"BIC": model.bic, "AIC": model.aic}, index)
+
+    def report(self) -> str:
+        """Return the suggested number and the criteria as text."""
+        return f"suggested n_components: {self.n_components_}\n\n{super().report()}"
+
+    def plot(self) -> Figure:
+        """Draw BIC and AIC against the number of components, with their minima marked.
+
+        Raises
+        ------
+        NotFittedError
+            When called before `fit`.
+        """
+        from fedlib.figures.selection import criteria
+
+        frame, model = self.to_frame(), self.model_
+        best = {"BIC": int(model.bic.argmin()), "AIC": int(model.aic.argmin())}
+        return criteria(frame, best)
+
+
+def _range(noun: str, smallest: int, largest: int) -> list[int]:
+    """Return the numbers from the smallest to the largest.
+
+    Raises
+    ------
+    ValueError
+        When there are none.
+    """
+    if smallest > largest:
+        raise ValueError(f"min_{noun} must be at most max_{noun}={largest}, got {smallest}")
+    return list(range(int(smallest), int(largest) + 1))

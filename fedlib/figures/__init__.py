@@ -1,0 +1,1 @@
+"""Figures from arrays and data frames."""

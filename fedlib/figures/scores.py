@@ -1,0 +1,157 @@
+"""Figures of scores: profiles of clusters, ROC, calibration and learning curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+__all__ = ["curves", "learning_curve", "profiles"]
+
+WIDEST = 7.5  # width of a page, in inches
+LONG = 9  # letters of a name that is drawn at an angle
+LIMIT = 2.0  # standard deviations at which the colours end
+
+
+def profiles(
+    means: ArrayLike,
+    mean: ArrayLike,
+    std: ArrayLike,
+    rows: Sequence[str],
+    features: Sequence[str],
+) -> Figure:
+    """Draw the mean of each feature in each cluster.
+
+    The colour of a cell is the distance of the cluster's mean from the mean of all rows, in
+    standard deviations of all rows. The text in it is the cluster's mean itself.
+
+    Parameters
+    ----------
+    means : array (n_clusters, n_features)
+    mean, std : array (n_features,)
+        Of all rows. A standard deviation of 0 counts as 1.
+    rows : sequence of str
+        The name of each cluster.
+    features : sequence of str
+        The name of each feature.
+
+    Returns
+    -------
+    Figure
+
+    Examples
+    --------
+    >>> from fedlib.figures.scores import profiles
+    >>> figure = profiles([[1.0, 5.0], [3.0, 5.0]], [2.0, 5.0], [1.0, 0.0], ["A", "B"], ["x", "y"])
+    >>> [text.get_text() for text in figure.axes[0].texts]
+    ['1', '5', '3', '5']
+    """
+    means, mean, std = (np.asarray(values, float) for values in (means, mean, std))
+    n_clusters, n_features = means.shape
+    width = min(WIDEST, 2.0 + 0.9 * n_features)
+    figure, ax = plt.subplots(figsize=(width, 1.2 + 0.42 * n_clusters), layout="constrained")
+    shifts = (means - mean) / np.where(std > 0, std, 1.0)
+    image = ax.imshow(shifts, cmap="RdBu_r", vmin=-LIMIT, vmax=LIMIT, aspect="auto")
+    for (k, j), shift in np.ndenumerate(shifts):
+        colour = "white" if abs(shift) > 0.7 * LIMIT else "black"
+        ax.text(j, k, f"{means[k, j]:.3g}", ha="center", va="center", color=colour)
+    ax.set_xticks(range(n_features), features)
+    if max(map(len, features), default=0) > LONG:
+        for label in ax.get_xticklabels():
+            label.set(rotation=30, ha="right")
+    ax.set_yticks(range(n_clusters), rows)
+    ax.tick_params(length=0)
+    ax.grid(visible=False)
+    figure.colorbar(image, ax=ax, label="standard deviations", extend="both")
+    return figure
+
+
+def curves(
+    above: ArrayLike,
+    classes: Sequence[object],
+    means: ArrayLike,
+    fractions: ArrayLike,
+    *,
+    auc: float,
+    log_loss: float,
+) -> Figure:
+    """Draw the ROC curve and the calibration curve side by side.
+
+    Parameters
+    ----------
+    above : array (2, n_thresholds)
+        The fraction of the rows of each class above each threshold, ascending.
+    classes : sequence of two
+        The negative and the positive class.
+    means, fractions : array (n_groups,)
+        The mean probability in each group of rows, and the fraction of the positive class in it.
+    auc, log_loss : float
+        For the titles.
+
+    Returns
+    -------
+    Figure
+
+    Examples
+    --------
+    >>> from fedlib.figures.scores import curves
+    >>> figure = curves([[0, 1], [1, 1]], ["no", "yes"], [0.2], [0.3], auc=1.0, log_loss=0.5)
+    >>> figure.axes[0].get_title()
+    'AUC = 1.000'
+    """
+    figure, (roc, calibration) = plt.subplots(1, 2, figsize=(WIDEST, 3.6), layout="constrained")
+    above = np.asarray(above, float)
+    roc.plot([0, *above[0]], [0, *above[1]])
+    roc.set(
+        xlabel=f"share of {classes[0]} above the threshold",
+        ylabel=f"share of {classes[1]} above the threshold",
+        title=f"AUC = {auc:.3f}",
+    )
+    calibration.plot(means, fractions, marker="o")
+    calibration.set(
+        xlabel="mean probability",
+        ylabel=f"share of {classes[1]}",
+        title=f"log-loss = {log_loss:.3f}",
+    )
+    for ax in (roc, calibration):
+        ax.plot([0, 1], [0, 1], color="#8c8c8c", lw=0.8, ls="--")
+        ax.set_aspect("equal")
+    return figure
+
+
+def learning_curve(
+    values: ArrayLike, name: str, *, best: int | None = None, ax: Axes | None = None
+) -> Axes:
+    """Draw a metric after each round, and mark the best round.
+
+    Parameters
+    ----------
+    values : array (n_rounds,)
+    name : str
+        The name of the metric.
+    best : int, optional
+        The index of the best round, from 0.
+    ax : Axes, optional
+        By default the current ones.
+
+    Examples
+    --------
+    >>> from fedlib.figures.scores import learning_curve
+    >>> learning_curve([3.0, 1.0, 2.0], "mae", best=1, ax=plt.figure().subplots()).get_ylabel()
+    'mae'
+    """
+    values = np.asarray(values, float)
+    ax = plt.gca() if ax is None else ax
+    ax.plot(range(1, len(values) + 1), values)
+    if best is not None:
+        ax.plot(best + 1, values[best], "o")
+        ax.annotate(
+            f"round {best + 1}", (best + 1, values[best]), (4, 6), textcoords="offset points"
+        )
+    ax.set_xlabel("rounds")
+    ax.set_ylabel(name)
+    return ax

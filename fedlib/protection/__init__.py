@@ -1,0 +1,1 @@
+"""Protection: masked sums, noise, and the rules of a site."""

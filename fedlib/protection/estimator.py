@@ -1,0 +1,89 @@
+"""The base class of estimators with ``secure``, ``epsilon`` and ``delta``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from numbers import Real
+from typing import Annotated, Any
+
+import numpy as np
+
+from fedlib.core.aggregation import Aggregation
+from fedlib.core.client import Client
+from fedlib.core.estimator import Federated
+from fedlib.core.parameters import KW_ONLY
+from fedlib.core.protocol import Flow
+from fedlib.core.validation import Interval
+from fedlib.protection.privacy.accounting import privacy_per_request
+from fedlib.protection.secure.client import SecureClient
+from fedlib.protection.secure.identities import simulated_identities
+from fedlib.protection.sums import MaskedNoisySums, MaskedSums, NoisySums
+
+__all__ = ["ProtectedFederated"]
+
+
+class ProtectedFederated(Federated):
+    """An estimator whose sums can be masked, or have noise, or both.
+
+    A subclass has the parameters ``secure``, ``epsilon`` and ``delta``, and gives its flow what
+    `_sums` or `_noisy_sums` returns. With ``secure=True``, `fit` simulates the sites' keys for a
+    list of parts; over a transport, each client must be a `SecureClient`.
+    """
+
+    _: KW_ONLY
+    secure: Annotated[
+        bool,
+        "boolean",
+        "Whether the server sees sums over the clients and no client's reply.",
+    ] = False
+    epsilon: Annotated[
+        float | None,
+        Interval(Real, 0, np.inf, closed="neither"),
+        None,
+        "With an epsilon, the run is (epsilon, delta)-differentially private for each row.",
+    ] = None
+    delta: Annotated[
+        float,
+        Interval(Real, 0, 1, closed="left"),
+        "The second parameter of the guarantee, at least 0 and below 1.",
+    ] = 0.0
+
+    def protocol(self) -> Flow[Any]:
+        if self.epsilon is None and self.delta:
+            raise ValueError(f"delta needs epsilon, got delta={self.delta!r}")
+        return super().protocol()
+
+    def _sums(self) -> Aggregation:
+        """Return the sums of a run without noise."""
+        return MaskedSums() if self.secure else Aggregation()
+
+    def _noisy_sums(self, n_requests: int) -> NoisySums:
+        """Return the sums of a run with noise; all requests have the same privacy loss.
+
+        Parameters
+        ----------
+        n_requests : int
+            The largest number of requests for data, which must not depend on the data.
+
+        Raises
+        ------
+        ValueError
+            When epsilon or delta is out of range, or masked sums are to have noise with delta=0.
+        """
+        if self.secure and not self.delta:
+            raise ValueError(
+                "secure=True with epsilon needs delta > 0, because only Gaussian noise is shared"
+                f" among the clients; got delta={self.delta}"
+            )
+        assert self.epsilon is not None
+        privacy = privacy_per_request(self.epsilon, self.delta, n_requests)
+        return MaskedNoisySums(privacy) if self.secure else NoisySums(privacy)
+
+    def _make_clients(
+        self, parts: Sequence[Any], options: Sequence[dict[str, Any]], passive: Collection[int]
+    ) -> dict[str, Client]:
+        clients = super()._make_clients(parts, options, passive)
+        if not self.secure:
+            return clients
+        identities = simulated_identities(list(clients))
+        return {name: SecureClient(one, identities[name]) for name, one in clients.items()}

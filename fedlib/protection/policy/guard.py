@@ -1,0 +1,270 @@
+"""The client that obeys the rules of its site and records its messages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from fedlib.core.client import Client
+from fedlib.core.ledger import SERVER, Entry, Ledger
+from fedlib.core.messages import Declined, Done, Failure, Message, arrays, decode, encode
+from fedlib.core.wrapping import WrappedState, Wrapper
+from fedlib.protection.policy.rules import Policy, Rules
+from fedlib.protection.privacy import DisclosureBudgetSpent, privacy_of
+from fedlib.protection.secure.messages import MaskValues
+
+__all__ = ["Forbidden", "GuardedClient", "GuardedState", "omit_small"]
+
+logger = logging.getLogger(__name__)
+
+Review = Callable[[Message, Message], bool]
+Row = tuple[int, str, str, str, int, str]
+
+
+class Forbidden(Exception):
+    """A rule forbids a reply.
+
+    Attributes
+    ----------
+    rule : str
+        The name of the rule, which the server learns. The text stays at the site.
+    """
+
+    def __init__(self, rule: str, text: str):
+        super().__init__(text)
+        self.rule = rule
+
+
+class GuardedState(WrappedState):
+    """The state of a guarded client.
+
+    Attributes
+    ----------
+    n_rounds, n_bytes : int
+        The number of requests for data that were answered, and the size of all replies.
+    declined : str
+        The rule by which a request was declined; empty if none was.
+    entries : tuple
+        The rows of the site's ledger.
+    """
+
+    discloses = WrappedState.discloses
+    n_rounds: Annotated[int, msgspec.Meta(ge=0)] = 0
+    n_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    declined: str = ""
+    entries: tuple[Row, ...] = ()
+
+    @property
+    def ledger(self) -> Ledger:
+        """The messages of this site, with the numbers of the requests to it as steps."""
+        return Ledger([Entry(*row) for row in self.entries])
+
+
+class GuardedClient(Wrapper[GuardedState]):
+    """A client whose replies obey the rules of its site, and that records its messages.
+
+    With secure sums, it guards the client that masks the values. Its rules about parameters apply
+    to the masked request, and with a minimum count it declines, because it cannot know the sums.
+
+    A minimum count does not apply to a reply with noise, nor to one that describes no rows: whether
+    it is sent would depend on the number of rows, without noise.
+
+    After it has declined one request for data, it declines all others of the run. So it either
+    takes no part in the result, or leaves the run if it has shared data before.
+
+    Parameters
+    ----------
+    client : Client
+        The protocol's client.
+    policy : Policy, optional
+        The rules; by default everything is allowed.
+    protocol : str, default=""
+        The name of the protocol.
+    review : callable, optional
+        A function that takes a request and the reply that would be sent, and returns whether it may
+        be sent.
+
+    Attributes
+    ----------
+    ledger : Ledger
+        The messages between this client and the server: the part of the server's ledger that
+        concerns this client, if every step of the run addresses it.
+
+    Examples
+    --------
+    Of three points, two are in one cell. The other cell does not leave the site.
+
+    >>> from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
+    >>> policy = Policy.from_dict({"min_count": 2})
+    >>> client = HorizontalDBSCANClient([[0.1], [0.2], [5.0]])
+    >>> guarded = GuardedClient(client, policy, "horizontal-dbscan")
+    >>> guarded.answer(CountCells(cell_size=1.0)).counts
+    array([2])
+    """
+
+    state_class = GuardedState
+
+    def __init__(
+        self,
+        client: Client,
+        policy: Policy | None = None,
+        protocol: str = "",
+        review: Review | None = None,
+    ):
+        super().__init__(client)
+        self.protocol, self.review = protocol, review
+        policy = policy or Policy()
+        self.rules, self.budget = policy.rules(protocol), policy.budget
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._state.ledger
+
+    def answer(self, request: Message) -> Message:
+        """Return the reply of the wrapped client, or `Declined` with the rule that forbids it."""
+        self._record(request, sent=False)
+        try:
+            reply = self._permitted(request)
+        except Forbidden as forbidden:
+            logger.warning(
+                "declined %s: %s (%s)", type(request).__name__, forbidden, forbidden.rule
+            )
+            reply = Declined(forbidden.rule)
+            self._keep(declined=forbidden.rule)
+        self._record(reply, sent=True)
+        return reply
+
+    def fail(self, error: Exception) -> Failure:
+        """Return what is sent after an error, and record it."""
+        failure = super().fail(error)
+        self._record(failure, sent=True)
+        return failure
+
+    def _record(self, message: Message, *, sent: bool) -> None:
+        """Add a message to the ledger; it belongs to the step of the last request."""
+        entries, size, one = self._state.entries, len(encode(message)), Ledger()
+        step = (entries[-1][0] if entries else 0) + (not sent)
+        sender, receiver = (self.name, SERVER) if sent else (SERVER, self.name)
+        one.record(step, sender, receiver, message, size)
+        self._keep(
+            n_bytes=self._state.n_bytes + size * sent,
+            entries=(*entries, one.entries[0]),
+        )
+
+    def _permitted(self, request: Message) -> Message:
+        """Return the reply to a request.
+
+        Raises
+        ------
+        Forbidden
+            When a rule forbids the request or the reply.
+        """
+        if not request.asks_for_data:
+            return self.inner.answer(request)
+        if self.passive:
+            return Declined()
+        if self._state.declined:  # a part of the replies would make a wrong result
+            raise Forbidden(self._state.declined, "another request of this run was declined")
+        if self.rules is None:
+            raise Forbidden("protocol", f"the protocol {self.protocol!r} is not allowed")
+        self._check_request(self.rules, request)
+        self._charge(request)
+        reply = self.inner.answer(request)
+        if isinstance(reply, Declined | Done):
+            return reply
+        reply = self._check_reply(self.rules, request, reply)
+        if self.review is not None and not self.review(request, reply):
+            raise Forbidden("review", "the reply was not confirmed")
+        self._keep(n_rounds=self._state.n_rounds + 1)
+        return reply
+
+    def _check_request(self, rules: Rules, request: Message) -> None:
+        if rules.min_clients > 1 and (self.n_clients or 0) < rules.min_clients:
+            raise Forbidden(
+                "min_clients",
+                f"the run must have at least {rules.min_clients} clients, has"
+                f" {self.n_clients or 'an unknown number'}",
+            )
+        if rules.max_rounds is not None and self._state.n_rounds >= rules.max_rounds:
+            raise Forbidden("max_rounds", f"{rules.max_rounds} requests were answered")
+        asked = decode(request.request) if isinstance(request, MaskValues) else request
+        for name, allowed in rules.parameters.items():
+            if name in asked.__struct_fields__:
+                value = getattr(asked, name)
+                if not allowed.permits(value):
+                    raise Forbidden("parameters", f"{name} must be {allowed}, got {value!r}")
+
+    def _charge(self, request: Message) -> None:
+        """Charge the site's budget with the loss of the reply, before it is computed."""
+        if self.budget is None or not self._describes_rows(request):
+            return
+        name, privacy = type(request).__name__, privacy_of(request)
+        if privacy is None:
+            raise Forbidden("budget", f"the reply to {name} has no noise, and the site a budget")
+        try:
+            self.budget.charge(privacy, self.protocol, name)
+        except DisclosureBudgetSpent as error:
+            raise Forbidden("budget", str(error)) from error
+
+    def _describes_rows(self, request: Message) -> bool:
+        """Return whether the reply to a request depends on the rows of the site."""
+        return type(request) not in self.inner.open_requests
+
+    def _check_reply(self, rules: Rules, request: Message, reply: Message) -> Message:
+        """Return the reply, without small groups if they can be left out."""
+        if reply.extremes and not rules.extremes:
+            raise Forbidden("extremes", f"{type(reply).__name__} contains extremes")
+        if rules.min_count > 1 and self._describes_rows(request) and privacy_of(request) is None:
+            reply = self._with_large_groups(rules.min_count, request, reply)
+        size = self._state.n_bytes + len(encode(reply))
+        if rules.max_bytes is not None and size > rules.max_bytes:
+            raise Forbidden("max_bytes", f"the replies have {size} bytes, with this one")
+        return reply
+
+    def _with_large_groups(self, least: int, request: Message, reply: Message) -> Message:
+        name = type(reply).__name__
+        sizes = self.inner.group_sizes(request, reply)
+        if sizes is None:
+            raise Forbidden(
+                "min_count", f"{name} describes single rows, or an unknown number of them"
+            )
+        n_small = int(((sizes > 0) & (sizes < least)).sum())
+        if n_small and type(reply) not in self.inner.omissible:
+            raise Forbidden("min_count", f"{n_small} of {sizes.size} groups of rows are too small")
+        if n_small:
+            logger.warning(
+                "left %d of %d groups out of %s: fewer than %d rows (min_count)",
+                n_small,
+                sizes.size,
+                name,
+                least,
+            )
+            return omit_small(reply, least)
+        return reply
+
+
+def omit_small(reply: Message, least: int) -> Message:
+    """Return a reply without the groups that have fewer rows than ``least``.
+
+    The counts are the first of ``row_counts``; all arrays with their axis become shorter.
+
+    Examples
+    --------
+    >>> from fedlib.clustering.density.horizontal import CellCounts
+    >>> omit_small(CellCounts(np.array([[0], [7]]), np.array([2, 9])), 5).cells
+    array([[7]])
+    """
+    assert reply.row_counts
+    counts = reply.row_counts[0]
+    marks = arrays(type(reply))
+    axis, kept = marks[counts].axes[0], getattr(reply, counts) >= least
+    shorter = {
+        name: np.compress(kept, getattr(reply, name), axis=mark.axes.index(axis))
+        for name, mark in marks.items()
+        if axis in mark.axes
+    }
+    return msgspec.structs.replace(reply, **shorter)

@@ -1,0 +1,288 @@
+"""The rules of a site, and how they are read from a file."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from fedlib.core.messages import arrays
+from fedlib.core.registry import find_estimator, protocols, wrapper_of, wrappers
+from fedlib.protection.privacy import Budget
+
+__all__ = ["KINDS", "Allowed", "Policy", "Rules"]
+
+
+# The type of each general rule, and its description for errors.
+KINDS: dict[str, tuple[type, str]] = {
+    "min_clients": (int, "a whole number from 1 on"),
+    "min_count": (int, "a whole number from 1 on"),
+    "max_rounds": (int, "a whole number from 1 on"),
+    "max_bytes": (int, "a whole number from 1 on"),
+    "extremes": (bool, "true or false"),
+}
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The values of a parameter that a site allows.
+
+    Attributes
+    ----------
+    min, max : number, optional
+        The smallest and the largest value.
+    values : tuple, optional
+        The only values.
+
+    Examples
+    --------
+    >>> Allowed(min=5).permits(4), Allowed(values=("core",)).permits("core")
+    (False, True)
+    """
+
+    min: float | None = None
+    max: float | None = None
+    values: tuple[Any, ...] | None = None
+
+    def permits(self, value: object) -> bool:
+        """Return whether a value is allowed. None, which often means no limit, is not a number."""
+        if self.values is not None:
+            return value in self.values
+        if not isinstance(value, int | float):
+            return False
+        above = self.min is None or value >= self.min
+        return above and (self.max is None or value <= self.max)
+
+    def __str__(self) -> str:
+        """Return the allowed values as text."""
+        if self.values is not None:
+            return f"in {list(self.values)}"
+        limits = [f"at least {self.min}"] if self.min is not None else []
+        limits += [f"at most {self.max}"] if self.max is not None else []
+        return " and ".join(limits)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What may leave a site.
+
+    Attributes
+    ----------
+    min_clients : int, default=1
+        The least number of clients that the server must have admitted to the run.
+    min_count : int, default=1
+        The least number of rows in each group of a reply. Smaller cells, clusters and bins are left
+        out where the protocol allows it; otherwise the request is declined. So is a request whose
+        reply describes single rows, or does not say how many rows it describes. It looks at each
+        group by itself: two large groups can differ by one row. It does not apply to replies with
+        noise, nor to those that describe no rows.
+    max_rounds : int, optional
+        The largest number of requests for data that are answered in one run.
+    max_bytes : int, optional
+        The largest size of all replies of one run.
+    extremes : bool, default=True
+        Whether the smallest and the largest value of a column may leave.
+    parameters : mapping of str to Allowed
+        Allowed values of parameters, by the name of the field in the requests.
+    """
+
+    min_clients: int = 1
+    min_count: int = 1
+    max_rounds: int | None = None
+    max_bytes: int | None = None
+    extremes: bool = True
+    parameters: Mapping[str, Allowed] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The rules of a site for each protocol.
+
+    Attributes
+    ----------
+    general : Rules
+        The rules for protocols that have none of their own.
+    protocols : mapping of str to Rules, optional
+        The allowed protocols with their rules; by default all are allowed.
+    budget : Budget, optional
+        The limit on the privacy loss of all runs that are charged to the same file. With it, a
+        request for data is answered only if the reply has noise (`fedlib.protection.privacy`), or
+        describes no rows.
+
+    Examples
+    --------
+    >>> policy = Policy.from_dict({"min_count": 5, "protocols": {"kmeans": {"min_count": 9}}})
+    >>> policy.rules("kmeans").min_count, policy.rules("dbdc")
+    (9, None)
+    """
+
+    general: Rules = field(default_factory=Rules)
+    protocols: Mapping[str, Rules] | None = None
+    budget: Budget | None = None
+
+    def rules(self, protocol: str) -> Rules | None:
+        """Return the rules for a protocol; None if it is not allowed."""
+        return self.general if self.protocols is None else self.protocols.get(protocol)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Policy:
+        """Return the policy in a TOML file.
+
+        Raises
+        ------
+        ValueError
+            When the file cannot be read or is not a valid policy; see `from_dict`.
+
+        Notes
+        -----
+        The charges to a budget are kept next to the policy, in a file with the suffix
+        ``.spent.jsonl``, unless the table has the entry ``file``.
+        """
+        path = Path(path)
+        try:
+            content = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"cannot be read: {error}") from error
+        policy = cls.from_dict(content)
+        if policy.budget is not None:
+            file = policy.budget.file or path.with_suffix(".spent.jsonl").name
+            policy.budget.file = path.parent / file
+            _ = policy.budget.spent  # a file that cannot be read is reported now
+        return policy
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Policy:
+        """Return the policy in the tables of a TOML file.
+
+        Parameters
+        ----------
+        content : mapping
+            The general rules by name, a table ``budget`` with ``epsilon``, ``delta`` and ``file``,
+            and a table ``protocols`` with one table per allowed protocol. The latter contain rules
+            that replace the general ones, and a table ``parameters``.
+
+        Raises
+        ------
+        ValueError
+            When a rule, a protocol or a parameter is unknown, or a value is invalid. The text
+            contains the place, the value and what is accepted.
+
+        Examples
+        --------
+        >>> Policy.from_dict({"min_cuont": 5})
+        Traceback (most recent call last):
+        ...
+        ValueError: min_cuont is not a rule; the rules are min_clients, min_count, max_rounds, \
+max_bytes, extremes, budget, protocols
+        """
+        rest = dict(content)
+        tables, budget = rest.pop("protocols", None), _read_budget(rest.pop("budget", None))
+        _check_names("", rest, [*KINDS, "budget", "protocols"])
+        general = {name: _check_rule("", name, value) for name, value in rest.items()}
+        if tables is None:
+            return cls(Rules(**general), budget=budget)
+        _check_table("protocols", tables, "one table per protocol")
+        return cls(
+            Rules(**general),
+            {name: _read_rules(name, table, general) for name, table in tables.items()},
+            budget,
+        )
+
+
+def _check_names(place: str, given: Iterable[str], known: Iterable[str]) -> None:
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{place}{name} is not a rule; the rules are {', '.join(known)}")
+
+
+def _check_table(place: str, value: object, accepted: str) -> None:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{place} must be a table, {accepted}; got {value!r}")
+
+
+def _check_rule(place: str, name: str, value: Any) -> Any:
+    """Return the value of a rule."""
+    kind, accepted = KINDS[name]
+    if type(value) is not kind or (type(value) is int and value < 1):
+        raise ValueError(f"{place}{name} must be {accepted}; got {value!r}")
+    return value
+
+
+def _read_budget(table: Any) -> Budget | None:
+    """Return the budget in a table; None if there is no table."""
+    if table is None:
+        return None
+    given = dict(table) if isinstance(table, Mapping) else {}
+    file = given.get("file", "")
+    if "epsilon" in given and given.keys() <= {"epsilon", "delta", "file"} and type(file) is str:
+        try:
+            return Budget(given["epsilon"], given.get("delta", 0.0), Path(file) if file else None)
+        except ValueError as error:
+            raise ValueError(f"budget.{error}") from error
+    raise ValueError(
+        'budget must be { epsilon = NUMBER, delta = NUMBER, file = "PATH" }, of which only epsilon'
+        f" is required; got {table!r}"
+    )
+
+
+def _read_rules(protocol: str, table: Any, general: Mapping[str, Any]) -> Rules:
+    """Return the rules for a protocol."""
+    place = f'protocols."{protocol}"'
+    if find_estimator(protocol) is None:
+        prefixes = " and ".join(f"{prefix}NAME" for prefix in wrappers())
+        names = ", ".join(protocols())
+        raise ValueError(
+            f"{place} is not a protocol; the protocols are {names}, and also {prefixes}"
+        )
+    _check_table(place, table, "the rules for this protocol")
+    rest = dict(table)
+    parameters = rest.pop("parameters", {})
+    _check_names(f"{place}.", rest, [*KINDS, "parameters"])
+    rules = {name: _check_rule(f"{place}.", name, value) for name, value in rest.items()}
+    _check_table(f"{place}.parameters", parameters, "one entry per parameter")
+    known = _parameters(protocol)
+    for name in parameters:
+        if name not in known:
+            raise ValueError(
+                f"{place}.parameters.{name}: the requests of this protocol have no such parameter;"
+                f" they have {', '.join(known) or 'none'}"
+            )
+    allowed = {
+        name: _read_allowed(f"{place}.parameters.{name}", value)
+        for name, value in parameters.items()
+    }
+    return Rules(**{**general, **rules}, parameters=allowed)
+
+
+def _parameters(protocol: str) -> list[str]:
+    """Return the names of the fields of a protocol's requests for data that are not arrays."""
+    wrapper, inner = wrapper_of(protocol)
+    estimators = [one for one in (wrapper, find_estimator(inner)) if one is not None]
+    requests = [kind for one in estimators for kind in one.client_class.handlers]
+    names = [
+        name
+        for request in requests
+        if request.asks_for_data
+        for name in request.__struct_fields__
+        if name not in arrays(request)
+    ]
+    return sorted(set(names))
+
+
+def _read_allowed(place: str, value: Any) -> Allowed:
+    """Return the allowed values of a parameter."""
+    accepted = "{ min = NUMBER, max = NUMBER } or { in = [VALUE, …] }"
+    match value:
+        case {"in": list(values)} if len(value) == 1 and values:
+            return Allowed(values=tuple(values))
+        case dict() if value and value.keys() <= {"min", "max"}:
+            numbers = [one for one in value.values() if type(one) in (int, float)]
+            allowed = Allowed(value.get("min"), value.get("max"))
+            in_order = allowed.min is None or allowed.max is None or allowed.min <= allowed.max
+            if len(numbers) == len(value) and in_order:
+                return allowed
+    raise ValueError(f"{place} must be {accepted}; got {value!r}")

@@ -1,0 +1,77 @@
+"""Sums over rows, from one declaration that serves all four kinds of aggregation.
+
+A request states what each row adds and how much one row can change (`SumRows`). From this follow
+the sum in the clear, the digits of masked sums, and the noise and its digits.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from fedlib.core.array_types import Floats
+from fedlib.core.messages import Array, Message
+from fedlib.core.privacy_loss import Privacy
+from fedlib.protection.privacy.messages import NOISY, NoisyRequest
+from fedlib.protection.privacy.noise import add_noise, quantise
+from fedlib.protection.secure.fixed_point import digits_for
+
+__all__ = ["RowTotals", "SumRows"]
+
+MAX_ROWS = 2**32  # of one client, for the digits of masked sums without noise
+
+
+class RowTotals(Message):
+    """Sums over a client's rows."""
+
+    discloses = "sums over a client's rows, with noise if the request has a privacy loss"
+    row_counts = ()
+    values: Annotated[np.ndarray, Array("float64", ("values",), -NOISY, NOISY)]
+
+
+class SumRows(NoisyRequest, kw_only=True):
+    """Base class of requests to sum what each row adds.
+
+    A subclass defines ``sensitivity()``, ``n_values`` and ``terms(X)`` from its own fields, and its
+    client's handler returns ``request.total(self.X, self.n_shares)``. The flow asks for
+    ``aggregation.sum(Subclass(..., privacy=aggregation.privacy))``, whatever the aggregation is.
+
+    Attributes
+    ----------
+    privacy : Privacy or None
+        The privacy loss of the reply, if it has noise.
+    """
+
+    discloses = "the bounds of the rows, and earlier results"
+    reply: ClassVar[type[Message]] = RowTotals
+    privacy: Privacy | None = None
+
+    @property
+    def n_values(self) -> int:
+        """The number of sums."""
+        raise NotImplementedError(f"{type(self).__name__} does not state its n_values")
+
+    def terms(self, X: Any) -> Floats:
+        """Return what each row adds (n_rows, n_values).
+
+        Each row must be clipped, so that it never adds more than ``sensitivity()`` states.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not state its terms")
+
+    def total(self, X: Any, n_shares: int) -> RowTotals:
+        """Return the reply of a client; ``n_shares`` is that of the client (`Client.n_shares`)."""
+        sensitivity = self.sensitivity()
+        values = quantise(self.terms(X), sensitivity).sum(axis=0)
+        if self.privacy is not None:
+            values = add_noise(values, sensitivity, self.privacy, n_shares)
+        return RowTotals(values)
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"values": self.n_values}
+
+    def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
+        """Return the digits with which no noisy value is rounded; without noise, all that fit."""
+        if self.privacy is not None:
+            return super().sum_digits(n_clients)
+        return {"values": (digits_for(MAX_ROWS * self.sensitivity().l2, n_clients),)}

@@ -1,0 +1,224 @@
+"""Replies as integers modulo 2**64, so that masks hide them and cancel out exactly.
+
+Integers are sums of integers. A floating-point field has a number of binary digits after the
+point: a value ``x`` is sent as ``rint(x * 2**digits)``. The sum over n clients is wrong by at most
+``n * 2**-(digits + 1)``, in addition to the rounding of the result to float64.
+
+A value that is too large for 64 bits is reduced modulo 2**64, like the sum itself. An error or a
+limit instead would show the server, without masks, that the value is so large. The flows choose
+digits for which honest values cannot be too large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import ceil, log2, prod
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.core.array_types import Floats, Words
+from fedlib.core.messages import Message, arrays
+
+__all__ = [
+    "MIN_DIGITS",
+    "Digits",
+    "WrongDigits",
+    "check_digits",
+    "digits_for",
+    "from_words",
+    "n_words",
+    "to_words",
+]
+
+Digits = Mapping[str, tuple[int, ...]]
+Reply = TypeVar("Reply", bound=Message)
+
+LIMIT = 63  # bits of a positive number
+MIN_DIGITS = 8  # with fewer, a sum of rounded values could be a count of the larger ones
+
+
+class WrongDigits(ValueError):
+    """The digits after the point are not those of the request, or are too few."""
+
+
+def digits_for(largest: float, n_clients: int) -> int:
+    """Return the digits after the point for a field.
+
+    Parameters
+    ----------
+    largest : float
+        A bound on the absolute value of every client's entries; positive.
+    n_clients : int
+
+    Raises
+    ------
+    ValueError
+        When there would be fewer than `MIN_DIGITS`, which no site accepts.
+
+    Examples
+    --------
+    Ten clients, entries within ±1000: the sum has 49 digits after the point.
+
+    >>> digits_for(1000.0, 10)
+    49
+    """
+    digits = LIMIT - ceil(log2(n_clients)) - ceil(log2(largest))
+    if digits < MIN_DIGITS:
+        raise ValueError(
+            f"a secure sum over {n_clients} clients must be below 2**{LIMIT - MIN_DIGITS}, but a"
+            f" client's part of it can be {largest:.3g}; scale the features (or the targets and"
+            " weights), so that they are smaller"
+        )
+    return digits
+
+
+def check_digits(digits: Digits, wanted: Digits | None) -> None:
+    """Check the digits that a server has sent, before anything is computed from rows.
+
+    Parameters
+    ----------
+    digits : mapping of str to tuple of int
+    wanted : mapping of str to tuple of int, or None
+        The digits that follow from the request; None if they are not known.
+
+    Raises
+    ------
+    WrongDigits
+        When they are not the wanted ones, or some are fewer than `MIN_DIGITS`.
+
+    Examples
+    --------
+    >>> check_digits({"sums": (-5,)}, None)
+    Traceback (most recent call last):
+    ...
+    fedlib.protection.secure.fixed_point.WrongDigits: sums must have at least 8 digits after the \
+point, got -5
+    """
+    for name, given in digits.items():
+        if wanted is not None:
+            if given != wanted.get(name):
+                raise WrongDigits(
+                    f"{name} must have the digits {wanted.get(name)} after the point, got {given}"
+                )
+        elif min(given, default=MIN_DIGITS) < MIN_DIGITS:
+            raise WrongDigits(
+                f"{name} must have at least {MIN_DIGITS} digits after the point, got {min(given)}"
+            )
+
+
+def to_words(reply: Message, digits: Digits) -> Words:
+    """Return all fields of a reply, one after the other, modulo 2**64.
+
+    Parameters
+    ----------
+    reply : Message
+        Its fields are numbers and arrays of int64 or float64.
+    digits : mapping of str to tuple of int
+        For each field of floats, the digits after the point: one number, or one per entry of the
+        last axis.
+
+    Returns
+    -------
+    array (n_words,) of uint64
+
+    Raises
+    ------
+    TypeError
+        When a field cannot be added, or has no digits.
+
+    Examples
+    --------
+    >>> from fedlib.clustering.kmeans import Inertia
+    >>> to_words(Inertia(2.75), {"inertia": (2,)})
+    array([11], dtype=uint64)
+    >>> to_words(Inertia(2.0**70 + 2.0**20), {"inertia": (0,)})  # modulo 2**64
+    array([1048576], dtype=uint64)
+    """
+    parts = [np.empty(0, np.uint64)]
+    for name in reply.__struct_fields__:
+        values = np.asarray(getattr(reply, name))
+        if values.dtype.kind == "f":
+            words = _modulo(_scaled(name, values, digits))
+        elif values.dtype.kind in "iu":
+            words = values.astype(np.int64).view(np.uint64)
+        else:
+            raise TypeError(f"{type(reply).__name__}.{name} cannot be added")
+        parts.append(words.ravel())
+    return np.concatenate(parts)
+
+
+def _scaled(name: str, values: NDArray[Any], digits: Digits) -> Floats:
+    """Return floats in units of the last digit, rounded to integers; 0 for what is infinite."""
+    if name not in digits:
+        raise TypeError(f"the floating-point field {name} has no digits")
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = np.ldexp(values, np.array(digits[name], np.int32).reshape(_shape(values)))
+    rounded: Floats = np.where(np.isfinite(scaled), np.rint(scaled), 0.0)
+    return rounded
+
+
+def _modulo(values: Floats) -> Words:
+    """Return integers modulo 2**64.
+
+    From 2**63 on, a float is a multiple of 2**11, so its remainder is exact, and so is the sum of
+    a negative remainder and 2**64.
+    """
+    large = np.abs(values) >= 2.0**LIMIT
+    words = np.where(large, 0.0, values).astype(np.int64).view(np.uint64)
+    if large.any():
+        rest = np.fmod(values, 2.0**64)
+        rest = np.where(rest < 0, rest + 2.0**64, rest)
+        words = np.where(large, np.where(large, rest, 0.0).astype(np.uint64), words)
+    return words
+
+
+def _shape(values: NDArray[Any]) -> tuple[int, ...]:
+    return (-1,) if values.ndim else ()
+
+
+def _fields(request: Message) -> Iterator[tuple[str, bool, tuple[int, ...]]]:
+    """Yield the fields of the reply to a request: name, whether it contains floats, and shape."""
+    reply, lengths = request.reply, request.reply_lengths()
+    marks = arrays(reply)
+    for field in msgspec.structs.fields(reply):
+        if field.name in marks:
+            mark = marks[field.name]
+            shape = tuple(lengths[axis] for axis in mark.axes)
+            yield field.name, mark.dtype.startswith("float"), shape
+        else:
+            kind = msgspec.inspect.type_info(field.type)
+            yield field.name, isinstance(kind, msgspec.inspect.FloatType), ()
+
+
+def n_words(request: Message) -> int:
+    """Return the number of words of a reply. The request determines the lengths of all axes."""
+    return sum(prod(shape) for _, _, shape in _fields(request))
+
+
+def from_words(request: Message, words: Words, digits: Digits) -> Any:
+    """Return the reply, of the class of the request, that has the given words.
+
+    Raises
+    ------
+    MessageError
+        When a value breaks the annotation of its field.
+
+    Examples
+    --------
+    >>> from fedlib.clustering.kmeans import MeasureInertia
+    >>> request = MeasureInertia(np.zeros((1, 2)))
+    >>> from_words(request, np.array([11], np.uint64), {"inertia": (2,)})
+    Inertia(inertia=2.75)
+    """
+    values: dict[str, Any] = {}
+    rest = words.view(np.int64)
+    for name, is_float, shape in _fields(request):
+        field, rest = rest[: prod(shape)].reshape(shape), rest[prod(shape) :]
+        if is_float:
+            places = np.array(digits[name], np.int32).reshape(_shape(field))
+            field = np.ldexp(field.astype(np.float64), -places)
+        values[name] = field if shape else field.item()
+    return request.reply(**values)

@@ -1,0 +1,236 @@
+"""What every secure protocol on points needs first: the features, and the digits of its sums.
+
+Fixed point needs a bound on the values. The clients agree on it by a secure sum, too: each adds 1
+at the order of magnitude of its largest coordinate. So the server learns which magnitudes occur,
+but not at which client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.core.aggregation import Aggregation
+from fedlib.core.agreement import agree_on_features
+from fedlib.core.array_types import Ints
+from fedlib.core.client import handles
+from fedlib.core.estimator import PointsClient
+from fedlib.core.messages import Array, FeatureNames, Message
+from fedlib.core.protocol import Flow
+from fedlib.core.replies import Replies
+from fedlib.protection.secure.flow import ImpossibleSum
+
+__all__ = [
+    "CountMagnitudes",
+    "DescribeFeatures",
+    "DescribedPoints",
+    "Features",
+    "MagnitudeCounts",
+    "PointSums",
+    "PooledPoints",
+    "SumPoints",
+    "SummablePoints",
+    "agree_on_bounded_features",
+    "agree_on_points",
+    "find_variance",
+    "largest_magnitude",
+    "magnitudes",
+]
+
+# Coordinates below 2**LOWEST count as 2**LOWEST; 2**HIGHEST is above any accepted coordinate.
+LOWEST, HIGHEST = -128, 340
+N_MAGNITUDES = HIGHEST - LOWEST + 1
+MAX_SUM = 1e300
+
+
+class Features(Message):
+    """The number of features and their names."""
+
+    discloses = "the number and the names of the features"
+    row_counts = ()
+    n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
+    features: FeatureNames = ()
+
+
+class DescribeFeatures(Message):
+    """Report the number and the names of your features."""
+
+    discloses = "nothing"
+    reply = Features
+
+
+class MagnitudeCounts(Message):
+    """The number of a client's points, and 1 at the magnitude of its largest coordinate."""
+
+    discloses = "the number of points; how many clients have coordinates of each magnitude"
+    row_counts = ()
+    n_points: Annotated[int, msgspec.Meta(ge=0, le=2**50)]
+    counts: Annotated[np.ndarray, Array("int64", ("magnitudes",), ge=0, le=2**30)]
+
+
+class CountMagnitudes(Message):
+    """Count your points, and mark the order of magnitude of your largest coordinate."""
+
+    discloses = "nothing"
+    reply = MagnitudeCounts
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"magnitudes": N_MAGNITUDES}
+
+
+class PointSums(Message):
+    """The sums of the points' differences from a centre, and of their squares."""
+
+    discloses = "the sums of points and of their squares"
+    row_counts = ()
+    sums: Annotated[np.ndarray, Array("float64", ("features",), -MAX_SUM, MAX_SUM)]
+    squares: Annotated[np.ndarray, Array("float64", ("features",), ge=0, le=MAX_SUM)]
+
+
+class SumPoints(Message):
+    """Sum the differences of your points from a centre, and their squares."""
+
+    discloses = "the mean of all points"
+    reply = PointSums
+    centre: Annotated[np.ndarray, Array("float64", ("features",), -MAX_SUM, MAX_SUM)]
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"features": len(self.centre)}
+
+
+def magnitudes(X: NDArray[np.floating[Any]]) -> Ints:
+    """Return 1 at the order of magnitude of the largest coordinate, and 0 elsewhere.
+
+    Examples
+    --------
+    >>> np.flatnonzero(magnitudes(np.array([[0.3], [-5.0]]))) + LOWEST  # 5 is below 2**3
+    array([3])
+    """
+    counts = np.zeros(N_MAGNITUDES, np.int64)
+    if X.size:
+        exponent = int(np.frexp(max(X.max(), -X.min()))[1])
+        counts[max(exponent, LOWEST) - LOWEST] = 1
+    return counts
+
+
+def largest_magnitude(counts: Ints, clients: Sequence[str]) -> int:
+    """Return the exponent of a power of two that is above all values of the clients.
+
+    Parameters
+    ----------
+    counts : array (n_magnitudes,) of int64
+        The sum of the clients' `magnitudes`.
+    clients : sequence of str
+        The clients of the sum.
+
+    Raises
+    ------
+    ImpossibleSum
+        When there are more marks than clients.
+
+    Examples
+    --------
+    >>> largest_magnitude(magnitudes(np.array([[0.3], [-5.0]])), ["A"])  # 5 is below 2**3
+    3
+    """
+    n_marks = counts.sum(dtype=np.float64)  # a sum of false numbers may overflow an int64
+    if n_marks > len(clients):
+        raise ImpossibleSum(
+            f"{len(clients)} clients cannot mark {n_marks:.6g} magnitudes, so at least one client"
+            " has sent wrong values"
+        )
+    return int(np.flatnonzero(counts).max(initial=0)) + LOWEST
+
+
+class DescribedPoints(PointsClient):
+    """A client with points, of a protocol that can work with secure sums over bounded features."""
+
+    open_requests: tuple[type[Message], ...] = (DescribeFeatures,)
+
+    @handles(DescribeFeatures)
+    def describe_features(self, request: DescribeFeatures) -> Features:
+        return Features(self.n_features, self.features)
+
+
+class SummablePoints(DescribedPoints):
+    """A client with points, of a protocol that can work with secure sums of coordinates."""
+
+    @handles(CountMagnitudes)
+    def count_magnitudes(self, request: CountMagnitudes) -> MagnitudeCounts:
+        return MagnitudeCounts(len(self.X), magnitudes(self.X))
+
+    @handles(SumPoints)
+    def sum_points(self, request: SumPoints) -> PointSums:
+        shifted = self.X - request.centre
+        return PointSums(shifted.sum(axis=0), np.square(shifted).sum(axis=0))
+
+
+@dataclass(frozen=True)
+class PooledPoints:
+    """What the server knows of the points of all clients.
+
+    Attributes
+    ----------
+    n_features, n_points : int
+    limit : float
+        No coordinate is larger; a power of two.
+    """
+
+    n_features: int
+    n_points: int
+    limit: float
+
+    def limit_of(self, largest: float) -> float:
+        """Return the limit of a client's sum over points whose terms are at most ``largest``."""
+        return self.n_points * largest
+
+
+def agree_on_points(aggregation: Aggregation) -> Flow[PooledPoints]:
+    """Agree on the features and find out by a masked sum how large the points are.
+
+    Raises
+    ------
+    ValueError
+        When the clients disagree on the features, or have no points.
+    ImpossibleSum
+        When more clients than there are have marked a magnitude.
+    """
+    n_features = agree_on_features((yield from aggregation.describe(DescribeFeatures())))
+    total, clients = yield from aggregation.sum(CountMagnitudes())
+    if not total.n_points:
+        raise ValueError("the clients have no points")
+    largest = largest_magnitude(total.counts, clients)
+    return PooledPoints(n_features, total.n_points, 2.0**largest)
+
+
+def agree_on_bounded_features(
+    aggregation: Aggregation, n_bounded: int, name: str = "grid_bounds"
+) -> Flow[Replies]:
+    """Return the clients' descriptions of their features, whose number must be that of the bounds.
+
+    Raises
+    ------
+    ValueError
+        When the clients disagree on the features, or the number is another one.
+    """
+    replies = yield from aggregation.describe(DescribeFeatures())
+    if (n_features := agree_on_features(replies)) != n_bounded:
+        raise ValueError(
+            f"{name} must have the {n_features} features of the clients' points, got {n_bounded}"
+        )
+    return replies
+
+
+def find_variance(points: PooledPoints, aggregation: Aggregation) -> Flow[float]:
+    """Return the variance of all points, averaged over the features, by two masked sums."""
+    centre, spread = np.zeros(points.n_features), points.limit
+    for _ in range(2):  # about 0 and then about the mean, so that no digits cancel out
+        limits = {"sums": points.limit_of(spread), "squares": points.limit_of(spread**2)}
+        total, _ = yield from aggregation.sum(SumPoints(centre), limits)
+        centre, spread = centre + total.sums / points.n_points, 2 * points.limit
+    return float(total.squares.mean() / points.n_points)

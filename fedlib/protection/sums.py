@@ -1,0 +1,144 @@
+"""Sums over the clients behind masks, with noise, or both; see `fedlib.core.aggregation`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import count
+
+import numpy as np
+
+from fedlib.core.aggregation import Aggregation, Limits, Total
+from fedlib.core.messages import Message, arrays
+from fedlib.core.privacy_loss import Privacy
+from fedlib.core.protocol import Flow
+from fedlib.core.replies import Replies
+from fedlib.protection.privacy.messages import NOISY
+from fedlib.protection.privacy.noise import Sensitivity, noise_scale
+from fedlib.protection.secure.fixed_point import Digits, digits_for
+from fedlib.protection.secure.flow import secure_sum
+from fedlib.protection.secure.identities import honest_survivors
+
+__all__ = ["MaskedNoisySums", "MaskedSums", "NoisySums"]
+
+SMALLEST = 2.0**-600  # a limit below it counts as it, so that limits of 0 have digits, too
+
+
+class MaskedSums(Aggregation):
+    """Secure sums: the server sees totals only (`fedlib.protection.secure`)."""
+
+    masked = True
+
+    def __init__(self) -> None:
+        self._identifiers = count(1)  # a client answers each of them once in a run
+
+    def sum(
+        self,
+        request: Message,
+        limits: Limits | None = None,
+        check: Callable[[Replies], Mapping[str, str]] | None = None,
+    ) -> Flow[Total]:
+        digits = self._digits(request, limits or {})
+        return Total(*(yield from secure_sum(request, self._identifiers, digits)))
+
+    def _digits(self, request: Message, limits: Limits) -> Digits:
+        """Return the digits after the point: those of the request, or else those of the limits."""
+        stated = request.sum_digits(self.n_clients)
+        if stated is not None:
+            return stated
+        largest = {
+            name: np.maximum(np.atleast_1d(limit), SMALLEST).tolist()
+            for name, limit in limits.items()
+        }
+        return {
+            name: tuple(digits_for(one, self.n_clients) for one in several)
+            for name, several in largest.items()
+        }
+
+
+class NoisySums(Aggregation):
+    """Sums of replies that have noise (`fedlib.protection.privacy`).
+
+    Parameters
+    ----------
+    privacy : Privacy
+        The privacy loss of each request.
+
+    Attributes
+    ----------
+    sensitivity : Sensitivity or None
+        The largest change by one row, for requests that do not state it themselves.
+    """
+
+    sensitivity: Sensitivity | None = None
+
+    def __init__(self, privacy: Privacy):
+        self.privacy: Privacy = privacy
+
+    def sum(
+        self,
+        request: Message,
+        limits: Limits | None = None,
+        check: Callable[[Replies], Mapping[str, str]] | None = None,
+    ) -> Flow[Total]:
+        replies = yield request
+        sums = {
+            name: sum(getattr(reply, name) for reply in replies.values())
+            for name in arrays(request.reply)
+        }
+        # Two false replies can add up to more than a reply may contain, and honest ones cannot.
+        limited = {name: np.clip(total, -NOISY, NOISY) for name, total in sums.items()}
+        return Total(request.reply(**limited), tuple(replies))
+
+    @property
+    def n_shares(self) -> int:
+        """How many clients share the noise of a total."""
+        return 1
+
+    def scale(self, sensitivity: Sensitivity, n_values: int = 1) -> float:
+        """Return the scale of the noise that each client adds (`noise_scale`).
+
+        Raises
+        ------
+        ValueError
+            When the noise would be too large for its type.
+        """
+        return noise_scale(sensitivity, self.privacy, self.n_shares, n_values)
+
+    def deviation(self, sensitivity: Sensitivity) -> float:
+        """Return the standard deviation of the noise in a value of a total.
+
+        Examples
+        --------
+        A count with rho = 0.02. Each of 10 clients adds noise with a standard deviation of 5. With
+        secure sums, each adds half of it, so that four honest survivors are enough.
+
+        >>> one_row, privacy = Sensitivity(1.0, 1.0, 1), Privacy(rho=0.02)
+        >>> for sums in (NoisySums(privacy), MaskedNoisySums(privacy)):
+        ...     sums.n_clients = 10
+        ...     print(round(sums.deviation(one_row), 2))
+        15.81
+        7.91
+        """
+        variance = self.n_clients * (2 if self.privacy.epsilon else 1)
+        return self.scale(sensitivity) * math.sqrt(variance)
+
+
+class MaskedNoisySums(NoisySums, MaskedSums):
+    """Secure sums of replies that have shares of the noise."""
+
+    def __init__(self, privacy: Privacy):
+        MaskedSums.__init__(self)
+        NoisySums.__init__(self, privacy)
+
+    sum = MaskedSums.sum
+
+    def _digits(self, request: Message, limits: Limits) -> Digits:
+        if self.sensitivity is None:
+            return super()._digits(request, limits)
+        return dict.fromkeys(arrays(request.reply), (self.sensitivity.digits,))
+
+    @property
+    def n_shares(self) -> int:
+        """How many honest clients a total has for certain."""
+        return honest_survivors(self.n_clients) if self.n_clients else 1

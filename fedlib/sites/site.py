@@ -1,0 +1,211 @@
+"""A site's client, made from the name of a protocol, the site's rows and additional options.
+
+The command line and the Flower app create their clients here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from fedlib.core.client import Client
+from fedlib.core.estimator import Federated
+from fedlib.core.registry import find_estimator, protocols, wrapper_of
+from fedlib.protection.secure import Identity, SecureClient
+from fedlib.tables.files import Table
+
+__all__ = [
+    "argument_types",
+    "client_arguments",
+    "make_client",
+    "make_estimator",
+    "takes_raw_tables",
+]
+
+
+def takes_raw_tables(protocol: str) -> bool:
+    """Return whether the clients of a protocol take tables with text and gaps.
+
+    Examples
+    --------
+    >>> takes_raw_tables("pipeline/kmeans"), takes_raw_tables("summary"), takes_raw_tables("kmeans")
+    (True, True, False)
+    """
+    client_class = getattr(find_estimator(protocol), "client_class", None)
+    return bool(getattr(client_class, "raw", False))
+
+
+def make_estimator(protocol: str, parameters: Mapping[str, Any]) -> Federated:
+    """Return an estimator that is not fitted.
+
+    Parameters
+    ----------
+    protocol : str
+        The name of the protocol, with the prefix ``pipeline/`` for a pipeline, or ``aligned/`` for
+        `AlignedRows`.
+    parameters : mapping
+        The parameters of the estimator, and those of the pipeline if there is one.
+
+    Raises
+    ------
+    ValueError
+        When the protocol is unknown, there is no such parameter, or a required one is missing.
+
+    Examples
+    --------
+    >>> make_estimator("pipeline/kmeans", {"n_clusters": 3, "scale": "standard"})
+    FederatedPipeline(estimator=FederatedKMeans(n_clusters=3), scale='standard')
+    """
+    estimator_class = find_estimator(protocol)
+    if estimator_class is None:
+        known = ", ".join(protocols())
+        raise ValueError(
+            f"protocol must be one of {known}, or pipeline/NAME or aligned/NAME; got {protocol!r}"
+        )
+    wrapper, inner = wrapper_of(protocol)
+    if wrapper is None:
+        _check_parameters(estimator_class, protocol, parameters)
+        return estimator_class(**parameters)
+    names = wrapper._get_param_names()
+    wrapped = {name: value for name, value in parameters.items() if name not in names}
+    rest = {name: value for name, value in parameters.items() if name in names}
+    return wrapper(make_estimator(inner, wrapped), **rest)
+
+
+def _check_parameters(
+    estimator: type[Federated], protocol: str, parameters: Mapping[str, Any]
+) -> None:
+    """Raise ValueError when parameters are unknown or missing."""
+    known = inspect.signature(estimator).parameters
+    if unknown := [name for name in parameters if name not in known]:
+        raise ValueError(
+            f"{protocol} has no parameter {', '.join(unknown)}; it has {', '.join(known)}"
+        )
+    required = [name for name, one in known.items() if one.default is inspect.Parameter.empty]
+    if missing := [name for name in required if name not in parameters]:
+        raise ValueError(f"{protocol} needs the parameter {', '.join(missing)}")
+
+
+def client_arguments(estimator: type[Federated]) -> dict[str, inspect.Parameter]:
+    """Return the arguments of a protocol's client except the first, which is the data.
+
+    Examples
+    --------
+    >>> from fedlib import VerticalDBSCAN
+    >>> list(client_arguments(VerticalDBSCAN))
+    ['ids', 'key', 'n_jobs']
+    """
+    signature = inspect.signature(estimator.client_class)
+    return dict(list(signature.parameters.items())[1:])
+
+
+def argument_types(estimator: type[Federated]) -> dict[str, set[Any]]:
+    """Return the types in the annotation of each argument of a protocol's client.
+
+    Examples
+    --------
+    >>> from fedlib import VerticalDBSCAN
+    >>> bytes in argument_types(VerticalDBSCAN)["key"]
+    True
+    """
+    hints = get_type_hints(estimator.client_class.__init__)
+    return {
+        name: {hints.get(name), *get_args(hints.get(name))} for name in client_arguments(estimator)
+    }
+
+
+def make_client(
+    protocol: str,
+    table: Table,
+    options: Mapping[str, Any] | None = None,
+    *,
+    agreed: str | None = None,
+    passive: bool = False,
+    eval_table: Table | None = None,
+    identity: Identity | None = None,
+) -> Client:
+    """Return a site's client of a protocol.
+
+    Parameters
+    ----------
+    protocol : str
+        The protocol that the server runs.
+    table : Table
+        The site's rows. Identifiers and classes are used if the protocol needs them.
+    options : mapping, optional
+        Additional arguments of the client. For an argument of bytes, such as a secret, the path of
+        the file that contains it.
+    agreed : str, optional
+        The only protocol to which the site agrees; by default it agrees to all.
+    passive : bool, default=False
+        Whether the client receives the result but shares nothing of its data.
+    eval_table : Table, optional
+        Further rows for validation only, for a protocol that validates.
+    identity : Identity, optional
+        The keys of the sites. With it, the client sends data only as terms of secure sums.
+
+    Raises
+    ------
+    ValueError
+        When the protocol is unknown or not the agreed one, the client has no such option, a file
+        cannot be read, or the client rejects the data.
+
+    Examples
+    --------
+    >>> client = make_client("kmeans", Table([[0.1], [0.2]]), passive=True)
+    >>> type(client).__name__, client.passive
+    ('FederatedKMeansClient', True)
+    """
+    if agreed is not None and protocol != agreed:
+        raise ValueError(f"the server runs {protocol!r}; this site agrees to {agreed!r} only")
+    wrapper, inner = wrapper_of(protocol)
+    estimator = find_estimator(inner)
+    if estimator is None:
+        known = ", ".join(protocols())
+        raise ValueError(f"the protocol {protocol!r} is unknown here; known are {known}")
+    arguments = _read_secrets(estimator, options or {})
+    if "ids" in client_arguments(estimator) and table.ids is not None:
+        arguments["ids"] = table.ids.tolist()
+    client_class: Any = estimator.client_class
+    if wrapper is not None:
+        arguments["client_class"] = client_class
+        client_class = wrapper.client_class
+    client: Client = client_class(_part(estimator, table, eval_table), **arguments)
+    client.passive = passive
+    return client if identity is None else SecureClient(client, identity)
+
+
+def _part(estimator: type[Federated], table: Table, eval_table: Table | None) -> Any:
+    """Return the data that the protocol's client takes."""
+    if eval_table is not None:
+        if not getattr(estimator.client_class, "validates", False):
+            raise ValueError(f"{estimator.name} takes no rows for validation")
+        X, y, *weights = _part(estimator, table, None)
+        return X, y, weights[0] if weights else None, _part(estimator, eval_table, None)
+    if not getattr(estimator.client_class, "supervised", False):
+        return table.X
+    if table.y is None:
+        raise ValueError(
+            f"{estimator.name} needs a class or label per row: name the column that has them as"
+            " the target"
+        )
+    weights = () if table.sample_weight is None else (table.sample_weight,)
+    return (table.X, table.y, *weights)
+
+
+def _read_secrets(estimator: type[Federated], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a client's options, with the contents of the files that contain secrets."""
+    types = argument_types(estimator)
+    unknown = [name for name in options if name not in types]
+    if unknown:
+        raise ValueError(f"a client of {estimator.name} has no option {', '.join(unknown)}")
+    arguments = dict(options)
+    for name, value in options.items():
+        if bytes in types[name]:
+            try:
+                arguments[name] = Path(value).read_bytes()
+            except (OSError, TypeError) as error:
+                raise ValueError(f"{name} must be a file that can be read: {error}") from error
+    return arguments

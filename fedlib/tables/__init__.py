@@ -1,0 +1,1 @@
+"""Tables: files, summaries of columns, preprocessing, and rows that several sites have."""

@@ -1,0 +1,471 @@
+"""The client and the estimator of pipelines."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from fedlib.core.agreement import agree_on_features
+from fedlib.core.array_types import Bools, Floats
+from fedlib.core.client import Client, LostState, OddRows, handles
+from fedlib.core.estimator import Federated
+from fedlib.core.messages import Done, Message, decode, encode
+from fedlib.core.parameters import KW_ONLY, Kind
+from fedlib.core.protocol import Flow
+from fedlib.core.registry import PIPELINE
+from fedlib.core.validation import Interval, StrOptions
+from fedlib.core.wrapping import WrappingClient
+from fedlib.tables.pipeline.flow import (
+    PipelineModel,
+    Rules,
+    check_columns,
+    clients_with_gaps,
+    gap_error,
+    pipeline,
+)
+from fedlib.tables.pipeline.messages import PipelineState, Preprocess, expand
+from fedlib.tables.summary.columns import agree_on_columns
+from fedlib.tables.summary.federated import SummaryClient, check_bounds, check_names
+from fedlib.tables.summary.messages import CountCategories
+from fedlib.tables.summary.tables import TEXT, read_columns
+
+__all__ = ["FederatedPipeline", "PipelineClient", "check_wrapped"]
+
+
+class PipelineClient(WrappingClient, SummaryClient):
+    """A client that preprocesses its table and hands the result to a protocol's client.
+
+    It answers the requests for statistics and `Preprocess` itself, and passes every other request
+    to the client that it wraps. That client is created when the rules arrive. The state contains
+    the rules and the state of the wrapped client, so a restarted client continues with the same
+    table.
+
+    Parameters
+    ----------
+    part : DataFrame or array-like (n_rows, n_columns), or a tuple with it
+        The raw table. If the protocol learns classes, the part is ``(X, y)`` or ``(X, y,
+        sample_weight)``.
+    client_class : type of Client
+        The class of the protocol's clients.
+    **options
+        Further arguments of the protocol's client.
+
+    Raises
+    ------
+    ValueError
+        When the table, the classes or an option is invalid.
+
+    Examples
+    --------
+    >>> from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
+    >>> client = PipelineClient([[10.0], [None]], HorizontalDBSCANClient)
+    >>> one = np.ones(1)
+    >>> zero, kinds = np.zeros(1, np.int64), np.zeros(1, np.uint8)
+    >>> rules = Preprocess((), kinds, (), "fill", 8 * one, 6 * one, 2 * one, zero, (), "ignore")
+    >>> client.handle(rules)
+    Done()
+    >>> client.handle(CountCells(cell_size=1.0)).cells
+    array([[1],
+           [2]])
+    """
+
+    prepares = Preprocess
+
+    def __init__(self, part: Any, client_class: type[Client], **options: Any):
+        self._make: Callable[..., Client] = lambda data: client_class(data, **options)  # type: ignore[call-arg]
+        self._rest: tuple[Any, ...] | None = None
+        if getattr(client_class, "supervised", False):
+            if not isinstance(part, tuple | list) or len(part) not in (2, 3):
+                raise ValueError("a part must be (X, y) or (X, y, sample_weight)")
+            part, *rest = part
+            self._rest = tuple(None if values is None else np.asarray(values) for values in rest)
+        super().__init__(part)
+        self._wrap(np.zeros((len(self.X), 1)), np.ones(len(self.X), bool))  # checks the rest
+        self.rules: Preprocess | None = None
+
+    @property
+    def state(self) -> PipelineState | None:
+        """The rules and the state of the wrapped client; None before the rules arrive."""
+        if self.rules is None:
+            return None
+        return PipelineState(encode(self.rules), self._inner_state(), self._kept)
+
+    @state.setter
+    def state(self, state: Message | None) -> None:
+        self.rules, self.inner = None, None
+        if isinstance(state, PipelineState):
+            self._begin(decode(state.rules, Preprocess))  # type: ignore[arg-type]
+            self._restore_inner(state.inner)
+        elif state is not None:
+            raise LostState(f"PipelineClient has no PipelineState but a {type(state).__name__}")
+
+    @handles(Preprocess)
+    def preprocess(self, request: Preprocess) -> Done:
+        if problem := self._begin(request):
+            raise OddRows(problem)
+        return Done()
+
+    def _begin(self, rules: Preprocess) -> str:
+        """Transform the table, create the protocol's client, and return what is odd.
+
+        Rows that cannot be transformed take no part in the protocol.
+        """
+        odd, problem = rules.odd_rows(self.X)
+        X, complete = rules.transform(self.X.rows(~odd))
+        kept = ~odd
+        kept[~odd] = complete
+        self.inner, self.rules, self._kept = self._wrap(X, kept), rules, kept
+        n_odd = int(odd.sum())
+        return f"{n_odd} of {len(odd)} rows take no part: {problem}" if n_odd else ""
+
+    def _wrap(self, X: Any, kept: Bools) -> Client:
+        """Return the protocol's client with transformed rows and their classes and weights."""
+        if self._rest is None:
+            return self._make(X)
+        rest = (None if values is None else values[kept] for values in self._rest)
+        return self._make((X, *rest))
+
+
+def _inner_has(method: str) -> Callable[[Any], bool]:
+    return lambda pipeline: hasattr(pipeline.estimator, method)
+
+
+class FederatedPipeline(Federated):
+    """Any protocol on raw tables: gaps are filled, numbers scaled and text encoded beforehand.
+
+    The preprocessing is computed from the tables of all clients, in the same run and ledger. The
+    result equals scikit-learn's preprocessing of the pooled table, followed by the protocol.
+
+    Attributes
+    ----------
+    estimator_ : Federated
+        The fitted estimator of the protocol, for transformed tables.
+    model_ : PipelineModel
+        The fitted preprocessing and the protocol's model.
+    labels_ : list of array
+        The labels of each client's rows. Only if the parts were given to `fit`, and the protocol
+        has labels.
+    n_features_in_ : int
+        The number of columns of the raw tables.
+    feature_names_in_ : array (n_columns,) of str
+        The names of the raw columns. Only if they have names.
+    ledger_ : Ledger
+        The messages of the run and their sizes.
+
+    Raises
+    ------
+    ValueError
+        When a parameter is out of range, or the protocol's clients hold different columns.
+
+    See Also
+    --------
+    FederatedSummary : the statistics themselves.
+    sklearn.pipeline.Pipeline : the same on pooled data.
+
+    Notes
+    -----
+    *Disclosure.* ``"standard"`` and ``"mean"`` disclose each client's means and spreads,
+    ``"minmax"`` its extremes, which are values of single rows, and medians and quartiles the number
+    of its values in nested intervals. The ledger lists every message.
+
+    *Cost.* Means and extremes take one round, medians and quartiles at most 8. On a transport that
+    rebuilds the client for each request, the table is transformed each time.
+
+    *Unusual columns.* A constant column becomes 0. A column without values at some clients is
+    filled like any gap; one without values at all clients is an error. Numbers that are codes
+    become categories if `categorical` lists them. A client with one row takes part like any
+    other, but its mean is its row. Dates, columns that differ between clients, and too many
+    categories are errors that name the column.
+
+    If a client is lost during the preprocessing, its statistics are computed again without it.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from fedlib import FederatedPipeline, HorizontalDBSCAN
+    >>> north = pd.DataFrame({"age": [20.0, 22.0, None], "income": [1000.0, 1100.0, 9000.0]})
+    >>> south = pd.DataFrame({"age": [60.0, 61.0], "income": [9100.0, 9000.0]})
+    >>> model = FederatedPipeline(HorizontalDBSCAN(0.75, 2), scale="standard", impute="drop")
+    >>> model.fit([north, south]).labels_
+    [array([ 0,  0, -1]), array([1, 1])]
+    >>> model.predict(pd.DataFrame({"age": [21.0], "income": [1050.0]}))
+    array([0])
+    """
+
+    client_class = PipelineClient
+    estimator: Annotated[
+        Federated,
+        Federated,
+        Kind("Federated"),
+        """
+        The estimator of a protocol whose clients hold different rows of the same columns.
+        """,
+    ]
+    _: KW_ONLY
+    scale: Annotated[
+        str | None,
+        StrOptions({"standard", "minmax", "robust"}),
+        None,
+        """
+        How columns of numbers are scaled, after gaps are filled.
+
+        - ``"standard"``: to mean 0 and variance 1.
+        - ``"minmax"``: from the smallest and largest value, or the `bounds`, to 0 and 1.
+        - ``"robust"``: by the median and the distance of the quartiles.
+        """,
+    ] = None
+    impute: Annotated[
+        str | None,
+        StrOptions({"mean", "median", "drop"}),
+        None,
+        """
+        The value for gaps in columns of numbers. A gap in a column of text belongs to no category.
+        ``"drop"`` leaves out every row with a gap; its label is -1. By default, clients with gaps
+        leave the run, unless the protocol accepts gaps.
+        """,
+    ] = None
+    encode: Annotated[
+        str | None,
+        StrOptions({"one_hot"}),
+        None,
+        """
+        ``"one_hot"``: a column of text becomes one column of 0 and 1 per category, in the
+        alphabetical order of the categories of all clients. By default, text is an error.
+        """,
+    ] = None
+    categorical: Annotated[
+        Sequence[str] | None,
+        list,
+        tuple,
+        None,
+        Kind("list of str"),
+        """
+        The columns whose numbers are codes of categories. Columns without names are called 0, 1 and
+        so on.
+        """,
+    ] = None
+    unknown: Annotated[
+        str,
+        StrOptions({"ignore", "error"}),
+        """
+        What `predict` does with a category that no client has: all columns of the category are 0,
+        or an error.
+        """,
+    ] = "ignore"
+    bounds: Annotated[
+        Mapping[str, tuple[float, float]] | None,
+        dict,
+        None,
+        Kind("dict of str to tuple (low, high)"),
+        """
+        For ``"minmax"``: known limits of columns, whose extremes clients then do not report. Values
+        beyond them become less than 0 or more than 1.
+        """,
+    ] = None
+    rank_error: Annotated[
+        float,
+        Interval(Real, 0, 1, closed="left"),
+        """
+        The largest error of the rank of medians and quartiles, as a fraction of the values, in
+        [0, 1).
+        """,
+    ] = 0.0
+    max_categories: Annotated[
+        int,
+        Interval(Integral, 1, 2**40, closed="both"),
+        """
+        The maximum number of categories of a column, at least 1. A client with more leaves the run.
+        """,
+    ] = 1000
+    min_category_count: Annotated[
+        int,
+        Interval(Integral, 1, 2**40, closed="both"),
+        """
+        A client withholds the categories with fewer rows, at least 1. A category that all clients
+        withhold is treated like an unknown one, so it needs ``unknown="ignore"``.
+        """,
+    ] = 1
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The protocol's name: ``pipeline/`` and the name of the estimator's protocol."""
+        return f"{PIPELINE}{self.estimator.name}"
+
+    def _rules(self) -> Rules:
+        if self.bounds and self.scale != "minmax":
+            raise ValueError(f"bounds need scale='minmax', got scale={self.scale!r}")
+        if self.min_category_count > 1 and self.unknown == "error":
+            raise ValueError(
+                "min_category_count above 1 needs unknown='ignore', since withheld categories are"
+                f" unknown; got {self.min_category_count}"
+            )
+        return Rules(
+            self.scale,
+            self.impute,
+            self.encode,
+            check_names(self.categorical),
+            "error" if self.unknown == "error" else "ignore",
+            check_bounds(self.bounds),
+            self.rank_error,
+            self.max_categories,
+            self.min_category_count,
+            getattr(self.estimator.client_class, "gaps_allowed", False),
+        )
+
+    def _flow(self) -> Flow[PipelineModel[Any]]:
+        check_wrapped(type(self.estimator))
+        if getattr(self.estimator, "secure", False):
+            raise ValueError(
+                "estimator must not have secure=True, because the pipeline needs more than sums;"
+                " prepare the columns with limits that all sites know"
+            )
+        if getattr(self.estimator, "epsilon", None) is not None:
+            raise ValueError(
+                "estimator must not have epsilon, because the pipeline's own replies have no noise;"
+                f" got epsilon={self.estimator.epsilon!r}"
+            )
+        return pipeline(self._rules(), self.estimator.protocol())
+
+    def _client_factory(
+        self, options: Sequence[dict[str, Any]]
+    ) -> tuple[type[Any], Sequence[dict[str, Any]]]:
+        wrapped = {"client_class": self.estimator.client_class}
+        return self.client_class, [{**one, **wrapped} for one in options]
+
+    def _check_clients(self, clients: dict[str, Client]) -> None:
+        """Raise, before the first message, the errors that the flow would find later."""
+        agree_on_features(clients)
+        rules = self._rules()
+        described = {
+            name: client.describe_columns(rules.view)
+            for name, client in clients.items()
+            if isinstance(client, PipelineClient) and not client.passive
+        }
+        if described:
+            columns = agree_on_columns(described)
+            check_columns(columns, rules)
+            texts = columns.of_kind(TEXT)
+            limits = rules.max_categories, rules.min_category_count
+            request = CountCategories(*rules.view, texts, *limits)
+            for name in described:
+                clients[name].handle(request)  # raises if there are too many
+        for client, column in clients_with_gaps(described, rules).items():
+            raise gap_error(client, column)
+
+    def _set_model(self, model: PipelineModel[Any]) -> None:
+        super()._set_model(model)
+        self.estimator_ = clone(self.estimator)
+        self.estimator_._set_model(model.model)
+        self.n_features_in_ = model.rules.n_features
+        if model.rules.features:
+            self.feature_names_in_ = np.array(model.rules.features, dtype=object)
+
+    def _set_labels(self, clients: dict[str, Client]) -> None:
+        members: Mapping[str, Any] = clients
+        wrapped = {name: client.inner for name, client in members.items()}
+        self.estimator_.ledger_ = self.ledger_
+        self.estimator_._set_labels(wrapped)
+        if hasattr(self.estimator_, "labels_"):
+            self.labels_ = [
+                None if labels is None else expand(labels, client._kept)  # type: ignore[attr-defined]
+                for labels, client in zip(self.estimator_.labels_, clients.values(), strict=True)
+            ]
+            del self.estimator_.labels_
+
+    def report(self) -> str:
+        """Return the result of the protocol's estimator as text."""
+        check_is_fitted(self, "model_")
+        return self.estimator_.report()
+
+    @available_if(_inner_has("predict"))
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the predictions of the protocol's estimator for a raw table.
+
+        Parameters
+        ----------
+        X : DataFrame or array-like (n_rows, n_columns)
+            A table with the columns of `fit`; gaps and text are treated as in `fit`.
+
+        Returns
+        -------
+        array (n_rows,)
+            With ``impute="drop"``, the cluster of a row with a gap is -1.
+
+        Raises
+        ------
+        ValueError
+            When the columns are not those of `fit`, a category is unknown and ``unknown="error"``,
+            or a row with a gap has no class.
+        NotFittedError
+            When called before `fit`.
+        """
+        return self._apply("predict", X)
+
+    @available_if(_inner_has("predict_proba"))
+    def predict_proba(self, X: Any) -> Floats:
+        """Return the probabilities of the protocol's estimator for a raw table; see `predict`.
+
+        With ``impute="drop"``, they are NaN for a row with a gap.
+        """
+        return self._apply("predict_proba", X)
+
+    @available_if(_inner_has("decision_function"))
+    def decision_function(self, X: Any) -> NDArray[Any]:
+        """Return the decision function of the protocol's estimator for a raw table.
+
+        With ``impute="drop"``, it is NaN for a row with a gap.
+        """
+        return self._apply("decision_function", X)
+
+    def transform(self, X: Any) -> Any:
+        """Return the table of numbers that the protocol's estimator gets.
+
+        Parameters
+        ----------
+        X : DataFrame or array-like (n_rows, n_columns)
+            A raw table with the columns of `fit`.
+
+        Returns
+        -------
+        DataFrame or array (n_kept, n_new_columns)
+            Without the rows with gaps if ``impute="drop"``.
+
+        Raises
+        ------
+        ValueError
+            As for `predict`.
+        """
+        check_is_fitted(self, "model_")
+        return self.model_.rules.transform(read_columns(X))[0]
+
+    def _apply(self, method: str, X: Any) -> NDArray[Any]:
+        check_is_fitted(self, "model_")
+        transformed, kept = self.model_.rules.transform(read_columns(X))
+        if not kept.all():
+            if method == "predict" and getattr(self.estimator_.client_class, "supervised", False):
+                row = int(np.argmin(kept)) + 1
+                raise ValueError(f"X must have no gaps with impute='drop', got one in row {row}")
+            if not kept.any():
+                raise ValueError("every row of X has a gap; impute='drop' leaves none")
+        return expand(getattr(self.estimator_, method)(transformed), kept)
+
+
+def check_wrapped(estimator: type[Federated]) -> None:
+    """Raise ValueError when a pipeline cannot wrap the clients of a protocol."""
+    client_class = estimator.client_class
+    supervised = getattr(client_class, "supervised", False)
+    if getattr(client_class, "raw", False) and not supervised:  # boosting profits from one, too
+        raise ValueError(f"{estimator.__name__} takes raw tables itself; it needs no pipeline")
+    if "ids" in inspect.signature(client_class).parameters:
+        raise ValueError(
+            f"{estimator.__name__} cannot be part of a pipeline: its clients hold different"
+            " columns, so each of them scales its columns by itself"
+        )

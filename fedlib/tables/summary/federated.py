@@ -1,0 +1,507 @@
+"""The client and the estimator of federated summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
+
+from fedlib.core.agreement import agree_on_features
+from fedlib.core.array_types import Ints
+from fedlib.core.client import Client, handles
+from fedlib.core.messages import Message
+from fedlib.core.parameters import KW_ONLY, Kind
+from fedlib.core.protocol import Flow
+from fedlib.core.validation import Interval
+from fedlib.protection.estimator import ProtectedFederated
+from fedlib.protection.secure.points import N_MAGNITUDES, DescribeFeatures, Features, magnitudes
+from fedlib.tables.summary.columns import Bounds, agree_on_columns
+from fedlib.tables.summary.flow import TableSummary, summarise
+from fedlib.tables.summary.keys import count_keys, to_keys
+from fedlib.tables.summary.messages import (
+    MAX_BINS,
+    BinCounts,
+    CategoryCounts,
+    ColumnDescription,
+    ColumnKinds,
+    ColumnMagnitudes,
+    ColumnSums,
+    CountBins,
+    CountCategories,
+    CountColumnMagnitudes,
+    DescribeColumns,
+    DescribeKinds,
+    Extremes,
+    FindExtremes,
+    SumColumns,
+    SumValues,
+    TableRequest,
+    TableView,
+    ValueMoments,
+)
+from fedlib.tables.summary.private import (
+    NoisyColumnSums,
+    SumColumnsNoisily,
+    private_summary,
+    sum_columns_noisily,
+)
+from fedlib.tables.summary.secure import secure_summary
+from fedlib.tables.summary.tables import MAX_NUMBER, NUMBER, TEXT, RawTable, present, read_columns
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["FederatedSummary", "SummaryClient", "check_bounds", "check_names"]
+
+
+class SummaryClient(Client):
+    """A client that holds a raw table.
+
+    Parameters
+    ----------
+    X : DataFrame or array-like (n_rows, n_columns)
+        Numbers and text with gaps; see `fedlib.tables.summary.tables`.
+
+    Attributes
+    ----------
+    raw : bool
+        True: the client takes tables with text and gaps.
+
+    Raises
+    ------
+    ValueError
+        When a column contains anything except numbers, text and gaps.
+    """
+
+    raw: ClassVar[bool] = True
+    open_requests: tuple[type[Message], ...] = (DescribeFeatures,)
+    unmasked_requests: tuple[type[Message], ...] = (DescribeKinds,)
+    X: RawTable
+
+    def __init__(self, X: Any):
+        self.X = read_columns(X)
+        self.features = self.X.features
+
+    def view(self, request: TableRequest | TableView) -> RawTable:
+        """Return the table as a request wants it: categories as text, gaps dropped or filled."""
+        table = self.X.with_text(request.categorical)
+        if request.drop_gaps:
+            table = table.rows(table.complete)
+        return table.filled(request.fill_columns.tolist(), request.fill_values.tolist())
+
+    def _values(self, request: TableRequest, columns: Ints) -> list[NDArray[Any]]:
+        """Return the values of columns of numbers, without gaps."""
+        table = self.view(request)
+        numbers = [table.numbers(j) for j in columns.tolist()]
+        return [column[~np.isnan(column)] for column in numbers]
+
+    @handles(DescribeColumns)
+    def describe_columns(self, request: DescribeColumns | TableView) -> ColumnDescription:
+        table = self.view(request)
+        return ColumnDescription(len(table), table.kinds, table.counts, self.features)
+
+    @handles(DescribeFeatures)
+    def describe_features(self, request: DescribeFeatures) -> Features:
+        return Features(self.X.shape[1], self.features)
+
+    @handles(SumColumnsNoisily)
+    def sum_columns_noisily(self, request: SumColumnsNoisily) -> NoisyColumnSums:
+        return sum_columns_noisily(self.X, request, self.n_shares)
+
+    @handles(DescribeKinds)
+    def describe_kinds(self, request: DescribeKinds) -> ColumnKinds:
+        return ColumnKinds(self.view(request).kinds, self.features)
+
+    @handles(CountColumnMagnitudes)
+    def count_magnitudes(self, request: CountColumnMagnitudes) -> ColumnMagnitudes:
+        rows = [magnitudes(values) for values in self._values(request, request.columns)]
+        counts = np.array(rows, np.int64).reshape(-1, N_MAGNITUDES)
+        return ColumnMagnitudes(len(self.view(request)), counts)
+
+    @handles(SumColumns)
+    def sum_columns(self, request: SumColumns) -> ColumnSums:
+        table = self.view(request)
+        columns = self._values(request, request.columns)
+        shifted = [values - one for values, one in zip(columns, request.centres, strict=True)]
+        sums = np.array([one.sum() for one in shifted], np.float64)
+        squares = np.array([np.square(one).sum() for one in shifted], np.float64)
+        return ColumnSums(len(table), table.counts, sums, squares)
+
+    @handles(SumValues)
+    def sum_values(self, request: SumValues) -> ValueMoments:
+        columns = self._values(request, request.columns)
+        means = np.array([values.mean() if len(values) else 0.0 for values in columns])
+        deviations = [values - mean for values, mean in zip(columns, means, strict=True)]
+        remainders = np.array([one.sum() for one in deviations], np.float64)
+        squares = np.array([np.square(one).sum() for one in deviations], np.float64)
+        return ValueMoments(means.astype(np.float64), remainders, squares)
+
+    @handles(FindExtremes)
+    def find_extremes(self, request: FindExtremes) -> Extremes:
+        columns = self._values(request, request.columns)
+        ends = [(v.min(), v.max()) if len(v) else (0.0, 0.0) for v in columns]
+        minima, maxima = np.array(ends, np.float64).reshape(-1, 2).T.copy()
+        return Extremes(minima, maxima)
+
+    @handles(CountBins)
+    def count_bins(self, request: CountBins) -> BinCounts:
+        chosen, rows = np.unique(request.columns, return_inverse=True)
+        keys = [to_keys(values) for values in self._values(request, chosen)]
+        ends = zip(rows.tolist(), request.low.tolist(), request.high.tolist(), strict=True)
+        counts = [count_keys(keys[i], low, high, request.n_bins) for i, low, high in ends]
+        return BinCounts(np.array(counts, np.int64).reshape(-1, request.n_bins))
+
+    @handles(CountCategories)
+    def count_categories(self, request: CountCategories) -> CategoryCounts:
+        table = self.view(request)
+        names: list[str] = []
+        found: list[Ints] = [np.empty(0, np.int64)]
+        lengths, others = [], []
+        for j in request.columns.tolist():
+            texts = table.texts(j)
+            values = texts[present(texts)].astype(str)
+            categories, counts = np.unique(values, return_counts=True)
+            large = counts >= request.min_count
+            others.append(int(counts[~large].sum()))
+            categories, counts = categories[large], counts[large]
+            if len(categories) > request.max_categories:
+                raise ValueError(
+                    f"column {table.labels[j]!r} must have at most"
+                    f" max_categories={request.max_categories} categories, got {len(categories)};"
+                    " leave it out, or set max_categories or min_category_count"
+                )
+            names += categories.tolist()
+            found.append(counts.astype(np.int64))
+            lengths.append(len(categories))
+        return CategoryCounts(
+            np.array(lengths, np.int64),
+            tuple(names),
+            np.concatenate(found),
+            np.array(others, np.int64),
+        )
+
+    def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
+        """Return how many rows each value in a reply describes; filled gaps do not count."""
+        if isinstance(request, SumValues | FindExtremes):
+            table = self.view(TableView(request.categorical, request.drop_gaps))
+            return table.counts[request.columns]
+        return super().group_sizes(request, reply)
+
+
+class FederatedSummary(ProtectedFederated):
+    """Statistics of every column over clients that hold different rows of the same columns.
+
+    Attributes
+    ----------
+    model_ : TableSummary
+        All statistics.
+    categories_ : dict of str to Series
+        The number of rows with each category, for every column of text, without those withheld.
+    n_features_in_ : int
+        The number of columns.
+    ledger_ : Ledger
+        The messages of the run and their sizes.
+
+    Raises
+    ------
+    ValueError
+        When a parameter is out of range.
+
+    See Also
+    --------
+    FederatedPipeline : scales, fills and encodes the columns before any other protocol.
+
+    Notes
+    -----
+    Counts, extremes and categories are those of the pooled rows. Means and variances equal the
+    pooled ones up to rounding. For the quantiles, each round divides an interval per rank into 256
+    parts, so exact quantiles take at most 8 rounds, in each of which a client sends at most 2 kB
+    per rank. There are at most two ranks per quantile and column.
+
+    *Disclosure.* Extremes and exact quantiles are values of single rows. Give `bounds` and
+    `rank_error` to avoid this. A client with one row discloses the row by its means.
+
+    With ``secure=True``, the server sees the kinds of each client's columns, sums over all clients,
+    and the order of magnitude of their largest values. Counts are exact. A mean is wrong by at most
+    ``n_clients**2 * 2**-61 * limit * n_rows / count``, in addition to rounding, where ``limit`` is
+    the largest absolute value, rounded up to a power of two.
+
+    If a client is lost between two requests, the statistics are computed again without it.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from fedlib import FederatedSummary
+    >>> north = pd.DataFrame({"age": [41, 57, None], "sex": ["m", "f", "f"]})
+    >>> south = pd.DataFrame({"age": [30.0], "sex": ["m"]})
+    >>> model = FederatedSummary().fit([north, south])
+    >>> model.to_frame()[["count", "missing", "min", "50%", "max"]].loc["age"].tolist()
+    [3.0, 1.0, 30.0, 41.0, 57.0]
+    >>> model.categories_["sex"].to_dict()
+    {'f': 2, 'm': 2}
+    """
+
+    name = "summary"
+    client_class = SummaryClient
+    _: KW_ONLY
+    quantiles: Annotated[
+        Any,
+        "array-like",
+        Kind("array-like of float"),
+        "The fractions of the quantiles, in [0, 1].",
+    ] = (0.25, 0.5, 0.75)
+    rank_error: Annotated[
+        float,
+        Interval(Real, 0, 1, closed="left"),
+        """
+        The largest error of a quantile's rank, as a fraction of the values, in [0, 1). With 0, the
+        quantiles are those of the pooled values. A larger error discloses less and needs fewer
+        rounds.
+        """,
+    ] = 0.0
+    bounds: Annotated[
+        Mapping[str, tuple[float, float]] | None,
+        dict,
+        None,
+        Kind("dict of str to tuple (low, high)"),
+        """
+        Known limits of columns. Clients do not report the extremes of these columns, which are
+        values of single rows, and the histograms lie between the limits.
+        """,
+    ] = None
+    n_bins: Annotated[
+        int,
+        Interval(Integral, 0, MAX_BINS, closed="both"),
+        """
+        The number of bins of the histograms, in 0..65536; 0 for no histograms.
+        """,
+    ] = 10
+    categorical: Annotated[
+        Sequence[str] | None,
+        list,
+        tuple,
+        None,
+        Kind("list of str"),
+        """
+        The columns whose numbers are codes of categories. Columns without names are called 0, 1 and
+        so on.
+        """,
+    ] = None
+    max_categories: Annotated[
+        int,
+        Interval(Integral, 1, 2**40, closed="both"),
+        """
+        The maximum number of categories of a column, at least 1. A client with more leaves the run.
+        """,
+    ] = 1000
+    min_category_count: Annotated[
+        int,
+        Interval(Integral, 1, 2**40, closed="both"),
+        """
+        A client withholds the categories with fewer rows, at least 1. Their rows are counted
+        together, as ``other`` in `to_frame`.
+        """,
+    ] = 1
+    secure: Annotated[
+        bool,
+        "boolean",
+        """
+        Whether the server sees sums over the clients and no client's reply; see
+        `fedlib.protection.secure` for what remains open. It needs ``quantiles=()``. There are
+        counts, means and variances, and histograms of the columns with `bounds`, but no extremes
+        and no categories.
+        """,
+    ] = False
+    epsilon: Annotated[
+        float | None,
+        Interval(Real, 0, np.inf, closed="neither"),
+        None,
+        """
+        With an epsilon, the run is (epsilon, delta)-differentially private for each row, added or
+        removed; see `fedlib.protection.privacy`. It needs ``quantiles=()`` and `bounds` of all
+        columns in their order, which must not depend on the data; values beyond are moved to them.
+        There are counts, means, variances and histograms with noise, but no extremes and no
+        categories.
+        """,
+    ] = None
+    delta: Annotated[
+        float,
+        Interval(Real, 0, 1, closed="left"),
+    ] = 0.0
+
+    def _flow(self) -> Flow[TableSummary]:
+        fractions = np.array(self.quantiles, np.float64).ravel()
+        if not ((fractions >= 0) & (fractions <= 1)).all():
+            raise ValueError(f"quantiles must lie in [0, 1], got {self.quantiles!r}")
+        view, bounds = TableView(check_names(self.categorical)), check_bounds(self.bounds)
+        if self.epsilon is not None:
+            if len(fractions) or view.categorical or not bounds:
+                raise ValueError(
+                    "epsilon needs quantiles=(), no categorical columns and bounds of all columns,"
+                    f" got quantiles={self.quantiles!r}, categorical={self.categorical!r} and"
+                    f" bounds={self.bounds!r}"
+                )
+            return private_summary(bounds, self.n_bins, self._noisy_sums(1))
+        if self.secure:
+            if len(fractions):
+                raise ValueError(f"secure=True needs quantiles=(), got {self.quantiles!r}")
+            return secure_summary(view, bounds, self.n_bins, self._sums())
+        return summarise(
+            view,
+            fractions.tolist(),
+            self.rank_error,
+            bounds,
+            self.n_bins,
+            self.max_categories,
+            self.min_category_count,
+        )
+
+    def _check_clients(self, clients: dict[str, Client]) -> None:
+        agree_on_features(clients)
+        if self.epsilon is not None:  # the kinds of columns follow from the bounds
+            for name, client in clients.items():
+                _check_numbers(name, client.X)
+            return
+        view = TableView(check_names(self.categorical))
+        agree_on_columns({name: client.describe_columns(view) for name, client in clients.items()})  # type: ignore[attr-defined]
+
+    def _set_model(self, model: TableSummary) -> None:
+        super()._set_model(model)
+        self.n_features_in_ = len(model.features)
+        self.categories_ = {
+            model.features[j]: pd.Series(
+                model.category_counts[j], pd.Index(model.categories[j], dtype=object), name="count"
+            )
+            for j in np.flatnonzero(model.kinds == TEXT)
+        }
+
+    def _set_labels(self, clients: dict[str, Client]) -> None:
+        """Set no labels: a summary has none."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per column of the data, and one column per statistic.
+
+        Returns
+        -------
+        DataFrame
+            With the columns ``content`` (numbers, text or nothing), ``count``, ``missing``,
+            ``mean``, ``std``, ``min``, the quantiles, ``max``, ``categories`` (their number),
+            ``top`` (the most frequent one) and ``other`` (the number of values whose categories
+            are withheld).
+
+        Raises
+        ------
+        NotFittedError
+            When called before `fit`.
+        """
+        check_is_fitted(self, "model_")
+        model = self.model_
+        tops = [self._top(j) for j in range(len(model.features))]
+        percent = [f"{100 * q:g}%" for q in model.fractions]
+        columns = {
+            "content": np.array(["numbers", "text", "nothing"], object)[model.kinds],
+            "count": model.counts,
+            "missing": model.n_rows - model.counts,
+            "mean": model.means,
+            "std": np.sqrt(model.variances),
+            "min": model.minima,
+            **dict(zip(percent, model.quantiles, strict=True)),
+            "max": model.maxima,
+            "categories": [len(names) for names in model.categories],
+            "top": np.array(tops, object),
+            "other": model.category_others,
+        }
+        return pd.DataFrame(columns, index=pd.Index(model.features, dtype=object))
+
+    def _top(self, j: int) -> str | None:
+        names, counts = self.model_.categories[j], self.model_.category_counts[j]
+        return names[int(counts.argmax())] if names else None
+
+    def plot(self) -> Figure:
+        """Draw a histogram of each column of numbers and the counts of each column of text.
+
+        Raises
+        ------
+        NotFittedError
+            When called before `fit`.
+        """
+        check_is_fitted(self, "model_")
+        from fedlib.figures.plots import column_histograms
+
+        model, panels = self.model_, {}
+        for j, name in enumerate(model.features):
+            names = model.categories[j]
+            missing = model.n_rows - int(model.counts[j])
+            panels[f"{name} ({missing} missing)"] = (
+                (model.category_counts[j], names)
+                if names
+                else (model.histograms[j], model.edges[j])
+            )
+        return column_histograms(panels)
+
+    def _repr_html_(self) -> str:
+        """Return the table of statistics with small histograms, or the parameters before `fit`."""
+        if not hasattr(self, "model_"):
+            return str(super()._repr_html_())
+        frame = self.to_frame()
+        frame.insert(1, "histogram", [self._bars(j) for j in range(len(frame))])
+        return str(frame.to_html(na_rep=""))
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+    def _bars(self, j: int) -> str:
+        """Return a histogram as a line of blocks of eight heights."""
+        model = self.model_
+        counts = model.histograms[j] if model.kinds[j] == NUMBER else model.category_counts[j][:20]
+        heights = np.ceil(8 * counts / max(1, counts.max(initial=0))).astype(int)
+        return "".join(" ▁▂▃▄▅▆▇█"[height] for height in heights)
+
+
+def _check_numbers(name: str, table: RawTable) -> None:
+    """Raise ValueError, with the client's name, when a column of its table contains text."""
+    for j in range(table.shape[1]):
+        try:
+            table.numbers(j)
+        except ValueError as error:
+            raise ValueError(f"parts[{name}]: {error}") from error
+
+
+def check_names(names: Sequence[Any] | None) -> tuple[str, ...]:
+    """Return names of columns as text; positions are names too."""
+    return tuple(f"{n:.0f}" if isinstance(n, Real) else str(n) for n in names or ())
+
+
+def check_bounds(bounds: Mapping[Any, Any] | None) -> Bounds:
+    """Return the limits of columns by name.
+
+    Raises
+    ------
+    ValueError
+        When a pair is not two finite numbers in ascending order.
+
+    Examples
+    --------
+    >>> check_bounds({"age": (120, 0)})
+    Traceback (most recent call last):
+    ...
+    ValueError: bounds of 'age' must be two numbers low < high within ±1e+100, got (120, 0)
+    """
+    checked = {}
+    for name, limits in (bounds or {}).items():
+        try:
+            low, high = map(float, limits)
+        except (TypeError, ValueError):
+            low, high = 0.0, 0.0
+        if not -MAX_NUMBER <= low < high <= MAX_NUMBER:
+            raise ValueError(
+                f"bounds of {name!r} must be two numbers low < high within ±{MAX_NUMBER:g},"
+                f" got {limits!r}"
+            )
+        checked[check_names([name])[0]] = (low, high)
+    return checked

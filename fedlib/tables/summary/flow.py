@@ -1,0 +1,315 @@
+"""The server's side of federated summaries: one sub-flow per statistic, and their composition."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from math import fsum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.core.agreement import Disagreement, settle
+from fedlib.core.array_types import Bytes, Floats, Ints
+from fedlib.core.protocol import Flow, Replies
+from fedlib.tables.summary.columns import (
+    Bounds,
+    ClientLost,
+    agree_on_columns,
+    ask,
+    describe,
+    n_columns,
+    positions_of,
+    repeat,
+)
+from fedlib.tables.summary.keys import to_keys
+from fedlib.tables.summary.messages import (
+    CategoryCounts,
+    CountCategories,
+    Extremes,
+    FindExtremes,
+    SumValues,
+    TableView,
+    ValueMoments,
+    split,
+)
+from fedlib.tables.summary.quantiles import KeyInterval, count_values, find_quantiles
+from fedlib.tables.summary.tables import NUMBER, TEXT
+
+__all__ = [
+    "TableSummary",
+    "find_categories",
+    "find_extremes",
+    "find_moments",
+    "histogram_bins",
+    "summarise",
+]
+
+
+@dataclass(frozen=True)
+class TableSummary:
+    """The statistics of all columns over all clients.
+
+    Attributes
+    ----------
+    features : tuple of str
+        The names of the columns, or their positions.
+    kinds : array (n_columns,) of uint8
+        0 for numbers, 1 for text, 2 for a column without values.
+    n_rows : int
+        The number of rows of all clients.
+    counts : array (n_columns,) of int64
+        The number of values.
+    means, variances : array (n_columns,)
+        NaN for columns of text. Variances are divided by ``counts - 1``.
+    minima, maxima : array (n_columns,)
+        NaN for columns of text, and for columns with given bounds.
+    fractions : array (n_quantiles,)
+        The fractions of the quantiles.
+    quantiles, rank_errors : array (n_quantiles, n_columns)
+        The quantiles, and the largest possible error of their ranks, as a number of rows.
+    edges : array (n_columns, n_bins + 1)
+        The edges of the histograms.
+    histograms : array (n_columns, n_bins) of int64
+        The number of values in each bin; the last bin contains its right edge.
+    categories : tuple of tuple of str
+        The categories of each column, sorted; none for numbers.
+    category_counts : tuple of array (n_categories,) of int64
+        The number of rows with each category.
+    category_others : array (n_columns,) of int64
+        The number of values whose categories clients have withheld.
+    """
+
+    features: tuple[str, ...]
+    kinds: Bytes
+    n_rows: int
+    counts: Ints
+    means: Floats
+    variances: Floats
+    minima: Floats
+    maxima: Floats
+    fractions: Floats
+    quantiles: Floats
+    rank_errors: Ints
+    edges: Floats
+    histograms: Ints
+    categories: tuple[tuple[str, ...], ...]
+    category_counts: tuple[Ints, ...]
+    category_others: Ints
+
+
+def summarise(
+    view: TableView,
+    fractions: Sequence[float],
+    rank_error: float,
+    bounds: Bounds,
+    n_bins: int,
+    max_categories: int,
+    min_category_count: int,
+) -> Flow[TableSummary]:
+    """Return the server flow; for the parameters see `FederatedSummary`."""
+
+    def attempt() -> Flow[TableSummary]:
+        replies = yield from describe(view)
+        columns = agree_on_columns(replies)
+        numbers, texts = columns.of_kind(NUMBER), columns.of_kind(TEXT)
+        means, squares = yield from find_moments(view, replies, numbers)
+        given = positions_of(bounds, columns.names)
+        low, high = yield from find_extremes(
+            view, replies, np.setdiff1d(numbers, np.array(list(given), np.int64))
+        )
+        quantiles, errors = yield from find_quantiles(view, replies, numbers, fractions, rank_error)
+        ends = np.array([low, high])
+        for j, limits in given.items():
+            ends[:, j] = limits
+        edges, histograms = yield from _find_histograms(view, replies, ends, n_bins, given)
+        categories, counts, others = yield from find_categories(
+            view, replies, texts, max_categories, min_category_count
+        )
+        with np.errstate(invalid="ignore", divide="ignore"):
+            variances = np.where(columns.counts > 1, squares / (columns.counts - 1.0), np.nan)
+        return TableSummary(
+            columns.names,
+            columns.kinds,
+            columns.n_rows,
+            columns.counts,
+            means,
+            variances,
+            low,
+            high,
+            np.array(fractions, np.float64),
+            quantiles,
+            errors,
+            edges,
+            histograms,
+            categories,
+            counts,
+            others,
+        )
+
+    return (yield from repeat(attempt))
+
+
+def find_moments(view: TableView, described: Replies, columns: Ints) -> Flow[tuple[Floats, Floats]]:
+    """Return the mean of each column and the sum of squared deviations from it.
+
+    Both are NaN for columns that are not in ``columns``.
+    """
+
+    def contradiction(name: str, reply: ValueMoments) -> str | None:
+        counts = described[name].counts[columns]
+        margin = 1e-6 * counts * (np.abs(reply.means) + np.sqrt(reply.squares))
+        if reply.means[counts == 0].any() or reply.squares[counts <= 1].any():
+            return " must be 0 for a column with too few values"
+        if (np.abs(reply.remainders) > margin).any():
+            return ".remainders must be due to rounding"
+        return None
+
+    means, squares = np.full((2, n_columns(described)), np.nan)
+    if len(columns):
+        request = SumValues(*view, columns)
+        replies = yield from ask(request, described, contradiction)
+        n = np.array([described[name].counts[columns] for name in replies])
+        parts = np.array([reply.means for reply in replies.values()])
+        rest = np.array([reply.remainders for reply in replies.values()])
+        spread = np.array([reply.squares for reply in replies.values()])
+        total = n.sum(axis=0)
+        means[columns] = _exact_sum(np.concatenate([n * parts, rest])) / total
+        shifts = np.where(n > 0, parts - means[columns], 0.0)
+        about = _exact_sum(np.concatenate([spread, 2 * shifts * rest, n * np.square(shifts)]))
+        excess = np.square(_exact_sum(np.concatenate([rest, n * shifts]))) / total
+        squares[columns] = np.maximum(about - excess, 0.0)
+    return means, squares
+
+
+def find_extremes(
+    view: TableView, described: Replies, columns: Ints
+) -> Flow[tuple[Floats, Floats]]:
+    """Return the smallest and the largest value of each column; NaN for all other columns."""
+    minima, maxima = np.full((2, n_columns(described)), np.nan)
+    if len(columns):
+        request = FindExtremes(*view, columns)
+        replies = yield from ask(request, described, lambda name, reply: None)
+        empty = np.array([described[name].counts[columns] == 0 for name in replies])
+        extremes: list[Extremes] = list(replies.values())
+        minima[columns] = np.where(empty, np.inf, [one.minima for one in extremes]).min(axis=0)
+        maxima[columns] = np.where(empty, -np.inf, [one.maxima for one in extremes]).max(axis=0)
+    return minima, maxima
+
+
+def _find_histograms(
+    view: TableView, described: Replies, ends: Floats, n_bins: int, bounded: Collection[int]
+) -> Flow[tuple[Floats, Ints]]:
+    """Return edges and counts of bins of equal width between ``ends`` (2, n_columns).
+
+    Values may lie outside of the ends only in the ``bounded`` columns.
+    """
+    edges, drawn, intervals = histogram_bins(ends, n_bins)
+    counts = np.zeros((n_columns(described), n_bins), np.int64)
+    if not drawn:
+        return edges, counts
+    exact = np.array([j not in bounded for j in drawn])
+
+    def contradiction(name: str, reply: Any) -> str | None:
+        sums = reply.counts.reshape(len(drawn), n_bins).sum(axis=1)
+        known = described[name].counts[drawn]
+        if (sums > known).any() or (exact & (sums != known)).any():
+            return ".counts must sum to the number of values"
+        return None
+
+    replies = yield from count_values(view, described, intervals, 1, contradiction)
+    sums = np.sum([reply.counts for reply in replies.values()], axis=0)
+    counts[drawn] = sums.reshape(len(drawn), n_bins)
+    return edges, counts
+
+
+def histogram_bins(ends: Floats, n_bins: int) -> tuple[Floats, list[int], list[KeyInterval]]:
+    """Return the edges (n_columns, n_bins + 1), the columns with a histogram, and their bins.
+
+    A column without ends has no histogram, nor has one whose ends are too close for distinct edges.
+    """
+    edges = np.full((ends.shape[1], n_bins + 1), np.nan)
+    drawn, intervals = [], []
+    for j in np.flatnonzero(np.isfinite(ends).all(axis=0)).tolist():
+        margin = 0.5 if ends[0, j] == ends[1, j] else 0.0
+        between = np.linspace(ends[0, j] - margin, ends[1, j] + margin, n_bins + 1)
+        if n_bins and (np.diff(between) > 0).all():
+            edges[j] = between
+            drawn.append(j)
+            keys = to_keys(between).tolist()
+            keys[-1] += 1  # the last bin contains its right edge
+            intervals += [KeyInterval(j, low, high - 1) for low, high in pairwise(keys)]
+    return edges, drawn, intervals
+
+
+def find_categories(
+    view: TableView, described: Replies, columns: Ints, max_categories: int, min_count: int
+) -> Flow[tuple[tuple[tuple[str, ...], ...], tuple[Ints, ...], Ints]]:
+    """Return the sorted categories of each column and their counts; none for all other columns.
+
+    The third array (n_columns,) has the numbers of values whose categories are withheld, which are
+    those with fewer than ``min_count`` rows at a client.
+
+    Raises
+    ------
+    Disagreement
+        When a column has more than ``max_categories`` categories, and this is not due to a single
+        client, which would leave the run.
+    """
+
+    def contradiction(name: str, reply: CategoryCounts) -> str | None:
+        sums = [int(counts.sum()) for _, counts in reply.by_column()] + reply.others
+        if sums.tolist() != described[name].counts[columns].tolist():
+            return ".counts must sum to the number of values"
+        return None
+
+    pooled: list[dict[str, int]] = [{} for _ in range(n_columns(described))]
+    others = np.zeros(n_columns(described), np.int64)
+    if len(columns):
+        request = CountCategories(*view, columns, max_categories, min_count)
+        replies = yield from ask(request, described, contradiction)
+        names = agree_on_columns(described).names
+        labels = [names[j] for j in columns]
+        settled = yield from settle(replies, partial(_check_categories, labels, max_categories))
+        if len(settled) < len(replies):
+            raise ClientLost
+        for reply in replies.values():
+            for j, (categories, counts) in zip(columns, reply.by_column(), strict=True):
+                for category, count in zip(categories, counts.tolist(), strict=True):
+                    pooled[j][category] = pooled[j].get(category, 0) + count
+            others[columns] += reply.others
+    sorted_names = tuple(tuple(sorted(counts)) for counts in pooled)
+    counted = tuple(
+        np.array([counts[name] for name in sorted(counts)], np.int64) for counts in pooled
+    )
+    return sorted_names, counted, others
+
+
+def _check_categories(
+    labels: Sequence[str], max_categories: int, replies: Mapping[str, CategoryCounts]
+) -> None:
+    """Raise Disagreement when a column has too many categories.
+
+    The minority is the client without which there would be few enough, if it is the only one.
+    """
+    for i, label in enumerate(labels):
+        lists = {name: split(one.categories, one.lengths)[i] for name, one in replies.items()}
+        owners = Counter(category for categories in lists.values() for category in categories)
+        if len(owners) <= max_categories:
+            continue
+        alone = {name: sum(owners[one] == 1 for one in lists[name]) for name in lists}
+        causes = [name for name, n in alone.items() if len(owners) - n <= max_categories]
+        raise Disagreement(
+            f"column {label!r} must have at most max_categories={max_categories} categories, got"
+            f" {len(owners)}; leave it out, or set max_categories or min_category_count",
+            causes if len(causes) == 1 else (),
+        )
+
+
+def _exact_sum(rows: NDArray[Any]) -> Floats:
+    """Return the sum of rows, correctly rounded, so that it does not depend on their order."""
+    return np.array([fsum(column) for column in rows.T.tolist()])

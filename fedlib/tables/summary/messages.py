@@ -1,0 +1,333 @@
+"""The messages of federated summaries, and the checks that reject invalid replies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple, cast
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.core.array_types import Floats, Ints
+from fedlib.core.messages import Array, FeatureNames, Message, MessageError
+from fedlib.protection.secure.points import N_MAGNITUDES
+from fedlib.tables.summary.tables import EMPTY, MAX_NUMBER, MAX_TEXT
+
+__all__ = [
+    "BinCounts",
+    "CategoryCounts",
+    "ColumnDescription",
+    "ColumnKinds",
+    "ColumnMagnitudes",
+    "ColumnSums",
+    "CountBins",
+    "CountCategories",
+    "CountColumnMagnitudes",
+    "DescribeColumns",
+    "DescribeKinds",
+    "Extremes",
+    "FindExtremes",
+    "SumColumns",
+    "SumValues",
+    "TableView",
+    "ValueMoments",
+    "split",
+]
+
+MAX_ROWS = 2**40
+MAX_COLUMNS = 2**16
+MAX_BINS = 2**16
+MAX_SQUARES = 1e240
+MAX_MEAN = 1.01 * MAX_NUMBER  # a mean may exceed the bound by rounding
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
+Positions = Annotated[np.ndarray, Array("int64", ("chosen",), ge=0, le=MAX_COLUMNS)]
+ColumnCounts = Annotated[np.ndarray, Array("int64", ("columns",), ge=0, le=MAX_ROWS)]
+Category = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TEXT)]
+
+
+class TableView(NamedTuple):
+    """What clients do to their raw tables before they compute a statistic.
+
+    Attributes
+    ----------
+    categorical : tuple of str
+        The columns whose numbers are codes of categories.
+    drop_gaps : bool
+        Whether rows with a gap are left out.
+    fill_columns : array (n_filled,) of int64
+        The positions of the columns whose gaps are filled.
+    fill_values : array (n_filled,) of float64
+        The value for the gaps of each of these columns.
+    """
+
+    categorical: tuple[str, ...] = ()
+    drop_gaps: bool = False
+    fill_columns: Ints = np.empty(0, np.int64)
+    fill_values: Floats = np.empty(0)
+
+
+class ColumnDescription(Message):
+    """The number of a client's rows, and the kind and number of values of each column."""
+
+    discloses = "a client's number of rows, its columns and the number of gaps in each"
+    row_counts = ("n_rows", "counts")
+    n_rows: Count
+    kinds: Annotated[np.ndarray, Array("uint8", ("columns",), le=EMPTY)]
+    counts: ColumnCounts
+    features: FeatureNames = ()
+
+    @property
+    def n_features(self) -> int:
+        """The number of columns."""
+        return len(self.kinds)
+
+
+class TableRequest(Message):
+    """Base class of the requests for a statistic; the fields are those of `TableView`."""
+
+    discloses = "nothing but the parameters"
+    categorical: FeatureNames
+    drop_gaps: bool
+    fill_columns: Annotated[np.ndarray, Array("int64", ("filled",), ge=0, le=MAX_COLUMNS)]
+    fill_values: Annotated[np.ndarray, Array("float64", ("filled",), -MAX_MEAN, MAX_MEAN)]
+
+
+class DescribeColumns(TableRequest):
+    """Describe your columns: their kinds, and how many values they have."""
+
+    discloses = "the values that fill gaps, if there are any"
+    reply = ColumnDescription
+
+    def accept(self, reply: Message) -> Message:
+        described = cast(ColumnDescription, reply)
+        if (described.counts > described.n_rows).any():
+            raise MessageError("ColumnDescription.counts must be at most n_rows")
+        if ((described.counts == 0) != (described.kinds == EMPTY)).any():
+            raise MessageError("ColumnDescription.kinds must be empty where counts are 0")
+        if described.features and len(described.features) != described.n_features:
+            raise MessageError("ColumnDescription.features must have one name per column")
+        return reply
+
+
+class ColumnKinds(Message):
+    """The kinds of a client's columns and their names."""
+
+    discloses = "a client's columns, and which of them have no values"
+    kinds: Annotated[np.ndarray, Array("uint8", ("columns",), le=EMPTY)]
+    features: FeatureNames = ()
+
+    @property
+    def n_features(self) -> int:
+        """The number of columns."""
+        return len(self.kinds)
+
+
+class DescribeKinds(TableRequest):
+    """Describe your columns: their kinds and names."""
+
+    reply = ColumnKinds
+
+
+class ColumnMagnitudes(Message):
+    """The number of rows, and 1 per column at the magnitude of the largest value."""
+
+    discloses = "the number of rows; how many clients have values of each magnitude"
+    row_counts = ("n_rows",)
+    n_rows: Count
+    magnitudes: Annotated[np.ndarray, Array("int64", ("chosen", "magnitudes"), ge=0, le=2**30)]
+
+
+class CountColumnMagnitudes(TableRequest):
+    """Count your rows, and mark the order of magnitude of the largest value of some columns."""
+
+    reply = ColumnMagnitudes
+    columns: Positions
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"chosen": len(self.columns), "magnitudes": N_MAGNITUDES}
+
+
+class ColumnSums(Message):
+    """The number of rows and values, and sums of some columns about their centres."""
+
+    discloses = "the number of rows and values, and the sums of values and of their squares"
+    row_counts = ("n_rows", "counts")
+    n_rows: Count
+    counts: ColumnCounts
+    sums: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_SQUARES, MAX_SQUARES)]
+    squares: Annotated[np.ndarray, Array("float64", ("chosen",), ge=0, le=MAX_SQUARES)]
+
+
+class SumColumns(TableRequest):
+    """Sum the differences of the values of some columns from their centres, and their squares."""
+
+    discloses = "the means of all clients' values"
+    reply = ColumnSums
+    n_columns: Annotated[int, msgspec.Meta(ge=0, le=MAX_COLUMNS)]
+    columns: Positions
+    centres: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_MEAN, MAX_MEAN)]
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"columns": self.n_columns, "chosen": len(self.columns)}
+
+
+class ValueMoments(Message):
+    """The mean of each column of numbers, and the sum of squared deviations from it.
+
+    ``remainders`` are the sums of deviations. They are not 0 because the means are rounded.
+    """
+
+    discloses = "the mean and the spread of a client's values; the mean of one value is the value"
+    means: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_MEAN, MAX_MEAN)]
+    remainders: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_SQUARES, MAX_SQUARES)]
+    squares: Annotated[np.ndarray, Array("float64", ("chosen",), ge=0, le=MAX_SQUARES)]
+
+
+class SumValues(TableRequest):
+    """Report the mean and the spread of some columns of numbers."""
+
+    discloses = "the values that fill gaps, if there are any"
+    reply = ValueMoments
+    columns: Positions
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"chosen": len(self.columns)}
+
+    def accept(self, reply: Message) -> Message:
+        _check_length("ValueMoments.means", cast(ValueMoments, reply).means, self.columns)
+        return reply
+
+
+class Extremes(Message):
+    """The smallest and the largest value of each column; 0 for a column without values."""
+
+    discloses = "a client's smallest and largest value in each column, which are values of rows"
+    extremes = True
+    minima: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_MEAN, MAX_MEAN)]
+    maxima: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_MEAN, MAX_MEAN)]
+
+
+class FindExtremes(TableRequest):
+    """Report the smallest and the largest value of some columns of numbers."""
+
+    discloses = "the values that fill gaps, if there are any"
+    reply = Extremes
+    columns: Positions
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"chosen": len(self.columns)}
+
+    def accept(self, reply: Message) -> Message:
+        extremes = cast(Extremes, reply)
+        _check_length("Extremes.minima", extremes.minima, self.columns)
+        if (extremes.minima > extremes.maxima).any():
+            raise MessageError("Extremes.minima must be at most Extremes.maxima")
+        return reply
+
+
+class BinCounts(Message):
+    """The number of a client's values in each part of each interval."""
+
+    discloses = (
+        "the number of a client's values in each part of each interval; a part with one value"
+        " encloses the value of one row"
+    )
+    row_counts = ("counts",)
+    counts: Annotated[np.ndarray, Array("int64", ("intervals", "bins"), ge=0, le=MAX_ROWS)]
+
+
+class CountBins(TableRequest):
+    """Count your values in the parts of intervals, whose ends are keys."""
+
+    discloses = "intervals that contain a quantile, or the bins of a histogram"
+    reply = BinCounts
+    columns: Annotated[np.ndarray, Array("int64", ("intervals",), ge=0, le=MAX_COLUMNS)]
+    low: Annotated[np.ndarray, Array("uint64", ("intervals",))]
+    high: Annotated[np.ndarray, Array("uint64", ("intervals",))]
+    n_bins: Annotated[int, msgspec.Meta(ge=1, le=MAX_BINS)]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.low > self.high).any():
+            raise MessageError("CountBins.low must be at most CountBins.high")
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"intervals": len(self.columns), "bins": self.n_bins}
+
+    def accept(self, reply: Message) -> Message:
+        shape, wanted = cast(BinCounts, reply).counts.shape, (len(self.columns), self.n_bins)
+        if shape != wanted:
+            raise MessageError(f"BinCounts.counts must have the shape {wanted}, got {shape}")
+        return reply
+
+
+class CategoryCounts(Message):
+    """The categories of the columns of text, one column after the other, and their counts.
+
+    ``others`` are the numbers of values of each column whose categories are withheld.
+    """
+
+    discloses = (
+        "every category that a client has, except rare ones that it withholds, and the number of"
+        " its rows with each"
+    )
+    row_counts = ("counts",)
+    lengths: Annotated[np.ndarray, Array("int64", ("chosen",), ge=0, le=MAX_ROWS)]
+    categories: tuple[Category, ...]
+    counts: Annotated[np.ndarray, Array("int64", ("categories",), ge=1, le=MAX_ROWS)]
+    others: Annotated[np.ndarray, Array("int64", ("chosen",), ge=0, le=MAX_ROWS)]
+
+    def by_column(self) -> Iterator[tuple[tuple[str, ...], Ints]]:
+        """Yield the categories and the counts of each column."""
+        counts = split(self.counts, self.lengths)
+        yield from zip(split(self.categories, self.lengths), counts, strict=True)
+
+
+class CountCategories(TableRequest):
+    """Count your rows with each category of some columns of text.
+
+    Withhold a category with fewer than ``min_count`` rows.
+    """
+
+    reply = CategoryCounts
+    columns: Positions
+    max_categories: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS)]
+    min_count: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS)]
+
+    def accept(self, reply: Message) -> Message:
+        received = cast(CategoryCounts, reply)
+        _check_length("CategoryCounts.lengths", received.lengths, self.columns)
+        if not received.lengths.sum() == len(received.counts) == len(received.categories):
+            raise MessageError("CategoryCounts.lengths must sum to the number of categories")
+        if received.lengths.max(initial=0) > self.max_categories:
+            raise MessageError(
+                f"CategoryCounts.lengths must be at most {self.max_categories},"
+                f" got {received.lengths.max()}"
+            )
+        if (received.counts < self.min_count).any():
+            raise MessageError(f"CategoryCounts.counts must be at least {self.min_count}")
+        if self.min_count == 1 and received.others.any():
+            raise MessageError("CategoryCounts.others must be 0 if no category is withheld")
+        for categories, _ in received.by_column():
+            if list(categories) != sorted(set(categories)):
+                raise MessageError("CategoryCounts.categories must be distinct and sorted")
+        return reply
+
+
+def split(items: Any, lengths: Ints) -> list[Any]:
+    """Return consecutive slices of a sequence with these lengths.
+
+    Examples
+    --------
+    >>> split(("a", "b", "c"), np.array([2, 0, 1]))
+    [('a', 'b'), (), ('c',)]
+    """
+    ends = np.cumsum(lengths).tolist()
+    return [items[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]
+
+
+def _check_length(name: str, received: NDArray[Any], wanted: NDArray[Any]) -> None:
+    if len(received) != len(wanted):
+        raise MessageError(f"{name} must have {len(wanted)} entries, got {len(received)}")

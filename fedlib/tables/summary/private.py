@@ -1,0 +1,183 @@
+"""Summaries with differential privacy: one request for all sums, each with noise.
+
+A value is clipped to the bounds of its column and scaled to [-1, 1]. Then a row changes the number
+of rows by 1, and for each column at most the number of values, the sum, the sum of squares and the
+count of one bin, each by at most 1.
+"""
+
+from __future__ import annotations
+
+import logging
+from math import sqrt
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from fedlib.core.agreement import exclude
+from fedlib.core.array_types import Floats, Ints
+from fedlib.core.messages import Array, Message
+from fedlib.core.protocol import Flow
+from fedlib.protection.privacy import (
+    NOISY,
+    BoundsArray,
+    NoisyRequest,
+    Privacy,
+    Sensitivity,
+    add_noise,
+    quantise,
+    to_unit,
+)
+from fedlib.protection.secure.points import agree_on_bounded_features
+from fedlib.protection.sums import NoisySums
+from fedlib.tables.summary.columns import Bounds
+from fedlib.tables.summary.flow import TableSummary
+from fedlib.tables.summary.messages import MAX_BINS
+from fedlib.tables.summary.tables import NUMBER, TEXT, RawTable
+
+__all__ = [
+    "NoisyColumnSums",
+    "SumColumnsNoisily",
+    "column_sensitivity",
+    "private_summary",
+    "sum_columns_noisily",
+]
+
+logger = logging.getLogger(__name__)
+
+
+class NoisyColumnSums(Message):
+    """Sums over a client's rows, with noise.
+
+    The number of rows, then for each column the number of values, the sum and the sum of squares of
+    the scaled values, and the counts of the bins.
+    """
+
+    discloses = "counts, sums, sums of squares and histograms of the columns, with noise"
+    row_counts = ()
+    values: Annotated[np.ndarray, Array("float64", ("values",), -NOISY, NOISY)]
+
+
+class SumColumnsNoisily(NoisyRequest):
+    """Clip your columns to bounds, count and sum them, and add noise."""
+
+    discloses = "the bounds of the columns"
+    reply = NoisyColumnSums
+    privacy: Privacy
+    bounds: BoundsArray
+    n_bins: Annotated[int, msgspec.Meta(ge=0, le=MAX_BINS)]
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"values": 1 + self.bounds.shape[1] * (3 + self.n_bins)}
+
+    def sensitivity(self) -> Sensitivity:
+        return column_sensitivity(self.bounds.shape[1], self.n_bins)
+
+
+def column_sensitivity(n_columns: int, n_bins: int) -> Sensitivity:
+    """Return the largest change by one row.
+
+    Examples
+    --------
+    One row, and for each of two columns a value, its sum, its square and a bin.
+
+    >>> column_sensitivity(2, n_bins=10)
+    Sensitivity(l1=9.0, l2=3.0, n_entries=9)
+    """
+    n = 1 + n_columns * (4 if n_bins else 3)
+    return Sensitivity(float(n), sqrt(n), n)
+
+
+def sum_columns_noisily(
+    table: RawTable, request: SumColumnsNoisily, n_shares: int
+) -> NoisyColumnSums:
+    """Return the noisy sums of a client. A text is a gap.
+
+    Raises
+    ------
+    ValueError
+        When the table has another number of columns. No row can cause it.
+    """
+    n_columns, n_bins = request.bounds.shape[1], request.n_bins
+    numbers = np.column_stack([table.numbers_or_gaps(j) for j in range(table.shape[1])])
+    for label, kind in zip(table.labels, table.kinds, strict=True):
+        if kind == TEXT:
+            logger.warning("column %r contains text, which counts as gaps", label)
+    scaled, sensitivity = to_unit(numbers, request.bounds), column_sensitivity(n_columns, n_bins)
+    values = [np.array([float(len(table))])]
+    for column in scaled.T:
+        column = column[~np.isnan(column)]
+        moments = quantise(np.column_stack([column, np.square(column)]), sensitivity).sum(axis=0)
+        n_values = np.array([float(len(column))])
+        values += [n_values, moments, _bin_counts(column, n_bins)]
+    noisy = add_noise(np.concatenate(values), sensitivity, request.privacy, n_shares)
+    return NoisyColumnSums(noisy)
+
+
+def _bin_counts(scaled: Floats, n_bins: int) -> Ints:
+    """Return the number of scaled values in each of ``n_bins`` bins, which may be none."""
+    if not n_bins:
+        return np.zeros(0, np.int64)
+    bins = np.minimum(((scaled + 1) / 2 * n_bins).astype(np.int64), n_bins - 1)
+    return np.bincount(bins, minlength=n_bins)
+
+
+def private_summary(bounds: Bounds, n_bins: int, aggregation: NoisySums) -> Flow[TableSummary]:
+    """Return the server flow with noise; for the parameters see `FederatedSummary`.
+
+    ``bounds`` are those of all columns, in their order. There is one request for data.
+    """
+    limits = np.array(list(bounds.values()), np.float64).T.copy()
+    request = SumColumnsNoisily(aggregation.privacy, limits, n_bins)
+    aggregation.scale(request.sensitivity())  # too small an epsilon is refused before any message
+    replies = yield from agree_on_bounded_features(aggregation, len(bounds), "bounds")
+    others = {
+        name: ", ".join(reply.features)
+        for name, reply in replies.items()
+        if reply.features not in ((), tuple(bounds))
+    }
+    if 2 * len(others) >= len(replies):
+        raise ValueError(
+            f"bounds must have the columns {next(iter(others.values()))} in this order, got"
+            f" {', '.join(bounds)}"
+        )
+    yield from exclude(
+        replies, {name: f"bounds have no columns {found}" for name, found in others.items()}
+    )
+    total, _ = yield from aggregation.sum(request)
+    return _summary(tuple(bounds), limits, n_bins, total.values)
+
+
+def _summary(names: tuple[str, ...], limits: Floats, n_bins: int, values: Floats) -> TableSummary:
+    """Return the statistics that follow from the noisy sums."""
+    n = len(names)
+    columns = values[1:].reshape(n, 3 + n_bins)
+    low, half = limits[0], (limits[1] - limits[0]) / 2
+    n_values = np.maximum(columns[:, 0], 1.0)
+    means = np.clip(columns[:, 1] / n_values, -1, 1)
+    variances = np.clip(columns[:, 2] / n_values - np.square(means), 0, 1)
+    unbiased = n_values / np.maximum(n_values - 1, 1)
+    nothing = np.full(n, np.nan)
+    return TableSummary(
+        features=names,
+        kinds=np.full(n, NUMBER, np.uint8),
+        n_rows=int(_as_counts(values[:1])[0]),
+        counts=_as_counts(columns[:, 0]),
+        means=low + half * (1 + means),
+        variances=variances * unbiased * np.square(half),
+        minima=nothing,
+        maxima=nothing,
+        fractions=np.empty(0),
+        quantiles=np.empty((0, n)),
+        rank_errors=np.empty((0, n), np.int64),
+        edges=np.linspace(limits[0], limits[1], n_bins + 1, axis=1),
+        histograms=_as_counts(columns[:, 3:]),
+        categories=((),) * n,
+        category_counts=(np.empty(0, np.int64),) * n,
+        category_others=np.zeros(n, np.int64),
+    )
+
+
+def _as_counts(noisy: Floats) -> Ints:
+    """Return noisy counts as whole numbers from 0 on."""
+    return np.clip(np.rint(noisy), 0, NOISY).astype(np.int64)

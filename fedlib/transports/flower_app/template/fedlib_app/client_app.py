@@ -1,0 +1,109 @@
+"""A site: its data, its client for the protocol of the run, and its labels.
+
+The configuration of the site's node describes the site:
+
+- ``data`` is the file with its rows. ``columns``, ``target``, ``sample_weight`` and ``ids`` are
+  names of columns in it.
+- ``labels`` is the file to which the clusters of its rows are written.
+- ``protocol`` is the only protocol to which the site agrees.
+- ``policy`` is the file (TOML) with the rules about what may leave the site.
+- ``ledger`` is the file to which the messages to and from the site are written.
+- ``secure-key`` is the file with the site's private key, and ``public-keys`` that with the keys of
+  all sites; the sites' names are their partition-ids. The site then sends data only as terms of
+  secure sums.
+- ``passive=true`` makes it receive the result and share nothing.
+- ``client-NAME`` is the argument NAME of the protocol's client. For a secret, it is the file that
+  contains the secret.
+- ``demo=true`` replaces ``data``: the site gets a part of the run's demonstration data set.
+
+Any other key is an error, so that misspelt keys are reported.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedlib import datasets
+from fedlib.core.client import Client
+from fedlib.datasets.partition import split_columns, split_rows
+from fedlib.protection.policy import GuardedClient, Policy
+from fedlib.protection.secure import Identity
+from fedlib.sites import site
+from fedlib.tables.files import Table, read_table, write_labels
+from fedlib.transports.flower import Context, client_app
+
+COLUMNS = ("columns", "target", "sample_weight", "ids")
+NUMBERS = ("partition-id", "num-partitions")  # Flower's simulation sets the second one
+FILES = {"data", "labels", "policy", "ledger", "secure-key", "public-keys"}
+KNOWN = {*NUMBERS, *COLUMNS, *FILES, "protocol", "passive", "demo"}
+CLIENT = "client-"
+
+
+def make_client(context: Context) -> Client:
+    """Return the site's client for the protocol of the run, guarded by the site's rules."""
+    config, protocol = configuration(context), str(context.run_config["protocol"])
+    policy = Policy.read(config["policy"]) if "policy" in config else None
+    identity = None
+    if "secure-key" in config:
+        identity = Identity.read(config["secure-key"], config.get("public-keys"))
+    client = site.make_client(
+        protocol,
+        read(context),
+        client_options(config),
+        agreed=config.get("protocol"),
+        identity=identity,
+    )
+    return GuardedClient(client, policy, protocol) if policy or "ledger" in config else client
+
+
+def configuration(context: Context) -> dict[str, Any]:
+    """Return the node's configuration. Raises ValueError if it has an unknown key."""
+    config = dict(context.node_config)
+    unknown = [name for name in config if name not in KNOWN and not name.startswith(CLIENT)]
+    if unknown:
+        known = ", ".join([*sorted(KNOWN), f"{CLIENT}…"])
+        raise ValueError(f"node-config must have only the keys {known}; got {', '.join(unknown)}")
+    return config
+
+
+def client_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the additional arguments of the protocol's client."""
+    return {
+        name.removeprefix(CLIENT).replace("-", "_"): value
+        for name, value in config.items()
+        if name.startswith(CLIENT)
+    }
+
+
+def read(context: Context) -> Table:
+    """Return the rows in the site's file, or the site's part of the demonstration data set."""
+    config = configuration(context)
+    demo = config.get("demo", False)
+    if not isinstance(demo, bool) or demo == ("data" in config):
+        raise ValueError(
+            'node-config must have either data="FILE" or demo=true;'
+            f" got data={config.get('data')!r}, demo={demo!r}"
+        )
+    if not demo:
+        columns: dict[str, Any] = {name: config.get(name) for name in COLUMNS}
+        raw = site.takes_raw_tables(str(context.run_config["protocol"]))
+        return read_table(Path(config["data"]), **columns, raw=raw)
+    run: dict[str, Any] = dict(context.run_config)
+    data, partition = datasets.load(run["dataset"]), config["partition-id"]
+    if run["split"] == "columns":
+        features = split_columns(data.X, run["n-clients"])[partition]
+        return Table(data.X[:, features], data.y)
+    rows = split_rows(data.X, run["n-clients"], data.y, random_state=0)[partition]
+    return Table(data.X[rows], data.y[rows])
+
+
+def keep_results(client: Client, context: Context) -> None:
+    """Write the labels of the site's rows, once they are known, and the site's ledger."""
+    config = configuration(context)
+    if "ledger" in config and isinstance(client, GuardedClient):
+        client.ledger.to_frame().to_csv(config["ledger"], index=False)
+    if "labels" in config and hasattr(client.state, "labels"):
+        write_labels(Path(config["labels"]), client.state.labels, read(context))
+
+
+app = client_app(make_client, after=keep_results)

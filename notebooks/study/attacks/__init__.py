@@ -1,0 +1,1 @@
+"""What a server learns from replies, and what protection costs."""

@@ -1,0 +1,121 @@
+"""One task solved in several ways: the tasks, XGBoost next to `fedlib`, and paired differences."""
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import xgboost
+from scipy import stats
+from sklearn.datasets import load_diabetes, load_digits
+from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, roc_auc_score
+from sklearn.model_selection import train_test_split
+
+from fedlib import FederatedXGBClassifier, FederatedXGBRegressor, datasets
+from fedlib.datasets.partition import split_rows
+
+BUNDLED = {"digits": load_digits, "progression": load_diabetes}  # part of scikit-learn
+WAYS = ("pooled rows", "federated", "bagging", "alone")
+LOWER_IS_BETTER = ("RMSE", "log-loss")
+
+
+class Task(NamedTuple):
+    """Rows, what to predict, and the XGBoost objective."""
+
+    name: str
+    objective: str
+    X: Any
+    y: Any
+
+    @property
+    def options(self):
+        """The options of XGBoost."""
+        n_classes = len(np.unique(self.y)) if self.objective == "multi:softprob" else None
+        of_classes = {} if n_classes is None else {"num_class": n_classes}
+        return {"objective": self.objective, "tree_method": "hist", "nthread": 1, **of_classes}
+
+
+def load_task(name, max_rows):
+    """Return a task with at most ``max_rows`` rows."""
+    if name in BUNDLED:
+        X, y = BUNDLED[name](return_X_y=True)
+        objective = "reg:squarederror" if name == "progression" else "multi:softprob"
+    else:
+        data = datasets.load(name)
+        X, y, objective = data.X, (data.y == data.y.max()).astype(int), "binary:logistic"
+    rows = np.random.default_rng(0).permutation(len(y))[:max_rows]
+    return Task(name, objective, X[rows].astype(np.float32), y[rows])
+
+
+class Split(NamedTuple):
+    """The parts of the clients, the pooled rows and the test rows."""
+
+    parts: list
+    X: Any
+    y: Any
+    X_test: Any
+    y_test: Any
+
+
+def split(task, n_clients, seed):
+    """Return a random third of the rows for the test, the others divided at random."""
+    classes = None if task.objective == "reg:squarederror" else task.y
+    X, X_test, y, y_test = train_test_split(
+        task.X, task.y, test_size=1 / 3, random_state=seed, stratify=classes
+    )
+    chosen = split_rows(X, n_clients, how="uniform", random_state=seed)
+    return Split([(X[rows], y[rows]) for rows in chosen], X, y, X_test, y_test)
+
+
+def federated(task, **parameters):
+    """Return the estimator of this package."""
+    if task.objective == "reg:squarederror":
+        return FederatedXGBRegressor(**parameters)
+    shared = {"objective": task.objective, "method": "histogram", "tol": None}
+    return FederatedXGBClassifier(**shared, **parameters)
+
+
+def predict(booster, X):
+    return booster.predict(xgboost.DMatrix(X))
+
+
+def train(task, X, y, n_rounds, **options):
+    """Return XGBoost's model of rows."""
+    return xgboost.train(task.options | options, xgboost.DMatrix(X, y), n_rounds)
+
+
+def scores(task, y, predicted):
+    """Return the scores of predictions: numbers, or probabilities of classes."""
+    if task.objective == "reg:squarederror":
+        return {"RMSE": mean_squared_error(y, predicted) ** 0.5}
+    if task.objective == "binary:logistic":
+        return {"AUC": roc_auc_score(y, predicted)}
+    p = np.asarray(predicted, np.float64)
+    p = p / p.sum(axis=1, keepdims=True)
+    return {"accuracy": accuracy_score(y, p.argmax(axis=1)), "log-loss": log_loss(y, p)}
+
+
+def timed(work, *arguments, **options):
+    """Return the result of a function and its seconds."""
+    start = time.perf_counter()
+    result = work(*arguments, **options)
+    return result, time.perf_counter() - start
+
+
+def differences(runs, reference="pooled rows"):
+    """Return the mean of each way, and its paired difference from the reference.
+
+    A difference is positive if the way is better. Its interval is that of Student's t for the mean
+    over the splits, with a confidence of 95 %.
+    """
+    rows = []
+    for (name, metric), of_task in runs.groupby(["set", "metric"], sort=False):
+        table = of_task.pivot(index="split", columns="way", values="score")
+        sign = -1 if metric in LOWER_IS_BETTER else 1
+        for way in WAYS:
+            paired = sign * (table[way] - table[reference])
+            n = len(paired)
+            half = stats.t.ppf(0.975, n - 1) * paired.std(ddof=1) / n**0.5 if n > 1 else np.nan
+            found = {"score": table[way].mean(), "difference": paired.mean(), "half": half}
+            rows.append({"set": name, "metric": metric, "way": way, **found})
+    return pd.DataFrame(rows)

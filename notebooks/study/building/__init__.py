@@ -1,0 +1,1 @@
+"""Programs that build the book: run notebooks, compile kernels, export records."""

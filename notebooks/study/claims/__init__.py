@@ -1,0 +1,1 @@
+"""The claims and numbers of the sources: their names, records and verdicts."""

@@ -1,0 +1,1 @@
+"""Clusters: steps, replicas, peers, and the figures of their pages."""

@@ -1,0 +1,1 @@
+"""Figures that a reader can change."""

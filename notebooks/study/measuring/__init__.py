@@ -1,0 +1,1 @@
+"""Measurements over all methods: accuracy, faults, speed and growth."""

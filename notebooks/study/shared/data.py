@@ -1,0 +1,72 @@
+"""Data sets of the pages, with their origin."""
+
+import hashlib
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from IPython.display import display
+
+from fedlib import datasets
+from fedlib.tables.files import read_table
+from study.shared.pages import ROOT, badge
+
+CLASS = "class"  # the column of classes in a reader's file
+
+
+def load(name):
+    """Load a data set and show its size and origin: real, generated, a stand-in or your own.
+
+    Parameters
+    ----------
+    name : str
+        One of `fedlib.datasets.NAMES`, or a file that `read_table` reads, such as
+        ``tables/mine.csv``. A relative path begins at the root of the repository. The column
+        ``class`` contains the classes; without it, all rows belong to the same class.
+
+    Returns
+    -------
+    fedlib.datasets.Dataset
+
+    Raises
+    ------
+    ValueError
+        When the name is unknown, or the file cannot be read; the text names the file.
+    """
+    if name not in datasets.NAMES and Path(name).suffix:
+        data = load_own(ROOT / name)
+    else:
+        with warnings.catch_warnings(action="ignore", category=datasets.StandInWarning):
+            data = datasets.load(name)
+    display(badge(data))
+    return data
+
+
+def load_own(path):
+    """Return the table in a file as a data set; see `load`."""
+    try:
+        columns = pd.DataFrame(read_table(path, raw=True).X).columns
+        table = read_table(path, target=CLASS if CLASS in columns else None)
+    except ValueError as error:
+        raise ValueError(f"dataset {str(path)!r}: {error}") from error
+    classes = np.zeros(len(table.X), int) if table.y is None else table.y
+    names, y = np.unique(classes, return_inverse=True)
+    return datasets.Dataset(
+        name=path.stem,
+        X=np.asarray(table.X, dtype=float),
+        y=y.astype(np.int64),
+        groups=None,
+        feature_names=tuple(str(column) for column in columns if column != CLASS),
+        target_names=dict(enumerate(map(str, names))),
+        source="real",
+        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        description=f"The file {path.name}.",
+    )
+
+
+def checksum(data):
+    """Return the SHA-256 of a data set's file, or of its array without a file; "" for stand-ins."""
+    if data.source == "stand-in":
+        return ""
+    return hashlib.sha256(data.X.tobytes()).hexdigest() if data.sha256 is None else data.sha256

@@ -1,0 +1,129 @@
+"""Every protocol of fedlib with small data, and how to compare its results."""
+
+from dataclasses import is_dataclass
+
+import numpy as np
+
+from fedlib.core.estimator import Federated
+from fedlib.core.messages import Message, encode
+from fedlib.core.registry import protocols
+
+
+def _blobs(n_parts=3):
+    rng = np.random.default_rng(0)
+    centres = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]])
+    X = np.concatenate([c + rng.normal(scale=0.4, size=(40, 2)) for c in centres])
+    return np.array_split(X[rng.permutation(len(X))], n_parts)
+
+
+def _columns():
+    X = np.concatenate(_blobs())
+    return [X[:, :1], X[:, 1:], X.sum(axis=1, keepdims=True)]
+
+
+def _supervised():
+    return [(X, (X[:, 0] > 2).astype(int)) for X in _blobs()]
+
+
+def _numbers():
+    return [(X, X[:, 0] + X[:, 1]) for X in _blobs()]
+
+
+def _predictions():
+    return [(X[:, 0] % 1, y) for X, y in _supervised()]
+
+
+# A protocol's parameters and the function that makes its parts; one row per protocol.
+PROTOCOLS = {
+    "horizontal-dbscan": ({"cell_size": 0.5, "min_samples": 4}, _blobs),
+    "approximate-dbscan": ({"eps": 0.5, "min_samples": 4, "rho": 0.5}, _blobs),
+    "vertical-dbscan": ({"eps": 0.5, "min_samples": 4}, _columns),
+    "dbdc": ({"eps": 0.5, "min_samples": 4}, _blobs),
+    "sdbdc": ({"eps": 0.5, "min_samples": 4}, _blobs),
+    "ppdbdc": ({"eps": 0.5, "min_samples": 4, "random_state": 0}, _blobs),
+    "kmeans": ({"n_clusters": 3, "random_state": 0}, _blobs),
+    "gaussian-mixture": ({"n_components": 3, "random_state": 0}, _blobs),
+    "gaussian-mixture-dbscan": (
+        {"eps": 0.5, "min_samples": 4, "n_components": 3, "random_state": 0},
+        _blobs,
+    ),
+    "clustering-score": ({}, _supervised),
+    "evaluation": ({"n_bins": 5}, _predictions),
+    "summary": ({"quantiles": [0.5]}, _blobs),
+    "suggest": ({"min_samples": 4}, _blobs),
+    "kmeans-selection": ({"max_clusters": 3, "n_init": 1, "random_state": 0}, _blobs),
+    "gaussian-mixture-selection": ({"max_components": 2, "random_state": 0}, _blobs),
+    "xgboost": ({"n_trees": 3, "n_candidates": 4}, _supervised),
+    "xgb-regressor": ({"n_trees": 2, "max_depth": 2}, _numbers),
+}
+OURS = [name for name, kind in protocols().items() if kind.__module__.startswith("fedlib.")]
+
+
+def frozen(value):
+    """Return a value as bytes and tuples that are equal only if every bit is."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, Message):
+        return encode(value)
+    if isinstance(value, dict):
+        return tuple((key, frozen(v)) for key, v in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(map(frozen, value))
+    if is_dataclass(value) or isinstance(value, Federated):
+        return type(value), frozen(vars(value))
+    return value
+
+
+def fitted(estimator):
+    """Return the fitted attributes except the labels, which stay with the clients."""
+    attributes = {k: v for k, v in vars(estimator).items() if k.endswith("_")}
+    return frozen({k: v for k, v in sorted(attributes.items()) if k not in {"labels_", "ledger_"}})
+
+
+# The protocols with their options ----------------------------------------------------------------
+
+BOUNDS = np.array([[-3.0, -3.0], [7.0, 7.0]])
+MASKED = {"secure": True}
+NOISY = {"epsilon": 9.0, "delta": 1e-6}
+LLOYD = {"method": "lloyd", "init": [[0.0, 0.0], [4.0, 0.0], [0.0, 4.0]], "max_iter": 3}
+EM = {"method": "em", "max_rounds": 2, "tol": 0.0}
+EM_START = {
+    "weights_init": np.full(3, 1 / 3),
+    "means_init": np.array(LLOYD["init"]),
+    "precisions_init": np.tile(4 * np.eye(2), (3, 1, 1)),
+}
+HISTOGRAMS = {"method": "histogram", "max_bin": 8, "tol": None, "feature_bounds": BOUNDS}
+OPTIONS = {
+    "horizontal-dbscan": ({"border": "absorb", "random_state": 0},),
+    "approximate-dbscan": ({"rho": 1.0, "grid_bounds": BOUNDS},),
+    "kmeans": (LLOYD,),
+    "gaussian-mixture": (EM, {"covariance_type": "diag"}),
+    "xgboost": ({"method": "histogram"}, {"method": "union"}, {"objective": "multi:softprob"}),
+    "xgb-regressor": ({"method": "top_splits"},),
+}
+# What each protocol needs for sums that are masked, and for sums that have noise.
+NEEDED = {
+    "horizontal-dbscan": ({"grid_bounds": BOUNDS}, {"grid_bounds": BOUNDS}),
+    "approximate-dbscan": ({"rho": 1.0, "grid_bounds": BOUNDS},) * 2,
+    "kmeans": (LLOYD, LLOYD | {"bounds": BOUNDS}),
+    "gaussian-mixture": (EM | EM_START, EM | {"bounds": BOUNDS}),
+    "xgboost": (HISTOGRAMS | {"classes": [0, 1]},) * 2,
+    "xgb-regressor": (HISTOGRAMS, HISTOGRAMS | {"base_score": 2.0}),
+    "summary": ({"quantiles": ()}, {"quantiles": (), "bounds": {"0": (-3, 7), "1": (-3, 7)}}),
+}
+
+
+def _cases():
+    """Yield a name, the protocol, its parameters, and the function that makes its parts."""
+    for name, (parameters, parts) in PROTOCOLS.items():
+        yield name, (name, parameters, parts)
+        for i, more in enumerate(OPTIONS.get(name, ())):
+            yield f"{name}, option {i}", (name, parameters | more, parts)
+        if name in NEEDED:
+            masked, noisy = NEEDED[name]
+            yield f"{name}, masked", (name, parameters | masked | MASKED, parts)
+            yield f"{name}, noisy", (name, parameters | noisy | NOISY, parts)
+            yield f"{name}, masked and noisy", (name, parameters | noisy | NOISY | MASKED, parts)
+
+
+CASES = dict(_cases())

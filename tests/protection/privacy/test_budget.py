@@ -1,0 +1,128 @@
+"""The budget of a site: in memory, in a file, and in the policy."""
+
+import numpy as np
+import pytest
+
+from fedlib.core.ledger import Ledger
+from fedlib.core.messages import Declined, decode, encode
+from fedlib.protection.policy import GuardedClient, Policy
+from fedlib.protection.privacy import Budget, Charge, DisclosureBudgetSpent, Privacy, epsilon_of
+
+from .toy import CountNoisily, CountRows, NoisyCount, ToyClient
+
+
+def test_concentrated_losses_are_added_up_as_rho():
+    budget = Budget(epsilon=1.0, delta=1e-6)
+    for _ in range(2):
+        budget.charge(Privacy(rho=0.005), "toy", "CountNoisily")
+    budget.charge(Privacy(epsilon=0.25), "toy", "CountNoisily")
+    assert budget.spent == pytest.approx(epsilon_of(0.01, 1e-6) + 0.25)
+    assert budget.spent < 2 * epsilon_of(0.005, 1e-6) + 0.25
+    assert budget.charges[0] == Charge("toy", "CountNoisily", rho=0.005)
+
+
+def test_nothing_is_charged_for_what_is_declined():
+    budget = Budget(epsilon=1.0)
+    with pytest.raises(DisclosureBudgetSpent, match="from 0 to inf, the budget is 1.0"):
+        budget.charge(Privacy(rho=1e-9), "toy", "CountNoisily")  # delta = 0 has no use for rho
+    with pytest.raises(DisclosureBudgetSpent, match="from 0 to 1.5"):
+        budget.charge(Privacy(epsilon=1.5), "toy", "CountNoisily")
+    budget.charge(Privacy(epsilon=1.0), "toy", "CountNoisily")
+    assert budget.spent == 1.0
+
+
+def test_a_budget_holds_across_runs(tmp_path):
+    path = tmp_path / "spent.jsonl"
+    Budget(1.0, 0.0, path).charge(Privacy(epsilon=0.625), "toy", "Count")
+    budget = Budget(1.0, 0.0, path)
+    assert budget.spent == 0.625
+    with pytest.raises(DisclosureBudgetSpent):
+        budget.charge(Privacy(epsilon=0.5), "toy", "Count")
+    Budget(1.0, 0.0, path).charge(Privacy(epsilon=0.375), "toy", "Count")
+    assert Budget(1.0, 0.0, path).spent == 1.0
+
+
+def test_a_damaged_file_is_no_fresh_budget(tmp_path):
+    path = tmp_path / "spent.jsonl"
+    path.write_text('{"protocol": "toy"}\n')
+    with pytest.raises(ValueError, match="must contain one charge per line"):
+        Budget(1.0, 0.0, path).charge(Privacy(epsilon=0.1), "toy", "Count")
+    with pytest.raises(ValueError, match="cannot be written"):
+        Budget(1.0, 0.0, tmp_path / "none" / "file").charge(Privacy(epsilon=0.1), "toy", "Count")
+
+
+# In the policy -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("budget = 1", "budget must be { epsilon = NUMBER, .*; got 1"),
+        ("budget = { delta = 0.1 }", "budget must be { epsilon = NUMBER"),
+        ("budget = { epsilon = 1, rho = 1 }", "of which only epsilon is required; got"),
+        ("budget = { epsilon = 1, file = 1 }", "budget must be"),
+        ("budget = { epsilon = 0 }", "budget.epsilon must be a positive number up to 1e"),
+        ("budget = { epsilon = 1, delta = 1.0 }", "budget.delta must be at least 0 and below 1"),
+    ],
+)
+def test_an_invalid_budget_is_refused(text, message, tmp_path):
+    path = tmp_path / "policy.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        Policy.read(path)
+
+
+def read_policy(folder, text):
+    (folder / "policy.toml").write_text(text)
+    return Policy.read(folder / "policy.toml")
+
+
+def test_the_file_is_next_to_the_policy(tmp_path):
+    policy = read_policy(tmp_path, "budget = { epsilon = 2, delta = 1e-6 }")
+    assert policy.budget == Budget(2, 1e-6, tmp_path / "policy.spent.jsonl")
+    policy = read_policy(tmp_path, 'budget = { epsilon = 2, file = "other" }')
+    assert policy.budget.file == tmp_path / "other"
+    (tmp_path / "other").write_text("?")
+    with pytest.raises(ValueError, match="must contain one charge per line"):
+        read_policy(tmp_path, 'budget = { epsilon = 2, file = "other" }')
+
+
+def guarded(policy):
+    return GuardedClient(ToyClient([[1.0], [2.0]]), policy, "toy")
+
+
+def test_a_site_declines_what_exceeds_its_budget(tmp_path):
+    request = CountNoisily(Privacy(epsilon=0.5))
+    for declined in (False, False, True):  # three runs
+        policy = read_policy(tmp_path, "budget = { epsilon = 1 }")
+        reply = guarded(policy).answer(request)
+        assert isinstance(reply, Declined if declined else NoisyCount)
+    assert reply == Declined("budget")
+    assert policy.budget.spent == 1.0
+
+
+def test_a_site_with_a_budget_sends_nothing_without_noise():
+    client = guarded(Policy(budget=Budget(1.0)))
+    assert client.answer(CountRows()) == Declined("budget")
+    assert client.budget.spent == 0.0
+
+
+def test_a_rebuilt_client_has_the_same_budget():
+    policy = Policy(budget=Budget(1.0))
+    client = guarded(policy)
+    client.answer(CountNoisily(Privacy(epsilon=1.0)))
+    rebuilt = guarded(policy)
+    rebuilt.state = decode(encode(client.state))
+    assert rebuilt.answer(CountNoisily(Privacy(epsilon=1.0))) == Declined("budget")
+
+
+def test_the_ledger_shows_the_loss():
+    ledger = Ledger()
+    ledger.record(1, "server", "A", CountNoisily(Privacy(epsilon=0.5)), 10)
+    assert ledger.entries[0].discloses == "nothing; the reply has epsilon=0.5"
+
+
+def test_noise_of_a_few_rows_passes_the_minimum_count():
+    policy = Policy.from_dict({"min_count": 2, "budget": {"epsilon": 5}})
+    reply = guarded(policy).answer(CountNoisily(Privacy(epsilon=5.0)))
+    assert np.abs(reply.count).max() < 10

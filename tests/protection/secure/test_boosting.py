@@ -1,0 +1,305 @@
+"""Boosting with secure sums: the trees of the plain run, lost clients, and false sums."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
+from fedlib.boosting.client import BoostingClient
+from fedlib.boosting.messages import BuildHistograms
+from fedlib.core.ledger import SERVER
+from fedlib.core.protocol import TooFewClients
+from fedlib.protection.secure import ImpossibleSum, SecureClient, digits_for, simulated_identities
+from fedlib.protection.secure.messages import MaskValues, ShareSecrets
+from fedlib.testing import Recorder
+
+from .toy import at, changed
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(80, 3))
+Y = X[:, 0] + X[:, 1] ** 2 + RNG.normal(scale=0.3, size=80)
+X[RNG.random(X.shape) < 0.05] = np.nan
+CLASSES = np.digitize(Y, [0.0, 1.5])
+BOUNDS = [[-2.0] * 3, [2.0] * 3]  # some values lie outside
+N_CLIENTS = 4
+IDENTITIES = simulated_identities([str(i) for i in range(N_CLIENTS)])
+TREES = {"n_trees": 3, "max_depth": 2, "max_bin": 8, "feature_bounds": BOUNDS, "tol": None}
+LEAVES = {"grow_policy": "lossguide", "max_leaves": 5, "max_depth": 0}
+
+
+def parts(y, *weights):
+    return list(zip(*(np.array_split(array, N_CLIENTS) for array in (X, y, *weights)), strict=True))
+
+
+def two_classes(**parameters):
+    return FederatedXGBClassifier(**{**TREES, "method": "histogram", **parameters})
+
+
+def transport(tamper=None, secure=True):
+    clients = {}
+    for name, part in zip(IDENTITIES, parts(CLASSES > 0), strict=True):
+        client = BoostingClient(part)
+        clients[name] = SecureClient(client, IDENTITIES[name]) if secure else client
+    return Recorder(clients, tamper)
+
+
+def assert_same_trees(one, other):
+    assert len(one.trees_) == len(other.trees_)
+    for tree, same in zip(one.trees_, other.trees_, strict=True):
+        for name, array in vars(tree).items():
+            np.testing.assert_array_equal(array, getattr(same, name), name)
+
+
+def test_a_toy_by_hand():
+    """The bins are below 2.5 and above. All rows start with p = 1/2, so g = ±1/2 and h = 1/4.
+
+    Left of 2.5 are two rows of the class 0: G = 1, H = 1/2, and the weight is -1 / (1/2 + 1).
+    """
+    toy = [([[1.0], [3.0]], [0, 1]), ([[2.0], [4.0]], [0, 1])]
+    model = FederatedXGBClassifier(
+        1,
+        method="histogram",
+        max_depth=1,
+        min_child_weight=0,
+        secure=True,
+        classes=[0, 1],
+        feature_bounds=[[0.0], [5.0]],
+        max_bin=2,
+    ).fit(toy)
+    (tree,) = model.trees_
+    assert (tree.feature.tolist(), tree.threshold[0]) == ([0, -1, -1], 2.5)
+    assert tree.value == pytest.approx([0, -0.2, 0.2])  # the learning rate is 0.3
+    assert [labels.tolist() for labels in model.labels_] == [[0, 1], [0, 1]]
+    sums = ["AdvertiseKeys", "ShareSecrets", "MaskValues", "ConfirmSurvivors", "RevealShares"]
+    asked = [e.message for e in model.ledger_ if e.sender == SERVER and e.receiver == "0"]
+    assert asked == ["DescribeFeatures", *2 * sums, "BeginBoosting", *sums, "KeepTrees"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tol": 0.004},
+        {"subsample": 0.7, "colsample_bynode": 0.5, "random_state": 0},
+        {"scale_pos_weight": 2.5, "monotone_constraints": [1, 0, 0]},
+        LEAVES,
+        {"objective": "multi:softprob"},
+    ],
+)
+def test_trees_are_those_of_the_plain_run(options):
+    several = options.get("objective") == "multi:softprob"
+    data = parts(CLASSES if several else CLASSES > 0)
+    known = [0, 1, 2] if several else [False, True]
+    plain = two_classes(**options).fit(data)
+    secure = two_classes(**options, secure=True, classes=known).fit(data)
+    assert_same_trees(secure, plain)
+    assert secure.model_.base_scores == plain.model_.base_scores
+    assert [x.tolist() for x in secure.labels_] == [x.tolist() for x in plain.labels_]
+
+
+@pytest.mark.parametrize("name", ["squarederror", "pseudohubererror", "poisson"])
+def test_a_regression_with_weights(name):
+    """Weights of whole eighths are exact, and so is the prediction before the first tree."""
+    objective = "count:poisson" if name == "poisson" else f"reg:{name}"
+    data = parts(np.abs(Y), RNG.integers(1, 9, len(Y)) / 8)
+    plain, secure = (
+        FederatedXGBRegressor(**TREES, objective=objective, secure=secure).fit(data)
+        for secure in (False, True)
+    )
+    assert_same_trees(secure, plain)
+    assert secure.base_score_ == plain.base_score_
+
+
+def test_the_loss_keeps_the_stated_error():
+    plain, secure = (
+        two_classes(secure=secure, classes=[False, True] if secure else None).fit(
+            parts(CLASSES > 0)
+        )
+        for secure in (False, True)
+    )
+    largest = 2 * len(Y) * (abs(plain.model_.base_margins[0]) + 3 + np.log(2))
+    digits = digits_for(largest, N_CLIENTS)
+    bound = N_CLIENTS * 2.0 ** -(digits + 1) / len(Y)
+    error = np.abs(np.array(secure.losses_) - plain.losses_).max()
+    assert error <= bound + 4 * np.spacing(1.0)
+
+
+def test_clients_that_prefer_another_learning_rate():
+    data = parts(CLASSES > 0)
+    fits = []
+    for secure in (False, True):
+        clients = {
+            name: BoostingClient(part, learning_rate=rate)
+            for name, part, rate in zip(IDENTITIES, data, [0.1, None, 0.4, None], strict=True)
+        }
+        if secure:
+            clients = {name: SecureClient(one, IDENTITIES[name]) for name, one in clients.items()}
+        known = [False, True] if secure else None
+        fits.append(two_classes(secure=secure, classes=known).fit(Recorder(clients)))
+    plain, secure = fits
+    assert secure.learning_rate_ == plain.learning_rate_ == pytest.approx(0.275)
+    assert_same_trees(secure, plain)
+
+
+def test_no_message_describes_one_client_alone():
+    run = transport()
+    two_classes(secure=True, classes=[False, True]).fit(run)
+    sent = {entry.message for entry in run.ledger if entry.sender != SERVER}
+    assert sent == {
+        "Features",
+        "SignedKeys",
+        "EncryptedShares",
+        "MaskedValues",
+        "Confirmation",
+        "RevealedShares",
+        "Done",
+    }
+
+
+# Lost and false clients --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("growth", "nth"), [({}, 1), ({}, 2), (LEAVES, 3)])
+def test_a_client_is_lost_while_trees_grow(growth, nth):
+    """The trees are those of the plain run in which it is lost at the same request."""
+    plain = two_classes(**growth).fit(
+        transport({"1": at(BuildHistograms, None, nth=nth)}, secure=False), min_clients=3
+    )
+    secure = two_classes(**growth, secure=True, classes=[False, True]).fit(
+        transport({"1": at(MaskValues, None, nth=2 + nth)}), min_clients=3
+    )
+    assert list(secure.ledger_.lost) == list(plain.ledger_.lost) == ["1"]
+    assert_same_trees(secure, plain)
+    assert secure.losses_ == pytest.approx(plain.losses_, rel=1e-12)
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_client_is_lost_before_the_first_tree(nth):
+    """Its rows count for the sums before, and for no tree."""
+    secure = two_classes(secure=True, classes=[False, True]).fit(
+        transport({"1": at(MaskValues, None, nth=nth)}), min_clients=3
+    )
+    assert list(secure.ledger_.lost) == ["1"]
+    data = [part for i, part in enumerate(parts(CLASSES > 0)) if i != 1]
+    assert_same_trees(secure, two_classes().fit(data))
+
+
+def test_a_sum_that_fails_is_repeated_without_an_update_twice():
+    """Nobody can open the shares of client 1, in the request that has the first tree's values."""
+    nth = 2 + 3  # two sums of labels, two levels, and the first level of the second tree
+    broken = changed(boxes=np.zeros_like, commitments=np.zeros_like)
+    run = transport({"1": at(ShareSecrets, broken, nth=nth)})
+    secure = two_classes(secure=True, classes=[False, True]).fit(run, min_clients=3)
+    n_masked = sum("MaskValues" in str(type(e.requests["0"])) for e in run.exchanges)
+    assert n_masked > 2 + 2 * TREES["n_trees"]  # the sum was repeated
+    plain = two_classes().fit(
+        transport({"1": at(BuildHistograms, None, nth=3)}, secure=False), min_clients=3
+    )
+    assert_same_trees(secure, plain)
+
+
+@pytest.mark.parametrize("lie", [2**63, 2**40])
+def test_an_impossible_histogram_ends_the_run_with_a_typed_error(lie):
+    """One number is too large for any rows, or the bins of two features differ."""
+
+    def change(words):
+        return np.concatenate([words[:1] + np.uint64(lie), words[1:]])
+
+    run = transport({"2": at(MaskValues, changed(words=change), nth=3)})
+    with pytest.raises(ImpossibleSum, match="at least one client has sent wrong values"):
+        two_classes(secure=True, classes=[False, True]).fit(run)
+
+
+def test_below_the_threshold_the_run_ends():
+    lost = {name: at(MaskValues, None, nth=4) for name in "12"}
+    with pytest.raises(TooFewClients, match="2 of 4 clients remain"):
+        two_classes(secure=True, classes=[False, True]).fit(transport(lost), min_clients=3)
+
+
+# Bad input ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"method": "union", "feature_bounds": None}, "needs method='histogram' and feature_bo"),
+        ({"feature_bounds": None}, "feature_bounds, because the server would"),
+        ({"histograms": "packed"}, "needs histograms='dense'; got 'packed'"),
+        ({"validation_fraction": 0.2}, "needs validation_fraction=0; got 0.2"),
+        ({"eval_metric": "auc"}, "needs eval_metric=None; got 'auc'"),
+        ({"early_stopping_rounds": 2}, "needs early_stopping_rounds=None; got 2"),
+        ({"classes": None}, "epsilon need classes, and only they; got classes=None"),
+        ({"classes": [0, 1], "secure": False}, "need classes, and only they; got classes"),
+        ({"classes": [0, 1, 2]}, "classes must be two texts or numbers; got .*: there are 3"),
+        ({"classes": [1, 1]}, "a class occurs twice"),
+        ({"feature_bounds": [1.0, 2.0]}, r"feature_bounds must have shape \(2, n_features\)"),
+        ({"feature_bounds": [[2.0], [1.0]]}, "the lower below the upper; got"),
+        (
+            {"feature_bounds": [[0.0], [np.inf]]},
+            r"feature_bounds must be two rows within ±2\*\*127",
+        ),
+        ({"feature_bounds": [[1e9], [1e9 + 1]]}, "must be further apart for 8 bins of float32"),
+        ({"method": "union", "secure": False, "classes": None}, "feature_bounds needs method='h"),
+    ],
+)
+def test_bad_parameters_raise_before_any_message(options, text):
+    with pytest.raises(ValueError, match=text):
+        two_classes(**{"secure": True, "classes": [0, 1], **options}).protocol()
+
+
+def test_bad_parts_raise_before_any_message():
+    model = two_classes(secure=True, classes=["no", "yes"])
+    table = pd.DataFrame({"age": [1.0], "height": [1.0], "town": ["x"]})
+    with pytest.raises(
+        ValueError, match=r"parts\[1\]: .* features of numbers; 'town' contain text"
+    ):
+        model.fit([(np.ones((1, 3)), ["no"]), (table, ["yes"])])
+    with pytest.raises(ValueError, match=r"parts\[0\]: y must contain only .* got 'maybe'"):
+        model.fit([(np.ones((1, 3)), ["maybe"]), (np.ones((1, 3)), ["yes"])])
+    with pytest.raises(ValueError, match="feature_bounds must have the 1 features .* got 3"):
+        model.fit([([[1.0]], ["no"]), ([[1.0]], ["yes"])])
+    with pytest.raises(ValueError, match="both classes need rows with a weight above 0"):
+        model.fit([(np.ones((1, 3)), ["no"])] * 2)
+    with pytest.raises(ValueError, match="at least one row must have a weight above 0"):
+        model.fit([(np.empty((0, 3)), np.empty(0, str))] * 2)
+
+
+def test_a_site_refuses_unknown_classes():
+    """Over a transport, the site itself refuses: only the type of the error reaches the server."""
+    identities = simulated_identities(["0", "1"])
+    parts = [([[1.0] * 3], ["no"]), ([[1.0] * 3], ["maybe"])]
+    clients = {
+        name: SecureClient(BoostingClient(part), identities[name])
+        for name, part in zip("01", parts, strict=True)
+    }
+    with pytest.raises(TooFewClients, match="'1': MaskingFailed at MaskValues"):
+        two_classes(secure=True, classes=["no", "yes"]).fit(Recorder(clients))
+
+
+def test_text_at_a_site_counts_as_missing(caplog):
+    """The site's log says so, and no reply: whether there is a text depends on single rows."""
+    numbers = pd.DataFrame({"age": [1.0, 2.0], "height": [1.0, 2.0], "town": [1.0, 2.0]})
+    table = numbers.assign(town=["x", "y"])
+    models = []
+    for X in (table, table.assign(town=np.nan)):
+        identities = simulated_identities(["0", "1"])
+        clients = {
+            name: SecureClient(BoostingClient((given, ["no", "yes"])), identities[name])
+            for name, given in zip("01", [numbers, X], strict=True)
+        }
+        models.append(
+            two_classes(secure=True, classes=["no", "yes"], min_child_weight=0).fit(
+                Recorder(clients)
+            )
+        )
+    assert models[0].decision_function(numbers).tolist() == (
+        models[1].decision_function(numbers).tolist()
+    )
+    assert caplog.text.count("feature 'town' must contain numbers, as in training; got text") == 1
+
+
+def test_bounds_without_secure_sums_and_with_text():
+    table = pd.DataFrame({"age": [1.0, 2.0], "height": [1.0, 2.0], "town": ["x", "y"]})
+    with pytest.raises(
+        ValueError, match="feature_bounds needs features of numbers; 'town' contain"
+    ):
+        two_classes().fit([(table, [0, 1])])

@@ -1,0 +1,339 @@
+"""The protocols that work with secure sums: equal to the plain runs, and clients that are lost."""
+
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedlib import (
+    ApproximateDBSCAN,
+    FederatedGaussianMixture,
+    FederatedKMeans,
+    FederatedPipeline,
+    FederatedSummary,
+    HorizontalDBSCAN,
+)
+from fedlib.clustering.kmeans import FederatedKMeansClient, SumClusters
+from fedlib.core.client import Client
+from fedlib.core.in_process import InProcess
+from fedlib.core.ledger import SERVER
+from fedlib.core.messages import decode
+from fedlib.core.protocol import TooFewClients
+from fedlib.protection.secure import ImpossibleSum, SecureClient, simulated_identities
+from fedlib.protection.secure.messages import MaskValues, RevealShares
+from fedlib.testing import Recorder
+
+from .toy import at, changed
+
+RNG = np.random.default_rng(0)
+N_CLIENTS = 5
+BLOBS = np.concatenate([RNG.normal(centre, 1, (60, 2)) for centre in ((0, 0), (9, 0), (0, 9))])
+RNG.shuffle(BLOBS)
+DYADIC = np.round(BLOBS * 2**20) / 2**20  # sums of these are exact in float64
+START = DYADIC[:3]
+IDENTITIES = simulated_identities([str(i) for i in range(N_CLIENTS)])
+
+
+def parts(X):
+    return np.array_split(X, N_CLIENTS)
+
+
+def kmeans(X, **parameters):
+    estimator = FederatedKMeans(3, method="lloyd", init=START, **parameters)
+    return estimator.fit(parts(X))
+
+
+def transport(X, tamper=None):
+    clients = {
+        name: SecureClient(FederatedKMeansClient(part), IDENTITIES[name])
+        for name, part in zip(IDENTITIES, parts(X), strict=True)
+    }
+    return Recorder(clients, tamper)
+
+
+@pytest.mark.parametrize("tol", [0, 1e-4])
+def test_kmeans_is_bit_identical_when_the_sums_are_exact(tol):
+    plain, secure = kmeans(DYADIC, tol=tol), kmeans(DYADIC, tol=tol, secure=True)
+    assert secure.cluster_centers_.tolist() == plain.cluster_centers_.tolist()
+    assert secure.n_iter_ == plain.n_iter_
+    assert secure.inertia_ == pytest.approx(plain.inertia_, rel=1e-12)
+    for ours, theirs in zip(secure.labels_, plain.labels_, strict=True):
+        assert ours.tolist() == theirs.tolist()
+
+
+def test_kmeans_keeps_the_stated_error():
+    """One iteration, from the same start: the counts are equal, the sums are not."""
+    X = BLOBS * np.pi
+    plain, secure = (kmeans(X, max_iter=1, secure=secure) for secure in (False, True))
+    smallest = np.bincount(plain.predict(X)).min()
+    limit = 2.0 ** np.ceil(np.log2(np.abs(X).max()))
+    bound = N_CLIENTS**2 * 2.0**-62 * limit * len(X) / smallest
+    error = np.abs(secure.cluster_centers_ - plain.cluster_centers_).max()
+    assert error <= bound + 2 * np.spacing(limit)  # and the rounding of both
+
+
+def test_no_message_of_kmeans_describes_one_client_alone():
+    run = transport(DYADIC)
+    FederatedKMeans(3, method="lloyd", init=START, secure=True).fit(run)
+    sent = {entry.message for entry in run.ledger if entry.sender != SERVER}
+    assert sent == {
+        "Features",
+        "SignedKeys",
+        "EncryptedShares",
+        "MaskedValues",
+        "Confirmation",
+        "RevealedShares",
+        "Done",
+    }
+    for part in parts(DYADIC):
+        for value in (len(part), part.sum(axis=0)):
+            assert np.asarray(value).astype("<f8").tobytes() not in run.all_bytes
+
+
+def test_kmeans_goes_on_without_lost_clients():
+    """From the sixth sum on: three of five clients are not enough, four are."""
+    run = transport(DYADIC, {"1": at(MaskValues, None, nth=6)})
+    model = FederatedKMeans(3, method="lloyd", init=START, secure=True).fit(run, min_clients=4)
+    assert list(model.ledger_.lost) == ["1"]
+    assert model.n_iter_ > 1
+    two = {name: at(RevealShares, None, nth=6) for name in "12"}
+    with pytest.raises(TooFewClients, match="3 of 5 clients remain, 4 are needed"):
+        FederatedKMeans(3, method="lloyd", init=START, secure=True).fit(
+            transport(DYADIC, two), min_clients=4
+        )
+
+
+def test_a_false_sum_ends_the_run_with_a_typed_error():
+    lie = changed(words=lambda words: words + np.uint64(2**63))
+    with pytest.raises(ImpossibleSum, match="so at least one client has sent wrong values"):
+        FederatedKMeans(3, method="lloyd", init=START, secure=True).fit(
+            transport(DYADIC, {"2": at(MaskValues, lie)})
+        )
+
+
+def test_a_site_with_keys_takes_part_in_no_plain_run():
+    with pytest.raises(TooFewClients, match="NotMasked at SummariseGroups"):
+        FederatedKMeans(3, method="lloyd", init=START).fit(transport(DYADIC))
+
+
+def test_a_site_without_keys_takes_part_in_no_secure_run():
+    clients: dict[str, Client] = {
+        str(i): FederatedKMeansClient(part) for i, part in enumerate(parts(DYADIC))
+    }
+    with pytest.raises(TooFewClients, match="TypeError at AdvertiseKeys"):
+        FederatedKMeans(3, method="lloyd", init=START, secure=True).fit(InProcess(clients))
+
+
+def test_a_run_continues_from_its_journal(tmp_path):
+    """Also in the middle of a sum: the states of the clients are in the journal."""
+    path = tmp_path / "run.journal"
+    estimator = FederatedKMeans(3, method="lloyd", init=START, secure=True)
+    whole = FederatedKMeans(3, method="lloyd", init=START, secure=True).fit(parts(DYADIC))
+
+    class Stop(BaseException):
+        pass
+
+    n_exchanges = [0]
+    exchange = InProcess.exchange
+
+    def until(self, requests):
+        n_exchanges[0] += 1
+        if n_exchanges[0] == 14:  # of the third sum
+            raise Stop
+        return exchange(self, requests)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InProcess, "exchange", until)
+        with pytest.raises(Stop):
+            estimator.fit(parts(DYADIC), journal=path)
+    continued = estimator.fit(parts(DYADIC), journal=path)
+    assert continued.cluster_centers_.tolist() == whole.cluster_centers_.tolist()
+    assert continued.ledger_.lost == {}
+
+
+# Summary ----------------------------------------------------------------------------------------
+
+
+def table(n=50):
+    rng = np.random.default_rng(1)
+    return pd.DataFrame(
+        {
+            "large": rng.normal(1e6, 1, n),
+            "small": rng.normal(0, 1e-6, n),
+            "gaps": np.where(rng.random(n) < 0.3, np.nan, rng.integers(0, 9, n)),
+            "empty": np.full(n, np.nan),
+            "text": rng.choice(["a", "b"], n),
+        }
+    )
+
+
+def test_the_summary_has_the_moments_of_the_plain_run():
+    frame = table()
+    tables = [frame[:20], frame[20:21], frame[21:]]
+    options = {"quantiles": (), "n_bins": 4, "bounds": {"gaps": (0, 8)}}
+    plain, secure = (
+        FederatedSummary(**options, secure=secure).fit(tables).model_ for secure in (False, True)
+    )
+    assert secure.counts.tolist() == plain.counts.tolist()
+    assert (secure.n_rows, secure.kinds.tolist()) == (50, plain.kinds.tolist())
+    limits = 2.0 ** np.ceil(np.log2([1e6 + 4, 4e-6, 8]))
+    error = np.abs(secure.means - plain.means)[:3]
+    bound = 3**2 * 2.0**-61 * limits * 50 / plain.counts[:3]
+    assert (error <= bound + 2 * np.spacing(np.abs(plain.means[:3]))).all()
+    np.testing.assert_allclose(secure.variances, plain.variances, rtol=1e-9)
+    assert secure.histograms[2].tolist() == plain.histograms[2].tolist()
+    assert np.isnan(secure.minima).all()
+    assert np.isnan(secure.means[3:]).all()
+
+
+def test_the_summary_of_no_rows():
+    empty = pd.DataFrame({"x": np.empty(0)})
+    model = FederatedSummary(quantiles=(), secure=True).fit([empty, empty]).model_
+    assert (model.n_rows, model.counts.tolist()) == (0, [0])
+
+
+# Mixture ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
+def test_the_mixture_is_that_of_the_plain_run(kind):
+    precisions = {"full": [np.eye(2)] * 3, "tied": np.eye(2), "diag": np.ones((3, 2))}
+    models = [
+        FederatedGaussianMixture(
+            3,
+            method="em",
+            covariance_type=kind,
+            weights_init=[0.2, 0.3, 0.5],
+            means_init=START,
+            precisions_init=precisions.get(kind, np.ones(3)),
+            max_rounds=5,
+            tol=0,
+            secure=secure,
+        ).fit(parts(BLOBS))
+        for secure in (False, True)
+    ]
+    plain, secure = models
+    np.testing.assert_allclose(secure.means_, plain.means_, atol=1e-12)
+    np.testing.assert_allclose(secure.covariances_, plain.covariances_, atol=1e-11)
+    np.testing.assert_allclose(secure.lower_bounds_, plain.lower_bounds_, atol=1e-12)
+    assert [x.tolist() for x in secure.labels_] == [x.tolist() for x in plain.labels_]
+
+
+# Cells ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("border", ["nearest", "absorb"])
+def test_cells_are_those_of_the_plain_run(border):
+    options = {"cell_size": 0.7, "min_samples": 3, "border": border, "random_state": 0}
+    plain = HorizontalDBSCAN(**options).fit(parts(BLOBS))
+    bounds = [BLOBS.min(axis=0) - 1, BLOBS.max(axis=0) + 2]
+    secure = HorizontalDBSCAN(**options, secure=True, grid_bounds=bounds).fit(parts(BLOBS))
+    assert secure.cells_.tolist() == plain.cells_.tolist()
+    assert secure.cell_counts_.tolist() == plain.cell_counts_.tolist()
+    assert secure.cell_labels_.tolist() == plain.cell_labels_.tolist()
+    assert [x.tolist() for x in secure.labels_] == [x.tolist() for x in plain.labels_]
+
+
+def test_points_outside_of_the_grid_are_reported():
+    """The points -0.5 and 7 are outside; -0.5 is next to a cluster."""
+    model = HorizontalDBSCAN(1.0, 2, secure=True, grid_bounds=[[0.0], [5.0]])
+    with pytest.warns(UserWarning, match="2 points lie outside of the bounds"):
+        model.fit([[[0.1], [-0.5]], [[0.2], [7.0]]])
+    assert [labels.tolist() for labels in model.labels_] == [[0, 0], [0, -1]]
+
+
+# Bad input --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("estimator", "text"),
+    [
+        (FederatedKMeans(2, secure=True), "needs method='lloyd' and an array"),
+        (FederatedKMeans(2, method="lloyd", secure=True), "got method='lloyd' and init='k-means"),
+        (FederatedSummary(secure=True), r"needs quantiles=\(\)"),
+        (FederatedGaussianMixture(2, method="em", secure=True), "needs method='em', weights_init"),
+        (HorizontalDBSCAN(1.0, 2, secure=True), "need grid_bounds"),
+        (HorizontalDBSCAN(1.0, 2, grid_bounds=[[0.0], [1.0]]), "need grid_bounds, and only they"),
+        (
+            HorizontalDBSCAN(1e-9, 2, secure=True, grid_bounds=[[0.0], [1.0]]),
+            "at most 16777216 cells, got 1e",
+        ),
+        (
+            HorizontalDBSCAN(1.0, 2, secure=True, grid_bounds=[[1.0], [0.0]]),
+            "grid_bounds must be two rows",
+        ),
+        (
+            ApproximateDBSCAN(1.0, 2, secure=True),
+            "secure=True and epsilon need grid_bounds, got None",
+        ),
+        (
+            ApproximateDBSCAN(1.0, 2, secure=True, grid_bounds=[[0.0], [1.0]], max_cells=2**24 + 1),
+            "max_cells must be at most 16777216 with grid_bounds, got 16777217",
+        ),
+        (
+            FederatedPipeline(FederatedKMeans(2, method="lloyd", init=START, secure=True)),
+            "must not have secure=True",
+        ),
+    ],
+)
+def test_bad_parameters_raise_before_any_message(estimator, text):
+    with pytest.raises(ValueError, match=text):
+        estimator.protocol()
+
+
+def test_bad_parts_raise_before_any_message():
+    estimator = HorizontalDBSCAN(1.0, 2, secure=True, grid_bounds=[[0.0], [5.0]])
+    with pytest.raises(ValueError, match="secure=True needs at least 2 clients, got 1"):
+        estimator.fit([[[1.0]]])
+    with pytest.raises(ValueError, match="grid_bounds must have the 2 features"):
+        estimator.fit([[[1.0, 2.0]], [[1.0, 2.0]]])
+    with pytest.raises(ValueError, match="init must have the 1 features"):
+        FederatedKMeans(3, method="lloyd", init=START, secure=True).fit([[[1.0]], [[2.0]]])
+    with pytest.raises(ValueError, match="the clients have no points"):
+        FederatedKMeans(3, method="lloyd", init=START, secure=True).fit(
+            [np.empty((0, 2)), np.empty((0, 2))]
+        )
+
+
+def test_requests_of_the_server_differ_per_round():
+    """A message in the middle of a sum contains the protocol's request, which all must see."""
+    run = transport(DYADIC)
+    FederatedKMeans(3, method="lloyd", init=START, secure=True, tol=0).fit(run)
+    asked = [
+        decode(exchange.requests["0"].request)
+        for exchange in run.exchanges
+        if isinstance(exchange.requests["0"], MaskValues)
+    ]
+    rounds = [request for request in asked if isinstance(request, SumClusters)]
+    assert len(rounds) > 2
+    assert all(one != other for one, other in pairwise(rounds))
+
+
+def test_more_marked_magnitudes_than_clients_end_the_run():
+    """Five clients mark five magnitudes; a lie about another number of the sum adds a sixth."""
+    lie = changed(words=lambda words: np.concatenate([words[:-1], words[-1:] + np.uint64(1)]))
+    with pytest.raises(ImpossibleSum, match="5 clients cannot mark 6 magnitudes"):
+        FederatedKMeans(3, method="lloyd", init=START, secure=True).fit(
+            transport(DYADIC, {"2": at(MaskValues, lie)})
+        )
+
+
+def test_products_that_no_points_have_end_the_run():
+    """The last number of a sum is the variance of the last feature, and becomes negative."""
+    estimator = FederatedGaussianMixture(
+        1,
+        method="em",
+        weights_init=[1.0],
+        means_init=[[3.0, 3.0]],
+        precisions_init=[np.eye(2)],
+        max_rounds=2,
+        secure=True,
+    )
+    clients = {
+        name: SecureClient(estimator.client_class(part), IDENTITIES[name])
+        for name, part in zip(IDENTITIES, parts(DYADIC), strict=True)
+    }
+    lie = changed(words=lambda words: np.concatenate([words[:-1], words[-1:] - np.uint64(2**61)]))
+    with pytest.raises(ImpossibleSum, match="covariances must be positive definite"):
+        estimator.fit(Recorder(clients, {"2": at(MaskValues, lie, nth=2)}))

@@ -1,0 +1,81 @@
+"""A site's client, made from a protocol's name, a table and options."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedlib import HorizontalDBSCAN
+from fedlib.core.registry import find_estimator, protocols
+from fedlib.sites.site import argument_types, client_arguments, make_client
+from fedlib.tables.files import Table
+
+X = np.array([[0.1, 0.2], [0.3, 0.1]])
+
+
+@pytest.mark.parametrize("protocol", protocols())
+def test_the_estimator_is_the_one_that_protocols_returns(protocol):
+    assert find_estimator(protocol) is protocols()[protocol]
+
+
+def test_a_subclass_of_the_same_name_is_found():
+    class Other(HorizontalDBSCAN):
+        """A copy."""
+
+        name = "horizontal-dbscan"
+
+    try:
+        assert find_estimator("horizontal-dbscan") is protocols()["horizontal-dbscan"] is Other
+    finally:
+        Other.name = "another-for-test"
+
+
+@pytest.mark.parametrize("protocol", protocols())
+def test_every_argument_has_types(protocol):
+    estimator = protocols()[protocol]
+    assert argument_types(estimator).keys() == client_arguments(estimator).keys()
+
+
+def test_secrets_are_read_from_files(tmp_path):
+    key = tmp_path / "rows.key"
+    key.write_bytes(bytes(range(32)))
+    table = Table(X, ids=pd.Series(["a", "b"], name="patient"))
+    client = make_client("vertical-dbscan", table, {"key": str(key), "n_jobs": 1})
+    expected = protocols()["vertical-dbscan"].client_class(X, ["a", "b"], bytes(range(32)))
+    assert client.digest == expected.digest != ""
+    with pytest.raises(ValueError, match="key must be a file that can be read"):
+        make_client("vertical-dbscan", table, {"key": str(tmp_path / "none")})
+    with pytest.raises(ValueError, match="key must be a file that can be read"):
+        make_client("vertical-dbscan", table, {"key": 7})
+
+
+def test_classes_and_weights_are_part_of_the_data():
+    table = Table(X, np.array([0, 1]), np.array([1.0, 2.0]))
+    assert type(make_client("xgboost", table)) is protocols()["xgboost"].client_class
+    with pytest.raises(ValueError, match="xgboost needs a class or label per row: name the column"):
+        make_client("xgboost", Table(X))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options", "message"),
+    [
+        ("kmeans", {"agreed": "dbdc"}, "the server runs 'kmeans'; this site agrees to 'dbdc' only"),
+        ("dbscan", {}, "the protocol 'dbscan' is unknown here; known are .*dbdc,"),
+        ("kmeans", {"options": {"a": 1, "b": 2}}, "a client of kmeans has no option a, b"),
+    ],
+)
+def test_other_clients_are_refused(protocol, options, message):
+    with pytest.raises(ValueError, match=message):
+        make_client(protocol, Table(X), **options)
+
+
+def test_a_passive_client():
+    assert make_client("kmeans", Table(X), agreed="kmeans", passive=True).passive
+    assert not make_client("kmeans", Table(X)).passive
+
+
+def test_rows_for_validation():
+    table = Table(pd.DataFrame(X), np.array([0, 1]))
+    client = make_client("xgboost", table, eval_table=table)
+    assert (client.n_training, len(client.X)) == (2, 4)
+    with pytest.raises(ValueError, match="kmeans takes no rows for validation"):
+        make_client("kmeans", table, eval_table=table)

@@ -1,0 +1,245 @@
+"""Files: tables of every kind, what is wrong with them, and labels."""
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedlib.tables.files import Table, read_array, read_table, write_file, write_labels
+
+
+@pytest.fixture
+def rows():
+    """Return rows with features, classes, weights and identifiers."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(6, 2)), columns=["x", "y"])
+    return frame.assign(kind=["a", "b", "c"] * 2, weight=np.arange(6) / 2, id=range(6))
+
+
+def test_files_of_every_format_have_the_same_content(rows, tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.chdir(tmp_path)
+    rows.to_csv("data.csv", index=False)
+    rows.to_csv("data.tsv", index=False, sep="\t")
+    rows.to_parquet("data.parquet")
+    head = "@relation r\n@attribute x numeric\n@attribute y numeric\n@attribute kind {a,b,c}\n"
+    head += "@attribute weight numeric\n@attribute id numeric\n@data\n"
+    Path("data.arff").write_text(head + rows.to_csv(index=False, header=False))
+    for name in ("data.csv", "data.tsv", "data.parquet", "data.arff"):
+        table = read_table(Path(name), "y,x", "kind", "weight", "id")
+        pd.testing.assert_frame_equal(table.X, rows[["y", "x"]])
+        assert table.y.tolist() == rows["kind"].tolist()
+        assert table.sample_weight.tolist() == rows["weight"].tolist()
+        assert [str(int(i)) for i in table.ids] == [str(i) for i in rows["id"]]
+
+
+def test_files_without_names(rows, tmp_path):
+    rows.to_csv(tmp_path / "bare.csv", index=False, header=False)
+    bare = read_table(tmp_path / "bare.csv", "0,1", header=False)
+    assert bare.X.tobytes() == rows[["x", "y"]].to_numpy().tobytes()
+    np.save(tmp_path / "data.npy", rows[["x", "y"]].to_numpy())
+    table = read_table(tmp_path / "data.npy", target="1")
+    assert table.X.tobytes() == rows[["x"]].to_numpy().tobytes()
+    assert table.y.tobytes() == rows["y"].to_numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "message"),
+    [
+        ("a.csv", "a,b\n1,2\n3,four\n", {}, "'b' must contain finite numbers, got 'four' in row 2"),
+        ("a.csv", "a,b\n1,2\n,3\n", {}, "column 'a' has no value in row 2"),
+        ("a.csv", "a,b\n1,inf\n", {}, "'b' must contain finite numbers, got 'inf' in row 1"),
+        ("a.csv", "a\nTrue\n", {}, "'a' must contain finite numbers, got 'True' in row 1"),
+        ("a.csv", "a,k\n1,\n", {"target": "k"}, "column 'k' has no class in row 1"),
+        ("a.csv", "a,k\n1,\n", {"ids": "k"}, "column 'k' has no identifier in row 1"),
+        ("a.csv", "1,2\n3,4\n", {}, "the first row contains numbers instead of names"),
+        ("a.csv", 'a,b\n1,2\n3,"4\n', {}, "cannot be read"),
+        ("a.csv", "", {}, "cannot be read"),
+        ("a.csv", "a,b\n1,2\n3\n", {}, "column 'b' has no value in row 2"),
+        ("a.csv", "a,b\n1,2\n3,4,5\n", {}, "Expected 2 fields in line 3, saw 3"),
+        ("a.csv", "a,b\n1,2,3\n4,5,6\n", {}, "Length of header or names does not match"),
+        ("a.csv", "a;b\n1,5;x\n", {}, "'b' must contain finite numbers, got 'x' in row 1"),
+        ("a.csv", 'a,b\n"1,5",2\n', {}, "'a' must contain finite numbers, got '1,5' in row 1"),
+        ("a.csv", "a,b\n1.000,5;2\n", {}, "'b' must contain finite numbers, got '5;2' in row 1"),
+        ("a.csv", "a,b,a\n1,2,3\n", {}, "columns with the same name: a"),
+        ("a.csv", "a,,b\n1,2,3\n", {}, "column 2 has no name"),
+        (
+            "a.csv",
+            "a\n123456789012345678901\n",
+            {},
+            "within .*, got 123456789012345678901 in row 1",
+        ),
+        ("a.csv", "a\n1\n-9007199254740994\n", {}, "got -9007199254740994 in row 2"),
+        ("a.csv", "a\n2020-01-31\n", {}, "'a' must contain finite numbers, got '2020-01-31'"),
+        ("a.csv.gz", "a\n1\n", {}, "cannot be read: Not a gzipped file"),
+        ("a.xls", "a", {}, "cannot be read: the format .xls is unknown; known are .csv"),
+        ("a", "a", {}, "the format without a suffix is unknown"),
+        ("a.parquet", "a", {}, "cannot be read"),
+        ("a.npy", "a", {}, "cannot be read"),
+        ("a.arff", "a", {}, "cannot be read"),
+        ("a.csv", "a,b\n1,2\n", {"columns": "a,c"}, "no column c; the columns are a, b"),
+        ("a.csv", "a,b\n1,2\n", {"columns": "a,a"}, "columns used more than once: a"),
+        ("a.csv", "a,b\n1,2\n", {"columns": "a", "ids": "a"}, "columns used more than once: a"),
+        ("a.csv", "a\n1\n", {"target": "a"}, "no column is left for the features"),
+    ],
+)
+def test_invalid_tables_are_reported(name, text, options, message, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_table(tmp_path / name, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.csv", b"\xef\xbb\xbfage,bmi\n41,1.5\n57,-20.25\n"),
+        ("a.csv", b'"age", "bmi"\r\n41, 1.5\r\n\r\n57, "-20.25"\r\n'),
+        ("a.csv", b"age;bmi\n41;1,5\n57;-20,25\n"),
+        ("a.csv", b"age;bmi\n41;1.5\n57;-20.25\n"),
+        ("a.txt", b"sep=;\nage;bmi\n41;1,5\n57;-20,25\n"),
+        ("a.csv", b"age\tbmi\n41\t1.5\n57\t-20.25\n"),
+        ("a.csv.gz", b"age,bmi\n41,1.5\n57,-20.25\n"),
+        ("a.TSV.gz", b"age\tbmi\n41\t1,5\n57\t-20,25\n"),
+    ],
+)
+def test_text_as_programs_write_it(name, data, tmp_path):
+    """Byte order marks, Excel's semicolons and decimal commas, Windows' line ends, compression."""
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    table = read_table(tmp_path / name)
+    assert table.X.to_dict("list") == {"age": [41, 57], "bmi": [1.5, -20.25]}
+
+
+def test_identifiers_remain_text(tmp_path):
+    """Long numbers and leading zeros are kept, and a decimal comma in them is no decimal comma."""
+    (tmp_path / "a.csv").write_text("id;x\n007;1,5\n123456789012345678901;2\n1,5;3\n")
+    table = read_table(tmp_path / "a.csv", ids="id")
+    assert table.ids.tolist() == ["007", "123456789012345678901", "1,5"]
+    assert table.X["x"].tolist() == [1.5, 2, 3]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "cp1252"])
+def test_other_encodings_are_named(encoding, tmp_path):
+    (tmp_path / "a.csv").write_bytes("größe,b\n1,2\n".encode(encoding))
+    with pytest.raises(ValueError, match=r"the text is not UTF-8 \(byte 0x..\); save the file as"):
+        read_table(tmp_path / "a.csv")
+
+
+def test_a_truncated_archive(tmp_path):
+    data = gzip.compress(b"a,b\n" + b"1,2\n" * 10_000)
+    (tmp_path / "a.csv.gz").write_bytes(data[: len(data) // 2])
+    with pytest.raises(ValueError, match="cannot be read: Compressed file ended"):
+        read_table(tmp_path / "a.csv.gz")
+
+
+@pytest.mark.parametrize("n", [3_000, pytest.param(100_000, marks=pytest.mark.load)])
+def test_many_columns(n, tmp_path):
+    names = ",".join(f"c{i}" for i in range(n))
+    (tmp_path / "a.csv").write_text(f"{names}\n{','.join(['1'] * n)}\n")
+    assert read_table(tmp_path / "a.csv").X.shape == (1, n)
+
+
+def test_an_array_of_one_axis_is_not_a_table(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    with pytest.raises(ValueError, match="the array must have 2 axes, rows and columns, got 1"):
+        read_table(tmp_path / "a.npy")
+
+
+def test_a_missing_package_for_parquet_is_named(tmp_path, monkeypatch):
+    def fail(path):
+        raise ImportError("Unable to find a usable engine")
+
+    monkeypatch.setattr(pd, "read_parquet", fail)
+    with pytest.raises(ValueError, match=r'pyarrow is missing: pip install "fedlib-study\[http\]"'):
+        read_table(tmp_path / "a.parquet")
+
+
+def test_files_with_pickles_are_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.array([[object()]]), allow_pickle=True)
+    with pytest.raises(ValueError, match="allow_pickle"):
+        read_array(tmp_path / "a.npy")
+    with pytest.raises(ValueError, match="allow_pickle"):
+        write_labels(tmp_path / "b.npy", np.array([object()]), Table(np.zeros((1, 1))))
+
+
+def test_labels_and_further_columns(tmp_path):
+    table = Table(np.zeros((2, 1)), ids=pd.Series(["a", "b"], name="label"))
+    write_labels(tmp_path / "l.csv", np.array(["x", "y"]), table, {"p": np.array([0.1, 1.0])})
+    assert (tmp_path / "l.csv").read_text() == "label,label,p\na,x,0.1\nb,y,1.0\n"
+    assert (tmp_path / "l.csv").stat().st_mode & 0o077 == 0
+    with pytest.raises(ValueError, match="there are 1 labels for 2 rows"):
+        write_labels(tmp_path / "l.csv", np.zeros(1), table)
+
+
+def test_a_file_is_replaced_completely_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_file(path, b"old")
+
+    def fail(number):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    monkeypatch.undo()
+    write_file(path, b"new")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+    assert path.read_bytes() == b"new"
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from fedlib.tables.files import write_file
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    write_file(Path(sys.argv[1]), bytes(5000))
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    """A limit on the size of files stands for the full disk."""
+    path = tmp_path / "labels.csv"
+    write_file(path, b"old")
+    command = [sys.executable, "-c", FULL_DISK, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "OSError\n"
+    assert path.read_bytes() == b"old"
+    write_file(path, b"new")  # what is left of the first attempt is no obstacle
+    assert [p.name for p in tmp_path.iterdir()] == ["labels.csv"]
+
+
+def test_raw_rows_have_text_and_gaps(tmp_path):
+    path = tmp_path / "site.csv"
+    path.write_text("age;sex;id;kind\n41,5;m;007;a\n;;008;b\n")
+    table = read_table(path, target="kind", ids="id", raw=True)
+    assert table.X.columns.tolist() == ["age", "sex"]
+    assert table.X["age"].tolist()[0] == 41.5
+    assert table.X.isna().to_numpy().tolist() == [[False, False], [True, True]]
+    assert table.ids.tolist() == ["007", "008"]
+    with pytest.raises(
+        ValueError, match="'age' has no value in row 2; text and gaps need a run that"
+    ):
+        read_table(path, target="kind", ids="id")
+    path.write_text("sex\nm\n")
+    with pytest.raises(ValueError, match="got 'm' in row 1; text and gaps need a run that"):
+        read_table(path)
+    path.write_text("day\n2020-01-31\n")
+    with pytest.raises(
+        ValueError, match="column 'day' must contain numbers or text, got '2020-01-31'"
+    ):
+        read_table(path, raw=True)
+
+
+def test_raw_rows_without_names(tmp_path):
+    (tmp_path / "a.csv").write_text("1,m\n,f\n")
+    X = read_table(tmp_path / "a.csv", header=False, raw=True).X
+    assert X.shape == (2, 2)
+    assert X[:, 1].tolist() == ["m", "f"]

@@ -1,0 +1,245 @@
+"""The promises of every protocol, with every kind of sums."""
+
+import inspect
+import warnings
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+from all_protocols import CASES, OURS, PROTOCOLS, fitted, frozen
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from fedlib.core.messages import decode, encode
+from fedlib.core.protocol import TooFewClients
+from fedlib.core.registry import protocols
+from fedlib.protection.secure import SecureClient, simulated_identities
+from fedlib.sites.models import load, save
+from fedlib.testing import Recorder, seeded_noise
+
+N_CLIENTS = 4  # of which a masked sum may lose one
+WITHOUT_LABELS = {"clustering-score", "evaluation", "suggest", "summary"}
+EVERYBODY = {"vertical-dbscan"}  # all clients are needed, because each has other columns
+
+each_case = pytest.mark.parametrize("case", CASES)
+pytestmark = pytest.mark.filterwarnings("ignore")  # of a few rounds, and of few rows
+
+
+def estimator_of(case):
+    name, parameters, _ = CASES[case]
+    return protocols()[name](**parameters)
+
+
+def parts_of(case):
+    """Return the parts of the table with the last one divided, so that there are four."""
+    parts = CASES[case][2]()
+    if CASES[case][0] in EVERYBODY:
+        return [*parts, parts[0] * 2]
+    last = parts[-1]
+    halves = [
+        tuple(values[i::2] for values in last) if isinstance(last, tuple) else last[i::2]
+        for i in range(2)
+    ]
+    return [*parts[:-1], *halves]
+
+
+def make_client(estimator, part):
+    seed = {"random_state": 0} if estimator.name == "ppdbdc" else {}
+    return estimator.client_class(part, **seed)
+
+
+def clients_of(case, estimator):
+    clients = {str(i): make_client(estimator, part) for i, part in enumerate(parts_of(case))}
+    if getattr(estimator, "secure", False):
+        identities = simulated_identities(list(clients))
+        clients = {name: SecureClient(one, identities[name]) for name, one in clients.items()}
+    return clients
+
+
+def run(case, min_clients=None, change=lambda clients: None, **options):
+    """Return the fitted estimator and the transport of a run."""
+    estimator = estimator_of(case)
+    clients = clients_of(case, estimator)
+    change(clients)
+    transport = Recorder(clients, **options)
+    with seeded_noise(0):
+        estimator.fit(transport, min_clients=min_clients)
+    return estimator, transport
+
+
+def is_random(case):
+    """Return whether the bytes of a run depend on masks."""
+    return "masked" in case
+
+
+# Parameters --------------------------------------------------------------------------------------
+
+
+def test_every_protocol_and_every_kind_of_sums_is_in_the_table():
+    assert set(PROTOCOLS) == set(OURS)
+    for name in OURS:
+        parameters = inspect.signature(protocols()[name]).parameters
+        if {"secure", "epsilon"} <= set(parameters):
+            assert {f"{name}, masked", f"{name}, noisy", f"{name}, masked and noisy"} <= set(CASES)
+
+
+@each_case
+def test_an_estimator_is_one_of_scikit_learn(case):
+    estimator = estimator_of(case)
+    copied = clone(estimator)
+    assert repr(copied) == repr(estimator)
+    again = type(estimator)(**estimator.get_params(deep=False))
+    assert frozen(again.get_params()) == frozen(copied.get_params())
+    assert not [name for name in vars(estimator) if name.endswith("_")]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"),
+    [
+        (name, parameter)
+        for name in OURS
+        for parameter in inspect.signature(protocols()[name]).parameters
+    ],
+)
+def test_a_bad_parameter_is_refused_by_name_before_any_message(name, parameter):
+    parameters, parts = PROTOCOLS[name]
+    estimator = protocols()[name](**parameters | {parameter: object()})
+    asked = []
+    transport = Recorder({"A": make_client(estimator, parts()[0])}, {"A": asked.append})
+    with pytest.raises((ValueError, TypeError), match=parameter):
+        estimator.fit(transport)
+    assert transport.exchanges == []
+
+
+# Runs --------------------------------------------------------------------------------------------
+
+
+@each_case
+def test_the_same_run_gives_the_same_bytes(case):
+    first, one = run(case)
+    second, other = run(case)
+    assert first.ledger_.conversation() == second.ledger_.conversation()
+    assert fitted(first) == fitted(second)
+    if not is_random(case):
+        assert one.all_bytes == other.all_bytes
+
+
+@each_case
+def test_a_client_that_is_built_again_for_each_request_gives_the_same(case):
+    estimator = estimator_of(case)
+    parts = parts_of(case)
+    identities = simulated_identities([str(i) for i in range(len(parts))])
+
+    def rebuild(name):
+        client = make_client(estimator, parts[int(name)])
+        return SecureClient(client, identities[name]) if estimator_secure else client
+
+    estimator_secure = getattr(estimator, "secure", False)
+
+    def same_keys(clients):
+        if estimator_secure:
+            clients.update({name: rebuild(name) for name in clients})
+
+    whole, _ = run(case, change=same_keys)
+    again, _ = run(case, change=same_keys, rebuild=rebuild)
+    assert fitted(again) == fitted(whole)
+
+
+@each_case
+def test_labels_are_those_of_the_clients(case):
+    model, transport = run(case)
+    clients = transport.members.values()
+    assert not hasattr(model, "labels_") or CASES[case][0] in EVERYBODY
+    if CASES[case][0] in WITHOUT_LABELS or "selection" in case:
+        return
+    for client in clients:
+        assert len(client.state.labels) == len(client.X)
+        assert client.problems == ()
+
+
+@each_case
+def test_a_passive_client_shares_nothing(case):
+    def pacify(clients):
+        clients["3"].passive = True
+        getattr(clients["3"], "inner", clients["3"]).passive = True
+
+    if CASES[case][0] in EVERYBODY:
+        with pytest.raises(ValueError, match="'3'"):
+            run(case, change=pacify)
+        return
+    model, transport = run(case, change=pacify)
+    kinds = {type(one.replies["3"]).__name__ for one in transport.exchanges if "3" in one.replies}
+    unmasked = {"SignedKeys", "EncryptedShares", "Confirmation", "RevealedShares"}
+    assert kinds <= {"Declined", "Done"} | (unmasked if is_random(case) else set())
+    if CASES[case][0] not in WITHOUT_LABELS and "selection" not in case:
+        client = transport.members["3"]
+        assert len(client.state.labels) == len(client.X)
+    assert model.ledger_.lost == {}
+
+
+@each_case
+def test_a_client_may_be_lost_at_any_step(case):
+    """The run ends with a result or a typed failure, and names the client."""
+    _, whole = run(case)
+    steps = len(whole.exchanges)
+    for step in sorted({0, 1, steps // 2, steps - 2, steps - 1} & set(range(steps))):
+        seen = []
+
+        def vanish(request, reply, seen=seen, step=step):
+            seen.append(request)
+            return None if len(seen) > step else reply
+
+        least, expected = N_CLIENTS - 1, nullcontext()
+        if CASES[case][0] in EVERYBODY:
+            least, expected = None, pytest.raises(TooFewClients, match="'3'")
+        with expected:
+            model, _ = run(case, min_clients=least, tamper={"3": vanish})
+            asked = [one for one in whole.exchanges if "3" in one.requests]
+            assert list(model.ledger_.lost) == ["3"] * (len(asked) > step)
+
+
+# Models ------------------------------------------------------------------------------------------
+
+
+@each_case
+@pytest.mark.parametrize("form", ["npz", "json"])
+def test_a_saved_model_predicts_the_same(case, form, tmp_path):
+    model, transport = run(case)
+    save(model, tmp_path / f"model.{form}")
+    loaded = load(tmp_path / f"model.{form}")
+    assert attributes(loaded) == attributes(model)
+    if hasattr(model, "predict"):
+        X = next(iter(transport.members.values())).X
+        new = np.asarray(X)[:5] if isinstance(X, np.ndarray) else X
+        if isinstance(new, np.ndarray) and CASES[case][0] not in EVERYBODY:
+            assert np.array_equal(loaded.predict(new), model.predict(new))
+
+
+def attributes(model):
+    """Return the names of the fitted attributes that a model file has."""
+    return {name for name in vars(model) if name.endswith("_")} - {"ledger_", "labels_"}
+
+
+@each_case
+def test_a_changed_parameter_does_not_change_predictions(case):
+    estimator = estimator_of(case)
+    if not hasattr(estimator, "predict"):
+        return
+    X = np.zeros((3, 2))
+    with pytest.raises(NotFittedError):
+        estimator.predict(X)
+    model, _ = run(case)
+    before = model.predict(X)
+    for name, value in model.get_params(deep=False).items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            with warnings.catch_warnings(action="ignore"):
+                model.set_params(**{name: value * 2 + 1})
+    assert np.array_equal(model.predict(X), before)
+
+
+def test_messages_decode_to_themselves():
+    for case in CASES:
+        _, transport = run(case)
+        for one in transport.exchanges:
+            for data in (*one.request_bytes.values(), *one.reply_bytes.values()):
+                assert encode(decode(data)) == data
