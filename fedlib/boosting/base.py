@@ -22,7 +22,15 @@ from fedlib.core.array_types import Floats32
 from fedlib.core.client import Client
 from fedlib.core.estimator import Federated
 from fedlib.core.journal import Journal
-from fedlib.core.parameters import KW_ONLY, Kind
+from fedlib.core.parameters import (
+    KW_ONLY,
+    Fraction,
+    Kind,
+    OptionalArray,
+    OptionalPositiveInt,
+    PositiveInt,
+    RandomSource,
+)
 from fedlib.core.validation import Interval, StrOptions, feature_names
 from fedlib.protection.estimator import ProtectedFederated
 
@@ -68,8 +76,7 @@ class Boosted(ProtectedFederated):
     """Base class of `FederatedXGBClassifier` and `FederatedXGBRegressor`."""
 
     n_trees: Annotated[
-        int,
-        Interval(Integral, 1, None, closed="left"),
+        PositiveInt,
         "The maximum number of trees, at least 1.",
     ] = 100
     _: KW_ONLY
@@ -102,8 +109,7 @@ class Boosted(ProtectedFederated):
         "The L1 penalty on the weight of a leaf, in 0..1e30.",
     ] = 0.0
     random_state: Annotated[
-        Any,
-        "random_state",
+        RandomSource,
         "Draws the rows and the features.",
     ] = None
     colsample_bytree: Annotated[
@@ -180,8 +186,7 @@ class Boosted(ProtectedFederated):
         """,
     ] = "dense"
     validation_fraction: Annotated[
-        float,
-        Interval(Real, 0, 1, closed="left"),
+        Fraction,
         """
         The share of its rows that each client keeps from training, in 0..1 without 1. After each
         round, the clients send the metrics of these rows as sums, which costs one exchange. Which
@@ -190,18 +195,14 @@ class Boosted(ProtectedFederated):
         """,
     ] = 0.0
     early_stopping_rounds: Annotated[
-        int | None,
-        Interval(Integral, 1, None, closed="left"),
-        None,
+        OptionalPositiveInt,
         """
         End when the last metric has not become better for this number of rounds, at least 1, and
         keep the trees up to the best round. Independent of ``tol``.
         """,
     ] = None
     feature_bounds: Annotated[
-        ArrayLike | None,
-        "array-like",
-        None,
+        OptionalArray,
         Kind("array-like (2, n_features)"),
         """
         The lower and the upper bound of each feature, on which the clients agree before the run.
@@ -211,8 +212,7 @@ class Boosted(ProtectedFederated):
         """,
     ] = None
     delta: Annotated[
-        float,
-        Interval(Real, 0, 1, closed="left"),
+        Fraction,
         """
         The second parameter of the guarantee, at least 0 and below 1. With a small positive value,
         such as 1e-6, the noise is Gaussian and smaller over several requests.

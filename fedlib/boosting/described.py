@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 from fedlib.boosting.classes import Class
 from fedlib.boosting.objectives import LabelSums
-from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import MAX_SHOWN
 from fedlib.core.protocol import Replies
 from fedlib.core.texts import printable
-from fedlib.protection.privacy.noise import Sensitivity
 
 __all__ = ["EVERYONE", "Described", "Pool", "agree_on_names", "check_weight"]
 
@@ -21,24 +19,18 @@ EVERYONE = "all clients"  # the name under which the server keeps sums over all 
 
 @dataclass(frozen=True)
 class Pool:
-    """What the server knows of all clients together, if it sees no single one.
+    """What the server knows of all clients together, if their sums are masked.
 
     Attributes
     ----------
-    aggregation : Aggregation
     members : tuple of str
         The clients whose rows are described.
     largest_weight : float
         No client's rows weigh more.
-    sensitivity : Sensitivity, optional
-        The change of histograms by one row, if they have noise. It determines the unit of
-        gradients.
     """
 
-    aggregation: Aggregation
-    members: tuple[str, ...] = ()
-    largest_weight: float = 1.0
-    sensitivity: Sensitivity | None = None
+    members: tuple[str, ...]
+    largest_weight: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,7 @@ from fedlib.boosting.scores import METRICS
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.array_types import Floats, Floats32
 from fedlib.core.client import Client
-from fedlib.core.parameters import KW_ONLY, Kind
+from fedlib.core.parameters import KW_ONLY, Flag, Kind, OptionalPositiveFloat
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval, StrOptions
 
@@ -287,16 +287,14 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         """,
     ] = None
     warm_start: Annotated[
-        bool,
-        "boolean",
+        Flag,
         """
         Whether `fit` continues the fitted model until it has ``n_trees`` rounds. Its objective,
         classes and initial prediction stay.
         """,
     ] = False
     secure: Annotated[
-        bool,
-        "boolean",
+        Flag,
         """
         Whether the server sees sums over the clients and no client's reply; see
         `fedlib.protection.secure` for what remains open. It needs ``method="histogram"``,
@@ -314,9 +312,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         """,
     ] = None
     epsilon: Annotated[
-        float | None,
-        Interval(Real, 0, np.inf, closed="neither"),
-        None,
+        OptionalPositiveFloat,
         """
         The run is differentially private; see `fedlib.protection.privacy`. It needs the same
         parameters as ``secure``, with which it can be combined, and ``tol=None``, ``subsample=1``

@@ -163,8 +163,9 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
 
 def _bits(settings: Settings, described: Described) -> int:
     """Return the ``bits`` of the unit of gradients."""
-    if described.pool is not None and described.pool.sensitivity is not None:
-        return described.pool.sensitivity.digits
+    if isinstance(settings.aggregation, NoisySums):
+        assert settings.aggregation.sensitivity is not None  # known after `describe_privately`
+        return settings.aggregation.sensitivity.digits
     objective, parameter = OBJECTIVES[settings.objective], settings.parameter
     return unit_bits(sum(objective.total(part, parameter) for part in described.sums.values()))
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from fedlib.boosting.described import EVERYONE, Described, Pool, agree_on_names
+from fedlib.boosting.described import EVERYONE, Described, agree_on_names
 from fedlib.boosting.growers import Level
 from fedlib.boosting.histograms import HistogramGrower
 from fedlib.boosting.messages import SumNoisyHistograms
@@ -92,7 +92,7 @@ def describe_privately(settings: Settings, aggregation: NoisySums) -> Flow[Descr
     n_features = agree_on_features(replies)
     n_outputs = len(settings.classes) if settings.objective == "multi:softprob" else 1
     limits = gradient_limits(settings.objective, settings.max_gradient)
-    aggregation.sensitivity = sensitivity = row_sensitivity(limits, n_features, n_outputs)
+    aggregation.sensitivity = row_sensitivity(limits, n_features, n_outputs)
     return Described(
         sums={},
         n_rows={},
@@ -102,7 +102,6 @@ def describe_privately(settings: Settings, aggregation: NoisySums) -> Flow[Descr
         texts=[],
         learning_rate=float(np.float32(settings.learning_rate)),
         replies=replies,
-        pool=Pool(aggregation, sensitivity=sensitivity),
     )
 
 
@@ -117,17 +116,16 @@ class PrivateGrower(HistogramGrower):
         self, request: type[Message], largest: Mapping[str, float], **fields: Any
     ) -> Flow[Replies]:
         """Return the noisy sum of the clients' histograms as the reply of `EVERYONE`."""
-        settings, pool = self.training.settings, self.training.pool
-        assert pool is not None
-        assert pool.aggregation.privacy is not None
+        settings = self.training.settings
+        assert settings.aggregation.privacy is not None
         asked = SumNoisyHistograms(
             **fields,
             weight=0.0,
             n_rounds=self.n_rounds,
-            privacy=pool.aggregation.privacy,
+            privacy=settings.aggregation.privacy,
             max_gradient=settings.max_gradient,
         )
-        total, _ = yield from pool.aggregation.sum(asked)
+        total, _ = yield from settings.aggregation.sum(asked)
         self.n_rounds += len(asked.values) > 0
         return Replies({EVERYONE: total})
 

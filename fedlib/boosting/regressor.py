@@ -19,7 +19,7 @@ from fedlib.boosting.scores import METRICS
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.array_types import Floats
 from fedlib.core.client import Client
-from fedlib.core.parameters import KW_ONLY, Kind
+from fedlib.core.parameters import KW_ONLY, Flag, Kind, OptionalPositiveFloat
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval, StrOptions
 
@@ -192,16 +192,14 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         """,
     ] = None
     warm_start: Annotated[
-        bool,
-        "boolean",
+        Flag,
         """
         Whether `fit` continues the fitted model until it has ``n_trees`` trees. Its objective,
         classes and initial prediction stay.
         """,
     ] = False
     secure: Annotated[
-        bool,
-        "boolean",
+        Flag,
         """
         Whether the server sees sums over the clients and no client's reply; see
         `fedlib.protection.secure` for what remains open. It needs ``method="histogram"``,
@@ -210,9 +208,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         """,
     ] = False
     epsilon: Annotated[
-        float | None,
-        Interval(Real, 0, np.inf, closed="neither"),
-        None,
+        OptionalPositiveFloat,
         """
         The run is differentially private; see `fedlib.protection.privacy`. It needs the same
         parameters as ``secure``, with which it can be combined, and `base_score`, ``tol=None``,

@@ -34,8 +34,6 @@ from fedlib.protection.secure.points import DescribeFeatures, largest_magnitude
 
 __all__ = ["SECURE_GROWERS", "describe_securely"]
 
-SMALLEST = 2.0**-100
-
 
 def describe_securely(settings: Settings) -> Flow[Described]:
     """Return the sums over the labels of all clients, by two secure sums.
@@ -69,7 +67,7 @@ def describe_securely(settings: Settings) -> Flow[Described]:
         texts=[],
         learning_rate=float(np.float32(rate)),
         replies=replies,
-        pool=Pool(aggregation, members, largest * max(settings.scale_pos_weight, 1)),
+        pool=Pool(members, largest * max(settings.scale_pos_weight, 1)),
     )
 
 
@@ -82,7 +80,7 @@ def _sum_labels(
     """
     if not settings.is_regression:
         request = SumClasses(settings.classes, settings.learning_rate)
-        limits = _limits(weights=largest, shift=largest)
+        limits = {"weights": largest, "shift": largest}
         total, members = yield from aggregation.sum(request, limits)
         classes = tuple(total.weights.tolist())
         check_weight(sum(classes))
@@ -93,14 +91,14 @@ def _sum_labels(
     gradient, hessian = OBJECTIVES[objective].largest_sums(bounds, 0.0, parameter)
     total, members = yield from aggregation.sum(
         SumTargets(objective, parameter, settings.learning_rate),
-        _limits(
-            weight=largest,
-            total=bounds.total,
-            squares=bounds.squares,
-            gradient=2 * gradient,
-            hessian=2 * hessian,
-            shift=largest,
-        ),
+        {
+            "weight": largest,
+            "total": bounds.total,
+            "squares": bounds.squares,
+            "gradient": 2 * gradient,
+            "hessian": 2 * hessian,
+            "shift": largest,
+        },
     )
     sums = LabelSums(
         weight=total.weight,
@@ -110,11 +108,6 @@ def _sum_labels(
         hessian=total.hessian,
     )
     return sums, total.shift, members
-
-
-def _limits(**largest: float) -> dict[str, float]:
-    """Return the limits of sums; those of vanishing sums have no more digits than small ones."""
-    return {name: max(limit, SMALLEST) for name, limit in largest.items()}
 
 
 class SecureGrower(HistogramGrower):
@@ -143,11 +136,11 @@ class SecureGrower(HistogramGrower):
         self, request: type[Message], largest: Mapping[str, float], **fields: Any
     ) -> Flow[Replies]:
         """Return the sum of the clients' histograms as the reply of `EVERYONE`."""
-        pool, rows = self.pool, self.training.rows_of(EVERYONE)
+        aggregation, rows = self.training.settings.aggregation, self.training.rows_of(EVERYONE)
         loss = rows.objective.largest_loss(rows.sums, self.max_margin, rows.parameter)
         asked = SumHistograms(**fields, weight=largest[EVERYONE], n_rounds=self.n_rounds)
-        limits = _limits(loss=2 * loss, weight=pool.largest_weight)
-        total, members = yield from pool.aggregation.sum(asked, limits)
+        limits = {"loss": 2 * loss, "weight": self.pool.largest_weight}
+        total, members = yield from aggregation.sum(asked, limits)
         self.n_rounds += len(asked.values) > 0
         try:
             asked.accept(total)

@@ -57,8 +57,7 @@ class Training:
     client_losses : dict of str to float
         The sum of each client's losses, as it reported last.
     pool : Pool or None
-        What sums over all clients need, if the server sees only these. There is one client then,
-        `EVERYONE`.
+        What masked sums over all clients need. There is one client then, `EVERYONE`.
     """
 
     settings: Settings

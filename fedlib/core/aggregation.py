@@ -34,13 +34,14 @@ class Total(NamedTuple):
 
     Attributes
     ----------
-    values : Message
+    total : Message
         The sum of all fields of the replies, in a message of their class.
     clients : tuple of str
-        The clients whose replies the sum contains.
+        The clients whose replies the sum contains. With masks, one that is lost after it has sent
+        its values is among them.
     """
 
-    values: Any
+    total: Any
     clients: tuple[str, ...]
 
 
@@ -64,7 +65,7 @@ class Aggregation:
     >>> parts = {"A": [[1.0]], "B": [[2.0]], "C": [[0.5]]}
     >>> clients = InProcess({name: FederatedKMeansClient(X) for name, X in parts.items()})
     >>> run(Aggregation().sum(MeasureInertia(np.zeros((1, 1)))), clients)
-    Total(values=Inertia(inertia=5.25), clients=('A', 'B', 'C'))
+    Total(total=Inertia(inertia=5.25), clients=('A', 'B', 'C'))
     """
 
     masked: ClassVar[bool] = False
@@ -130,17 +131,16 @@ class Aggregation:
             replies = yield from exclude(replies, check(replies))
         fields = request.reply.__struct_fields__
         added = {
-            name: _add([getattr(reply, name) for reply in replies.values()]) for name in fields
+            name: self._add([getattr(reply, name) for reply in replies.values()]) for name in fields
         }
         return Total(request.reply(**added), tuple(replies))
 
-
-def _add(terms: Sequence[Any]) -> Any:
-    """Return the sum of numbers, or of arrays of the same shape."""
-    stacked = np.array(terms)
-    if stacked.dtype.kind != "f":
-        total = stacked.sum(axis=0, dtype=np.int64)
-    else:
-        columns = stacked.reshape(len(stacked), -1).T.tolist()
-        total = np.array([fsum(column) for column in columns]).reshape(stacked.shape[1:])
-    return total if total.ndim else total.item()
+    def _add(self, terms: Sequence[Any]) -> Any:
+        """Return the sum of numbers, or of arrays of the same shape."""
+        stacked = np.array(terms)
+        if stacked.dtype.kind != "f":
+            total = stacked.sum(axis=0, dtype=np.int64)
+        else:
+            columns = stacked.reshape(len(stacked), -1).T.tolist()
+            total = np.array([fsum(column) for column in columns]).reshape(stacked.shape[1:])
+        return total if total.ndim else total.item()

@@ -139,7 +139,7 @@ class Journal:
         created = not self.path.exists()
         self._file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
         try:
-            lock(self._file, self.path)
+            lock(self._file, JournalError(f"{self.path} is in use by another process"))
             if created:
                 sync_folder(self.path)
             self._records = read_records(self._file, self.path)

@@ -18,11 +18,39 @@ import inspect
 import re
 import textwrap
 from dataclasses import KW_ONLY, dataclass
+from numbers import Integral, Real
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from fedlib.core.validation import StrOptions
+import numpy as np
+from numpy.typing import ArrayLike
 
-__all__ = ["KW_ONLY", "Kind", "declare"]
+from fedlib.core.validation import Interval, StrOptions
+
+__all__ = [
+    "KW_ONLY",
+    "Flag",
+    "Fraction",
+    "Kind",
+    "NonNegativeFloat",
+    "OptionalArray",
+    "OptionalPositiveFloat",
+    "OptionalPositiveInt",
+    "PositiveFloat",
+    "PositiveInt",
+    "RandomSource",
+    "declare",
+]
+
+# Types with their ranges, to which a parameter adds its text.
+PositiveInt = Annotated[int, Interval(Integral, 1, None, closed="left")]
+OptionalPositiveInt = Annotated[int | None, Interval(Integral, 1, None, closed="left"), None]
+PositiveFloat = Annotated[float, Interval(Real, 0, np.inf, closed="neither")]
+OptionalPositiveFloat = Annotated[float | None, Interval(Real, 0, np.inf, closed="neither"), None]
+NonNegativeFloat = Annotated[float, Interval(Real, 0, np.inf, closed="left")]
+Fraction = Annotated[float, Interval(Real, 0, 1, closed="left")]  # below 1
+Flag = Annotated[bool, "boolean"]
+RandomSource = Annotated[Any, "random_state"]
+OptionalArray = Annotated[ArrayLike | None, "array-like", None]
 
 SECTION = re.compile(r"^[A-Z][a-z]+( [A-Z][a-z]+)?\n-{3,}$", re.MULTILINE)
 

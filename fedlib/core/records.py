@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any, BinaryIO
 
 import msgspec
 
@@ -169,14 +169,14 @@ def _decode(content: bytes, path: Path, position: int) -> Record:
     return record
 
 
-def lock(file: BinaryIO, path: Path) -> None:
-    """Reserve a journal for this process until the file is closed."""
+def lock(file: IO[Any], in_use: ValueError) -> None:
+    """Reserve a file for this process until it is closed; raise ``in_use`` if another has it."""
     import fcntl  # not on Windows
 
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise JournalError(f"{path} is in use by another process") from error
+        raise in_use from error
 
 
 def sync_folder(path: Path) -> None:

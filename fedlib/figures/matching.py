@@ -16,7 +16,7 @@ def match_clusters(labels: ArrayLike, reference: ArrayLike) -> NDArray[np.int64]
     Parameters
     ----------
     labels : array-like (n_rows,)
-        The cluster of each row, a whole number; −1 is noise.
+        The cluster of each row, an integer; −1 is noise.
     reference : array-like (n_rows,)
         Another clustering of the same rows.
 

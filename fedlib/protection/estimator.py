@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from numbers import Real
 from typing import Annotated, Any
-
-import numpy as np
 
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.client import Client
 from fedlib.core.estimator import Federated
-from fedlib.core.parameters import KW_ONLY
+from fedlib.core.parameters import KW_ONLY, Flag, Fraction, OptionalPositiveFloat
 from fedlib.core.protocol import Flow
-from fedlib.core.validation import Interval
 from fedlib.protection.privacy.accounting import privacy_per_request
 from fedlib.protection.secure.client import SecureClient
 from fedlib.protection.secure.identities import simulated_identities
@@ -32,19 +28,15 @@ class ProtectedFederated(Federated):
 
     _: KW_ONLY
     secure: Annotated[
-        bool,
-        "boolean",
+        Flag,
         "Whether the server sees sums over the clients and no client's reply.",
     ] = False
     epsilon: Annotated[
-        float | None,
-        Interval(Real, 0, np.inf, closed="neither"),
-        None,
+        OptionalPositiveFloat,
         "With an epsilon, the run is (epsilon, delta)-differentially private for each row.",
     ] = None
     delta: Annotated[
-        float,
-        Interval(Real, 0, 1, closed="left"),
+        Fraction,
         "The second parameter of the guarantee, at least 0 and below 1.",
     ] = 0.0
 

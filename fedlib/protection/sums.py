@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ class MaskedSums(Aggregation):
         check: Callable[[Replies], Mapping[str, str]] | None = None,
     ) -> Flow[Total]:
         digits = self._digits(request, limits or {})
-        return Total(*(yield from secure_sum(request, self._identifiers, digits)))
+        return (yield from secure_sum(request, self._identifiers, digits))
 
     def _digits(self, request: Message, limits: Limits) -> Digits:
         """Return the digits after the point: those of the request, or else those of the limits."""
@@ -75,20 +76,9 @@ class NoisySums(Aggregation):
     def __init__(self, privacy: Privacy):
         self.privacy: Privacy = privacy
 
-    def sum(
-        self,
-        request: Message,
-        limits: Limits | None = None,
-        check: Callable[[Replies], Mapping[str, str]] | None = None,
-    ) -> Flow[Total]:
-        replies = yield request
-        sums = {
-            name: sum(getattr(reply, name) for reply in replies.values())
-            for name in arrays(request.reply)
-        }
+    def _add(self, terms: Sequence[Any]) -> Any:
         # Two false replies can add up to more than a reply may contain, and honest ones cannot.
-        limited = {name: np.clip(total, -NOISY, NOISY) for name, total in sums.items()}
-        return Total(request.reply(**limited), tuple(replies))
+        return np.clip(sum(terms), -NOISY, NOISY)
 
     @property
     def n_shares(self) -> int:
@@ -130,8 +120,6 @@ class MaskedNoisySums(NoisySums, MaskedSums):
     def __init__(self, privacy: Privacy):
         MaskedSums.__init__(self)
         NoisySums.__init__(self, privacy)
-
-    sum = MaskedSums.sum
 
     def _digits(self, request: Message, limits: Limits) -> Digits:
         if self.sensitivity is None:

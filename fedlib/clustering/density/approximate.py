@@ -15,7 +15,6 @@ from typing import Annotated, cast
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike
 
 from fedlib.clustering.density.bounded_cells import (
     MAX_GRID,
@@ -49,7 +48,16 @@ from fedlib.core.agreement import agree_on_features, exclude, settle
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import OddRows, handles
 from fedlib.core.messages import Array, Done, Labels, Message, MessageError
-from fedlib.core.parameters import KW_ONLY, Kind
+from fedlib.core.parameters import (
+    KW_ONLY,
+    Flag,
+    Kind,
+    OptionalArray,
+    OptionalPositiveFloat,
+    OptionalPositiveInt,
+    PositiveFloat,
+    PositiveInt,
+)
 from fedlib.core.protocol import Flow
 from fedlib.core.threads import check_n_jobs
 from fedlib.core.validation import Interval
@@ -337,16 +345,14 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
     name = "approximate-dbscan"
     client_class = ApproximateDBSCANClient
     eps: Annotated[
-        float,
-        Interval(Real, 0, np.inf, closed="neither"),
+        PositiveFloat,
         """
         The radius of a neighbourhood, in the units of the features; positive and finite. All
         clients must scale their features in the same way.
         """,
     ]
     min_samples: Annotated[
-        int,
-        Interval(Integral, 1, None, closed="left"),
+        PositiveInt,
         """
         The number of points, of all clients together, within ``eps`` of a core point, including
         the point itself; at least 1.
@@ -362,9 +368,7 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
     ] = 0.05
     _: KW_ONLY
     grid_bounds: Annotated[
-        ArrayLike | None,
-        "array-like",
-        None,
+        OptionalArray,
         Kind("array-like (2, n_features)"),
         """
         The lowest and the highest value of each feature, on which the clients have agreed. Then all
@@ -373,9 +377,7 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
         """,
     ] = None
     max_cells: Annotated[
-        int | None,
-        Interval(Integral, 1, None, closed="left"),
-        None,
+        OptionalPositiveInt,
         """
         The maximum number of cells that one client may report, at least 1. Without bounds, a client
         that reports more leaves the run, and None means no limit. With bounds, it is at most 2**24,
@@ -386,8 +388,7 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
         """,
     ] = None
     secure: Annotated[
-        bool,
-        "boolean",
+        Flag,
         """
         Whether the server sees sums of the clients' counts; see `fedlib.protection.secure`. It
         needs `grid_bounds`. The result is the same. If the grid is refined, the server sees the
@@ -397,9 +398,7 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
         """,
     ] = False
     epsilon: Annotated[
-        float | None,
-        Interval(Real, 0, np.inf, closed="neither"),
-        None,
+        OptionalPositiveFloat,
         """
         With an epsilon, the run is (epsilon, delta)-differentially private for each row, added or
         removed; see `fedlib.protection.privacy`. It needs `grid_bounds`, which must not depend on

@@ -1,7 +1,7 @@
 """The cells of a grid as plain functions: count points, add counts, find clusters, place points.
 
 `fedlib.clustering.density.horizontal` builds a federated protocol from them. A cell is a row of
-whole numbers, ``floor(x / cell_size)``; only occupied cells are stored.
+integers, ``floor(x / cell_size)``; only occupied cells are stored.
 """
 
 from __future__ import annotations

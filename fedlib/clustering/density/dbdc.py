@@ -11,7 +11,6 @@ Clustering".
 
 from __future__ import annotations
 
-from numbers import Integral, Real
 from typing import Annotated, Literal
 
 import msgspec
@@ -33,9 +32,9 @@ from fedlib.core.agreement import agree_on_features, settle
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import handles
 from fedlib.core.messages import FeatureNames, Message, MessageError
-from fedlib.core.parameters import KW_ONLY
+from fedlib.core.parameters import KW_ONLY, OptionalPositiveFloat, PositiveFloat, PositiveInt
 from fedlib.core.protocol import Flow
-from fedlib.core.validation import Interval, StrOptions
+from fedlib.core.validation import StrOptions
 from fedlib.kernels.representatives import cover_in_order
 from fedlib.kernels.representatives import move_to_centroids as move_to_centroids_by_kernel
 
@@ -228,15 +227,13 @@ class DBDC(RepresentativeClustering):
     name = "dbdc"
     client_class = DBDCClient
     eps: Annotated[
-        float,
-        Interval(Real, 0, np.inf, closed="neither"),
+        PositiveFloat,
         """
         Radius of a neighbourhood in the clients' DBSCAN, in the units of the features, above 0.
         """,
     ]
     min_samples: Annotated[
-        int,
-        Interval(Integral, 1, None, closed="left"),
+        PositiveInt,
         """
         Minimum number of points of one client in the neighbourhood of a core point, including the
         point itself; at least 1. If the points of a cluster are spread over many clients, each
@@ -255,9 +252,7 @@ class DBDC(RepresentativeClustering):
         """,
     ] = "core"
     eps_global: Annotated[
-        float | None,
-        None,
-        Interval(Real, 0, np.inf, closed="neither"),
+        OptionalPositiveFloat,
         """
         Representatives at most this far apart are in one cluster, in the units of the features,
         above 0; by default 2 eps.

@@ -1,7 +1,7 @@
 """DBSCAN on counts per cell, up to a factor of ``1 + rho`` in the radius, as plain functions.
 
 `fedlib.clustering.density.approximate` builds a federated protocol from them. A cell is a row of
-whole numbers, ``floor(x / side)``, as in `fedlib.clustering.density.cells`.
+integers, ``floor(x / side)``, as in `fedlib.clustering.density.cells`.
 
 All that is known about a point is its cell, so two points whose cells differ by ``δ`` (whole
 numbers per feature) can be as near as ``side * |max(0, |δ| - 1)|`` and as far apart as

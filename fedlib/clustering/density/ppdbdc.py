@@ -12,7 +12,7 @@ Source: P, §3.3.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -41,7 +41,13 @@ from fedlib.core.agreement import agree_on_features, settle
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import handles
 from fedlib.core.messages import Done, FeatureNames, Labels, Message, encode
-from fedlib.core.parameters import KW_ONLY
+from fedlib.core.parameters import (
+    KW_ONLY,
+    OptionalPositiveFloat,
+    PositiveFloat,
+    PositiveInt,
+    RandomSource,
+)
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval, StrOptions
 from fedlib.kernels.representatives import cover_in_order
@@ -301,13 +307,11 @@ class PPDBDC(RepresentativeClustering):
     name = "ppdbdc"
     client_class = PPDBDCClient
     eps: Annotated[
-        float,
-        Interval(Real, 0, np.inf, closed="neither"),
+        PositiveFloat,
         "Radius of a neighbourhood, in the units of the features, above 0.",
     ]
     min_samples: Annotated[
-        int,
-        Interval(Integral, 1, None, closed="left"),
+        PositiveInt,
         """
         Minimum number of points covered by the representatives in the neighbourhood of a core
         representative, including itself; at least 1.
@@ -315,9 +319,7 @@ class PPDBDC(RepresentativeClustering):
     ]
     _: KW_ONLY
     eps_rep: Annotated[
-        float | None,
-        None,
-        Interval(Real, 0, np.inf, closed="neither"),
+        OptionalPositiveFloat,
         """
         A representative covers points of its client within eps_rep of a point drawn at random, in
         the units of the features, above 0; by default 0.45 eps. A larger value gives fewer
@@ -334,8 +336,7 @@ class PPDBDC(RepresentativeClustering):
         """,
     ] = None
     noise: Annotated[
-        float,
-        Interval(Real, 0, np.inf, closed="neither"),
+        PositiveFloat,
         "The largest noise in each coordinate, in units of eps_rep, above 0.",
     ] = 0.5
     noise_kind: Annotated[
@@ -348,16 +349,14 @@ class PPDBDC(RepresentativeClustering):
         """,
     ] = "one_sided"
     min_weight: Annotated[
-        int,
-        Interval(Integral, 1, None, closed="left"),
+        PositiveInt,
         """
         A mean of fewer distinct points than this gets noise, at least 1. A mean that coincides with
         a point of its client always does.
         """,
     ] = 3
     random_state: Annotated[
-        Any,
-        "random_state",
+        RandomSource,
         """
         Determines the seeds of the clients when `fit` receives the parts. It has no effect over a
         transport: each client has its own seed, which the server must not know.

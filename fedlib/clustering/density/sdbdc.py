@@ -36,7 +36,7 @@ from fedlib.clustering.density.representatives import (
 from fedlib.core.agreement import agree_on_features, settle
 from fedlib.core.client import handles
 from fedlib.core.messages import FeatureNames, Message, MessageError
-from fedlib.core.parameters import KW_ONLY
+from fedlib.core.parameters import KW_ONLY, PositiveFloat, PositiveInt
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval
 from fedlib.kernels.representatives import cover_greedily
@@ -192,8 +192,7 @@ class SDBDC(RepresentativeClustering):
     name = "sdbdc"
     client_class = SDBDCClient
     eps: Annotated[
-        float,
-        Interval(Real, 0, np.inf, closed="neither"),
+        PositiveFloat,
         """
         Radius of a neighbourhood, in the units of the features, above 0. A representative covers
         points of its client within eps. At the server, its own neighbourhood is enlarged by the
@@ -201,8 +200,7 @@ class SDBDC(RepresentativeClustering):
         """,
     ]
     min_samples: Annotated[
-        int,
-        Interval(Integral, 1, None, closed="left"),
+        PositiveInt,
         """
         Minimum number of points covered by the representatives in the neighbourhood of a core
         representative, including itself; at least 1. As neighbourhoods are enlarged, it should be

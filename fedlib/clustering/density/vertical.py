@@ -19,7 +19,7 @@ import os
 import secrets
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Annotated, Any, Literal, Self
 
 import msgspec
@@ -32,9 +32,9 @@ from fedlib.core.array_types import Ints, Words
 from fedlib.core.client import Client, handles
 from fedlib.core.estimator import Federated
 from fedlib.core.messages import Array, Done, Labels, Message, MessageError
+from fedlib.core.parameters import PositiveFloat, PositiveInt
 from fedlib.core.protocol import Flow, Replies, Transport
 from fedlib.core.validation import (
-    Interval,
     check_every_client_stays,
     check_ids,
     check_key,
@@ -341,8 +341,7 @@ class VerticalDBSCAN(Federated):
     name = "vertical-dbscan"
     client_class = VerticalDBSCANClient
     eps: Annotated[
-        float,
-        Interval(Real, 0, np.inf, closed="neither"),
+        PositiveFloat,
         """
         Two rows are neighbours when their Euclidean distance in every client's features is *below*
         eps; positive and finite. Distances are computed in float64: the squares of differences
@@ -350,8 +349,7 @@ class VerticalDBSCAN(Federated):
         """,
     ]
     min_samples: Annotated[
-        int,
-        Interval(Integral, 1, None, closed="left"),
+        PositiveInt,
         """
         The number of neighbours, including the row itself, from which a row is a core row; at
         least 1.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Annotated, Any
 
 import numpy as np
@@ -41,7 +41,16 @@ from fedlib.clustering.kmeans.private import (
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import handles
 from fedlib.core.messages import Done, Labels
-from fedlib.core.parameters import KW_ONLY, Kind
+from fedlib.core.parameters import (
+    KW_ONLY,
+    Flag,
+    Fraction,
+    Kind,
+    NonNegativeFloat,
+    OptionalArray,
+    OptionalPositiveFloat,
+    RandomSource,
+)
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval, StrOptions, check_points
 from fedlib.protection.estimator import ProtectedFederated
@@ -234,8 +243,7 @@ class FederatedKMeans(ProtectedFederated):
         "The maximum number of iterations, at least 1.",
     ] = 300
     tol: Annotated[
-        float,
-        Interval(Real, 0, np.inf, closed="left"),
+        NonNegativeFloat,
         """
         The iteration stops when the sum of the centres' squared shifts is at most `tol` times the
         mean variance of the features, as in scikit-learn. At least 0; with 0 it stops when the
@@ -243,32 +251,28 @@ class FederatedKMeans(ProtectedFederated):
         """,
     ] = 1e-4
     update_fraction: Annotated[
-        float,
-        Interval(Real, 0, 1, closed="left"),
+        Fraction,
         """
         For ``"one_shot"``: the fraction of each client's rows, in [0, 1), that k-means leaves out.
         These are its first rows. They move the centres afterwards, one after the other.
         """,
     ] = 0.25
     weighted: Annotated[
-        bool,
-        "boolean",
+        Flag,
         """
         For ``"one_shot"``: whether the server weights each centre by its number of points. K does
         not.
         """,
     ] = False
     random_state: Annotated[
-        Any,
-        "random_state",
+        RandomSource,
         """
         For ``"one_shot"``, an int is the seed of every k-means, at the clients and at the server,
         as in K; otherwise this seed is drawn. For ``"lloyd"`` it draws the starts.
         """,
     ] = None
     secure: Annotated[
-        bool,
-        "boolean",
+        Flag,
         """
         For ``"lloyd"`` from an array `init`: whether the server sees sums over the clients and no
         client's reply; see `fedlib.protection.secure` for what remains open. Each sum takes five
@@ -276,9 +280,7 @@ class FederatedKMeans(ProtectedFederated):
         """,
     ] = False
     epsilon: Annotated[
-        float | None,
-        Interval(Real, 0, np.inf, closed="neither"),
-        None,
+        OptionalPositiveFloat,
         """
         For ``"lloyd"``: the run is differentially private; see `fedlib.protection.privacy`. It
         needs `bounds`. The noise grows with `max_iter`, so a few rounds are best. All of them run:
@@ -286,17 +288,14 @@ class FederatedKMeans(ProtectedFederated):
         """,
     ] = None
     delta: Annotated[
-        float,
-        Interval(Real, 0, 1, closed="left"),
+        Fraction,
         """
         The second parameter of the guarantee, at least 0 and below 1. With a small positive value,
         such as 1e-6, the noise is Gaussian and smaller over several rounds.
         """,
     ] = 0.0
     bounds: Annotated[
-        ArrayLike | None,
-        "array-like",
-        None,
+        OptionalArray,
         Kind("array-like (2, n_features)"),
         """
         For `epsilon`: the smallest and the largest value of each feature, known without the data.

@@ -11,7 +11,7 @@ Source: F, §5.2. The notes of `GaussianMixtureDBSCAN` list the choices that F l
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Annotated, Any, cast
 
 import msgspec
@@ -29,7 +29,13 @@ from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import handles
 from fedlib.core.estimator import Federated, PointsClient
 from fedlib.core.messages import Array, Done, FeatureNames, Labels, Message, MessageError
-from fedlib.core.parameters import KW_ONLY
+from fedlib.core.parameters import (
+    KW_ONLY,
+    OptionalPositiveInt,
+    PositiveFloat,
+    PositiveInt,
+    RandomSource,
+)
 from fedlib.core.protocol import Flow, Replies
 from fedlib.core.validation import Interval, check_points, count_distinct
 
@@ -317,16 +323,14 @@ class GaussianMixtureDBSCAN(Federated):
     name = "gaussian-mixture-dbscan"
     client_class = GaussianMixtureDBSCANClient
     eps: Annotated[
-        float,
-        Interval(Real, 0, np.inf, closed="neither"),
+        PositiveFloat,
         """
         The radius of a neighbourhood at the clients and at the server, above 0, in the units of the
         features. All clients' features must have the same scale.
         """,
     ]
     min_samples: Annotated[
-        int,
-        Interval(Integral, 1, None, closed="left"),
+        PositiveInt,
         """
         The number of points within ``eps``, including the point itself, that make a core point; at
         least 1.
@@ -334,16 +338,13 @@ class GaussianMixtureDBSCAN(Federated):
     ]
     _: KW_ONLY
     n_components: Annotated[
-        int,
-        Interval(Integral, 1, None, closed="left"),
+        PositiveInt,
         """
         The maximum number of Gaussians per cluster of a client, at least 1 (F: 10).
         """,
     ] = 10
     local_min_samples: Annotated[
-        int | None,
-        Interval(Integral, 1, None, closed="left"),
-        None,
+        OptionalPositiveInt,
         """
         ``min_samples`` at the clients, at least 1. By default the same as at the server, as in F.
         """,
@@ -357,8 +358,7 @@ class GaussianMixtureDBSCAN(Federated):
         """,
     ] = 1_000_000
     random_state: Annotated[
-        Any,
-        "random_state",
+        RandomSource,
         "Draws the points and the seed of the fits at the clients.",
     ] = None
 

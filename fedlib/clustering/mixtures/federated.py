@@ -16,10 +16,8 @@ leaves open.
 from __future__ import annotations
 
 import warnings
-from numbers import Integral, Real
 from typing import Annotated, Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
@@ -35,9 +33,19 @@ from fedlib.clustering.mixtures.private import (
 from fedlib.clustering.mixtures.secure import secure_em
 from fedlib.clustering.mixtures.start import Start, given_start
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.parameters import KW_ONLY, Kind
+from fedlib.core.parameters import (
+    KW_ONLY,
+    Flag,
+    Fraction,
+    Kind,
+    NonNegativeFloat,
+    OptionalArray,
+    OptionalPositiveFloat,
+    PositiveInt,
+    RandomSource,
+)
 from fedlib.core.protocol import Flow
-from fedlib.core.validation import Interval, StrOptions, check_points
+from fedlib.core.validation import StrOptions, check_points
 from fedlib.protection.estimator import ProtectedFederated
 from fedlib.protection.privacy import check_bounds
 
@@ -143,8 +151,7 @@ class FederatedGaussianMixture(ProtectedFederated):
     name = "gaussian-mixture"
     client_class = GaussianMixtureClient
     n_components: Annotated[
-        int,
-        Interval(Integral, 1, None, closed="left"),
+        PositiveInt,
         "The number of components, at least 1.",
     ]
     method: Annotated[
@@ -167,30 +174,23 @@ class FederatedGaussianMixture(ProtectedFederated):
         """,
     ] = "full"
     reg_covar: Annotated[
-        float,
-        Interval(Real, 0, np.inf, closed="left"),
+        NonNegativeFloat,
         """
         Added to every variance at each step of EM, at least 0, in squared units of the features.
         """,
     ] = 1e-6
     weights_init: Annotated[
-        ArrayLike | None,
-        "array-like",
-        None,
+        OptionalArray,
         Kind("array-like (n_components,)"),
         "The weights of the first mixture, at least 0; their sum is 1.",
     ] = None
     means_init: Annotated[
-        ArrayLike | None,
-        "array-like",
-        None,
+        OptionalArray,
         Kind("array-like (n_components, n_features)"),
         "The means of the first mixture.",
     ] = None
     precisions_init: Annotated[
-        ArrayLike | None,
-        "array-like",
-        None,
+        OptionalArray,
         """
         The inverse covariances of the first mixture, in the shape of ``covariances_``. Unless the
         weights, means and precisions are all given, one client drawn at random fits a mixture to
@@ -199,36 +199,31 @@ class FederatedGaussianMixture(ProtectedFederated):
         """,
     ] = None
     max_rounds: Annotated[
-        int,
-        Interval(Integral, 1, None, closed="left"),
+        PositiveInt,
         "The maximum number of rounds, at least 1.",
     ] = 100
     tol: Annotated[
-        float,
-        Interval(Real, 0, np.inf, closed="left"),
+        NonNegativeFloat,
         """
         The rounds stop when the mean log-likelihood of all points changes by less than this from
         one round to the next, with the same clients in both. At least 0; with 0, all rounds run.
         """,
     ] = 1e-3
     max_local_iter: Annotated[
-        int,
-        Interval(Integral, 1, None, closed="left"),
+        PositiveInt,
         """
         For ``"average"``: the maximum number of steps of EM at a client in one round, at least 1.
         The steps also stop by ``tol``.
         """,
     ] = 100
     random_state: Annotated[
-        Any,
-        "random_state",
+        RandomSource,
         """
         Draws the client that fits the first mixture, and the seed of that fit.
         """,
     ] = None
     secure: Annotated[
-        bool,
-        "boolean",
+        Flag,
         """
         For ``"em"`` from a complete first mixture: whether the server sees sums over the clients
         and no client's reply; see `fedlib.protection.secure` for what remains open. Each sum takes
@@ -236,9 +231,7 @@ class FederatedGaussianMixture(ProtectedFederated):
         """,
     ] = False
     epsilon: Annotated[
-        float | None,
-        Interval(Real, 0, np.inf, closed="neither"),
-        None,
+        OptionalPositiveFloat,
         """
         For ``"em"``: the run is differentially private; see `fedlib.protection.privacy`. It needs
         `bounds`. The noise grows with `max_rounds`, so a few rounds are best. All of them run:
@@ -247,17 +240,14 @@ class FederatedGaussianMixture(ProtectedFederated):
         """,
     ] = None
     delta: Annotated[
-        float,
-        Interval(Real, 0, 1, closed="left"),
+        Fraction,
         """
         The second parameter of the guarantee, at least 0 and below 1. With a small positive value,
         such as 1e-6, the noise is Gaussian and smaller over several rounds.
         """,
     ] = 0.0
     bounds: Annotated[
-        ArrayLike | None,
-        "array-like",
-        None,
+        OptionalArray,
         Kind("array-like (2, n_features)"),
         """
         For `epsilon`: the smallest and the largest value of each feature, known without the data.

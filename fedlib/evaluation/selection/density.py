@@ -33,7 +33,7 @@ from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Client, handles
 from fedlib.core.estimator import Federated, PointsClient
 from fedlib.core.messages import FeatureNames, Message
-from fedlib.core.parameters import KW_ONLY
+from fedlib.core.parameters import KW_ONLY, OptionalPositiveFloat
 from fedlib.core.protocol import Flow, Replies, Transport
 from fedlib.core.validation import Interval
 from fedlib.evaluation.selection.curves import curve_ranks, k_distances, sparse_shares
@@ -348,9 +348,7 @@ class DensitySuggestion(Federated):
         """,
     ] = 0.25
     min_cell_size: Annotated[
-        float | None,
-        Interval(Real, 0, np.inf, closed="neither"),
-        None,
+        OptionalPositiveFloat,
         """
         The clients never count smaller cells than this, in the units of the features; above 0. By
         default only `tolerance` ends the refinement.

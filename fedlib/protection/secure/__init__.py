@@ -47,7 +47,7 @@ from fedlib.protection.secure.client import (
     SecureState,
 )
 from fedlib.protection.secure.fixed_point import MIN_DIGITS, WrongDigits, digits_for
-from fedlib.protection.secure.flow import ImpossibleSum, SecureSum, TooFewSurvivors, secure_sum
+from fedlib.protection.secure.flow import ImpossibleSum, TooFewSurvivors, secure_sum
 from fedlib.protection.secure.identities import (
     Identity,
     new_identity_key,
@@ -66,7 +66,6 @@ __all__ = [
     "RepeatedStep",
     "SecureClient",
     "SecureState",
-    "SecureSum",
     "TooFewSurvivors",
     "WrongDigits",
     "digits_for",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedlib.core.aggregation import Total
 from fedlib.core.agreement import exclude
 from fedlib.core.array_types import Words
 from fedlib.core.messages import Message, MessageError, encode
@@ -27,7 +27,7 @@ from fedlib.protection.secure.messages import (
     SignedKeys,
 )
 
-__all__ = ["ImpossibleSum", "SecureSum", "TooFewSurvivors", "secure_sum"]
+__all__ = ["ImpossibleSum", "TooFewSurvivors", "secure_sum"]
 
 MASKING, SELF = 0, 1  # the secrets of a client, in the order of its commitments
 
@@ -40,25 +40,9 @@ class ImpossibleSum(ValueError):
     """A secure sum is not the sum of any valid replies. It cannot be known which one is wrong."""
 
 
-class SecureSum(NamedTuple):
-    """A sum and its clients.
-
-    Attributes
-    ----------
-    total : Message
-        The sum of all fields of the clients' replies, in a message of the reply's class.
-    clients : tuple of str
-        The clients whose replies the sum contains. One that is lost after it has sent its masked
-        values is among them.
-    """
-
-    total: Any
-    clients: tuple[str, ...]
-
-
 def secure_sum(
     request: Message, numbers: Iterator[int], digits: Digits | None = None
-) -> Flow[SecureSum]:
+) -> Flow[Total]:
     """Return the sum of the clients' replies to a request; no single reply reaches the server.
 
     A flow calls it as ``total, clients = yield from secure_sum(request, numbers)``. It takes five
@@ -109,7 +93,7 @@ def secure_sum(
     ... }
     >>> request = MeasureInertia(np.zeros((1, 1)))
     >>> run(secure_sum(request, count(1), {"inertia": (8,)}), InProcess(clients))
-    SecureSum(total=Inertia(inertia=5.25), clients=('A', 'B', 'C'))
+    Total(total=Inertia(inertia=5.25), clients=('A', 'B', 'C'))
     """
     digits = digits or {}
     while True:
@@ -118,7 +102,7 @@ def secure_sum(
         if words is not None:
             break
     try:
-        return SecureSum(from_words(request, words, digits), attempt.survivors)
+        return Total(from_words(request, words, digits), attempt.survivors)
     except MessageError as error:
         raise ImpossibleSum(
             f"the sum of {type(request).__name__} over {len(attempt.survivors)} clients is"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from fedlib.core.array_types import Bools, Floats
 from fedlib.core.client import Client, LostState, OddRows, handles
 from fedlib.core.estimator import Federated
 from fedlib.core.messages import Done, Message, decode, encode
-from fedlib.core.parameters import KW_ONLY, Kind
+from fedlib.core.parameters import KW_ONLY, Fraction, Kind
 from fedlib.core.protocol import Flow
 from fedlib.core.registry import PIPELINE
 from fedlib.core.validation import Interval, StrOptions
@@ -118,13 +118,9 @@ class PipelineClient(WrappingClient, SummaryClient):
 
         Rows that cannot be transformed take no part in the protocol.
         """
-        odd, problem = rules.odd_rows(self.X)
-        X, complete = rules.transform(self.X.rows(~odd))
-        kept = ~odd
-        kept[~odd] = complete
+        X, kept, n_odd, problem = rules.transform_usable(self.X)
         self.inner, self.rules, self._kept = self._wrap(X, kept), rules, kept
-        n_odd = int(odd.sum())
-        return f"{n_odd} of {len(odd)} rows take no part: {problem}" if n_odd else ""
+        return f"{n_odd} of {len(kept)} rows take no part: {problem}" if n_odd else ""
 
     def _wrap(self, X: Any, kept: Bools) -> Client:
         """Return the protocol's client with transformed rows and their classes and weights."""
@@ -271,8 +267,7 @@ class FederatedPipeline(Federated):
         """,
     ] = None
     rank_error: Annotated[
-        float,
-        Interval(Real, 0, 1, closed="left"),
+        Fraction,
         """
         The largest error of the rank of medians and quartiles, as a fraction of the values, in
         [0, 1).

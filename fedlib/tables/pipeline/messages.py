@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,26 @@ __all__ = ["Gaps", "PipelineState", "Preprocess", "Unknown"]
 Gaps = Literal["fill", "drop", "keep"]
 Unknown = Literal["ignore", "error"]
 LIMIT = 4 * MAX_NUMBER
+
+
+class Transformed(NamedTuple):
+    """The rows of a table that could be transformed.
+
+    Attributes
+    ----------
+    X : DataFrame or array (n_kept, n_new_columns) of float64
+    kept : array (n_rows,) of bool
+        Which rows they are.
+    n_odd : int
+        The count of rows that could not be transformed, without those that are dropped for gaps.
+    problem : str
+        Why the first of these could not be; empty if there is none.
+    """
+
+    X: Any
+    kept: Bools
+    n_odd: int
+    problem: str
 
 
 class Preprocess(Message):
@@ -93,29 +113,15 @@ class Preprocess(Message):
         ValueError
             When the columns are not those of `fit`, or a category is unknown and must not be.
         """
-        if problem := self.odd_rows(table)[1]:
-            raise ValueError(problem)
-        table = table.with_text(self.categorical)
-        kept = np.ones(len(table), bool)
-        if self.gaps == "drop":
-            kept = table.complete
-            table = table.rows(kept)
-        blocks, names = [], []
-        labels = self.features or table.labels
-        for j, categories in enumerate(split(self.categories, self.lengths)):
-            if self.kinds[j] == TEXT:
-                blocks.append(self._one_hot(table, j, categories))
-                names += [f"{labels[j]}_{category}" for category in categories]
-            else:
-                blocks.append(self._scaled(table.numbers(j), j)[:, np.newaxis])
-                names.append(labels[j])
-        X = np.concatenate(blocks, axis=1) if blocks else np.empty((len(table), 0))
-        return (pd.DataFrame(X, columns=names) if self.features else X), kept
+        result = self.transform_usable(table)
+        if result.n_odd:
+            raise ValueError(result.problem)
+        return result.X, result.kept
 
-    def odd_rows(self, table: RawTable) -> tuple[Bools, str]:
-        """Return which rows cannot be transformed, and why the first of a column cannot.
+    def transform_usable(self, table: RawTable) -> Transformed:
+        """Transform the rows that can be transformed.
 
-        They contain text instead of a number, or an unknown category that must not be.
+        The others contain text instead of a number, or an unknown category that must not be.
 
         Raises
         ------
@@ -124,19 +130,25 @@ class Preprocess(Message):
         """
         self._check_columns(table)
         table = table.with_text(self.categorical)
+        complete = table.complete if self.gaps == "drop" else np.ones(len(table), bool)
         odd, problems = np.zeros(len(table), bool), []
-        usable = table.complete if self.gaps == "drop" else ~odd
+        codes: dict[int, NDArray[np.intp]] = {}
         for j, categories in enumerate(split(self.categories, self.lengths)):
+            wanted, remedy = "numbers", ""
             if self.kinds[j] != TEXT:
-                column = table.columns[j]
-                wrong = usable & present(column) & (column.dtype == object)
-                wanted, remedy = "numbers", ""
-            elif self.unknown == "error":
-                wrong = usable & present(table.texts(j)) & (_codes(table.texts(j), categories) < 0)
+                if table.columns[j].dtype != object:
+                    continue
+                wrong = present(table.columns[j])
+            else:
+                texts = table.texts(j)
+                index = pd.Index(categories, dtype=object)
+                codes[j] = index.get_indexer(pd.Index(texts, dtype=object))  # -1 is unknown
+                if self.unknown != "error":
+                    continue
+                wrong = present(texts) & (codes[j] < 0)
                 wanted = f"one of the {len(categories)} categories of fit"
                 remedy = "; unknown='ignore' accepts it"
-            else:
-                continue
+            wrong = wrong & complete
             if wrong.any():
                 row = int(np.argmax(wrong))
                 problems.append(
@@ -144,7 +156,22 @@ class Preprocess(Message):
                     f" {table.texts(j)[row][:40]!r} in row {row + 1}{remedy}"
                 )
                 odd |= wrong
-        return odd, "".join(problems[:1])
+        kept = complete & ~odd
+        if not kept.all():
+            table = table.rows(kept)
+        blocks, names = [], []
+        labels = self.features or table.labels
+        for j, categories in enumerate(split(self.categories, self.lengths)):
+            if self.kinds[j] == TEXT:
+                hot = codes[j][kept, np.newaxis] == np.arange(len(categories))
+                blocks.append(hot.astype(np.float64))
+                names += [f"{labels[j]}_{category}" for category in categories]
+            else:
+                blocks.append(self._scaled(table.numbers(j), j)[:, np.newaxis])
+                names.append(labels[j])
+        X: Any = np.concatenate(blocks, axis=1) if blocks else np.empty((len(table), 0))
+        X = pd.DataFrame(X, columns=names) if self.features else X
+        return Transformed(X, kept, int(odd.sum()), "".join(problems[:1]))
 
     def _check_columns(self, table: RawTable) -> None:
         if table.features and self.features and table.features != self.features:
@@ -158,18 +185,6 @@ class Preprocess(Message):
         if self.gaps == "fill":
             numbers = np.where(np.isnan(numbers), self.fill[j], numbers)
         return (numbers - self.centre[j]) / self.spread[j]
-
-    def _one_hot(self, table: RawTable, j: int, categories: tuple[str, ...]) -> Floats:
-        codes = _codes(table.texts(j), categories)
-        return (codes[:, np.newaxis] == np.arange(len(categories))).astype(np.float64)
-
-
-def _codes(texts: NDArray[np.object_], categories: tuple[str, ...]) -> NDArray[np.intp]:
-    """Return the place of each text among the categories, -1 for all others."""
-    codes: NDArray[np.intp] = pd.Index(categories, dtype=object).get_indexer(
-        pd.Index(texts, dtype=object)
-    )
-    return codes
 
 
 class PipelineState(Message):

@@ -15,7 +15,7 @@ from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Ints
 from fedlib.core.client import Client, handles
 from fedlib.core.messages import Message
-from fedlib.core.parameters import KW_ONLY, Kind
+from fedlib.core.parameters import KW_ONLY, Flag, Fraction, Kind, OptionalPositiveFloat
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval
 from fedlib.protection.estimator import ProtectedFederated
@@ -256,8 +256,7 @@ class FederatedSummary(ProtectedFederated):
         "The fractions of the quantiles, in [0, 1].",
     ] = (0.25, 0.5, 0.75)
     rank_error: Annotated[
-        float,
-        Interval(Real, 0, 1, closed="left"),
+        Fraction,
         """
         The largest error of a quantile's rank, as a fraction of the values, in [0, 1). With 0, the
         quantiles are those of the pooled values. A larger error discloses less and needs fewer
@@ -308,8 +307,7 @@ class FederatedSummary(ProtectedFederated):
         """,
     ] = 1
     secure: Annotated[
-        bool,
-        "boolean",
+        Flag,
         """
         Whether the server sees sums over the clients and no client's reply; see
         `fedlib.protection.secure` for what remains open. It needs ``quantiles=()``. There are
@@ -318,9 +316,7 @@ class FederatedSummary(ProtectedFederated):
         """,
     ] = False
     epsilon: Annotated[
-        float | None,
-        Interval(Real, 0, np.inf, closed="neither"),
-        None,
+        OptionalPositiveFloat,
         """
         With an epsilon, the run is (epsilon, delta)-differentially private for each row, added or
         removed; see `fedlib.protection.privacy`. It needs ``quantiles=()`` and `bounds` of all

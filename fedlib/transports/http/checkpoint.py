@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from fedlib.core.messages import Message, MessageError, decode
+from fedlib.core.records import lock
 
 __all__ = ["Checkpoint", "kept_state", "reserved"]
 
@@ -28,18 +29,14 @@ def reserved(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    import fcntl  # not on Windows
-
     folder.mkdir(parents=True, exist_ok=True)
-    # The file stays: a process that waits for a deleted file would not see the next one.
+    in_use = ValueError(
+        f"state_dir {folder} is in use by another process: stop it first, or use one folder per"
+        " client"
+    )
+    # The file stays: if it were deleted, another process could reserve a new one at the same time.
     with os.fdopen(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(
-                f"state_dir {folder} is in use by another process: stop it first, or use one folder"
-                " per client"
-            ) from error
+        lock(file, in_use)
         yield
 
 

@@ -30,7 +30,7 @@ def clients(secure):
 def noisy_count(secure, seed, transport=None):
     sums = (MaskedNoisySums if secure else NoisySums)(REQUEST.privacy)
     with seeded_noise(seed):
-        return run(sums.sum(REQUEST), transport or Recorder(clients(secure))).values.count
+        return run(sums.sum(REQUEST), transport or Recorder(clients(secure))).total.count
 
 
 def test_the_conversation():
@@ -80,7 +80,7 @@ def test_a_server_cannot_round_the_noise_of_others_away():
 def test_lost_clients_leave_the_others_sum():
     transport = Recorder(clients(False), tamper={"D": lambda request, reply: None})
     with seeded_noise(0):
-        total = run(NoisySums(REQUEST.privacy).sum(REQUEST), transport, min_clients=2).values
+        total = run(NoisySums(REQUEST.privacy).sum(REQUEST), transport, min_clients=2).total
     assert abs(total.count[0] - 60) < 50
     assert isinstance(total, NoisyCount)
 
@@ -116,7 +116,7 @@ def test_a_repeated_secure_sum_has_new_noise_and_is_charged_again():
     transport = Recorder(guarded, tamper={"D": without_secrets})
     with seeded_noise(0):
         sums = MaskedNoisySums(REQUEST.privacy)
-        total = run(sums.sum(REQUEST), transport, min_clients=3).values
+        total = run(sums.sum(REQUEST), transport, min_clients=3).total
     assert transport.ledger.lost == {"D": "InvalidReply at RevealShares, step 5"}
     assert {name: len(budget.charges) for name, budget in budgets.items()} == {
         "A": 2, "B": 2, "C": 2, "D": 1,

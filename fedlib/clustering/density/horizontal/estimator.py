@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from typing import Annotated, Any
-
-import numpy as np
-from numpy.typing import ArrayLike
+from numbers import Real
+from typing import Annotated
 
 from fedlib.clustering.density.bounded_cells import (
     bounded_grid,
@@ -21,7 +18,17 @@ from fedlib.clustering.density.horizontal.flow import (
 from fedlib.clustering.density.horizontal.messages import (
     GridModel,
 )
-from fedlib.core.parameters import KW_ONLY, Kind
+from fedlib.core.parameters import (
+    KW_ONLY,
+    Flag,
+    Kind,
+    OptionalArray,
+    OptionalPositiveFloat,
+    OptionalPositiveInt,
+    PositiveFloat,
+    PositiveInt,
+    RandomSource,
+)
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval, StrOptions
 from fedlib.protection.estimator import ProtectedFederated
@@ -94,16 +101,14 @@ class HorizontalDBSCAN(CellClusters, ProtectedFederated):
     name = "horizontal-dbscan"
     client_class = HorizontalDBSCANClient
     cell_size: Annotated[
-        float,
-        Interval(Real, 0, np.inf, closed="neither"),
+        PositiveFloat,
         """
         The edge length of the grid's cells, in the units of the features; positive and finite. All
         clients must scale their features in the same way.
         """,
     ]
     min_samples: Annotated[
-        int,
-        Interval(Integral, 1, None, closed="left"),
+        PositiveInt,
         """
         The number of points, of all clients together, from which a cell is dense; at least 1.
         """,
@@ -143,9 +148,7 @@ class HorizontalDBSCAN(CellClusters, ProtectedFederated):
         """,
     ] = "faces"
     max_cells: Annotated[
-        int | None,
-        Interval(Integral, 1, None, closed="left"),
-        None,
+        OptionalPositiveInt,
         """
         The maximum number of cells that one client may report, at least 1. A client that reports
         more leaves the run. It protects the memory of the server, which needs about 500 bytes per
@@ -153,24 +156,20 @@ class HorizontalDBSCAN(CellClusters, ProtectedFederated):
         """,
     ] = None
     random_state: Annotated[
-        Any,
-        "random_state",
+        RandomSource,
         """
         Determines the order in which ``border="absorb"`` visits the cells.
         """,
     ] = None
     secure: Annotated[
-        bool,
-        "boolean",
+        Flag,
         """
         Whether the server sees sums of the clients' counts; see `fedlib.protection.secure`. It
         needs `grid_bounds`. If all points lie within them, the result is the same.
         """,
     ] = False
     grid_bounds: Annotated[
-        ArrayLike | None,
-        "array-like",
-        None,
+        OptionalArray,
         Kind("array-like (2, n_features)"),
         """
         For ``secure=True`` and `epsilon`: the smallest and the largest coordinates. The grid
@@ -178,9 +177,7 @@ class HorizontalDBSCAN(CellClusters, ProtectedFederated):
         """,
     ] = None
     epsilon: Annotated[
-        float | None,
-        Interval(Real, 0, np.inf, closed="neither"),
-        None,
+        OptionalPositiveFloat,
         """
         With an epsilon, the run is (epsilon, delta)-differentially private for each row, added or
         removed; see `fedlib.protection.privacy`. It needs `grid_bounds`, which must not depend on
