@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from xgboost import Booster
 
-__all__ = ["Boosted", "check_labels"]
-
 HISTOGRAM_ONLY: dict[str, Any] = {
     "colsample_bytree": 1.0,
     "colsample_bylevel": 1.0,

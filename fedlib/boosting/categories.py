@@ -29,16 +29,9 @@ from fedlib.tables.summary.messages import Category, split
 from fedlib.tables.summary.tables import EMPTY, NUMBER, TEXT, read_columns
 
 __all__ = [
-    "MAX_CATEGORIES",
     "CountLevels",
     "LevelCounts",
     "Table",
-    "agree_on_categories",
-    "agree_on_kinds",
-    "check_least_count",
-    "count_categories",
-    "fingerprints",
-    "listed",
     "read_table",
 ]
 

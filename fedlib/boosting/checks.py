@@ -22,8 +22,6 @@ from fedlib.boosting.objectives import LabelSums, Objective
 from fedlib.core.array_types import Bools, Ints
 from fedlib.kernels.histograms import absolute_sums, complete_siblings
 
-__all__ = ["DeclaredRows", "NodeHistory", "reasons"]
-
 ROUNDING = 1e-5  # of a client's weight; gradients are float32
 
 

@@ -15,10 +15,7 @@ __all__ = [
     "Class",
     "agree_on_kind",
     "agree_on_two_classes",
-    "check_known",
-    "check_weights_of_classes",
     "class_weights",
-    "given_classes",
     "problem_of_classes",
 ]
 

@@ -38,11 +38,8 @@ __all__ = [
     "CountBuckets",
     "Cuts",
     "RowsPerBucket",
-    "agree_on_cuts",
     "bounded_cuts",
     "bucket_counts",
-    "coarse_features",
-    "sorted_keys",
 ]
 
 DEPTHS = (12, 16, 20)  # the number of leading bits of a float32 that define a bucket, per round

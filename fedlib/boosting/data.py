@@ -12,7 +12,9 @@ from fedlib.boosting.cuts import MAX_VALUE
 from fedlib.boosting.messages import MAX_WEIGHT
 from fedlib.core.array_types import Floats32
 
-__all__ = ["check_classes", "check_rows", "check_targets", "check_weights"]
+__all__ = [
+    "check_classes",
+]
 
 
 def check_rows(X: Any, **checks: Any) -> Floats32:

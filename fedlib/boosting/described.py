@@ -12,8 +12,6 @@ from fedlib.core.agreement import MAX_SHOWN
 from fedlib.core.protocol import Replies
 from fedlib.core.texts import printable
 
-__all__ = ["EVERYONE", "Described", "Pool", "agree_on_names", "check_weight"]
-
 EVERYONE = "all clients"  # the name under which the server keeps sums over all clients
 
 

@@ -19,12 +19,7 @@ from fedlib.tables.summary.tables import EMPTY
 
 __all__ = [
     "ClassSums",
-    "CountLabelMagnitudes",
-    "DescribeTargets",
-    "DescribeTraining",
     "LabelMagnitudes",
-    "SumClasses",
-    "SumTargets",
     "TargetDescription",
     "TargetSums",
     "TrainingDescription",

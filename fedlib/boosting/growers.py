@@ -22,7 +22,9 @@ from fedlib.core.messages import Message
 from fedlib.core.protocol import Flow, Replies
 from fedlib.kernels.splits import Decisions
 
-__all__ = ["Grower", "Level"]
+__all__ = [
+    "Grower",
+]
 
 
 class Level(NamedTuple):

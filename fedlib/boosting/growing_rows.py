@@ -36,8 +36,6 @@ from fedlib.kernels.proposals import (
 )
 from fedlib.kernels.splits import Decisions, Rows, SortedColumns, move_rows
 
-__all__ = ["GrowingRows"]
-
 logger = logging.getLogger(__name__)
 ROWS_PER_VALUE = 2  # with fewer rows per distinct value of a node, ranks do not pay
 

@@ -13,8 +13,6 @@ from fedlib.kernels import gains
 from fedlib.kernels.forests import level_order
 from fedlib.kernels.splits import Decisions
 
-__all__ = ["Round", "finish_round", "finish_tree", "leaves"]
-
 
 class Round(NamedTuple):
     """The trees of a round, one per output, and the values of all nodes in the clients' order."""

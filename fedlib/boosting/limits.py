@@ -12,8 +12,6 @@ from fedlib.boosting.training import Training
 from fedlib.core.array_types import Floats32, Ints, Ints32
 from fedlib.kernels.gains import Categories, Limits, newton_steps, no_limits
 
-__all__ = ["ColumnSampler", "OpenNodes"]
-
 
 class OpenNodes(NamedTuple):
     """The trees (n_open,), depths (n_open,) and bounds (n_open, 4) of open nodes.

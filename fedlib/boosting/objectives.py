@@ -21,13 +21,8 @@ from fedlib.core.array_types import Floats, Floats32, Ints
 from fedlib.kernels import objectives, splits
 
 __all__ = [
-    "OBJECTIVES",
-    "SUM_BITS",
     "LabelSums",
     "Objective",
-    "check_smallest",
-    "target_sums",
-    "unit_bits",
 ]
 
 SUM_BITS = 52  # no sum of a client reaches 2**52 units, so each is exact as a float64

@@ -15,7 +15,11 @@ from fedlib.boosting.messages import BuildHistograms, Histograms, Loss
 from fedlib.core.array_types import Ints
 from fedlib.core.messages import Array, Message, MessageError
 
-__all__ = ["BuildPackedHistograms", "PackedHistograms", "pack", "unpack"]
+__all__ = [
+    "BuildPackedHistograms",
+    "PackedHistograms",
+    "unpack",
+]
 
 N_BYTES = 8
 

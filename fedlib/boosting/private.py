@@ -37,10 +37,7 @@ from fedlib.protection.sums import NoisySums
 
 __all__ = [
     "PrivateGrower",
-    "clipped",
-    "describe_privately",
     "gradient_limits",
-    "in_units",
     "row_sensitivity",
 ]
 

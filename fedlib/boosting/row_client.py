@@ -37,8 +37,6 @@ from fedlib.core.client import Client, handles
 from fedlib.core.validation import feature_names
 from fedlib.protection.secure.points import DescribeFeatures, Features, magnitudes
 
-__all__ = ["RowsClient"]
-
 Value = TypeVar("Value")
 VALIDATION = 2**19  # the number of the draw of rows for validation, beyond all rounds
 

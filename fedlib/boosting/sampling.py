@@ -12,8 +12,6 @@ import numpy as np
 
 from fedlib.core.array_types import Bools, Floats32, Words
 
-__all__ = ["drawn_rows", "row_keys"]
-
 MASK = 2**64 - 1
 
 

@@ -23,7 +23,10 @@ from fedlib.core.array_types import Floats, Floats32
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.protocol import Flow
 
-__all__ = ["METRICS", "RowScores", "ScoreRows", "Validation", "score_rows"]
+__all__ = [
+    "RowScores",
+    "ScoreRows",
+]
 
 N_INTERVALS = 1024  # of probabilities, for the AUC
 SMALLEST = 1e-16  # probability in a log-loss, as in XGBoost

@@ -32,8 +32,6 @@ from fedlib.core.protocol import Flow, Replies
 from fedlib.protection.secure.flow import ImpossibleSum
 from fedlib.protection.secure.points import DescribeFeatures, largest_magnitude
 
-__all__ = ["SECURE_GROWERS", "describe_securely"]
-
 
 def describe_securely(settings: Settings) -> Flow[Described]:
     """Return the sums over the labels of all clients, by two secure sums.

@@ -12,8 +12,6 @@ from fedlib.boosting.messages import (
 )
 from fedlib.core.aggregation import Aggregation
 
-__all__ = ["Settings"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:

@@ -13,17 +13,6 @@ from fedlib.core.array_types import Floats32, Ints32
 from fedlib.core.messages import Array, Message
 from fedlib.kernels.splits import Decisions
 
-__all__ = [
-    "Growing",
-    "HeldOut",
-    "PredictedTargets",
-    "Predictions",
-    "finite",
-    "first_child",
-    "new_splits",
-    "roots",
-]
-
 
 class HeldOut(Message):
     """The state of a client before the first tree: how it draws its rows for validation."""

@@ -20,8 +20,6 @@ from fedlib.boosting.objectives import OBJECTIVES, LabelSums, Objective
 from fedlib.boosting.settings import Settings
 from fedlib.kernels.gains import Categories, SplitRule
 
-__all__ = ["Training"]
-
 
 @dataclass(kw_only=True)
 class Training:

@@ -50,8 +50,6 @@ from fedlib.kernels.proposals import (
 from fedlib.protection.privacy import add_noise
 from fedlib.protection.secure.points import DescribeFeatures
 
-__all__ = ["TreeClient"]
-
 
 class TreeClient(GrowingRows):
     """Base class of the clients: their rows while trees grow.

@@ -22,14 +22,6 @@ from fedlib.kernels.histograms import left_children
 __all__ = [
     "BoostedTrees",
     "Tree",
-    "add_margins",
-    "children",
-    "level_starts",
-    "no_sets",
-    "node_totals",
-    "predict_margins",
-    "stack_sets",
-    "tree_totals",
 ]
 
 

@@ -13,19 +13,6 @@ import click
 if TYPE_CHECKING:
     from fedlib.tables.files import Table
 
-__all__ = [
-    "CLIENT",
-    "EXISTING",
-    "FILE",
-    "FOLDER",
-    "POSITIVE",
-    "check_folder",
-    "extra",
-    "options_for_rows",
-    "read_rows",
-    "writing",
-]
-
 FILE = click.Path(path_type=Path, dir_okay=False)
 EXISTING = click.Path(path_type=Path, dir_okay=False, exists=True, readable=True)
 FOLDER = click.Path(path_type=Path, file_okay=False)

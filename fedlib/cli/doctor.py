@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from fedlib.tables.files import Table
     from fedlib.transports.http.wire import Welcome
 
-__all__ = ["doctor"]
-
 Value = TypeVar("Value")
 
 UNUSED = {"patience"}  # options of `fedlib join` that mean nothing here

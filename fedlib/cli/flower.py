@@ -8,8 +8,6 @@ import click
 
 from fedlib.cli.common import FOLDER
 
-__all__ = ["flower"]
-
 
 @click.group()
 def flower() -> None:

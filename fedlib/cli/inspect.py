@@ -12,8 +12,6 @@ from fedlib.cli.join import JoinCommand, join, take_part
 from fedlib.core.messages import Message, encode
 from fedlib.core.texts import printable
 
-__all__ = ["as_text", "inspect_command", "review"]
-
 MAX_VALUES = 200  # of an array with more values, only the first and the last are shown
 
 

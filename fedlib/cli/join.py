@@ -31,18 +31,6 @@ if TYPE_CHECKING:
     from fedlib.protection.secure import Identity
     from fedlib.tables.files import Table
 
-__all__ = [
-    "JoinCommand",
-    "check_allowed",
-    "client_arguments",
-    "join",
-    "raw_tables",
-    "read_identity",
-    "read_policy",
-    "read_token",
-    "take_part",
-]
-
 EXTENDED = "fedlib.cli.join.extended"
 
 

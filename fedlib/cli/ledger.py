@@ -11,8 +11,6 @@ from fedlib.core.journal import read_ledger
 from fedlib.core.ledger import Ledger
 from fedlib.tables.files import write_file
 
-__all__ = ["show_ledger", "to_csv"]
-
 
 @click.command("ledger")
 @click.argument("journal", type=EXISTING)

@@ -17,8 +17,6 @@ import click
 
 from fedlib.core.texts import printable
 
-__all__ = ["FORMATS", "JSONLines", "TextLines", "configure", "in_json", "report"]
-
 FORMATS = ("text", "json")
 FIELDS = "fields"  # the attribute of a log record with the fields of a reported event
 

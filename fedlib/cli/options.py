@@ -20,15 +20,6 @@ from fedlib.tables.alignment import check_alignable
 from fedlib.tables.files import read_array
 from fedlib.tables.pipeline.federated import FederatedPipeline, check_wrapped
 
-__all__ = [
-    "Parameter",
-    "align_options",
-    "client_options",
-    "parameter_docs",
-    "pipeline_options",
-    "protocol_options",
-]
-
 TYPES: list[tuple[type, click.ParamType]] = [
     (bytes, EXISTING),  # a secret is read from a file
     (bool, click.BOOL),

@@ -13,8 +13,6 @@ from fedlib.core.estimator import Federated
 from fedlib.sites.models import ModelFileError, load
 from fedlib.tables.files import write_labels
 
-__all__ = ["predict"]
-
 
 @click.command()
 @click.argument("model", type=EXISTING)

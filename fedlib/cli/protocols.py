@@ -10,7 +10,9 @@ from fedlib.core.estimator import Federated
 from fedlib.core.messages import Message
 from fedlib.core.registry import protocols, wrappers
 
-__all__ = ["list_protocols", "messages_of"]
+__all__ = [
+    "messages_of",
+]
 
 
 @click.command("protocols")

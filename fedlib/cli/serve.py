@@ -42,8 +42,6 @@ from fedlib.tables.files import write_file
 if TYPE_CHECKING:
     from fedlib.transports.http import HTTP
 
-__all__ = ["OPTIONS", "serve"]
-
 MAX_REPORT = 2**20  # characters
 POLL = 0.1  # seconds between two checks of the progress
 

@@ -13,8 +13,6 @@ import msgspec
 from fedlib.cli.common import FOLDER, extra, writing
 from fedlib.core.ledger import SERVER
 
-__all__ = ["make_tokens", "read_clients", "token"]
-
 PUBLIC = "keys.json"
 NAME = re.compile(r"\w[\w.-]{0,63}", re.ASCII)
 

@@ -14,8 +14,6 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-__all__ = ["Array"]
-
 MAX_AXES = 32
 PIECE = 2**15  # values that are checked at once
 SMALL = 2**10  # bytes that are copied at once: a new object of bytes is aligned

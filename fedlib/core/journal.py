@@ -54,7 +54,13 @@ from fedlib.core.records import (
     write_record,
 )
 
-__all__ = ["Durable", "Journal", "JournalError", "Place", "read_ledger", "run_id"]
+__all__ = [
+    "Journal",
+    "JournalError",
+    "Place",
+    "read_ledger",
+    "run_id",
+]
 
 PACKAGES = ("numba", "numpy", "scikit-learn", "scipy")  # their versions can change a result
 

@@ -48,10 +48,8 @@ __all__ = [
     "Message",
     "MessageError",
     "check_arrays",
-    "class_name",
     "decode",
     "encode",
-    "size_limit",
 ]
 
 MAX_BYTES = 2**30

@@ -38,7 +38,6 @@ __all__ = [
     "PositiveFloat",
     "PositiveInt",
     "RandomSource",
-    "declare",
 ]
 
 # Types with their ranges, to which a parameter adds its text.

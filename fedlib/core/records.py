@@ -20,17 +20,7 @@ from typing import IO, Any, BinaryIO
 import msgspec
 
 __all__ = [
-    "Answered",
-    "Asked",
-    "Header",
-    "JournalError",
-    "Noted",
-    "Record",
-    "Row",
     "lock",
-    "read_records",
-    "sync_folder",
-    "write_record",
 ]
 
 MAGIC = b"fedlib journal 1\n"

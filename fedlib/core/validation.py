@@ -14,14 +14,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from sklearn.utils import check_array
-from sklearn.utils._param_validation import Interval, InvalidParameterError, StrOptions
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _get_feature_names
 
 from fedlib.core.array_types import Floats
 
 __all__ = [
     "Interval",
-    "InvalidParameterError",
     "StrOptions",
     "check_every_client_stays",
     "check_ids",
@@ -30,7 +29,6 @@ __all__ = [
     "check_points",
     "count_distinct",
     "feature_names",
-    "plain_value",
 ]
 
 

@@ -15,7 +15,11 @@ from numpy.typing import NDArray
 from fedlib.core.client import Client, LostState
 from fedlib.core.messages import Message, decode, encode
 
-__all__ = ["WrappedState", "Wrapper", "WrappingClient", "decode_state", "encode_state"]
+__all__ = [
+    "WrappedState",
+    "Wrapper",
+    "WrappingClient",
+]
 
 
 def encode_state(client: Client) -> bytes:

@@ -8,8 +8,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CorruptFile", "Dataset", "StandInWarning"]
-
 
 class StandInWarning(UserWarning):
     """The file of a data set is not available; random data of the same shape replace it."""

@@ -19,8 +19,6 @@ from sklearn.preprocessing import StandardScaler
 from fedlib.datasets.dataset import Dataset
 from fedlib.datasets.shapes import places, shapes
 
-__all__ = ["GENERATED"]
-
 
 def _aniso(n_rows: int) -> tuple[NDArray, NDArray]:
     X, y = make_blobs(n_rows, random_state=170)

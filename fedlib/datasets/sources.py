@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from fedlib.datasets.dataset import CorruptFile
 
-__all__ = ["FILES", "Source", "find", "sources"]
-
 # The data sets in sources.csv.
 FILES = (
     "banana",

@@ -16,7 +16,9 @@ from fedlib.datasets.dataset import CorruptFile, Dataset, StandInWarning
 from fedlib.datasets.sources import Source, find, sources
 from fedlib.datasets.stand_ins import stand_in
 
-__all__ = ["load_file", "parse"]
+__all__ = [
+    "parse",
+]
 
 
 class Layout(NamedTuple):

@@ -15,13 +15,8 @@ from fedlib.tables.summary.messages import MAX_MEAN, MAX_ROWS, MAX_SQUARES
 __all__ = [
     "ClassCounts",
     "ClusterDistances",
-    "CountScores",
-    "DescribeClasses",
     "LabelledMoments",
-    "MeasureDistances",
-    "Noise",
     "ScoreCounts",
-    "SumLabelledRows",
 ]
 
 MAX_CLUSTERS = 2**20

@@ -29,7 +29,6 @@ from numpy.typing import ArrayLike
 from fedlib.figures.matching import match_clusters
 
 __all__ = [
-    "Slider",
     "calls",
     "cells",
     "colours",

@@ -17,8 +17,6 @@ from fedlib.protection.privacy.messages import NOISY, NoisyRequest
 from fedlib.protection.privacy.noise import add_noise, quantise
 from fedlib.protection.secure.fixed_point import digits_for
 
-__all__ = ["RowTotals", "SumRows"]
-
 MAX_ROWS = 2**32  # of one client, for the digits of masked sums without noise
 
 

@@ -26,18 +26,6 @@ from fedlib.core.type_hints import (
     item_hints,
 )
 
-__all__ = [
-    "DOCUMENT",
-    "ModelFileError",
-    "Reader",
-    "Writer",
-    "check_dtype",
-    "find_class",
-    "fitting",
-    "hints_of",
-    "table_of",
-]
-
 DOCUMENT = "model.json"
 MAX_FLOAT = 8  # bytes per element; wider floats differ between machines
 NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}

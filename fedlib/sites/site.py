@@ -18,7 +18,6 @@ from fedlib.tables.files import Table
 
 __all__ = [
     "argument_types",
-    "client_arguments",
     "make_client",
     "make_estimator",
     "takes_raw_tables",

@@ -38,9 +38,6 @@ from fedlib.core.wrapping import WrappingClient
 __all__ = [
     "AlignedClient",
     "AlignedRows",
-    "AlignedState",
-    "KeepRows",
-    "ListPseudonyms",
     "Pseudonyms",
     "aligned",
     "check_alignable",

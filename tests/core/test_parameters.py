@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from all_protocols import OURS
 from sklearn.base import clone
+from sklearn.utils._param_validation import InvalidParameterError
 
 from fedlib.cli.options import parameter_docs, protocol_options
 from fedlib.core.estimator import Federated
 from fedlib.core.parameters import KW_ONLY, Kind
 from fedlib.core.registry import protocols
-from fedlib.core.validation import Interval, InvalidParameterError, StrOptions
+from fedlib.core.validation import Interval, StrOptions
 
 
 class Radius(Federated):

@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.validation import _get_feature_names
 
 from fedlib.core.validation import (
     Interval,
-    InvalidParameterError,
     StrOptions,
     check_option,
     check_points,

@@ -69,8 +69,6 @@ __all__ = [
     "ApproximateDBSCAN",
     "ApproximateDBSCANClient",
     "ApproximateModel",
-    "AssignCoreCells",
-    "CountSmallCells",
     "approximate_dbscan",
     "private_dbscan",
 ]

@@ -31,9 +31,6 @@ from fedlib.protection.privacy import NOISY, NoisyRequest, Privacy, Sensitivity,
 from fedlib.protection.secure.flow import ImpossibleSum
 
 __all__ = [
-    "MAX_GRID",
-    "MAX_KEY",
-    "ONE_CELL",
     "CountGrid",
     "CountWithNoise",
     "Grid",

@@ -41,9 +41,7 @@ from fedlib.kernels.grid import (
 __all__ = [
     "add_counts",
     "count_cells",
-    "distinct_and_sorted",
     "label_cells",
-    "label_in_range",
     "place_points",
 ]
 

@@ -40,11 +40,9 @@ from fedlib.kernels.representatives import move_to_centroids as move_to_centroid
 
 __all__ = [
     "DBDC",
-    "BuildLocalModel",
     "DBDCClient",
     "LocalModel",
     "dbdc",
-    "move_to_centroids",
     "specific_core_points",
 ]
 

@@ -43,7 +43,12 @@ from fedlib.kernels.grid import adjacent_pairs
 from fedlib.kernels.near_sums import find_heavy
 from fedlib.kernels.sorted_grid import Grid
 
-__all__ = ["MAX_CELL", "MIN_RHO", "cell_side", "label_core_cells", "place_near", "squared_reach"]
+__all__ = [
+    "cell_side",
+    "label_core_cells",
+    "place_near",
+    "squared_reach",
+]
 
 
 MAX_CELL = 2**40  # the largest number of a cell for which the guarantee covers rounding

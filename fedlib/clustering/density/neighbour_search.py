@@ -30,8 +30,6 @@ from fedlib.kernels.neighbours import (
     write_gaps,
 )
 
-__all__ = ["Search", "find_block", "make_search"]
-
 MAX_GRID_FEATURES = 3
 MAX_GRID_CELLS = 2.0**40  # up to this, cells 0.1 % larger than eps outweigh all rounding errors
 MIN_GRID_EPS = 1e-150  # below this, the squares of distances above eps may underflow

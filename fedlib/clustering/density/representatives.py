@@ -26,21 +26,11 @@ from fedlib.core.protocol import Replies
 from fedlib.core.validation import check_points
 
 __all__ = [
-    "Count",
     "Coverage",
-    "Points",
-    "Positive",
-    "Radii",
-    "RelabelPoints",
     "RepresentativeClient",
     "RepresentativeClustering",
     "RepresentativeModel",
-    "Weights",
-    "check_count",
     "cluster_representatives",
-    "gather",
-    "lexicographic_order",
-    "relabel_requests",
 ]
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]

@@ -43,12 +43,9 @@ from fedlib.core.validation import (
 from fedlib.kernels.neighbours import count_bit_bytes, label_rows, list_pairs, read_bits, read_gaps
 
 __all__ = [
-    "AssignLabels",
-    "DescribeRows",
     "FindNeighbours",
     "NeighbourBlock",
     "RowDescription",
-    "RowLabels",
     "VerticalDBSCAN",
     "VerticalDBSCANClient",
     "vertical_dbscan",

@@ -19,38 +19,19 @@ References
 from fedlib.clustering.kmeans.federated import FederatedKMeans, FederatedKMeansClient
 from fedlib.clustering.kmeans.flow import KMeansModel, lloyd, one_shot
 from fedlib.clustering.kmeans.local import child_centres, group_means, sum_clusters
-from fedlib.clustering.kmeans.messages import (
-    AssignCentres,
-    ClusterSums,
-    FindCentres,
-    GroupMeans,
-    Inertia,
-    LocalCentres,
-    MeasureInertia,
-    SumClusters,
-    SummariseGroups,
-)
-from fedlib.clustering.kmeans.private import NoisyClusterSums, SumClustersNoisily, private_lloyd
+from fedlib.clustering.kmeans.messages import ClusterSums, SumClusters
+from fedlib.clustering.kmeans.private import SumClustersNoisily
 
 __all__ = [
-    "AssignCentres",
     "ClusterSums",
     "FederatedKMeans",
     "FederatedKMeansClient",
-    "FindCentres",
-    "GroupMeans",
-    "Inertia",
     "KMeansModel",
-    "LocalCentres",
-    "MeasureInertia",
-    "NoisyClusterSums",
     "SumClusters",
     "SumClustersNoisily",
-    "SummariseGroups",
     "child_centres",
     "group_means",
     "lloyd",
     "one_shot",
-    "private_lloyd",
     "sum_clusters",
 ]

@@ -31,10 +31,7 @@ from fedlib.protection.secure.points import PooledPoints, agree_on_points, find_
 
 __all__ = [
     "KMeansModel",
-    "check_start",
     "iterate",
-    "lloyd",
-    "one_shot",
 ]
 
 

@@ -15,16 +15,6 @@ from fedlib.kernels.centres import (
     sum_nearest,
 )
 
-__all__ = [
-    "GROUP_SIZE",
-    "assign",
-    "child_centres",
-    "group_means",
-    "mean_and_squares",
-    "sum_clusters",
-]
-
-
 GROUP_SIZE = 3  # the minimum number of points behind a mean from which starts are drawn
 
 

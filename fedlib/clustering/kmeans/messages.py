@@ -11,16 +11,12 @@ from fedlib.clustering.kmeans.local import GROUP_SIZE
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
 
 __all__ = [
-    "MAX_COORDINATE",
     "AssignCentres",
     "ClusterSums",
-    "FindCentres",
     "GroupMeans",
     "Inertia",
     "LocalCentres",
     "MeasureInertia",
-    "SumClusters",
-    "SummariseGroups",
 ]
 
 # Points lie within this bound, so that no sum of squares over any number of clients overflows.

@@ -40,11 +40,6 @@ from fedlib.protection.sums import NoisySums
 
 __all__ = [
     "NoisyClusterSums",
-    "SumClustersNoisily",
-    "private_lloyd",
-    "row_sensitivity",
-    "spread_start",
-    "sum_noisily",
 ]
 
 

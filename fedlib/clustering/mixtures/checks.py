@@ -29,7 +29,9 @@ from fedlib.core.agreement import Disagreement
 from fedlib.core.array_types import Floats
 from fedlib.core.protocol import Replies
 
-__all__ = ["PointsHistory", "agree_on_magnitude", "log_density_range", "smallest_variance"]
+__all__ = [
+    "agree_on_magnitude",
+]
 
 # Up to this ratio, as a power of two, squares of both magnitudes fit a float64.
 MAX_RATIO = 26

@@ -14,15 +14,7 @@ import numpy as np
 from fedlib.core.array_types import Floats
 
 __all__ = [
-    "MATRICES",
     "CovarianceType",
-    "contract",
-    "covariance_shape",
-    "expand",
-    "positive_definite",
-    "precisions",
-    "scatter",
-    "sklearn_shape",
 ]
 
 CovarianceType = Literal["full", "tied", "diag", "spherical"]

@@ -40,16 +40,13 @@ from fedlib.core.protocol import Flow, Replies
 from fedlib.core.validation import Interval, check_points, count_distinct
 
 __all__ = [
-    "AssignPoints",
     "ClusterMixtures",
-    "DescribeClusters",
     "DrawnModel",
     "GaussianMixtureDBSCAN",
     "GaussianMixtureDBSCANClient",
     "describe_cluster",
     "draw_points",
     "gaussian_mixture_dbscan",
-    "place_points",
 ]
 
 

@@ -30,13 +30,9 @@ from fedlib.kernels.mixtures import (
 from fedlib.kernels.mixtures import log_joint as log_joint_by_kernel
 
 __all__ = [
-    "Moments",
     "assign_components",
     "fit_mixture",
-    "improve",
     "log_joint",
-    "maximise",
-    "sum_responsibilities",
 ]
 
 

@@ -37,7 +37,6 @@ from fedlib.core.validation import check_option
 __all__ = [
     "MixtureModel",
     "average_mixtures",
-    "check_start",
     "federated_gaussian_mixture",
     "fit_in_rounds",
     "step_of_em",

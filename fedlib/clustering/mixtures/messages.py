@@ -19,20 +19,14 @@ from fedlib.core.messages import Array, FeatureNames, Message, MessageError
 
 __all__ = [
     "MAX_COORDINATE",
-    "TINY",
     "AssignComponents",
-    "FitMixture",
-    "ImproveMixture",
     "ImprovedMixture",
-    "IntroducePoints",
     "Likelihood",
     "LocalMixture",
     "MeasureLikelihood",
     "Mixture",
     "PointsIntroduction",
     "ResponsibilitySums",
-    "SumResponsibilities",
-    "min_points",
     "parameters",
 ]
 

@@ -41,10 +41,6 @@ from fedlib.protection.sums import NoisySums
 
 __all__ = [
     "NoisyResponsibilitySums",
-    "SumResponsibilitiesNoisily",
-    "private_em",
-    "row_sensitivity",
-    "sum_responsibilities_noisily",
 ]
 
 

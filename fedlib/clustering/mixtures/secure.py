@@ -22,8 +22,6 @@ from fedlib.core.protocol import Flow
 from fedlib.protection.secure.flow import ImpossibleSum
 from fedlib.protection.secure.points import PooledPoints, agree_on_points
 
-__all__ = ["secure_em"]
-
 ROUNDING = 2.0**-40  # of the largest products: far more than the digits of a sum lose
 
 

@@ -10,7 +10,9 @@ from numpy.typing import ArrayLike
 from fedlib.clustering.mixtures.covariances import MATRICES, CovarianceType, positive_definite
 from fedlib.core.array_types import Floats
 
-__all__ = ["NOTHING_GIVEN", "Start", "given_start"]
+__all__ = [
+    "NOTHING_GIVEN",
+]
 
 
 class Start(NamedTuple):

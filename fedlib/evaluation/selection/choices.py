@@ -23,8 +23,6 @@ from fedlib.core.messages import Message
 from fedlib.core.protocol import Flow, Replies
 from fedlib.evaluation.selection.knee import find_knee
 
-__all__ = ["KMeansChoice", "MixtureChoice", "n_parameters", "select_kmeans", "select_mixture"]
-
 
 @dataclass(frozen=True)
 class KMeansChoice:

@@ -42,7 +42,10 @@ from fedlib.evaluation.selection.choices import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["GaussianMixtureSelection", "GaussianMixtureSelectionClient", "KMeansSelection"]
+__all__ = [
+    "GaussianMixtureSelection",
+    "KMeansSelection",
+]
 
 # The client
 

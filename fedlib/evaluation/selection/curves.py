@@ -14,9 +14,6 @@ from scipy.spatial import cKDTree
 from fedlib.clustering.density.cells import add_counts
 from fedlib.core.array_types import Floats, Ints
 
-__all__ = ["curve_ranks", "k_distances", "sparse_shares"]
-
-
 BLOCK = 2**21  # neighbours that are searched at once
 STEPS_PER_DOUBLING = 16  # of the cell size, in `sparse_shares`
 

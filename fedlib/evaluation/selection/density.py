@@ -43,12 +43,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "DensityCurves",
     "DensitySuggestion",
-    "DensitySuggestionClient",
     "PointsMagnitude",
-    "ReportMagnitude",
-    "suggest_density",
     "suggest_parameters",
 ]
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from fedlib.core.array_types import Floats
 
-__all__ = ["find_knee"]
-
 
 def find_knee(x: Floats, y: Floats) -> int:
     """Return the index of the point that is farthest below the chord between both ends.

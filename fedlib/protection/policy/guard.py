@@ -17,8 +17,6 @@ from fedlib.protection.policy.rules import Policy, Rules
 from fedlib.protection.privacy import DisclosureBudgetSpent, privacy_of
 from fedlib.protection.secure.messages import MaskValues
 
-__all__ = ["Forbidden", "GuardedClient", "GuardedState", "omit_small"]
-
 logger = logging.getLogger(__name__)
 
 Review = Callable[[Message, Message], bool]

@@ -13,9 +13,6 @@ from fedlib.core.messages import arrays
 from fedlib.core.registry import find_estimator, protocols, wrapper_of, wrappers
 from fedlib.protection.privacy import Budget
 
-__all__ = ["KINDS", "Allowed", "Policy", "Rules"]
-
-
 # The type of each general rule, and its description for errors.
 KINDS: dict[str, tuple[type, str]] = {
     "min_clients": (int, "a whole number from 1 on"),

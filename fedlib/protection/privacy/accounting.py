@@ -23,16 +23,6 @@ from typing import Any
 
 from fedlib.core.privacy_loss import Privacy
 
-__all__ = [
-    "check_guarantee",
-    "epsilon_of",
-    "gaussian_rho",
-    "laplace_epsilon",
-    "privacy_per_request",
-    "rho_of",
-    "shares_rho",
-]
-
 MAX_EPSILON = 1e6  # a larger one is a mistake: it protects nothing
 MAX_RHO = 1e4  # almost no noise; a larger rho is never used
 

@@ -11,7 +11,9 @@ from numpy.typing import ArrayLike
 from fedlib.core.array_types import Floats
 from fedlib.core.messages import Array
 
-__all__ = ["BoundsArray", "check_bounds", "from_unit", "to_unit"]
+__all__ = [
+    "from_unit",
+]
 
 
 MAX_BOUND = 1e100  # so that no square overflows

@@ -16,8 +16,6 @@ import msgspec
 from fedlib.core.privacy_loss import Privacy
 from fedlib.protection.privacy.accounting import check_guarantee, epsilon_of
 
-__all__ = ["Budget", "Charge", "DisclosureBudgetSpent"]
-
 Loss = Annotated[float, msgspec.Meta(ge=0)]
 
 

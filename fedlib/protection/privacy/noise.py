@@ -27,9 +27,6 @@ from fedlib.core.array_types import Floats, Ints
 from fedlib.core.privacy_loss import Privacy
 from fedlib.protection.privacy.accounting import gaussian_rho, laplace_epsilon, opendp, shares_rho
 
-__all__ = ["Sensitivity", "add_noise", "draw", "noise_scale", "quantise"]
-
-
 DIGITS = 20  # binary digits of a unit, relative to the sensitivity
 MAX_UNITS = 2**53  # sums of floats are exact up to here
 MIN_SHARE = 64  # units: the sum of noises of this scale is as good as one noise

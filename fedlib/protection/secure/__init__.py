@@ -44,7 +44,6 @@ from fedlib.protection.secure.client import (
     NotMasked,
     RepeatedStep,
     SecureClient,
-    SecureState,
 )
 from fedlib.protection.secure.fixed_point import MIN_DIGITS, WrongDigits, digits_for
 from fedlib.protection.secure.flow import ImpossibleSum, TooFewSurvivors, secure_sum
@@ -65,7 +64,6 @@ __all__ = [
     "NotMasked",
     "RepeatedStep",
     "SecureClient",
-    "SecureState",
     "TooFewSurvivors",
     "WrongDigits",
     "digits_for",

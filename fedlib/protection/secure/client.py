@@ -29,16 +29,6 @@ from fedlib.protection.secure.messages import (
     SignedKeys,
 )
 
-__all__ = [
-    "BelowThreshold",
-    "ForgedKeys",
-    "MaskingFailed",
-    "NotMasked",
-    "RepeatedStep",
-    "SecureClient",
-    "SecureState",
-]
-
 STEPS: tuple[type[Message], ...] = (
     AdvertiseKeys,
     ShareSecrets,

@@ -22,17 +22,6 @@ from numpy.typing import NDArray
 from fedlib.core.array_types import Floats, Words
 from fedlib.core.messages import Message, arrays
 
-__all__ = [
-    "MIN_DIGITS",
-    "Digits",
-    "WrongDigits",
-    "check_digits",
-    "digits_for",
-    "from_words",
-    "n_words",
-    "to_words",
-]
-
 Digits = Mapping[str, tuple[int, ...]]
 Reply = TypeVar("Reply", bound=Message)
 

@@ -27,7 +27,9 @@ from fedlib.protection.secure.messages import (
     SignedKeys,
 )
 
-__all__ = ["ImpossibleSum", "TooFewSurvivors", "secure_sum"]
+__all__ = [
+    "ImpossibleSum",
+]
 
 MASKING, SELF = 0, 1  # the secrets of a client, in the order of its commitments
 

@@ -18,13 +18,8 @@ import msgspec
 from fedlib.protection.secure.primitives import KEY, commit, signing_key
 
 __all__ = [
-    "MIN_CLIENTS",
-    "Identity",
-    "honest_survivors",
     "new_identity_key",
     "read_public_keys",
-    "simulated_identities",
-    "threshold",
 ]
 
 MIN_CLIENTS = 2  # the sum of one client is its data

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from fedlib.protection.secure.primitives import agree_on_key, commit, context
 
-__all__ = ["box_key", "key_statement", "mask_key", "mask_sign", "sum_statement"]
-
 
 def key_statement(number: int, name: str, encryption: bytes, masking: bytes) -> bytes:
     """Return what a site signs about its keys: their purpose, the sum, its name and the keys."""

@@ -13,17 +13,11 @@ from fedlib.protection.secure.fixed_point import n_words
 from fedlib.protection.secure.primitives import KEY, SEED
 
 __all__ = [
-    "BOX",
-    "COMMITMENTS",
-    "AdvertiseKeys",
-    "ConfirmSurvivors",
     "Confirmation",
     "EncryptedShares",
     "MaskValues",
     "MaskedValues",
-    "RevealShares",
     "RevealedShares",
-    "ShareSecrets",
     "SignedKeys",
 ]
 

@@ -26,14 +26,12 @@ from fedlib.core.replies import Replies
 from fedlib.protection.secure.flow import ImpossibleSum
 
 __all__ = [
-    "CountMagnitudes",
     "DescribeFeatures",
     "DescribedPoints",
     "Features",
     "MagnitudeCounts",
     "PointSums",
     "PooledPoints",
-    "SumPoints",
     "SummablePoints",
     "agree_on_bounded_features",
     "agree_on_points",

@@ -28,22 +28,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from fedlib.core.array_types import Words
 
 __all__ = [
-    "KEY",
-    "SEED",
-    "add_mask",
-    "agree_on_key",
-    "combine",
-    "commit",
-    "context",
-    "new_seed",
-    "open_box",
-    "private_key",
-    "public_key",
-    "seal",
-    "sign",
     "signing_key",
-    "split",
-    "verify",
 ]
 
 KEY, SEED = 32, 16  # bytes

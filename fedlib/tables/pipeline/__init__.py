@@ -6,7 +6,7 @@ that wraps the protocol's client hands it the transformed table.
 """
 
 from fedlib.tables.pipeline.federated import FederatedPipeline, PipelineClient
-from fedlib.tables.pipeline.flow import PipelineModel, Rules, pipeline, preprocess
+from fedlib.tables.pipeline.flow import PipelineModel, pipeline, preprocess
 from fedlib.tables.pipeline.messages import PipelineState, Preprocess
 
 __all__ = [
@@ -15,7 +15,6 @@ __all__ = [
     "PipelineModel",
     "PipelineState",
     "Preprocess",
-    "Rules",
     "pipeline",
     "preprocess",
 ]

@@ -37,7 +37,10 @@ from fedlib.tables.summary.federated import SummaryClient, check_bounds, check_n
 from fedlib.tables.summary.messages import CountCategories
 from fedlib.tables.summary.tables import TEXT, read_columns
 
-__all__ = ["FederatedPipeline", "PipelineClient", "check_wrapped"]
+__all__ = [
+    "FederatedPipeline",
+    "check_wrapped",
+]
 
 
 class PipelineClient(WrappingClient, SummaryClient):

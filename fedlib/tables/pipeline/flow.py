@@ -25,8 +25,6 @@ from fedlib.tables.summary.messages import ColumnDescription, TableView
 from fedlib.tables.summary.quantiles import find_quantiles
 from fedlib.tables.summary.tables import EMPTY, NUMBER, TEXT
 
-__all__ = ["PipelineModel", "Rules", "check_columns", "clients_with_gaps", "pipeline", "preprocess"]
-
 Model = TypeVar("Model")
 
 QUARTILES = (0.25, 0.5, 0.75)

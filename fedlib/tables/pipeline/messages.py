@@ -13,8 +13,6 @@ from fedlib.core.messages import Array, FeatureNames, Message, MessageError, dec
 from fedlib.tables.summary.messages import MAX_ROWS, Category, split
 from fedlib.tables.summary.tables import MAX_NUMBER, TEXT, RawTable, present
 
-__all__ = ["Gaps", "PipelineState", "Preprocess", "Unknown"]
-
 Gaps = Literal["fill", "drop", "keep"]
 Unknown = Literal["ignore", "error"]
 LIMIT = 4 * MAX_NUMBER

@@ -8,7 +8,7 @@ Source: T. Chan, G. Golub, R. LeVeque, Algorithms for computing the sample varia
 Statistician 37, 1983, for moments of several clients.
 """
 
-from fedlib.tables.summary.federated import FederatedSummary, SummaryClient
+from fedlib.tables.summary.federated import SummaryClient
 from fedlib.tables.summary.flow import TableSummary, summarise
 from fedlib.tables.summary.messages import (
     BinCounts,
@@ -22,7 +22,7 @@ from fedlib.tables.summary.messages import (
     SumValues,
     ValueMoments,
 )
-from fedlib.tables.summary.tables import RawTable, read_columns
+from fedlib.tables.summary.tables import read_columns
 
 __all__ = [
     "BinCounts",
@@ -32,9 +32,7 @@ __all__ = [
     "CountCategories",
     "DescribeColumns",
     "Extremes",
-    "FederatedSummary",
     "FindExtremes",
-    "RawTable",
     "SumValues",
     "SummaryClient",
     "TableSummary",

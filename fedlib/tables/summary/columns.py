@@ -19,15 +19,7 @@ from fedlib.tables.summary.messages import ColumnDescription, DescribeColumns, T
 from fedlib.tables.summary.tables import EMPTY, NUMBER, TEXT
 
 __all__ = [
-    "Bounds",
-    "ClientLost",
-    "Columns",
-    "agree_on_columns",
-    "agree_on_kinds",
     "ask",
-    "describe",
-    "n_columns",
-    "positions_of",
     "repeat",
 ]
 

@@ -56,7 +56,9 @@ from fedlib.tables.summary.tables import MAX_NUMBER, NUMBER, TEXT, RawTable, pre
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FederatedSummary", "SummaryClient", "check_bounds", "check_names"]
+__all__ = [
+    "FederatedSummary",
+]
 
 
 class SummaryClient(Client):

@@ -40,15 +40,6 @@ from fedlib.tables.summary.messages import (
 from fedlib.tables.summary.quantiles import KeyInterval, count_values, find_quantiles
 from fedlib.tables.summary.tables import NUMBER, TEXT
 
-__all__ = [
-    "TableSummary",
-    "find_categories",
-    "find_extremes",
-    "find_moments",
-    "histogram_bins",
-    "summarise",
-]
-
 
 @dataclass(frozen=True)
 class TableSummary:

@@ -10,7 +10,10 @@ import numpy as np
 
 from fedlib.core.array_types import Floats, Ints, Words
 
-__all__ = ["HIGHEST", "count_keys", "from_key", "sub_interval", "to_keys"]
+__all__ = [
+    "from_key",
+    "sub_interval",
+]
 
 SIGN = np.uint64(2**63)
 HIGHEST = 2**64 - 1

@@ -37,10 +37,6 @@ from fedlib.tables.summary.tables import NUMBER, TEXT, RawTable
 
 __all__ = [
     "NoisyColumnSums",
-    "SumColumnsNoisily",
-    "column_sensitivity",
-    "private_summary",
-    "sum_columns_noisily",
 ]
 
 logger = logging.getLogger(__name__)

@@ -14,9 +14,6 @@ from fedlib.tables.summary.columns import ask, n_columns
 from fedlib.tables.summary.keys import HIGHEST, from_key, sub_interval
 from fedlib.tables.summary.messages import CountBins, TableView
 
-__all__ = ["KeyInterval", "count_parts", "count_values", "find_quantiles"]
-
-
 REFINEMENT = 256  # parts of an interval per round: 8 rounds for the 2**64 keys
 
 

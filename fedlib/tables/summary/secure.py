@@ -18,8 +18,6 @@ from fedlib.tables.summary.messages import (
 from fedlib.tables.summary.quantiles import count_parts
 from fedlib.tables.summary.tables import NUMBER
 
-__all__ = ["secure_summary"]
-
 
 def secure_summary(
     view: TableView, bounds: Bounds, n_bins: int, aggregation: Aggregation

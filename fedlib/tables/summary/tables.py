@@ -26,11 +26,8 @@ from fedlib.core.validation import feature_names
 __all__ = [
     "EMPTY",
     "MAX_NUMBER",
-    "MAX_TEXT",
     "NUMBER",
     "TEXT",
-    "RawTable",
-    "present",
     "read_columns",
 ]
 

@@ -21,8 +21,6 @@ from fedlib.core.messages import Message
 from fedlib.transports.dask.partitions import Partitions
 from fedlib.transports.dask.tasks import Answer, Seat, unpack
 
-__all__ = ["gather_labels", "predict"]
-
 NAME = "label"
 
 

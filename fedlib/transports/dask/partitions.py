@@ -16,8 +16,6 @@ import pyarrow.parquet as pq
 from dask import delayed
 from dask.delayed import Delayed
 
-__all__ = ["Partitions", "Source"]
-
 
 def read_parquet(path: str) -> pd.DataFrame:
     """Return the table in a Parquet file.

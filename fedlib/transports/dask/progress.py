@@ -10,8 +10,6 @@ from distributed import Future
 from distributed.utils import is_kernel
 from tqdm import tqdm
 
-__all__ = ["Progress"]
-
 
 class Progress:
     """A progress bar: that of ``distributed`` in a notebook, that of tqdm elsewhere.

@@ -26,8 +26,6 @@ from fedlib.core.protocol import serve
 from fedlib.core.replies import Combined
 from fedlib.transports.dask.partitions import Source
 
-__all__ = ["Answer", "Member", "Seat", "Sent", "answer", "combine", "digest", "extract", "join"]
-
 State = bytes | NDArray[np.signedinteger[Any]] | None
 
 

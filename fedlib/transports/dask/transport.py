@@ -25,8 +25,6 @@ from fedlib.transports.dask.partitions import Partitions, is_delayed
 from fedlib.transports.dask.tasks import Seat, Sent
 from fedlib.transports.dask.watch import Watch
 
-__all__ = ["ClientError", "Dask"]
-
 FAN_IN = 16  # replies that one task combines
 
 logger = logging.getLogger(__name__)

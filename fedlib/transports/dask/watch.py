@@ -14,8 +14,6 @@ from distributed import CancelledError, Future
 
 from fedlib.transports.dask.progress import Progress
 
-__all__ = ["Tasks", "Watch"]
-
 POLL = 0.5  # seconds between two looks at the workers
 
 Result = TypeVar("Result")

@@ -28,7 +28,6 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 from flwr.app import Context
-from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore import telemetry
 
@@ -40,7 +39,6 @@ from fedlib.transports.flower.transport import Flower, PartitionError
 
 __all__ = [
     "FIN",
-    "ClientApp",
     "Context",
     "FINResult",
     "Flower",

@@ -15,8 +15,6 @@ from fedlib.core.messages import decode, encode
 from fedlib.core.protocol import serve
 from fedlib.transports.flower.records import RECORD, failure, fields, reply
 
-__all__ = ["client_app"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -15,8 +15,6 @@ from fedlib.core.ledger import Ledger
 from fedlib.core.protocol import Flow, run
 from fedlib.transports.flower.transport import Flower
 
-__all__ = ["FIN", "FINResult"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -14,8 +14,6 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-__all__ = ["GridInProcess"]
-
 
 class GridInProcess(Grid):
     """A grid whose nodes are objects in this process, to try out or test an app.

@@ -7,8 +7,6 @@ import logging
 from fedlib.core.protocol import TooFewClients
 from fedlib.core.texts import printable
 
-__all__ = ["show_errors_in_one_line"]
-
 
 class OneLineErrors(logging.Filter):
     """Replaces the traceback of an error that the user can repair by its text."""

@@ -10,8 +10,6 @@ from flwr.common.constant import ErrorCode
 
 from fedlib.core.messages import Failure, encode
 
-__all__ = ["PARTITION", "RECORD", "REQUEST", "error_name", "failure", "fields", "message", "reply"]
-
 RECORD = "fedlib"  # the name of our record in a message and in a node's state
 PARTITION, REQUEST = "query", "train"  # Flower's types for our two kinds of messages
 ERRORS = {

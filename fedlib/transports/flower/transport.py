@@ -21,8 +21,6 @@ from fedlib.transports.flower.records import (
     message,
 )
 
-__all__ = ["Flower", "PartitionError"]
-
 FIRST_POLL, LAST_POLL = 0.01, 1.0  # seconds between two polls
 POLL_SHARE = 0.05  # the largest delay of a reply by polling, as a share of the time waited so far
 

@@ -12,8 +12,6 @@ import msgspec
 from fedlib.core.messages import Message, MessageError, decode
 from fedlib.core.records import lock
 
-__all__ = ["Checkpoint", "kept_state", "reserved"]
-
 FILE, LOCK = "client.state", "client.lock"
 
 

@@ -24,8 +24,6 @@ from fedlib.core.protocol import logger, serve
 from fedlib.transports.http.checkpoint import Checkpoint, reserved
 from fedlib.transports.http.wire import HOLD, NUMBER, PROCESS, VERSION, Welcome, require_tls
 
-__all__ = ["ClientLoop", "JoinError", "RunEnded", "Unreachable", "connect", "join", "reason_of"]
-
 RETRY, MAX_RETRY = 0.2, 2.0  # seconds between two attempts of a call, at first and at most
 _random = random.Random()  # the global generator belongs to the user
 GIVE_UP = 1.0  # seconds to wait at the end for the answer to a heartbeat

@@ -41,8 +41,6 @@ try:
 except ImportError:  # Windows has no such limit
     resource = None  # type: ignore[assignment]
 
-__all__ = ["Connection", "Listener", "WebServer", "raise_descriptor_limit"]
-
 MAX_HEADERS = 2**14  # bytes of a call's method, path and headers together
 MAX_LINKS = 8  # open connections per client
 RESERVE = 128  # file descriptors for everything but connections

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-__all__ = ["ConnectionLimits", "Limits"]
+__all__ = [
+    "Limits",
+]
 
 POSITIVE = ("join_timeout", "request_timeout", "gone_after", "silent_after")
 

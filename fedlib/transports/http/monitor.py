@@ -42,8 +42,6 @@ from starlette.routing import Route
 from fedlib.transports.http.service import SessionService
 from fedlib.transports.http.status import Status, Traffic
 
-__all__ = ["Monitor", "networks"]
-
 
 def networks(addresses: Collection[str]) -> list[Any]:
     """Return addresses and networks in the form of `ipaddress`.

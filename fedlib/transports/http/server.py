@@ -37,8 +37,6 @@ from fedlib.transports.http.tokens import Tokens
 from fedlib.transports.http.web import HEADERS, application
 from fedlib.transports.http.wire import Welcome, require_tls
 
-__all__ = ["HTTP"]
-
 HEARTBEATS = 4  # heartbeats of a client before it counts as gone
 MAX_BYTES = 2**28  # the default of ``max_bytes``
 GRACE = 10  # seconds that calls in progress have when the server closes

@@ -23,10 +23,9 @@ from fedlib.core.messages import (
 )
 from fedlib.core.protocol import REJECTED
 from fedlib.core.texts import printable
-from fedlib.transports.http.sessions import Reply, Sessions
+from fedlib.transports.http.session import Reply
+from fedlib.transports.http.sessions import Sessions
 from fedlib.transports.http.wire import HOLD
-
-__all__ = ["Expected", "SessionService"]
 
 LARGE = 2**18  # bytes from which a reply is checked outside the event loop
 

@@ -82,17 +82,6 @@ from typing import NoReturn
 
 from fedlib.transports.http.limits import Limits
 
-__all__ = [
-    "TRANSITIONS",
-    "Event",
-    "IllegalTransition",
-    "Refusal",
-    "RefusedCall",
-    "Reply",
-    "Session",
-    "State",
-]
-
 MAX_CALLS = 4  # calls of one client that may be in progress at the same time
 
 

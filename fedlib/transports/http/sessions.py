@@ -13,27 +13,8 @@ from fedlib.transports.http.limits import Limits
 from fedlib.transports.http.session import (
     AWAY,
     EXPECTED,
-    TRANSITIONS,
-    Event,
-    IllegalTransition,
-    Refusal,
-    RefusedCall,
-    Reply,
     Session,
-    State,
 )
-
-__all__ = [
-    "TRANSITIONS",
-    "Event",
-    "IllegalTransition",
-    "Refusal",
-    "RefusedCall",
-    "Reply",
-    "Session",
-    "Sessions",
-    "State",
-]
 
 
 class Sessions:

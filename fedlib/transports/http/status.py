@@ -13,9 +13,8 @@ from itertools import chain, islice
 from typing import Any
 
 from fedlib.core.ledger import SERVER, Ledger
-from fedlib.transports.http.sessions import Session, Sessions, State
-
-__all__ = ["ClientStatus", "ConversationLine", "Status", "Traffic", "size", "take_status"]
+from fedlib.transports.http.session import Session, State
+from fedlib.transports.http.sessions import Sessions
 
 MAX_STEPS = 20  # steps of the conversation that are shown
 MAX_CLIENTS = 100  # clients that are described one by one

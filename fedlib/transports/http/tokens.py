@@ -9,8 +9,6 @@ from collections.abc import Mapping
 
 from fedlib.core.ledger import SERVER
 
-__all__ = ["Tokens", "digest", "new_token"]
-
 
 def new_token() -> str:
     """Return a new secret for one client.

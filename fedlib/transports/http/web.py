@@ -19,11 +19,9 @@ from starlette.routing import Route
 
 from fedlib.transports.http.connections import Connection
 from fedlib.transports.http.service import SessionService
-from fedlib.transports.http.sessions import Refusal, RefusedCall
+from fedlib.transports.http.session import Refusal, RefusedCall
 from fedlib.transports.http.status import Status, size
 from fedlib.transports.http.wire import NUMBER, PROCESS, VERSION, Welcome, check_version
-
-__all__ = ["HEADERS", "application"]
 
 CODES = {
     Refusal.CONFLICT: 409,

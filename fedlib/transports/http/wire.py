@@ -42,7 +42,12 @@ import msgspec
 
 from fedlib import __version__
 
-__all__ = ["HOLD", "NUMBER", "PROCESS", "VERSION", "Welcome", "check_version", "require_tls"]
+__all__ = [
+    "NUMBER",
+    "PROCESS",
+    "VERSION",
+    "Welcome",
+]
 
 HOLD = 25.0  # seconds for which the server delays the answer when there is no request
 NUMBER = "Fedlib-Sequence"

@@ -45,7 +45,8 @@ from fedlib.sites.site import make_client as make_site
 from fedlib.tables.files import Table
 from fedlib.testing import seeded_noise
 from fedlib.transports.http.limits import Limits
-from fedlib.transports.http.sessions import RefusedCall, Reply, Sessions
+from fedlib.transports.http.session import RefusedCall, Reply
+from fedlib.transports.http.sessions import Sessions
 
 CLIENTS = ("A", "B", "C")
 # What happens to the reply of one client.

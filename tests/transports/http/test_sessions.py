@@ -7,8 +7,8 @@ import pytest
 
 from fedlib.transports.http import session as module
 from fedlib.transports.http.limits import Limits
-from fedlib.transports.http.session import MAX_CALLS
-from fedlib.transports.http.sessions import (
+from fedlib.transports.http.session import (
+    MAX_CALLS,
     TRANSITIONS,
     Event,
     IllegalTransition,
@@ -16,9 +16,9 @@ from fedlib.transports.http.sessions import (
     RefusedCall,
     Reply,
     Session,
-    Sessions,
     State,
 )
+from fedlib.transports.http.sessions import Sessions
 
 LIMITS = Limits(join_timeout=100, request_timeout=1000, gone_after=5, rejoin_timeout=20)
 CLIENT_EVENTS = (Event.JOIN, Event.CALL, Event.LEAVE, Event.REPLY)

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fedlib.transports.http.limits import Limits
-from fedlib.transports.http.sessions import Refusal, RefusedCall, Reply, Sessions, State
+from fedlib.transports.http.session import Refusal, RefusedCall, Reply, State
+from fedlib.transports.http.sessions import Sessions
 
 LIMITS = Limits(join_timeout=100, request_timeout=1000, gone_after=5, rejoin_timeout=20)
 NAMES = st.sampled_from("ab")

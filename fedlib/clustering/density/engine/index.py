@@ -19,7 +19,10 @@ from numpy.typing import NDArray
 from fedlib.core.array_types import Floats, Ints
 from fedlib.kernels import kd_tree, sorted_grid, tree_leaves
 
-__all__ = ["GRID_FEATURES", "Index", "Shares", "index_by_grid", "index_by_tree"]
+__all__ = [
+    "Shares",
+    "index_by_grid",
+]
 
 Rows = NDArray[np.signedinteger[Any]]  # of 32 bits if they suffice
 

@@ -11,11 +11,7 @@ Sources: M1 and M2, §3.1 and §4.2. Their pseudocode and their listings differ;
 
 from fedlib.clustering.density.horizontal.client import HorizontalDBSCANClient
 from fedlib.clustering.density.horizontal.estimator import HorizontalDBSCAN
-from fedlib.clustering.density.horizontal.flow import (
-    horizontal_dbscan,
-    private_horizontal_dbscan,
-    secure_horizontal_dbscan,
-)
+from fedlib.clustering.density.horizontal.flow import horizontal_dbscan
 from fedlib.clustering.density.horizontal.messages import (
     AssignCells,
     CellCounts,
@@ -32,7 +28,5 @@ __all__ = [
     "HorizontalDBSCAN",
     "HorizontalDBSCANClient",
     "horizontal_dbscan",
-    "private_horizontal_dbscan",
-    "secure_horizontal_dbscan",
     "sum_cells",
 ]

@@ -23,8 +23,6 @@ from fedlib.core.client import OddRows, handles
 from fedlib.core.messages import Done, Labels
 from fedlib.protection.secure.points import DescribedPoints
 
-__all__ = ["HorizontalDBSCANClient"]
-
 
 class HorizontalDBSCANClient(DescribedPoints):
     """A client that holds points; for the parameters see `fedlib.core.estimator.PointsClient`."""

@@ -34,8 +34,6 @@ from fedlib.core.validation import Interval, StrOptions
 from fedlib.protection.estimator import ProtectedFederated
 from fedlib.protection.sums import NoisySums
 
-__all__ = ["HorizontalDBSCAN"]
-
 
 class HorizontalDBSCAN(CellClusters, ProtectedFederated):
     """DBSCAN on a grid, over clients that hold different rows of the same features.

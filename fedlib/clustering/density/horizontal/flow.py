@@ -34,14 +34,6 @@ from fedlib.core.protocol import Flow, Replies
 from fedlib.protection.secure.points import agree_on_bounded_features
 from fedlib.protection.sums import NoisySums
 
-__all__ = [
-    "horizontal_dbscan",
-    "private_horizontal_dbscan",
-    "secure_horizontal_dbscan",
-    "with_too_many_cells",
-]
-
-
 MAX_NARROW, MIN_WIDE = 2, 100  # values within one cell's length lie in at most two cells
 
 

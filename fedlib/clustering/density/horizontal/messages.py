@@ -22,20 +22,6 @@ from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
 from fedlib.kernels.grid import MAX_CELL
 
-__all__ = [
-    "Adjacency",
-    "Assign",
-    "AssignCells",
-    "CellCounts",
-    "CellSize",
-    "Cells",
-    "CountCells",
-    "GridModel",
-    "accept_counts",
-    "sum_cells",
-]
-
-
 Cells = Annotated[np.ndarray, Array("int64", ("cells", "features"), ge=-MAX_CELL, le=MAX_CELL)]
 
 Assign = Literal["point", "cell"]
