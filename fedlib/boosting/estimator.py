@@ -298,7 +298,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         """
         Whether the server sees sums over the clients and no client's reply; see
         `fedlib.protection.secure` for what remains open. It needs ``method="histogram"``,
-        `feature_bounds`, `classes` and features of numbers, and allows neither validation nor
+        `bounds`, `classes` and features of numbers, and allows neither validation nor
         packed histograms. The trees are those of the run without it.
         """,
     ] = False

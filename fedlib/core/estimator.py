@@ -16,15 +16,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 
 from fedlib.core.agreement import agree_on_features
+from fedlib.core.array_types import Floats
 from fedlib.core.client import Client
 from fedlib.core.in_process import InProcess
 from fedlib.core.journal import Journal
 from fedlib.core.ledger import Ledger
+from fedlib.core.names import feature_names, in_order
 from fedlib.core.parameters import declare
+from fedlib.core.points import check_points
 from fedlib.core.protocol import Flow, Host, Transport, run
-from fedlib.core.validation import check_points, feature_names, plain_value
+from fedlib.core.validation import plain_value
 
 __all__ = ["Federated", "PointsClient"]
 
@@ -42,11 +46,14 @@ class Federated(BaseEstimator):
         The protocol's name on the command line.
     client_class : type of Client
         The class of the protocol's clients, called with one part of the data.
+    former_names : dict of str to str
+        The present names of parameters, by those that earlier versions wrote into model files.
     """
 
     name: ClassVar[str]
     client_class: ClassVar[type[Any]]
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
+    former_names: ClassVar[dict[str, str]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -195,6 +202,7 @@ class Federated(BaseEstimator):
         if clients is not None:
             _report_problems(clients, ledger.lost, min_clients)
         self._set_model(model)
+        self._set_names(ledger.features)
         if clients is not None:
             self._set_labels(clients)
         elif isinstance(transport, Host):
@@ -248,6 +256,28 @@ class Federated(BaseEstimator):
     def _check_clients(self, clients: dict[str, Client]) -> None:
         """Raise ValueError when clients in this process do not fit together."""
         agree_on_features(clients)
+
+    def _set_names(self, names: Sequence[str]) -> None:
+        """Keep the names of the columns, by which `_like_fit` finds those of new rows."""
+        if len(names) == getattr(self, "n_features_in_", 0) > 0:
+            self.feature_names_in_ = np.array(names, dtype=object)
+
+    def _like_fit(self, X: Any) -> Any:
+        """Return new rows with their columns in the order of `fit`.
+
+        Raises
+        ------
+        NotFittedError
+            When `fit` has not been called.
+        ValueError
+            When the names of columns are not those of `fit`.
+        """
+        check_is_fitted(self, "model_")
+        return in_order(X, tuple(getattr(self, "feature_names_in_", ())))
+
+    def _new_points(self, X: ArrayLike) -> Floats:
+        """Return new rows like those of `fit`, as finite numbers; there may be none."""
+        return check_points(self._like_fit(X), ensure_min_samples=0)
 
     def report(self) -> str:
         """Return the result as text, which the command line prints after a run.

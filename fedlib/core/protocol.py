@@ -298,6 +298,9 @@ class _Run:
                     combined[name] = reply.into
                 else:
                     replies[name] = accepted
+                    names = getattr(reply, "features", ())
+                    if isinstance(names, tuple) and not self.ledger.features:
+                        self.ledger.features = names
                 if request.asks_for_data:
                     self.shared.add(name)
         self.replies = Replies(replies, declined, list(self.ledger.lost), combined)

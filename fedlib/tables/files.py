@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedlib.tables.summary.tables import read_columns
+from fedlib.core.columns import read_columns
 
 __all__ = ["Table", "read_array", "read_table", "write_file", "write_labels"]
 

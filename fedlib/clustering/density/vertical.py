@@ -33,13 +33,9 @@ from fedlib.core.client import Client, handles
 from fedlib.core.estimator import Federated
 from fedlib.core.messages import Array, Done, Labels, Message, MessageError
 from fedlib.core.parameters import PositiveFloat, PositiveInt
+from fedlib.core.points import check_points
 from fedlib.core.protocol import Flow, Replies, Transport
-from fedlib.core.validation import (
-    check_every_client_stays,
-    check_ids,
-    check_key,
-    check_points,
-)
+from fedlib.core.validation import check_every_client_stays, check_ids, check_key
 from fedlib.kernels.neighbours import count_bit_bytes, label_rows, list_pairs, read_bits, read_gaps
 
 __all__ = [

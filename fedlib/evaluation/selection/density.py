@@ -267,6 +267,8 @@ class DensitySuggestion(Federated):
         Both curves, with their knees.
     n_features_in_ : int
         The number of features.
+    feature_names_in_ : array (n_features,) of str
+        The names of the columns; only if the clients' columns have names.
     ledger_ : Ledger
         The messages of the run and their sizes.
 
