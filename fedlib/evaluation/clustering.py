@@ -443,8 +443,8 @@ class FederatedClusteringScore(Federated):
             "Calinski-Harabasz": model.calinski_harabasz,
         }
 
-    def _set_labels(self, clients: dict[str, Client]) -> None:
-        """Set no labels: the clients have them."""
+    def _has_labels(self) -> bool:
+        return False
 
     def to_frame(self) -> pd.DataFrame:
         """Return the profiles: one row per cluster.

@@ -374,8 +374,8 @@ class FederatedEvaluation(Federated):
             "Brier score": model.brier,
         }
 
-    def _set_labels(self, clients: dict[str, Client]) -> None:
-        """Set no labels: the clients have them."""
+    def _has_labels(self) -> bool:
+        return False
 
     def to_frame(self) -> pd.DataFrame:
         """Return the calibration curve: one row per bin.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any
 
 from fedlib.core.aggregation import Aggregation
@@ -103,9 +103,13 @@ class ProtectedFederated(Federated):
         return aggregation
 
     def _make_clients(
-        self, parts: Sequence[Any], options: Sequence[dict[str, Any]], passive: Collection[int]
+        self,
+        parts: Sequence[Any],
+        client_class: type[Any],
+        options: Sequence[Mapping[str, Any]],
+        passive: Collection[int],
     ) -> dict[str, Client]:
-        clients = super()._make_clients(parts, options, passive)
+        clients = super()._make_clients(parts, client_class, options, passive)
         if not self.secure:
             return clients
         identities = simulated_identities(list(clients))

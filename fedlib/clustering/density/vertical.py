@@ -407,8 +407,8 @@ class VerticalDBSCAN(Federated):
         super()._set_model(model)
         self.labels_ = model.labels
 
-    def _set_labels(self, clients: dict[str, Client]) -> None:
-        """Keep the labels of `_set_model`, which has those of all rows."""
+    def _has_labels(self) -> bool:
+        return False  # the model has those of all rows
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         agree("the number of rows", {name: len(client.X) for name, client in clients.items()})

@@ -22,7 +22,7 @@ from fedlib.core.columns import TEXT, read_columns
 from fedlib.core.estimator import Federated
 from fedlib.core.messages import Done, Message, decode, encode
 from fedlib.core.parameters import KW_ONLY, Fraction, Kind, OptionalBounds
-from fedlib.core.protocol import Flow
+from fedlib.core.protocol import Flow, Host
 from fedlib.core.registry import PIPELINE
 from fedlib.core.validation import Interval, StrOptions
 from fedlib.core.wrapping import WrappingClient
@@ -364,17 +364,16 @@ class FederatedPipeline(Federated):
         self.n_features_in_ = model.rules.n_features
         self._set_names(model.rules.features)
 
-    def _set_labels(self, clients: dict[str, Client]) -> None:
-        members: Mapping[str, Any] = clients
-        wrapped = {name: client.inner for name, client in members.items()}
+    def _set_labels(self, host: Host) -> None:
+        super()._set_labels(host)
         self.estimator_.ledger_ = self.ledger_
-        self.estimator_._set_labels(wrapped)
-        if hasattr(self.estimator_, "labels_"):
-            self.labels_ = [
-                None if labels is None else expand(labels, client._kept)  # type: ignore[attr-defined]
-                for labels, client in zip(self.estimator_.labels_, clients.values(), strict=True)
-            ]
-            del self.estimator_.labels_
+
+    def _has_labels(self) -> bool:
+        return self.estimator_._has_labels()
+
+    def _labels_of(self, client: Any) -> NDArray[Any] | None:
+        labels = self.estimator_._labels_of(client.inner)
+        return None if labels is None else expand(labels, client._kept)
 
     def report(self) -> str:
         """Return the result of the protocol's estimator as text."""

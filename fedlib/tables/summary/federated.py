@@ -387,8 +387,8 @@ class FederatedSummary(ProtectedFederated):
             for j in np.flatnonzero(model.kinds == TEXT)
         }
 
-    def _set_labels(self, clients: dict[str, Client]) -> None:
-        """Set no labels: a summary has none."""
+    def _has_labels(self) -> bool:
+        return False
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per column of the data, and one column per statistic.
