@@ -23,7 +23,7 @@ from fedlib.core.client import Client
 from fedlib.core.in_process import Parts
 from fedlib.core.journal import Journal
 from fedlib.core.ledger import Ledger
-from fedlib.core.names import feature_names, in_order
+from fedlib.core.names import feature_names, in_common_order, in_order
 from fedlib.core.parameters import declare
 from fedlib.core.points import check_points
 from fedlib.core.protocol import Flow, Host, Transport, run
@@ -47,12 +47,15 @@ class Federated(BaseEstimator):
         The class of the protocol's clients, called with one part of the data.
     former_names : dict of str to str
         The present names of parameters, by those that earlier versions wrote into model files.
+    same_columns : bool
+        Whether the clients hold rows of the same columns, which `fit` puts into one order.
     """
 
     name: ClassVar[str]
     client_class: ClassVar[type[Any]]
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
     former_names: ClassVar[dict[str, str]] = {}
+    same_columns: ClassVar[bool] = True
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -98,9 +101,10 @@ class Federated(BaseEstimator):
 
         Parameters
         ----------
-        parts : list or Transport
-            A list with one part of the data per client, to run all clients in this process, or a
-            transport to clients that hold their data.
+        parts : list, mapping, Series or Transport
+            A list with one part of the data per client, or a mapping or Series with their names, to
+            run all clients in this process; or a transport to clients that hold their data. Columns
+            with names may have another order in each part.
         passive : collection of int, default=()
             The numbers of the parts whose clients receive the result but share nothing. Over a
             transport to other sites, each client decides this itself.
@@ -221,17 +225,20 @@ class Federated(BaseEstimator):
 
     def _make_clients(
         self,
-        parts: Sequence[Any],
+        parts: Mapping[str, Any],
         client_class: type[Any],
         options: Sequence[Mapping[str, Any]],
         passive: Collection[int],
     ) -> dict[str, Client]:
         clients: dict[str, Client] = {}
-        for i, (part, arguments) in enumerate(zip(parts, options, strict=True)):
+        parts = in_common_order(parts) if self.same_columns else parts
+        for i, ((name, part), arguments) in enumerate(zip(parts.items(), options, strict=True)):
             try:
-                clients[str(i)] = client = client_class(part, **arguments)
+                clients[name] = client = client_class(part, **arguments)
             except (TypeError, ValueError) as error:
-                raise ValueError(f"parts[{i}]: {error}") from error
+                row = isinstance(part, list | np.ndarray) and np.ndim(part) == 1
+                advice = "; parts is a list of tables: for one client pass [X]" if row else ""
+                raise ValueError(f"parts[{name}]: {error}{advice}") from error
             client.passive = i in passive
         if clients:
             self._check_clients(clients)

@@ -22,6 +22,7 @@ from fedlib.core.client import Client
 from fedlib.core.journal import Place
 from fedlib.core.ledger import Ledger
 from fedlib.core.messages import class_name, decode, encode
+from fedlib.core.names import by_client
 from fedlib.core.protocol import serve
 from fedlib.core.threads import check_n_jobs, one_thread
 
@@ -60,6 +61,7 @@ class InProcess:
     --------
     >>> from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
     >>> from fedlib.core.messages import class_name, decode, encode
+    from fedlib.core.names import by_client
     >>> transport = InProcess({"A": HorizontalDBSCANClient([[0.1], [0.2], [5.0]])})
     >>> decode(transport.exchange({"A": encode(CountCells(cell_size=1.0))})["A"])
     CellCounts(cells=array([[0],
@@ -129,28 +131,24 @@ class Parts(InProcess):
 
     Parameters
     ----------
-    parts : sequence
+    parts : sequence, or mapping or Series with the names of the clients
         The data, one part per client.
     make : callable
-        Returns the clients by name. It takes the parts and the arguments of `create_clients`.
+        Returns the clients by name. It takes the parts by name and the arguments of
+        `create_clients`.
 
     Raises
     ------
     ValueError
-        When ``parts`` is no sequence.
+        When ``parts`` is something else, such as one table.
     """
 
     combines = False
 
-    def __init__(self, parts: Sequence[Any], make: Callable[..., Mapping[str, Client]]):
-        if not isinstance(parts, Sequence | np.ndarray):
-            raise ValueError(
-                "parts must be a list with one part per client, or a transport; got a"
-                f" {type(parts).__name__}"
-            )
+    def __init__(self, parts: Any, make: Callable[..., Mapping[str, Client]]):
         super().__init__({})
-        self.clients = [str(i) for i in range(len(parts))]
-        self._parts, self._make = parts, make
+        self._parts, self._make = by_client(parts), make
+        self.clients = list(self._parts)
 
     def create_clients(
         self,

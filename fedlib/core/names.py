@@ -6,7 +6,7 @@ another table into it. A table without names is taken in the order that it has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -16,7 +16,7 @@ from scipy import sparse
 
 from fedlib.core.texts import printable
 
-__all__ = ["feature_names", "in_order"]
+__all__ = ["by_client", "feature_names", "in_common_order", "in_order"]
 
 MAX_NAMES = 2**16  # in one message, see `fedlib.core.messages.FeatureNames`
 MAX_SHOWN = 5  # names of columns in the text of an error
@@ -97,6 +97,77 @@ def in_order(X: Any, names: Sequence[str], what: str = "X") -> Any:
     if not given or not names or given == tuple(names):
         return X
     return X.iloc[:, order(names, given, what)]
+
+
+def by_client(parts: Any) -> dict[str, Any]:
+    """Return the parts of the data by the names of their clients, which are 0, 1, … for a list.
+
+    Parameters
+    ----------
+    parts : sequence, or mapping or Series with the names of the clients
+
+    Raises
+    ------
+    ValueError
+        When it is something else, such as one table.
+
+    Examples
+    --------
+    >>> by_client({"north": [[1.0]], "south": [[2.0]]})
+    {'north': [[1.0]], 'south': [[2.0]]}
+    >>> by_client(np.zeros((20, 2)))
+    Traceback (most recent call last):
+    ...
+    ValueError: parts must be a list with one table per client, got one table; for one client pass \
+[X], for several a list such as [X[:10], X[10:]]
+    """
+    if isinstance(parts, pd.Series):
+        parts = parts.to_dict()
+    if isinstance(parts, Mapping):
+        named = {str(name): part for name, part in parts.items()}
+        if len(named) < len(parts):
+            raise ValueError(f"the names of clients must be distinct, got {list(parts)}")
+        return named
+    is_array = isinstance(parts, np.ndarray) and parts.ndim == 2 and parts.dtype.kind != "O"
+    if is_array or isinstance(parts, pd.DataFrame) or sparse.issparse(parts):
+        half = parts.shape[0] // 2
+        raise ValueError(
+            "parts must be a list with one table per client, got one table; for one client pass"
+            f" [X], for several a list such as [X[:{half}], X[{half}:]]"
+        )
+    if isinstance(parts, str) or not isinstance(parts, Sequence | np.ndarray):
+        raise ValueError(
+            "parts must be a list with one part per client, a mapping with their names, or a"
+            f" transport; got a {type(parts).__name__}"
+        )
+    return {str(i): part for i, part in enumerate(parts)}
+
+
+def in_common_order(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts with the columns of all tables in the order of the first one with names.
+
+    A part is a table, or a tuple that begins with one. A part with other names stays as it is.
+
+    Examples
+    --------
+    >>> first, second = pd.DataFrame({"a": [1], "b": [2]}), pd.DataFrame({"b": [3], "a": [4]})
+    >>> in_common_order({"0": first, "1": (second, [0])})["1"][0].columns.tolist()
+    ['a', 'b']
+    """
+    common: tuple[str, ...] = ()
+    ordered = {}
+    for client, part in parts.items():
+        table, *rest = part if isinstance(part, tuple) and len(part) else (part,)
+        try:
+            given = feature_names(table)
+        except ValueError as error:
+            raise ValueError(f"parts[{client}]: {error}") from error
+        common = common or given
+        if given != common and set(given) == set(common):
+            table = in_order(table, common)
+            part = (table, *rest) if isinstance(part, tuple) else table
+        ordered[client] = part
+    return ordered
 
 
 def order(names: Sequence[str], given: Sequence[str], what: str = "X") -> list[int]:

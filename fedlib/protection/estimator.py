@@ -104,7 +104,7 @@ class ProtectedFederated(Federated):
 
     def _make_clients(
         self,
-        parts: Sequence[Any],
+        parts: Mapping[str, Any],
         client_class: type[Any],
         options: Sequence[Mapping[str, Any]],
         passive: Collection[int],

@@ -361,6 +361,7 @@ class AlignedRows(Federated):
     """
 
     client_class = AlignedClient
+    same_columns = False
     estimator: Annotated[
         Federated,
         Federated,

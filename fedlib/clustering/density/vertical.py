@@ -332,6 +332,7 @@ class VerticalDBSCAN(Federated):
     """
 
     name = "vertical-dbscan"
+    same_columns = False
     client_class = VerticalDBSCANClient
     eps: Annotated[
         PositiveFloat,

@@ -254,7 +254,7 @@ def test_points_outside_of_the_grid_are_reported():
         (FederatedSummary(secure=True), r"needs quantiles=\(\)"),
         (FederatedGaussianMixture(2, method="em", secure=True), "needs method='em', weights_init"),
         (HorizontalDBSCAN(1.0, 2, secure=True), "secure=True needs bounds, the smallest"),
-        (HorizontalDBSCAN(1.0, 2, bounds=[[0.0], [1.0]]), "bounds need secure=True or epsilon, got neither"),
+        (HorizontalDBSCAN(1.0, 2, bounds=[[0.0], [1.0]]), "bounds need secure=True or eps"),
         (
             HorizontalDBSCAN(1e-9, 2, secure=True, bounds=[[0.0], [1.0]]),
             "at most 16777216 cells, got 1e",
