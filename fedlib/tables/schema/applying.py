@@ -9,13 +9,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fedlib.core.array_types import Bools
 from fedlib.tables.files import Table
 from fedlib.tables.schema.cells import Values, read_values
 from fedlib.tables.schema.columns import IDENTIFIER, OTHER, Column
 from fedlib.tables.schema.reading import Source
 from fedlib.tables.schema.report import N_SHOWN, ColumnReport, Report
-from fedlib.tables.summary.tables import TEXT, present
+from fedlib.tables.summary.tables import TEXT
 
 __all__ = ["apply_columns", "to_table"]
 
@@ -50,42 +49,39 @@ def apply_columns(
 def _apply(column: Column, cells: Any, protected: bool) -> tuple[NDArray[Any], ColumnReport]:
     """Return the values of one column, and what was changed."""
     read: Values = read_values(column, cells)
-    values, text = read.values, column.kind == TEXT
-    masks: dict[str, Bools] = {
-        "gaps": read.gaps,
-        "unreadable": read.unreadable,
-        "outside": read.outside,
-    }
+    values, masks = read.values, {"gaps": read.gaps}
     problems = []
-    gap: Any = None if text else np.nan
-    emptied = np.zeros(len(values), bool)
-    if column.outside == "missing" or (protected and column.role != IDENTIFIER):
-        emptied = read.unreadable.copy()
-    elif read.unreadable.any():
-        problems.append("unreadable")
-    if column.outside == "missing":
-        emptied |= read.outside
-    elif column.outside == "clip":
-        masks["clipped"] = read.outside
-        values = np.clip(values, column.low, column.high)
-    elif column.outside == OTHER:
-        masks["other"] = read.outside
-        values = np.where(read.outside, OTHER, values)
-    elif read.outside.any():
-        problems.append("outside")
+    emptied = lacking = read.gaps & False
+    if read.unreadable.any():
+        masks["unreadable"] = read.unreadable
+        if column.outside == "missing" or (protected and column.role != IDENTIFIER):
+            emptied = read.unreadable
+        else:
+            problems.append("unreadable")
+    if read.outside.any():
+        masks["outside"] = read.outside
+        if column.outside == "missing":
+            emptied = emptied | read.outside
+            values[read.outside] = None if column.kind == TEXT else np.nan
+        elif column.outside == "clip":
+            masks["clipped"] = read.outside
+            values = np.clip(values, column.low, column.high)
+        elif column.outside == OTHER:
+            masks["other"] = read.outside
+            values[read.outside] = OTHER
+        else:
+            problems.append("outside")
     if emptied.any():
         masks["emptied"] = emptied
-        values = np.where(emptied, gap, values)
-    lacking = ~present(values)
+    lacking = read.gaps | emptied
     if protected and column.fill is not None and lacking.any():
         masks["filled"] = lacking
-        values = np.where(lacking, column.fill, values)
-        lacking = np.zeros(len(values), bool)
+        values[lacking] = column.fill
+        lacking = lacking & False
     if column.required or column.role in ("target", "weight"):
-        # A cell that cannot be read is a problem of its own.
-        masks["lacking"] = lacking & ~(read.unreadable & ~emptied)
+        masks["lacking"] = lacking
     if column.unique:
-        masks["repeated"] = pd.Series(values).duplicated().to_numpy() & present(values)
+        masks["repeated"] = pd.Series(values).duplicated().to_numpy() & pd.notna(values)
     problems += [name for name in ("lacking", "repeated") if name in masks and masks[name].any()]
     counts = {name: int(np.count_nonzero(mask)) for name, mask in masks.items()}
     rows = {
@@ -128,7 +124,7 @@ def to_table(columns: Sequence[Column], values: dict[str, NDArray[Any]]) -> Tabl
     roles = {column.role: column for column in columns if column.role != "feature"}
     target, weight, key = (roles.get(role) for role in ("target", "weight", IDENTIFIER))
     return Table(
-        pd.DataFrame(features),
+        pd.DataFrame(features, copy=False),  # the columns are not copied into one block
         None if target is None else _classes(target, values[target.name]),
         None if weight is None else values[weight.name],
         None if key is None else pd.Series(values[key.name], name=key.name, dtype=object),

@@ -19,7 +19,7 @@ from fedlib.tables.schema.arrow import import_arrow, whole
 from fedlib.tables.schema.columns import Column, Notation
 from fedlib.tables.summary.tables import MAX_NUMBER, TEXT
 
-__all__ = ["Values", "read_values"]
+__all__ = ["Values", "encode", "read_days", "read_numbers", "read_values"]
 
 MAX_EXACT = 2**53  # integers up to here are float64 numbers
 EXPONENT = r"(?:[eE][-+]?[0-9]{1,9})?"
@@ -62,7 +62,7 @@ def read_values(column: Column, cells: Cells) -> Values:
         The cells of the file; NaN and null are gaps.
     """
     if column.kind == TEXT:
-        return _texts(column, *_encode(cells))
+        return _texts(column, *encode(cells))
     numbers: Floats
     gaps: Bools
     unreadable: Bools
@@ -70,16 +70,18 @@ def read_values(column: Column, cells: Cells) -> Values:
         numbers, gaps = cells, _gaps_of_numbers(column, cells)
         unreadable = np.zeros(len(cells), bool)
     elif column.type in ("number", "integer"):
-        numbers, gaps, unreadable = _numbers(column, cells)
+        numbers, gaps, unreadable = read_numbers(column, cells)
     else:
-        codes, words = _encode(cells)
-        read = _days if column.type == "date" else _truth_values
+        codes, words = encode(cells)
+        read = read_days if column.type == "date" else _truth_values
         numbers, gaps, unreadable = read(column, words)
         numbers, gaps, unreadable = numbers[codes], gaps[codes], unreadable[codes]
-    odd = unreadable | _unusable(column, numbers)
-    numbers = np.where(gaps | odd, np.nan, numbers) + 0.0  # without negative zeros
+    numbers = numbers + 0.0  # a copy without negative zeros
+    unreadable = unreadable | _unusable(column, numbers)
+    if gaps.any() or unreadable.any():
+        numbers[gaps | unreadable] = np.nan
     low, high = column.limits or (-np.inf, np.inf)
-    return Values(numbers, gaps, odd, (numbers < low) | (numbers > high))
+    return Values(numbers, gaps, unreadable, (numbers < low) | (numbers > high))
 
 
 def _unusable(column: Column, numbers: Floats) -> Bools:
@@ -99,7 +101,7 @@ def _gaps_of_numbers(column: Column, numbers: Floats) -> Bools:
     return gaps
 
 
-def _encode(cells: Cells) -> tuple[Ints, Any]:
+def encode(cells: Cells) -> tuple[Ints, Any]:
     """Return the position of each cell's text, and the different texts without blanks around."""
     arrow = import_arrow()
     if isinstance(cells, np.ndarray):
@@ -124,7 +126,7 @@ def _texts(column: Column, codes: Ints, words: Any) -> Values:
     texts = np.array([*words.to_pylist(), None], object)[:-1]  # an array of objects, even if empty
     unreadable = np.zeros(len(texts), bool)
     if column.type != "string":  # numbers that are codes of categories, or identifiers
-        numbers, nan, unreadable = _numbers(column, words)
+        numbers, nan, unreadable = read_numbers(column, words)
         gaps = gaps | nan
         unreadable = unreadable | _unusable(column, numbers)
         read = ~(gaps | unreadable)
@@ -154,13 +156,14 @@ def _matching(column: Column, words: Any) -> Bools:
     return matching
 
 
-def _numbers(column: Column, cells: Any) -> tuple[Floats, Bools, Bools]:
+def read_numbers(column: Column, cells: Any) -> tuple[Floats, Bools, Bools]:
     """Return texts as numbers, which are gaps, and which are no numbers."""
     arrow = import_arrow()
     compute = arrow.compute
     texts = compute.utf8_trim_whitespace(cells)
     gaps = _gaps(column, texts)
-    texts = compute.if_else(gaps, arrow.scalar(None, arrow.string()), texts)
+    if compute.any(gaps).as_py():
+        texts = compute.if_else(gaps, arrow.scalar(None, arrow.string()), texts)
     gaps = gaps.to_numpy(zero_copy_only=False)
     notation = column.notation
     plain = notation.group is None and notation.bare and notation.decimal == PLAIN.decimal
@@ -170,11 +173,10 @@ def _numbers(column: Column, cells: Any) -> tuple[Floats, Bools, Bools]:
         numbers = _cast(texts)
     except arrow.ArrowInvalid:
         numbers = _cast(_in_plain_notation(texts, notation))
-    present = texts.is_valid().to_numpy(zero_copy_only=False)
-    if np.isnan(numbers[present]).any():  # the standard's number that is none, or no number
+    if np.count_nonzero(np.isnan(numbers)) > texts.null_count:  # NaN as a word, or no number
         words = compute.match_substring_regex(texts, "^[-+]?(?i:nan)$")
         gaps = gaps | words.fill_null(False).to_numpy(zero_copy_only=False)
-    return numbers, gaps, ~gaps & ~np.isfinite(numbers)
+    return numbers, gaps, ~(gaps | np.isfinite(numbers))
 
 
 def _cast(texts: Any) -> Floats:
@@ -205,7 +207,7 @@ def _in_plain_notation(texts: Any, notation: Notation) -> Any:
     return texts
 
 
-def _days(column: Column, words: Any) -> tuple[Floats, Bools, Bools]:
+def read_days(column: Column, words: Any) -> tuple[Floats, Bools, Bools]:
     """Return texts as days since 1970-01-01, which are gaps, and which are no dates."""
     gaps = _gaps(column, words).to_numpy(zero_copy_only=False)
     texts = pd.Series(words.to_pylist(), dtype=object).where(~gaps, None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
@@ -20,7 +19,7 @@ from fedlib.tables.schema.arrow import import_arrow
 from fedlib.tables.schema.columns import Column
 from fedlib.tables.schema.descriptor import Dialect
 
-__all__ = ["Source", "open_source"]
+__all__ = ["Source", "find_names", "open_source"]
 
 TEXT = {".csv", ".tsv", ".txt"}
 DELIMITERS = ",;\t|"  # tried in this order if the dialect declares none
@@ -180,8 +179,10 @@ def _text(
 def _lines(path: Path, encoding: str, dialect: Dialect) -> Generator[str]:
     """Yield the lines of a text file without comments and byte-order mark."""
     codec = "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
-    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-        for line in io.TextIOWrapper(file, codec, newline=""):
+    compressed = path.suffix.lower() == ".gz"
+    opened: Any = gzip.open if compressed else open
+    with opened(path, "rt", encoding=codec, newline="") as file:
+        for line in file:
             if dialect.comment_char is None or not line.startswith(dialect.comment_char):
                 yield line
 
@@ -222,6 +223,23 @@ def _header(
             continue
         if not best[0] or len(wanted & {*names}) > len(wanted & {*best[0]}):
             best = names, delimiter, n_skipped + reader.line_num
+    return best
+
+
+def find_names(path: Path, encoding: str) -> tuple[list[str], str]:
+    """Return the names in the first row of an unknown text file, and the delimiter.
+
+    It is the one that divides the row into the most cells.
+    """
+    best: tuple[list[str], str] = [], ","
+    for delimiter in DELIMITERS:
+        dialect = Dialect(delimiter=delimiter)
+        try:
+            names = _header(path, set(), (), dialect, encoding)[0]
+        except csv.Error:
+            continue
+        if len(names) > len(best[0]):
+            best = names, delimiter
     return best
 
 

@@ -168,6 +168,12 @@ class Schema:
         return f"<Schema of {len(self.columns)} columns: {names}{more}>"
 
     @property
+    def skipped(self) -> tuple[str, ...]:
+        """The names of the fields with the role ``"ignore"``, which are not read."""
+        read = {column.name for column in self.columns}
+        return tuple(name for name in self._fields if name not in read)
+
+    @property
     def features(self) -> tuple[str, ...]:
         """The names of the features, in the order of the schema."""
         return tuple(column.name for column in self.columns if column.role == "feature")
