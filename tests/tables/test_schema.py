@@ -393,6 +393,12 @@ def test_a_text_that_is_no_descriptor_is_refused(data):
         Schema.from_json(data)
 
 
+PROPERTIES = (
+    *("schema", "fields", "name", "type", "constraints", "enum", "fedlib", "dialect", "pattern"),
+    *("missingValues", "role", "fill", "minimum", "delimiter"),
+)
+
+
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

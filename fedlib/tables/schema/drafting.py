@@ -92,7 +92,7 @@ def draft_schema(
     ...     _ = path.write_text("age,sex\n" + "41,f\n57,m\n" * 10 + "63,x\n")
     ...     schema = draft_schema(path)
     >>> schema.limits, schema.categories
-    ({'age': (30.0, 70.0)}, {'sex': ('f', 'm', 'other')})
+    ({'age': (40.0, 70.0)}, {'sex': ('f', 'm', 'other')})
     """
     path = Path(path)
     names, cells, descriptor = _read(path)

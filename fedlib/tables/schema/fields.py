@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -186,12 +187,7 @@ def _notation(place: str, content: Field) -> Notation:
 
 def _check_date_format(place: str, text: str) -> None:
     """Raise ValueError for the format "any", and for directives that are no part of a date."""
-    found = [
-        text[i + 1 : i + 2]
-        for i in range(len(text))
-        if text[i] == "%" and text[:i].count("%") % 2 == 0
-    ]
-    letters = {letter for letter in found if letter != "%"}
+    letters = {*re.findall("%(.?)", text, re.DOTALL)} - {"%"}
     if not (letters & {"Y", "y"}) or not letters <= set(DIRECTIVES) or len(text) > MAX_TEXT:
         raise ValueError(
             f"{place}format must be 'default' (yyyy-mm-dd) or consist of %Y or %y, %m, %d, %j, %b"

@@ -299,10 +299,8 @@ def _read_fast(
             raise ValueError(
                 f"the text is not {encoding}; declare its encoding in the descriptor"
             ) from error
-        if "Empty CSV" in text:
-            return dict.fromkeys(positions, arrow.array([], arrow.string()))
-        # Arrow's text may end with a part of a row.
-        raise ValueError(f"cannot be read as text with the separator {delimiter!r}") from error
+        # No rows, or a row that is larger than a block. Arrow's text may quote a part of a row.
+        return _read_slowly(path, names, positions, dialect, delimiter, n_lines, encoding)
     if odd:
         raise _ragged(len(odd), len(names), delimiter)
     return {j: table[str(j)].combine_chunks() for j in positions}
