@@ -332,6 +332,7 @@ def test_a_field_that_cannot_be_obeyed_is_refused(field, message):
         ({"schema": {"fields": {}}}, "expected `array`, got `object` - at `schema.fields`"),
         ({"data": [[1]]}, "data cannot be obeyed: rows belong into the file of each site"),
         ({"$schema": "https://example.org/my.json"}, "$schema must be https://datapackage.org"),
+        ({"profile": "my-profile"}, "profile must be 'tabular-data-resource', got 'my-profile'"),
         ({"type": "map"}, "type must be 'table', got 'map'"),
         ({"encoding": "utf-9"}, "encoding must be the name of an encoding such as 'utf-8'"),
         ({"encoding": "zip"}, "encoding must be the name of an encoding"),

@@ -68,7 +68,7 @@ class Column:
     pattern : str, optional
         The regular expression (RE2) that a whole text must match.
     min_length, max_length : int, optional
-        The accepted numbers of characters of a text.
+        The accepted counts of characters of a text.
     missing : tuple of str
         The texts that stand for a gap, besides a blank cell.
     notation : Notation

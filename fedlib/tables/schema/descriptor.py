@@ -28,6 +28,7 @@ __all__ = [
 
 PROFILE = "https://datapackage.org/profiles/2.0/dataresource.json"
 PROFILES = "https://datapackage.org/profiles/"
+TABULAR = "tabular-data-resource"  # in version 1 of the standard
 MAX_BYTES = 2**24  # of a descriptor
 MAX_FIELDS = 2**16
 MAX_CATEGORIES = 2**12  # of one field; also the limit of its missing values
@@ -169,6 +170,8 @@ def check_resource(content: Mapping[str, Any]) -> tuple[TableSchema, Dialect, st
         isinstance(profile, str) and profile.startswith(PROFILES) and "/dataresource." in profile
     ):
         raise ValueError(f"$schema must be {PROFILE}, got {short(profile)}")
+    if content.get("profile", TABULAR) not in (TABULAR, "data-resource"):
+        raise ValueError(f"profile must be {TABULAR!r}, got {short(content['profile'])}")
     if content.get("type", "table") != "table":
         raise ValueError(f"type must be 'table', got {short(content['type'])}")
     for name in ("schema", "dialect"):

@@ -202,7 +202,7 @@ def _reader(lines: Iterable[str], dialect: Dialect, delimiter: str) -> Any:
 def _header(
     path: Path, wanted: set[str], fields: Sequence[str], dialect: Dialect, encoding: str
 ) -> tuple[list[str], str, int]:
-    """Return the names of the columns, the delimiter, and the number of lines before the rows.
+    """Return the names of the columns, the delimiter, and the count of lines before the rows.
 
     If the dialect declares no delimiter, it is the one that finds most of the wanted names.
     """

@@ -17,6 +17,7 @@ portals read. One property per field, the object ``fedlib``, is not in the stand
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -368,8 +369,9 @@ class Schema:
         """Raise ValueError if the descriptor demands the same columns, and there are others."""
         if self._match == "subset":
             return
-        extra = [name for name in source.names if name not in self._fields]
-        absent = [name for name in self._fields if name not in source.names]
+        fields, names = set(self._fields), set(source.names)
+        extra = [name for name in source.names if name not in fields]
+        absent = [name for name in self._fields if name not in names]
         if extra or absent:
             raise ValueError(
                 f"the columns must be those of the schema, because its fieldsMatch is"
@@ -436,7 +438,7 @@ def _key(given: str | Sequence[str]) -> str | None:
 def _check_columns(fields: Sequence[str], columns: Sequence[Column], key: str | None) -> None:
     """Raise ValueError if columns contradict each other."""
     if len(set(fields)) < len(fields):
-        repeated = next(name for i, name in enumerate(fields) if name in fields[:i])
+        repeated = Counter(fields).most_common(1)[0][0]
         raise ValueError(f"schema.fields has more than one field {short(repeated)}")
     if key is not None and key not in fields:
         raise ValueError(f"schema.primaryKey must be the name of a field, got {short(key)}")
