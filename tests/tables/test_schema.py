@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlib import Schema
+from fedlib.core.columns import NUMBER, TEXT
 from fedlib.tables.schema import descriptor as limits_of
-from fedlib.tables.summary.tables import NUMBER, TEXT
 
 COHORT = {
     "$schema": "https://datapackage.org/profiles/2.0/dataresource.json",

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedlib.core.columns import read_columns
 from fedlib.tables.schema import Schema, read_with_schema
-from fedlib.tables.summary.tables import read_columns
 
 
 def schema_of(*fields, **content):

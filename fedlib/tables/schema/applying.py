@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from fedlib.core.columns import TEXT
 from fedlib.tables.files import Table
 from fedlib.tables.schema.cells import Values, read_values
 from fedlib.tables.schema.columns import IDENTIFIER, OTHER, Column
 from fedlib.tables.schema.reading import Source
 from fedlib.tables.schema.report import N_SHOWN, ColumnReport, Report
-from fedlib.tables.summary.tables import TEXT
 
 __all__ = ["apply_columns", "to_table"]
 

@@ -15,9 +15,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Bools, Floats, Ints
+from fedlib.core.columns import MAX_NUMBER, TEXT
 from fedlib.tables.schema.arrow import import_arrow, whole
 from fedlib.tables.schema.columns import Column, Notation
-from fedlib.tables.summary.tables import MAX_NUMBER, TEXT
 
 __all__ = ["Values", "encode", "read_days", "read_numbers", "read_values"]
 

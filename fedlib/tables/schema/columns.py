@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
+from fedlib.core.columns import NUMBER, TEXT
 from fedlib.core.texts import printable
-from fedlib.tables.summary.tables import NUMBER, TEXT
 
 __all__ = ["Column"]
 

@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from fedlib.core.array_types import Floats, Ints
+from fedlib.core.columns import MAX_TEXT
 from fedlib.core.texts import printable
 from fedlib.tables.schema.arrow import import_arrow
 from fedlib.tables.schema.cells import encode, read_days, read_numbers
@@ -29,7 +30,6 @@ from fedlib.tables.schema.columns import Column, Notation
 from fedlib.tables.schema.descriptor import MAX_CATEGORIES, MAX_FIELDS, PROFILE, Dialect
 from fedlib.tables.schema.reading import TEXT, find_names, open_source
 from fedlib.tables.schema.schema import Schema
-from fedlib.tables.summary.tables import MAX_TEXT
 
 __all__ = ["draft_schema"]
 

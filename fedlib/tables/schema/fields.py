@@ -9,6 +9,7 @@ from datetime import datetime
 from math import inf, isfinite
 from typing import Any
 
+from fedlib.core.columns import MAX_NUMBER, MAX_TEXT, NUMBER
 from fedlib.core.texts import printable
 from fedlib.tables.schema.arrow import check_pattern
 from fedlib.tables.schema.columns import IDENTIFIER, OTHER, Column, Notation
@@ -27,7 +28,6 @@ from fedlib.tables.schema.descriptor import (
     refuse,
     short,
 )
-from fedlib.tables.summary.tables import MAX_NUMBER, MAX_TEXT, NUMBER
 
 __all__ = ["missing_values", "read_column", "read_name"]
 

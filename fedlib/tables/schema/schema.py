@@ -213,7 +213,7 @@ class Schema:
 
     @property
     def kinds(self) -> dict[str, int]:
-        """The kind of each column, as in `fedlib.tables.summary.tables`: 0 numbers, 1 text."""
+        """The kind of each column, as in `fedlib.core.columns`: 0 numbers, 1 text."""
         return {column.name: column.kind for column in self.columns}
 
     @property
