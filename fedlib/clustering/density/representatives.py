@@ -185,7 +185,8 @@ class RepresentativeClustering(Federated):
         -----
         The cost is a k-d tree of the representatives and one search per point.
         """
-        return self.model_.place(self._new_points(X))
+        points = self._new_points(X)
+        return self.model_.place(points)
 
 
 def gather(replies: Mapping[str, Any], *fields: str) -> list[NDArray[Any]]:

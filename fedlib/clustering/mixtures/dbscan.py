@@ -398,7 +398,8 @@ class GaussianMixtureDBSCAN(Federated):
         NotFittedError
             When called before `fit`.
         """
-        return self.model_.place(self._new_points(X))
+        points = self._new_points(X)
+        return self.model_.place(points)
 
 
 def describe_cluster(

@@ -169,7 +169,7 @@ class KMeansSelection(Federated):
         For parameters and errors see `FederatedKMeans.predict`.
         """
         check_is_fitted(self, "model_")
-        return self.best_estimator_.predict(X)
+        return self.best_estimator_.predict(self._like_fit(X))
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per number of clusters, with its inertia.
@@ -348,7 +348,7 @@ class GaussianMixtureSelection(Federated):
         For parameters and errors see `FederatedGaussianMixture.predict`.
         """
         check_is_fitted(self, "model_")
-        return self.best_estimator_.predict(X)
+        return self.best_estimator_.predict(self._like_fit(X))
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per number of components, with its BIC and AIC.
