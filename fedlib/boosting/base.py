@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedlib.boosting.categories import listed, read_table
 from fedlib.boosting.cuts import bounded_cuts
+from fedlib.boosting.data import in_order, parts_in_order
 from fedlib.boosting.export import from_booster, to_booster
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.settings import Settings
@@ -31,7 +32,8 @@ from fedlib.core.parameters import (
     PositiveInt,
     RandomSource,
 )
-from fedlib.core.validation import Interval, StrOptions, feature_names
+from fedlib.core.protocol import Transport
+from fedlib.core.validation import Interval, StrOptions
 from fedlib.protection.estimator import ProtectedFederated
 
 if TYPE_CHECKING:
@@ -342,6 +344,12 @@ class Boosted(ProtectedFederated):
             return self._sums()
         return self._noisy_sums(self.n_trees * self.max_depth)
 
+    def _fit(self, parts: Sequence[Any] | Transport, *arguments: Any, **options: Any) -> Self:
+        start = self._start()
+        if start is not None and isinstance(parts, Sequence):
+            parts = parts_in_order(parts, start.features)
+        return super()._fit(parts, *arguments, **options)
+
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)
         for name, client in clients.items():
@@ -411,22 +419,23 @@ class Boosted(ProtectedFederated):
         return (means / (means.sum() or 1.0)).astype(np.float32)
 
     @classmethod
-    def from_xgboost(cls, booster: Booster, classes: Sequence[Any] | None = None) -> Self:
+    def from_xgboost(cls, booster: Any, classes: Sequence[Any] | None = None) -> Self:
         """Return a fitted estimator with the trees of an `xgboost.Booster`.
 
         With ``warm_start``, a larger ``n_trees`` and `fit`, the clients add further trees.
 
         Parameters
         ----------
-        booster : xgboost.Booster
-            A model with one of this estimator's objectives. If it splits categories, it must
+        booster : xgboost.Booster or xgboost.XGBModel
+            One with an objective of this estimator and one target. If it splits categories, it must
             contain their names, as those trained on a DataFrame do.
         classes : sequence, optional
-            The classes that XGBoost's numbers 0, 1, … stand for; by default these numbers.
+            The classes that XGBoost's numbers 0, 1, … stand for, in ascending order; by default
+            these numbers.
 
         Raises
         ------
-        ValueError
+        TypeError, ValueError
             When the booster is of another kind.
         """
         model = from_booster(booster, classes)
@@ -447,8 +456,8 @@ class Boosted(ProtectedFederated):
         -------
         booster : xgboost.Booster
             For two classes, it predicts the second class's probability. XGBoost accepts no ``[``,
-            ``]`` or ``<`` in a feature's name, so these characters become ``(``, ``)`` and ``_``;
-            see its ``feature_names``. It contains the names of the categories, so it takes a
+            ``]`` or ``<`` in a feature's name, so these characters become ``(``, ``)`` and ``_``,
+            which `from_xgboost` undoes. It contains the names of the categories, so it takes a
             DataFrame with pandas categories. As always in XGBoost, another category is an error
             there, and goes left as a number.
 
@@ -490,12 +499,10 @@ class Boosted(ProtectedFederated):
         return learning_curve(self.model_.evaluations[metrics.index(name)], name, best=best, ax=ax)
 
     def _check_rows(self, X: ArrayLike) -> Floats32:
-        """Return new rows for the model; raise ValueError when their names differ from fit's."""
+        """Return new rows for the model, with named columns in the order of `fit`."""
         check_is_fitted(self, "model_")
-        table = read_table(X)
-        given, known = feature_names(X), self.model_.features
-        if given and known and len(given) == len(known) and given != known:
-            raise ValueError(f"X must have the features {list(known)}; got {list(given)}")
+        X = in_order(X, self.model_.features)
+        table = read_table(X, ensure_min_samples=0)
         if table.numbers.shape[1] != self.model_.n_features:
             return table.numbers  # the model raises the error
         if problem := table.problem_of(self.model_.levels):

@@ -1,20 +1,24 @@
-"""Checks of rows, classes and weights."""
+"""Checks of rows, columns, targets and weights."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.utils import check_array, check_consistent_length, column_or_1d
+import pandas as pd
+from sklearn.utils import check_array
 
 from fedlib.boosting.cuts import MAX_VALUE
 from fedlib.boosting.messages import MAX_WEIGHT
 from fedlib.core.array_types import Floats32
+from fedlib.core.labels import read_targets, read_weights
+from fedlib.core.texts import printable
+from fedlib.core.validation import feature_names
 
-__all__ = [
-    "check_classes",
-]
+MAX_NAMES = 5  # in the text of an error, and the characters of each
+MAX_NAME = 40
 
 
 def check_rows(X: Any, **checks: Any) -> Floats32:
@@ -39,29 +43,6 @@ def check_rows(X: Any, **checks: Any) -> Floats32:
     return X
 
 
-def check_classes(y: Any, n_rows: int) -> NDArray[Any]:
-    """Return the classes (n_rows,) of rows as an array of text or of finite numbers.
-
-    Raises
-    ------
-    ValueError
-        When the classes are of another kind or number, or some are text and some are not.
-    """
-    given, y = y, column_or_1d(y)
-    check_consistent_length(y, np.empty(n_rows))
-    if y.dtype.kind == "O":
-        y = np.array(y.tolist()) if len(y) else y.astype(np.int64)
-    if y.dtype.kind == "U":  # numpy turns numbers next to text into text
-        odd = [label for label in np.asarray(given, object).flat if not isinstance(label, str)]
-        if odd:
-            raise ValueError(f"y must be either text or numbers; got both, such as {odd[0]!r}")
-    if y.dtype.kind not in "biufU":
-        raise ValueError(f"y must be text or numbers; got {y.dtype}")
-    if y.dtype.kind == "f" and not np.isfinite(y).all():
-        raise ValueError("y must be finite")
-    return y
-
-
 def check_targets(y: Any, n_rows: int) -> Floats32:
     """Return the numbers (n_rows,) that a regression learns as float32.
 
@@ -70,16 +51,14 @@ def check_targets(y: Any, n_rows: int) -> Floats32:
     ValueError
         When they are not finite numbers within ±2**40, or their number is not that of the rows.
     """
-    y = column_or_1d(y)
-    check_consistent_length(y, np.empty(n_rows))
-    if y.dtype.kind == "O":
-        y = np.array(y.tolist()) if len(y) else y.astype(np.float64)
-    if y.dtype.kind not in "biuf":
-        raise ValueError(f"y must contain numbers; got {y.dtype}")
-    outside = ~(np.abs(y.astype(np.float64)) <= MAX_WEIGHT)
+    numbers = read_targets(y, n_rows=n_rows)
+    outside = np.abs(numbers) > MAX_WEIGHT
     if outside.any():
-        raise ValueError(f"y must be finite and within ±2**40; got {y[np.argmax(outside)]}")
-    return y.astype(np.float32)
+        row = int(np.argmax(outside))
+        raise ValueError(
+            f"y must be finite and within ±2**40; got {numbers[row]:g} in row {row + 1}"
+        )
+    return numbers.astype(np.float32)
 
 
 def check_weights(weights: Any, n_rows: int) -> Floats32:
@@ -93,11 +72,111 @@ def check_weights(weights: Any, n_rows: int) -> Floats32:
     """
     if weights is None:
         return np.ones(n_rows, np.float32)
-    weights = column_or_1d(weights, dtype=np.float32)
-    check_consistent_length(weights, np.empty(n_rows))
-    if not (np.isfinite(weights) & (weights >= 0)).all():
-        raise ValueError("sample_weight must be finite and at least 0")
-    total = weights.sum(dtype=np.float64)
-    if total > MAX_WEIGHT:
-        raise ValueError(f"sample_weight must add up to at most 2**40; got {total:g}")
-    return weights
+    numbers = read_weights(weights, n_rows=n_rows)
+    rounded = np.minimum(numbers, 2 * MAX_WEIGHT).astype(np.float32)
+    if rounded.sum(dtype=np.float64) > MAX_WEIGHT:
+        raise ValueError(f"sample_weight must add up to at most 2**40; got {numbers.sum():g}")
+    return rounded
+
+
+def in_order(X: Any, names: Sequence[str], what: str = "X") -> Any:
+    """Return a table with its columns in the order of ``names``.
+
+    Parameters
+    ----------
+    X : DataFrame or array-like (n_rows, n_features)
+        A table whose columns have no names is returned as it is.
+    names : sequence of str
+        The names of the columns; empty if they are not known.
+    what : str, default="X"
+        The name of the argument, for errors.
+
+    Raises
+    ------
+    ValueError
+        When a column is missing or is not among the names. The text has only these columns.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> in_order(pd.DataFrame({"b": [1], "a": [2]}), ["a", "b"]).columns.tolist()
+    ['a', 'b']
+    >>> in_order(pd.DataFrame({"b": [1], "c": [2]}), ["a", "b"])
+    Traceback (most recent call last):
+    ...
+    ValueError: X must have the columns of the model: 'a' is missing; 'c' is not among them
+    """
+    given = feature_names(X)
+    if not given or not len(names) or given == tuple(names):
+        return X
+    if problem := difference(given, names):
+        raise ValueError(f"{what} must have the columns of the model: {problem}")
+    if not isinstance(X, pd.DataFrame):
+        raise ValueError(
+            f"{what} must have the columns in the order of the model, or be a DataFrame of pandas;"
+            f" got a {type(X).__name__} with another order"
+        )
+    places = {name: place for place, name in enumerate(given)}
+    return X.iloc[:, [places[name] for name in names]]
+
+
+def parts_in_order(parts: Sequence[Any], names: Sequence[str]) -> list[Any]:
+    """Return parts ``(X, y, …)`` with the columns of each table in the order of ``names``."""
+    return [
+        (in_order(part[0], names, f"parts[{i}]"), *part[1:])
+        if isinstance(part, tuple | list) and len(part)
+        else part  # its client raises the error
+        for i, part in enumerate(parts)
+    ]
+
+
+def check_names(given: Sequence[str], names: Sequence[str]) -> None:
+    """Raise ValueError when the columns of a run are not those of the model that it continues.
+
+    Examples
+    --------
+    >>> check_names(("b", "a"), ("a", "b"))
+    Traceback (most recent call last):
+    ...
+    ValueError: the columns must have the order of the model; column 1 is 'b' instead of 'a'
+    """
+    if not given or not names or tuple(given) == tuple(names):
+        return
+    if problem := difference(given, names):
+        raise ValueError(f"the columns must be those of the model: {problem}")
+    place = next(i for i, name in enumerate(names) if given[i] != name)
+    raise ValueError(
+        f"the columns must have the order of the model; column {place + 1} is"
+        f" {_shown(given[place : place + 1])} instead of {_shown(names[place : place + 1])}"
+    )
+
+
+def difference(given: Sequence[str], names: Sequence[str]) -> str:
+    """Return which columns are missing, repeated or not among ``names``; empty if there are none.
+
+    Examples
+    --------
+    >>> difference(["a", "b", "b"], ["a"])
+    "'b' is not among them"
+    >>> difference(["a", "a"], ["a"])
+    "'a' occurs more than once"
+    """
+    known, counts = set(names), Counter(given)
+    parts = [
+        ([name for name in names if name not in counts], "is missing", "are missing"),
+        ([name for name in counts if name not in known], "is not among them", "are not among them"),
+        (
+            [name for name, n in counts.items() if n > 1 and name in known],
+            "occurs more than once",
+            "occur more than once",
+        ),
+    ]
+    return "; ".join(
+        f"{_shown(found)} {one if len(found) == 1 else many}" for found, one, many in parts if found
+    )
+
+
+def _shown(names: Sequence[str]) -> str:
+    """Return the first names as text, and the count of the others."""
+    shown = ", ".join(printable(repr(name), MAX_NAME) for name in names[:MAX_NAMES])
+    return f"{shown} and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else shown
