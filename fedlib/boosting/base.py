@@ -23,7 +23,6 @@ from fedlib.core.bounds import Bounds
 from fedlib.core.client import Client
 from fedlib.core.estimator import Federated
 from fedlib.core.journal import Journal
-from fedlib.core.names import feature_names
 from fedlib.core.parameters import (
     KW_ONLY,
     Fraction,
@@ -344,6 +343,10 @@ class Boosted(ProtectedFederated):
             return self._sums(bounds)
         return self._noisy_sums(self.n_trees * self.max_depth, bounds)
 
+    def _column_names(self) -> tuple[str, ...]:
+        start = self._start()
+        return () if start is None else start.features
+
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)
         for name, client in clients.items():
@@ -412,22 +415,23 @@ class Boosted(ProtectedFederated):
         return (means / (means.sum() or 1.0)).astype(np.float32)
 
     @classmethod
-    def from_xgboost(cls, booster: Booster, classes: Sequence[Any] | None = None) -> Self:
+    def from_xgboost(cls, booster: Any, classes: Sequence[Any] | None = None) -> Self:
         """Return a fitted estimator with the trees of an `xgboost.Booster`.
 
         With ``warm_start``, a larger ``n_trees`` and `fit`, the clients add further trees.
 
         Parameters
         ----------
-        booster : xgboost.Booster
-            A model with one of this estimator's objectives. If it splits categories, it must
+        booster : xgboost.Booster or xgboost.XGBModel
+            One with an objective of this estimator and one target. If it splits categories, it must
             contain their names, as those trained on a DataFrame do.
         classes : sequence, optional
-            The classes that XGBoost's numbers 0, 1, … stand for; by default these numbers.
+            The classes that XGBoost's numbers 0, 1, … stand for, in ascending order; by default
+            these numbers.
 
         Raises
         ------
-        ValueError
+        TypeError, ValueError
             When the booster is of another kind.
         """
         model = from_booster(booster, classes)
@@ -448,8 +452,8 @@ class Boosted(ProtectedFederated):
         -------
         booster : xgboost.Booster
             For two classes, it predicts the second class's probability. XGBoost accepts no ``[``,
-            ``]`` or ``<`` in a feature's name, so these characters become ``(``, ``)`` and ``_``;
-            see its ``feature_names``. It contains the names of the categories, so it takes a
+            ``]`` or ``<`` in a feature's name, so these characters become ``(``, ``)`` and ``_``,
+            which `from_xgboost` undoes. It contains the names of the categories, so it takes a
             DataFrame with pandas categories. As always in XGBoost, another category is an error
             there, and goes left as a number.
 
@@ -491,12 +495,8 @@ class Boosted(ProtectedFederated):
         return learning_curve(self.model_.evaluations[metrics.index(name)], name, best=best, ax=ax)
 
     def _check_rows(self, X: ArrayLike) -> Floats32:
-        """Return new rows for the model; raise ValueError when their names differ from fit's."""
-        check_is_fitted(self, "model_")
-        table = read_table(X)
-        given, known = feature_names(X), self.model_.features
-        if given and known and len(given) == len(known) and given != known:
-            raise ValueError(f"X must have the features {list(known)}; got {list(given)}")
+        """Return new rows for the model, with named columns in the order of `fit`."""
+        table = read_table(self._like_fit(X), ensure_min_samples=0)
         if table.numbers.shape[1] != self.model_.n_features:
             return table.numbers  # the model raises the error
         if problem := table.problem_of(self.model_.levels):

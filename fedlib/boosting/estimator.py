@@ -37,6 +37,7 @@ from fedlib.boosting.scores import METRICS
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.array_types import Floats, Floats32
 from fedlib.core.client import Client
+from fedlib.core.labels import read_classes
 from fedlib.core.parameters import KW_ONLY, Flag, Kind, OptionalPositiveFloat
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval, StrOptions
@@ -439,3 +440,16 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         margins = self.decision_function(X)
         codes = (margins > 0).astype(int) if margins.ndim == 1 else margins.argmax(axis=1)
         return np.array(self.model_.classes)[codes]
+
+    def score(self, X: ArrayLike, y: Any, sample_weight: Any = None) -> float:
+        """Return the share of the rows whose class is predicted right.
+
+        Parameters
+        ----------
+        X : array-like (n_rows, n_features)
+            As for `predict`.
+        y : array-like (n_rows,)
+            The classes, which are read as those of a part: no class may be missing.
+        sample_weight : array-like (n_rows,), optional
+        """
+        return float(super().score(X, read_classes(y), sample_weight))

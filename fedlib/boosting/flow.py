@@ -12,6 +12,7 @@ from fedlib.boosting.categories import agree_on_categories, agree_on_kinds, list
 from fedlib.boosting.checks import DeclaredRows
 from fedlib.boosting.classes import agree_on_kind, agree_on_two_classes, class_weights
 from fedlib.boosting.cuts import Cuts, agree_on_cuts
+from fedlib.boosting.data import check_names
 from fedlib.boosting.described import Described, agree_on_names, check_weight
 from fedlib.boosting.descriptions import (
     DescribeTargets,
@@ -124,7 +125,7 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
         )
     _check_texts(settings, start, described)
     objective, parameter = OBJECTIVES[settings.objective], settings.parameter
-    _check_start(start, settings.objective, described.classes, n_features)
+    _check_start(start, settings.objective, described)
     scores: Sequence[Any] = (
         start.base_scores
         if start is not None
@@ -140,7 +141,7 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
         learning_rate=described.learning_rate,
         bits=_bits(settings, described),
         n_features=n_features,
-        features=described.features,
+        features=described.features or (() if start is None else start.features),
         weights=described.weights | dict.fromkeys(described.replies.declined, 0.0),
         declared={
             name: DeclaredRows(
@@ -310,16 +311,15 @@ def _base_scores(settings: Settings, sums: Sequence[LabelSums], n_classes: int) 
     return scores
 
 
-def _check_start(
-    start: BoostedTrees | None, objective: str, classes: Sequence[Class], n_features: int
-) -> None:
+def _check_start(start: BoostedTrees | None, objective: str, described: Described) -> None:
     """Raise ValueError when a run cannot continue a model."""
     if start is None:
         return
+    check_names(described.features, start.features)
     for what, of_model, of_run in (
         ("objective", start.objective, objective),
-        ("classes", list(start.classes), list(classes)),
-        ("number of features", start.n_features, n_features),
+        ("classes", list(start.classes), list(described.classes)),
+        ("number of features", start.n_features, described.n_features),
     ):
         if of_model != of_run:
             raise ValueError(f"the {what} must be that of the model, {of_model!r}; got {of_run!r}")

@@ -231,7 +231,7 @@ class Federated(BaseEstimator):
         passive: Collection[int],
     ) -> dict[str, Client]:
         clients: dict[str, Client] = {}
-        parts = in_common_order(parts) if self.same_columns else parts
+        parts = in_common_order(parts, self._column_names()) if self.same_columns else parts
         for i, ((name, part), arguments) in enumerate(zip(parts.items(), options, strict=True)):
             try:
                 clients[name] = client = client_class(part, **arguments)
@@ -243,6 +243,10 @@ class Federated(BaseEstimator):
         if clients:
             self._check_clients(clients)
         return clients
+
+    def _column_names(self) -> tuple[str, ...]:
+        """Return the names of the columns before the run, if they are known."""
+        return ()
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         """Raise ValueError when clients in this process do not fit together."""

@@ -19,7 +19,6 @@ __all__ = [
     "Interval",
     "StrOptions",
     "check_every_client_stays",
-    "check_ids",
     "check_key",
     "check_option",
     "count_distinct",
@@ -80,25 +79,6 @@ def check_key(key: object) -> bytes:
         received = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
         raise ValueError(f"key must be 16 to 64 secret bytes when ids are given, got {received}")
     return key
-
-
-def check_ids(ids: Sequence[Any], n_rows: int) -> list[str]:
-    """Return the identifiers of rows as text, whole numbers without a decimal point.
-
-    Raises
-    ------
-    ValueError
-        When there is not one identifier per row.
-
-    Examples
-    --------
-    >>> check_ids([1, 2.0, "3"], 3)
-    ['1', '2', '3']
-    """
-    ids = list(ids)
-    if len(ids) != n_rows:
-        raise ValueError(f"ids must contain one identifier per row, {n_rows}; got {len(ids)}")
-    return [str(int(i) if isinstance(i, float) and i.is_integer() else i) for i in ids]
 
 
 def count_distinct(X: Floats, most: int) -> int:

@@ -22,11 +22,11 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.boosting.classes import Class, agree_on_kind, agree_on_two_classes, class_weights
-from fedlib.boosting.data import check_classes
 from fedlib.core.agreement import settle
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Client, handles
 from fedlib.core.estimator import Federated
+from fedlib.core.labels import read_classes
 from fedlib.core.parameters import KW_ONLY
 from fedlib.core.points import check_points
 from fedlib.core.protocol import Flow
@@ -206,7 +206,7 @@ class EvaluationClient(Client):
     ----------
     part : tuple (probabilities, y)
         ``probabilities`` (n_rows,) or (n_rows, 1): those of the second class, in [0, 1]. ``y``
-        (n_rows,): the classes, text or numbers.
+        (n_rows,): the classes, text or numbers. No class may be missing.
 
     Attributes
     ----------
@@ -237,7 +237,7 @@ class EvaluationClient(Client):
             raise ValueError(
                 f"probabilities must lie in [0, 1], got {self.X[row, 0]:g} in row {row + 1}"
             )
-        self.y = check_classes(part[1], len(self.X))
+        self.y = read_classes(part[1], n_rows=len(self.X))
 
     @handles(DescribeClasses)
     def describe_classes(self, request: DescribeClasses) -> ClassCounts:
