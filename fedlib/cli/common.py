@@ -1,25 +1,29 @@
-"""Shared parts of the commands: types of options, the options for a file of rows, and errors."""
+"""Shared parts of the commands: types of options, the options for a file of rows, errors."""
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedlib.tables.read_options import ReadOptions, split_list
+
 if TYPE_CHECKING:
-    from fedlib.tables.files import Table
+    from fedlib.tables.files import SiteFile, Table
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 EXISTING = click.Path(path_type=Path, dir_okay=False, exists=True, readable=True)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 CLIENT = "client_"  # prefix of the names of options that are arguments of a client
 POSITIVE = click.FloatRange(0, min_open=True)
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+METAVARS = {"na_values": "WORD", "text": "COLUMN"}  # of options that may be repeated
 
 
 def check_folder(
@@ -54,47 +58,94 @@ def extra(name: str) -> Iterator[None]:
         ) from error
 
 
-def options_for_rows(command: Decorated) -> Decorated:
-    """Add the options that name a file of rows and the columns in it."""
-    options = [
-        click.option(
-            "--data",
-            type=EXISTING,
-            required=True,
-            help="The file with the rows: .csv, .tsv, .arff, .parquet or .npy.",
-        ),
-        click.option(
-            "--columns", help="The features, separated by commas.  [default: all other columns]"
-        ),
-        click.option("--target", help="The column with the classes, for a protocol that needs it."),
-        click.option(
-            "--sample-weight", help="The column with the weights, for a protocol that uses them."
-        ),
-        click.option("--ids", help="The column with the identifiers of the rows."),
-        click.option(
-            "--no-header",
-            is_flag=True,
-            help="The text file has no column names; the columns are called 0, 1, …",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+def parameter_docs(described: object) -> dict[str, str]:
+    """Return the description of each parameter in a numpydoc docstring.
+
+    Parameters
+    ----------
+    described : object
+        A class or function. Without a section "Parameters" in its docstring, the result is empty.
+
+    Examples
+    --------
+    >>> from fedlib import VerticalDBSCAN
+    >>> sorted(parameter_docs(VerticalDBSCAN))
+    ['eps', 'min_samples']
+    >>> parameter_docs(ReadOptions)["ids"]
+    'The column with the identifiers of the rows.'
+    >>> parameter_docs(check_folder)
+    {}
+    """
+    text = inspect.getdoc(described) or ""
+    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[^\n]*\n-{3,}$|\Z)", text, re.M | re.S)
+    docs: dict[str, str] = {}
+    undescribed: list[str] = []  # several parameters may share one description
+    for block in re.split(r"\n(?=\w)", section[1].rstrip() if section else ""):
+        names, _, body = block.partition("\n")
+        undescribed += re.split(r",\s*", names.partition(" : ")[0])
+        if body:
+            words = " ".join(body.split()).replace("``", "").replace("`", "").replace("**", "^")
+            docs |= dict.fromkeys(undescribed, words)
+            undescribed = []
+    return docs
 
 
-def read_rows(
-    data: Path,
-    columns: str | None,
-    target: str | None,
-    sample_weight: str | None,
-    ids: str | None,
-    no_header: bool,
-    raw: bool = False,
-) -> Table:
-    """Return the rows that the options name; ``raw`` ones may contain text and gaps."""
-    from fedlib.tables.files import read_table
+def data_option(existing: click.ParamType = EXISTING) -> click.Option:
+    """Return the option that names the file of rows."""
+    return click.Option(
+        ["--data"],
+        type=existing,
+        required=True,
+        help="The file with the rows: .csv, .tsv, .xlsx, .arff, .parquet or .npy.",
+    )
 
+
+def reading_options() -> list[click.Option]:
+    """Return one option per field of `ReadOptions`."""
+    docs = parameter_docs(ReadOptions)
+    options = []
+    for field in fields(ReadOptions):
+        flag = f"--{field.name.replace('_', '-')}"
+        settings: dict[str, Any] = {"help": docs[field.name]}
+        if field.name == "header":
+            flag, settings["default"] = f"{flag}/--no-header", None
+        elif isinstance(field.default, int):
+            settings |= {"type": click.INT, "default": field.default}
+        elif field.name in METAVARS:
+            settings |= {"metavar": METAVARS[field.name], "multiple": True}
+        options.append(click.Option([flag], **settings))
+    return options
+
+
+def reading(given: dict[str, Any]) -> ReadOptions:
+    """Take the values of `reading_options` out of those of a command and return them."""
+    values = {field.name: given.pop(field.name) for field in fields(ReadOptions)}
+    words = [word for text in values["na_values"] for word in split_list(text)]
     try:
-        return read_table(data, columns, target, sample_weight, ids, not no_header, raw)
+        return ReadOptions(**values | {"na_values": words, "text": values["text"] or None})
     except ValueError as error:
-        raise click.ClickException(f"{data}: {error}") from error
+        raise click.UsageError(str(error)) from error
+
+
+def read_file(data: Path, options: ReadOptions) -> SiteFile:
+    """Return the columns in a file."""
+    from fedlib.tables.files import SiteFile
+
+    with naming(data):
+        return SiteFile.read(data, options)
+
+
+def read_rows(data: Path, options: ReadOptions, raw: bool) -> Table:
+    """Return the rows in a file; ``raw`` ones may contain text and gaps."""
+    file = read_file(data, options)
+    with naming(data):
+        return file.table(raw)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in an error about its content."""
+    try:
+        yield
+    except ValueError as error:
+        raise click.ClickException(f"{path}: {error}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -11,13 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fedlib.cli.common import EXISTING, FILE, extra, read_rows
+from fedlib.cli.common import extra, naming, read_file, read_rows
 from fedlib.cli.join import (
     JoinCommand,
+    JoinOptions,
     check_allowed,
-    client_arguments,
-    join,
-    raw_tables,
+    join_options,
     read_identity,
     read_policy,
     read_token,
@@ -30,105 +28,94 @@ with extra("http"):
 if TYPE_CHECKING:
     from fedlib.protection.policy import Policy
     from fedlib.protection.secure import Identity
-    from fedlib.tables.files import Table
+    from fedlib.tables.files import SiteFile, Table
     from fedlib.transports.http.wire import Welcome
 
 Value = TypeVar("Value")
 
-UNUSED = {"patience"}  # options of `fedlib join` that mean nothing here
 
-
-def _options() -> list[click.Parameter]:
-    """Return the options of `fedlib join`; this command checks their files and folders itself."""
-    options = [copy.copy(option) for option in join.params if option.name not in UNUSED]
-    for option in options:
-        option.callback = None
-        option.type = FILE if option.type is EXISTING else option.type
-    return options
-
-
-@click.command(cls=JoinCommand, params=_options())
-@click.pass_context
-def doctor(context: click.Context, **given: Any) -> None:
+def _examine(**given: Any) -> None:
     """Check whether this site can take part in the run at URL.
 
     It takes the options of `fedlib join` and checks the data, the folders, the token, the way to
     the server, the certificate, the clock, the version and the protocol. Each line is ok, or names
-    what to do. The site does not join, and the run is not affected. The exit status is 1 if
-    something is not ok.
+    what to do. The lines on the columns of the data are for this site only: nothing of them is
+    sent. The site does not join, and the run is not affected. The exit status is 1 if something is
+    not ok.
     """
     failed = False
-    for finding in _findings(client_arguments(given), **given):
+    for finding in _findings(JoinOptions.of(given)):
         failed = failed or not finding.ok
         click.echo(f"{'ok ' if finding.ok else 'fix'}  {finding.subject}: {_line(finding.text)}")
-    context.exit(int(failed))
+    click.get_current_context().exit(int(failed))
 
 
 def _line(text: str) -> str:
     return " ".join(printable(text).split())
 
 
-def _findings(
-    arguments: dict[str, Any],
-    *,
-    url: str,
-    token_file: Path | None,
-    labels_out: Path | None,
-    state_dir: Path | None,
-    protocol: str | None,
-    passive: bool,
-    ca: Path | None,
-    insecure: bool,
-    proxy: str | None,
-    policy: Path | None,
-    ledger_out: Path | None,
-    secure_key: Path | None,
-    public_keys: Path | None,
-    eval_data: Path | None,
-    **columns: Any,
-) -> Iterator[Finding]:
+def _findings(options: JoinOptions) -> Iterator[Finding]:
     """Yield the results of all checks."""
-
-    def rows(**given: Any) -> Table:
-        return read_rows(**{**columns, **given}, raw=raw_tables(protocol))
-
-    checked = _read("data", rows, _size)
-    table, finding = checked
-    yield finding
-    if eval_data is not None:
-        yield _read("--eval-data", lambda: rows(data=eval_data), _size)[1]
-    for option, file in {"--labels-out": labels_out, "--ledger-out": ledger_out}.items():
-        if file is not None:
-            yield _folder(option, file.absolute().parent)
-    if state_dir is not None:
-        yield _folder("--state-dir", state_dir)
-    rules: Policy | None = None
-    if policy is not None:
-        rules, finding = _read(
-            "--policy", lambda: read_policy(policy), lambda _: f"the rules in {policy} are valid"
-        )
+    table: Table | None = None
+    file, finding = _read("data", lambda: read_file(options.data, options.reading), lambda _: "")
+    if file is None:
         yield finding
-    if secure_key is not None or public_keys is not None:
-        yield _read("--secure-key", lambda: read_identity(secure_key, public_keys), _keys)[1]
-    token, finding = _read("token", lambda: read_token(token_file), lambda _: "")
+    else:
+        checked = _read("data", lambda: _table(file, options), _size)
+        table, finding = checked
+        yield finding
+        separator = file.content.separator
+        found = f"separated by {separator}; " if separator else ""
+        yield Finding("columns", True, f"{found}listed for you only, nothing of this is sent")
+        for column in file.describe():
+            yield Finding(f"column {column.name}", True, str(column))
+    if options.eval_data is not None:
+        data, given = options.eval_data, options.reading
+        yield _read("--eval-data", lambda: read_rows(data, given, options.raw), _size)[1]
+    outputs = {"--labels-out": options.labels_out, "--ledger-out": options.ledger_out}
+    for option, path in outputs.items():
+        if path is not None:
+            yield _folder(option, path.absolute().parent)
+    if options.state_dir is not None:
+        yield _folder("--state-dir", options.state_dir)
+    rules: Policy | None = None
+    if options.policy is not None:
+        valid = f"the rules in {options.policy} are valid"
+        rules, finding = _read("--policy", lambda: read_policy(options.policy), lambda _: valid)
+        yield finding
+    keys = options.secure_key, options.public_keys
+    if keys != (None, None):
+        yield _read("--secure-key", lambda: read_identity(*keys), _keys)[1]
+    token, finding = _read("token", lambda: read_token(options.token_file), lambda _: "")
     if token is None:
         yield finding
         return
-    if token_file is not None:
-        yield _privacy(token_file)
+    if options.token_file is not None:
+        yield _privacy(options.token_file)
     welcomes: list[Welcome] = []
-    authority = str(ca) if ca else None
     try:
         yield from diagnose(
-            url, token, ca=authority, insecure=insecure, proxy=proxy, welcomes=welcomes
+            options.url,
+            token,
+            ca=str(options.ca) if options.ca else None,
+            insecure=options.insecure,
+            proxy=options.proxy,
+            welcomes=welcomes,
         )
     except OSError as error:
-        yield Finding("certificate", False, f"--ca {ca} cannot be read: {error}")
+        yield Finding("certificate", False, f"--ca {options.ca} cannot be read: {error}")
     except ValueError as error:
         yield Finding("reachability", False, str(error))
     if table is not None:
         for welcome in welcomes:
-            yield _protocol(welcome.protocol, table, arguments, protocol, passive, rules)
+            yield _protocol(welcome.protocol, table, options, rules)
+
+
+def _table(file: SiteFile, options: JoinOptions) -> Table:
+    """Return the rows that the run would take."""
+    raw = options.raw
+    with naming(options.data):
+        return file.table(raw)
 
 
 def _read(
@@ -173,20 +160,20 @@ def _privacy(file: Path) -> Finding:
     return Finding("--token-file", True, f"only its owner can read {file}")
 
 
-def _protocol(
-    served: str,
-    table: Table,
-    arguments: dict[str, Any],
-    agreed: str | None,
-    passive: bool,
-    policy: Policy | None,
-) -> Finding:
+def _protocol(served: str, table: Table, options: JoinOptions, policy: Policy | None) -> Finding:
     """Check that the rules allow the protocol that the server runs, and that the data fit it."""
     from fedlib.sites.site import make_client
 
     try:
         check_allowed(policy, served)
-        make_client(served, table, arguments, agreed=agreed, passive=passive)
+        make_client(
+            served, table, options.arguments, agreed=options.protocol, passive=options.passive
+        )
     except ValueError as error:
         return Finding("protocol", False, str(error))
     return Finding("protocol", True, f"the data fit {served}")
+
+
+doctor = JoinCommand(
+    "doctor", params=join_options(checked=False), callback=_examine, help=_examine.__doc__
+)

@@ -8,20 +8,20 @@ from typing import Any
 import click
 import numpy as np
 
-from fedlib.cli.join import JoinCommand, join, take_part
+from fedlib.cli.join import JoinCommand, JoinOptions, join, take_part
 from fedlib.core.messages import Message, encode
 from fedlib.core.texts import printable
 
 MAX_VALUES = 200  # of an array with more values, only the first and the last are shown
 
 
-def _inspect(confirm: bool, **options: Any) -> None:
+def _inspect(confirm: bool, **given: Any) -> None:
     """Take part in a run and see every reply before it is sent.
 
     The URL and the options are those of `fedlib join`. With --confirm, a reply is sent only if you
     agree. Otherwise the request is declined, and the server receives the reason `review`.
     """
-    take_part(**options, review=partial(review, confirm=confirm))
+    take_part(JoinOptions.of(given), partial(review, confirm=confirm))
 
 
 def review(request: Message, reply: Message, *, confirm: bool) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +17,16 @@ from fedlib.cli.common import (
     FILE,
     FOLDER,
     check_folder,
+    data_option,
     extra,
-    options_for_rows,
     read_rows,
+    reading,
+    reading_options,
     writing,
 )
 from fedlib.cli.log import report
 from fedlib.core.texts import printable
+from fedlib.tables.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from fedlib.core.client import Client
@@ -61,102 +65,160 @@ class JoinCommand(click.Command):
         return [*params[:-1], *ctx.meta.get(EXTENDED, ()), params[-1]]
 
 
-@click.command(cls=JoinCommand)
-@click.argument("url")
-@options_for_rows
-@click.option(
-    "--eval-data",
-    type=EXISTING,
-    help="A file with rows for validation only, with the columns of the data, for a protocol that"
-    " validates.",
-)
-@click.option(
-    "--labels-out",
-    type=FILE,
-    callback=check_folder,
-    help="The file (.csv or .npy) for the cluster of each row, in the order of the rows.",
-)
-@click.option("--token-file", type=EXISTING, help="The file with this site's token.")
-@click.option("--passive", is_flag=True, help="Receive the result without sharing any data.")
-@click.option(
-    "--protocol",
-    help="The only protocol to which this site agrees. With pipeline/NAME, summary, xgboost or"
-    " xgb-regressor, the features may be text and have gaps. aligned/NAME is a protocol that first"
-    " aligns the rows.",
-)
-@click.option(
-    "--ca", type=EXISTING, help="The authority (PEM) that has signed the server's certificate."
-)
-@click.option(
-    "--state-dir",
-    type=FOLDER,
-    help="A folder for this site's state, so that a restarted site continues where it stopped.",
-)
-@click.option(
-    "--patience",
+@dataclass(frozen=True, kw_only=True)
+class JoinOptions:
+    """What a site says about itself and the run: the options of `fedlib join`.
+
+    Attributes
+    ----------
+    reading : ReadOptions
+        How its files are read.
+    arguments : mapping of str to object
+        Additional arguments of the protocol's client.
+    """
+
+    url: str
+    data: Path
+    reading: ReadOptions
+    arguments: Mapping[str, Any]
+    eval_data: Path | None
+    labels_out: Path | None
+    token_file: Path | None
+    passive: bool
+    protocol: str | None
+    ca: Path | None
+    state_dir: Path | None
+    policy: Path | None
+    ledger_out: Path | None
+    secure_key: Path | None
+    public_keys: Path | None
+    insecure: bool
+    proxy: str | None
+    patience: float = 0.0
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> JoinOptions:
+        """Return the options with the values that a command has received."""
+        arguments = {
+            name.removeprefix(CLIENT): value
+            for name, value in given.items()
+            if name.startswith(CLIENT) and value is not None
+        }
+        others = {name: value for name, value in given.items() if not name.startswith(CLIENT)}
+        return cls(reading=reading(others), arguments=arguments, **others)
+
+    @property
+    def raw(self) -> bool:
+        """Whether the agreed protocol takes raw tables."""
+        return raw_tables(self.protocol)
+
+
+def join_options(checked: bool = True) -> list[click.Parameter]:
+    """Return the argument and the options from which `JoinOptions` follow.
+
+    Parameters
+    ----------
+    checked : bool, default=True
+        Whether the files must exist, and whether it must be possible to write to the folders.
+    """
+    existing, folder = (EXISTING, check_folder) if checked else (FILE, None)
+    return [
+        click.Argument(["url"]),
+        data_option(existing),
+        *reading_options(),
+        click.Option(
+            ["--eval-data"],
+            type=existing,
+            help="A file with rows for validation only, with the columns of the data, for a"
+            " protocol that validates.",
+        ),
+        click.Option(
+            ["--labels-out"],
+            type=FILE,
+            callback=folder,
+            help="The file (.csv or .npy) for the cluster of each row, in the order of the rows.",
+        ),
+        click.Option(["--token-file"], type=existing, help="The file with this site's token."),
+        click.Option(
+            ["--passive"], is_flag=True, help="Receive the result without sharing any data."
+        ),
+        click.Option(
+            ["--protocol"],
+            help="The only protocol to which this site agrees. With pipeline/NAME, summary, xgboost"
+            " or xgb-regressor, the features may be text and have gaps. aligned/NAME is a protocol"
+            " that first aligns the rows.",
+        ),
+        click.Option(
+            ["--ca"],
+            type=existing,
+            help="The authority (PEM) that has signed the server's certificate.",
+        ),
+        click.Option(
+            ["--state-dir"],
+            type=FOLDER,
+            help="A folder for this site's state, so that a restarted site continues where it"
+            " stopped.",
+        ),
+        click.Option(
+            ["--policy"],
+            type=existing,
+            help="The file (TOML) with the rules about what may leave this site.",
+        ),
+        click.Option(
+            ["--ledger-out"],
+            type=FILE,
+            callback=folder,
+            help="Write the messages to and from this site with what they disclose (CSV).",
+        ),
+        click.Option(
+            ["--secure-key"],
+            type=existing,
+            help="This site's private key NAME.key. The site then sends data only as terms of"
+            " secure sums.",
+        ),
+        click.Option(
+            ["--public-keys"],
+            type=existing,
+            help="The public keys of all sites.  [default: keys.json next to the private key]",
+        ),
+        click.Option(["--insecure"], is_flag=True, help="Allow plain HTTP to other machines."),
+        click.Option(["--proxy"], help="The proxy for the calls to the server, http://host:port."),
+    ]
+
+
+PATIENCE = click.Option(
+    ["--patience"],
     type=click.FloatRange(0),
     default=30.0,
     show_default=True,
     help="Seconds during which calls are repeated while the server does not answer.",
 )
-@click.option(
-    "--policy", type=EXISTING, help="The file (TOML) with the rules about what may leave this site."
-)
-@click.option(
-    "--ledger-out",
-    type=FILE,
-    callback=check_folder,
-    help="Write the messages to and from this site with what they disclose (CSV).",
-)
-@click.option(
-    "--secure-key",
-    type=EXISTING,
-    help="This site's private key NAME.key. The site then sends data only as terms of secure sums.",
-)
-@click.option(
-    "--public-keys",
-    type=EXISTING,
-    help="The public keys of all sites.  [default: keys.json next to the private key]",
-)
-@click.option("--insecure", is_flag=True, help="Allow plain HTTP to other machines.")
-@click.option("--proxy", help="The proxy for the calls to the server, http://host:port.")
-def join(**options: Any) -> None:
+
+
+def _join(**given: Any) -> None:
     """Take part in the run at URL as one site.
 
     The token is read from --token-file, or else from the environment variable FEDLIB_TOKEN.
     """
-    take_part(**options)
+    take_part(JoinOptions.of(given))
+
+
+join = JoinCommand("join", params=[*join_options(), PATIENCE], callback=_join, help=_join.__doc__)
 
 
 def take_part(
-    url: str,
-    data: Path,
-    columns: str | None,
-    target: str | None,
-    sample_weight: str | None,
-    ids: str | None,
-    no_header: bool,
-    labels_out: Path | None,
-    token_file: Path | None,
-    passive: bool,
-    protocol: str | None,
-    policy: Path | None,
-    ledger_out: Path | None,
-    eval_data: Path | None,
-    secure_key: Path | None,
-    public_keys: Path | None,
-    review: Callable[[Message, Message], bool] | None = None,
-    **options: Any,
+    options: JoinOptions, review: Callable[[Message, Message], bool] | None = None
 ) -> None:
     """Take part in a run; ``review`` returns whether a reply may be sent."""
-    arguments = client_arguments(options)
-    rules, identity = read_policy(policy), read_identity(secure_key, public_keys)
-    secret = read_token(token_file)
-    raw = raw_tables(protocol)
-    described = columns, target, sample_weight, ids, no_header, raw
-    table = read_rows(data, *described)
-    evaluated = None if eval_data is None else read_rows(eval_data, *described)
-    guarded = bool(policy or ledger_out or review)
+    rules = read_policy(options.policy)
+    identity = read_identity(options.secure_key, options.public_keys)
+    secret = read_token(options.token_file)
+    raw, protocol = options.raw, options.protocol
+    table = read_rows(options.data, options.reading, raw)
+    evaluated = None
+    if options.eval_data is not None:
+        evaluated = read_rows(options.eval_data, options.reading, raw)
+    guarded = bool(options.policy or options.ledger_out or review)
     states: list[Message | None] = []
 
     def make(served: str) -> Client:
@@ -165,9 +227,9 @@ def take_part(
         client = make_client(
             served,
             table,
-            arguments,
+            options.arguments,
             agreed=protocol,
-            passive=passive,
+            passive=options.passive,
             eval_table=evaluated,
             identity=identity,
         )
@@ -184,12 +246,12 @@ def take_part(
         except ValueError as error:
             raise click.ClickException(str(error)) from error
     try:
-        problems = _run(url, make, secret, states, **options)
+        problems = _run(options, make, secret, states)
     finally:
-        if ledger_out:
-            _write_ledger(ledger_out, states)
-    if labels_out:
-        _write_labels(labels_out, states[-1], table)
+        if options.ledger_out:
+            _write_ledger(options.ledger_out, states)
+    if options.labels_out:
+        _write_labels(options.labels_out, states[-1], table)
     if problems:
         raise click.ClickException(
             "the run has finished, but its result does not fit all rows:"
@@ -231,13 +293,6 @@ def check_allowed(policy: Policy | None, protocol: str) -> None:
         raise ValueError(f"the protocol {protocol} is not allowed by the policy, only {allowed}")
 
 
-def client_arguments(options: dict[str, Any]) -> dict[str, Any]:
-    """Take the arguments of the client out of the options and return them."""
-    names = [name for name in options if name.startswith(CLIENT)]
-    arguments = {name.removeprefix(CLIENT): options.pop(name) for name in names}
-    return {name: value for name, value in arguments.items() if value is not None}
-
-
 def read_token(file: Path | None) -> str:
     """Return the site's token from a file or the environment."""
     text = file.read_text(errors="replace") if file else os.environ.get("FEDLIB_TOKEN", "")
@@ -263,14 +318,10 @@ def raw_tables(protocol: str | None) -> bool:
 
 
 def _run(
-    url: str,
+    options: JoinOptions,
     make: Callable[[str], Client],
     secret: str,
     states: list[Message | None],
-    *,
-    state_dir: Path | None,
-    ca: Path | None,
-    **options: Any,
 ) -> Sequence[str]:
     """Join the run with the client that ``make`` returns; append its last state to ``states``.
 
@@ -280,6 +331,7 @@ def _run(
         from fedlib.transports.http import Checkpoint, JoinError, Unreachable, kept_state
         from fedlib.transports.http import join as join_run
     made: list[Client] = []
+    url, state_dir = options.url, options.state_dir
 
     def make_once(served: str) -> Client:
         made.append(make(served))
@@ -289,7 +341,14 @@ def _run(
 
     try:
         outcome = join_run(
-            url, make_once, secret, state_dir=state_dir, ca=str(ca) if ca else None, **options
+            url,
+            make_once,
+            secret,
+            state_dir=state_dir,
+            ca=str(options.ca) if options.ca else None,
+            patience=options.patience,
+            insecure=options.insecure,
+            proxy=options.proxy,
         )
     except Unreachable as error:
         state = kept_state(state_dir) if state_dir else None

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from fedlib.cli.common import CLIENT, EXISTING
+from fedlib.cli.common import CLIENT, EXISTING, parameter_docs
 from fedlib.core.estimator import Federated
 from fedlib.core.registry import protocols
 from fedlib.core.validation import Interval, StrOptions
@@ -113,38 +113,6 @@ def _numbers(texts: Sequence[str]) -> list[Any]:
         except ValueError:
             pass
     return list(texts)
-
-
-def parameter_docs(described: object) -> dict[str, str]:
-    """Return the description of each parameter in a numpydoc docstring.
-
-    Parameters
-    ----------
-    described : object
-        A class or function. Without a section "Parameters" in its docstring, the result is empty.
-
-    Examples
-    --------
-    >>> from fedlib import VerticalDBSCAN
-    >>> sorted(parameter_docs(VerticalDBSCAN))
-    ['eps', 'min_samples']
-    >>> parameter_docs(Parameter)
-    {'constraints': "The parameter's entry in the estimator's _parameter_constraints."}
-    >>> parameter_docs(read_array)
-    {}
-    """
-    text = inspect.getdoc(described) or ""
-    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[^\n]*\n-{3,}$|\Z)", text, re.M | re.S)
-    docs: dict[str, str] = {}
-    undescribed: list[str] = []  # several parameters may share one description
-    for block in re.split(r"\n(?=\w)", section[1].rstrip() if section else ""):
-        names, _, body = block.partition("\n")
-        undescribed += re.split(r",\s*", names.partition(" : ")[0])
-        if body:
-            words = " ".join(body.split()).replace("``", "").replace("`", "").replace("**", "^")
-            docs |= dict.fromkeys(undescribed, words)
-            undescribed = []
-    return docs
 
 
 def protocol_options(estimator: type[Federated]) -> list[click.Option]:

@@ -8,28 +8,23 @@ from typing import Any
 import click
 import numpy as np
 
-from fedlib.cli.common import EXISTING, FILE, check_folder, options_for_rows, read_rows, writing
+from fedlib.cli.common import (
+    EXISTING,
+    FILE,
+    check_folder,
+    data_option,
+    naming,
+    read_rows,
+    reading,
+    reading_options,
+    writing,
+)
 from fedlib.core.estimator import Federated
 from fedlib.sites.models import ModelFileError, load
 from fedlib.tables.files import write_labels
 
 
-@click.command()
-@click.argument("model", type=EXISTING)
-@options_for_rows
-@click.option(
-    "--labels-out",
-    type=FILE,
-    required=True,
-    callback=check_folder,
-    help="Write the cluster or class of each row, in the order of the rows: .csv or .npy.",
-)
-@click.option(
-    "--probabilities",
-    is_flag=True,
-    help="Also write one column per cluster or class with its probability (CSV only).",
-)
-def predict(model: Path, labels_out: Path, probabilities: bool, **columns: Any) -> None:
+def _predict(model: Path, data: Path, labels_out: Path, probabilities: bool, **given: Any) -> None:
     """Write the clusters or classes of new rows.
 
     MODEL is a file that `fedlib serve --model-out` or fedlib.sites.models.save has written. The
@@ -45,14 +40,13 @@ def predict(model: Path, labels_out: Path, probabilities: bool, **columns: Any) 
         if not hasattr(estimator, method):
             lacking = "predictions for new rows" if method == "predict" else "probabilities"
             raise click.ClickException(f"{estimator.name} has no {lacking}")
-    table = read_rows(**columns, raw=getattr(estimator.client_class, "raw", False))
-    try:
+    raw = getattr(estimator.client_class, "raw", False)
+    table = read_rows(data, reading(given), raw)
+    with naming(data):
         labels = estimator.predict(table.X)
         shares = _probabilities(estimator, table.X) if probabilities else {}
         with writing(labels_out):
             write_labels(labels_out, labels, table, shares)
-    except ValueError as error:
-        raise click.ClickException(f"{columns['data']}: {error}") from error
 
 
 def _probabilities(estimator: Federated, X: Any) -> dict[str, np.ndarray]:
@@ -60,3 +54,27 @@ def _probabilities(estimator: Federated, X: Any) -> dict[str, np.ndarray]:
     shares = estimator.predict_proba(X)
     classes = getattr(estimator, "classes_", range(shares.shape[1]))
     return {f"probability_{name}": shares[:, i] for i, name in enumerate(classes)}
+
+
+predict = click.Command(
+    "predict",
+    params=[
+        click.Argument(["model"], type=EXISTING),
+        data_option(),
+        *reading_options(),
+        click.Option(
+            ["--labels-out"],
+            type=FILE,
+            required=True,
+            callback=check_folder,
+            help="Write the cluster or class of each row, in the order of the rows: .csv or .npy.",
+        ),
+        click.Option(
+            ["--probabilities"],
+            is_flag=True,
+            help="Also write one column per cluster or class with its probability (CSV only).",
+        ),
+    ],
+    callback=_predict,
+    help=_predict.__doc__,
+)

@@ -2,49 +2,54 @@
 
 The rules:
 
-- The features in a file are finite numbers. Otherwise the error names the column and the row. If
-  the run preprocesses the rows, they may also be text, and there may be gaps.
+- A file is read right or refused. The error names the line or the column and the row, what is
+  accepted, and the option that decides.
+- The features in a file are finite numbers. If the run preprocesses the rows, they may also be
+  text, and there may be gaps.
 - A file is written completely or not at all.
 """
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
-import warnings
+import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from fedlib.core.columns import read_columns
+from fedlib.tables import columns as checks
+from fedlib.tables.cells import as_text, clean_text, without_numbers
+from fedlib.tables.columns import ColumnContent, describe_columns
+from fedlib.tables.excel_files import read_excel
+from fedlib.tables.read_options import ReadOptions, named_columns
+from fedlib.tables.text_files import FileTable, read_text
 
-__all__ = ["Table", "read_array", "read_table", "write_file", "write_labels"]
+__all__ = ["SiteFile", "Table", "read_array", "read_table", "write_file", "write_labels"]
 
-# The exceptions of pandas, pyarrow, numpy and scipy for a file that they cannot read.
+# The exceptions of pandas, pyarrow, calamine, numpy and scipy for a file that they cannot read.
 UNREADABLE = (
     EOFError,
     LookupError,
     NotImplementedError,
     OSError,
     StopIteration,
-    pd.errors.ParserWarning,  # of rows that are longer than the header
+    pd.errors.ParserWarning,
     ValueError,
+    zipfile.BadZipFile,
     zlib.error,
 )
 TEXT = {".csv", ".tsv", ".txt"}
-FORMATS = ".csv, .tsv and .txt (also with .gz), .arff, .parquet and .npy"
-DECIMAL_COMMA = r"[-+]?\d+(,\d+)?"
-MAX_EXACT = 2**53  # whole numbers up to here are float64 numbers
-
-# Without it, pandas before 3.1 errs in the last bit of a number; pandas 3.1 deprecates it.
-OLD_PANDAS = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
-EXACT_NUMBERS: dict[str, Any] = {"float_precision": "round_trip"} if OLD_PANDAS else {}
+FORMATS = ".csv, .tsv and .txt (also with .gz), .xlsx, .arff, .parquet and .npy"
+# Options that apply to files of cells only.
+OF_TEXT = ("separator", "encoding")
+OF_CELLS = ("header", "skip_lines", "decimal")
 
 
 class Table(NamedTuple):
@@ -68,41 +73,156 @@ class Table(NamedTuple):
     ids: pd.Series | None = None
 
 
+@dataclass(frozen=True)
+class SiteFile:
+    """All columns of a site's file, before it is known what a run takes from them.
+
+    Attributes
+    ----------
+    content : FileTable
+        The columns.
+    options : ReadOptions
+        How they were read.
+    named : bool
+        Whether the columns have names.
+    """
+
+    content: FileTable
+    options: ReadOptions
+    named: bool
+
+    @classmethod
+    def read(cls, path: Path, options: ReadOptions) -> SiteFile:
+        """Return the columns in a file.
+
+        Raises
+        ------
+        ValueError
+            When it cannot be read.
+        """
+        path = Path(path)
+        try:
+            content = _read_file(path, options)
+        except FileNotFoundError as error:
+            raise ValueError("cannot be read: there is no such file") from error
+        except PermissionError as error:
+            raise ValueError("cannot be read: this user has no permission to read it") from error
+        except UNREADABLE as error:
+            raise ValueError(f"cannot be read: {' '.join(str(error).split())}") from error
+        return cls(content, options, path.suffix != ".npy" and options.header is not False)
+
+    @property
+    def text(self) -> list[str]:
+        """The columns that the option ``text`` names."""
+        return named_columns(self.options.text, list(self.content.frame.columns))
+
+    def describe(self) -> list[ColumnContent]:
+        """Return what each column contains."""
+        return describe_columns(self.content.frame, self.options.ids, self.text)
+
+    def table(self, raw: bool = False) -> Table:
+        """Return the rows for a run.
+
+        Parameters
+        ----------
+        raw : bool, default=False
+            Whether the features may be text and have gaps.
+
+        Raises
+        ------
+        ValueError
+            When a column is missing, or has values that the run cannot take.
+        """
+        frame, options = self.content.frame, self.options
+        names = self._feature_names()
+        self._check_marks([*names, *options.others])
+        if raw:
+            X = frame[names]
+            checks.check_raw(X, self.text, self.content.separator)
+        else:
+            X = checks.features(frame[names])
+        target, weight, ids = options.target, options.sample_weight, options.ids
+        return Table(
+            X if self.named else X.to_numpy(),
+            None if target is None else checks.classes(frame[target], target in self.text),
+            None if weight is None else checks.numbers(frame[weight]),
+            None if ids is None else checks.identifiers(frame[ids]),
+        )
+
+    def _feature_names(self) -> list[str]:
+        """Return the names of the features; every named column must exist, and be used once."""
+        available, others = list(self.content.frame.columns), self.options.others
+        if self.options.columns is None:
+            names = [name for name in available if name not in others]
+        else:
+            names = named_columns(self.options.columns, available)
+        known = set(available)
+        missing = [name for name in [*names, *others, *self.text] if name not in known]
+        if missing:
+            raise ValueError(
+                f"there is no column {', '.join(missing)}; the columns are"
+                f" {', '.join(map(str, available[:20]))}"
+            )
+        if not names:
+            raise ValueError("no column is left for the features")
+        counts = Counter([*names, *others])
+        repeated = [name for name, n in counts.items() if n > 1]
+        if repeated:
+            raise ValueError(f"columns used more than once: {', '.join(sorted(repeated))}")
+        return names
+
+    def _check_marks(self, used: list[str]) -> None:
+        """Raise ValueError if columns lose zeros, or have different decimal marks."""
+        frame, commas = self.content.frame, self.content.decimal_commas
+        chosen = set(used)
+        checks.check_zeros({k: v for k, v in self.content.leading_zeros.items() if k in chosen})
+        with_comma = next((name for name in used if name in commas), None)
+        if with_comma is None:
+            return
+        for name in used:
+            column = frame[name]
+            if name not in commas and column.dtype.kind == "f" and (column % 1 > 0).any():
+                raise ValueError(
+                    f"column {with_comma!r} has decimal commas and column {name!r} has decimal"
+                    " points; name the decimal mark of the file with --decimal"
+                )
+
+
 def read_table(
-    path: Path,
-    columns: str | None = None,
-    target: str | None = None,
-    sample_weight: str | None = None,
-    ids: str | None = None,
-    header: bool = True,
-    raw: bool = False,
+    path: Path, options: ReadOptions | None = None, *, raw: bool = False, **changed: Any
 ) -> Table:
     r"""Read a site's rows and check that its features are finite numbers.
 
     Parameters
     ----------
     path : Path
-        A .csv, .tsv, .txt, .arff, .parquet or .npy file. Text is UTF-8 and may be compressed
-        (.csv.gz). Its separator is the comma, semicolon or tab that occurs in its first line. With
-        another separator than the comma, numbers may have decimal commas, as Excel writes them in
-        some countries.
-    columns : str, optional
-        The names of the features, separated by commas; by default all columns that are not named by
-        the next three parameters.
-    target, sample_weight, ids : str, optional
-        The names of the columns with the classes, the weights and the identifiers.
-    header : bool, default=True
-        Whether the first row of a text file contains the names. Columns without names, and those of
-        a .npy file, are called 0, 1 and so on.
+        A .csv, .tsv, .txt, .xlsx, .arff, .parquet or .npy file. Text may be compressed (.csv.gz).
+    options : ReadOptions, optional
+        Which columns are which, and how the file is written.
     raw : bool, default=False
         Whether the features may be text and have gaps, for a run that preprocesses them.
+    **changed
+        Fields of `ReadOptions`, such as ``columns="age,bmi"`` or ``target="kind"``, which replace
+        those of ``options``.
 
     Raises
     ------
     ValueError
-        When the file cannot be read, a column is missing, or a feature contains anything except
-        finite numbers (if ``raw``, anything except numbers, text and gaps). The text names the
-        column and the row, counted from 1.
+        When the file cannot be read or can be read in several ways, a column is missing, or a
+        feature contains anything except finite numbers (if ``raw``, anything except numbers, text
+        and gaps). The text names the column and the row, counted from 1, and the remedy.
+
+    Notes
+    -----
+    The separator and the names are found from the first lines. In a column of numbers, empty cells
+    and the words NA, N/A, #N/A, NaN, NULL (also in small letters), a point, a hyphen and a question
+    mark are gaps. In a column of text, only empty cells and the words of ``na_values`` are gaps,
+    because NA may be a category, such as Namibia. Spaces around text do not count, and true, True
+    and TRUE are the same. A column of ``text`` stays as it is written.
+
+    With ``raw``, a column of text in which most texts look like numbers is refused, and so is one
+    with more than 50 texts of which at least 90 % are different, which are identifiers; ``text``
+    allows both.
 
     Examples
     --------
@@ -114,43 +234,7 @@ def read_table(
     >>> table.X.columns.tolist(), table.y.tolist()
     (['age', 'bmi'], ['a', 'b'])
     """
-    try:
-        frame = _read_frame(path, header, [name for name in (ids,) if name])
-    except UNREADABLE as error:
-        raise ValueError(f"cannot be read: {' '.join(str(error).split())}") from error
-    others = [name for name in (target, sample_weight, ids) if name is not None]
-    names = _feature_columns(frame, columns, others)
-    if raw:
-        X = frame[names]
-        read_columns(X)
-    else:
-        X = _features(frame[names])
-    named = path.suffix != ".npy" and header
-    return Table(
-        X if named else X.to_numpy(),
-        None if target is None else _classes(frame[target]),
-        None if sample_weight is None else _numbers(frame[sample_weight]),
-        None if ids is None else _complete(frame[ids], "identifier"),
-    )
-
-
-def _feature_columns(frame: pd.DataFrame, columns: str | None, others: Sequence[str]) -> list[str]:
-    """Return the names of the features; every named column must exist and be used only once."""
-    if columns is None:
-        names = [name for name in frame.columns if name not in others]
-    else:
-        names = [name.strip() for name in columns.split(",")]
-    missing = [name for name in [*names, *others] if name not in frame.columns]
-    if missing:
-        available = ", ".join(map(str, frame.columns[:20]))
-        raise ValueError(f"there is no column {', '.join(missing)}; the columns are {available}")
-    if not names:
-        raise ValueError("no column is left for the features")
-    counts = Counter(names)
-    repeated = {name for name in names if counts[name] > 1 or name in others}
-    if repeated:
-        raise ValueError(f"columns used more than once: {', '.join(sorted(repeated))}")
-    return names
+    return SiteFile.read(path, replace(options or ReadOptions(), **changed)).table(raw)
 
 
 def read_array(path: Path) -> np.ndarray:
@@ -259,20 +343,52 @@ def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     part.replace(path)
 
 
-def _read_frame(path: Path, header: bool, texts: Sequence[str]) -> pd.DataFrame:
-    """Return the table in a file; the columns ``texts`` of a text file remain text."""
-    name = path.name.lower().removesuffix(".gz")
-    suffix = Path(name).suffix
+def _read_file(path: Path, options: ReadOptions) -> FileTable:
+    """Return the table in a file."""
+    if path.is_dir():
+        raise ValueError("it is a folder; name a file")
+    suffix = Path(path.name.lower().removesuffix(".gz")).suffix
     if suffix in TEXT:
-        return _read_text(path, header, texts)
+        _refuse(options, ("sheet",), "Excel files")
+        return read_text(path, options)
+    _refuse(options, OF_TEXT, "text files")
     suffix = path.suffix.lower()
+    if suffix == ".xlsx":
+        return read_excel(path, options)
+    _refuse(options, (*OF_CELLS, "sheet"), "text and Excel files")
+    frame = _read_typed(path, suffix)
+    if not frame.columns.is_unique:
+        repeated = ", ".join(map(str, frame.columns[frame.columns.duplicated()].unique()))
+        raise ValueError(f"columns with the same name: {repeated}; rename them")
+    for name in named_columns(options.text, list(frame.columns)):
+        if name in frame:
+            frame[name] = as_text(frame[name])
+    # In ARFF, a question mark is a missing value; scipy reads it as a category.
+    words = options.gap_words | ({"?"} if suffix == ".arff" else set())
+    return FileTable(_without_words(frame, words))
+
+
+def _refuse(options: ReadOptions, names: tuple[str, ...], files: str) -> None:
+    """Raise ValueError if one of these options is given, which apply to other files."""
+    default = {field.name: field.default for field in fields(ReadOptions)}
+    for name in names:
+        if getattr(options, name) not in (default[name], True):
+            raise ValueError(f"{name} applies to {files} only; leave it out")
+
+
+def _read_typed(path: Path, suffix: str) -> pd.DataFrame:
+    """Return the table in a file whose columns have types."""
     if suffix == ".npy":
         array = np.load(path, allow_pickle=False)
         if array.ndim != 2:
             raise ValueError(f"the array must have 2 axes, rows and columns, got {array.ndim}")
         return pd.DataFrame(array, columns=[str(i) for i in range(array.shape[1])])
     if suffix == ".parquet":
-        return _read_parquet(path)
+        try:
+            frame = pd.read_parquet(path)
+        except ImportError as error:
+            raise ValueError('pyarrow is missing: pip install "fedlib-study[http]"') from error
+        return frame.set_axis(frame.columns.astype(str), axis=1)
     if suffix == ".arff":
         from fedlib.datasets.tables import parse
 
@@ -280,136 +396,14 @@ def _read_frame(path: Path, header: bool, texts: Sequence[str]) -> pd.DataFrame:
     raise ValueError(f"the format {suffix or 'without a suffix'} is unknown; known are {FORMATS}")
 
 
-def _read_text(path: Path, header: bool, texts: Sequence[str]) -> pd.DataFrame:
-    """Return the table in a text file; the columns ``texts`` remain text."""
-    separator, n_skipped = _separator(path)
-    options: dict[str, Any] = {
-        "sep": separator,
-        "header": None,
-        "index_col": False,
-        "skipinitialspace": True,
-        "low_memory": False,  # otherwise numbers and text could be mixed in one column
-        "keep_default_na": False,  # a word such as NA is a word and not a missing value
-        "encoding": "utf-8-sig",
-    }
-    names = None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            if header:
-                first = pd.read_csv(path, skiprows=n_skipped, nrows=1, dtype=object, **options)
-                names = [str(name).strip() for name in first.iloc[0]]
-                _check_names(names)
-            frame = pd.read_csv(
-                path,
-                skiprows=n_skipped + header,
-                names=names,
-                dtype=dict.fromkeys(texts, str),
-                na_values=[""],
-                **options,
-                **EXACT_NUMBERS,
-            )
-    except UnicodeDecodeError as error:
-        byte = f"0x{error.object[error.start]:02x}"
-        raise ValueError(f"the text is not UTF-8 (byte {byte}); save the file as UTF-8") from error
-    frame.columns = frame.columns.astype(str)
-    if separator != ",":
-        for name in frame.columns.difference(list(texts)):
-            frame[name] = _with_decimal_points(frame[name])
+def _without_words(frame: pd.DataFrame, words: Collection[str]) -> pd.DataFrame:
+    """Return a table with gaps in place of some words and of empty texts."""
+    for name in frame.columns:
+        column = frame[name]
+        if pd.api.types.is_numeric_dtype(column):
+            frame[name] = without_numbers(column, words)
+        elif not isinstance(column.dtype, pd.CategoricalDtype) and (
+            pd.api.types.is_string_dtype(column)
+        ):
+            frame[name] = clean_text(column, words)
     return frame
-
-
-def _separator(path: Path) -> tuple[str, int]:
-    """Return the separator of a text file, and the number of lines to skip: 1 for ``sep=;``."""
-    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-        first = file.readline(2**20).decode("utf-8-sig", "replace").rstrip()
-    if first.startswith("sep=") and len(first) == 5:  # written by Excel
-        return first[4], 1
-    if "," in first:
-        return ",", 0
-    return next((mark for mark in ";\t" if mark in first), ","), 0
-
-
-def _check_names(names: Sequence[str]) -> None:
-    """Raise ValueError if names of columns are numbers, empty or repeated."""
-    if pd.to_numeric(pd.Series(names), errors="coerce").notna().all():
-        raise ValueError("the first row contains numbers instead of names; use --no-header")
-    if "" in names:
-        raise ValueError(f"column {names.index('') + 1} has no name")
-    repeated = sorted(name for name, n in Counter(names).items() if n > 1)
-    if repeated:
-        raise ValueError(f"columns with the same name: {', '.join(repeated)}")
-
-
-def _with_decimal_points(column: pd.Series) -> pd.Series:
-    """Return a column of numbers with decimal commas as numbers, and any other column unchanged."""
-    if pd.api.types.is_numeric_dtype(column):
-        return column
-    texts = column.dropna().astype(str).str.strip()
-    if not len(texts) or not texts.str.fullmatch(DECIMAL_COMMA).all():
-        return column
-    return texts.str.replace(",", ".").astype(np.float64).reindex(column.index)
-
-
-def _read_parquet(path: Path) -> pd.DataFrame:
-    try:
-        return pd.read_parquet(path)
-    except ImportError as error:
-        raise ValueError('pyarrow is missing: pip install "fedlib-study[http]"') from error
-
-
-def _complete(column: pd.Series, content: str) -> pd.Series:
-    """Return a column; raise ValueError if a value is missing."""
-    gaps = np.flatnonzero(column.isna())
-    if len(gaps):
-        raise ValueError(f"column {column.name!r} has no {content} in row {gaps[0] + 1}")
-    return column
-
-
-def _features(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the features as floats; raise ValueError for anything except finite numbers."""
-    if all(dtype.kind in "iuf" for dtype in frame.dtypes):  # faster than one column after another
-        numbers = np.asfortranarray(frame.to_numpy(np.float64))
-        if np.isfinite(numbers).all() and np.abs(numbers).max(initial=0) <= MAX_EXACT:
-            return pd.DataFrame(numbers, columns=frame.columns)
-    return pd.DataFrame({name: _feature(frame[name]) for name in frame}, columns=frame.columns)
-
-
-def _feature(column: pd.Series) -> np.ndarray:
-    """Return the numbers in a feature's column; an error names the remedy."""
-    try:
-        return _numbers(column)
-    except ValueError as error:
-        raise ValueError(
-            f"{error}; text and gaps need a run that preprocesses: fedlib serve with --encode and"
-            " --impute, fedlib join with --protocol pipeline/NAME"
-        ) from error
-
-
-def _numbers(column: pd.Series) -> np.ndarray:
-    """Return the numbers in a column; raise ValueError if one is missing or not finite."""
-    column = _complete(column, "value")
-    numbers = pd.to_numeric(column, errors="coerce").to_numpy(np.float64)
-    valid = np.isfinite(numbers)
-    if pd.api.types.is_bool_dtype(column):  # to_numeric would convert truth values
-        valid = np.zeros(len(column), bool)
-    if not valid.all():
-        first = int(np.argmin(valid))
-        value = str(column.iloc[first])[:40]
-        raise ValueError(
-            f"column {column.name!r} must contain finite numbers, got {value!r} in row {first + 1}"
-        )
-    if not pd.api.types.is_float_dtype(column) and (inexact := np.abs(numbers) > MAX_EXACT).any():
-        first = int(np.argmax(inexact))
-        raise ValueError(
-            f"column {column.name!r} must contain whole numbers within ±2**53, which are exact as"
-            f" 64-bit floats, got {str(column.iloc[first])[:40]} in row {first + 1}"
-        )
-    return numbers
-
-
-def _classes(column: pd.Series) -> np.ndarray:
-    """Return the classes in a column: numbers if all of them are numbers, or else text."""
-    column = _complete(column, "class")
-    numbers = pd.to_numeric(column, errors="coerce")
-    return column.astype(str).to_numpy(np.str_) if numbers.isna().any() else numbers.to_numpy()

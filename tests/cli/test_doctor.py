@@ -45,6 +45,9 @@ def test_a_site_that_is_ready(site):
         assert transport.status().states["expected"] == len(SITES)
     assert found == {
         "data": ("ok", "45 rows of 2 features"),
+        "columns": ("ok", "separated by the comma; listed for you only, nothing of this is sent"),
+        "column x": ("ok", "numbers from -1.99729 to 5.66688, 0 gaps"),
+        "column y": ("ok", "numbers from -0.881404 to 6.94624, 0 gaps"),
         "--labels-out": ("ok", f"{site} can be written"),
         "--state-dir": ("ok", "new/state can be written"),
         "--token-file": ("ok", "only its owner can read tokens/0.token"),

@@ -30,7 +30,9 @@ def test_files_of_every_format_have_the_same_content(rows, tmp_path, monkeypatch
     head += "@attribute weight numeric\n@attribute id numeric\n@data\n"
     Path("data.arff").write_text(head + rows.to_csv(index=False, header=False))
     for name in ("data.csv", "data.tsv", "data.parquet", "data.arff"):
-        table = read_table(Path(name), "y,x", "kind", "weight", "id")
+        table = read_table(
+            Path(name), columns="y,x", target="kind", sample_weight="weight", ids="id"
+        )
         pd.testing.assert_frame_equal(table.X, rows[["y", "x"]])
         assert table.y.tolist() == rows["kind"].tolist()
         assert table.sample_weight.tolist() == rows["weight"].tolist()
@@ -39,7 +41,7 @@ def test_files_of_every_format_have_the_same_content(rows, tmp_path, monkeypatch
 
 def test_files_without_names(rows, tmp_path):
     rows.to_csv(tmp_path / "bare.csv", index=False, header=False)
-    bare = read_table(tmp_path / "bare.csv", "0,1", header=False)
+    bare = read_table(tmp_path / "bare.csv", columns="0,1", header=False)
     assert bare.X.tobytes() == rows[["x", "y"]].to_numpy().tobytes()
     np.save(tmp_path / "data.npy", rows[["x", "y"]].to_numpy())
     table = read_table(tmp_path / "data.npy", target="1")
@@ -59,9 +61,9 @@ def test_files_without_names(rows, tmp_path):
         ("a.csv", "1,2\n3,4\n", {}, "the first row contains numbers instead of names"),
         ("a.csv", 'a,b\n1,2\n3,"4\n', {}, "cannot be read"),
         ("a.csv", "", {}, "cannot be read"),
-        ("a.csv", "a,b\n1,2\n3\n", {}, "column 'b' has no value in row 2"),
-        ("a.csv", "a,b\n1,2\n3,4,5\n", {}, "Expected 2 fields in line 3, saw 3"),
-        ("a.csv", "a,b\n1,2,3\n4,5,6\n", {}, "Length of header or names does not match"),
+        ("a.csv", "a,b\n1,2\n3\n", {}, "line 3 has 1 field, but the table has 2 columns"),
+        ("a.csv", "a,b\n1,2\n3,4,5\n", {}, "line 3 has 3 fields, but the table has 2 columns"),
+        ("a.csv", "a,b\n1,2,3\n4,5,6\n", {}, "2 fields, but line 2 has 3; .* row.names=FALSE"),
         ("a.csv", "a;b\n1,5;x\n", {}, "'b' must contain finite numbers, got 'x' in row 1"),
         ("a.csv", 'a,b\n"1,5",2\n', {}, "'a' must contain finite numbers, got '1,5' in row 1"),
         ("a.csv", "a,b\n1.000,5;2\n", {}, "'b' must contain finite numbers, got '5;2' in row 1"),
@@ -74,7 +76,7 @@ def test_files_without_names(rows, tmp_path):
             "within .*, got 123456789012345678901 in row 1",
         ),
         ("a.csv", "a\n1\n-9007199254740994\n", {}, "got -9007199254740994 in row 2"),
-        ("a.csv", "a\n2020-01-31\n", {}, "'a' must contain finite numbers, got '2020-01-31'"),
+        ("a.csv", "a,b\n1,2020-01-31\n", {}, "'b' must contain finite numbers, got '2020-01-31'"),
         ("a.csv.gz", "a\n1\n", {}, "cannot be read: Not a gzipped file"),
         ("a.xls", "a", {}, "cannot be read: the format .xls is unknown; known are .csv"),
         ("a", "a", {}, "the format without a suffix is unknown"),
@@ -121,11 +123,15 @@ def test_identifiers_remain_text(tmp_path):
     assert table.X["x"].tolist() == [1.5, 2, 3]
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-16", "cp1252"])
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
 def test_other_encodings_are_named(encoding, tmp_path):
-    (tmp_path / "a.csv").write_bytes("größe,b\n1,2\n".encode(encoding))
-    with pytest.raises(ValueError, match=r"the text is not UTF-8 \(byte 0x..\); save the file as"):
-        read_table(tmp_path / "a.csv")
+    path = tmp_path / "a.csv"
+    path.write_bytes("a,größe\n1,2\n".encode(encoding))
+    with pytest.raises(
+        ValueError, match=r"not UTF-8 \(byte 0xf6 in line 1\); .* --encoding cp1252"
+    ):
+        read_table(path)
+    assert read_table(path, encoding=encoding).X.columns.tolist() == ["a", "größe"]
 
 
 def test_a_truncated_archive(tmp_path):
@@ -228,10 +234,10 @@ def test_raw_rows_have_text_and_gaps(tmp_path):
         ValueError, match="'age' has no value in row 2; text and gaps need a run that"
     ):
         read_table(path, target="kind", ids="id")
-    path.write_text("sex\nm\n")
+    path.write_text("sex,x\nm,1\n")
     with pytest.raises(ValueError, match="got 'm' in row 1; text and gaps need a run that"):
         read_table(path)
-    path.write_text("day\n2020-01-31\n")
+    path.write_text("day,x\n2020-01-31,1\n")
     with pytest.raises(
         ValueError, match="column 'day' must contain numbers or text, got '2020-01-31'"
     ):

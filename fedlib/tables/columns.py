@@ -1,0 +1,287 @@
+"""What a run may take from the columns of a file, and what each column contains.
+
+The features of a run that does not preprocess are finite numbers. Otherwise they are numbers or
+text with gaps, but no codes that look like numbers in part, and no identifiers. Every error names
+the column, the row and the remedy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from fedlib.core.columns import DATE, read_columns
+from fedlib.tables.cells import LIKE_NUMBER, MAX_EXACT
+
+__all__ = ["ColumnContent", "describe_columns"]
+
+MIN_IDENTIFIERS = 50  # a column with more texts than this may contain identifiers
+DISTINCT = 0.9  # of the texts in a column of identifiers
+MOST = 0.5  # of the texts in a column of codes look like numbers
+
+
+@dataclass(frozen=True)
+class ColumnContent:
+    """What a column of a site's file contains; it stays at the site.
+
+    Attributes
+    ----------
+    name : str
+    kind : str
+        "numbers", "text", "identifier" or "no values".
+    n_gaps : int
+    n_categories : int
+        How many different texts there are; 0 for numbers.
+    smallest, largest : float
+        NaN if there are no numbers.
+    """
+
+    name: str
+    kind: Literal["numbers", "text", "identifier", "no values"]
+    n_gaps: int
+    n_categories: int = 0
+    smallest: float = np.nan
+    largest: float = np.nan
+
+    def __str__(self) -> str:
+        gaps = f"{self.n_gaps} gap" + "s" * (self.n_gaps != 1)
+        if self.kind == "numbers":
+            return f"numbers from {self.smallest:g} to {self.largest:g}, {gaps}"
+        if self.kind == "no values":
+            return f"no values, {gaps}"
+        different = "different texts" if self.kind == "identifier" else "categories"
+        return f"{self.kind}, {self.n_categories} {different}, {gaps}"
+
+
+def describe_columns(
+    frame: pd.DataFrame, ids: str | None = None, text: Collection[str] = ()
+) -> list[ColumnContent]:
+    """Return what each column of a table contains.
+
+    Parameters
+    ----------
+    frame : DataFrame
+    ids : str, optional
+        The column with the identifiers of the rows.
+    text : collection of str
+        The columns that are text whatever they look like.
+
+    Examples
+    --------
+    >>> for column in describe_columns(pd.DataFrame({"age": [41, None], "sex": ["m", "f"]})):
+    ...     print(f"{column.name}: {column}")
+    age: numbers from 41 to 41, 1 gap
+    sex: text, 2 categories, 0 gaps
+    """
+    return [_content(frame[name], name == ids, name in text) for name in frame.columns]
+
+
+def _content(column: pd.Series, is_ids: bool, is_text: bool) -> ColumnContent:
+    """Return what a column contains."""
+    name, n_gaps = str(column.name), int(column.isna().sum())
+    if n_gaps == len(column):
+        return ColumnContent(name, "no values", n_gaps)
+    values = column.dropna()
+    types = pd.api.types
+    if types.is_numeric_dtype(column) and not types.is_bool_dtype(column) and not is_ids:
+        return ColumnContent(name, "numbers", n_gaps, 0, float(values.min()), float(values.max()))
+    n_distinct = int(values.astype(str).nunique())
+    unique = not is_text and _are_identifiers(n_distinct, len(values))
+    kind: Literal["text", "identifier"] = "identifier" if is_ids or unique else "text"
+    return ColumnContent(name, kind, n_gaps, n_distinct)
+
+
+def _are_identifiers(n_distinct: int, n_values: int) -> bool:
+    """Return whether so many different texts among so many texts are identifiers."""
+    return n_distinct > MIN_IDENTIFIERS and n_distinct >= DISTINCT * n_values
+
+
+# The features.
+
+
+def check_raw(frame: pd.DataFrame, text: Collection[str], separator: str = "") -> None:
+    """Raise ValueError if a feature is anything but numbers or text with gaps.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The features.
+    text : collection of str
+        Those that are text whatever they look like.
+    separator : str
+        In words, what separates the fields of the file.
+    """
+    for name in frame.columns:
+        column = frame[name]
+        if pd.api.types.is_numeric_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype):
+            continue
+        check_exact(column)
+        if name not in text:
+            check_codes(column)
+    # A text that is declared to be text may look like a number or a date.
+    rest = [name for name in frame.columns if name not in text]
+    if rest:
+        read_columns(frame if len(rest) == frame.shape[1] else frame[rest])
+    for name in rest:
+        _check_identifiers(frame[name], separator)
+
+
+def check_codes(column: pd.Series) -> None:
+    """Raise ValueError if most texts of a column look like numbers, but the column is text."""
+    texts = column[[isinstance(value, str) for value in column]]
+    if not len(texts):
+        return
+    unique = pd.Series(texts.unique())
+    like = {text for text in unique if LIKE_NUMBER.fullmatch(text) and not re.fullmatch(DATE, text)}
+    share = texts.isin(like).mean()
+    if share <= MOST:
+        return
+    name, option = column.name, _option("--text", column.name)
+    if share == 1:
+        first = _where(column, lambda text: not re.fullmatch(r"[-+]?\d+", text))
+        raise ValueError(
+            f"column {name!r} must contain numbers in one form, got {column.iloc[first]!r} in row"
+            f" {first + 1}; name the decimal mark of the file with --decimal, write numbers without"
+            f" marks between thousands, or keep the column as text with {option}"
+            f" (in Python text=[{name!r}])"
+        )
+    first = _where(column, lambda text: text not in like)
+    word = column.iloc[first][:40]
+    raise ValueError(
+        f"column {name!r} must contain either numbers or text, got numbers and {word!r} in row"
+        f" {first + 1}; if they are codes, keep the column as text with {option} (in Python"
+        f" text=[{name!r}]); if the word is a gap, name it with {_option('--na-values', word)}"
+    )
+
+
+def _where(column: pd.Series, odd: Callable[[str], object]) -> int:
+    """Return the place of the first text with a property."""
+    found = [isinstance(value, str) and bool(odd(value)) for value in column]
+    return int(np.argmax(found))
+
+
+def _option(option: str, value: object) -> str:
+    """Return an option with its value, as it is typed."""
+    text = str(value)
+    return f"{option} {text}" if re.fullmatch(r"[\w.-]+", text) else f"{option} '{text}'"
+
+
+def _check_identifiers(column: pd.Series, separator: str) -> None:
+    """Raise ValueError if the texts of a feature are almost all different."""
+    if pd.api.types.is_numeric_dtype(column):
+        return
+    values = column.dropna()
+    n_distinct = int(values.astype(str).nunique())
+    if _are_identifiers(n_distinct, len(values)):
+        # With a wrong separator, a column contains whole rows, which are different too.
+        other = f"; if the fields are not separated by {separator}, use --separator"
+        raise ValueError(
+            f"column {column.name!r} looks like identifiers: {n_distinct} different texts in"
+            f" {len(values)} rows; name it with {_option('--ids', column.name)}, leave it out with"
+            f" --columns, or keep it as a category with {_option('--text', column.name)} (in"
+            f" Python text=[{column.name!r}]){other if separator else ''}"
+        )
+
+
+def check_zeros(zeros: Mapping[str, str]) -> None:
+    """Raise ValueError for columns of numbers with texts such as 007."""
+    for name, text in zeros.items():
+        raise ValueError(
+            f"column {name!r} contains {text!r}, whose first zero a number does not have; keep"
+            f" codes as text with {_option('--text', name)} (in Python text=[{name!r}]), or write"
+            " numbers without the zero"
+        )
+
+
+def features(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the features as floats; raise ValueError for anything except finite numbers."""
+    if all(dtype.kind in "iuf" for dtype in frame.dtypes):  # faster than one column after another
+        numbers = np.asfortranarray(frame.to_numpy(np.float64))
+        if np.isfinite(numbers).all() and np.abs(numbers).max(initial=0) <= MAX_EXACT:
+            return pd.DataFrame(numbers, columns=frame.columns)
+    return pd.DataFrame({name: _feature(frame[name]) for name in frame}, columns=frame.columns)
+
+
+def _feature(column: pd.Series) -> np.ndarray:
+    """Return the numbers in a feature's column; an error names the remedy."""
+    try:
+        return numbers(column)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; text and gaps need a run that preprocesses: fedlib serve with --encode and"
+            " --impute, fedlib join with --protocol pipeline/NAME"
+        ) from error
+
+
+# The other columns.
+
+
+def numbers(column: pd.Series) -> np.ndarray:
+    """Return the numbers in a column; raise ValueError if one is missing or not finite."""
+    column = complete(column, "value")
+    values = pd.to_numeric(column, errors="coerce").to_numpy(np.float64)
+    valid = np.isfinite(values)
+    if pd.api.types.is_bool_dtype(column):  # to_numeric would convert truth values
+        valid = np.zeros(len(column), bool)
+    if not valid.all():
+        first = int(np.argmin(valid))
+        value = str(column.iloc[first])[:40]
+        raise ValueError(
+            f"column {column.name!r} must contain finite numbers, got {value!r} in row {first + 1}"
+        )
+    if not pd.api.types.is_float_dtype(column) and (inexact := np.abs(values) > MAX_EXACT).any():
+        raise _inexact(column, inexact)
+    return values
+
+
+def check_exact(column: pd.Series) -> None:
+    """Raise ValueError for an integer that no 64-bit float equals, in a column with gaps."""
+    large = np.array([isinstance(v, int) and abs(v) > MAX_EXACT for v in column], bool)
+    if large.any():
+        raise _inexact(column, large)
+
+
+def _inexact(column: pd.Series, large: np.ndarray) -> ValueError:
+    first = int(np.argmax(large))
+    return ValueError(
+        f"column {column.name!r} must contain integers within ±2**53, which are exact as 64-bit"
+        f" floats, got {str(column.iloc[first])[:40]} in row {first + 1}; identifiers are no"
+        " features"
+    )
+
+
+def classes(column: pd.Series, is_text: bool) -> np.ndarray:
+    """Return the classes in a column: numbers if all of them are numbers, or else text."""
+    column = complete(column, "class")
+    if not is_text:
+        check_codes(column)
+        values = pd.to_numeric(column, errors="coerce")
+        if not values.isna().any():
+            return values.to_numpy()
+    return column.astype(str).to_numpy(np.str_)
+
+
+def identifiers(column: pd.Series) -> pd.Series:
+    """Return the identifiers in a column; raise ValueError if one is missing or repeated."""
+    column = complete(column, "identifier")
+    repeated = column.duplicated(keep=False)
+    if repeated.any():
+        raise ValueError(
+            f"column {column.name!r} must identify the rows, but"
+            f" {column[repeated].nunique()} identifiers occur more than once, in"
+            f" {int(repeated.sum())} rows; remove or join these rows, or leave --ids out"
+        )
+    return column
+
+
+def complete(column: pd.Series, content: str) -> pd.Series:
+    """Return a column; raise ValueError if a value is missing."""
+    gaps = np.flatnonzero(column.isna())
+    if len(gaps):
+        raise ValueError(f"column {column.name!r} has no {content} in row {gaps[0] + 1}")
+    return column
