@@ -17,7 +17,6 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 EXISTING = click.Path(path_type=Path, dir_okay=False, exists=True, readable=True)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 CLIENT = "client_"  # prefix of the names of options that are arguments of a client
-POSITIVE = click.FloatRange(0, min_open=True)
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

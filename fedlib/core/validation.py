@@ -14,7 +14,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from sklearn.utils import check_array
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import (
+    Interval,
+    StrOptions,
+    validate_parameter_constraints,
+)
 from sklearn.utils.validation import _get_feature_names
 
 from fedlib.core.array_types import Floats
@@ -29,6 +33,7 @@ __all__ = [
     "check_points",
     "count_distinct",
     "feature_names",
+    "validate_parameter_constraints",
 ]
 
 
