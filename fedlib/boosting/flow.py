@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -83,14 +84,15 @@ def boosting(settings: Settings, start: BoostedTrees | None = None) -> Flow[Boos
     trees = validation.kept(trees, training.n_outputs)
     trees = trees if start is None else start.trees + trees
     yield _with_trees(KeepTrees, trees, training)
+    described = training.described
     return BoostedTrees(
         trees=trees,
-        classes=training.classes,
+        classes=described.classes,
         base_scores=training.base_scores,
         base_margins=training.base_margins,
-        learning_rate=training.learning_rate,
-        n_features=training.n_features,
-        features=training.features,
+        learning_rate=described.learning_rate,
+        n_features=described.n_features,
+        features=described.features,
         losses=training.losses,
         objective=settings.objective,
         parameter=settings.parameter,
@@ -117,6 +119,8 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
         described = yield from describe_securely(settings)
     else:
         described = yield from _describe(settings)
+    if start is not None and not described.features:
+        described = replace(described, features=start.features)
     sums, n_features = described.sums, described.n_features
     if len(settings.monotone_constraints) not in (0, n_features):
         raise ValueError(
@@ -135,13 +139,10 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
     cuts, levels = yield from _agree_on_bins(settings, start, described)
     training = Training(
         settings=settings,
-        classes=described.classes,
+        described=described,
         base_scores=[float(score) for score in scores],
         base_margins=margins,
-        learning_rate=described.learning_rate,
         bits=_bits(settings, described),
-        n_features=n_features,
-        features=described.features or (() if start is None else start.features),
         weights=described.weights | dict.fromkeys(described.replies.declined, 0.0),
         declared={
             name: DeclaredRows(
@@ -156,7 +157,6 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
         },
         cuts=cuts,
         levels=levels,
-        pool=described.pool,
     )
     started = yield _begin_boosting(training)
     training.remove(started.lost)
@@ -270,7 +270,7 @@ def _held_out(settings: Settings) -> tuple[float, int]:
 def _begin_boosting(training: Training) -> BeginBoosting:
     settings = training.settings
     return BeginBoosting(
-        classes=tuple(training.classes),
+        classes=tuple(training.described.classes),
         bits=training.bits,
         offsets=training.cuts.offsets,
         thresholds=training.cuts.thresholds,

@@ -50,7 +50,7 @@ class HistogramGrower(Grower):
 
     def __init__(self, training: Training):
         super().__init__(training)
-        self.sampler = ColumnSampler(training.settings, training.n_features)
+        self.sampler = ColumnSampler(training.settings, training.described.n_features)
         self.nodes = OpenNodes.roots(training.n_outputs)
         self.n_leaves = np.ones(training.n_outputs, np.int64)
         self.lost: list[str] = []

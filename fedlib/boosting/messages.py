@@ -126,7 +126,7 @@ class BeginBoosting(Message):
         check_finite(self.base_margins)
 
     @property
-    def margins(self) -> tuple[float, ...]:
+    def first_margins(self) -> tuple[float, ...]:
         """The margins of a row before the first tree."""
         return self.base_margins or (self.base_margin,)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -64,28 +65,17 @@ class TreeClient(GrowingRows):
         if len(request.thresholds):
             self._warn_of_coarse_features(Cuts(request.offsets, request.thresholds))
         self._cache.pop("keys of values", None)  # not needed any more
-        n, n_outputs = len(self.X), len(request.margins)
+        n, n_outputs = len(self.X), len(request.first_margins)
         before = self.state
         held_out = (0.0, 0)
         if isinstance(before, HeldOut):
             held_out = before.validation_fraction, before.seed
         self.state = Growing(
+            **msgspec.structs.asdict(request),
             held_out=held_out,
             n_nodes=n_outputs,
-            classes=request.classes,
-            bits=request.bits,
-            offsets=request.offsets,
-            thresholds=request.thresholds,
-            objective=request.objective,
-            parameter=request.parameter,
-            scale_pos_weight=request.scale_pos_weight,
-            subsample=request.subsample,
-            seed=request.seed,
-            reg_alpha=request.reg_alpha,
-            max_delta_step=request.max_delta_step,
-            levels=request.levels,
             n_rounds=0,
-            margins=np.tile(finite(request.margins), (n, 1)),
+            margins=np.tile(finite(request.first_margins), (n, 1)),
             node=roots(n_outputs, n),
             ended=np.full((n_outputs, n), -1, np.int32),
         )

@@ -115,14 +115,14 @@ def _numbers(texts: Sequence[str]) -> list[Any]:
     return list(texts)
 
 
-def protocol_options(estimator: type[Federated]) -> list[click.Option]:
-    """Return one option per parameter of an estimator."""
-    docs = parameter_docs(estimator)
+def parameter_options(declared: type[Any]) -> list[click.Option]:
+    """Return one option per parameter of a class, such as an estimator (`core.parameters`)."""
+    docs = parameter_docs(declared)
     return [
         _parameter_option(
-            parameter, estimator._parameter_constraints.get(name, []), docs.get(name, "")
+            parameter, declared._parameter_constraints.get(name, []), docs.get(name, "")
         )
-        for name, parameter in inspect.signature(estimator).parameters.items()
+        for name, parameter in inspect.signature(declared).parameters.items()
     ]
 
 
@@ -136,7 +136,7 @@ def pipeline_options(estimator: type[Federated]) -> list[click.Option]:
     except ValueError:
         return []
     other = {"estimator", *estimator._get_param_names()}
-    return [option for option in protocol_options(FederatedPipeline) if option.name not in other]
+    return [option for option in parameter_options(FederatedPipeline) if option.name not in other]
 
 
 def align_options(estimator: type[Federated]) -> list[click.Option]:

@@ -21,14 +21,13 @@ from fedlib.cli.common import (
     EXISTING,
     FILE,
     FOLDER,
-    POSITIVE,
     check_folder,
     extra,
     writing,
 )
 from fedlib.cli.ledger import to_csv
 from fedlib.cli.log import in_json, report
-from fedlib.cli.options import align_options, pipeline_options, protocol_options
+from fedlib.cli.options import align_options, parameter_options, pipeline_options
 from fedlib.cli.tokens import make_tokens, read_clients
 from fedlib.core.estimator import Federated
 from fedlib.core.journal import JournalError, run_id
@@ -38,6 +37,7 @@ from fedlib.core.registry import protocols
 from fedlib.core.texts import printable
 from fedlib.sites.models import ModelFileError, save
 from fedlib.tables.files import write_file
+from fedlib.transports.http.limits import Limits
 
 if TYPE_CHECKING:
     from fedlib.transports.http import HTTP
@@ -56,7 +56,7 @@ class ProtocolCommands(click.Group):
         estimator = protocols().get(cmd_name)
         if estimator is None:
             return None
-        parameters = protocol_options(estimator)
+        parameters = parameter_options(estimator)
         further = [*pipeline_options(estimator), *align_options(estimator)]
 
         def run(**values: Any) -> None:
@@ -94,11 +94,7 @@ def _wrap(estimator: Federated, rules: dict[str, Any]) -> Federated:
     return estimator
 
 
-def _seconds(flag: str, default: float, text: str, *, zero: bool = False) -> click.Option:
-    kind = click.FloatRange(0) if zero else POSITIVE
-    return click.Option([flag], type=kind, default=default, show_default=True, help=text)
-
-
+LIMITS = parameter_options(Limits)
 OPTIONS: list[click.Parameter] = [
     click.Option(
         ["--clients", "n_clients"],
@@ -126,37 +122,20 @@ OPTIONS: list[click.Parameter] = [
         type=click.IntRange(1),
         help="The number of sites that must remain until the end.  [default: all]",
     ),
-    _seconds("--join-timeout", 600.0, "Seconds to wait for the sites to join."),
-    _seconds("--request-timeout", 3600.0, "Seconds within which a site must answer a request."),
-    _seconds("--gone-after", 4.0, "Seconds without a connection after which a site is gone."),
-    _seconds(
-        "--silent-after",
-        30.0,
-        "Seconds of silence on a connection after which a site is gone.",
-    ),
-    _seconds(
-        "--rejoin-timeout", 0.0, "Seconds within which a site that is gone may return.", zero=True
-    ),
-    click.Option(
-        ["--max-bytes"],
-        type=click.IntRange(1),
-        default=2**28,
-        show_default=True,
-        help="The maximum size of a reply, in bytes.",
-    ),
+    *LIMITS,
     click.Option(
         ["--journal"],
         type=FILE,
         callback=check_folder,
         help="Record the run in this file. If the server dies, the same command continues it.",
     ),
-    _seconds(
-        "--linger",
-        0.0,
-        "Seconds to listen after the run, for the status page and for sites that return.",
-        zero=True,
+    click.Option(
+        ["--linger"],
+        type=click.FloatRange(0),
+        default=0.0,
+        show_default=True,
+        help="Seconds to listen after the run, for the status page and for sites that return.",
     ),
-    click.Option(["--max-seconds"], type=POSITIVE, help="The maximum duration of the whole run."),
     click.Option(
         ["--status-page/--no-status-page"],
         default=True,
@@ -204,6 +183,7 @@ def run_server(
         raise click.UsageError("name the sites with either --clients or --tokens")
     try:
         estimator.protocol()
+        options["limits"] = Limits(**{str(one.name): options.pop(str(one.name)) for one in LIMITS})
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     clients = read_clients(tokens) if tokens else _site_tokens(n_clients or 0, token_dir)

@@ -11,7 +11,11 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import (
+    Interval,
+    StrOptions,
+    validate_parameter_constraints,
+)
 
 from fedlib.core.array_types import Floats
 
@@ -22,6 +26,7 @@ __all__ = [
     "check_key",
     "check_option",
     "count_distinct",
+    "validate_parameter_constraints",
 ]
 
 

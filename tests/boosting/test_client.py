@@ -193,7 +193,7 @@ def test_the_sum_of_counts_cannot_overflow():
 def test_each_class_has_a_margin():
     with pytest.raises(MessageError, match="3 classes has 3 margins, got 0"):
         start()
-    assert start(base_margins=(0.0, 0.0, 0.0)).margins == (0.0, 0.0, 0.0)
+    assert start(base_margins=(0.0, 0.0, 0.0)).first_margins == (0.0, 0.0, 0.0)
 
 
 def test_first_trees_have_the_outputs_of_the_run():

@@ -34,7 +34,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import Server
 
-from fedlib.transports.http.limits import ConnectionLimits
+from fedlib.transports.http.limits import Limits
 
 try:
     import resource
@@ -231,7 +231,7 @@ class Listener:
         It listens and does not block.
     context : ssl.SSLContext or None
         For TLS.
-    limits : ConnectionLimits
+    limits : Limits
     n_clients : int
     max_connections : int
     client : callable
@@ -249,7 +249,7 @@ class Listener:
         self,
         sock: socket.socket,
         context: ssl.SSLContext | None,
-        limits: ConnectionLimits,
+        limits: Limits,
         n_clients: int,
         max_connections: int,
         client: Callable[[str], str | None],

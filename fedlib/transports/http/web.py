@@ -108,7 +108,7 @@ class Calls:
             assert isinstance(error, HTTPException)
             code, text = error.status_code, error.detail
         known = bool(request.scope["connection"].name)
-        drain = known and _length(request) <= self.service.max_bytes
+        drain = known and _length(request) <= self.service.limits.max_bytes
         return _json({"error": text}, code, None if drain else CLOSE)
 
     async def check(self, request: Request) -> Response:
