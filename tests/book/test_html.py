@@ -171,7 +171,7 @@ def test_index_redirects_to_the_first_page(browser):
 @pytest.mark.parametrize("address", VISITED, ids=lambda path: str(path.relative_to(BOOK)))
 def test_a_page_in_both_views(tab, address):
     """Every other page starts on a phone: what runs only when a page is opened runs in each."""
-    page, *_ = tab
+    page, _, errors = tab
     views = (DESKTOP, PHONE) if VISITED.index(address) % 2 else (PHONE, DESKTOP)
     load(tab, address, views[0])
     page.evaluate(Axe().axe_script)
@@ -182,8 +182,9 @@ def test_a_page_in_both_views(tab, address):
             page.wait_for_timeout(RESIZED)
         assert page.evaluate("document.documentElement.dataset.theme") == view[0]
         assert too_wide(page, view[1]) == [], view
+        assert errors_of(tab) == [], view
         assert violations(page) == [], view
-    assert errors_of(tab) == []
+        errors.clear()  # axe logs errors of its own when it asks frames
 
 
 def test_bad_colours_and_names_are_violations(tab):
