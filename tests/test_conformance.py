@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import numpy as np
 import pandas as pd
 import pytest
-from all_protocols import CASES, OURS, PROTOCOLS, fitted, frozen
+from all_protocols import CASES, OURS, PROTOCOLS, estimator_of, fitted, frozen, make_client
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
@@ -27,11 +27,6 @@ each_case = pytest.mark.parametrize("case", CASES)
 pytestmark = pytest.mark.filterwarnings("ignore")  # of a few rounds, and of few rows
 
 
-def estimator_of(case):
-    name, parameters, _ = CASES[case]
-    return protocols()[name](**parameters)
-
-
 def parts_of(case):
     """Return the parts of the table with the last one divided, so that there are four."""
     parts = CASES[case][2]()
@@ -43,11 +38,6 @@ def parts_of(case):
         for i in range(2)
     ]
     return [*parts[:-1], *halves]
-
-
-def make_client(estimator, part):
-    seed = {"random_state": 0} if estimator.name == "ppdbdc" else {}
-    return estimator.client_class(part, **seed)
 
 
 def clients_of(case, estimator):
