@@ -117,3 +117,7 @@ def test_threat_options_name_every_protocol(modules):
     protocols = modules("fedlib.core.registry").protocols()
     assert len(options) == len(protocols)
     assert options.set_index("class").loc["FederatedKMeans", "secure"] == "yes"
+
+
+def test_old_program_is_where_its_runner_looks(modules):
+    assert modules("study.clustering.old_run").PROGRAM.exists()
