@@ -12,7 +12,7 @@ from fedlib.core.in_process import InProcess
 from fedlib.core.messages import decode
 from fedlib.protection.secure import SecureClient, simulated_identities
 from fedlib.sites.models import save
-from fedlib.transports.http import HTTP, digest, join, new_token
+from fedlib.transports.http import HTTP, Limits, digest, join, new_token
 
 JOIN_SECONDS = 10
 
@@ -27,12 +27,12 @@ def joined(clients, tokens=None, **limits):
     tokens : mapping of str to str, optional
         The tokens of all sites, which can be more than the clients; by default new ones.
     **limits
-        Of `HTTP`.
+        Of `Limits`.
     """
     tokens = tokens or {name: new_token() for name in clients}
     digests = {name: digest(token) for name, token in tokens.items()}
     pool = ThreadPoolExecutor(len(clients) or 1)
-    with pool, HTTP(digests, "127.0.0.1:0", **limits) as transport:
+    with pool, HTTP(digests, "127.0.0.1:0", limits=Limits(**limits)) as transport:
         for name, client in clients.items():
             pool.submit(join, transport.url, client, tokens[name])
         until = time.monotonic() + JOIN_SECONDS
