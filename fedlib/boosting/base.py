@@ -263,7 +263,8 @@ class Boosted(ProtectedFederated):
             "classes": (),
             "max_gradient": 1.0,
         }
-        bounds = None if self.bounds is None else self._bounds(MAX_VALUE)
+        bounded = self.are_summed or self.bounds is not None
+        bounds = self._bounds(MAX_VALUE) if bounded else None
         return Settings(
             **{
                 "objective": self.objective,
@@ -327,12 +328,12 @@ class Boosted(ProtectedFederated):
         if not self.are_summed:
             return
         what = "secure=True" if self.epsilon is None else "epsilon"
-        if self.method != "histogram" or self.bounds is None:
+        if self.method != "histogram":
             raise ValueError(
-                f"{what} needs method='histogram' and bounds, because the server would"
-                " see single clients' splits or values; got"
-                f" method={self.method!r} and bounds={self.bounds!r}"
+                f"{what} needs method='histogram', because the server would see single clients'"
+                f" splits or values; got method={self.method!r}"
             )
+        self._bounds(MAX_VALUE)  # raises if there are none
         for name, needed in (NOT_SECURE | (NOT_PRIVATE if self.epsilon else {})).items():
             if (value := getattr(self, name, needed)) != needed:
                 raise ValueError(f"{what} needs {name}={needed!r}; got {value!r}")
