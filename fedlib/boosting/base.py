@@ -501,8 +501,7 @@ class Boosted(ProtectedFederated):
     def _check_rows(self, X: ArrayLike) -> Floats32:
         """Return new rows for the model, with named columns in the order of `fit`."""
         check_is_fitted(self, "model_")
-        X = in_order(X, self.model_.features)
-        table = read_table(X, ensure_min_samples=0)
+        table = read_table(in_order(X, self.model_.features), ensure_min_samples=0)
         if table.numbers.shape[1] != self.model_.n_features:
             return table.numbers  # the model raises the error
         if problem := table.problem_of(self.model_.levels):

@@ -106,7 +106,8 @@ def in_order(X: Any, names: Sequence[str], what: str = "X") -> Any:
     ...
     ValueError: X must have the columns of the model: 'a' is missing; 'c' is not among them
     """
-    given = feature_names(X)
+    repeats = isinstance(X, pd.DataFrame) and not X.columns.is_unique
+    given = tuple(map(str, X.columns)) if repeats else feature_names(X)
     if not given or not len(names) or given == tuple(names):
         return X
     if problem := difference(given, names):
