@@ -74,9 +74,9 @@ def to_booster(model: BoostedTrees) -> Booster:
     parameters["base_score"] = f"[{scores}]" if is_list else scores
     learner["feature_names"] = _accepted_names(model.features)
     if learner["feature_names"] != list(model.features):
-        learner["attributes"][FEATURES] = json.dumps(model.features)
+        learner["attributes"][FEATURES] = json.dumps(model.features, ensure_ascii=False)
     if any(known is not None and not all(map(str.isascii, known)) for known in model.levels):
-        learner["attributes"][LEVELS] = json.dumps(model.levels)
+        learner["attributes"][LEVELS] = json.dumps(model.levels, ensure_ascii=False)
     n_typed = model.n_features if model.levels else len(model.features)
     levels = model.levels or (None,) * n_typed
     learner["feature_types"] = ["float" if known is None else "c" for known in levels][:n_typed]
@@ -191,7 +191,7 @@ def _ascending(classes: Sequence[Any]) -> list[Any]:
 def _features_of(learner: dict[str, Any]) -> tuple[str, ...]:
     """Return the names of the features, as they were before `to_booster`."""
     names = learner["feature_names"]
-    before = json.loads(learner["attributes"].get(FEATURES, "[]"))
+    before = json.loads(learner["attributes"].get(FEATURES, "[]"), strict=False)
     return tuple(before if _accepted_names(before) == names else names)
 
 
@@ -268,7 +268,7 @@ def _levels_of(learner: dict[str, Any], n_features: int) -> tuple[tuple[str, ...
         _names_of(encoding) if kind == "c" else None
         for kind, encoding in zip(types, encodings, strict=True)
     )
-    before = json.loads(learner["attributes"].get(LEVELS, "[]"))
+    before = json.loads(learner["attributes"].get(LEVELS, "[]"), strict=False)
     if known != tuple(None if texts is None else tuple(texts) for texts in before):
         _check_names(known)
     return known
