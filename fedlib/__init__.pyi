@@ -17,6 +17,7 @@ from .evaluation.selection.density import DensitySuggestion as DensitySuggestion
 from .evaluation.selection.density import suggest_parameters as suggest_parameters
 from .tables.alignment import AlignedRows as AlignedRows
 from .tables.pipeline.federated import FederatedPipeline as FederatedPipeline
+from .tables.schema.schema import Schema as Schema
 from .tables.summary.federated import FederatedSummary as FederatedSummary
 
 __version__: str

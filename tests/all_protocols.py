@@ -92,10 +92,10 @@ EM_START = {
     "means_init": np.array(LLOYD["init"]),
     "precisions_init": np.tile(4 * np.eye(2), (3, 1, 1)),
 }
-HISTOGRAMS = {"method": "histogram", "max_bin": 8, "tol": None, "feature_bounds": BOUNDS}
+HISTOGRAMS = {"method": "histogram", "max_bin": 8, "tol": None, "bounds": BOUNDS}
 OPTIONS = {
     "horizontal-dbscan": ({"border": "absorb", "random_state": 0},),
-    "approximate-dbscan": ({"rho": 1.0, "grid_bounds": BOUNDS},),
+    "approximate-dbscan": ({"rho": 1.0, "bounds": BOUNDS},),
     "kmeans": (LLOYD,),
     "gaussian-mixture": (EM, {"covariance_type": "diag"}),
     "xgboost": ({"method": "histogram"}, {"method": "union"}, {"objective": "multi:softprob"}),
@@ -103,8 +103,8 @@ OPTIONS = {
 }
 # What each protocol needs for sums that are masked, and for sums that have noise.
 NEEDED = {
-    "horizontal-dbscan": ({"grid_bounds": BOUNDS}, {"grid_bounds": BOUNDS}),
-    "approximate-dbscan": ({"rho": 1.0, "grid_bounds": BOUNDS},) * 2,
+    "horizontal-dbscan": ({"bounds": BOUNDS}, {"bounds": BOUNDS}),
+    "approximate-dbscan": ({"rho": 1.0, "bounds": BOUNDS},) * 2,
     "kmeans": (LLOYD, LLOYD | {"bounds": BOUNDS}),
     "gaussian-mixture": (EM | EM_START, EM | {"bounds": BOUNDS}),
     "xgboost": (HISTOGRAMS | {"classes": [0, 1]},) * 2,

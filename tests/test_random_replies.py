@@ -86,10 +86,8 @@ ESTIMATORS = {
         0.5, 3, max_cells=1000, border="absorb", assign="cell", adjacency="full", random_state=0
     ),
     "approximate-dbscan": ApproximateDBSCAN(**DENSITY, rho=0.5, max_cells=1000),
-    "approximate-dbscan, bounds": ApproximateDBSCAN(**DENSITY, rho=1.0, grid_bounds=BOUNDS),
-    "approximate-dbscan, noise": ApproximateDBSCAN(
-        **DENSITY, rho=1.0, grid_bounds=BOUNDS, epsilon=9.0
-    ),
+    "approximate-dbscan, bounds": ApproximateDBSCAN(**DENSITY, rho=1.0, bounds=BOUNDS),
+    "approximate-dbscan, noise": ApproximateDBSCAN(**DENSITY, rho=1.0, bounds=BOUNDS, epsilon=9.0),
     "vertical-dbscan": VerticalDBSCAN(**DENSITY),
     "aligned, vertical-dbscan": AlignedRows(VerticalDBSCAN(**DENSITY)),
     "dbdc": DBDC(**DENSITY),
@@ -164,10 +162,8 @@ ESTIMATORS = {
         tol=0,
         secure=True,
     ),
-    "secure horizontal-dbscan": HorizontalDBSCAN(0.5, 3, secure=True, grid_bounds=BOUNDS),
-    "secure approximate-dbscan": ApproximateDBSCAN(
-        **DENSITY, rho=1.0, secure=True, grid_bounds=BOUNDS
-    ),
+    "secure horizontal-dbscan": HorizontalDBSCAN(0.5, 3, secure=True, bounds=BOUNDS),
+    "secure approximate-dbscan": ApproximateDBSCAN(**DENSITY, rho=1.0, secure=True, bounds=BOUNDS),
     "secure summary": FederatedSummary(quantiles=(), n_bins=3, bounds={"x": (-4, 8)}, secure=True),
     "secure xgboost": FederatedXGBClassifier(
         **TREES,
@@ -175,26 +171,24 @@ ESTIMATORS = {
         max_bin=8,
         secure=True,
         classes=["ill", "well"],
-        feature_bounds=BOUNDS,
+        bounds=BOUNDS,
     ),
-    "secure xgb-regressor": FederatedXGBRegressor(
-        **TREES, max_bin=8, secure=True, feature_bounds=BOUNDS
-    ),
+    "secure xgb-regressor": FederatedXGBRegressor(**TREES, max_bin=8, secure=True, bounds=BOUNDS),
     "private kmeans": FederatedKMeans(
         2, method="lloyd", max_iter=2, epsilon=9.0, bounds=BOUNDS, random_state=0
     ),
     "private mixture": FederatedGaussianMixture(
         2, method="em", max_rounds=2, epsilon=9.0, bounds=BOUNDS, random_state=0
     ),
-    "private horizontal-dbscan": HorizontalDBSCAN(1.0, 3, grid_bounds=BOUNDS, epsilon=9.0),
+    "private horizontal-dbscan": HorizontalDBSCAN(1.0, 3, bounds=BOUNDS, epsilon=9.0),
     "private summary": FederatedSummary(
         quantiles=(), n_bins=3, bounds={"x": (-4, 8), "y": (-4, 8)}, epsilon=9.0
     ),
     "private xgboost": FederatedXGBClassifier(
-        **PRIVATE_TREES, classes=["ill", "well"], epsilon=9.0, feature_bounds=BOUNDS
+        **PRIVATE_TREES, classes=["ill", "well"], epsilon=9.0, bounds=BOUNDS
     ),
     "private xgb-regressor": FederatedXGBRegressor(
-        **PRIVATE_TREES, base_score=2.0, epsilon=9.0, feature_bounds=BOUNDS
+        **PRIVATE_TREES, base_score=2.0, epsilon=9.0, bounds=BOUNDS
     ),
     "secure and private kmeans": FederatedKMeans(
         2, method="lloyd", max_iter=2, **SECURE_NOISE, bounds=BOUNDS, random_state=0
@@ -202,20 +196,18 @@ ESTIMATORS = {
     "secure and private mixture": FederatedGaussianMixture(
         2, method="em", max_rounds=2, **SECURE_NOISE, bounds=BOUNDS, random_state=0
     ),
-    "secure and private horizontal-dbscan": HorizontalDBSCAN(
-        1.0, 3, **SECURE_NOISE, grid_bounds=BOUNDS
-    ),
+    "secure and private horizontal-dbscan": HorizontalDBSCAN(1.0, 3, **SECURE_NOISE, bounds=BOUNDS),
     "secure and private approximate-dbscan": ApproximateDBSCAN(
-        **DENSITY, rho=1.0, **SECURE_NOISE, grid_bounds=BOUNDS
+        **DENSITY, rho=1.0, **SECURE_NOISE, bounds=BOUNDS
     ),
     "secure and private summary": FederatedSummary(
         quantiles=(), n_bins=3, bounds={"x": (-4, 8), "y": (-4, 8)}, **SECURE_NOISE
     ),
     "secure and private xgboost": FederatedXGBClassifier(
-        **PRIVATE_TREES, classes=["ill", "well"], feature_bounds=BOUNDS, **SECURE_NOISE
+        **PRIVATE_TREES, classes=["ill", "well"], bounds=BOUNDS, **SECURE_NOISE
     ),
     "secure and private xgb-regressor": FederatedXGBRegressor(
-        **PRIVATE_TREES, base_score=2.0, feature_bounds=BOUNDS, **SECURE_NOISE
+        **PRIVATE_TREES, base_score=2.0, bounds=BOUNDS, **SECURE_NOISE
     ),
     "clustering score": FederatedClusteringScore(),
     "evaluation": FederatedEvaluation(n_bins=9, n_groups=3),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,26 +12,28 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.boosting.categories import listed, read_table
-from fedlib.boosting.cuts import bounded_cuts
+from fedlib.boosting.cuts import MAX_VALUE, bounded_cuts
 from fedlib.boosting.export import from_booster, to_booster
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.settings import Settings
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_types import Floats32
+from fedlib.core.bounds import Bounds
 from fedlib.core.client import Client
 from fedlib.core.estimator import Federated
 from fedlib.core.journal import Journal
+from fedlib.core.names import feature_names
 from fedlib.core.parameters import (
     KW_ONLY,
     Fraction,
     Kind,
-    OptionalArray,
+    OptionalBounds,
     OptionalPositiveInt,
     PositiveInt,
     RandomSource,
 )
-from fedlib.core.validation import Interval, StrOptions, feature_names
+from fedlib.core.validation import Interval, StrOptions
 from fedlib.protection.estimator import ProtectedFederated
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ HISTOGRAM_ONLY: dict[str, Any] = {
     "max_cat_to_onehot": 4,
     "max_cat_threshold": 64,
     "histograms": "dense",
-    "feature_bounds": None,
+    "bounds": None,
 }  # with their defaults
 NOT_SECURE: dict[str, Any] = {
     "histograms": "dense",
@@ -73,6 +75,7 @@ POISSON_STEP = 0.7  # XGBoost's default of max_delta_step for count:poisson
 class Boosted(ProtectedFederated):
     """Base class of `FederatedXGBClassifier` and `FederatedXGBRegressor`."""
 
+    former_names: ClassVar[dict[str, str]] = {"feature_bounds": "bounds"}
     n_trees: Annotated[
         PositiveInt,
         "The maximum number of trees, at least 1.",
@@ -199,9 +202,8 @@ class Boosted(ProtectedFederated):
         keep the trees up to the best round. Independent of ``tol``.
         """,
     ] = None
-    feature_bounds: Annotated[
-        OptionalArray,
-        Kind("array-like (2, n_features)"),
+    bounds: Annotated[
+        OptionalBounds,
         """
         The lower and the upper bound of each feature, on which the clients agree before the run.
         The range between them is divided into ``max_bin`` bins of equal width, the outer of which
@@ -262,7 +264,7 @@ class Boosted(ProtectedFederated):
             "classes": (),
             "max_gradient": 1.0,
         }
-        bounds = self.feature_bounds
+        bounds = None if self.bounds is None else self._bounds(MAX_VALUE)
         return Settings(
             **{
                 "objective": self.objective,
@@ -294,8 +296,8 @@ class Boosted(ProtectedFederated):
                 "eval_metric": self._metrics(),
                 "early_stopping_rounds": self.early_stopping_rounds,
                 "seed": int(seed),
-                "aggregation": self._aggregation(),
-                "feature_bounds": None if bounds is None else bounded_cuts(bounds, self.max_bin),
+                "aggregation": self._aggregation(bounds),
+                "bounds": None if bounds is None else bounded_cuts(bounds.limits, self.max_bin),
                 **defaults,
                 **others,
             }
@@ -326,21 +328,21 @@ class Boosted(ProtectedFederated):
         if not self.are_summed:
             return
         what = "secure=True" if self.epsilon is None else "epsilon"
-        if self.method != "histogram" or self.feature_bounds is None:
+        if self.method != "histogram" or self.bounds is None:
             raise ValueError(
-                f"{what} needs method='histogram' and feature_bounds, because the server would"
+                f"{what} needs method='histogram' and bounds, because the server would"
                 " see single clients' splits or values; got"
-                f" method={self.method!r} and feature_bounds={self.feature_bounds!r}"
+                f" method={self.method!r} and bounds={self.bounds!r}"
             )
         for name, needed in (NOT_SECURE | (NOT_PRIVATE if self.epsilon else {})).items():
             if (value := getattr(self, name, needed)) != needed:
                 raise ValueError(f"{what} needs {name}={needed!r}; got {value!r}")
 
-    def _aggregation(self) -> Aggregation:
+    def _aggregation(self, bounds: Bounds | None) -> Aggregation:
         """Return the sums of a run: one request for histograms per level of each tree."""
         if self.epsilon is None:
-            return self._sums()
-        return self._noisy_sums(self.n_trees * self.max_depth)
+            return self._sums(bounds)
+        return self._noisy_sums(self.n_trees * self.max_depth, bounds)
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)
@@ -392,8 +394,7 @@ class Boosted(ProtectedFederated):
             self.best_iteration_ = model.best_round
             self.best_score_ = model.evaluations[-1][model.best_round or 0]
             self.auc_error_ = model.auc_errors
-        if model.features:
-            self.feature_names_in_ = np.array(model.features, dtype=object)
+        self._set_names(model.features)
 
     @property
     def feature_importances_(self) -> Floats32:

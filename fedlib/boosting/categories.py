@@ -22,11 +22,11 @@ from fedlib.boosting.data import check_rows
 from fedlib.boosting.messages import Levels
 from fedlib.core.agreement import agree, exclude
 from fedlib.core.array_types import Bools, Floats32
+from fedlib.core.columns import EMPTY, NUMBER, TEXT, read_columns
 from fedlib.core.messages import Array, Message, MessageError
+from fedlib.core.names import feature_names
 from fedlib.core.protocol import Flow, Replies
-from fedlib.core.validation import feature_names
 from fedlib.tables.summary.messages import Category, split
-from fedlib.tables.summary.tables import EMPTY, NUMBER, TEXT, read_columns
 
 __all__ = [
     "CountLevels",

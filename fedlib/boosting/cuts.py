@@ -26,10 +26,10 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fedlib.core.agreement import exclude
-from fedlib.core.array_types import Bools, Floats32, Ints, Words
+from fedlib.core.array_types import Bools, Floats, Floats32, Ints, Words
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.protocol import Flow, Replies
 from fedlib.kernels.histograms import count_prefixes, find_bins
@@ -189,14 +189,14 @@ def agree_on_cuts(
             )
 
 
-def bounded_cuts(bounds: ArrayLike, n_bins: int) -> Cuts:
+def bounded_cuts(limits: Floats, n_bins: int) -> Cuts:
     """Return bins of equal width between bounds that the clients have agreed on.
 
     The first and the last bin of a feature also contain the values outside of its bounds.
 
     Parameters
     ----------
-    bounds : array-like (2, n_features)
+    limits : array (2, n_features)
         The lower and the upper bound of each feature, within ±2**127.
     n_bins : int
         The number of bins per feature, besides that for missing values; at least 2.
@@ -204,25 +204,17 @@ def bounded_cuts(bounds: ArrayLike, n_bins: int) -> Cuts:
     Raises
     ------
     ValueError
-        When the bounds are not two rows in ascending order, or the bins are too narrow for float32.
+        When the bins are too narrow for float32.
 
     Examples
     --------
-    >>> bounded_cuts([[0.0], [10.0]], n_bins=4).inner(0)
+    >>> bounded_cuts(np.array([[0.0], [10.0]]), n_bins=4).inner(0)
     array([2.5, 5. , 7.5], dtype=float32)
     """
-    limits = np.asarray(bounds, dtype=np.float64)
-    if limits.ndim != 2 or len(limits) != 2 or not limits.size:
-        raise ValueError(f"feature_bounds must have shape (2, n_features), got {limits.shape}")
-    if not (np.abs(limits) <= MAX_VALUE).all() or (limits[0] >= limits[1]).any():
-        raise ValueError(
-            "feature_bounds must be two rows within ±2**127, the lower below the upper; got"
-            f" {limits.tolist()}"
-        )
     inner = np.linspace(limits[0], limits[1], n_bins + 1).T[:, 1:-1].astype(np.float32)
     if (np.diff(inner) <= 0).any():
         raise ValueError(
-            f"feature_bounds must be further apart for {n_bins} bins of float32 numbers; got"
+            f"bounds must be further apart for {n_bins} bins of float32 numbers; got"
             f" {limits.tolist()}"
         )
     return _cuts([np.append(of_feature, np.float32(MAX_VALUE)) for of_feature in inner])

@@ -13,9 +13,9 @@ import numpy as np
 
 from fedlib.boosting.classes import Class, problem_of_classes
 from fedlib.boosting.messages import MAX_ROWS, MAX_WEIGHT, ObjectiveName, Seed, Share
+from fedlib.core.columns import EMPTY
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
 from fedlib.protection.secure.points import N_MAGNITUDES
-from fedlib.tables.summary.tables import EMPTY
 
 __all__ = [
     "ClassSums",

@@ -298,7 +298,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         """
         Whether the server sees sums over the clients and no client's reply; see
         `fedlib.protection.secure` for what remains open. It needs ``method="histogram"``,
-        `feature_bounds`, `classes` and features of numbers, and allows neither validation nor
+        `bounds`, `classes` and features of numbers, and allows neither validation nor
         packed histograms. The trees are those of the run without it.
         """,
     ] = False
@@ -367,10 +367,9 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         if model.n_outputs == 1:
             self.base_share_ = model.base_scores[0]
 
-    def _set_labels(self, clients: dict[str, Client]) -> None:
-        super()._set_labels(clients)
-        classes = np.array(self.model_.classes)
-        self.labels_ = [None if codes is None else classes[codes] for codes in self.labels_]
+    def _labels_of(self, client: Client) -> NDArray[Any] | None:
+        codes = super()._labels_of(client)
+        return None if codes is None else np.array(self.model_.classes)[codes]
 
     def decision_function(self, X: ArrayLike) -> Floats32:
         """Return the log-odds of the second class, or the margin of each of several classes.

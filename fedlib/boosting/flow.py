@@ -33,6 +33,7 @@ from fedlib.boosting.settings import Settings
 from fedlib.boosting.training import Training
 from fedlib.boosting.trees import BoostedTrees, Tree, stack_sets
 from fedlib.core.agreement import agree_on_features, settle
+from fedlib.core.names import difference
 from fedlib.core.protocol import Flow, Replies
 from fedlib.protection.sums import NoisySums
 
@@ -215,13 +216,16 @@ def _agree_on_bins(
     levels: Levels = () if start is None else start.levels
     if settings.method != "histogram":
         return NO_CUTS, levels
-    if settings.feature_bounds is not None:
-        if (n_bounded := len(settings.feature_bounds.offsets) - 1) != described.n_features:
+    if settings.bounds is not None:
+        if (n_bounded := len(settings.bounds.offsets) - 1) != described.n_features:
             raise ValueError(
-                f"feature_bounds must have the {described.n_features} features of the clients'"
+                f"bounds must have the {described.n_features} features of the clients'"
                 f" rows, got {n_bounded}"
             )
-        return settings.feature_bounds, levels
+        known = settings.aggregation.features
+        if known and described.features and (problem := difference(known, described.features)):
+            raise ValueError(f"bounds of other columns than the clients have: {problem}")
+        return settings.bounds, levels
     levels, n_categories = yield from agree_on_categories(
         described.texts, described.replies, settings.min_category_count, levels
     )
@@ -245,9 +249,9 @@ def _check_texts(settings: Settings, start: BoostedTrees | None, described: Desc
             " contain text"
         )
     known = {f for f, levels in enumerate(start.levels if start else ()) if levels is not None}
-    if settings.feature_bounds is not None and (texts or known):
+    if settings.bounds is not None and (texts or known):
         raise ValueError(
-            f"feature_bounds needs features of numbers; {listed(texts or sorted(known), names)}"
+            f"bounds needs features of numbers; {listed(texts or sorted(known), names)}"
             " contain text"
         )
     if start is not None and (more := sorted(set(texts) - known)):

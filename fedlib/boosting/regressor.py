@@ -203,7 +203,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         """
         Whether the server sees sums over the clients and no client's reply; see
         `fedlib.protection.secure` for what remains open. It needs ``method="histogram"``,
-        `feature_bounds` and features of numbers, and allows neither validation nor packed
+        `bounds` and features of numbers, and allows neither validation nor packed
         histograms. The trees are those of the run without it.
         """,
     ] = False

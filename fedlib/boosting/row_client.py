@@ -34,7 +34,7 @@ from fedlib.boosting.sampling import drawn_rows, row_keys
 from fedlib.boosting.states import HeldOut
 from fedlib.core.array_types import Bools, Ints, Words
 from fedlib.core.client import Client, handles
-from fedlib.core.validation import feature_names
+from fedlib.core.names import feature_names
 from fedlib.protection.secure.points import DescribeFeatures, Features, magnitudes
 
 Value = TypeVar("Value")

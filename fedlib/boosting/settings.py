@@ -54,7 +54,7 @@ class Settings:
     early_stopping_rounds: int | None
     seed: int
     aggregation: Aggregation
-    feature_bounds: Cuts | None  # the bins between them; None if bins follow from the data
+    bounds: Cuts | None  # the bins between them; None if bins follow from the data
     max_gradient: float
     classes: tuple[Class, ...]  # on which they have agreed; empty if they follow from the data
 

@@ -34,6 +34,7 @@ COMMANDS = {
     "ledger": ("ledger", "show_ledger", "Print the ledger of the run in a journal."),
     "predict": ("predict", "predict", "Write the clusters or classes of new rows."),
     "protocols": ("protocols", "list_protocols", "List the protocols and their disclosures."),
+    "schema": ("schema", "schema", "Draft the schema of a study, or check rows against it."),
     "serve": ("serve", "serve", "Wait for the sites, run a protocol, write model and ledger."),
     "token": ("tokens", "token", "Create a secret token for each client NAME."),
 }

@@ -80,7 +80,7 @@ class Parameter(click.ParamType):
         if self.names:
             names = [name.strip() for name in value.split(",")]
             return _numbers(names) if self.array else names
-        if self.limits:
+        if self.limits and not (self.array and Path(value).exists()):
             return self._pairs(value, param, ctx)
         if self.array:
             try:
@@ -100,7 +100,8 @@ class Parameter(click.ParamType):
                 name, low, high = match.groups() if match else ("", "", "")
                 limits[name] = float(low), float(high)
             except ValueError:
-                self.fail(f"{item!r} is not of the form NAME=LOW:HIGH", param, ctx)
+                form = "NAME=LOW:HIGH" + (", and not a file" if self.array else "")
+                self.fail(f"{item!r} is not of the form {form}", param, ctx)
         return limits
 
 

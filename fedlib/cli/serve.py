@@ -88,6 +88,8 @@ def _wrap(estimator: Federated, rules: dict[str, Any]) -> Federated:
 
         common = set(FederatedPipeline._get_param_names()) & set(estimator._get_param_names())
         rules |= {name: getattr(estimator, name) for name in common}
+        if "bounds" in common:  # of the raw columns, which the estimator does not see
+            estimator.set_params(bounds=None)
         return FederatedPipeline(estimator, **rules)
     return estimator
 

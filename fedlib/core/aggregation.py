@@ -20,6 +20,7 @@ import numpy as np
 
 from fedlib.core.agreement import agree_on_features, exclude, settle
 from fedlib.core.messages import Message
+from fedlib.core.names import difference
 from fedlib.core.privacy_loss import Privacy
 from fedlib.core.protocol import Flow
 from fedlib.core.replies import Replies
@@ -56,10 +57,13 @@ class Aggregation:
         The privacy loss of each request, if the replies have noise.
     n_clients : int
         The number of clients of the run; 0 before `describe`.
+    features : tuple of str
+        The names of the columns of which the server knows bounds; empty if they have none.
 
     Examples
     --------
-    >>> from fedlib.clustering.kmeans import FederatedKMeansClient, MeasureInertia
+    >>> from fedlib.clustering.kmeans import FederatedKMeansClient
+    >>> from fedlib.clustering.kmeans.messages import MeasureInertia
     >>> from fedlib.core.in_process import InProcess
     >>> from fedlib.core.protocol import run
     >>> parts = {"A": [[1.0]], "B": [[2.0]], "C": [[0.5]]}
@@ -71,6 +75,7 @@ class Aggregation:
     masked: ClassVar[bool] = False
     privacy: Privacy | None = None
     n_clients = 0
+    features: tuple[str, ...] = ()
 
     def describe(
         self, request: Message, *agreements: Callable[[Mapping[str, Any]], object]
@@ -98,7 +103,19 @@ class Aggregation:
         self.n_clients = replies.n_all
         for agreement in (agree_on_features, *agreements):
             replies = yield from settle(replies, agreement)
-        return replies
+        return (yield from self._with_known_features(replies))
+
+    def _with_known_features(self, replies: Replies) -> Flow[Replies]:
+        """Exclude the clients whose columns are not those of the bounds, in their order."""
+        others = {
+            name: f"bounds of other columns: {difference(self.features, reply.features)}"
+            for name, reply in replies.items()
+            if self.features and reply.features and reply.features != self.features
+        }
+        if 2 * len(others) >= len(replies) and others:
+            client, problem = next(iter(others.items()))
+            raise ValueError(f"{problem} at client {client!r}")
+        return (yield from exclude(replies, others))
 
     def sum(
         self,

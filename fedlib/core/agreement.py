@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
+from fedlib.core.names import difference, listed
 from fedlib.core.protocol import Reject, Replies, TooFewClients
 from fedlib.core.texts import printable
 
@@ -89,7 +90,7 @@ def minority(sides: Sequence[Sequence[str]]) -> list[str]:
 
 
 def agree_on_features(described: Mapping[str, Any]) -> int:
-    """Return the number of features on which all clients agree.
+    r"""Return the number of features on which all clients agree.
 
     Names are compared before numbers, so that the error names the missing column. A client without
     names is assumed to have the features of the others. If clients with different names are equally
@@ -115,18 +116,20 @@ def agree_on_features(described: Mapping[str, Any]) -> int:
     ...                    "B": Reply(n_features=1, features=("weight",))})
     Traceback (most recent call last):
     ...
-    fedlib.core.agreement.Disagreement: clients disagree on the features: age at 'A'; weight at 'B'
+    fedlib.core.agreement.Disagreement: clients disagree on the features: 'age' at 'A'; 'age' is \
+missing, and 'weight' is additional at 'B'
     """
     names = {client: tuple(one.features) for client, one in described.items() if one.features}
     if wrong := [client for client in names if len(names[client]) != described[client].n_features]:
         which = ", ".join(map(repr, wrong))
         raise Disagreement(f"there must be one name per feature, but not at {which}", wrong)
     if names:
+        counts = Counter(names.values())
+        most = max(counts, key=lambda one: counts[one])
         try:
-            agree("the features", names, ", ".join)
+            agree("the features", names, lambda one: difference(most, one) or listed(one))
         except Disagreement as error:
-            largest = max(Counter(names.values()).values())
-            if not error.minority and len(described) - len(names) > largest:
+            if not error.minority and len(described) - len(names) > counts[most]:
                 error.minority = list(names)
             raise
     n_features = agree(

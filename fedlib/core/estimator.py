@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, ClassVar, Self, dataclass_transform
@@ -16,15 +15,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 
 from fedlib.core.agreement import agree_on_features
+from fedlib.core.array_types import Floats
 from fedlib.core.client import Client
-from fedlib.core.in_process import InProcess
+from fedlib.core.in_process import Parts
 from fedlib.core.journal import Journal
 from fedlib.core.ledger import Ledger
+from fedlib.core.names import feature_names, in_common_order, in_order
 from fedlib.core.parameters import declare
+from fedlib.core.points import check_points
 from fedlib.core.protocol import Flow, Host, Transport, run
-from fedlib.core.validation import check_points, feature_names, plain_value
+from fedlib.core.validation import plain_value
 
 __all__ = ["Federated", "PointsClient"]
 
@@ -42,11 +45,17 @@ class Federated(BaseEstimator):
         The protocol's name on the command line.
     client_class : type of Client
         The class of the protocol's clients, called with one part of the data.
+    former_names : dict of str to str
+        The present names of parameters, by those that earlier versions wrote into model files.
+    same_columns : bool
+        Whether the clients hold rows of the same columns, which `fit` puts into one order.
     """
 
     name: ClassVar[str]
     client_class: ClassVar[type[Any]]
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
+    former_names: ClassVar[dict[str, str]] = {}
+    same_columns: ClassVar[bool] = True
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -92,9 +101,10 @@ class Federated(BaseEstimator):
 
         Parameters
         ----------
-        parts : list or Transport
-            A list with one part of the data per client, to run all clients in this process, or a
-            transport to clients that hold their data.
+        parts : list, mapping, Series or Transport
+            A list with one part of the data per client, or a mapping or Series with their names, to
+            run all clients in this process; or a transport to clients that hold their data. Columns
+            with names may have another order in each part.
         passive : collection of int, default=()
             The numbers of the parts whose clients receive the result but share nothing. Over a
             transport to other sites, each client decides this itself.
@@ -167,57 +177,41 @@ class Federated(BaseEstimator):
         flow = seeded.protocol()
         for fitted in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, fitted)
-        clients: dict[str, Client] | None = None
-        transport: Transport
-        if isinstance(parts, Transport):
-            transport = parts
-            if isinstance(transport, Host):
-                given = options or seeded._client_options(len(transport.clients))
-                transport.create_clients(
-                    *seeded._client_factory(given), _numbers_within(passive, transport.clients)
-                )
-            elif passive:
-                raise ValueError(
-                    "passive applies to a list of parts; over a transport, a client joins as"
-                    f" passive; got {passive!r}"
-                )
-        else:
-            if not isinstance(parts, Sequence | np.ndarray):
-                raise ValueError(
-                    "parts must be a list with one part per client, or a transport; got a"
-                    f" {type(parts).__name__}"
-                )
-            options = options or seeded._client_options(len(parts))
-            clients = self._make_clients(parts, options, passive)
-            transport = InProcess(clients)
+        transport = parts if isinstance(parts, Transport) else Parts(parts, self._make_clients)
+        if isinstance(transport, Host):
+            given = options or seeded._client_options(len(transport.clients))
+            transport.create_clients(
+                *seeded._client_factory(given), _indices_within(passive, transport.clients)
+            )
+        elif passive:
+            raise ValueError(
+                "passive applies to a list of parts; over a transport, a client joins as passive;"
+                f" got {passive!r}"
+            )
         self.ledger_ = ledger = Ledger()
         model = run(flow, transport, min_clients=min_clients, ledger=ledger, journal=journal)
-        if clients is not None:
-            _report_problems(clients, ledger.lost, min_clients)
+        if isinstance(transport, Parts):
+            transport.report_problems(ledger.lost, min_clients)
         self._set_model(model)
-        if clients is not None:
-            self._set_labels(clients)
-        elif isinstance(transport, Host):
-            self._set_labels_on(transport)
+        self._set_names(ledger.features)
+        if isinstance(transport, Host):
+            self._set_labels(transport)
         return self
 
-    def _set_labels_on(self, transport: Host) -> None:
-        """Set the labels of clients that are elsewhere, if the protocol has labels."""
-        if hasattr(self, "labels_"):  # the model contains them
-            return
-        self._set_labels({})
-        if hasattr(self, "labels_"):
-            del self.labels_  # type: ignore[has-type]
-            reader = copy.deepcopy(self)  # it is sent to the workers
-            reader.ledger_ = Ledger()
-            self.labels_ = transport.labels(reader._read_labels, self.ledger_.lost)
+    def _set_labels(self, host: Host) -> None:
+        """Set the labels of the rows of all clients, if the protocol has labels."""
+        if self._has_labels():
+            reader = copy.copy(self)
+            del reader.ledger_  # the reader may be sent to workers, which do not need it
+            self.labels_ = host.labels(reader._labels_of, self.ledger_.lost)
 
-    def _read_labels(self, client: Client) -> NDArray[Any]:
-        """Return the labels of the rows of one client."""
-        reader = copy.copy(self)
-        reader._set_labels({"": client})
-        labels: NDArray[Any] = reader.labels_[0]
-        return labels
+    def _has_labels(self) -> bool:
+        """Return whether each client has labels of its rows after a run."""
+        return True
+
+    def _labels_of(self, client: Client) -> NDArray[Any] | None:
+        """Return the labels of the rows of one client after a run."""
+        return getattr(client.state, "labels", None)
 
     def _client_factory(
         self, options: Sequence[dict[str, Any]]
@@ -230,17 +224,22 @@ class Federated(BaseEstimator):
         return [{}] * n_parts
 
     def _make_clients(
-        self, parts: Sequence[Any], options: Sequence[dict[str, Any]], passive: Collection[int]
+        self,
+        parts: Mapping[str, Any],
+        client_class: type[Any],
+        options: Sequence[Mapping[str, Any]],
+        passive: Collection[int],
     ) -> dict[str, Client]:
-        numbers = _numbers_within(passive, parts)
-        client_class, options = self._client_factory(options)
         clients: dict[str, Client] = {}
-        for i, (part, arguments) in enumerate(zip(parts, options, strict=True)):
+        parts = in_common_order(parts) if self.same_columns else parts
+        for i, ((name, part), arguments) in enumerate(zip(parts.items(), options, strict=True)):
             try:
-                clients[str(i)] = client = client_class(part, **arguments)
+                clients[name] = client = client_class(part, **arguments)
             except (TypeError, ValueError) as error:
-                raise ValueError(f"parts[{i}]: {error}") from error
-            client.passive = i in numbers
+                row = isinstance(part, list | np.ndarray) and np.ndim(part) == 1
+                advice = "; parts is a list of tables: for one client pass [X]" if row else ""
+                raise ValueError(f"parts[{name}]: {error}{advice}") from error
+            client.passive = i in passive
         if clients:
             self._check_clients(clients)
         return clients
@@ -248,6 +247,28 @@ class Federated(BaseEstimator):
     def _check_clients(self, clients: dict[str, Client]) -> None:
         """Raise ValueError when clients in this process do not fit together."""
         agree_on_features(clients)
+
+    def _set_names(self, names: Sequence[str]) -> None:
+        """Keep the names of the columns, by which `_like_fit` finds those of new rows."""
+        if len(names) == getattr(self, "n_features_in_", 0) > 0:
+            self.feature_names_in_ = np.array(names, dtype=object)
+
+    def _like_fit(self, X: Any) -> Any:
+        """Return new rows with their columns in the order of `fit`.
+
+        Raises
+        ------
+        NotFittedError
+            When `fit` has not been called.
+        ValueError
+            When the names of columns are not those of `fit`.
+        """
+        check_is_fitted(self, "model_")
+        return in_order(X, tuple(getattr(self, "feature_names_in_", ())))
+
+    def _new_points(self, X: ArrayLike) -> Floats:
+        """Return new rows like those of `fit`, as finite numbers; there may be none."""
+        return check_points(self._like_fit(X), ensure_min_samples=0)
 
     def report(self) -> str:
         """Return the result as text, which the command line prints after a run.
@@ -260,13 +281,6 @@ class Federated(BaseEstimator):
             if to_frame is None
             else to_frame().to_string(na_rep="", float_format="{:.6g}".format)
         )
-
-    def _set_labels(self, clients: dict[str, Client]) -> None:
-        lost = self.ledger_.lost
-        self.labels_ = [
-            None if name in lost else getattr(client.state, "labels", None)
-            for name, client in clients.items()
-        ]
 
 
 class PointsClient(Client):
@@ -289,25 +303,13 @@ class PointsClient(Client):
         self.X = check_points(X, ensure_min_samples=0)
 
 
-def _report_problems(
-    clients: Mapping[str, Client], lost: Collection[str], min_clients: int | None
-) -> None:
-    """Report what went wrong with delivered results: an error if no client may be lost."""
-    for name, client in clients.items():
-        if client.problems and name not in lost:
-            text = f"parts[{name}]: {'; '.join(client.problems)}"
-            if min_clients is None:
-                raise ValueError(text)
-            warnings.warn(text, stacklevel=4)
-
-
-def _numbers_within(passive: Collection[int], parts: Sequence[Any]) -> set[int]:
-    """Return the numbers of the passive parts; refuse a mask, which would name other parts."""
-    numbers = list(passive) if isinstance(passive, Iterable) else [None]
-    if not all(isinstance(i, Integral) and not isinstance(i, bool | np.bool_) for i in numbers):
+def _indices_within(passive: Collection[int], parts: Sequence[Any]) -> set[int]:
+    """Return the indices of the passive parts; refuse a mask, which would name other parts."""
+    indices = list(passive) if isinstance(passive, Iterable) else [None]
+    if not all(isinstance(i, Integral) and not isinstance(i, bool | np.bool_) for i in indices):
         raise ValueError(f"passive must be a collection of numbers of parts; got {passive!r}")
-    if unknown := sorted(set(numbers) - set(range(len(parts)))):
+    if unknown := sorted(set(indices) - set(range(len(parts)))):
         raise ValueError(
             f"passive must contain numbers of parts, 0..{len(parts) - 1}; got {unknown}"
         )
-    return set(map(int, numbers))
+    return set(map(int, indices))

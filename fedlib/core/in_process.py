@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, is_dataclass
 from functools import partial
@@ -21,10 +22,11 @@ from fedlib.core.client import Client
 from fedlib.core.journal import Place
 from fedlib.core.ledger import Ledger
 from fedlib.core.messages import class_name, decode, encode
+from fedlib.core.names import by_client
 from fedlib.core.protocol import serve
 from fedlib.core.threads import check_n_jobs, one_thread
 
-__all__ = ["InProcess", "arrays_of", "data_digest"]
+__all__ = ["InProcess", "Parts", "arrays_of", "data_digest"]
 
 # Seconds per reply below which one thread is faster than several, which wait for each other.
 SHORT = 5e-5
@@ -59,6 +61,7 @@ class InProcess:
     --------
     >>> from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
     >>> from fedlib.core.messages import class_name, decode, encode
+    from fedlib.core.names import by_client
     >>> transport = InProcess({"A": HorizontalDBSCANClient([[0.1], [0.2], [5.0]])})
     >>> decode(transport.exchange({"A": encode(CountCells(cell_size=1.0))})["A"])
     CellCounts(cells=array([[0],
@@ -66,18 +69,20 @@ class InProcess:
     """
 
     def __init__(self, clients: Mapping[str, Client], n_jobs: int | None = None):
-        self._clients = dict(clients)
-        self.clients: Sequence[str] = list(self._clients)
-        for name, client in self._clients.items():
-            client.enter(name, len(self._clients))
+        self._enter(clients)
         self._errors: dict[str, BaseException] = {}
         self.errors: Mapping[str, BaseException] = self._errors
         self.ledger: Ledger | None = None
         self.journaled = False
-        n_workers = check_n_jobs(-1 if n_jobs is None else n_jobs)
-        self._n_workers = min(n_workers, max(1, len(self._clients)))
+        self._n_workers = check_n_jobs(-1 if n_jobs is None else n_jobs)
         self._seconds: dict[str, float] = {}  # per client, of the last request of each class
         self._pool = ThreadPoolExecutor(self._n_workers, thread_name_prefix="client")
+
+    def _enter(self, clients: Mapping[str, Client]) -> None:
+        self._clients = dict(clients)
+        self.clients: Sequence[str] = list(self._clients)
+        for name, client in self._clients.items():
+            client.enter(name, len(self._clients))
 
     def exchange(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """Deliver the requests and return each client's reply or `Failure`."""
@@ -119,6 +124,53 @@ class InProcess:
         for name, client in self._clients.items():
             state = place.states.get(name)
             client.state = None if state is None else decode(state)
+
+
+class Parts(InProcess):
+    """A transport to one client per part of a list: a `fedlib.core.protocol.Host`.
+
+    Parameters
+    ----------
+    parts : sequence, or mapping or Series with the names of the clients
+        The data, one part per client.
+    make : callable
+        Returns the clients by name. It takes the parts by name and the arguments of
+        `create_clients`.
+
+    Raises
+    ------
+    ValueError
+        When ``parts`` is something else, such as one table.
+    """
+
+    combines = False
+
+    def __init__(self, parts: Any, make: Callable[..., Mapping[str, Client]]):
+        super().__init__({})
+        self._parts, self._make = by_client(parts), make
+        self.clients = list(self._parts)
+
+    def create_clients(
+        self,
+        client_class: type[Client],
+        options: Sequence[Mapping[str, Any]],
+        passive: Collection[int],
+    ) -> None:
+        """Create the clients of a new run."""
+        self._enter(self._make(self._parts, client_class, options, passive))
+
+    def report_problems(self, lost: Collection[str], min_clients: int | None) -> None:
+        """Report what went wrong with delivered results: an error if no client may be lost."""
+        for name, client in self._clients.items():
+            if client.problems and name not in lost:
+                text = f"parts[{name}]: {'; '.join(client.problems)}"
+                if min_clients is None:
+                    raise ValueError(text)
+                warnings.warn(text, stacklevel=4)
+
+    def labels(self, read: Callable[[Any], Any], lost: Collection[str]) -> list[Any]:
+        """Return the labels of each client, None for a lost one."""
+        return [None if name in lost else read(one) for name, one in self._clients.items()]
 
 
 def data_digest(client: Client) -> str:

@@ -41,6 +41,8 @@ class Ledger:
     entries : list of Entry
     lost : dict of str to str
         For each client that left the run, the type of the error, the request and the step.
+    features : tuple of str
+        The names of the columns, as the first client with names has stated them; empty if none has.
 
     Examples
     --------
@@ -54,6 +56,7 @@ class Ledger:
 
     entries: list[Entry] = field(default_factory=list)
     lost: dict[str, str] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
 
     def record(self, step: int, sender: str, receiver: str, message: Message, size: int) -> None:
         """Record one message of ``size`` bytes."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -33,6 +34,7 @@ __all__ = [
     "Kind",
     "NonNegativeFloat",
     "OptionalArray",
+    "OptionalBounds",
     "OptionalPositiveFloat",
     "OptionalPositiveInt",
     "PositiveFloat",
@@ -51,14 +53,23 @@ Flag = Annotated[bool, "boolean"]
 RandomSource = Annotated[Any, "random_state"]
 OptionalArray = Annotated[ArrayLike | None, "array-like", None]
 
-SECTION = re.compile(r"^[A-Z][a-z]+( [A-Z][a-z]+)?\n-{3,}$", re.MULTILINE)
-
 
 @dataclass(frozen=True)
 class Kind:
     """The type of a parameter in words, if it does not follow from the annotation."""
 
     text: str
+
+
+OptionalBounds = Annotated[
+    Mapping[str, tuple[float, float]] | ArrayLike | None,
+    dict,
+    "array-like",
+    None,
+    Kind("dict of str to (low, high), or array-like (2, n_features)"),
+]
+
+SECTION = re.compile(r"^[A-Z][a-z]+( [A-Z][a-z]+)?\n-{3,}$", re.MULTILINE)
 
 
 @dataclass(frozen=True)

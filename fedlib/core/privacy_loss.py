@@ -56,7 +56,7 @@ def privacy_of(request: Message) -> Privacy | None:
 
     Examples
     --------
-    >>> from fedlib.clustering.kmeans import FindCentres
+    >>> from fedlib.clustering.kmeans.messages import FindCentres
     >>> privacy_of(FindCentres(3, 0.25, 10, 300, 1e-4, 0)) is None
     True
     """

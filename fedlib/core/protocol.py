@@ -27,8 +27,6 @@ from functools import partial
 from numbers import Integral
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from numpy.typing import NDArray
-
 from fedlib.core.client import Client
 from fedlib.core.journal import Journal
 from fedlib.core.ledger import SERVER, Ledger
@@ -103,7 +101,7 @@ class Host(Transport, Protocol):
         """Create the clients of a new run, with these options for each, where the data are."""
         ...
 
-    def labels(self, read: Callable[[Any], NDArray[Any]], lost: Collection[str]) -> Any:
+    def labels(self, read: Callable[[Any], Any], lost: Collection[str]) -> Any:
         """Return the labels of all rows; ``read`` returns those of one client after the run."""
         ...
 
@@ -298,6 +296,9 @@ class _Run:
                     combined[name] = reply.into
                 else:
                     replies[name] = accepted
+                    names = getattr(reply, "features", ())
+                    if isinstance(names, tuple) and not self.ledger.features:
+                        self.ledger.features = names
                 if request.asks_for_data:
                     self.shared.add(name)
         self.replies = Replies(replies, declined, list(self.ledger.lost), combined)

@@ -11,11 +11,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-import pandas as pd
-from numpy.typing import ArrayLike
-from sklearn.utils import check_array
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _get_feature_names
 
 from fedlib.core.array_types import Floats
 
@@ -26,14 +22,11 @@ __all__ = [
     "check_ids",
     "check_key",
     "check_option",
-    "check_points",
     "count_distinct",
-    "feature_names",
 ]
 
 
 KEY_BYTES = range(16, 65)
-MAX_NAMES = 2**16  # in one message, see `fedlib.core.messages.FeatureNames`
 
 
 def plain_value(value: Any, constraints: Sequence[Any]) -> Any:
@@ -108,73 +101,6 @@ def check_ids(ids: Sequence[Any], n_rows: int) -> list[str]:
     return [str(int(i) if isinstance(i, float) and i.is_integer() else i) for i in ids]
 
 
-def check_points(X: ArrayLike, **checks: Any) -> Floats:
-    """Return points as a C-ordered float64 array.
-
-    Parameters
-    ----------
-    X : array-like (n_points, n_features)
-        Finite numbers.
-    **checks
-        Additional arguments of `sklearn.utils.check_array`.
-
-    Raises
-    ------
-    ValueError
-        When the points are not a table of finite numbers. If it is due to text or a gap, the
-        message names the column, the row and the remedy.
-
-    Examples
-    --------
-    >>> check_points([[1, 2], [3, 4]])
-    array([[1., 2.],
-           [3., 4.]])
-    """
-    try:
-        points: Floats = check_array(X, dtype=np.float64, order="C", **checks)
-    except TypeError as error:  # complex numbers in a list
-        raise ValueError(str(error)) from error
-    except ValueError as error:
-        problem = _text_or_gap(X, f"Input {checks.get('input_name', '')}".rstrip())
-        if problem is None:
-            raise
-        raise ValueError(problem) from error
-    return points
-
-
-def _text_or_gap(X: Any, input_name: str) -> str | None:
-    """Return a description of the first text or gap in a table; None if there is none."""
-    try:
-        frame = X if isinstance(X, pd.DataFrame) else pd.DataFrame(np.asarray(X, dtype=object))
-    except (TypeError, ValueError):
-        return None
-    for j, name in enumerate(feature_names(X) or frame.columns.astype(str)):
-        column = frame.iloc[:, j].astype(object)
-        gaps = column.isna().to_numpy()
-        texts = np.array([isinstance(value, str) and not _is_number(value) for value in column])
-        if texts.any():
-            row = int(np.argmax(texts))
-            return (
-                f"column {name!r} must contain numbers, got {column.iloc[row][:40]!r} in row"
-                f" {row + 1}; FederatedPipeline(..., encode='one_hot') encodes text"
-            )
-        if gaps.any():
-            return (
-                f"{input_name} contains NaN: column {name!r} must contain finite numbers, got no"
-                f" value in row {int(np.argmax(gaps)) + 1}; FederatedPipeline(..., impute='mean')"
-                " fills gaps"
-            )
-    return None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def count_distinct(X: Floats, most: int) -> int:
     """Return the number of distinct rows of ``X`` (n, d), but at most ``most``.
 
@@ -192,31 +118,6 @@ def count_distinct(X: Floats, most: int) -> int:
         if len(found) >= most:
             break
     return len(found)
-
-
-def feature_names(X: ArrayLike) -> tuple[str, ...]:
-    """Return the column names of a DataFrame, or an empty tuple for anything else.
-
-    Raises
-    ------
-    ValueError
-        When there are more names than a message may contain.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> feature_names(pd.DataFrame({"age": [30], "weight": [70]}))
-    ('age', 'weight')
-    >>> feature_names([[30, 70]])
-    ()
-    """
-    names = _get_feature_names(X)
-    if names is not None and len(names) > MAX_NAMES:
-        raise ValueError(
-            f"X must have at most {MAX_NAMES} columns with names, got {len(names)}; an array has no"
-            " names"
-        )
-    return () if names is None else tuple(map(str, names))
 
 
 def check_option(name: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -28,6 +28,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.core.agreement import agree_on_features, settle
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Client, handles
+from fedlib.core.columns import MAX_NUMBER
 from fedlib.core.estimator import Federated, PointsClient
 from fedlib.core.messages import Message
 from fedlib.core.parameters import KW_ONLY
@@ -43,7 +44,6 @@ from fedlib.evaluation.messages import (
 )
 from fedlib.tables.summary.columns import ask, repeat
 from fedlib.tables.summary.messages import MAX_ROWS
-from fedlib.tables.summary.tables import MAX_NUMBER
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -345,6 +345,8 @@ class FederatedClusteringScore(Federated):
         The number of rows that are noise, and of rows that clients have withheld.
     n_features_in_ : int
         The number of features.
+    feature_names_in_ : array (n_features,) of str
+        The names of the columns; only if the clients' columns have names.
     ledger_ : Ledger
         The messages of the run and their sizes.
 
@@ -441,8 +443,8 @@ class FederatedClusteringScore(Federated):
             "Calinski-Harabasz": model.calinski_harabasz,
         }
 
-    def _set_labels(self, clients: dict[str, Client]) -> None:
-        """Set no labels: the clients have them."""
+    def _has_labels(self) -> bool:
+        return False
 
     def to_frame(self) -> pd.DataFrame:
         """Return the profiles: one row per cluster.

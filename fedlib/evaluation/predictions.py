@@ -28,8 +28,9 @@ from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Client, handles
 from fedlib.core.estimator import Federated
 from fedlib.core.parameters import KW_ONLY
+from fedlib.core.points import check_points
 from fedlib.core.protocol import Flow
-from fedlib.core.validation import Interval, check_points
+from fedlib.core.validation import Interval
 from fedlib.evaluation.messages import (
     MAX_BINS,
     ClassCounts,
@@ -373,8 +374,8 @@ class FederatedEvaluation(Federated):
             "Brier score": model.brier,
         }
 
-    def _set_labels(self, clients: dict[str, Client]) -> None:
-        """Set no labels: the clients have them."""
+    def _has_labels(self) -> bool:
+        return False
 
     def to_frame(self) -> pd.DataFrame:
         """Return the calibration curve: one row per bin.

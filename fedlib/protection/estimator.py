@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any
 
 from fedlib.core.aggregation import Aggregation
+from fedlib.core.bounds import MAX_BOUND, Bounds, check_bounds
 from fedlib.core.client import Client
 from fedlib.core.estimator import Federated
-from fedlib.core.parameters import KW_ONLY, Flag, Fraction, OptionalPositiveFloat
+from fedlib.core.parameters import KW_ONLY, Flag, Fraction, OptionalBounds, OptionalPositiveFloat
 from fedlib.core.protocol import Flow
 from fedlib.protection.privacy.accounting import privacy_per_request
 from fedlib.protection.secure.client import SecureClient
@@ -40,22 +41,50 @@ class ProtectedFederated(Federated):
         "The second parameter of the guarantee, at least 0 and below 1.",
     ] = 0.0
 
+    bounds: Annotated[
+        OptionalBounds,
+        """
+        The smallest and the largest value of each feature, on which the sites have agreed and which
+        do not depend on the data: by the names of the columns, in their order, or as two rows.
+        """,
+    ] = None
+
     def protocol(self) -> Flow[Any]:
         if self.epsilon is None and self.delta:
             raise ValueError(f"delta needs epsilon, got delta={self.delta!r}")
         return super().protocol()
 
-    def _sums(self) -> Aggregation:
-        """Return the sums of a run without noise."""
-        return MaskedSums() if self.secure else Aggregation()
+    def _bounds(self, largest: float = MAX_BOUND) -> Bounds:
+        """Return the bounds of all features, which must lie within ±``largest``.
 
-    def _noisy_sums(self, n_requests: int) -> NoisySums:
+        Raises
+        ------
+        ValueError
+            When there are none, or they are not valid.
+        """
+        if self.bounds is None:
+            what = "secure=True" if self.epsilon is None else "epsilon"
+            raise ValueError(
+                f"{what} needs bounds, the smallest and the largest value of each feature, because"
+                " the data must not determine them; got None"
+            )
+        return check_bounds(self.bounds, largest)
+
+    def _sums(self, bounds: Bounds | None = None) -> Aggregation:
+        """Return the sums of a run without noise, of columns with these bounds."""
+        aggregation = MaskedSums() if self.secure else Aggregation()
+        aggregation.features = () if bounds is None else bounds.names
+        return aggregation
+
+    def _noisy_sums(self, n_requests: int, bounds: Bounds | None = None) -> NoisySums:
         """Return the sums of a run with noise; all requests have the same privacy loss.
 
         Parameters
         ----------
         n_requests : int
             The largest number of requests for data, which must not depend on the data.
+        bounds : Bounds, optional
+            Those of all columns.
 
         Raises
         ------
@@ -69,12 +98,18 @@ class ProtectedFederated(Federated):
             )
         assert self.epsilon is not None
         privacy = privacy_per_request(self.epsilon, self.delta, n_requests)
-        return MaskedNoisySums(privacy) if self.secure else NoisySums(privacy)
+        aggregation = MaskedNoisySums(privacy) if self.secure else NoisySums(privacy)
+        aggregation.features = () if bounds is None else bounds.names
+        return aggregation
 
     def _make_clients(
-        self, parts: Sequence[Any], options: Sequence[dict[str, Any]], passive: Collection[int]
+        self,
+        parts: Mapping[str, Any],
+        client_class: type[Any],
+        options: Sequence[Mapping[str, Any]],
+        passive: Collection[int],
     ) -> dict[str, Client]:
-        clients = super()._make_clients(parts, options, passive)
+        clients = super()._make_clients(parts, client_class, options, passive)
         if not self.secure:
             return clients
         identities = simulated_identities(list(clients))

@@ -159,17 +159,20 @@ class Reader:
     def __init__(self, arrays: Mapping[str, np.ndarray], *, build: bool = True):
         self.arrays, self.build = arrays, build
 
-    def read_parameters(self, stored: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """Return the parameters of an estimator."""
+    def read_parameters(
+        self, estimator_class: type[Federated], stored: Mapping[str, Any], name: str
+    ) -> dict[str, Any]:
+        """Return the parameters of an estimator by their present names."""
         parameters: dict[str, Any] = {}
-        for parameter, value in stored.items():
-            path = f"{name}.{parameter}"
+        for written, value in stored.items():
+            path = f"{name}.{written}"
+            parameter = estimator_class.former_names.get(written, written)
             match value:
                 case {"estimator": str(protocol), "parameters": dict(inner)} if len(value) == 2:
-                    estimator_class = find_class(protocol)
-                    with fitting(estimator_class):
-                        made = estimator_class(**self.read_parameters(inner, path))
-                    parameters[parameter] = made
+                    inner_class = find_class(protocol)
+                    values = self.read_parameters(inner_class, inner, path)
+                    with fitting(inner_class):
+                        parameters[parameter] = inner_class(**values)
                 case {"dict": list(items)} if len(value) == 1:
                     pairs = [self.read(item, tuple[Any, Any], path) for item in items]
                     parameters[parameter] = dict(pairs)

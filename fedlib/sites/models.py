@@ -9,8 +9,9 @@ The format:
 - A file is a NumPy ``.npz`` archive without pickled objects. It contains the model's arrays under
   the names of their fields, and a JSON document with everything else under ``model.json``.
 - The document has the ``format`` and its ``version``, the ``protocol``, the name of the
-  ``estimator``, its ``parameters``, the ``model``, the dtype and shape of all ``arrays``, the
-  ``versions`` of the packages, and a ``checksum`` of the document and the arrays.
+  ``estimator``, its ``parameters``, the names of the ``features``, the ``model``, the dtype and
+  shape of all ``arrays``, the ``versions`` of the packages, and a ``checksum`` of the document and
+  the arrays.
 - In the document, ``{"array": name}`` stands for an array, ``{"class": name, "fields": {...}}`` for
   a dataclass, a NamedTuple or a `Message`, ``{"tuple": [...]}`` for a tuple, ``{"scalar": value,
   "dtype": ...}`` for a NumPy scalar and ``{"float": "nan"}`` for a float that JSON cannot contain.
@@ -106,6 +107,7 @@ def save(estimator: Federated, path: str | Path) -> None:
         "protocol": estimator.name,
         "estimator": type(estimator).__name__,
         "parameters": writer.write_parameters(estimator, "parameters"),
+        "features": list(getattr(estimator, "feature_names_in_", ())),
         "model": writer.write(estimator.model_, ""),
         "arrays": table_of(writer.arrays),
         "versions": {
@@ -154,7 +156,16 @@ def load(path: str | Path, *, max_bytes: int | None = None) -> Federated:
     with fitting(estimator_class):
         estimator = estimator_class(**parameters)
         estimator._set_model(model)
+        estimator._set_names(_names_in(document))
     return estimator
+
+
+def _names_in(document: Mapping[str, Any]) -> list[str]:
+    """Return the names of the columns of `fit`; none from a file of an earlier version."""
+    names = document.get("features", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ModelFileError("damaged: the names of the columns are no list of texts")
+    return names
 
 
 def _restore(
@@ -166,7 +177,7 @@ def _restore(
     stored, model = document.get("parameters"), document.get("model")
     if not isinstance(stored, dict):
         raise ModelFileError("damaged: the file has no parameters")
-    parameters = reader.read_parameters(stored, "parameters")
+    parameters = reader.read_parameters(estimator_class, stored, "parameters")
     hint = _model_hint(estimator_class, parameters)
     return parameters, reader.read(model, hint, "model")
 

@@ -30,7 +30,7 @@ from fedlib.core.client import Client, LostState, handles
 from fedlib.core.estimator import Federated
 from fedlib.core.messages import Array, Done, Message, MessageError, decode
 from fedlib.core.parameters import Kind
-from fedlib.core.protocol import Flow, Transport
+from fedlib.core.protocol import Flow, Host, Transport
 from fedlib.core.registry import ALIGNED
 from fedlib.core.validation import check_every_client_stays, check_ids, check_key
 from fedlib.core.wrapping import WrappingClient
@@ -361,6 +361,7 @@ class AlignedRows(Federated):
     """
 
     client_class = AlignedClient
+    same_columns = False
     estimator: Annotated[
         Federated,
         Federated,
@@ -448,11 +449,9 @@ class AlignedRows(Federated):
         self.estimator_ = clone(self.estimator)
         self.estimator_._set_model(model)
 
-    def _set_labels(self, clients: Mapping[str, Client]) -> None:
+    def _set_labels(self, host: Host) -> None:
+        super()._set_labels(host)
         self.estimator_.ledger_ = self.ledger_
-        states: list[Any] = [client.state for client in clients.values()]
-        if all(hasattr(state, "labels") for state in states):
-            self.labels_ = [state.labels for state in states]
 
 
 def check_alignable(estimator: type[Federated]) -> None:

@@ -22,7 +22,7 @@ def run(command, ledger, *, code=0):
 
     Return the outputs of site 0 and of the server, and the server's ledger.
     """
-    options = ["--epsilon=1", "--grid-bounds", "bounds.npy", "--min-clients=2"]
+    options = ["--epsilon=1", "--bounds", "bounds.npy", "--min-clients=2"]
     server, url = serving(command, *options, "--ledger-out", ledger, protocol=PRIVATE)
     sites = [joining(command, url, name, "--policy", f"{name}.toml") for name in SITES]
     outputs = [sites[0].ends(code), *(one.ends() for one in (*sites[1:], server))]
@@ -65,5 +65,5 @@ def test_a_site_with_a_budget_declines_the_run_that_exceeds_it(command, site):
 )
 def test_a_mistyped_guarantee_is_one_line(site, options, error):
     np.save("bounds.npy", BOUNDS)
-    given = ["--grid-bounds", "bounds.npy", "--tokens", "tokens/clients.json", *options]
+    given = ["--bounds", "bounds.npy", "--tokens", "tokens/clients.json", *options]
     assert error in refuse(*PRIVATE, *given, code=2)

@@ -44,7 +44,7 @@ def test_keys_are_secret_and_remain(site):
 def test_a_secure_run_over_http(command, site):
     np.save("bounds.npy", BOUNDS)
     protocol = ["serve", "approximate-dbscan", "--eps=0.8", "--min-samples=4", "--rho=1.0"]
-    options = ["--secure", "--grid-bounds", "bounds.npy", "--ledger-out", "ledger.csv"]
+    options = ["--secure", "--bounds", "bounds.npy", "--ledger-out", "ledger.csv"]
     server, url = serving(command, *options, protocol=protocol)
     sites = [
         joining(command, url, name, "--secure-key", f"tokens/{name}.key", "--state-dir", name)
@@ -62,13 +62,13 @@ def test_secure_boosting_over_http(command, site):
         part.to_csv(f"{name}.csv", index=False)
     np.save("bounds.npy", BOUNDS)
     options = {"n_trees": 1, "max_depth": 1, "max_bin": 20, "method": "histogram"}
-    given = ["--secure", "--classes", "0,1", "--feature-bounds", "bounds.npy"]
+    given = ["--secure", "--classes", "0,1", "--bounds", "bounds.npy"]
     server, url = serving(command, *given, protocol=["serve", "xgboost", *flags(options)])
     keys = [["--secure-key", f"tokens/{name}.key", "--target", "kind"] for name in SITES]
     sites = [joining(command, url, name, *key) for name, key in zip(SITES, keys, strict=True)]
     for one in (*sites, server):
         one.ends()
-    plain = FederatedXGBClassifier(**options, feature_bounds=BOUNDS).fit(
+    plain = FederatedXGBClassifier(**options, bounds=BOUNDS).fit(
         [(part[["x", "y"]], part["kind"]) for part in classes()]
     )
     for name, expected in zip(SITES, plain.labels_, strict=True):

@@ -80,14 +80,23 @@ def test_agree_on_features():
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        (described(1, "y"), "clients disagree on the features: x at 'A'; y at 'B'"),
-        (described(2, "x", "y"), "clients disagree on the features: x at 'A'; x, y at 'B'"),
+        (described(1, "y"), "features: 'x' at 'A'; 'x' is missing, and 'y' is additional at 'B'"),
+        (described(2, "x", "y"), "disagree on the features: 'x' at 'A'; 'y' is additional at 'B'"),
         (described(2), "clients disagree on the number of features: 1 at 'A'; 2 at 'B'"),
     ],
 )
 def test_clients_that_disagree_on_features(other, text):
     with pytest.raises(ValueError, match=re.escape(text)):
         agree_on_features({"A": described(1, "x"), "B": other})
+
+
+def test_many_features_in_another_order():
+    """The text names the first column that has moved, and not all of them."""
+    names = [f"lab_{i:02d}" for i in range(40)]
+    other = [*names[:17], *names[18:], names[17]]
+    with pytest.raises(ValueError, match="'lab_17' is column 40 instead of 18 at 'B'") as error:
+        agree_on_features({"A": described(40, *names), "B": described(40, *other)})
+    assert len(str(error.value)) < 250
 
 
 def test_clients_without_features():

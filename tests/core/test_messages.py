@@ -195,12 +195,12 @@ def conversations():
     bounds = [[-4.0, -4.0], [4.0, 4.0]]
     of_columns = {0: (-4, 4), 1: (-4, 4)}
     noisy = [
-        HorizontalDBSCAN(1.0, 2, grid_bounds=bounds, epsilon=1.0),
+        HorizontalDBSCAN(1.0, 2, bounds=bounds, epsilon=1.0),
         FederatedKMeans(2, method="lloyd", max_iter=2, bounds=bounds, epsilon=1.0),
         FederatedGaussianMixture(2, method="em", max_rounds=1, bounds=bounds, epsilon=1.0),
         FederatedSummary(quantiles=(), bounds=of_columns, epsilon=1.0),
         FederatedXGBClassifier(
-            1, method="histogram", max_depth=1, tol=None, feature_bounds=bounds, classes=[0, 1],
+            1, method="histogram", max_depth=1, tol=None, bounds=bounds, classes=[0, 1],
             epsilon=1.0,
         ),
     ]  # fmt: skip

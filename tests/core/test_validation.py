@@ -9,19 +9,11 @@ from numbers import Integral, Real
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import InvalidParameterError
 from sklearn.utils.validation import _get_feature_names
 
-from fedlib.core.validation import (
-    Interval,
-    StrOptions,
-    check_option,
-    check_points,
-    count_distinct,
-    feature_names,
-)
+from fedlib.core.validation import Interval, StrOptions, check_option, count_distinct
 
 # scikit-learn's private names --------------------------------------------------------------------
 
@@ -163,53 +155,6 @@ def test_columns_that_are_partly_named():
 # The package's own checks ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "X",
-    [
-        [[1, 2], [3, 4]],
-        ((1, 2), (3, 4)),
-        np.array([[1, 2], [3, 4]], np.uint8),
-        np.array([[1, 2], [3, 4]], np.float32),
-        np.array([[1, 2], [3, 4]], ">f8"),
-        np.array([[1, 2], [3, 4]], order="F"),
-        np.array([[1, 2], [3, 4]], object),
-        np.array([[1, 0, 2], [3, 0, 4]])[:, ::2],
-        pd.DataFrame([[1, 2], [3, 4]]),
-    ],
-)
-def test_points_become_contiguous_numbers(X):
-    points = check_points(X)
-    assert points.tolist() == [[1.0, 2.0], [3.0, 4.0]]
-    assert points.dtype == np.float64
-    assert points.dtype.isnative
-    assert points.flags.c_contiguous
-
-
-def test_points_in_the_right_form_are_not_copied():
-    """Clients may have many points; a copy would double their memory."""
-    X = np.zeros((3, 2))
-    assert check_points(X) is X
-
-
-@pytest.mark.parametrize(
-    ("X", "message"),
-    [
-        ([[1.0, np.nan]], "contains NaN"),
-        ([[1.0, np.inf]], "contains infinity"),
-        ([1.0, 2.0], "Expected 2D array, got 1D array"),
-        (3.0, "Expected 2D array, got scalar"),
-        (np.zeros((1, 1, 1)), "Found array with dim 3"),
-        ([["a", "b"]], "column '0' must contain numbers, got 'a'"),
-        (np.array([[1j]]), "Complex data not supported"),
-        (np.empty((0, 2)), r"Found array with 0 sample\(s\)"),
-        (np.empty((2, 0)), r"Found array with 0 feature\(s\)"),
-    ],
-)
-def test_invalid_tables(X, message):
-    with pytest.raises(ValueError, match=message):
-        check_points(X)
-
-
 def test_distinct_rows_are_counted_up_to_a_limit():
     X = np.repeat(np.arange(30.0), 2)[:, np.newaxis]
     for rows in (X, X[::-1], np.random.default_rng(0).permutation(X)):
@@ -219,60 +164,7 @@ def test_distinct_rows_are_counted_up_to_a_limit():
     assert count_distinct(np.array([[0.0, 1.0], [-0.0, 1.0], [1.0, 0.0]]), 3) == 2
 
 
-def test_sparse_points_are_rejected():
-    """A sparse matrix is not converted without notice, which could exhaust the memory."""
-    with pytest.raises(ValueError, match="[Ss]parse"):
-        check_points(csr_array(np.eye(2)))
-
-
-def test_further_checks_of_points():
-    assert check_points(np.empty((0, 2)), ensure_min_samples=0).shape == (0, 2)
-    with pytest.raises(ValueError, match="a minimum of 3 is required"):
-        check_points([[1.0], [2.0]], ensure_min_samples=3)
-
-
-def test_names_of_features():
-    assert feature_names(pd.DataFrame({"age": [30], "weight": [70]})) == ("age", "weight")
-    assert all(type(name) is str for name in feature_names(pd.DataFrame({"age": [30]})))
-    for X in (np.zeros((1, 2)), [[1, 2]], pd.DataFrame([[1, 2]]), None):
-        assert feature_names(X) == ()
-
-
 def test_options():
     check_option("border", "nearest", ("nearest", "absorb"))
     with pytest.raises(ValueError, match="border must be one of 'nearest', 'absorb'; got None"):
         check_option("border", None, ("nearest", "absorb"))
-
-
-@pytest.mark.parametrize(
-    ("X", "message"),
-    [
-        (
-            pd.DataFrame({"x": [1.0], "sex": ["m"]}),
-            "column 'sex' must contain numbers, got 'm' in row 1; Fed",
-        ),
-        ([[1.0, 2.0], [3.0, "low"]], "column '1' must contain numbers, got 'low' in row 2"),
-        (
-            pd.DataFrame({"x": [1.0, np.nan]}),
-            "column 'x' must contain finite numbers, got no value in row 2; Fed",
-        ),
-        ([[1.0], [None]], "column '0' must contain finite numbers, got no value in row 2"),
-        ([[np.inf]], "infinity"),
-        ([1.0, 2.0], "Expected 2D array"),
-    ],
-)
-def test_text_and_gaps_are_named_with_the_remedy(X, message):
-    with pytest.raises(ValueError, match=message):
-        check_points(X)
-
-
-def test_texts_of_numbers_are_numbers():
-    assert check_points([["1", "2.5"]]).tolist() == [[1.0, 2.5]]
-
-
-def test_more_names_than_a_message_may_contain():
-    table = pd.DataFrame(np.zeros((1, 2**16 + 1))).rename(columns=str)
-    with pytest.raises(ValueError, match="at most 65536 columns with names, got 65537"):
-        feature_names(table)
-    assert len(feature_names(table.iloc[:, 1:])) == 2**16
-    assert feature_names(table.to_numpy()) == ()

@@ -9,7 +9,7 @@ from fedlib.kernels import histograms as kernels
 from fedlib.kernels.categories import BY_CATEGORY
 from fedlib.kernels.splits import Decisions, move_rows
 
-CUTS = bounded_cuts([[-2.0] * 3, [2.0] * 3], 5)
+CUTS = bounded_cuts(np.array([[-2.0] * 3, [2.0] * 3]), 5)
 
 
 def random_rows(rng, n):

@@ -51,7 +51,7 @@ class CovarianceClient(DescribedPoints):
 def covariance(bounds, aggregation):
     """Return the flow, whose model is the covariance of all points within the bounds."""
     d = bounds.shape[1]
-    yield from agree_on_bounded_features(aggregation, d, "bounds")
+    yield from agree_on_bounded_features(aggregation, d)
     total, _ = yield from aggregation.sum(SumProducts(bounds, privacy=aggregation.privacy))
     n, mean = total.values[0], total.values[1 : 1 + d] / total.values[0]
     products = np.zeros((d, d))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Annotated, cast
+from typing import Annotated, ClassVar, cast
 
 import msgspec
 import numpy as np
@@ -26,7 +26,6 @@ from fedlib.clustering.density.bounded_cells import (
     GridCounts,
     NoisyCounts,
     bounded_grid,
-    check_bounds,
     count_in_grid,
     count_on_grid,
     count_with_noise,
@@ -52,7 +51,7 @@ from fedlib.core.parameters import (
     KW_ONLY,
     Flag,
     Kind,
-    OptionalArray,
+    OptionalBounds,
     OptionalPositiveFloat,
     OptionalPositiveInt,
     PositiveFloat,
@@ -280,6 +279,8 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
         The record of all messages.
     n_features_in_ : int
         The number of features.
+    feature_names_in_ : array (n_features,) of str
+        The names of the columns; only if the clients' columns have names.
 
     Raises
     ------
@@ -341,6 +342,7 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
     """
 
     name = "approximate-dbscan"
+    former_names: ClassVar[dict[str, str]] = {"grid_bounds": "bounds"}
     client_class = ApproximateDBSCANClient
     eps: Annotated[
         PositiveFloat,
@@ -365,9 +367,8 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
         """,
     ] = 0.05
     _: KW_ONLY
-    grid_bounds: Annotated[
-        OptionalArray,
-        Kind("array-like (2, n_features)"),
+    bounds: Annotated[
+        OptionalBounds,
         """
         The lowest and the highest value of each feature, on which the clients have agreed. Then all
         clients count their points in the same cells within the bounds, empty or not. A client with
@@ -389,7 +390,7 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
         Flag,
         """
         Whether the server sees sums of the clients' counts; see `fedlib.protection.secure`. It
-        needs `grid_bounds`. The result is the same. If the grid is refined, the server sees the
+        needs `bounds`. The result is the same. If the grid is refined, the server sees the
         sums for larger blocks, too, which follow from those for the cells, and the clients learn
         which larger blocks contain points of any of them. If a client is lost between two of these
         sums, they differ by its counts: then ``max_cells`` should allow a single sum.
@@ -399,7 +400,7 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
         OptionalPositiveFloat,
         """
         With an epsilon, the run is (epsilon, delta)-differentially private for each row, added or
-        removed; see `fedlib.protection.privacy`. It needs `grid_bounds`, which must not depend on
+        removed; see `fedlib.protection.privacy`. It needs `bounds`, which must not depend on
         the data, with at most `max_cells` cells. All counts have noise, also those of empty cells,
         and rows outside of the bounds are not counted. The result is spans, see the notes. With
         ``secure=True``, which needs ``delta > 0``, the noise is shared among the clients.
@@ -423,21 +424,18 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
     def _flow(self) -> Flow[ApproximateModel]:
         check_n_jobs(self.n_jobs)
         parameters = self.get_params()
-        bounds, max_cells = parameters.pop("grid_bounds"), parameters.pop("max_cells")
-        for name in ("secure", "epsilon", "delta"):
+        max_cells = parameters.pop("max_cells")
+        for name in ("secure", "epsilon", "delta", "bounds"):
             del parameters[name]
-        aggregation = self._sums() if self.epsilon is None else self._noisy_sums(1)
-        if bounds is None:
-            if self.secure or self.epsilon is not None:
-                raise ValueError("secure=True and epsilon need grid_bounds, got None")
+        if self.bounds is None and not self.secure and self.epsilon is None:
             return approximate_dbscan(
-                **parameters, grid=None, max_cells=max_cells, aggregation=aggregation
+                **parameters, grid=None, max_cells=max_cells, aggregation=self._sums()
             )
+        bounds = self._bounds()
+        aggregation = self._sums(bounds) if self.epsilon is None else self._noisy_sums(1, bounds)
         if max_cells is not None and max_cells > MAX_GRID:
-            raise ValueError(
-                f"max_cells must be at most {MAX_GRID} with grid_bounds, got {max_cells}"
-            )
-        limits = check_bounds(bounds)
+            raise ValueError(f"max_cells must be at most {MAX_GRID} with bounds, got {max_cells}")
+        limits = bounds.limits
         side = cell_side(self.eps, self.rho, limits.shape[1])
         if isinstance(aggregation, NoisySums):
             grid = bounded_grid(limits, side, max_cells or DEFAULT_MAX_BLOCKS, MAX_CELL)

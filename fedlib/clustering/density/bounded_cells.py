@@ -19,7 +19,7 @@ from typing import Annotated, NamedTuple, cast
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fedlib.clustering.density.cells import count_cells
 from fedlib.core.aggregation import Aggregation
@@ -38,7 +38,6 @@ __all__ = [
     "NoisyCounts",
     "TooManyBlocks",
     "bounded_grid",
-    "check_bounds",
     "count_in_grid",
     "count_on_grid",
     "count_with_noise",
@@ -169,41 +168,14 @@ class CountWithNoise(NoisyRequest):
         return ONE_CELL
 
 
-def check_bounds(bounds: ArrayLike) -> Floats:
-    """Return bounds as an array (2, n_features): the lowest and the highest value of each feature.
-
-    Raises
-    ------
-    ValueError
-        When they are not two rows of finite numbers in ascending order.
-
-    Examples
-    --------
-    >>> check_bounds([[0, -1], [2, 1]])
-    array([[ 0., -1.],
-           [ 2.,  1.]])
-    """
-    limits = np.asarray(bounds, dtype=np.float64)
-    if limits.ndim != 2 or len(limits) != 2 or limits.shape[1] == 0:
-        raise ValueError(
-            f"grid_bounds must be two rows, with a number per feature; got the shape {limits.shape}"
-        )
-    if not (np.isfinite(limits).all() and (limits[0] <= limits[1]).all()):
-        raise ValueError(
-            "grid_bounds must be two rows of finite numbers, the lower ones first; got"
-            f" {limits.tolist()}"
-        )
-    return limits
-
-
 def bounded_grid(
-    bounds: ArrayLike, cell_size: float, max_cells: int = MAX_GRID, largest: int = MAX_CELL
+    limits: Floats, cell_size: float, max_cells: int = MAX_GRID, largest: int = MAX_CELL
 ) -> Grid:
     """Return the grid that covers bounds: its first cell and the number of cells per feature.
 
     Parameters
     ----------
-    bounds : array-like (2, n_features)
+    limits : array (2, n_features)
         The lowest and the highest value of each feature; both are within the bounds.
     cell_size : float
     max_cells : int
@@ -214,25 +186,23 @@ def bounded_grid(
     Raises
     ------
     ValueError
-        When the bounds are not two rows of finite numbers in ascending order, or the grid has too
-        many cells.
+        When the grid has too many cells.
 
     Examples
     --------
-    >>> bounded_grid([[0.0, -1.0], [2.5, 0.9]], cell_size=1.0)
+    >>> bounded_grid(np.array([[0.0, -1.0], [2.5, 0.9]]), cell_size=1.0)
     Grid(low=array([ 0, -1]), shape=array([3, 2]))
     """
-    limits = check_bounds(bounds)
     with np.errstate(over="ignore"):
         low, high = np.floor(limits / cell_size)
         n_cells = float(np.prod(high - low + 1))
     if max(high.max(), -low.min()) > largest:
         raise ValueError(
-            f"grid_bounds must lie within {largest * cell_size:.6g}, {largest} cells of size"
+            f"bounds must lie within {largest * cell_size:.6g}, {largest} cells of size"
             f" {cell_size:.6g}; got {limits.tolist()}"
         )
     if n_cells > max_cells:
-        raise ValueError(f"grid_bounds must contain at most {max_cells} cells, got {n_cells:.6g}")
+        raise ValueError(f"bounds must contain at most {max_cells} cells, got {n_cells:.6g}")
     return Grid(low.astype(np.int64), (high - low + 1).astype(np.int64))
 
 
@@ -360,7 +330,7 @@ def occupied_cells(grid: Grid, total: GridCounts) -> tuple[Ints, Ints]:
 
     Examples
     --------
-    >>> grid = bounded_grid([[0.0, 5.0], [1.0, 6.0]], cell_size=1.0)
+    >>> grid = bounded_grid(np.array([[0.0, 5.0], [1.0, 6.0]]), cell_size=1.0)
     >>> occupied_cells(grid, GridCounts(np.array([0, 3, 0, 1]), 0))
     (array([[0, 6],
            [1, 6]]), array([3, 1]))
@@ -399,9 +369,7 @@ def count_in_grid(X: Floats, request: CountGrid) -> GridCounts:
     """
     grid, shape, d = request.grid, request.grid.blocks(request.side), X.shape[1]
     if d != len(grid.low):
-        raise ValueError(
-            f"grid_bounds must have the {d} features of the points, got {len(grid.low)}"
-        )
+        raise ValueError(f"bounds must have the {d} features of the points, got {len(grid.low)}")
     if request.n_blocks > MAX_GRID or math.prod(shape) >= MAX_KEY:
         raise ValueError(
             f"the grid must have at most {MAX_GRID} blocks in a request and fewer than 2**62 in"

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import check_is_fitted
 
 from fedlib.core.array_types import Ints
-from fedlib.core.validation import check_points
 from fedlib.protection.estimator import ProtectedFederated
 
 __all__ = ["CellClusters"]
@@ -43,6 +41,5 @@ class CellClusters(ProtectedFederated):
             When the points are not finite, do not have the number of features of `fit`, or lie too
             far out for the grid.
         """
-        check_is_fitted(self, "model_")
-        labels: Ints = self.model_.place(check_points(X))
+        labels: Ints = self.model_.place(self._new_points(X))
         return labels

@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from fedlib.clustering.density.engine.dbscan import dbscan, nearest_within
 from fedlib.core.agreement import agree_on_features
@@ -23,7 +22,6 @@ from fedlib.core.client import handles
 from fedlib.core.estimator import Federated, PointsClient
 from fedlib.core.messages import Array, Done, Labels, Message, MessageError
 from fedlib.core.protocol import Replies
-from fedlib.core.validation import check_points
 
 __all__ = [
     "Coverage",
@@ -187,8 +185,7 @@ class RepresentativeClustering(Federated):
         -----
         The cost is a k-d tree of the representatives and one search per point.
         """
-        check_is_fitted(self, "model_")
-        return self.model_.place(check_points(X))
+        return self.model_.place(self._new_points(X))
 
 
 def gather(replies: Mapping[str, Any], *fields: str) -> list[NDArray[Any]]:

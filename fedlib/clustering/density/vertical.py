@@ -33,13 +33,9 @@ from fedlib.core.client import Client, handles
 from fedlib.core.estimator import Federated
 from fedlib.core.messages import Array, Done, Labels, Message, MessageError
 from fedlib.core.parameters import PositiveFloat, PositiveInt
+from fedlib.core.points import check_points
 from fedlib.core.protocol import Flow, Replies, Transport
-from fedlib.core.validation import (
-    check_every_client_stays,
-    check_ids,
-    check_key,
-    check_points,
-)
+from fedlib.core.validation import check_every_client_stays, check_ids, check_key
 from fedlib.kernels.neighbours import count_bit_bytes, label_rows, list_pairs, read_bits, read_gaps
 
 __all__ = [
@@ -336,6 +332,7 @@ class VerticalDBSCAN(Federated):
     """
 
     name = "vertical-dbscan"
+    same_columns = False
     client_class = VerticalDBSCANClient
     eps: Annotated[
         PositiveFloat,
@@ -411,8 +408,8 @@ class VerticalDBSCAN(Federated):
         super()._set_model(model)
         self.labels_ = model.labels
 
-    def _set_labels(self, clients: dict[str, Client]) -> None:
-        """Keep the labels of `_set_model`, which has those of all rows."""
+    def _has_labels(self) -> bool:
+        return False  # the model has those of all rows
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         agree("the number of rows", {name: len(client.X) for name, client in clients.items()})

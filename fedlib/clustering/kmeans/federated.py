@@ -47,14 +47,13 @@ from fedlib.core.parameters import (
     Fraction,
     Kind,
     NonNegativeFloat,
-    OptionalArray,
     OptionalPositiveFloat,
     RandomSource,
 )
+from fedlib.core.points import check_points
 from fedlib.core.protocol import Flow
-from fedlib.core.validation import Interval, StrOptions, check_points
+from fedlib.core.validation import Interval, StrOptions
 from fedlib.protection.estimator import ProtectedFederated
-from fedlib.protection.privacy import check_bounds
 from fedlib.protection.secure.points import SummablePoints
 
 __all__ = ["FederatedKMeans", "FederatedKMeansClient", "draw_seed"]
@@ -139,6 +138,8 @@ class FederatedKMeans(ProtectedFederated):
         The messages of the run and their sizes.
     n_features_in_ : int
         The number of features.
+    feature_names_in_ : array (n_features,) of str
+        The names of the columns; only if the clients' columns have names.
 
     Raises
     ------
@@ -294,15 +295,6 @@ class FederatedKMeans(ProtectedFederated):
         such as 1e-6, the noise is Gaussian and smaller over several rounds.
         """,
     ] = 0.0
-    bounds: Annotated[
-        OptionalArray,
-        Kind("array-like (2, n_features)"),
-        """
-        For `epsilon`: the smallest and the largest value of each feature, known without the data.
-        Points beyond are moved to them. Unless `init` is an array, the start is spread between
-        them.
-        """,
-    ] = None
 
     def _flow(self) -> Flow[KMeansModel]:
         n_clusters = self.n_clusters
@@ -324,24 +316,25 @@ class FederatedKMeans(ProtectedFederated):
         return lloyd(n_clusters, init, *stop, self._sums())
 
     def _private_flow(self, init: Floats | None) -> Flow[KMeansModel]:
-        bounds = check_bounds(self.bounds)
+        bounds = self._bounds()
         if self.method != "lloyd":
             raise ValueError(
                 "epsilon needs method='lloyd', because the centres of one client's clusters cannot"
                 f" have little noise; got method={self.method!r}"
             )
-        if init is not None and init.shape[1] != bounds.shape[1]:
+        limits = bounds.limits
+        if init is not None and init.shape[1] != limits.shape[1]:
             raise ValueError(
-                f"bounds must have the {init.shape[1]} features of init, got {bounds.shape[1]}"
+                f"bounds must have the {init.shape[1]} features of init, got {limits.shape[1]}"
             )
         max_iter, seed = self.max_iter, draw_seed(self.random_state)
         return private_lloyd(
             self.n_clusters,
             init,
-            bounds,
+            limits,
             max_iter,
             seed,
-            self._noisy_sums(max_iter),
+            self._noisy_sums(max_iter, bounds),
         )
 
     def _check_init(self) -> Floats | None:
@@ -383,8 +376,7 @@ class FederatedKMeans(ProtectedFederated):
         NotFittedError
             When called before `fit`.
         """
-        check_is_fitted(self, "model_")
-        return self.model_.place(check_points(X))
+        return self.model_.place(self._new_points(X))
 
     def to_sklearn(self) -> KMeans:
         """Return a fitted `sklearn.cluster.KMeans` with these centres and the same predictions.

@@ -131,7 +131,7 @@ def private_lloyd(
     """
     sensitivity = row_sensitivity(bounds.shape[1])
     aggregation.scale(sensitivity)  # an epsilon that is too small is refused before any message
-    yield from agree_on_bounded_features(aggregation, bounds.shape[1], "bounds")
+    yield from agree_on_bounded_features(aggregation, bounds.shape[1])
     smallest = aggregation.deviation(sensitivity)
     centres = spread_start(n_clusters, bounds, seed) if init is None else np.array(init)
     for _ in range(max_iter):

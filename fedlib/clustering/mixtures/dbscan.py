@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 
 from fedlib.clustering.density.engine.dbscan import cluster, nearest_within
 from fedlib.clustering.mixtures.covariances import positive_definite
@@ -37,7 +36,7 @@ from fedlib.core.parameters import (
     RandomSource,
 )
 from fedlib.core.protocol import Flow, Replies
-from fedlib.core.validation import Interval, check_points, count_distinct
+from fedlib.core.validation import Interval, count_distinct
 
 __all__ = [
     "ClusterMixtures",
@@ -264,6 +263,8 @@ class GaussianMixtureDBSCAN(Federated):
         The messages of the run and their sizes.
     n_features_in_ : int
         The number of features.
+    feature_names_in_ : array (n_features,) of str
+        The names of the columns; only if the clients' columns have names.
 
     Raises
     ------
@@ -397,8 +398,7 @@ class GaussianMixtureDBSCAN(Federated):
         NotFittedError
             When called before `fit`.
         """
-        check_is_fitted(self, "model_")
-        return self.model_.place(check_points(X))
+        return self.model_.place(self._new_points(X))
 
 
 def describe_cluster(

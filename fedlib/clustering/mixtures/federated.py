@@ -18,6 +18,7 @@ from __future__ import annotations
 import warnings
 from typing import Annotated, Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
@@ -45,9 +46,8 @@ from fedlib.core.parameters import (
     RandomSource,
 )
 from fedlib.core.protocol import Flow
-from fedlib.core.validation import StrOptions, check_points
+from fedlib.core.validation import StrOptions
 from fedlib.protection.estimator import ProtectedFederated
-from fedlib.protection.privacy import check_bounds
 
 __all__ = [
     "FederatedGaussianMixture",
@@ -84,6 +84,8 @@ class FederatedGaussianMixture(ProtectedFederated):
         The messages of the run and their sizes.
     n_features_in_ : int
         The number of features.
+    feature_names_in_ : array (n_features,) of str
+        The names of the columns; only if the clients' columns have names.
 
     Raises
     ------
@@ -246,14 +248,6 @@ class FederatedGaussianMixture(ProtectedFederated):
         such as 1e-6, the noise is Gaussian and smaller over several rounds.
         """,
     ] = 0.0
-    bounds: Annotated[
-        OptionalArray,
-        Kind("array-like (2, n_features)"),
-        """
-        For `epsilon`: the smallest and the largest value of each feature, known without the data.
-        Points beyond are moved to them.
-        """,
-    ] = None
 
     def _flow(self) -> Flow[MixtureModel]:
         start = given_start(
@@ -295,23 +289,23 @@ class FederatedGaussianMixture(ProtectedFederated):
         )
 
     def _private_flow(self, start: Start) -> Flow[MixtureModel]:
-        bounds = check_bounds(self.bounds)
+        bounds = self._bounds()
         if self.method != "em":
             raise ValueError(
                 "epsilon needs method='em', because the mixture of one client's points cannot have"
                 f" little noise; got method={self.method!r}"
             )
-        check_start(start, bounds.shape[1], self.covariance_type)
+        check_start(start, bounds.limits.shape[1], self.covariance_type)
         max_rounds = self.max_rounds
         return private_em(
             self.n_components,
             self.covariance_type,
             self.reg_covar,
             start,
-            bounds,
+            bounds.limits,
             max_rounds,
             int(check_random_state(self.random_state).randint(2**31)),
-            self._noisy_sums(max_rounds),
+            self._noisy_sums(max_rounds, bounds),
         )
 
     def _fit(self, *arguments: Any, **options: Any) -> FederatedGaussianMixture:
@@ -355,8 +349,7 @@ class FederatedGaussianMixture(ProtectedFederated):
         NotFittedError
             When called before `fit`.
         """
-        check_is_fitted(self, "model_")
-        return self.model_.place(check_points(X))
+        return self.model_.place(self._new_points(X))
 
     def predict_proba(self, X: ArrayLike) -> Floats:
         """Return the probability (n_points, n_components) of each component for each point.
@@ -365,7 +358,10 @@ class FederatedGaussianMixture(ProtectedFederated):
         ----------
         X : array-like (n_points, n_features)
         """
-        return self.to_sklearn().predict_proba(check_points(X))
+        points = self._new_points(X)
+        if not len(points):  # scikit-learn takes no empty table
+            return np.empty((0, len(self.weights_)))
+        return self.to_sklearn().predict_proba(points)
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Return the mean log-likelihood of points.
@@ -375,7 +371,7 @@ class FederatedGaussianMixture(ProtectedFederated):
         X : array-like (n_points, n_features)
         y : ignored
         """
-        return float(self.to_sklearn().score(check_points(X)))
+        return float(self.to_sklearn().score(self._new_points(X)))
 
     def bic(self, X: ArrayLike) -> float:
         """Return the Bayesian information criterion on points; lower is better.
@@ -384,7 +380,7 @@ class FederatedGaussianMixture(ProtectedFederated):
         ----------
         X : array-like (n_points, n_features)
         """
-        return float(self.to_sklearn().bic(check_points(X)))
+        return float(self.to_sklearn().bic(self._new_points(X)))
 
     def aic(self, X: ArrayLike) -> float:
         """Return Akaike's information criterion on points; lower is better.
@@ -393,7 +389,7 @@ class FederatedGaussianMixture(ProtectedFederated):
         ----------
         X : array-like (n_points, n_features)
         """
-        return float(self.to_sklearn().aic(check_points(X)))
+        return float(self.to_sklearn().aic(self._new_points(X)))
 
     def to_sklearn(self) -> GaussianMixture:
         """Return a fitted `sklearn.mixture.GaussianMixture` with this mixture.

@@ -176,7 +176,7 @@ def private_em(
     """
     sensitivity = _rounded_sensitivity(n_components, bounds.shape[1], covariance_type)
     aggregation.scale(sensitivity)  # an epsilon that is too small is refused before any message
-    yield from agree_on_bounded_features(aggregation, bounds.shape[1], "bounds")
+    yield from agree_on_bounded_features(aggregation, bounds.shape[1])
     check_start(start, bounds.shape[1], covariance_type)
     mixture = _complete(start, n_components, covariance_type, bounds, seed)
     noise, privacy = aggregation.deviation(sensitivity), aggregation.privacy

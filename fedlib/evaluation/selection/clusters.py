@@ -77,6 +77,8 @@ class KMeansSelection(Federated):
         All models with their inertias.
     n_features_in_ : int
         The number of features.
+    feature_names_in_ : array (n_features,) of str
+        The names of the columns; only if the clients' columns have names.
     ledger_ : Ledger
         The messages of the run and their sizes.
 
@@ -213,6 +215,8 @@ class GaussianMixtureSelection(Federated):
         All mixtures with their criteria.
     n_features_in_ : int
         The number of features.
+    feature_names_in_ : array (n_features,) of str
+        The names of the columns; only if the clients' columns have names.
     ledger_ : Ledger
         The messages of the run and their sizes.
 

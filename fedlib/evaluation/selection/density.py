@@ -30,7 +30,7 @@ from fedlib.clustering.mixtures.checks import agree_on_magnitude
 from fedlib.clustering.mixtures.messages import MAX_COORDINATE
 from fedlib.core.agreement import agree_on_features, exclude, settle
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import Client, handles
+from fedlib.core.client import handles
 from fedlib.core.estimator import Federated, PointsClient
 from fedlib.core.messages import FeatureNames, Message
 from fedlib.core.parameters import KW_ONLY, OptionalPositiveFloat
@@ -267,6 +267,8 @@ class DensitySuggestion(Federated):
         Both curves, with their knees.
     n_features_in_ : int
         The number of features.
+    feature_names_in_ : array (n_features,) of str
+        The names of the columns; only if the clients' columns have names.
     ledger_ : Ledger
         The messages of the run and their sizes.
 
@@ -372,8 +374,8 @@ class DensitySuggestion(Federated):
         self.error_ = model.error
         self.n_features_in_ = model.n_features
 
-    def _set_labels(self, clients: dict[str, Client]) -> None:
-        """Set no labels: a suggestion has none."""
+    def _has_labels(self) -> bool:
+        return False
 
     def to_frame(self) -> pd.DataFrame:
         """Return the k-distance curve: one row per distance, with its rank and number of points.

@@ -55,7 +55,7 @@ from fedlib.protection.privacy.accounting import (
     privacy_per_request,
     rho_of,
 )
-from fedlib.protection.privacy.bounds import BoundsArray, check_bounds, from_unit, to_unit
+from fedlib.protection.privacy.bounds import BoundsArray, from_unit, to_unit
 from fedlib.protection.privacy.budget import Budget, Charge, DisclosureBudgetSpent
 from fedlib.protection.privacy.messages import NOISY, NoisyRequest
 from fedlib.protection.privacy.noise import Sensitivity, add_noise, noise_scale, quantise
@@ -70,7 +70,6 @@ __all__ = [
     "Privacy",
     "Sensitivity",
     "add_noise",
-    "check_bounds",
     "check_guarantee",
     "epsilon_of",
     "from_unit",

@@ -6,17 +6,14 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from fedlib.core.array_types import Floats
+from fedlib.core.bounds import MAX_BOUND
 from fedlib.core.messages import Array
 
 __all__ = [
     "from_unit",
 ]
-
-
-MAX_BOUND = 1e100  # so that no square overflows
 
 
 @dataclass(frozen=True)
@@ -39,45 +36,6 @@ class _TwoRows(Array):
 BoundsArray = Annotated[
     np.ndarray, _TwoRows("float64", ("ends", "features"), -MAX_BOUND, MAX_BOUND)
 ]
-
-
-def check_bounds(bounds: ArrayLike | None, name: str = "bounds") -> Floats:
-    """Return the smallest and the largest value of each feature as an array (2, n_features).
-
-    Raises
-    ------
-    ValueError
-        When they are None, or not two rows of finite numbers, the first below the second.
-
-    Examples
-    --------
-    >>> check_bounds([[0, 5], [1, 5]])
-    Traceback (most recent call last):
-    ...
-    ValueError: bounds must be two rows, the lower below the upper within ±1e+100; got [[0, 5], \
-[1, 5]]
-    """
-    if bounds is None:
-        raise ValueError(
-            f"epsilon needs {name}, the smallest and the largest value of each feature, because the"
-            " data must not determine them; got None"
-        )
-    try:
-        limits = np.array(bounds, np.float64)
-    except (TypeError, ValueError):
-        limits = np.empty(0)
-    if (
-        limits.ndim != 2
-        or len(limits) != 2
-        or not limits.size
-        or not (np.abs(limits) <= MAX_BOUND).all()
-        or not (limits[0] < limits[1]).all()
-    ):
-        raise ValueError(
-            f"{name} must be two rows, the lower below the upper within ±{MAX_BOUND:g};"
-            f" got {bounds!r}"
-        )
-    return limits
 
 
 def to_unit(X: Floats, bounds: Floats) -> Floats:

@@ -120,7 +120,7 @@ def to_words(reply: Message, digits: Digits) -> Words:
 
     Examples
     --------
-    >>> from fedlib.clustering.kmeans import Inertia
+    >>> from fedlib.clustering.kmeans.messages import Inertia
     >>> to_words(Inertia(2.75), {"inertia": (2,)})
     array([11], dtype=uint64)
     >>> to_words(Inertia(2.0**70 + 2.0**20), {"inertia": (0,)})  # modulo 2**64
@@ -197,7 +197,7 @@ def from_words(request: Message, words: Words, digits: Digits) -> Any:
 
     Examples
     --------
-    >>> from fedlib.clustering.kmeans import MeasureInertia
+    >>> from fedlib.clustering.kmeans.messages import MeasureInertia
     >>> request = MeasureInertia(np.zeros((1, 2)))
     >>> from_words(request, np.array([11], np.uint64), {"inertia": (2,)})
     Inertia(inertia=2.75)

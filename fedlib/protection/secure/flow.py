@@ -83,7 +83,8 @@ def secure_sum(
     Examples
     --------
     >>> from itertools import count
-    >>> from fedlib.clustering.kmeans import FederatedKMeansClient, MeasureInertia
+    >>> from fedlib.clustering.kmeans import FederatedKMeansClient
+    >>> from fedlib.clustering.kmeans.messages import MeasureInertia
     >>> from fedlib.core.protocol import run
     >>> from fedlib.protection.secure import SecureClient, simulated_identities
     >>> from fedlib.core.in_process import InProcess

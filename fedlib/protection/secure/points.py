@@ -206,9 +206,7 @@ def agree_on_points(aggregation: Aggregation) -> Flow[PooledPoints]:
     return PooledPoints(n_features, total.n_points, 2.0**largest)
 
 
-def agree_on_bounded_features(
-    aggregation: Aggregation, n_bounded: int, name: str = "grid_bounds"
-) -> Flow[Replies]:
+def agree_on_bounded_features(aggregation: Aggregation, n_bounded: int) -> Flow[Replies]:
     """Return the clients' descriptions of their features, whose number must be that of the bounds.
 
     Raises
@@ -219,7 +217,7 @@ def agree_on_bounded_features(
     replies = yield from aggregation.describe(DescribeFeatures())
     if (n_features := agree_on_features(replies)) != n_bounded:
         raise ValueError(
-            f"{name} must have the {n_features} features of the clients' points, got {n_bounded}"
+            f"bounds must have the {n_features} features of the clients' points, got {n_bounded}"
         )
     return replies
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Annotated, Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils.metaestimators import available_if
@@ -15,11 +16,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Bools, Floats
+from fedlib.core.bounds import NO_BOUNDS, check_bounds
 from fedlib.core.client import Client, LostState, OddRows, handles
+from fedlib.core.columns import TEXT, read_columns
 from fedlib.core.estimator import Federated
 from fedlib.core.messages import Done, Message, decode, encode
-from fedlib.core.parameters import KW_ONLY, Fraction, Kind
-from fedlib.core.protocol import Flow
+from fedlib.core.parameters import KW_ONLY, Fraction, Kind, OptionalBounds
+from fedlib.core.protocol import Flow, Host
 from fedlib.core.registry import PIPELINE
 from fedlib.core.validation import Interval, StrOptions
 from fedlib.core.wrapping import WrappingClient
@@ -33,9 +36,8 @@ from fedlib.tables.pipeline.flow import (
 )
 from fedlib.tables.pipeline.messages import PipelineState, Preprocess, expand
 from fedlib.tables.summary.columns import agree_on_columns
-from fedlib.tables.summary.federated import SummaryClient, check_bounds, check_names
+from fedlib.tables.summary.federated import SummaryClient, check_names
 from fedlib.tables.summary.messages import CountCategories
-from fedlib.tables.summary.tables import TEXT, read_columns
 
 __all__ = [
     "FederatedPipeline",
@@ -260,10 +262,7 @@ class FederatedPipeline(Federated):
         """,
     ] = "ignore"
     bounds: Annotated[
-        Mapping[str, tuple[float, float]] | None,
-        dict,
-        None,
-        Kind("dict of str to tuple (low, high)"),
+        OptionalBounds,
         """
         For ``"minmax"``: known limits of columns, whose extremes clients then do not report. Values
         beyond them become less than 0 or more than 1.
@@ -311,7 +310,7 @@ class FederatedPipeline(Federated):
             self.encode,
             check_names(self.categorical),
             "error" if self.unknown == "error" else "ignore",
-            check_bounds(self.bounds),
+            NO_BOUNDS if self.bounds is None else check_bounds(self.bounds),
             self.rank_error,
             self.max_categories,
             self.min_category_count,
@@ -363,20 +362,18 @@ class FederatedPipeline(Federated):
         self.estimator_ = clone(self.estimator)
         self.estimator_._set_model(model.model)
         self.n_features_in_ = model.rules.n_features
-        if model.rules.features:
-            self.feature_names_in_ = np.array(model.rules.features, dtype=object)
+        self._set_names(model.rules.features)
 
-    def _set_labels(self, clients: dict[str, Client]) -> None:
-        members: Mapping[str, Any] = clients
-        wrapped = {name: client.inner for name, client in members.items()}
+    def _set_labels(self, host: Host) -> None:
+        super()._set_labels(host)
         self.estimator_.ledger_ = self.ledger_
-        self.estimator_._set_labels(wrapped)
-        if hasattr(self.estimator_, "labels_"):
-            self.labels_ = [
-                None if labels is None else expand(labels, client._kept)  # type: ignore[attr-defined]
-                for labels, client in zip(self.estimator_.labels_, clients.values(), strict=True)
-            ]
-            del self.estimator_.labels_
+
+    def _has_labels(self) -> bool:
+        return self.estimator_._has_labels()
+
+    def _labels_of(self, client: Any) -> NDArray[Any] | None:
+        labels = self.estimator_._labels_of(client.inner)
+        return None if labels is None else expand(labels, client._kept)
 
     def report(self) -> str:
         """Return the result of the protocol's estimator as text."""
@@ -434,7 +431,7 @@ class FederatedPipeline(Federated):
         Returns
         -------
         DataFrame or array (n_kept, n_new_columns)
-            Without the rows with gaps if ``impute="drop"``.
+            Without the rows with gaps if ``impute="drop"``, and with the index of the others.
 
         Raises
         ------
@@ -442,17 +439,18 @@ class FederatedPipeline(Federated):
             As for `predict`.
         """
         check_is_fitted(self, "model_")
-        return self.model_.rules.transform(read_columns(X))[0]
+        table, kept = self.model_.rules.transform(read_columns(X))
+        if isinstance(table, pd.DataFrame) and isinstance(X, pd.DataFrame):
+            table.index = X.index[kept]
+        return table
 
     def _apply(self, method: str, X: Any) -> NDArray[Any]:
         check_is_fitted(self, "model_")
         transformed, kept = self.model_.rules.transform(read_columns(X))
-        if not kept.all():
-            if method == "predict" and getattr(self.estimator_.client_class, "supervised", False):
-                row = int(np.argmin(kept)) + 1
-                raise ValueError(f"X must have no gaps with impute='drop', got one in row {row}")
-            if not kept.any():
-                raise ValueError("every row of X has a gap; impute='drop' leaves none")
+        supervised = getattr(self.estimator_.client_class, "supervised", False)
+        if method == "predict" and supervised and not kept.all():
+            row = int(np.argmin(kept)) + 1
+            raise ValueError(f"X must have no gaps with impute='drop', got one in row {row}")
         return expand(getattr(self.estimator_, method)(transformed), kept)
 
 

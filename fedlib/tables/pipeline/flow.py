@@ -10,20 +10,19 @@ import numpy as np
 
 from fedlib.core.agreement import exclude
 from fedlib.core.array_types import Floats, Ints
+from fedlib.core.bounds import Bounds
+from fedlib.core.columns import EMPTY, NUMBER, TEXT
 from fedlib.core.protocol import Flow, Replies
 from fedlib.tables.pipeline.messages import Gaps, Preprocess, Unknown
 from fedlib.tables.summary.columns import (
-    Bounds,
     Columns,
     agree_on_columns,
     describe,
-    positions_of,
     repeat,
 )
 from fedlib.tables.summary.flow import find_categories, find_extremes, find_moments
 from fedlib.tables.summary.messages import ColumnDescription, TableView
 from fedlib.tables.summary.quantiles import find_quantiles
-from fedlib.tables.summary.tables import EMPTY, NUMBER, TEXT
 
 Model = TypeVar("Model")
 
@@ -39,7 +38,7 @@ class Rules(NamedTuple):
     scale, impute, encode : str or None
     categorical : tuple of str
     unknown : str
-    bounds : mapping of str to tuple
+    bounds : Bounds
     rank_error : float
     max_categories, min_category_count : int
     gaps_allowed : bool
@@ -150,7 +149,7 @@ def check_columns(columns: Columns, rules: Rules) -> None:
             f"column {columns.names[texts[0]]!r} contains text; set encode='one_hot', or leave the"
             " column out"
         )
-    positions_of(rules.bounds, columns.names)
+    rules.bounds.by_index(columns.names)
 
 
 def clients_with_gaps(described: Mapping[str, ColumnDescription], rules: Rules) -> dict[str, str]:
@@ -205,7 +204,7 @@ def _find_scale(
         constant = variance <= n * EPS * variance + np.square(n * means * EPS)
         low, high = means, means + np.where(constant, 0.0, np.sqrt(variance))
     elif rules.scale == "minmax":
-        given = positions_of(rules.bounds, columns.names)
+        given = rules.bounds.by_index(columns.names)
         asked = np.setdiff1d(numbers, np.array(list(given), np.int64))
         low, high = yield from find_extremes(view, described, asked)
         for j, limits in given.items():

@@ -9,9 +9,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Bools, Floats, Ints
+from fedlib.core.columns import MAX_NUMBER, TEXT, RawTable, present
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError, decode
 from fedlib.tables.summary.messages import MAX_ROWS, Category, split
-from fedlib.tables.summary.tables import MAX_NUMBER, TEXT, RawTable, present
 
 Gaps = Literal["fill", "drop", "keep"]
 Unknown = Literal["ignore", "error"]
@@ -102,7 +102,7 @@ class Preprocess(Message):
         -------
         X : DataFrame or array (n_kept, n_new_columns) of float64
             A DataFrame if the raw columns have names. A column of text is replaced by one column
-            per category, such as ``sex_f``.
+            per category, such as ``sex_f``; if there is a column of this name, ``sex_f_``.
         kept : array (n_rows,) of bool
             False for rows with gaps that are dropped.
 
@@ -126,8 +126,9 @@ class Preprocess(Message):
         ValueError
             When the columns are not those of `fit`.
         """
-        self._check_columns(table)
-        table = table.with_text(self.categorical)
+        if len(table.columns) != self.n_features and not table.features:
+            raise ValueError(f"X must have {self.n_features} columns, got {len(table.columns)}")
+        table = table.in_order(self.features).with_text(self.categorical)
         complete = table.complete if self.gaps == "drop" else np.ones(len(table), bool)
         odd, problems = np.zeros(len(table), bool), []
         codes: dict[int, NDArray[np.intp]] = {}
@@ -157,27 +158,20 @@ class Preprocess(Message):
         kept = complete & ~odd
         if not kept.all():
             table = table.rows(kept)
-        blocks, names = [], []
+        blocks, names = [], list[str]()
         labels = self.features or table.labels
+        taken = {*labels}
         for j, categories in enumerate(split(self.categories, self.lengths)):
             if self.kinds[j] == TEXT:
                 hot = codes[j][kept, np.newaxis] == np.arange(len(categories))
                 blocks.append(hot.astype(np.float64))
-                names += [f"{labels[j]}_{category}" for category in categories]
+                names += [_new_name(f"{labels[j]}_{category}", taken) for category in categories]
             else:
                 blocks.append(self._scaled(table.numbers(j), j)[:, np.newaxis])
                 names.append(labels[j])
         X: Any = np.concatenate(blocks, axis=1) if blocks else np.empty((len(table), 0))
         X = pd.DataFrame(X, columns=names) if self.features else X
         return Transformed(X, kept, int(odd.sum()), "".join(problems[:1]))
-
-    def _check_columns(self, table: RawTable) -> None:
-        if table.features and self.features and table.features != self.features:
-            raise ValueError(
-                f"X must have the columns {list(self.features)}; got {list(table.features)}"
-            )
-        if len(table.columns) != self.n_features:
-            raise ValueError(f"X must have {self.n_features} columns, got {len(table.columns)}")
 
     def _scaled(self, numbers: Floats, j: int) -> Floats:
         if self.gaps == "fill":
@@ -214,6 +208,14 @@ class PipelineState(Message):
         """
         inner: Any = decode(self.inner) if self.inner else None
         return expand(inner.labels, self.kept)
+
+
+def _new_name(name: str, taken: set[str]) -> str:
+    """Return a name that no other column has, and add it to those that are taken."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
 
 
 def expand(values: NDArray[Any], kept: Bools) -> NDArray[Any]:

@@ -8,6 +8,7 @@ Source: T. Chan, G. Golub, R. LeVeque, Algorithms for computing the sample varia
 Statistician 37, 1983, for moments of several clients.
 """
 
+from fedlib.core.columns import read_columns
 from fedlib.tables.summary.federated import SummaryClient
 from fedlib.tables.summary.flow import TableSummary, summarise
 from fedlib.tables.summary.messages import (
@@ -22,7 +23,6 @@ from fedlib.tables.summary.messages import (
     SumValues,
     ValueMoments,
 )
-from fedlib.tables.summary.tables import read_columns
 
 __all__ = [
     "BinCounts",

@@ -6,24 +6,22 @@ attempt with `ClientLost`, and `repeat` starts again with the clients that remai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedlib.core.agreement import Disagreement, agree_on_features, exclude, minority, settle
 from fedlib.core.array_types import Bytes, Ints
+from fedlib.core.columns import EMPTY, NUMBER, TEXT
 from fedlib.core.messages import Message
 from fedlib.core.protocol import Flow, Replies
 from fedlib.tables.summary.messages import ColumnDescription, DescribeColumns, TableView
-from fedlib.tables.summary.tables import EMPTY, NUMBER, TEXT
 
 __all__ = [
     "ask",
     "repeat",
 ]
-
-Bounds = Mapping[str, tuple[float, float]]
 
 KIND_NAMES = {NUMBER: "numbers", TEXT: "text", EMPTY: "no values"}
 
@@ -149,23 +147,6 @@ def ask(
     if set(replies) != set(described):
         raise ClientLost
     return replies
-
-
-def positions_of(bounds: Bounds, names: Sequence[str]) -> dict[int, tuple[float, float]]:
-    """Return given bounds by the position of the column.
-
-    Raises
-    ------
-    ValueError
-        When there is no such column.
-    """
-    unknown = [name for name in bounds if name not in names]
-    if unknown:
-        raise ValueError(
-            f"bounds must be of columns of the data, {', '.join(names[:20])};"
-            f" got {', '.join(unknown)}"
-        )
-    return {names.index(name): limits for name, limits in bounds.items()}
 
 
 def n_columns(described: Replies) -> int:

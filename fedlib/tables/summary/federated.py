@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -13,14 +13,23 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Ints
+from fedlib.core.bounds import NO_BOUNDS
 from fedlib.core.client import Client, handles
+from fedlib.core.columns import NUMBER, TEXT, RawTable, present, read_columns
 from fedlib.core.messages import Message
-from fedlib.core.parameters import KW_ONLY, Flag, Fraction, Kind, OptionalPositiveFloat
+from fedlib.core.parameters import (
+    KW_ONLY,
+    Flag,
+    Fraction,
+    Kind,
+    OptionalBounds,
+    OptionalPositiveFloat,
+)
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval
 from fedlib.protection.estimator import ProtectedFederated
 from fedlib.protection.secure.points import N_MAGNITUDES, DescribeFeatures, Features, magnitudes
-from fedlib.tables.summary.columns import Bounds, agree_on_columns
+from fedlib.tables.summary.columns import agree_on_columns
 from fedlib.tables.summary.flow import TableSummary, summarise
 from fedlib.tables.summary.keys import count_keys, to_keys
 from fedlib.tables.summary.messages import (
@@ -51,7 +60,6 @@ from fedlib.tables.summary.private import (
     sum_columns_noisily,
 )
 from fedlib.tables.summary.secure import secure_summary
-from fedlib.tables.summary.tables import MAX_NUMBER, NUMBER, TEXT, RawTable, present, read_columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,7 +75,7 @@ class SummaryClient(Client):
     Parameters
     ----------
     X : DataFrame or array-like (n_rows, n_columns)
-        Numbers and text with gaps; see `fedlib.tables.summary.tables`.
+        Numbers and text with gaps; see `fedlib.core.columns`.
 
     Attributes
     ----------
@@ -77,7 +85,8 @@ class SummaryClient(Client):
     Raises
     ------
     ValueError
-        When a column contains anything except numbers, text and gaps.
+        When a column contains anything except numbers, text and gaps, or texts that look like
+        identifiers.
     """
 
     raw: ClassVar[bool] = True
@@ -86,7 +95,7 @@ class SummaryClient(Client):
     X: RawTable
 
     def __init__(self, X: Any):
-        self.X = read_columns(X)
+        self.X = read_columns(X, refuse_identifiers=True)
         self.features = self.X.features
 
     def view(self, request: TableRequest | TableView) -> RawTable:
@@ -206,6 +215,8 @@ class FederatedSummary(ProtectedFederated):
         The number of rows with each category, for every column of text, without those withheld.
     n_features_in_ : int
         The number of columns.
+    feature_names_in_ : array (n_features,) of str
+        The names of the columns; only if the clients' columns have names.
     ledger_ : Ledger
         The messages of the run and their sizes.
 
@@ -266,10 +277,7 @@ class FederatedSummary(ProtectedFederated):
         """,
     ] = 0.0
     bounds: Annotated[
-        Mapping[str, tuple[float, float]] | None,
-        dict,
-        None,
-        Kind("dict of str to tuple (low, high)"),
+        OptionalBounds,
         """
         Known limits of columns. Clients do not report the extremes of these columns, which are
         values of single rows, and the histograms lie between the limits.
@@ -336,15 +344,16 @@ class FederatedSummary(ProtectedFederated):
         fractions = np.array(self.quantiles, np.float64).ravel()
         if not ((fractions >= 0) & (fractions <= 1)).all():
             raise ValueError(f"quantiles must lie in [0, 1], got {self.quantiles!r}")
-        view, bounds = TableView(check_names(self.categorical)), check_bounds(self.bounds)
+        view = TableView(check_names(self.categorical))
+        bounds = NO_BOUNDS if self.bounds is None else self._bounds()
         if self.epsilon is not None:
-            if len(fractions) or view.categorical or not bounds:
+            if len(fractions) or view.categorical or self.bounds is None:
                 raise ValueError(
                     "epsilon needs quantiles=(), no categorical columns and bounds of all columns,"
                     f" got quantiles={self.quantiles!r}, categorical={self.categorical!r} and"
                     f" bounds={self.bounds!r}"
                 )
-            return private_summary(bounds, self.n_bins, self._noisy_sums(1))
+            return private_summary(bounds, self.n_bins, self._noisy_sums(1, bounds))
         if self.secure:
             if len(fractions):
                 raise ValueError(f"secure=True needs quantiles=(), got {self.quantiles!r}")
@@ -378,8 +387,8 @@ class FederatedSummary(ProtectedFederated):
             for j in np.flatnonzero(model.kinds == TEXT)
         }
 
-    def _set_labels(self, clients: dict[str, Client]) -> None:
-        """Set no labels: a summary has none."""
+    def _has_labels(self) -> bool:
+        return False
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per column of the data, and one column per statistic.
@@ -473,33 +482,3 @@ def _check_numbers(name: str, table: RawTable) -> None:
 def check_names(names: Sequence[Any] | None) -> tuple[str, ...]:
     """Return names of columns as text; positions are names too."""
     return tuple(f"{n:.0f}" if isinstance(n, Real) else str(n) for n in names or ())
-
-
-def check_bounds(bounds: Mapping[Any, Any] | None) -> Bounds:
-    """Return the limits of columns by name.
-
-    Raises
-    ------
-    ValueError
-        When a pair is not two finite numbers in ascending order.
-
-    Examples
-    --------
-    >>> check_bounds({"age": (120, 0)})
-    Traceback (most recent call last):
-    ...
-    ValueError: bounds of 'age' must be two numbers low < high within ±1e+100, got (120, 0)
-    """
-    checked = {}
-    for name, limits in (bounds or {}).items():
-        try:
-            low, high = map(float, limits)
-        except (TypeError, ValueError):
-            low, high = 0.0, 0.0
-        if not -MAX_NUMBER <= low < high <= MAX_NUMBER:
-            raise ValueError(
-                f"bounds of {name!r} must be two numbers low < high within ±{MAX_NUMBER:g},"
-                f" got {limits!r}"
-            )
-        checked[check_names([name])[0]] = (low, high)
-    return checked

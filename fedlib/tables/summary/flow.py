@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from fedlib.core.agreement import Disagreement, settle
 from fedlib.core.array_types import Bytes, Floats, Ints
+from fedlib.core.bounds import Bounds
+from fedlib.core.columns import NUMBER, TEXT
 from fedlib.core.protocol import Flow, Replies
 from fedlib.tables.summary.columns import (
-    Bounds,
     ClientLost,
     agree_on_columns,
     ask,
     describe,
     n_columns,
-    positions_of,
     repeat,
 )
 from fedlib.tables.summary.keys import to_keys
@@ -38,7 +38,6 @@ from fedlib.tables.summary.messages import (
     split,
 )
 from fedlib.tables.summary.quantiles import KeyInterval, count_values, find_quantiles
-from fedlib.tables.summary.tables import NUMBER, TEXT
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def summarise(
         columns = agree_on_columns(replies)
         numbers, texts = columns.of_kind(NUMBER), columns.of_kind(TEXT)
         means, squares = yield from find_moments(view, replies, numbers)
-        given = positions_of(bounds, columns.names)
+        given = bounds.by_index(columns.names)
         low, high = yield from find_extremes(
             view, replies, np.setdiff1d(numbers, np.array(list(given), np.int64))
         )

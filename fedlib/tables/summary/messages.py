@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Floats, Ints
+from fedlib.core.columns import EMPTY, MAX_NUMBER, MAX_TEXT
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
 from fedlib.protection.secure.points import N_MAGNITUDES
-from fedlib.tables.summary.tables import EMPTY, MAX_NUMBER, MAX_TEXT
 
 __all__ = [
     "BinCounts",

@@ -14,8 +14,9 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from fedlib.core.agreement import exclude
 from fedlib.core.array_types import Floats, Ints
+from fedlib.core.bounds import Bounds
+from fedlib.core.columns import NUMBER, TEXT, RawTable
 from fedlib.core.messages import Array, Message
 from fedlib.core.protocol import Flow
 from fedlib.protection.privacy import (
@@ -30,10 +31,8 @@ from fedlib.protection.privacy import (
 )
 from fedlib.protection.secure.points import agree_on_bounded_features
 from fedlib.protection.sums import NoisySums
-from fedlib.tables.summary.columns import Bounds
 from fedlib.tables.summary.flow import TableSummary
 from fedlib.tables.summary.messages import MAX_BINS
-from fedlib.tables.summary.tables import NUMBER, TEXT, RawTable
 
 __all__ = [
     "NoisyColumnSums",
@@ -123,25 +122,14 @@ def private_summary(bounds: Bounds, n_bins: int, aggregation: NoisySums) -> Flow
 
     ``bounds`` are those of all columns, in their order. There is one request for data.
     """
-    limits = np.array(list(bounds.values()), np.float64).T.copy()
+    limits = bounds.limits
     request = SumColumnsNoisily(aggregation.privacy, limits, n_bins)
     aggregation.scale(request.sensitivity())  # too small an epsilon is refused before any message
-    replies = yield from agree_on_bounded_features(aggregation, len(bounds), "bounds")
-    others = {
-        name: ", ".join(reply.features)
-        for name, reply in replies.items()
-        if reply.features not in ((), tuple(bounds))
-    }
-    if 2 * len(others) >= len(replies):
-        raise ValueError(
-            f"bounds must have the columns {next(iter(others.values()))} in this order, got"
-            f" {', '.join(bounds)}"
-        )
-    yield from exclude(
-        replies, {name: f"bounds have no columns {found}" for name, found in others.items()}
-    )
+    replies = yield from agree_on_bounded_features(aggregation, limits.shape[1])
+    stated = next((reply.features for reply in replies.values() if reply.features), ())
+    names = bounds.names or stated or tuple(map(str, range(limits.shape[1])))
     total, _ = yield from aggregation.sum(request)
-    return _summary(tuple(bounds), limits, n_bins, total.values)
+    return _summary(names, limits, n_bins, total.values)
 
 
 def _summary(names: tuple[str, ...], limits: Floats, n_bins: int, values: Floats) -> TableSummary:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from fedlib.core.aggregation import Aggregation
+from fedlib.core.bounds import Bounds
+from fedlib.core.columns import NUMBER
 from fedlib.core.protocol import Flow
 from fedlib.protection.secure.points import largest_magnitude
-from fedlib.tables.summary.columns import Bounds, agree_on_kinds, positions_of
+from fedlib.tables.summary.columns import agree_on_kinds
 from fedlib.tables.summary.flow import TableSummary, histogram_bins
 from fedlib.tables.summary.messages import (
     CountColumnMagnitudes,
@@ -16,7 +18,6 @@ from fedlib.tables.summary.messages import (
     TableView,
 )
 from fedlib.tables.summary.quantiles import count_parts
-from fedlib.tables.summary.tables import NUMBER
 
 
 def secure_summary(
@@ -29,7 +30,7 @@ def secure_summary(
     """
     replies = yield from aggregation.describe(DescribeKinds(*view), agree_on_kinds)
     names, kinds = agree_on_kinds(replies)
-    given = positions_of(bounds, names)
+    given = bounds.by_index(names)
     columns, n_columns = np.flatnonzero(kinds == NUMBER).astype(np.int64), len(kinds)
     found, clients = yield from aggregation.sum(CountColumnMagnitudes(*view, columns))
     n_rows, centres = max(found.n_rows, 1), np.zeros(len(columns))

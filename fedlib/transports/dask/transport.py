@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,7 +13,6 @@ from typing import Any, Self
 import dask
 import distributed
 from distributed import Future, LocalCluster
-from numpy.typing import NDArray
 
 from fedlib.core.client import Client
 from fedlib.core.journal import Place
@@ -332,7 +332,7 @@ class Dask:
 
     # After a run
 
-    def labels(self, read: Callable[[Any], NDArray[Any]], lost: Collection[str] = ()) -> Any:
+    def labels(self, read: Callable[[Any], Any], lost: Collection[str] = ()) -> Any:
         """Return the labels of all rows as a lazy Dask Series, or Array if the data are one.
 
         Parameters
@@ -343,6 +343,7 @@ class Dask:
             Clients without labels.
         """
         kept = {name: self._states.get(name) for name in self.clients if name not in lost}
+        read = copy.deepcopy(read)  # `fit` may change the estimator before the labels are computed
         return gather_labels(self.client, read, self._seats, kept, self.partitions)
 
     # For a journal

@@ -69,32 +69,26 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
     components = {"n_components": n_components, "max_rounds": 3, "tol": 0.0, **seed}
     trees = {"n_trees": 1, "max_depth": 3, "tol": None}
     packed = {"method": "histogram", "histograms": "packed"}
-    secure_trees = {**trees, "method": "histogram", "secure": True, "feature_bounds": bounds}
+    secure_trees = {**trees, "method": "histogram", "secure": True, "bounds": bounds}
     private = {"epsilon": 1.0, "delta": 1e-6}
     bounded = {"quantiles": (), "bounds": {str(j): (0.0, 1.0) for j in range(known.shape[1])}}
     private_trees = {**secure_trees, **private, "secure": False}
     targets = {"base_score": 0.5, "max_gradient": 0.5}
     return {
         "HorizontalDBSCAN": HorizontalDBSCAN(eps, min_samples),
-        "HorizontalDBSCAN, secure": HorizontalDBSCAN(
-            eps, min_samples, secure=True, grid_bounds=bounds
-        ),
-        "HorizontalDBSCAN, ε = 1": HorizontalDBSCAN(
-            eps, min_samples, grid_bounds=bounds, epsilon=1.0
-        ),
+        "HorizontalDBSCAN, secure": HorizontalDBSCAN(eps, min_samples, secure=True, bounds=bounds),
+        "HorizontalDBSCAN, ε = 1": HorizontalDBSCAN(eps, min_samples, bounds=bounds, epsilon=1.0),
         "ApproximateDBSCAN, ρ = 1": ApproximateDBSCAN(**density, rho=1.0),
         "ApproximateDBSCAN, ρ = 0.1": ApproximateDBSCAN(**density, rho=0.1),
-        "ApproximateDBSCAN, bounded, ρ = 0.1": ApproximateDBSCAN(
-            **density, rho=0.1, grid_bounds=bounds
-        ),
+        "ApproximateDBSCAN, bounded, ρ = 0.1": ApproximateDBSCAN(**density, rho=0.1, bounds=bounds),
         "ApproximateDBSCAN, secure, ρ = 1": ApproximateDBSCAN(
-            **density, rho=1.0, grid_bounds=bounds, secure=True
+            **density, rho=1.0, bounds=bounds, secure=True
         ),
         "ApproximateDBSCAN, ε = 1": ApproximateDBSCAN(
-            **density, rho=1.0, grid_bounds=bounds, epsilon=1.0
+            **density, rho=1.0, bounds=bounds, epsilon=1.0
         ),
         "ApproximateDBSCAN, secure, ε = 1": ApproximateDBSCAN(
-            **density, rho=1.0, grid_bounds=bounds, secure=True, **private
+            **density, rho=1.0, bounds=bounds, secure=True, **private
         ),
         "VerticalDBSCAN": VerticalDBSCAN(**density),
         "AlignedRows": AlignedRows(VerticalDBSCAN(**density)),

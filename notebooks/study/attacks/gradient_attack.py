@@ -36,7 +36,7 @@ def first_tree(estimator, parts, others):
     Parameters
     ----------
     estimator : FederatedXGBClassifier
-        With ``feature_bounds``. Its clients send histograms, with noise or without.
+        With ``bounds``. Its clients send histograms, with noise or without.
     parts : list of (X, y)
     others : (X, y)
         Rows of the same distribution that no client has.
@@ -158,7 +158,7 @@ def tree(max_depth, max_bin, bounds, **private):
         method="histogram",
         max_depth=max_depth,
         max_bin=max_bin,
-        feature_bounds=bounds,
+        bounds=bounds,
         min_child_weight=0,
         tol=None,
         **given,

@@ -53,7 +53,7 @@ def without_noise(estimators, parts, classes, score=adjusted_rand_score):
     found = {}
     for method, estimator in estimators.items():
         plain = clone(estimator).set_params(epsilon=None, delta=0.0)
-        for name in ("bounds", "grid_bounds"):
+        for name in ("bounds", "bounds"):
             if name in plain.get_params():
                 plain.set_params(**{name: None})
         found[method] = score(classes, np.concatenate(plain.fit(parts).labels_))

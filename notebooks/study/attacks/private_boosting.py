@@ -29,7 +29,7 @@ def auc_by_epsilon(parts, test, epsilons, *, bounds, delta, n_seeds=3, **trees):
     DataFrame
         Columns ``epsilon`` (infinite without noise), ``secure``, ``seed`` and ``AUC``.
     """
-    common = {"method": "histogram", "feature_bounds": bounds, "tol": None, **trees}
+    common = {"method": "histogram", "bounds": bounds, "tol": None, **trees}
     rows = []
 
     def measure(shown, seed, private):

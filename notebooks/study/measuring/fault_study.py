@@ -98,13 +98,13 @@ PROTOCOLS = {
         **TREES, **PACKED, max_cat_to_onehot=TEXTS
     ),
     "FederatedXGBRegressor": FederatedXGBRegressor(**TREES, max_bin=4),
-    "HorizontalDBSCAN, secure": HorizontalDBSCAN(0.5, 3, secure=True, grid_bounds=BOUNDS),
+    "HorizontalDBSCAN, secure": HorizontalDBSCAN(0.5, 3, secure=True, bounds=BOUNDS),
     "FederatedXGBRegressor, secure": FederatedXGBRegressor(
-        n_trees=1, max_depth=1, max_bin=4, secure=True, feature_bounds=BOUNDS
+        n_trees=1, max_depth=1, max_bin=4, secure=True, bounds=BOUNDS
     ),
-    "HorizontalDBSCAN, epsilon": HorizontalDBSCAN(1.0, 3, epsilon=9.0, grid_bounds=BOUNDS),
+    "HorizontalDBSCAN, epsilon": HorizontalDBSCAN(1.0, 3, epsilon=9.0, bounds=BOUNDS),
     "HorizontalDBSCAN, secure, epsilon": HorizontalDBSCAN(
-        1.0, 3, secure=True, epsilon=9.0, delta=1e-6, grid_bounds=BOUNDS
+        1.0, 3, secure=True, epsilon=9.0, delta=1e-6, bounds=BOUNDS
     ),
     "FederatedKMeans, epsilon": FederatedKMeans(2, **LLOYD, **PRIVATE),
     "FederatedGaussianMixture, epsilon": FederatedGaussianMixture(
@@ -114,7 +114,7 @@ PROTOCOLS = {
         quantiles=(), n_bins=2, epsilon=9.0, bounds={"0": (-3, 7), "1": (-3, 7)}
     ),
     "FederatedXGBRegressor, epsilon": FederatedXGBRegressor(
-        **TREES, max_bin=4, base_score=0.5, epsilon=9.0, feature_bounds=BOUNDS
+        **TREES, max_bin=4, base_score=0.5, epsilon=9.0, bounds=BOUNDS
     ),
     "AlignedRows": AlignedRows(VerticalDBSCAN(**DENSITY)),
     "FederatedPipeline": FederatedPipeline(FederatedKMeans(2, random_state=0), scale="standard"),

@@ -34,7 +34,7 @@ BOUNDS = [[-2.0, -2.0], [6.0, 6.0]]
 
 
 def bounded(**changes):
-    return ApproximateDBSCAN(1.0, 5, 0.5, **{"grid_bounds": BOUNDS} | changes)
+    return ApproximateDBSCAN(1.0, 5, 0.5, **{"bounds": BOUNDS} | changes)
 
 
 def clients():
@@ -44,7 +44,7 @@ def clients():
 def test_counts_by_hand():
     """Cells just below 0.5 wide; the grid reaches from cell -2 to cell 3, in blocks of two."""
     side = cell_side(1.0, 1.0, 1)
-    grid = bounded_grid([[-0.9], [1.9]], side)
+    grid = bounded_grid(np.array([[-0.9], [1.9]]), side)
     assert (grid.low.tolist(), grid.shape.tolist()) == ([-2], [6])
     X = np.array([[-0.9], [0.1], [0.2], [1.9]])
     assert count_in_grid(X, CountGrid(side, *grid, 1, ALL)).counts.tolist() == [1, 0, 2, 0, 0, 1]
@@ -59,7 +59,7 @@ def test_the_cells_are_those_of_all_points(data, d, max_blocks):
     coordinate = st.one_of(st.sampled_from([-2.0, 2.0]), st.floats(-2, 2))
     X = np.array(data.draw(st.lists(st.tuples(*[coordinate] * d), min_size=1, max_size=20)))
     side = cell_side(1.0, 0.9, d)
-    grid = bounded_grid([[-2.0] * d, [2.0] * d], side)
+    grid = bounded_grid(np.array([[-2.0] * d, [2.0] * d]), side)
     transport = InProcess({"A": ApproximateDBSCANClient(X), "B": ApproximateDBSCANClient(X[::2])})
     cells, counts = run(count_on_grid(side, grid, max_blocks, Aggregation()), transport)
     expected = count_cells(np.concatenate([X, X[::2]]), side)
@@ -74,7 +74,7 @@ def test_the_result_is_the_same_with_and_without_bounds(max_cells, sides, relay)
     assert [e.requests["A"].side for e in transport.exchanges[1:-1]] == sides
     kinds = [type(e.requests["A"]) for e in transport.exchanges]
     assert kinds == [DescribeFeatures, *[CountGrid] * len(sides), AssignCoreCells]
-    expected = bounded(grid_bounds=None).fit(PARTS)
+    expected = bounded(bounds=None).fit(PARTS)
     for name in ("cells_", "cell_counts_", "cell_labels_"):
         assert getattr(model, name).tolist() == getattr(expected, name).tolist()
     labels = [client.state.labels.tolist() for client in transport.members.values()]
@@ -115,7 +115,7 @@ def test_a_client_that_does_not_fit_the_grid_leaves(X, reason, relay):
 def test_bounds_of_another_number_of_features(relay):
     transport = relay(clients())
     with pytest.raises(ValueError, match="must have the 2 features of the clients' points, got 1"):
-        bounded(grid_bounds=[[0.0], [1.0]]).fit(transport)
+        bounded(bounds=[[0.0], [1.0]]).fit(transport)
     assert len(transport.exchanges) == 1
 
 
@@ -142,7 +142,7 @@ def test_only_the_lying_client_leaves(step, change, reason, relay, caplog):
     model = bounded(max_cells=2000).fit(transport, min_clients=2)
     assert model.ledger_.lost == {"C": f"InvalidReply at CountGrid, step {step + 1}"}
     assert reason in caplog.text
-    assert model.cells_.tolist() == bounded(grid_bounds=None).fit(PARTS[:2]).cells_.tolist()
+    assert model.cells_.tolist() == bounded(bounds=None).fit(PARTS[:2]).cells_.tolist()
 
 
 def test_a_client_that_reports_points_outside_leaves(relay):
@@ -166,19 +166,19 @@ def test_a_client_leaves(step, relay):
 
     model = bounded(max_cells=2000).fit(relay(clients(), {"B": lose}), min_clients=2)
     assert list(model.ledger_.lost) == ["B"]
-    expected = bounded(grid_bounds=None).fit(PARTS[::2])
+    expected = bounded(bounds=None).fit(PARTS[::2])
     assert model.cell_counts_.tolist() == expected.cell_counts_.tolist()
 
 
 @pytest.mark.parametrize(
     ("bounds", "reason"),
     [
-        ([0.0, 1.0], "must be two rows"),
-        ([[0.0], [1.0], [2.0]], "must be two rows"),
-        ([[], []], "must be two rows"),
-        ([[1.0], [0.0]], "must be two rows of finite numbers, the lower ones first"),
-        ([[0.0], [math.inf]], "must be two rows of finite numbers"),
-        ([[0.0], [math.nan]], "must be two rows of finite numbers"),
+        ([0.0, 1.0], "two rows with a number per column"),
+        ([[0.0], [1.0], [2.0]], "two rows with a number per column"),
+        ([[], []], "two rows with a number per column"),
+        ([[1.0], [0.0]], "column 0 must be two numbers, the lower below the upper"),
+        ([[0.0], [math.inf]], "must be two numbers, the lower below the upper"),
+        ([[0.0], [math.nan]], "must be two numbers, the lower below the upper"),
         ([[0.0], [1e15]], "must lie within .*, 1099511627776 cells of size 0.249"),
         ([[0.0] * 9, [1e3] * 9], "at most 4611686018427387903 cells"),
     ],
@@ -186,7 +186,7 @@ def test_a_client_leaves(step, relay):
 def test_invalid_bounds(bounds, reason, relay):
     transport = relay(clients())
     with pytest.raises(ValueError, match=reason):
-        bounded(grid_bounds=bounds).fit(transport)
+        bounded(bounds=bounds).fit(transport)
     assert transport.exchanges == []
 
 
@@ -212,7 +212,7 @@ def test_secure_sums_give_the_plain_result(max_cells, n_sums, relay):
     """The server receives masked values only, for the blocks and for their parts."""
     transport = relay(secure_clients())
     model = bounded(secure=True, max_cells=max_cells).fit(transport)
-    expected = bounded(grid_bounds=None).fit(list(MANY.values()))
+    expected = bounded(bounds=None).fit(list(MANY.values()))
     assert all(equal(model, expected))
     labels = [client.state.labels.tolist() for client in transport.members.values()]
     assert labels == [part.tolist() for part in expected.labels_]
@@ -244,7 +244,7 @@ def test_a_client_is_lost_in_a_secure_sum(step, relay):
     assert list(model.ledger_.lost) == ["B"]
     counted = step in (steps.ConfirmSurvivors, steps.RevealShares)
     rest = [X for name, X in MANY.items() if counted or name != "B"]
-    assert all(equal(model, bounded(grid_bounds=None).fit(rest)))
+    assert all(equal(model, bounded(bounds=None).fit(rest)))
 
 
 def test_a_client_with_a_point_outside_leaves_a_secure_sum(relay):
@@ -253,7 +253,7 @@ def test_a_client_with_a_point_outside_leaves_a_secure_sum(relay):
     members["D"] = SecureClient(ApproximateDBSCANClient([[0.0, 99.0]]), IDENTITIES["D"])
     model = bounded(secure=True).fit(relay(members), min_clients=3)
     assert model.ledger_.lost == {"D": "MaskingFailed at MaskValues, step 4"}
-    assert all(equal(model, bounded(grid_bounds=None).fit(PARTS)))
+    assert all(equal(model, bounded(bounds=None).fit(PARTS)))
 
 
 @pytest.mark.parametrize(

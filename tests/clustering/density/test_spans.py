@@ -25,7 +25,7 @@ from fedlib.testing import seeded_noise
 
 # One feature, eps = 1 and rho = 1: cells are just below 0.5 wide, and near if they differ by 3 or
 # less. With this epsilon, the noise of a count is about 0.01, and the margin below 1.
-TOY = {"eps": 1.0, "min_samples": 4, "rho": 1.0, "grid_bounds": [[0.0], [9.9]], "epsilon": 100.0}
+TOY = {"eps": 1.0, "min_samples": 4, "rho": 1.0, "bounds": [[0.0], [9.9]], "epsilon": 100.0}
 FIRST = [[0.2], [0.3], [6.1], [6.2], [6.3], [-5.0]]  # cells 0 and 12, and a point outside
 SECOND = [[0.1], [0.4], [6.4], [6.45], [3.3]]  # cells 0 and 12, and 6, which is in no span
 THIRD = [[0.25], [9.8]]
@@ -174,7 +174,7 @@ def test_spans_lie_between_two_runs_of_dbscan(seed, rho, d):
         [rng.normal(c, 0.4, (150, d)) for c in centres] + [rng.uniform(0, 12, (40, d))]
     )
     X = np.clip(X, 0, 12)
-    options = {"grid_bounds": [[0.0] * d, [12.0] * d], "epsilon": 8.0}
+    options = {"bounds": [[0.0] * d, [12.0] * d], "epsilon": 8.0}
     with seeded_noise(seed):
         model = ApproximateDBSCAN(1.0, 10, rho, **options).fit([X[::2], X[1::2]])
     assert model.noise_margin_ < 60
@@ -200,10 +200,10 @@ def test_spans_lie_between_two_runs_of_dbscan(seed, rho, d):
         ({"epsilon": math.nan}, "The 'epsilon' parameter of ApproximateDBSCAN must be"),
         ({"delta": 1.0}, "The 'delta' parameter of ApproximateDBSCAN must be"),
         ({"epsilon": None, "delta": 0.1}, "delta needs epsilon, got delta=0.1"),
-        ({"grid_bounds": None}, "epsilon need grid_bounds, got None"),
+        ({"bounds": None}, "epsilon need bounds, got None"),
         ({"secure": True}, "needs delta > 0"),
-        ({"max_cells": 19}, "grid_bounds must contain at most 19 cells, got 20"),
-        ({"rho": 1e-6}, "grid_bounds must contain at most 4194304 cells, got 1.98"),
+        ({"max_cells": 19}, "bounds must contain at most 19 cells, got 20"),
+        ({"rho": 1e-6}, "bounds must contain at most 4194304 cells, got 1.98"),
     ],
 )
 def test_bad_parameters_raise_before_any_message(changes, reason, relay):

@@ -17,7 +17,7 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))
 Y = X[:, 0] + X[:, 1] ** 2
 BOUNDS = [[-2.0, -2.0], [2.0, 2.0]]
-TREES = {"n_trees": 2, "max_depth": 2, "max_bin": 6, "feature_bounds": BOUNDS, "tol": None}
+TREES = {"n_trees": 2, "max_depth": 2, "max_bin": 6, "bounds": BOUNDS, "tol": None}
 GUARANTEE = {"epsilon": 2.0, "delta": 1e-6}
 
 
@@ -178,8 +178,8 @@ def test_a_client_refuses_another_unit_whatever_its_rows_are():
     [
         ({"epsilon": 0.0}, "epsilon"),
         ({"delta": 1.0}, "delta"),
-        ({"method": "union", "feature_bounds": None}, "epsilon needs method='histogram' and fea"),
-        ({"feature_bounds": None}, "epsilon needs method='histogram' and feature_bounds"),
+        ({"method": "union", "bounds": None}, "epsilon needs method='histogram' and bounds"),
+        ({"bounds": None}, "epsilon needs method='histogram' and bounds"),
         ({"tol": 0.1}, "epsilon needs tol=None; got 0.1"),
         ({"grow_policy": "lossguide"}, "epsilon needs grow_policy='depthwise'; got 'lossguide'"),
         ({"scale_pos_weight": 2.0}, "epsilon needs scale_pos_weight=1.0; got 2.0"),

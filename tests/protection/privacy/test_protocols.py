@@ -125,10 +125,10 @@ def test_a_row_at_a_corner_reaches_the_sensitivity_of_k_means():
 def test_a_client_never_divides_by_bounds_of_no_width(bounds):
     bounds = np.array(bounds)
     centres = np.zeros((2, bounds.shape[1]))
-    with pytest.raises(MessageError, match="bounds must be two rows, the lower below the upper"):
+    with pytest.raises(MessageError, match="must be two rows, the lower below the upper"):
         SumClustersNoisily(Privacy(rho=1.0), bounds, centres)
     covariances, weights = np.ones((2, 1, 1)), np.array([0.5, 0.5])
-    with pytest.raises(MessageError, match="bounds must be two rows, the lower below the upper"):
+    with pytest.raises(MessageError, match="must be two rows, the lower below the upper"):
         SumResponsibilitiesNoisily(
             weights, centres, covariances, "spherical", Privacy(rho=1.0), bounds
         )
@@ -306,9 +306,9 @@ def test_a_site_declines_when_its_budget_is_spent(estimator):
         ({"delta": -0.1}, "'delta' parameter"),
         ({"epsilon": 1e-9}, "epsilon must be larger: epsilon=2.5e-10 needs noise"),
         ({"bounds": None}, "epsilon needs bounds, the smallest and the largest value"),
-        ({"bounds": [[0, 0], [0, 1]]}, "bounds must be two rows, the lower below the upper"),
-        ({"bounds": [[0, 0], [1, np.inf]]}, "bounds must be two rows"),
-        ({"bounds": [["a", 0], [1, 1]]}, "bounds must be two rows"),
+        ({"bounds": [[0, 0], [0, 1]]}, "bounds of column 0 must be two numbers, the lower below"),
+        ({"bounds": [[0, 0], [1, np.inf]]}, "bounds of column 1 must be two numbers"),
+        ({"bounds": [["a", 0], [1, 1]]}, "two rows with a number per column"),
         ({"secure": True}, "secure=True with epsilon needs delta > 0, .*; got delta=0.0"),
         ({"bounds": [[0], [1]]}, "bounds must have the 2 features of the clients' points, got 1"),
     ],
@@ -333,7 +333,7 @@ def test_methods_without_sums_are_refused():
 
 # Cells -------------------------------------------------------------------------------------------
 
-CELLS = HorizontalDBSCAN(1.0, 10, grid_bounds=BOUNDS, epsilon=2.0, delta=1e-6)
+CELLS = HorizontalDBSCAN(1.0, 10, bounds=BOUNDS, epsilon=2.0, delta=1e-6)
 
 
 @pytest.mark.parametrize("secure", [False, True])
@@ -357,7 +357,7 @@ def test_no_empty_cell_is_occupied_by_noise_alone():
     found = []
     for seed in range(3):
         with seeded_noise(seed):
-            model = fresh(CELLS, grid_bounds=wide, cell_size=20.0).fit(empty)
+            model = fresh(CELLS, bounds=wide, cell_size=20.0).fit(empty)
         found.append(len(model.cells_))
     assert found == [0, 0, 0]
 
@@ -373,9 +373,9 @@ def test_rows_outside_of_the_grid_do_not_show():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"grid_bounds": None}, "secure=True and epsilon need grid_bounds, .*; got secure=False"),
+        ({"bounds": None}, "secure=True and epsilon need bounds, .*; got secure=False"),
         ({"epsilon": None}, "delta needs epsilon, got delta=1e-06"),
-        ({"epsilon": None, "delta": 0.0}, "secure=True and epsilon need grid_bounds, and only"),
+        ({"epsilon": None, "delta": 0.0}, "secure=True and epsilon need bounds, and only"),
         ({"secure": True, "delta": 0.0}, "secure=True with epsilon needs delta > 0"),
         ({"epsilon": 1e-12, "delta": 0.0}, "epsilon must be larger"),
     ],

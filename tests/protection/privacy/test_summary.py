@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlib import FederatedSummary
+from fedlib.core.columns import read_columns
 from fedlib.protection.privacy import Privacy, privacy_of
 from fedlib.tables.summary import private
 from fedlib.tables.summary.federated import SummaryClient
 from fedlib.tables.summary.private import SumColumnsNoisily, sum_columns_noisily
-from fedlib.tables.summary.tables import read_columns
 from fedlib.testing import Recorder, seeded_noise
 
 RNG = np.random.default_rng(0)

@@ -44,7 +44,7 @@ PRIVACY = Privacy(rho=1e-3)
 BUDGET = {"budget": {"epsilon": 9.0, "delta": 1e-6}}
 RNG = np.random.default_rng(0)
 POINTS = RNG.random((30, 2)).astype(np.float32)
-CUTS = bounded_cuts([[0, 0], [1, 1]], 4)
+CUTS = bounded_cuts(np.array([[0.0, 0.0], [1.0, 1.0]]), 4)
 MAX = np.finfo(np.float32).max
 
 
@@ -303,7 +303,7 @@ def test_a_sample_of_the_rows_is_refused(estimator):
             method="histogram",
             epsilon=1.0,
             subsample=0.5,
-            feature_bounds=bounds,
+            bounds=bounds,
             tol=None,
             **options,
         ).protocol()

@@ -23,7 +23,7 @@ CLASSES = np.digitize(Y, [0.0, 1.5])
 BOUNDS = [[-2.0] * 3, [2.0] * 3]  # some values lie outside
 N_CLIENTS = 4
 IDENTITIES = simulated_identities([str(i) for i in range(N_CLIENTS)])
-TREES = {"n_trees": 3, "max_depth": 2, "max_bin": 8, "feature_bounds": BOUNDS, "tol": None}
+TREES = {"n_trees": 3, "max_depth": 2, "max_bin": 8, "bounds": BOUNDS, "tol": None}
 LEAVES = {"grow_policy": "lossguide", "max_leaves": 5, "max_depth": 0}
 
 
@@ -63,7 +63,7 @@ def test_a_toy_by_hand():
         min_child_weight=0,
         secure=True,
         classes=[0, 1],
-        feature_bounds=[[0.0], [5.0]],
+        bounds=[[0.0], [5.0]],
         max_bin=2,
     ).fit(toy)
     (tree,) = model.trees_
@@ -221,8 +221,8 @@ def test_below_the_threshold_the_run_ends():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"method": "union", "feature_bounds": None}, "needs method='histogram' and feature_bo"),
-        ({"feature_bounds": None}, "feature_bounds, because the server would"),
+        ({"method": "union", "bounds": None}, "needs method='histogram' and feature_bo"),
+        ({"bounds": None}, "bounds, because the server would"),
         ({"histograms": "packed"}, "needs histograms='dense'; got 'packed'"),
         ({"validation_fraction": 0.2}, "needs validation_fraction=0; got 0.2"),
         ({"eval_metric": "auc"}, "needs eval_metric=None; got 'auc'"),
@@ -231,14 +231,14 @@ def test_below_the_threshold_the_run_ends():
         ({"classes": [0, 1], "secure": False}, "need classes, and only they; got classes"),
         ({"classes": [0, 1, 2]}, "classes must be two texts or numbers; got .*: there are 3"),
         ({"classes": [1, 1]}, "a class occurs twice"),
-        ({"feature_bounds": [1.0, 2.0]}, r"feature_bounds must have shape \(2, n_features\)"),
-        ({"feature_bounds": [[2.0], [1.0]]}, "the lower below the upper; got"),
+        ({"bounds": [1.0, 2.0]}, "two rows with a number per column"),
+        ({"bounds": [[2.0], [1.0]]}, "the lower below the upper, within .*, got"),
         (
-            {"feature_bounds": [[0.0], [np.inf]]},
-            r"feature_bounds must be two rows within ±2\*\*127",
+            {"bounds": [[0.0], [np.inf]]},
+            "two numbers, the lower below the upper, within ±1.70141e",
         ),
-        ({"feature_bounds": [[1e9], [1e9 + 1]]}, "must be further apart for 8 bins of float32"),
-        ({"method": "union", "secure": False, "classes": None}, "feature_bounds needs method='h"),
+        ({"bounds": [[1e9], [1e9 + 1]]}, "must be further apart for 8 bins of float32"),
+        ({"method": "union", "secure": False, "classes": None}, "bounds needs method='h"),
     ],
 )
 def test_bad_parameters_raise_before_any_message(options, text):
@@ -255,7 +255,7 @@ def test_bad_parts_raise_before_any_message():
         model.fit([(np.ones((1, 3)), ["no"]), (table, ["yes"])])
     with pytest.raises(ValueError, match=r"parts\[0\]: y must contain only .* got 'maybe'"):
         model.fit([(np.ones((1, 3)), ["maybe"]), (np.ones((1, 3)), ["yes"])])
-    with pytest.raises(ValueError, match="feature_bounds must have the 1 features .* got 3"):
+    with pytest.raises(ValueError, match="bounds must have the 1 features .* got 3"):
         model.fit([([[1.0]], ["no"]), ([[1.0]], ["yes"])])
     with pytest.raises(ValueError, match="both classes need rows with a weight above 0"):
         model.fit([(np.ones((1, 3)), ["no"])] * 2)
@@ -299,7 +299,5 @@ def test_text_at_a_site_counts_as_missing(caplog):
 
 def test_bounds_without_secure_sums_and_with_text():
     table = pd.DataFrame({"age": [1.0, 2.0], "height": [1.0, 2.0], "town": ["x", "y"]})
-    with pytest.raises(
-        ValueError, match="feature_bounds needs features of numbers; 'town' contain"
-    ):
+    with pytest.raises(ValueError, match="bounds needs features of numbers; 'town' contain"):
         two_classes().fit([(table, [0, 1])])

@@ -12,7 +12,7 @@ from fedlib.transports.flower import FIN, GridInProcess, client_app
 
 PARTS = [[[0.0], [1.0], [9.0]], [[2.0], [8.0]], [[7.5], [10.0]]]
 LABELLED = [(X, [x + 1 for (x,) in X]) for X in PARTS]
-TREES = {"n_trees": 2, "max_depth": 2, "max_bin": 10, "feature_bounds": [[0.0], [10.0]]}
+TREES = {"n_trees": 2, "max_depth": 2, "max_bin": 10, "bounds": [[0.0], [10.0]]}
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ TREES = {"n_trees": 2, "max_depth": 2, "max_bin": 10, "feature_bounds": [[0.0], 
             "cluster_centers_",
         ),
         (
-            ApproximateDBSCAN(1.5, 3, 0.5, secure=True, grid_bounds=[[0.0], [99.0]], max_cells=60),
+            ApproximateDBSCAN(1.5, 3, 0.5, secure=True, bounds=[[0.0], [99.0]], max_cells=60),
             ApproximateDBSCAN(1.5, 3, 0.5),
             "cell_labels_",
         ),

@@ -228,7 +228,7 @@ def test_cells_are_those_of_the_plain_run(border):
     options = {"cell_size": 0.7, "min_samples": 3, "border": border, "random_state": 0}
     plain = HorizontalDBSCAN(**options).fit(parts(BLOBS))
     bounds = [BLOBS.min(axis=0) - 1, BLOBS.max(axis=0) + 2]
-    secure = HorizontalDBSCAN(**options, secure=True, grid_bounds=bounds).fit(parts(BLOBS))
+    secure = HorizontalDBSCAN(**options, secure=True, bounds=bounds).fit(parts(BLOBS))
     assert secure.cells_.tolist() == plain.cells_.tolist()
     assert secure.cell_counts_.tolist() == plain.cell_counts_.tolist()
     assert secure.cell_labels_.tolist() == plain.cell_labels_.tolist()
@@ -237,7 +237,7 @@ def test_cells_are_those_of_the_plain_run(border):
 
 def test_points_outside_of_the_grid_are_reported():
     """The points -0.5 and 7 are outside; -0.5 is next to a cluster."""
-    model = HorizontalDBSCAN(1.0, 2, secure=True, grid_bounds=[[0.0], [5.0]])
+    model = HorizontalDBSCAN(1.0, 2, secure=True, bounds=[[0.0], [5.0]])
     with pytest.warns(UserWarning, match="2 points lie outside of the bounds"):
         model.fit([[[0.1], [-0.5]], [[0.2], [7.0]]])
     assert [labels.tolist() for labels in model.labels_] == [[0, 0], [0, -1]]
@@ -253,23 +253,23 @@ def test_points_outside_of_the_grid_are_reported():
         (FederatedKMeans(2, method="lloyd", secure=True), "got method='lloyd' and init='k-means"),
         (FederatedSummary(secure=True), r"needs quantiles=\(\)"),
         (FederatedGaussianMixture(2, method="em", secure=True), "needs method='em', weights_init"),
-        (HorizontalDBSCAN(1.0, 2, secure=True), "need grid_bounds"),
-        (HorizontalDBSCAN(1.0, 2, grid_bounds=[[0.0], [1.0]]), "need grid_bounds, and only they"),
+        (HorizontalDBSCAN(1.0, 2, secure=True), "secure=True needs bounds, the smallest"),
+        (HorizontalDBSCAN(1.0, 2, bounds=[[0.0], [1.0]]), "bounds need secure=True or eps"),
         (
-            HorizontalDBSCAN(1e-9, 2, secure=True, grid_bounds=[[0.0], [1.0]]),
+            HorizontalDBSCAN(1e-9, 2, secure=True, bounds=[[0.0], [1.0]]),
             "at most 16777216 cells, got 1e",
         ),
         (
-            HorizontalDBSCAN(1.0, 2, secure=True, grid_bounds=[[1.0], [0.0]]),
-            "grid_bounds must be two rows",
+            HorizontalDBSCAN(1.0, 2, secure=True, bounds=[[1.0], [0.0]]),
+            "bounds of column 0 must be two numbers, the lower below the upper",
         ),
         (
             ApproximateDBSCAN(1.0, 2, secure=True),
-            "secure=True and epsilon need grid_bounds, got None",
+            "secure=True needs bounds, the smallest",
         ),
         (
-            ApproximateDBSCAN(1.0, 2, secure=True, grid_bounds=[[0.0], [1.0]], max_cells=2**24 + 1),
-            "max_cells must be at most 16777216 with grid_bounds, got 16777217",
+            ApproximateDBSCAN(1.0, 2, secure=True, bounds=[[0.0], [1.0]], max_cells=2**24 + 1),
+            "max_cells must be at most 16777216 with bounds, got 16777217",
         ),
         (
             FederatedPipeline(FederatedKMeans(2, method="lloyd", init=START, secure=True)),
@@ -283,10 +283,10 @@ def test_bad_parameters_raise_before_any_message(estimator, text):
 
 
 def test_bad_parts_raise_before_any_message():
-    estimator = HorizontalDBSCAN(1.0, 2, secure=True, grid_bounds=[[0.0], [5.0]])
+    estimator = HorizontalDBSCAN(1.0, 2, secure=True, bounds=[[0.0], [5.0]])
     with pytest.raises(ValueError, match="secure=True needs at least 2 clients, got 1"):
         estimator.fit([[[1.0]]])
-    with pytest.raises(ValueError, match="grid_bounds must have the 2 features"):
+    with pytest.raises(ValueError, match="bounds must have the 2 features"):
         estimator.fit([[[1.0, 2.0]], [[1.0, 2.0]]])
     with pytest.raises(ValueError, match="init must have the 1 features"):
         FederatedKMeans(3, method="lloyd", init=START, secure=True).fit([[[1.0]], [[2.0]]])

@@ -182,9 +182,9 @@ def test_rare_categories_are_withheld():
     assert model.to_frame().loc["0", ["count", "other"]].tolist() == [6, 2]
     assert b"Bonn" not in recorder.all_bytes
     assert b"Ulm" not in encode(recorder.exchanges[-1].replies["A"])
-    ids = [[f"{i}"] for i in range(3000)]
+    ids = pd.DataFrame({"id": pd.Categorical(range(3000))})  # declared as categories
     many = FederatedSummary(min_category_count=2).fit([ids])
-    assert many.to_frame().loc["0", ["categories", "other"]].tolist() == [0, 3000]
+    assert many.to_frame().loc["id", ["categories", "other"]].tolist() == [0, 3000]
 
 
 def test_columns_without_values():

@@ -167,7 +167,7 @@ def test_sites_with_keys_run_secure_sums(app, sites, tmp_path, caplog):
     for name, config in zip(identities, sites.node_configs.values(), strict=True):
         config["secure-key"] = str(tmp_path / f"{name}.key")
         Path(config["secure-key"]).write_text(identities[name].private.hex())
-    bounds = "secure = true, grid_bounds = [[0.0], [10.0]]"
+    bounds = "secure = true, bounds = [[0.0], [10.0]]"
     sites.run_config["parameters"] += f", {bounds}"
     serve(app, sites)
     assert frozen([state.labels for state in states(sites)]) == frozen(model().fit(SITES).labels_)

@@ -34,8 +34,8 @@ from fedlib.clustering.density.engine.index import (
     index_by_tree,
 )
 from fedlib.core.array_types import Bools, Floats, Ints
+from fedlib.core.points import check_points
 from fedlib.core.threads import check_n_jobs
-from fedlib.core.validation import check_points
 from fedlib.kernels import connections, density, kd_tree, leaf_connections, near_nodes, near_ranges
 
 __all__ = ["cluster", "dbscan", "nearest_within", "neighbours_within"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Real
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from fedlib.clustering.density.bounded_cells import (
     bounded_grid,
@@ -21,8 +21,7 @@ from fedlib.clustering.density.horizontal.messages import (
 from fedlib.core.parameters import (
     KW_ONLY,
     Flag,
-    Kind,
-    OptionalArray,
+    OptionalBounds,
     OptionalPositiveFloat,
     OptionalPositiveInt,
     PositiveFloat,
@@ -55,6 +54,8 @@ class HorizontalDBSCAN(CellClusters, ProtectedFederated):
         The record of all messages.
     n_features_in_ : int
         The number of features.
+    feature_names_in_ : array (n_features,) of str
+        The names of the columns; only if the clients' columns have names.
 
     Raises
     ------
@@ -97,6 +98,7 @@ class HorizontalDBSCAN(CellClusters, ProtectedFederated):
     """
 
     name = "horizontal-dbscan"
+    former_names: ClassVar[dict[str, str]] = {"grid_bounds": "bounds"}
     client_class = HorizontalDBSCANClient
     cell_size: Annotated[
         PositiveFloat,
@@ -163,12 +165,11 @@ class HorizontalDBSCAN(CellClusters, ProtectedFederated):
         Flag,
         """
         Whether the server sees sums of the clients' counts; see `fedlib.protection.secure`. It
-        needs `grid_bounds`. If all points lie within them, the result is the same.
+        needs `bounds`. If all points lie within them, the result is the same.
         """,
     ] = False
-    grid_bounds: Annotated[
-        OptionalArray,
-        Kind("array-like (2, n_features)"),
+    bounds: Annotated[
+        OptionalBounds,
         """
         For ``secure=True`` and `epsilon`: the smallest and the largest coordinates. The grid
         between them has at most 2**24 cells. A client sends 8 bytes per cell, occupied or not.
@@ -178,7 +179,7 @@ class HorizontalDBSCAN(CellClusters, ProtectedFederated):
         OptionalPositiveFloat,
         """
         With an epsilon, the run is (epsilon, delta)-differentially private for each row, added or
-        removed; see `fedlib.protection.privacy`. It needs `grid_bounds`, which must not depend on
+        removed; see `fedlib.protection.privacy`. It needs `bounds`, which must not depend on
         the data. All counts have noise, also those of empty cells. Cells count as empty up to a
         threshold that the noise exceeds nowhere with a probability of 95 %. Rows outside of the
         bounds are not counted.
@@ -196,16 +197,13 @@ class HorizontalDBSCAN(CellClusters, ProtectedFederated):
         names = ("min_samples", "border", "assign", "adjacency", "random_state")
         parameters = {name: getattr(self, name) for name in names}
         parameters["cell_size"] = self.cell_size
-        aggregation = self._sums() if self.epsilon is None else self._noisy_sums(1)
-        bounded = self.secure or self.epsilon is not None
-        if bounded != (self.grid_bounds is not None):
-            raise ValueError(
-                "secure=True and epsilon need grid_bounds, and only they; got"
-                f" secure={self.secure}, epsilon={self.epsilon}"
-            )
-        if self.grid_bounds is None:
+        if not self.secure and self.epsilon is None:
+            if self.bounds is not None:
+                raise ValueError("bounds need secure=True or epsilon, got neither")
             return horizontal_dbscan(max_cells=self.max_cells, **parameters)
-        grid = bounded_grid(self.grid_bounds, parameters["cell_size"])  # limits the cells
+        bounds = self._bounds()
+        grid = bounded_grid(bounds.limits, self.cell_size)  # limits the cells
+        aggregation = self._sums(bounds) if self.epsilon is None else self._noisy_sums(1, bounds)
         if isinstance(aggregation, NoisySums):
             return private_horizontal_dbscan(grid, aggregation, **parameters)
         return secure_horizontal_dbscan(grid, aggregation, **parameters)

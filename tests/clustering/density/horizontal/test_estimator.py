@@ -27,7 +27,7 @@ def test_it_follows_the_conventions_of_scikit_learn(lists):
         "cell_size": 0.5,
         "delta": 0.0,
         "epsilon": None,
-        "grid_bounds": None,
+        "bounds": None,
         "max_cells": None,
         "min_samples": 3,
         "random_state": 4,

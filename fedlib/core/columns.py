@@ -1,19 +1,23 @@
-"""Raw tables: columns of numbers or text, with gaps, as sites have them.
+"""Columns of numbers or text, with gaps, as sites have them.
 
-The rules:
+All protocols read rows here. The rules:
 
 - A column contains numbers or text. Truth values and pandas' categories are text. A column without
   any value has no kind.
-- A gap is NaN, None, NaT or an empty text.
-- Dates, infinities and numbers beyond ±1e100 are refused. The error names the column and the row,
-  counted from 1.
+- A gap is NaN, None, NaT, a masked value or an empty text, and among numbers also one of the words
+  in `GAP_WORDS`.
+- Blanks around a text do not count, truth values are "True" and "False" in any case, and the
+  category 1.0 is "1".
+- Dates, infinities, integers beyond 2**53 and bytes are refused. The error names the column and the
+  row, counted from 1, and the remedy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
+from decimal import Decimal
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -21,20 +25,28 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from fedlib.core.array_types import Bools, Bytes, Floats, Ints
-from fedlib.core.validation import feature_names
+from fedlib.core.names import as_table, feature_names, order
 
 __all__ = [
     "EMPTY",
     "MAX_NUMBER",
     "NUMBER",
     "TEXT",
+    "RawTable",
+    "present",
     "read_columns",
 ]
 
 NUMBER, TEXT, EMPTY = range(3)  # the kinds of columns
 MAX_NUMBER = 1e100  # so that no sum of squares over any number of clients overflows
-MAX_EXACT = 2**53  # whole numbers up to here are float64 numbers
+MAX_EXACT = 2**53  # integers up to here are float64 numbers
 MAX_TEXT = 200  # characters of a category
+# What programs write for "no value"; in a column of numbers these words are gaps.
+GAP_WORDS = {"na", "n/a", "nan", "null", "none", "nil", ".", "-", "--", "?", "#n/a"}
+TRUTH = {"true": "True", "false": "False"}
+# A text column is one of identifiers if it has more distinct texts, and if this fraction of its
+# texts are distinct.
+MIN_DISTINCT, DISTINCT_FRACTION = 50, 0.9
 DATE = r"\s*\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([T ]\d{1,2}:.*)?\s*"
 
 Column = NDArray[Any]
@@ -90,6 +102,19 @@ class RawTable:
     def rows(self, kept: Bools) -> RawTable:
         """Return the rows where ``kept`` (n_rows,) is true."""
         return replace(self, columns=tuple(column[kept] for column in self.columns))
+
+    def in_order(self, names: Sequence[str]) -> RawTable:
+        """Return the table with its columns in the order of ``names``; see `names.in_order`.
+
+        Raises
+        ------
+        ValueError
+            When a column is missing or not among ``names``.
+        """
+        if not self.features or not names or self.features == tuple(names):
+            return self
+        places = order(names, self.features)
+        return RawTable(tuple(names), tuple(self.columns[j] for j in places))
 
     def with_text(self, names: Sequence[str]) -> RawTable:
         """Return the table with the numbers of some columns as text: 1.0 becomes "1".
@@ -156,13 +181,16 @@ def present(column: Column) -> Bools:
     return ~np.isnan(column)
 
 
-def read_columns(X: Any) -> RawTable:
+def read_columns(X: Any, *, refuse_identifiers: bool = False) -> RawTable:
     """Return a table's columns as numbers or text.
 
     Parameters
     ----------
     X : DataFrame or array-like (n_rows, n_columns)
         There may be no rows, but there must be columns.
+    refuse_identifiers : bool, default=False
+        Whether to refuse a column of texts that look like identifiers: more than 50 distinct ones,
+        and at least nine tenths of its texts distinct. A column of pandas' categories is accepted.
 
     Raises
     ------
@@ -176,17 +204,30 @@ def read_columns(X: Any) -> RawTable:
     >>> table.columns[0], table.columns[1], table.counts
     (array([41., nan]), array(['m', 'f'], dtype=object), array([1, 2]))
     """
-    if isinstance(X, pd.DataFrame) and not X.columns.is_unique:
-        repeated = X.columns[X.columns.duplicated()].unique()
-        raise ValueError(f"the names of columns must be unique, got repeated {list(repeated)}")
+    X = as_table(X)
     features = feature_names(X)
     frame = X if isinstance(X, pd.DataFrame) else _frame(X)
     if frame.shape[1] == 0:
         raise ValueError("the table has no columns")
     labels = features or tuple(map(str, range(frame.shape[1])))
-    return RawTable(
-        features, tuple(_read(frame.iloc[:, j], label) for j, label in enumerate(labels))
-    )
+    columns = tuple(read_column(frame.iloc[:, j], label) for j, label in enumerate(labels))
+    if refuse_identifiers:
+        for label, column, dtype in zip(labels, columns, frame.dtypes, strict=True):
+            if column.dtype == object and not isinstance(dtype, pd.CategoricalDtype):
+                _check_no_identifiers(column, label)
+    return RawTable(features, columns)
+
+
+def _check_no_identifiers(column: Column, label: str) -> None:
+    """Raise ValueError when nearly all texts of a column are distinct."""
+    values = column[present(column)]
+    distinct = len(set(values))
+    if distinct > MIN_DISTINCT and distinct >= DISTINCT_FRACTION * len(values):
+        raise ValueError(
+            f"column {label!r} looks like identifiers: {distinct} of {len(values)} texts are"
+            " distinct, and each would be sent as a category; leave the column out, or if they are"
+            f" categories, say so: X[{label!r}].astype('category'), for a file --text {label}"
+        )
 
 
 def _frame(X: ArrayLike) -> pd.DataFrame:
@@ -197,28 +238,36 @@ def _frame(X: ArrayLike) -> pd.DataFrame:
     return pd.DataFrame(array).infer_objects()
 
 
-def _read(column: pd.Series, label: str) -> Column:
-    """Return the numbers or texts in a column."""
+def read_column(column: pd.Series, label: str, limit: float = MAX_NUMBER) -> Column:
+    """Return the numbers or texts in a column; a number must lie within ±``limit``."""
     dtype, types = column.dtype, pd.api.types
     if isinstance(dtype, pd.CategoricalDtype) or types.is_bool_dtype(dtype):
         return _texts(column.astype(object), label)
     if types.is_complex_dtype(dtype):
         raise ValueError(f"column {label!r} must contain numbers or text, got complex numbers")
     if types.is_numeric_dtype(dtype):
-        return _numbers(column, label)
+        return _numbers(column, label, limit)
     if not (types.is_object_dtype(dtype) or types.is_string_dtype(dtype)):
         raise _dates(label, dtype)
     values = column[column.notna().to_numpy()].to_numpy(object)
     values = values[values != ""]
     kinds = {_kind(value) for value in values}
-    if kinds <= {"text"} or kinds == {"truth value"}:
-        _check_texts(column, values, label)
+    if kinds <= {"text"}:
+        numbers = _numbers_with_words(column, values, label)
+        return _texts(column, label) if numbers is None else _numbers(numbers, label, limit)
+    if kinds == {"truth value"}:
         return _texts(column, label)
     if kinds == {"number"}:
-        return _numbers(pd.to_numeric(column), label)
-    if "date" in kinds:
-        raise _dates(label, "dates")
-    odd = next(value for value in values if not isinstance(value, Real) or isinstance(value, bool))
+        return _numbers(_as_numbers(column, label), label, limit)
+    if kinds & {"date", "duration"}:
+        raise _dates(label, " and ".join(sorted(f"{kind}s" for kind in kinds)))
+    if "bytes" in kinds:
+        raise ValueError(
+            f"column {label!r} must contain numbers or text, got bytes; decode them with"
+            f" X[{label!r}].str.decode('utf-8')"
+        )
+    odd = next((value for value in values if _kind(value) not in ("number", "text")), None)
+    odd = next(value for value in values if _kind(value) != "number") if odd is None else odd
     raise ValueError(
         f"column {label!r} must contain either numbers or text, got both, such as"
         f" {str(odd)[:40]!r}; leave cells without a value empty"
@@ -230,9 +279,59 @@ def _kind(value: object) -> str:
         return "text"
     if isinstance(value, bool | np.bool_):
         return "truth value"
-    if isinstance(value, Real):
+    if isinstance(value, np.timedelta64) or hasattr(value, "total_seconds"):
+        return "duration"
+    if isinstance(value, Real | Decimal):
         return "number"
-    return "date" if hasattr(value, "isoformat") else "other"
+    if isinstance(value, bytes):
+        return "bytes"
+    return "date" if isinstance(value, np.datetime64) or hasattr(value, "isoformat") else "other"
+
+
+def _as_numbers(column: pd.Series, label: str) -> pd.Series:
+    """Return a column of numbers of Python's types, among them decimal ones, as numbers."""
+    for row, value in enumerate(column):
+        if isinstance(value, Integral) and abs(int(value)) > MAX_EXACT:
+            raise inexact(label, value, row + 1)
+    gaps = column.isna().to_numpy() | (column == "").to_numpy(bool, na_value=False)
+    numbers = [np.nan if gap else float(v) for v, gap in zip(column, gaps, strict=True)]
+    return pd.Series(numbers, dtype=np.float64)
+
+
+def _numbers_with_words(column: pd.Series, values: NDArray[Any], label: str) -> pd.Series | None:
+    """Return texts as numbers if all are numbers but some words for gaps; None for other texts.
+
+    Raises
+    ------
+    ValueError
+        For dates, for texts of which most but not all are numbers, and for long texts.
+    """
+    texts = pd.Series(values, dtype=object).str.strip()
+    if not len(texts):
+        return None
+    if texts.str.fullmatch(DATE).mean() > 0.5:
+        raise _dates(label, repr(texts.iloc[0][:40]))
+    words = texts.str.lower().isin(GAP_WORDS)
+    numeric = pd.to_numeric(texts, errors="coerce").notna()
+    if words.any() and not words.all() and numeric[~words].all():
+        cells = column.astype(object).where(column.notna(), "")
+        cells = cells.astype(str).str.strip()
+        return pd.to_numeric(cells.mask(cells.str.lower().isin({*GAP_WORDS, ""})))
+    if 0.5 < numeric.mean() < 1:
+        word = texts[~numeric & ~words].iloc[0]
+        cells = column.astype(object).astype(str).str.strip()
+        row = int(np.argmax((cells == word).to_numpy())) + 1
+        raise ValueError(
+            f"column {label!r} must contain either numbers or text, got numbers and {word[:40]!r}"
+            f" in row {row}; leave cells without a value empty, or declare codes as text, with"
+            f" X[{label!r}].astype('category'), for a file with --text {label}"
+        )
+    if (longest := int(texts.str.len().max())) > MAX_TEXT:
+        raise ValueError(
+            f"column {label!r} must contain texts of at most {MAX_TEXT} characters, got {longest};"
+            " leave columns with free text out"
+        )
+    return None
 
 
 def _dates(label: str, found: object) -> ValueError:
@@ -242,55 +341,56 @@ def _dates(label: str, found: object) -> ValueError:
     )
 
 
-def _numbers(column: pd.Series, label: str) -> Column:
+def inexact(label: str, value: Any, row: int) -> ValueError:
+    return ValueError(
+        f"column {label!r} must contain integers within ±2**53, which are exact as 64-bit floats,"
+        f" got {value} in row {row}; identifiers are no features"
+    )
+
+
+def _numbers(column: pd.Series, label: str, limit: float) -> Floats:
     numbers = column.to_numpy(np.float64, na_value=np.nan)
     with np.errstate(invalid="ignore"):
-        large = np.abs(numbers) > MAX_NUMBER
-        inexact = np.abs(numbers) > MAX_EXACT
+        large = np.abs(numbers) > limit
+        rounded = np.abs(numbers) > MAX_EXACT
     if large.any():
         row = int(np.argmax(large))
+        within = f" within ±{limit:g}" if limit == MAX_NUMBER else ""
         raise ValueError(
-            f"column {label!r} must contain finite numbers within ±{MAX_NUMBER:g}, got"
-            f" {numbers[row]:g} in row {row + 1}"
+            f"column {label!r} must contain finite numbers{within}, got {numbers[row]:g} in row"
+            f" {row + 1}"
         )
-    if pd.api.types.is_integer_dtype(column) and inexact.any():
-        row = int(np.argmax(inexact))
-        raise ValueError(
-            f"column {label!r} must contain whole numbers within ±2**53, which are exact as 64-bit"
-            f" floats, got {column.iloc[row]} in row {row + 1}; identifiers are no features"
-        )
+    if pd.api.types.is_integer_dtype(column) and rounded.any():
+        row = int(np.argmax(rounded))
+        raise inexact(label, column.iloc[row], row + 1)
     return numbers + 0.0  # a copy without negative zeros
 
 
-def _check_texts(column: pd.Series, values: NDArray[Any], label: str) -> None:
-    """Raise ValueError for dates, for numbers with a few words among them, and for long texts."""
-    texts = pd.Series(values, dtype=object).astype(str)
-    if not len(texts):
-        return
-    if texts.str.fullmatch(DATE).mean() > 0.5:
-        raise _dates(label, repr(texts.iloc[0][:40]))
-    numeric = pd.to_numeric(texts, errors="coerce").notna()
-    if 0.5 < numeric.mean() < 1:
-        word = texts[~numeric].iloc[0]
-        row = int(np.argmax((column.astype(object) == word).to_numpy())) + 1
-        raise ValueError(
-            f"column {label!r} must contain either numbers or text, got numbers and {word[:40]!r}"
-            f" in row {row}; leave cells without a value empty"
-        )
-    if (longest := int(texts.str.len().max())) > MAX_TEXT:
-        raise ValueError(
-            f"column {label!r} must contain texts of at most {MAX_TEXT} characters, got {longest};"
-            " leave columns with free text out"
-        )
-
-
 def _texts(column: pd.Series, label: str) -> Column:
+    """Return the texts of a column without blanks around them, None for gaps."""
     gaps = column.isna().to_numpy()
-    texts = np.array([None if gap else str(v) for v, gap in zip(column, gaps, strict=True)], object)
+    texts = np.array(
+        [None if gap else _text(v) for v, gap in zip(column, gaps, strict=True)], object
+    )
     texts[texts == ""] = None
-    if any(len(text) > MAX_TEXT for text in texts if text is not None):
+    values = [text for text in texts if text is not None]
+    if all(text.lower() in TRUTH for text in values):
+        texts = np.array([text and TRUTH[text.lower()] for text in texts], object)
+    if any(len(text) > MAX_TEXT for text in values):
         raise ValueError(f"column {label!r} must contain texts of at most {MAX_TEXT} characters")
     return texts
+
+
+def _text(value: object) -> str:
+    """Return a category as text; the number 1.0 is the category "1"."""
+    if isinstance(value, Real) and not isinstance(value, bool | np.bool_):
+        number = float(value)
+        return (
+            str(int(number))
+            if number.is_integer() and not isinstance(value, Integral)
+            else str(value)
+        )
+    return str(value).strip()
 
 
 def _numbers_as_text(column: Floats) -> Column:

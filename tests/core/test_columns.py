@@ -1,12 +1,14 @@
 """Raw tables: numbers, text and gaps; everything else is refused with the column and the remedy."""
 
 import datetime
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.sparse import csr_array
 
-from fedlib.tables.summary.tables import EMPTY, NUMBER, TEXT, read_columns
+from fedlib.core.columns import EMPTY, NUMBER, TEXT, read_columns
 
 
 def test_kinds_and_gaps_of_columns():
@@ -67,13 +69,21 @@ def test_gaps_are_filled():
             [1.0, np.inf],
             "column 'c' must contain finite numbers within ±1e\\+100, got inf in row 2",
         ),
-        ([2**53 + 2, 1], "'c' must contain whole numbers within .* in row 1; identifiers are no"),
+        ([2**53 + 2, 1], "'c' must contain integers within .* in row 1; identifiers are no"),
         (pd.to_datetime(["2020-01-31", None]), "'c' must contain numbers or text, got datetime64"),
         ([datetime.date(2020, 1, 31), None], "'c' .* got dates; replace dates by numbers"),
         (["2020-01-31", "2021-05-01"], "'c' .* got '2020-01-31'; replace dates by numbers"),
         (["31.01.2020 10:30", "1.2.2021"], "'c' .* replace dates by numbers"),
         ([1, "m"], "'c' must contain either numbers or text, got both, such as 'm'; leave cells"),
-        (["1", "2", "NA"], "got numbers and 'NA' in row 3; leave cells without a value empty"),
+        (["1", "2", "V45"], "got numbers and 'V45' in row 3; .* declare codes as text, with X"),
+        ([b"a", "b"], "'c' must contain numbers or text, got bytes; decode them"),
+        (pd.to_timedelta(["1D", None]), "'c' must contain numbers or text, got timedelta64"),
+        ([np.timedelta64(1, "D"), 2.0], "got durations and numbers; replace"),
+        (
+            pd.Series([2**60, None], dtype=object),
+            "'c' must contain integers within ±2..53, .* in row 1",
+        ),
+        ([Decimal("Infinity")], "must contain finite numbers within .* got inf in row 1"),
         ([True, "m"], "'c' must contain either numbers or text, got both"),
         ([1j, 2.0], "'c' must contain numbers or text, got complex numbers"),
         ([{1}, 2.0], "'c' must contain either numbers or text"),
@@ -104,3 +114,71 @@ def test_numbers_and_texts_of_the_wrong_kind():
     with pytest.raises(ValueError, match="column 'c' must contain numbers, got 'm' in row 1"):
         table.numbers(0)
     assert read_columns(pd.DataFrame({"c": [1.0, None]})).texts(0).tolist() == ["1", None]
+
+
+def test_spellings_that_do_not_make_categories():
+    """Blanks, the case of truth values and the type of a number are not part of a category."""
+    frame = pd.DataFrame(
+        {
+            "sex": ["M", "F ", " M"],
+            "dead": ["true", "FALSE", None],
+            "code": pd.Categorical([1.0, 2.5, 1.0]),
+            "words": ["TRUE", "no", "true"],
+        }
+    )
+    columns = [column.tolist() for column in read_columns(frame).columns]
+    assert columns[0] == ["M", "F", "M"]
+    assert (
+        columns[1]
+        == ["True", "False", None]
+        == read_columns(pd.DataFrame({"dead": [True, False, None]})).columns[0].tolist()
+    )
+    assert columns[2] == ["1", "2.5", "1"]
+    assert columns[3] == ["TRUE", "no", "true"]
+
+
+@pytest.mark.parametrize("word", ["NA", "n/a", "NULL", ".", " NaN ", "?", ""])
+def test_words_for_gaps_are_gaps_among_numbers(word):
+    table = read_columns(pd.DataFrame({"crp": [word, "5.25", word, word, "7"]}))
+    assert table.kinds.tolist() == [NUMBER if word else TEXT]
+    if word:
+        np.testing.assert_array_equal(table.columns[0], [np.nan, 5.25, np.nan, np.nan, 7.0])
+    assert read_columns(pd.DataFrame({"c": [word, "DE"]})).kinds.tolist() == [TEXT]
+
+
+@pytest.mark.parametrize(
+    ("column", "numbers"),
+    [
+        ([Decimal("1.5"), None, Decimal("2.5")], [1.5, np.nan, 2.5]),
+        (np.array([1, 2, 3], object), [1.0, 2.0, 3.0]),
+        (pd.arrays.SparseArray([0.0, 0.0, 2.0]), [0.0, 0.0, 2.0]),
+        (pd.array([1.5, None, 2.0], "Float64"), [1.5, np.nan, 2.0]),
+        ([np.float32(0.5), 1, None], [0.5, 1.0, np.nan]),
+    ],
+)
+def test_numbers_of_other_types(column, numbers):
+    np.testing.assert_array_equal(read_columns(pd.DataFrame({"c": column})).columns[0], numbers)
+
+
+def test_masked_values_are_gaps_and_sparse_tables_are_refused():
+    masked = np.ma.masked_values([[0.0, 1.0], [-999.0, 2.0]], -999.0)
+    np.testing.assert_array_equal(read_columns(masked).columns[0], [0.0, np.nan])
+    texts = np.ma.array([["a", 1], ["b", 2]], object, mask=[[True, False], [False, True]])
+    assert read_columns(texts).columns[0].tolist() == [None, "b"]
+    assert read_columns(texts).counts.tolist() == [1, 1]
+    with pytest.raises(ValueError, match="got a sparse table; X.toarray"):
+        read_columns(csr_array(np.eye(2)))
+
+
+def test_columns_of_identifiers_are_refused_unless_they_are_declared():
+    texts = [f"R{i}" for i in range(60)]
+    with pytest.raises(ValueError, match="'id' looks like identifiers: 60 of 60 texts"):
+        read_columns(pd.DataFrame({"id": texts}), refuse_identifiers=True)
+    accepted = [
+        pd.Series(texts, dtype="category"),  # declared
+        [*texts[:50], *texts[:10]],  # 50 distinct ones
+        [*texts, *texts[:10]],  # six sevenths are distinct
+    ]
+    for column in accepted:
+        read_columns(pd.DataFrame({"id": column}), refuse_identifiers=True)
+    read_columns(pd.DataFrame({"id": texts}))

@@ -1,0 +1,89 @@
+"""``fedlib schema``: draft the schema of a study, and check a site's rows against it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from fedlib.cli.common import EXISTING, FILE, check_folder, writing
+
+
+@click.group()
+def schema() -> None:
+    """Draft the schema of a study, or check rows against it.
+
+    A schema is a Data Resource of the standard Data Package, version 2, in JSON. It says which
+    columns the rows of all sites have, with types, limits, categories, units and missing values.
+    """
+
+
+@schema.command("draft")
+@click.argument("data", type=EXISTING)
+@click.option(
+    "--out",
+    type=FILE,
+    callback=check_folder,
+    default="schema.json",
+    show_default=True,
+    help="The file to write; an existing one is not replaced.",
+)
+@click.option("--target", help="The column with the classes.")
+@click.option("--ids", help="The column with the identifiers of the rows.")
+@click.option("--weight", help="The column with the weights.")
+@click.option("--name", default="study", show_default=True, help="The name of the study.")
+def draft(
+    data: Path, out: Path, target: str | None, ids: str | None, weight: str | None, name: str
+) -> None:
+    """Write the draft of a schema for the rows in DATA.
+
+    A draft contains no value of a single row. Limits are rounded outward, categories with fewer
+    than 10 rows are left out, and columns that look like identifiers are not read. Each property
+    under "unconfirmed" must be confirmed by a person, who then removes it from the list.
+    """
+    from fedlib.tables.files import write_file
+    from fedlib.tables.schema.drafting import draft_schema
+
+    if out.exists():
+        raise click.UsageError(f"{out} exists; remove it or choose another name with --out")
+    try:
+        drafted = draft_schema(data, target, ids, weight, name)
+    except ValueError as error:
+        raise click.ClickException(f"{data}: {error}") from error
+    with writing(out):
+        write_file(out, drafted.to_json())
+    click.echo(f"{out}: {len(drafted.columns)} columns to confirm, {len(drafted.skipped)} not read")
+
+
+@schema.command("check")
+@click.argument("file", metavar="SCHEMA", type=EXISTING)
+@click.argument("data", type=EXISTING)
+def check(file: Path, data: Path) -> None:
+    """Check whether the rows in DATA fit SCHEMA.
+
+    Each line names a column, the count of its cells that do not fit, and the first rows with them,
+    counted from 1. A line with "fix" needs a correction; "note" says what the schema changes. The
+    lines depend on single rows, so they must not leave the site. The exit status is 1 if something
+    must be fixed.
+    """
+    from fedlib.core.texts import printable
+    from fedlib.tables.schema import Schema
+
+    try:
+        agreed = Schema.read(file)
+    except ValueError as error:
+        raise click.ClickException(f"{file}: {error}") from error
+    try:
+        report = agreed.check(data)
+    except ValueError as error:
+        raise click.ClickException(f"{data}: {error}") from error
+    for line in report.problems:
+        click.echo(f"fix   {line}")
+    for line in report.changes:
+        click.echo(f"note  {line}")
+    if agreed.unconfirmed:
+        names = ", ".join(repr(printable(name, 60)) for name in [*agreed.unconfirmed][:20])
+        click.echo(f"note  columns with unconfirmed properties: {names}")
+    if report.problems:
+        raise click.exceptions.Exit(1)
+    click.echo(f"ok    {report.n_rows} rows fit the schema {agreed.digest[:16]}")

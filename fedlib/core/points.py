@@ -1,0 +1,142 @@
+"""Points: tables of finite numbers, as the clustering methods take them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
+from sklearn.utils import check_array
+
+from fedlib.core.array_types import Floats
+from fedlib.core.columns import GAP_WORDS, MAX_EXACT, inexact, read_column
+from fedlib.core.names import as_table, feature_names
+
+__all__ = ["check_points"]
+
+MAX_FLOAT = float(np.finfo(np.float64).max)
+
+
+def check_points(X: ArrayLike, **checks: Any) -> Floats:
+    """Return points as a C-ordered float64 array.
+
+    Parameters
+    ----------
+    X : array-like (n_points, n_features)
+        Finite numbers. Truth values are 0 and 1, and a text that contains a number is this number.
+    **checks
+        Additional arguments of `sklearn.utils.check_array`.
+
+    Raises
+    ------
+    ValueError
+        When the points are not a table of finite numbers. The text names the column, the row and
+        the remedy.
+
+    Examples
+    --------
+    >>> check_points([[1, 2], [3, 4]])
+    array([[1., 2.],
+           [3., 4.]])
+    """
+    X = as_table(X)
+    if not isinstance(X, pd.DataFrame | np.ndarray):
+        X = _array(X)
+    names = feature_names(X)
+    if X.ndim == 2:
+        if _all_numbers(X):
+            _check_exact(X)
+        elif X.shape[1]:
+            frame = X if isinstance(X, pd.DataFrame) else pd.DataFrame(X).infer_objects()
+            labels = names or tuple(map(str, range(frame.shape[1])))
+            X = np.column_stack([_points(frame.iloc[:, j], one) for j, one in enumerate(labels)])
+    try:
+        points: Floats = check_array(X, dtype=np.float64, order="C", **checks)
+    except ValueError as error:
+        if (problem := _not_finite(X, names, checks.get("input_name", ""))) is None:
+            raise
+        raise ValueError(problem) from error
+    return points
+
+
+def _all_numbers(X: pd.DataFrame | NDArray[Any]) -> bool:
+    """Return whether all columns are NumPy's own numbers or truth values."""
+    dtypes = X.dtypes if isinstance(X, pd.DataFrame) else [X.dtype]
+    return all(isinstance(dtype, np.dtype) and dtype.kind in "biufc" for dtype in dtypes)
+
+
+def _check_exact(X: pd.DataFrame | NDArray[Any]) -> None:
+    """Raise ValueError for an integer that is no float64 number."""
+    columns = X.items() if isinstance(X, pd.DataFrame) else [(None, X)]
+    for name, values in columns:
+        array = np.asarray(values)
+        if array.dtype.kind in "iu" and array.dtype.itemsize == 8 and array.size:
+            if array.max() <= MAX_EXACT and array.min() >= -MAX_EXACT:
+                continue
+            place = np.unravel_index(
+                np.argmax(np.abs(array.astype(float)) > MAX_EXACT), array.shape
+            )
+            label = str(name if name is not None else place[1])
+            raise inexact(label, array[place], int(place[0]) + 1)
+
+
+def _points(column: pd.Series, label: str) -> Floats:
+    """Return a column of any type as numbers; there may be gaps."""
+    if is_bool_dtype(column.dtype):
+        return column.to_numpy(np.float64, na_value=np.nan)
+    if isinstance(column.dtype, pd.CategoricalDtype) or not is_numeric_dtype(column.dtype):
+        cells = column.astype(object)
+        column = pd.Series([_cell(value, label, i) for i, value in enumerate(cells, 1)])
+    values = read_column(column, label, MAX_FLOAT)
+    return np.full(len(column), np.nan) if values.dtype == object else values  # only gaps
+
+
+def _cell(value: Any, label: str, row: int) -> Any:
+    """Return a truth value, or the number in a text, as a number, and another value unchanged."""
+    if isinstance(value, bool | np.bool_):
+        return float(value)
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if not text or text.lower() in GAP_WORDS:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(
+            f"column {label!r} must contain numbers, got {text[:40]!r} in row {row};"
+            " FederatedPipeline(..., encode='one_hot') encodes text"
+        ) from None
+
+
+def _not_finite(X: Any, names: tuple[str, ...], input_name: str) -> str | None:
+    """Return the description of the first gap or infinity in a table; None if there is none."""
+    if getattr(X, "ndim", 0) != 2 or not _all_numbers(X):
+        return None
+    values = X.to_numpy(np.float64) if isinstance(X, pd.DataFrame) else X
+    if values.dtype.kind != "f" or np.isfinite(values).all():
+        return None
+    j = int(np.argmax(~np.isfinite(values).all(axis=0)))
+    row = int(np.argmax(~np.isfinite(values[:, j])))
+    label, value = (names[j] if names else str(j)), values[row, j]
+    start = f"Input {input_name}".rstrip()
+    if np.isnan(value):
+        return (
+            f"{start} contains NaN: column {label!r} must contain finite numbers, got no value in"
+            f" row {row + 1}; FederatedPipeline(..., impute='mean') fills gaps"
+        )
+    return (
+        f"{start} contains infinity: column {label!r} must contain finite numbers, got {value} in"
+        f" row {row + 1}"
+    )
+
+
+def _array(X: ArrayLike) -> NDArray[Any]:
+    """Return an array-like as an array of numbers or, if it contains anything else, of objects."""
+    try:
+        array = np.asarray(X)
+    except ValueError:  # rows of different lengths
+        return np.empty(0)
+    return array if array.dtype.kind in "biufcO" else np.asarray(X, dtype=object)

@@ -1,0 +1,225 @@
+"""Cells: one column of a file as numbers or texts, with what does not fit the schema.
+
+A column is converted as a whole: its different texts are looked up once, and its numbers are cast
+by Arrow. Regular expressions are those of RE2, whose time is linear in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fedlib.core.array_types import Bools, Floats, Ints
+from fedlib.core.columns import MAX_NUMBER, TEXT
+from fedlib.tables.schema.arrow import import_arrow, whole
+from fedlib.tables.schema.columns import Column, Notation
+
+__all__ = ["Values", "encode", "read_days", "read_numbers", "read_values"]
+
+MAX_EXACT = 2**53  # integers up to here are float64 numbers
+EXPONENT = r"(?:[eE][-+]?[0-9]{1,9})?"
+PLAIN = Notation()
+
+# A column of a file or a frame: texts as an array of Arrow, or numbers as float64 with NaN.
+Cells = Any
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of a column, and the cells without a value that the schema accepts.
+
+    Attributes
+    ----------
+    values : array (n_rows,)
+        Numbers as float64 with NaN, or texts as objects with None. The entries of cells that are
+        not accepted are as in the file, or gaps if they cannot be read.
+    gaps : array (n_rows,) of bool
+        Whether the cell is blank or a missing value.
+    unreadable : array (n_rows,) of bool
+        Whether the cell is no number, integer, date or truth value.
+    outside : array (n_rows,) of bool
+        Whether the value is beyond the limits, no category, or does not match the pattern.
+    """
+
+    values: NDArray[Any]
+    gaps: Bools
+    unreadable: Bools
+    outside: Bools
+
+
+def read_values(column: Column, cells: Cells) -> Values:
+    """Return the values of a column.
+
+    Parameters
+    ----------
+    column : Column
+    cells : array of Arrow with texts, or array (n_rows,) of float64
+        The cells of the file; NaN and null are gaps.
+    """
+    if column.kind == TEXT:
+        return _texts(column, *encode(cells))
+    numbers: Floats
+    gaps: Bools
+    unreadable: Bools
+    if isinstance(cells, np.ndarray):
+        numbers, gaps = cells, _gaps_of_numbers(column, cells)
+        unreadable = np.zeros(len(cells), bool)
+    elif column.type in ("number", "integer"):
+        numbers, gaps, unreadable = read_numbers(column, cells)
+    else:
+        codes, words = encode(cells)
+        read = read_days if column.type == "date" else _truth_values
+        numbers, gaps, unreadable = read(column, words)
+        numbers, gaps, unreadable = numbers[codes], gaps[codes], unreadable[codes]
+    numbers = numbers + 0.0  # a copy without negative zeros
+    unreadable = unreadable | _unusable(column, numbers)
+    if gaps.any() or unreadable.any():
+        numbers[gaps | unreadable] = np.nan
+    low, high = column.limits or (-np.inf, np.inf)
+    return Values(numbers, gaps, unreadable, (numbers < low) | (numbers > high))
+
+
+def _unusable(column: Column, numbers: Floats) -> Bools:
+    """Return which numbers cannot be in a table, or are no integers though they should be."""
+    with np.errstate(invalid="ignore"):
+        unusable: Bools = np.abs(numbers) > MAX_NUMBER
+        if column.type == "integer":
+            unusable |= (np.abs(numbers) > MAX_EXACT) | (numbers != np.rint(numbers))
+            unusable &= ~np.isnan(numbers)
+    return unusable
+
+
+def _gaps_of_numbers(column: Column, numbers: Floats) -> Bools:
+    """Return which numbers are missing values: NaN, or those that the column declares."""
+    declared = pd.to_numeric(pd.Series(column.missing, dtype=object), errors="coerce").dropna()
+    gaps: Bools = np.isnan(numbers) | np.isin(numbers, declared.to_numpy(np.float64))
+    return gaps
+
+
+def encode(cells: Cells) -> tuple[Ints, Any]:
+    """Return the position of each cell's text, and the different texts without blanks around."""
+    arrow = import_arrow()
+    if isinstance(cells, np.ndarray):
+        numbers, codes = np.unique(cells, return_inverse=True)
+        words = [None if np.isnan(v) else f"{v:.17g}" for v in numbers]
+        return codes, arrow.array(words, arrow.string())
+    encoded = cells.dictionary_encode(null_encoding="encode")
+    words = arrow.compute.utf8_trim_whitespace(encoded.dictionary)
+    return encoded.indices.to_numpy(), words
+
+
+def _gaps(column: Column, words: Any) -> Any:
+    """Return which texts are gaps, as an array of Arrow."""
+    arrow = import_arrow()
+    missing = arrow.array([None, "", *column.missing], arrow.string())
+    return arrow.compute.is_in(words, value_set=missing)
+
+
+def _texts(column: Column, codes: Ints, words: Any) -> Values:
+    """Return the values of a column of text."""
+    gaps = _gaps(column, words).to_numpy(zero_copy_only=False)
+    texts = np.array([*words.to_pylist(), None], object)[:-1]  # an array of objects, even if empty
+    unreadable = np.zeros(len(texts), bool)
+    if column.type != "string":  # numbers that are codes of categories, or identifiers
+        numbers, nan, unreadable = read_numbers(column, words)
+        gaps = gaps | nan
+        unreadable = unreadable | _unusable(column, numbers)
+        read = ~(gaps | unreadable)
+        texts[read] = [f"{v + 0.0:.17g}" for v in numbers[read]]
+    outside = unreadable & False
+    if column.values is not None:
+        known = set(column.values)
+        # What is no number is no category either.
+        outside, unreadable = unreadable | [text not in known for text in texts], outside
+    outside = (outside | ~_matching(column, words)) & ~gaps
+    texts[gaps | unreadable] = None
+    return Values(texts[codes], gaps[codes], unreadable[codes], outside[codes])
+
+
+def _matching(column: Column, words: Any) -> Bools:
+    """Return which texts have an accepted length and match the pattern."""
+    arrow = import_arrow()
+    matching: Bools = np.ones(len(words), bool)
+    lengths = arrow.compute.utf8_length(words).to_numpy(zero_copy_only=False)
+    if column.min_length is not None:
+        matching &= lengths >= column.min_length
+    if column.max_length is not None:
+        matching &= lengths <= column.max_length
+    if column.pattern is not None:
+        matches = arrow.compute.match_substring_regex(words, whole(column.pattern))
+        matching &= matches.fill_null(True).to_numpy(zero_copy_only=False)
+    return matching
+
+
+def read_numbers(column: Column, cells: Any) -> tuple[Floats, Bools, Bools]:
+    """Return texts as numbers, which are gaps, and which are no numbers."""
+    arrow = import_arrow()
+    compute = arrow.compute
+    texts = compute.utf8_trim_whitespace(cells)
+    gaps = _gaps(column, texts)
+    if compute.any(gaps).as_py():
+        texts = compute.if_else(gaps, arrow.scalar(None, arrow.string()), texts)
+    gaps = gaps.to_numpy(zero_copy_only=False)
+    notation = column.notation
+    plain = notation.group is None and notation.bare and notation.decimal == PLAIN.decimal
+    try:
+        if not plain:
+            raise arrow.ArrowInvalid
+        numbers = _cast(texts)
+    except arrow.ArrowInvalid:
+        numbers = _cast(_in_plain_notation(texts, notation))
+    if np.count_nonzero(np.isnan(numbers)) > texts.null_count:  # NaN as a word, or no number
+        words = compute.match_substring_regex(texts, "^[-+]?(?i:nan)$")
+        gaps = gaps | words.fill_null(False).to_numpy(zero_copy_only=False)
+    return numbers, gaps, ~(gaps | np.isfinite(numbers))
+
+
+def _cast(texts: Any) -> Floats:
+    numbers: Floats = texts.cast(import_arrow().float64()).to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _in_plain_notation(texts: Any, notation: Notation) -> Any:
+    """Return the numbers among texts as Arrow reads them, and null for all other texts."""
+    arrow = import_arrow()
+    compute = arrow.compute
+    point = re.escape(notation.decimal)
+    digits = "[0-9]+"
+    if notation.group is not None:
+        # Digits in threes, or in twos before the last three: 1.5 with groups by "." is an error.
+        group = re.escape(notation.group)
+        digits = f"(?:[0-9]{{1,3}}(?:{group}[0-9]{{2,3}})*{group}[0-9]{{3}}|[0-9]+)"
+    if not notation.bare:
+        texts = compute.replace_substring_regex(texts, f"^[^-+0-9{point}]+", "")
+        texts = compute.replace_substring_regex(texts, f"[^0-9{point}]+$", "")
+    number = rf"\A[-+]?(?:{digits}(?:{point}[0-9]*)?|{point}[0-9]+){EXPONENT}\z"
+    valid = compute.match_substring_regex(texts, number)
+    texts = compute.if_else(valid, texts, arrow.scalar(None, arrow.string()))
+    if notation.group is not None:
+        texts = compute.replace_substring(texts, notation.group, "")
+    if notation.decimal != PLAIN.decimal:
+        texts = compute.replace_substring(texts, notation.decimal, PLAIN.decimal)
+    return texts
+
+
+def read_days(column: Column, words: Any) -> tuple[Floats, Bools, Bools]:
+    """Return texts as days since 1970-01-01, which are gaps, and which are no dates."""
+    gaps = _gaps(column, words).to_numpy(zero_copy_only=False)
+    texts = pd.Series(words.to_pylist(), dtype=object).where(~gaps, None)
+    dates = pd.to_datetime(texts, format=column.notation.date, errors="coerce")
+    days = dates.to_numpy("datetime64[D]")
+    numbers = np.where(np.isnat(days), np.nan, days.astype(np.int64).astype(np.float64))
+    return numbers, gaps, np.isnan(numbers) & ~gaps
+
+
+def _truth_values(column: Column, words: Any) -> tuple[Floats, Bools, Bools]:
+    """Return texts as 0 and 1, which are gaps, and which are no truth values."""
+    gaps = _gaps(column, words).to_numpy(zero_copy_only=False)
+    known = dict.fromkeys(column.notation.false, 0.0) | dict.fromkeys(column.notation.true, 1.0)
+    numbers = np.array([known.get(text, np.nan) for text in words.to_pylist()], np.float64)
+    return np.where(gaps, np.nan, numbers), gaps, np.isnan(numbers) & ~gaps

@@ -1,0 +1,282 @@
+"""Drafts: a descriptor that one site writes from its rows, for the people of the study to confirm.
+
+Drafts are mailed, so they contain no value of a single row:
+
+- Limits are rounded outward to one significant digit of the column's largest number, and dates to
+  decades. Columns with fewer than `MIN_ROWS` values have none.
+- Categories with fewer than `MIN_ROWS` rows are left out, and the rest have alphabetical order.
+- Text that looks like identifiers or free text is not read (``"role": "ignore"``).
+
+Everything is marked as unconfirmed (`fedlib.tables.schema.schema` explains it).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedlib.core.array_types import Floats, Ints
+from fedlib.core.columns import MAX_TEXT
+from fedlib.core.texts import printable
+from fedlib.tables.schema.arrow import import_arrow
+from fedlib.tables.schema.cells import encode, read_days, read_numbers
+from fedlib.tables.schema.columns import Column, Notation
+from fedlib.tables.schema.descriptor import MAX_CATEGORIES, MAX_FIELDS, PROFILE, Dialect
+from fedlib.tables.schema.reading import TEXT, find_names, open_source
+from fedlib.tables.schema.schema import Schema
+
+__all__ = ["draft_schema"]
+
+MIN_ROWS = 10  # of a category, and of a column with limits
+MIN_DISTINCT = 50  # texts with more different values, and this share of them, are identifiers
+SHARE_DISTINCT = 0.9
+MISSING = ("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "-", ".", "?")
+TRUE = {"true", "True", "TRUE"}
+FALSE = {"false", "False", "FALSE"}
+NOTATIONS: tuple[dict[str, str], ...] = (
+    {},
+    {"decimalChar": ","},
+    {"groupChar": ","},
+    {"decimalChar": ",", "groupChar": "."},
+)
+DATES = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y%m%d")
+ENCODINGS = ("utf-8", "windows-1252")
+
+
+class Words(NamedTuple):
+    """The different texts of a column without gaps, and the count of rows with each of them."""
+
+    texts: tuple[str, ...]
+    counts: Ints
+
+    @property
+    def n_rows(self) -> int:
+        """The count of rows with a value."""
+        return int(self.counts.sum())
+
+
+def draft_schema(
+    path: str | Path,
+    target: str | None = None,
+    ids: str | None = None,
+    weight: str | None = None,
+    name: str = "study",
+) -> Schema:
+    r"""Return the draft of a schema for the rows in a site's file.
+
+    Parameters
+    ----------
+    path : str or Path
+        A text file, or another file that `fedlib.tables.files.read_table` reads.
+    target, ids, weight : str, optional
+        The names of the columns with the classes, the identifiers and the weights.
+    name : str, default="study"
+        The name of the resource.
+
+    Raises
+    ------
+    ValueError
+        When the file cannot be read, or it has no such column.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "site.csv")
+    ...     _ = path.write_text("age,sex\n" + "41,f\n57,m\n" * 10 + "63,x\n")
+    ...     schema = draft_schema(path)
+    >>> schema.limits, schema.categories
+    ({'age': (40.0, 70.0)}, {'sex': ('f', 'm', 'other')})
+    """
+    path = Path(path)
+    names, cells, descriptor = _read(path)
+    roles = {target: "target", weight: "weight"}
+    unknown = [given for given in (target, ids, weight) if given is not None and given not in names]
+    if unknown:
+        raise ValueError(
+            f"there is no column {printable(unknown[0], 60)!r}; the columns are"
+            f" {', '.join(repr(printable(each, 60)) for each in names[:20])}"
+        )
+    fields = [_field(each, cells[each], roles.get(each), each == ids) for each in names]
+    schema: dict[str, Any] = {"fieldsMatch": "subset", "fields": fields, "missingValues": [""]}
+    if ids is not None:
+        schema["primaryKey"] = [ids]
+    head = {"$schema": PROFILE, "name": name, "path": "site.csv", "type": "table"}
+    return Schema({**head, **descriptor, "schema": schema})
+
+
+def _read(path: Path) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
+    """Return the names, the cells of all columns, and how the file is written."""
+    if Path(path.name.lower().removesuffix(".gz")).suffix not in TEXT:
+        from fedlib.tables.files import SiteFile
+        from fedlib.tables.read_options import ReadOptions
+
+        frame = SiteFile.read(path, ReadOptions()).content.frame
+        names = [str(name) for name in frame.columns]
+        source = open_source(frame, _texts(names), names, Dialect(), None)
+        return names, source.cells, {}
+    for encoding in ENCODINGS:
+        try:
+            names, delimiter = find_names(path, encoding)
+            _check_names(names)
+            dialect = Dialect(delimiter=delimiter)
+            source = open_source(path, _texts(names), names, dialect, encoding)
+        except UnicodeDecodeError:
+            continue
+        except OSError as error:
+            raise ValueError(f"cannot be read: {error}") from error
+        except ValueError as error:
+            if "declare its encoding" in str(error) and encoding != ENCODINGS[-1]:
+                continue
+            raise
+        written: dict[str, Any] = {"encoding": encoding}
+        return names, source.cells, written | {"dialect": {"delimiter": delimiter}}
+    raise ValueError(f"the text is neither {' nor '.join(ENCODINGS)}; save the file as UTF-8")
+
+
+def _texts(names: list[str]) -> list[Column]:
+    return [Column(name, "string") for name in names]
+
+
+def _check_names(names: list[str]) -> None:
+    """Raise ValueError if the first row cannot be one of names."""
+    if not names or "" in names:
+        raise ValueError("the first row must have a name for each column")
+    if pd.to_numeric(pd.Series(names), errors="coerce").notna().all():
+        raise ValueError("the first row contains numbers instead of names; add a row of names")
+    if len(names) > MAX_FIELDS:
+        raise ValueError(f"there must be at most {MAX_FIELDS} columns, got {len(names)}")
+
+
+def _field(name: str, cells: Any, role: str | None, key: bool) -> dict[str, Any]:
+    """Return the field of a column."""
+    words, missing = _words(cells)
+    if key:
+        content: dict[str, Any] = {"type": "string"}
+    else:
+        content = _number(words) or _boolean(words) or _date(words) or _string(words)
+    own: dict[str, Any] = content.pop("fedlib", {})
+    if role is not None:
+        own["role"] = role
+        if "enum" not in content.get("constraints", {}):
+            own.pop("outside", None)
+    if missing:
+        content["missingValues"] = ["", *missing]
+    unconfirmed = [] if key else ["role"]
+    if own.get("role") != "ignore":
+        unconfirmed += [prop for prop in content if prop != "constraints"]
+        unconfirmed += [f"constraints.{prop}" for prop in content.get("constraints", {})]
+        unconfirmed += ["outside"] if "outside" in own else []
+        unconfirmed += ["unit"] if content["type"] in ("number", "integer") else []
+    return {"name": name, **content, "fedlib": {**own, "unconfirmed": unconfirmed}}
+
+
+def _words(cells: Any) -> tuple[Words, list[str]]:
+    """Return the texts of a column, and the words for missing values that occur."""
+    codes, words = encode(cells)
+    counts: dict[str, int] = {}
+    for text, count in zip(
+        words.to_pylist(), np.bincount(codes, minlength=len(words)).tolist(), strict=True
+    ):
+        if text:
+            counts[text] = counts.get(text, 0) + count
+    missing = [text for text in MISSING if text in counts]
+    kept = {text: count for text, count in counts.items() if text not in missing}
+    return Words(tuple(kept), np.array([*kept.values()], np.int64)), missing
+
+
+def _number(words: Words) -> dict[str, Any] | None:
+    """Return the field of a column of numbers; None if it is none."""
+    for written in NOTATIONS:
+        numbers = _as_numbers(words, written)
+        if numbers is not None:
+            break
+    else:
+        return None
+    integers = bool((numbers == np.rint(numbers)).all()) and written.get("decimalChar") is None
+    if integers and {*words.texts} <= {"0", "1"}:
+        return {"type": "boolean"}
+    limits = {}
+    if words.n_rows >= MIN_ROWS:
+        low, high = round_outward(float(numbers.min()), float(numbers.max()), integers)
+        limits = {"constraints": {"minimum": low, "maximum": high}}
+    return {"type": "integer" if integers else "number", **written, **limits}
+
+
+def _as_numbers(words: Words, written: Mapping[str, str]) -> Floats | None:
+    """Return texts as numbers in a notation; None if one is no number, or if there are none."""
+    arrow = import_arrow()
+    notation = Notation(written.get("decimalChar", "."), written.get("groupChar"))
+    column = Column("", "number", notation=notation)
+    numbers, _, unreadable = read_numbers(column, arrow.array(words.texts, arrow.string()))
+    return None if not words.texts or unreadable.any() else numbers
+
+
+def _boolean(words: Words) -> dict[str, Any] | None:
+    """Return the field of a column of truth values; None if it is none."""
+    return {"type": "boolean"} if words.texts and {*words.texts} <= TRUE | FALSE else None
+
+
+def _date(words: Words) -> dict[str, Any] | None:
+    """Return the field of a column of dates; None if it is none."""
+    arrow = import_arrow()
+    for format in DATES:
+        column = Column("", "date", notation=Notation(date=format))
+        days, _, unreadable = read_days(column, arrow.array(words.texts, arrow.string()))
+        if words.texts and not unreadable.any():
+            break
+    else:
+        return None
+    field: dict[str, Any] = {"type": "date"} | ({} if format == DATES[0] else {"format": format})
+    if words.n_rows >= MIN_ROWS:
+        first, last = (
+            date(1970, 1, 1).fromordinal(int(end) + date(1970, 1, 1).toordinal()).year // 10 * 10
+            for end in (days.min(), days.max())
+        )
+        ends = date(max(first, 1), 1, 1), date(last + 9, 12, 31)
+        minimum, maximum = (f"{end:{format}}" for end in ends)
+        field["constraints"] = {"minimum": minimum, "maximum": maximum}
+    return field
+
+
+def _string(words: Words) -> dict[str, Any]:
+    """Return the field of a column of text."""
+    n_distinct = len(words.texts)
+    kept = sorted(
+        text
+        for text, count in zip(words.texts, words.counts.tolist(), strict=True)
+        if count >= MIN_ROWS
+    )
+    identifiers = n_distinct > MIN_DISTINCT and n_distinct >= SHARE_DISTINCT * words.n_rows
+    long = any(len(text) > MAX_TEXT for text in kept)
+    if identifiers or long or not 1 <= len(kept) <= MAX_CATEGORIES:
+        return {"type": "string", "fedlib": {"role": "ignore"}}
+    return {"type": "string", "constraints": {"enum": kept}, "fedlib": {"outside": "other"}}
+
+
+def round_outward(low: float, high: float, integers: bool) -> tuple[float, float]:
+    """Return limits beyond two extremes, from which the extremes cannot be told.
+
+    They are multiples of the largest power of 10 within the larger extreme, and of at least 10 for
+    integers. They differ from the extremes, except that 0 limits numbers without a sign.
+
+    Examples
+    --------
+    >>> round_outward(18, 94, True), round_outward(-0.31, 0.9, False)
+    ((10, 100), (-0.4, 1.0))
+    """
+    largest = max(abs(low), abs(high))
+    power = math.floor(math.log10(largest)) if largest else 0
+    power = max(power, 1) if integers else power
+    step = 10.0**power
+    below = round((math.ceil(low / step) - 1) * step, -power)
+    above = round((math.floor(high / step) + 1) * step, -power)
+    below = below if low < 0 else max(below, 0.0)
+    above = above if high > 0 else min(above, 0.0)
+    return (int(below), int(above)) if integers else (below, above)

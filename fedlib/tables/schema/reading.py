@@ -1,0 +1,341 @@
+"""Reading: the columns of a file or a DataFrame by name, as cells that are not yet converted."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedlib.core.texts import printable
+from fedlib.tables.schema.arrow import import_arrow
+from fedlib.tables.schema.columns import Column
+from fedlib.tables.schema.descriptor import Dialect
+
+__all__ = ["Source", "find_names", "open_source"]
+
+TEXT = {".csv", ".tsv", ".txt"}
+DELIMITERS = ",;\t|"  # tried in this order if the dialect declares none
+
+
+class Source(NamedTuple):
+    """The columns of a site that the schema names.
+
+    Attributes
+    ----------
+    cells : dict of str
+        Per column, texts as an array of Arrow or numbers as float64 with NaN.
+    names : tuple of str
+        The names of all columns, also of those that the schema does not name.
+    n_rows : int
+    """
+
+    cells: dict[str, Any]
+    names: tuple[str, ...]
+    n_rows: int
+
+
+def open_source(
+    source: pd.DataFrame | str | Path,
+    columns: Sequence[Column],
+    fields: Sequence[str],
+    dialect: Dialect,
+    encoding: str | None,
+) -> Source:
+    """Return the columns of a file or a DataFrame by their names.
+
+    Parameters
+    ----------
+    source : DataFrame, str or Path
+        A DataFrame, or a text file; other files are read by `fedlib.tables.files.read_table`.
+    columns : sequence of Column
+        The columns to read.
+    fields : sequence of str
+        The names of all fields of the schema, for a file without names.
+    dialect : Dialect
+    encoding : str, optional
+        The encoding of a text file; UTF-8 by default.
+
+    Raises
+    ------
+    ValueError
+        When the file cannot be read, or a column is missing or not unique.
+    """
+    if isinstance(source, pd.DataFrame):
+        return _frame(source, columns)
+    path = Path(source)
+    if Path(path.name.lower().removesuffix(".gz")).suffix in TEXT:
+        try:
+            return _text(path, columns, fields, dialect, encoding or "utf-8")
+        except (OSError, EOFError) as error:
+            raise ValueError(f"cannot be read: {error}") from error
+        except csv.Error as error:
+            raise ValueError(f"cannot be read as the dialect says: {error}") from error
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"the text is not {encoding or 'utf-8'}; declare its encoding in the descriptor"
+            ) from error
+    from fedlib.tables.files import SiteFile
+    from fedlib.tables.read_options import ReadOptions
+
+    return _frame(SiteFile.read(path, ReadOptions()).content.frame, columns)
+
+
+def _frame(frame: pd.DataFrame, columns: Sequence[Column]) -> Source:
+    names = [str(name).strip() for name in frame.columns]
+    places = _find(names, columns)
+    cells = {column.name: _cells(frame.iloc[:, j], column) for column, j in places}
+    return Source(cells, tuple(names), len(frame))
+
+
+def _find(names: Sequence[str], columns: Sequence[Column]) -> list[tuple[Column, int]]:
+    """Return the position of each column; raise ValueError if one is missing or not unique."""
+    counts, places = Counter(names), {name: j for j, name in enumerate(names)}
+    wanted = [column.name for column in columns]
+    missing = [name for name in wanted if name not in counts]
+    if missing:
+        raise ValueError(f"there is no column {_listed(missing)}; the columns are {_listed(names)}")
+    repeated = [name for name in wanted if counts[name] > 1]
+    if repeated:
+        raise ValueError(f"there is more than one column {_listed(repeated)}")
+    return [(column, places[column.name]) for column in columns]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first names as text."""
+    shown = ", ".join(repr(printable(name, 60)) for name in names[:20])
+    return shown if len(names) <= 20 else f"{shown} and {len(names) - 20} more"
+
+
+def _cells(series: pd.Series, column: Column) -> Any:
+    """Return the cells of a column of a DataFrame."""
+    dtype, types = series.dtype, pd.api.types
+    if isinstance(dtype, pd.CategoricalDtype):
+        return _words(series.astype(object))
+    if types.is_bool_dtype(dtype):
+        if column.type == "string":
+            return _words(series.map({True: "true", False: "false"}))
+        return series.to_numpy(np.float64, na_value=np.nan)
+    if types.is_datetime64_any_dtype(dtype):
+        if getattr(dtype, "tz", None) is not None:
+            series = series.dt.tz_localize(None)  # the date at the place of the site
+        if column.type != "date":
+            return _words(series.dt.strftime("%Y-%m-%d"))
+        days = series.to_numpy("datetime64[D]")
+        return np.where(np.isnat(days), np.nan, days.astype(np.int64).astype(np.float64))
+    if types.is_numeric_dtype(dtype) and not types.is_complex_dtype(dtype):
+        numbers = series.to_numpy(np.float64, na_value=np.nan)
+        if column.type in ("number", "integer", "string"):
+            return numbers
+        series = pd.Series(numbers, dtype=object)
+    return _words(series)
+
+
+def _words(series: pd.Series) -> Any:
+    """Return the values of any column as an array of texts."""
+    arrow = import_arrow()
+    gaps = series.isna().to_numpy()
+    values = series.to_numpy(object)
+    try:
+        return arrow.array(values, arrow.string(), mask=gaps)
+    except (arrow.ArrowInvalid, arrow.ArrowTypeError):
+        words = [None if gap else _word(value) for value, gap in zip(values, gaps, strict=True)]
+        return arrow.array(words, arrow.string())
+
+
+def _word(value: object) -> str:
+    """Return a value of a column with values of several types as text."""
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, int | float | np.number):
+        return f"{float(value):.17g}"
+    if hasattr(value, "isoformat"):
+        return str(value.isoformat())[:10]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _text(
+    path: Path, columns: Sequence[Column], fields: Sequence[str], dialect: Dialect, encoding: str
+) -> Source:
+    """Return the columns of a text file."""
+    wanted = {column.name for column in columns}
+    names, delimiter, n_lines = _header(path, wanted, fields, dialect, encoding)
+    places = _find(names, columns)
+    # Only Python's module knows comments and blanks before quotation marks.
+    slow = dialect.comment_char is not None or dialect.skip_initial_space
+    read = _read_slowly if slow else _read_fast
+    positions = sorted(j for _, j in places)
+    arrays = read(path, names, positions, dialect, delimiter, n_lines, encoding)
+    cells = {column.name: arrays[j] for column, j in places}
+    return Source(cells, tuple(names), len(arrays[positions[0]]))
+
+
+def _lines(path: Path, encoding: str, dialect: Dialect) -> Generator[str]:
+    """Yield the lines of a text file without comments and byte-order mark."""
+    codec = "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
+    compressed = path.suffix.lower() == ".gz"
+    opened: Any = gzip.open if compressed else open
+    with opened(path, "rt", encoding=codec, newline="") as file:
+        for line in file:
+            if dialect.comment_char is None or not line.startswith(dialect.comment_char):
+                yield line
+
+
+def _reader(lines: Iterable[str], dialect: Dialect, delimiter: str) -> Any:
+    return csv.reader(
+        lines,
+        delimiter=delimiter,
+        quotechar=dialect.quote_char,
+        doublequote=dialect.double_quote,
+        escapechar=dialect.escape_char,
+        skipinitialspace=dialect.skip_initial_space,
+        strict=True,
+    )
+
+
+def _header(
+    path: Path, wanted: set[str], fields: Sequence[str], dialect: Dialect, encoding: str
+) -> tuple[list[str], str, int]:
+    """Return the names of the columns, the delimiter, and the count of lines before the rows.
+
+    If the dialect declares no delimiter, it is the one that finds most of the wanted names.
+    """
+    # More than one line, because a name may have line breaks, or the first one is Excel's sep=;
+    with closing(_lines(path, encoding, dialect)) as start:
+        lines = list(islice(start, 16))
+    n_skipped = 0
+    if lines and lines[0].startswith("sep=") and len(lines[0].rstrip("\r\n")) == 5:
+        n_skipped = 1
+    if not dialect.header:
+        return list(fields), dialect.delimiter or _found(lines, fields, dialect), n_skipped
+    best: tuple[list[str], str, int] = [], dialect.delimiter or ",", n_skipped
+    for delimiter in dialect.delimiter or DELIMITERS:
+        reader = _reader(lines[n_skipped:], dialect, delimiter)
+        try:
+            names = [name.strip() for name in next(reader, [])]
+        except csv.Error:
+            continue
+        if not best[0] or len(wanted & {*names}) > len(wanted & {*best[0]}):
+            best = names, delimiter, n_skipped + reader.line_num
+    return best
+
+
+def find_names(path: Path, encoding: str) -> tuple[list[str], str]:
+    """Return the names in the first row of an unknown text file, and the delimiter.
+
+    It is the one that divides the row into the most cells.
+    """
+    best: tuple[list[str], str] = [], ","
+    for delimiter in DELIMITERS:
+        dialect = Dialect(delimiter=delimiter)
+        try:
+            names = _header(path, set(), (), dialect, encoding)[0]
+        except csv.Error:
+            continue
+        if len(names) > len(best[0]):
+            best = names, delimiter
+    return best
+
+
+def _found(lines: Sequence[str], fields: Sequence[str], dialect: Dialect) -> str:
+    """Return the delimiter that divides the first row into as many cells as there are fields."""
+    for delimiter in DELIMITERS:
+        try:
+            if len(next(_reader(lines, dialect, delimiter), [])) == len(fields):
+                return delimiter
+        except csv.Error:
+            continue
+    return DELIMITERS[0]
+
+
+def _read_fast(
+    path: Path,
+    names: Sequence[str],
+    positions: Sequence[int],
+    dialect: Dialect,
+    delimiter: str,
+    n_lines: int,
+    encoding: str,
+) -> dict[int, Any]:
+    """Return some columns of a text file as arrays of texts, by position, read by Arrow."""
+    arrow = import_arrow()
+    types = {str(j): arrow.string() for j in positions}
+    odd: list[int] = []
+
+    def note(row: Any) -> str:
+        odd.append(row.actual_columns)
+        return "skip"
+
+    def read() -> Any:
+        return arrow.csv.read_csv(
+            path,
+            arrow.csv.ReadOptions(
+                skip_rows=n_lines,
+                column_names=[str(j) for j in range(len(names))],
+                encoding=encoding,
+            ),
+            arrow.csv.ParseOptions(
+                delimiter=delimiter,
+                quote_char=dialect.quote_char,
+                double_quote=dialect.double_quote,
+                escape_char=dialect.escape_char or False,
+                newlines_in_values=True,
+                invalid_row_handler=note,
+            ),
+            arrow.csv.ConvertOptions(include_columns=[*types], column_types=types),
+        )
+
+    try:
+        table = read()
+    except arrow.ArrowInvalid as error:
+        text = str(error)
+        if "UTF8" in text or "codec" in text:
+            raise ValueError(
+                f"the text is not {encoding}; declare its encoding in the descriptor"
+            ) from error
+        # No rows, or a row that is larger than a block. Arrow's text may quote a part of a row.
+        return _read_slowly(path, names, positions, dialect, delimiter, n_lines, encoding)
+    if odd:
+        raise _ragged(len(odd), len(names), delimiter)
+    return {j: table[str(j)].combine_chunks() for j in positions}
+
+
+def _ragged(n_odd: int, n_names: int, delimiter: str) -> ValueError:
+    return ValueError(
+        f"{n_odd} rows do not have {n_names} cells like the first row, with the separator"
+        f" {delimiter!r}; quote cells that contain it"
+    )
+
+
+def _read_slowly(
+    path: Path,
+    names: Sequence[str],
+    positions: Sequence[int],
+    dialect: Dialect,
+    delimiter: str,
+    n_lines: int,
+    encoding: str,
+) -> dict[int, Any]:
+    """Do the same with Python's module csv."""
+    arrow = import_arrow()
+    lines = islice(_lines(path, encoding, dialect), n_lines, None)
+    columns: list[list[str]] = [[] for _ in positions]
+    n_odd = 0
+    for row in _reader(lines, dialect, delimiter):
+        if row and len(row) != len(names):
+            n_odd += 1
+        elif row:
+            for column, j in zip(columns, positions, strict=True):
+                column.append(row[j])
+    if n_odd:
+        raise _ragged(n_odd, len(names), delimiter)
+    return {
+        j: arrow.array(column, arrow.string()) for j, column in zip(positions, columns, strict=True)
+    }

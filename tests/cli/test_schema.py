@@ -1,0 +1,70 @@
+"""``fedlib schema``."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from cli_helpers import invoke, refuse
+
+from fedlib import Schema
+
+
+@pytest.fixture
+def rows(tmp_path, monkeypatch):
+    """Write the rows of a site; the test runs in their folder."""
+    monkeypatch.chdir(tmp_path)
+    frame = pd.DataFrame(
+        {
+            "id": [f"p{i}" for i in range(60)],
+            "age": [20 + i for i in range(60)],
+            "kind": ["a", "b", "c"] * 20,
+        }
+    )
+    frame.to_csv("site.csv", index=False)
+    return frame
+
+
+def test_a_draft_is_written_and_its_rows_fit(rows):
+    output = invoke("schema", "draft", "site.csv", "--ids", "id", "--target", "kind")
+    assert output == "schema.json: 3 columns to confirm, 0 not read\n"
+    schema = Schema.read("schema.json")
+    assert (schema.identifier, schema.target, schema.features) == ("id", "kind", ("age",))
+    assert invoke("schema", "check", "schema.json", "site.csv") == (
+        "note  columns with unconfirmed properties: 'id', 'age', 'kind'\n"
+        f"ok    60 rows fit the schema {schema.digest[:16]}\n"
+    )
+    assert "schema.json exists; remove it" in refuse("schema", "draft", "site.csv", code=2)
+    output = invoke("schema", "draft", "site.csv", "--out", "other.json", "--name", "trial")
+    assert output == "other.json: 2 columns to confirm, 1 not read\n"
+    assert b'"name": "trial"' in Path("other.json").read_bytes()
+
+
+def test_violations_are_listed_without_values(rows):
+    invoke("schema", "draft", "site.csv", "--ids", "id")
+    rows["age"] = ["old", "-7", *rows["age"][2:]]
+    rows["kind"] = ["zzz", *rows["kind"][1:]]
+    rows["id"] = ["p1", *rows["id"][1:]]
+    rows.assign(more=1).to_csv("odd.csv", index=False)
+    output = invoke("schema", "check", "schema.json", "odd.csv", code=1)
+    assert output == (
+        "fix   column 'id': 1 value repeats an earlier one (row 2)\n"
+        "fix   column 'age': 1 cell is not of the column's type (row 1)\n"
+        "fix   column 'age': 1 value is not accepted (row 2)\n"
+        "note  column 'kind': 1 value became 'other' (row 1)\n"
+        "note  columns that are not read: 'more'\n"
+        "note  columns with unconfirmed properties: 'id', 'age', 'kind'\n"
+    )
+    assert "old" not in output
+    assert "zzz" not in output
+
+
+def test_files_that_cannot_be_used(rows):
+    Path("bad.json").write_text('{"schema": {"fields": []}}')
+    assert "bad.json: schema.fields must have" in refuse("schema", "check", "bad.json", "site.csv")
+    invoke("schema", "draft", "site.csv")
+    rows[["age"]].to_csv("short.csv", index=False)
+    error = refuse("schema", "check", "schema.json", "short.csv")
+    assert "short.csv: there is no column 'kind'; the columns are 'age'" in error
+    error = refuse("schema", "draft", "site.csv", "--out", "x.json", "--target", "no")
+    assert "site.csv: there is no column 'no'" in error
+    assert not Path("x.json").exists()

@@ -1,0 +1,157 @@
+"""Points: what is no finite number is refused with the column, the row and the remedy."""
+
+import datetime
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.sparse import csr_array
+
+from fedlib.core.points import check_points
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        [[1, 2], [3, 4]],
+        ((1, 2), (3, 4)),
+        np.array([[1, 2], [3, 4]], np.uint8),
+        np.array([[1, 2], [3, 4]], np.float32),
+        np.array([[1, 2], [3, 4]], ">f8"),
+        np.array([[1, 2], [3, 4]], order="F"),
+        np.array([[1, 2], [3, 4]], object),
+        np.array([[1, 0, 2], [3, 0, 4]])[:, ::2],
+        pd.DataFrame([[1, 2], [3, 4]]),
+    ],
+)
+def test_points_become_contiguous_numbers(X):
+    points = check_points(X)
+    assert points.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert points.dtype == np.float64
+    assert points.dtype.isnative
+    assert points.flags.c_contiguous
+
+
+def test_points_in_the_right_form_are_not_copied():
+    """Clients may have many points; a copy would double their memory."""
+    X = np.zeros((3, 2))
+    assert check_points(X) is X
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        ([[1.0, np.nan]], "contains NaN"),
+        ([[1.0, np.inf]], "contains infinity"),
+        ([1.0, 2.0], "Expected 2D array, got 1D array"),
+        (3.0, "Expected 2D array, got scalar"),
+        (np.zeros((1, 1, 1)), "Found array with dim 3"),
+        ([["a", "b"]], "column '0' must contain numbers, got 'a'"),
+        (np.array([[1j]]), "Complex data not supported"),
+        (np.empty((0, 2)), r"Found array with 0 sample\(s\)"),
+        (np.empty((2, 0)), r"Found array with 0 feature\(s\)"),
+    ],
+)
+def test_invalid_tables(X, message):
+    with pytest.raises(ValueError, match=message):
+        check_points(X)
+
+
+def test_sparse_points_are_rejected():
+    """A sparse matrix is not converted without notice, which could exhaust the memory."""
+    with pytest.raises(ValueError, match="[Ss]parse"):
+        check_points(csr_array(np.eye(2)))
+
+
+def test_further_checks_of_points():
+    assert check_points(np.empty((0, 2)), ensure_min_samples=0).shape == (0, 2)
+    with pytest.raises(ValueError, match="a minimum of 3 is required"):
+        check_points([[1.0], [2.0]], ensure_min_samples=3)
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (
+            pd.DataFrame({"x": [1.0], "sex": ["m"]}),
+            "column 'sex' must contain numbers, got 'm' in row 1; Fed",
+        ),
+        ([[1.0, 2.0], [3.0, "low"]], "column '1' must contain numbers, got 'low' in row 2"),
+        (
+            pd.DataFrame({"x": [1.0, np.nan]}),
+            "column 'x' must contain finite numbers, got no value in row 2; Fed",
+        ),
+        ([[1.0], [None]], "column '0' must contain finite numbers, got no value in row 2"),
+        ([[np.inf]], "infinity"),
+        ([1.0, 2.0], "Expected 2D array"),
+    ],
+)
+def test_text_and_gaps_are_named_with_the_remedy(X, message):
+    with pytest.raises(ValueError, match=message):
+        check_points(X)
+
+
+def test_texts_of_numbers_are_numbers():
+    assert check_points([["1", "2.5"]]).tolist() == [[1.0, 2.5]]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pd.to_datetime(["2020-01-01", "2020-01-02"]), "'c' must .* got datetime64.*replace dates"),
+        ([datetime.date(2020, 1, 1), None], "'c' must .* got dates; replace dates"),
+        (pd.to_timedelta(["1D", "2D"]), "'c' must .* got timedelta64"),
+        (
+            [1.0, np.inf],
+            "contains infinity: column 'c' must contain finite numbers, got inf in row 2",
+        ),
+        (
+            [1.0, None],
+            "contains NaN: column 'c' must contain finite numbers, got no value in row 2",
+        ),
+        (["1", "NA"], "contains NaN: column 'c' .* no value in row 2; FederatedPipeline"),
+        ([2**53 + 1, 2], "'c' must contain integers within .* got 9007199254740993 in row 1"),
+        ([2, -(2**60)], "'c' must contain integers within .* in row 2"),
+        (pd.array([2**60, None], "Int64"), "'c' must contain integers within"),
+        ([b"a", b"b"], "'c' must contain numbers or text, got bytes"),
+        ([{1}, 2], "'c' must contain either numbers or text"),
+    ],
+)
+def test_the_column_is_named(column, message):
+    with pytest.raises(ValueError, match=message):
+        check_points(pd.DataFrame({"c": column, "d": [1, 2]}))
+
+
+def test_numbers_of_all_types_are_numbers():
+    frame = pd.DataFrame(
+        {
+            "truth": [True, False],
+            "decimal": [Decimal("1.5"), Decimal(2)],
+            "object": np.array([1, 2.5], object),
+            "text": ["1", " 2 "],
+            "nullable": pd.array([1, 2], "Int64"),
+            "category": pd.Categorical([3, 4]),
+            "sparse": pd.arrays.SparseArray([0.0, 1.0]),
+            "largest": [2**53, -(2**53)],
+        }
+    )
+    assert check_points(frame).tolist() == [
+        [1, 1.5, 1, 1, 1, 3, 0, 2**53],
+        [0, 2, 2.5, 2, 2, 4, 1, -(2**53)],
+    ]
+
+
+def test_a_masked_value_is_a_gap():
+    X = np.ma.masked_values([[0.0, 0.0], [-999.0, 0.0]], -999.0)
+    with pytest.raises(ValueError, match="column '0' .* no value in row 2"):
+        check_points(X)
+    assert check_points(np.ma.array([[1, 2]])).tolist() == [[1.0, 2.0]]
+    with pytest.raises(ValueError, match="column '1' .* no value in row 1"):
+        check_points(np.ma.array([[1, 2]], mask=[[False, True]]))
+
+
+def test_large_integers_in_arrays():
+    stamps = np.array([[1, 1_700_000_000_000_000_000], [2, 1_700_000_000_000_000_100]])
+    with pytest.raises(ValueError, match="column '1' must contain integers within .* in row 1"):
+        check_points(stamps)
