@@ -18,11 +18,14 @@ class AgreedColumns:
         The smallest and the largest number of each column that has a limit.
     classes : list or None
         The classes that the target may have.
+    digest : str
+        The SHA-256 of what matters for a run.
     """
 
     features: tuple[str, ...]
     limits: dict[str, tuple[float, float]]
     classes: list[Any] | None
+    digest: str
 
     def clients(self, client_class: Any, protected: bool, supervised: bool = False) -> Any:
         """Return what makes a client of a raw part: it brings the part into the agreed form."""

@@ -18,19 +18,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-__all__ = ["GAP_WORDS", "read_cells"]
+from fedlib.core.columns import GAP_WORDS, MAX_EXACT, TRUTH
 
-# Gaps in a column of numbers.
-GAP_WORDS = frozenset(
-    {"NA", "N/A", "n/a", "na", "#N/A", "NaN", "nan", "NULL", "null", ".", "-", "?"}
-)
+__all__ = ["read_cells"]
+
 POINT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 COMMA = re.compile(r"[-+]?(\d+(,\d*)?|,\d+)([eE][-+]?\d+)?")
 INTEGER = re.compile(r"[-+]?\d+")
 # A number in whatever form: with another decimal mark or with marks between thousands.
 LIKE_NUMBER = re.compile(r"[-+]?[.,]?\d[\d.,'\u2019\u00a0\u202f ]*([eE][-+]?\d+)?\s?%?")
-TRUTH = {"true": "True", "false": "False"}
-MAX_EXACT = 2**53  # integers up to here are float64 numbers
 
 
 def read_cells(
@@ -62,7 +58,9 @@ def read_cells(
     texts = [str(text).strip() for text in unique]
     gaps = [text == "" or text in words for text in texts]
     others = [
-        text for text, gap in zip(texts, gaps, strict=True) if not gap and text not in GAP_WORDS
+        text
+        for text, gap in zip(texts, gaps, strict=True)
+        if not gap and text.lower() not in GAP_WORDS
     ]
     for mark, number in ((".", POINT), (",", COMMA)):
         if mark in decimals and all(number.fullmatch(text) for text in others):

@@ -15,13 +15,22 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from fedlib.core.columns import DATE, read_columns
-from fedlib.tables.cells import LIKE_NUMBER, MAX_EXACT
+from fedlib.core.columns import (
+    DATE,
+    DISTINCT_FRACTION,
+    MAX_EXACT,
+    MIN_DISTINCT,
+    inexact,
+    read_columns,
+)
+from fedlib.tables.cells import LIKE_NUMBER
 
 __all__ = ["ColumnContent", "describe_columns"]
 
-MIN_IDENTIFIERS = 50  # a column with more texts than this may contain identifiers
-DISTINCT = 0.9  # of the texts in a column of identifiers
+PREPROCESS = (
+    "text and gaps need a run that preprocesses: fedlib serve with --encode and --impute, fedlib"
+    " join with --protocol pipeline/NAME"
+)
 MOST = 0.5  # of the texts in a column of codes look like numbers
 
 
@@ -98,14 +107,14 @@ def _content(column: pd.Series, is_ids: bool, is_text: bool) -> ColumnContent:
 
 def _are_identifiers(n_distinct: int, n_values: int) -> bool:
     """Return whether so many different texts among so many texts are identifiers."""
-    return n_distinct > MIN_IDENTIFIERS and n_distinct >= DISTINCT * n_values
+    return n_distinct > MIN_DISTINCT and n_distinct >= DISTINCT_FRACTION * n_values
 
 
 # The features.
 
 
-def check_raw(frame: pd.DataFrame, text: Collection[str], separator: str = "") -> None:
-    """Raise ValueError if a feature is anything but numbers or text with gaps.
+def raw_features(frame: pd.DataFrame, text: Collection[str], separator: str = "") -> pd.DataFrame:
+    """Return features that may be text and have gaps; those of ``text`` have the type category.
 
     Parameters
     ----------
@@ -115,20 +124,24 @@ def check_raw(frame: pd.DataFrame, text: Collection[str], separator: str = "") -
         Those that are text whatever they look like.
     separator : str
         In words, what separates the fields of the file.
+
+    Raises
+    ------
+    ValueError
+        When a feature is anything but numbers or text with gaps.
     """
-    for name in frame.columns:
+    kept = [name for name in frame.columns if name in text]
+    if kept:
+        frame = frame.astype(dict.fromkeys(kept, "category"))
+    for name in frame.columns.difference(kept, sort=False):
         column = frame[name]
-        if pd.api.types.is_numeric_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype):
-            continue
-        check_exact(column)
-        if name not in text:
+        if not pd.api.types.is_numeric_dtype(column):
+            check_exact(column)
             check_codes(column)
-    # A text that is declared to be text may look like a number or a date.
-    rest = [name for name in frame.columns if name not in text]
-    if rest:
-        read_columns(frame if len(rest) == frame.shape[1] else frame[rest])
-    for name in rest:
+    read_columns(frame)
+    for name in frame.columns:
         _check_identifiers(frame[name], separator)
+    return frame
 
 
 def check_codes(column: pd.Series) -> None:
@@ -173,7 +186,7 @@ def _option(option: str, value: object) -> str:
 
 def _check_identifiers(column: pd.Series, separator: str) -> None:
     """Raise ValueError if the texts of a feature are almost all different."""
-    if pd.api.types.is_numeric_dtype(column):
+    if pd.api.types.is_numeric_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype):
         return
     values = column.dropna()
     n_distinct = int(values.astype(str).nunique())
@@ -198,8 +211,11 @@ def check_zeros(zeros: Mapping[str, str]) -> None:
         )
 
 
-def features(frame: pd.DataFrame) -> pd.DataFrame:
+def features(frame: pd.DataFrame, text: Collection[str]) -> pd.DataFrame:
     """Return the features as floats; raise ValueError for anything except finite numbers."""
+    for name in frame.columns:
+        if name in text:
+            raise ValueError(f"column {name!r} is kept as text; {PREPROCESS}")
     if all(dtype.kind in "iuf" for dtype in frame.dtypes):  # faster than one column after another
         numbers = np.asfortranarray(frame.to_numpy(np.float64))
         if np.isfinite(numbers).all() and np.abs(numbers).max(initial=0) <= MAX_EXACT:
@@ -212,10 +228,7 @@ def _feature(column: pd.Series) -> np.ndarray:
     try:
         return numbers(column)
     except ValueError as error:
-        raise ValueError(
-            f"{error}; text and gaps need a run that preprocesses: fedlib serve with --encode and"
-            " --impute, fedlib join with --protocol pipeline/NAME"
-        ) from error
+        raise ValueError(f"{error}; {PREPROCESS}") from error
 
 
 # The other columns.
@@ -234,8 +247,8 @@ def numbers(column: pd.Series) -> np.ndarray:
         raise ValueError(
             f"column {column.name!r} must contain finite numbers, got {value!r} in row {first + 1}"
         )
-    if not pd.api.types.is_float_dtype(column) and (inexact := np.abs(values) > MAX_EXACT).any():
-        raise _inexact(column, inexact)
+    if not pd.api.types.is_float_dtype(column) and (large := np.abs(values) > MAX_EXACT).any():
+        raise _inexact(column, large)
     return values
 
 
@@ -247,12 +260,9 @@ def check_exact(column: pd.Series) -> None:
 
 
 def _inexact(column: pd.Series, large: np.ndarray) -> ValueError:
+    """Return an error for the first of the large integers in a column."""
     first = int(np.argmax(large))
-    return ValueError(
-        f"column {column.name!r} must contain integers within ±2**53, which are exact as 64-bit"
-        f" floats, got {str(column.iloc[first])[:40]} in row {first + 1}; identifiers are no"
-        " features"
-    )
+    return inexact(str(column.name), str(column.iloc[first])[:40], first + 1)
 
 
 def classes(column: pd.Series, is_text: bool) -> np.ndarray:

@@ -77,8 +77,9 @@ def _read_sheet(path: Path, options: ReadOptions) -> pd.DataFrame:
             raise ValueError(
                 f"there is no sheet {options.sheet!r}; the sheets are {', '.join(sheets[:20])}"
             )
-        cells = book.parse(
-            options.sheet or sheets[0],
+        cells = pd.read_excel(
+            book,
+            sheet_name=options.sheet or sheets[0],
             header=None,
             dtype=object,
             keep_default_na=False,

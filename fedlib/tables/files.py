@@ -137,13 +137,12 @@ class SiteFile:
         names = self._feature_names()
         self._check_marks([*names, *options.others])
         if raw:
-            X = frame[names]
-            checks.check_raw(X, self.text, self.content.separator)
+            X = checks.raw_features(frame[names], self.text, self.content.separator)
         else:
-            X = checks.features(frame[names])
+            X = checks.features(frame[names], self.text)
         target, weight, ids = options.target, options.sample_weight, options.ids
         return Table(
-            X if self.named else X.to_numpy(),
+            X if self.named or self.text else X.to_numpy(),
             None if target is None else checks.classes(frame[target], target in self.text),
             None if weight is None else checks.numbers(frame[weight]),
             None if ids is None else checks.identifiers(frame[ids]),
@@ -215,10 +214,11 @@ def read_table(
     Notes
     -----
     The separator and the names are found from the first lines. In a column of numbers, empty cells
-    and the words NA, N/A, #N/A, NaN, NULL (also in small letters), a point, a hyphen and a question
-    mark are gaps. In a column of text, only empty cells and the words of ``na_values`` are gaps,
-    because NA may be a category, such as Namibia. Spaces around text do not count, and true, True
-    and TRUE are the same. A column of ``text`` stays as it is written.
+    and the words NA, N/A, #N/A, NaN, NULL, None and nil (in small or large letters), a point, one
+    or two hyphens and a question mark are gaps. In a column of text, only empty cells and the words
+    of ``na_values`` are gaps, because NA may be a category, such as Namibia. Spaces around text do
+    not count, and true, True and TRUE are the same. A column of ``text`` stays as it is written; as
+    a feature it has pandas' type of categories, which is text for every protocol.
 
     With ``raw``, a column of text in which most texts look like numbers is refused, and so is one
     with more than 50 texts of which at least 90 % are different, which are identifiers; ``text``

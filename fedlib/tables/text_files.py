@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedlib.tables.cells import MAX_EXACT, clean_text, read_cells
+from fedlib.core.columns import MAX_EXACT
+from fedlib.tables.cells import clean_text, read_cells
 from fedlib.tables.layouts import Layout, counted, find_layout, separator_name
 from fedlib.tables.read_options import ReadOptions, named_columns
 from fedlib.tables.streams import find_encoding, open_bytes, open_text, undecodable

@@ -56,7 +56,7 @@ def test_a_site_without_identifiers_or_with_repeated_ones_makes_no_call(tables):
     table = pd.read_csv("0.csv", dtype={"id": str})
     pd.concat([table, table[:3]]).to_csv("0.csv", index=False)
     error = refuse(*arguments, *protocol, "--ids", "id", "--key", "rows.key")
-    assert "ids must identify the rows, but 3 of them occur more than once" in error
+    assert "column 'id' must identify the rows, but 3 identifiers occur more than once" in error
 
 
 def test_only_protocols_for_different_columns_have_the_option():

@@ -61,6 +61,27 @@ def test_a_site_that_is_ready(site):
     assert not Path("new").exists()
 
 
+def test_each_column_is_described(site):
+    lines = "id,age,sex,none,code\n" + "".join(
+        f"p{i},{i % 3 or 'NA'},{'mf'[i % 2]},,250.0{i % 3}\n" for i in range(60)
+    )
+    Path("raw.csv").write_text(lines + "p60,3,m,,V45.81\n")
+    with server(protocol="summary") as transport:
+        options = ["--ids", "id", "--protocol", "summary"]
+        found = examine(transport.url, *options, data="raw.csv", code=1)
+        assert found["data"][0] == "fix"  # the codes; the other columns are described all the same
+        assert "--text code" in found["data"][1]
+        found = examine(transport.url, *options, "--text", "code", data="raw.csv")
+        assert found["protocol"][0] == "ok"
+    assert {subject: text for subject, (_, text) in found.items() if "column " in subject} == {
+        "column id": "identifier, 61 different texts, 0 gaps",
+        "column age": "numbers from 1 to 3, 20 gaps",
+        "column sex": "text, 2 categories, 0 gaps",
+        "column none": "no values, 61 gaps",
+        "column code": "text, 4 categories, 0 gaps",
+    }
+
+
 def test_rows_for_validation_are_read(site):
     with server() as transport:
         found = examine(transport.url, "--eval-data", "1.csv")

@@ -114,9 +114,10 @@ def draft_schema(
 def _read(path: Path) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
     """Return the names, the cells of all columns, and how the file is written."""
     if Path(path.name.lower().removesuffix(".gz")).suffix not in TEXT:
-        from fedlib.tables.files import read_table
+        from fedlib.tables.files import SiteFile
+        from fedlib.tables.read_options import ReadOptions
 
-        frame = pd.DataFrame(read_table(path, raw=True).X)
+        frame = SiteFile.read(path, ReadOptions()).content.frame
         names = [str(name) for name in frame.columns]
         source = open_source(frame, _texts(names), names, Dialect(), None)
         return names, source.cells, {}

@@ -82,9 +82,10 @@ def open_source(
             raise ValueError(
                 f"the text is not {encoding or 'utf-8'}; declare its encoding in the descriptor"
             ) from error
-    from fedlib.tables.files import read_table
+    from fedlib.tables.files import SiteFile
+    from fedlib.tables.read_options import ReadOptions
 
-    return _frame(pd.DataFrame(read_table(path, raw=True).X), columns)
+    return _frame(SiteFile.read(path, ReadOptions()).content.frame, columns)
 
 
 def _frame(frame: pd.DataFrame, columns: Sequence[Column]) -> Source:

@@ -134,6 +134,8 @@ class HTTP:
         status_page: bool = True,
         monitors: Collection[str] = (),
         run: str | None = None,
+        schema: AgreedColumns | None = None,
+        protected: bool = False,
     ):
         limits = limits or Limits()
         if (cert is None) != (key is None):
@@ -145,6 +147,7 @@ class HTTP:
         self.errors: Mapping[str, BaseException] = {}
         self.run = run or secrets.token_hex(8)
         self.protocol = protocol
+        self._schema, self._protected = schema, protected
         self.parameters = dict(parameters or {})
         self.journaled = False
         now = time.monotonic()
@@ -290,7 +293,13 @@ class HTTP:
     def _welcome(self, name: str) -> Welcome:
         limits = self._service.limits
         heartbeat = min(limits.gone_after, limits.silent_after) / HEARTBEATS
-        return Welcome(name, self.run, self.protocol, heartbeat, len(self.clients))
+        welcome = Welcome(name, self.run, self.protocol, heartbeat, len(self.clients))
+        welcome.protected = self._protected
+        if self._schema is not None:
+            text = self._schema.to_json().decode()
+            welcome.digest = self._schema.digest
+            welcome.schema = text if len(text) <= MAX_SCHEMA else ""
+        return welcome
 
     def _closed(self, connection: Connection) -> None:
         """Note that a client's connection is closed."""

@@ -3,7 +3,8 @@
 The configuration of the site's node describes the site:
 
 - ``data`` is the file with its rows. ``columns``, ``target``, ``sample_weight`` and ``ids`` are
-  names of columns in it.
+  names of columns in it. The other fields of `fedlib.tables.read_options.ReadOptions`, such as
+  ``separator`` and ``text``, say how it is written.
 - ``labels`` is the file to which the clusters of its rows are written.
 - ``protocol`` is the only protocol to which the site agrees.
 - ``policy`` is the file (TOML) with the rules about what may leave the site.
@@ -20,6 +21,7 @@ Any other key is an error, so that misspelt keys are reported.
 """
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +32,13 @@ from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.secure import Identity
 from fedlib.sites import site
 from fedlib.tables.files import Table, read_table, write_labels
+from fedlib.tables.read_options import ReadOptions
 from fedlib.transports.flower import Context, client_app
 
-COLUMNS = ("columns", "target", "sample_weight", "ids")
+READING = tuple(field.name for field in fields(ReadOptions))
 NUMBERS = ("partition-id", "num-partitions")  # Flower's simulation sets the second one
 FILES = {"data", "labels", "policy", "ledger", "secure-key", "public-keys"}
-KNOWN = {*NUMBERS, *COLUMNS, *FILES, "protocol", "passive", "demo"}
+KNOWN = {*NUMBERS, *READING, *FILES, "protocol", "passive", "demo"}
 CLIENT = "client-"
 
 
@@ -85,9 +88,9 @@ def read(context: Context) -> Table:
             f" got data={config.get('data')!r}, demo={demo!r}"
         )
     if not demo:
-        columns: dict[str, Any] = {name: config.get(name) for name in COLUMNS}
+        options: dict[str, Any] = {name: config[name] for name in READING if name in config}
         raw = site.takes_raw_tables(str(context.run_config["protocol"]))
-        return read_table(Path(config["data"]), **columns, raw=raw)
+        return read_table(Path(config["data"]), raw=raw, **options)
     run: dict[str, Any] = dict(context.run_config)
     data, partition = datasets.load(run["dataset"]), config["partition-id"]
     if run["split"] == "columns":

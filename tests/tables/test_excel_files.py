@@ -1,0 +1,151 @@
+"""Excel files: sheets, titles, cells of several types, and what is refused.
+
+The files are written here, because no package of the project writes them.
+"""
+
+import sys
+import zipfile
+from xml.sax.saxutils import escape
+
+import pandas as pd
+import pytest
+
+from fedlib.tables.files import read_table
+
+MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+PACKAGE = "http://schemas.openxmlformats.org/package/2006"
+TYPES = (
+    f'<Types xmlns="{PACKAGE}/content-types">'
+    '<Default Extension="rels"'
+    ' ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
+    '<Default Extension="xml" ContentType="application/xml"/></Types>'
+)
+
+
+def write_excel(path, sheets):
+    """Write sheets, by name, of rows of numbers, texts, truth values and None."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("[Content_Types].xml", TYPES)
+        link = [("officeDocument", "xl/workbook.xml")]
+        archive.writestr("_rels/.rels", _links(link))
+        listed = "".join(
+            f'<sheet name="{escape(name)}" sheetId="{i}" r:id="r{i}"/>'
+            for i, name in enumerate(sheets, 1)
+        )
+        book = f'<workbook {MAIN} xmlns:r="{OFFICE}"><sheets>{listed}</sheets></workbook>'
+        archive.writestr("xl/workbook.xml", book)
+        links = [("worksheet", f"worksheets/{i}.xml") for i in range(1, len(sheets) + 1)]
+        archive.writestr("xl/_rels/workbook.xml.rels", _links(links))
+        for i, rows in enumerate(sheets.values(), 1):
+            archive.writestr(f"xl/worksheets/{i}.xml", _sheet(rows))
+
+
+def _links(targets):
+    links = "".join(
+        f'<Relationship Id="r{i}" Type="{OFFICE}/{kind}" Target="{target}"/>'
+        for i, (kind, target) in enumerate(targets, 1)
+    )
+    return f'<Relationships xmlns="{PACKAGE}/relationships">{links}</Relationships>'
+
+
+def _sheet(rows):
+    data = "".join(
+        f'<row r="{number}">'
+        + "".join(_cell(f"{chr(65 + j)}{number}", value) for j, value in enumerate(row))
+        + "</row>"
+        for number, row in enumerate(rows, 1)
+    )
+    return f"<worksheet {MAIN}><sheetData>{data}</sheetData></worksheet>"
+
+
+def _cell(place, value):
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return f'<c r="{place}" t="b"><v>{int(value)}</v></c>'
+    if isinstance(value, int | float):
+        return f'<c r="{place}"><v>{value!r}</v></c>'
+    return f'<c r="{place}" t="inlineStr"><is><t>{escape(value)}</t></is></c>'
+
+
+ROWS = [
+    ["id", "age", "zip", "crp", "ok"],
+    ["p1", 41, "01234", 1.5, True],
+    ["p2", 57, "99999", "NA", False],
+    ["p3", None, " 04109", 2, True],
+]
+
+
+def test_cells_of_all_types(tmp_path):
+    write_excel(tmp_path / "a.xlsx", {"one": ROWS})
+    table = read_table(tmp_path / "a.xlsx", raw=True, ids="id", text="zip")
+    assert table.ids.tolist() == ["p1", "p2", "p3"]
+    assert table.X["age"].fillna(0).tolist() == [41, 57, 0]
+    assert table.X["crp"].fillna(0).tolist() == [1.5, 0, 2]
+    assert table.X["zip"].tolist() == ["01234", "99999", "04109"]
+    assert table.X["ok"].tolist() == [True, False, True]
+    weights = read_table(tmp_path / "a.xlsx", columns="id", raw=True, na_values=["p2"]).X
+    assert weights["id"].isna().tolist() == [False, True, False]
+
+
+def test_a_sheet_is_named(tmp_path):
+    write_excel(tmp_path / "a.xlsx", {"2024": [["x"], [1]], "notes & more": [["x"], [2]]})
+    assert read_table(tmp_path / "a.xlsx", sheet="notes & more").X["x"].tolist() == [2]
+    with pytest.raises(ValueError, match=r"2 sheets: 2024, notes & more; name one with --sheet"):
+        read_table(tmp_path / "a.xlsx")
+    with pytest.raises(ValueError, match="no sheet 'x'; the sheets are 2024, notes & more"):
+        read_table(tmp_path / "a.xlsx", sheet="x")
+
+
+def test_titles_and_empty_rows(tmp_path):
+    rows = [["Export of ward A"], [None], ["a", "b", None], [1, 2], [None], [3, 4]]
+    write_excel(tmp_path / "a.xlsx", {"one": rows})
+    with pytest.raises(ValueError, match=r"column 2 has no name in row 1 .* --skip-lines"):
+        read_table(tmp_path / "a.xlsx")
+    table = read_table(tmp_path / "a.xlsx", skip_lines=1)
+    assert table.X.to_dict("list") == {"a": [1, 3], "b": [2, 4]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        (ROWS, {"raw": True}, "'zip' contains '01234', whose first zero .* --text zip"),
+        ([[1, 2], [3, 4]], {}, "the first row contains numbers instead of names; use --no-header"),
+        ([[41, "m"], [57, "f"]], {"raw": True}, "looks like values .* --no-header"),
+        ([["a", "a"], [1, 2]], {}, "columns with the same name: a"),
+        ([], {}, "the sheet is empty"),
+        ([["a"], ["1,5"]], {"raw": True}, "got '1,5' in row 1; .* --decimal"),
+        ([["a"], [1]], {"separator": ";"}, "separator applies to text files only"),
+        ([["a"], [1]], {"encoding": "latin-1"}, "encoding applies to text files only"),
+    ],
+)
+def test_what_is_refused(rows, options, message, tmp_path):
+    write_excel(tmp_path / "a.xlsx", {"one": rows})
+    with pytest.raises(ValueError, match=message):
+        read_table(tmp_path / "a.xlsx", **options)
+
+
+def test_without_names_and_with_decimal_commas(tmp_path):
+    write_excel(tmp_path / "a.xlsx", {"one": [[1, "1,5"], [2, "NA"]]})
+    X = read_table(tmp_path / "a.xlsx", header=False, decimal=",", raw=True).X
+    assert X[:, 0].tolist() == [1, 2]
+    assert X[0, 1] == 1.5
+    assert pd.isna(X[1, 1])
+
+
+def test_other_files_with_this_name(tmp_path):
+    (tmp_path / "a.xlsx").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="cannot be read: File is not a zip file"):
+        read_table(tmp_path / "a.xlsx")
+    with zipfile.ZipFile(tmp_path / "a.xlsx", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("xl/workbook.xml", bytes(2**28 + 1))
+    with pytest.raises(ValueError, match="unpacks to more than 268,435,456 bytes"):
+        read_table(tmp_path / "a.xlsx")
+
+
+def test_the_missing_package_is_named(tmp_path, monkeypatch):
+    write_excel(tmp_path / "a.xlsx", {"one": ROWS})
+    monkeypatch.setitem(sys.modules, "python_calamine", None)
+    with pytest.raises(ValueError, match=r'pip install "fedlib-study\[excel\]"'):
+        read_table(tmp_path / "a.xlsx")
