@@ -12,8 +12,8 @@ If that is too much, round the column before training.
 
 Accuracy: values that differ by less than one part in 2**11 may share a bucket, and so a bin. A
 feature with at most ``max_bin`` occupied buckets gets one bin per bucket. For other features, the
-share of a bin is off by at most an eighth of a bin on either side, or by the rows of one of the
-finest buckets. The resolution is relative to the value, so a feature that varies little around a
+fraction of the rows in a bin is off by at most an eighth of a bin on either side, or by the rows of
+one of the finest buckets. The resolution is relative to the value, so a feature that varies little around a
 large number (dates as days, identifiers) falls into few buckets. `coarse_features` finds such
 features.
 """

@@ -228,7 +228,7 @@ class ClusteringScoreClient(PointsClient):
     ----------
     part : tuple (X, labels)
         ``X`` (n_points, n_features): numbers within ±1e100. ``labels`` (n_points,): the clusters,
-        whole numbers from -1; -1 is noise. Clusters with the same number belong together at all
+        integers from -1; -1 is noise. Clusters with the same label belong together at all
         clients.
 
     Attributes
@@ -325,7 +325,7 @@ def _check_labels(labels: ArrayLike, n_rows: int) -> Ints:
     if not valid.all():
         row = int(np.argmin(valid))
         raise ValueError(
-            f"labels must be whole numbers from -1 to 2**53, got {array[row]!s} in row {row + 1}"
+            f"labels must be integers from -1 to 2**53, got {array[row]!s} in row {row + 1}"
         )
     return array.astype(np.int64)
 

@@ -21,7 +21,7 @@ def clustering_scores(true: ArrayLike, predicted: ArrayLike) -> dict[str, float]
     Parameters
     ----------
     true : array-like (n_rows,)
-        The class of each row: whole numbers or strings.
+        The class of each row: integers or strings.
     predicted : array-like (n_rows,)
         The cluster of each row. Noise, −1, counts as one cluster.
 
@@ -36,10 +36,10 @@ def clustering_scores(true: ArrayLike, predicted: ArrayLike) -> dict[str, float]
         ``ARI``
             Adjusted Rand index [2]_; about 0 for random labels, in [−0.5, 1].
         ``Purity``
-            Share of rows that belong to the most frequent class of their cluster, in (0, 1].
+            Fraction of rows that belong to the most frequent class of their cluster, in (0, 1].
         ``BCubed precision``, ``BCubed recall``
-            Mean over the rows of the share of the row's cluster that has the row's class, and of
-            the share of the row's class that is in the row's cluster [3]_; in (0, 1].
+            Mean over the rows of the fraction of the row's cluster that has the row's class, and of
+            the fraction of the row's class that is in the row's cluster [3]_; in (0, 1].
 
     Raises
     ------
@@ -90,12 +90,12 @@ def clustering_scores(true: ArrayLike, predicted: ArrayLike) -> dict[str, float]
 
 
 def matched_accuracy(true: ArrayLike, predicted: ArrayLike) -> float:
-    """Return the share of rows with the same label under the best matching of the clusters.
+    """Return the fraction of rows with the same label under the best matching of the clusters.
 
     Parameters
     ----------
     true : array-like (n_rows,)
-        The cluster of each row, a whole number; −1 is noise.
+        The cluster of each row, an integer; −1 is noise.
     predicted : array-like (n_rows,)
         Another clustering of the same rows. Each of its clusters is matched with at most one of
         ``true``, so that the number of rows that agree is maximal. Noise agrees only with noise.

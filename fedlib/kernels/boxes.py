@@ -14,7 +14,7 @@ import numpy as np
 
 from fedlib.kernels import kernel
 
-MAX_SIZE = 2**53  # a float64 holds every whole number up to here
+MAX_SIZE = 2**53  # a float64 holds every integer up to here
 BLOCK = 1024  # points whose keys are computed before the first is used
 DIGIT = 11  # bits per pass of the sort
 

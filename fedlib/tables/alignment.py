@@ -192,7 +192,7 @@ class AlignedClient(WrappingClient):
     client_class : type of Client
         The class of the protocol's clients. It takes the arguments ``ids`` and ``key``.
     ids : sequence
-        The identifiers of the n_rows rows, compared as text (whole numbers without a decimal
+        The identifiers of the n_rows rows, compared as text (integers without a decimal
         point). Each may occur only once.
     key : bytes
         A random secret of 16 to 64 bytes that all clients share and the server does not know. The

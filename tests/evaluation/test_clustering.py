@@ -213,7 +213,7 @@ def test_conventions(tmp_path):
     ("part", "message"),
     [
         (([[1.0]], [0, 1]), r"labels must have one entry per row, 1; got shape \(2,\)"),
-        (([[1.0], [2.0]], [0, 0.5]), "whole numbers from -1 to 2.*53, got 0.5 in row 2"),
+        (([[1.0], [2.0]], [0, 0.5]), "integers from -1 to 2.*53, got 0.5 in row 2"),
         (([[1.0], [2.0]], [0, -2]), "got -2 in row 2"),
         (([[1.0], [2.0]], [np.nan, 0]), "got nan in row 1"),
         (([[1.0]], ["a"]), "got a in row 1"),

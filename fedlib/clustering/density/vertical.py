@@ -208,7 +208,7 @@ class VerticalDBSCANClient(Client):
     X : array-like (n_rows, n_features)
         Finite numbers. The rows must be in the same order at every client.
     ids : sequence, optional
-        The identifiers of the n_rows rows, compared as text (whole numbers without a decimal
+        The identifiers of the n_rows rows, compared as text (integers without a decimal
         point). The run ends with an error unless all clients have the same identifiers in the same
         order.
     key : bytes, optional
@@ -244,7 +244,7 @@ class VerticalDBSCANClient(Client):
         self.X = check_points(X, ensure_min_samples=0)
         self.digest = "" if ids is None else _digest(ids, key, len(self.X))
         if n_jobs is not None and not (isinstance(n_jobs, Integral) and n_jobs >= 1):
-            raise ValueError(f"n_jobs must be a positive whole number, got {n_jobs}")
+            raise ValueError(f"n_jobs must be a positive integer, got {n_jobs}")
         self._n_jobs = int(n_jobs or os.cpu_count() or 1)
         self._search: tuple[float, Search] | None = None  # eps and the search for it
 
