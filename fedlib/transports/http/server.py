@@ -148,6 +148,7 @@ class HTTP:
         self.parameters = dict(parameters or {})
         self.journaled = False
         now = time.monotonic()
+        # Deadlines use the monotonic clock, which a correction of the wall clock does not move.
         self._origin = datetime.now() - timedelta(seconds=now)
         self._service = SessionService(Sessions(tokens, limits, now))
         self._traffic = Traffic()
@@ -163,6 +164,7 @@ class HTTP:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             context.load_cert_chain(cert, key)
         needed = len(tokens) + limits.max_strangers + RESERVE
+        # From here on callers can connect; they wait in the backlog until the thread serves them.
         sock = _listen(host, port)
         try:
             max_connections = raise_descriptor_limit(needed) - RESERVE
@@ -176,6 +178,7 @@ class HTTP:
         self.url = f"{scheme}://{bind.rpartition(':')[0]}:{sock.getsockname()[1]}"
         self._loop = asyncio.new_event_loop()
         self._server = WebServer(_config(app), listener)
+        # A daemon, so that a program that never closes the transport can end.
         self._thread = threading.Thread(target=self._serve, name="http", daemon=True)
         self._thread.start()
 
@@ -190,7 +193,7 @@ class HTTP:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
-        except BaseException:
+        except BaseException:  # if it is an interruption, the coroutine must not go on alone
             future.cancel()
             raise
 
@@ -284,11 +287,12 @@ class HTTP:
                 if self._thread.is_alive():
                     self._submit(self._service.inform())
         finally:
-            self._server.should_exit = True
+            self._server.should_exit = True  # the event loop reads it every tenth of a second
             self._thread.join()
 
     def _welcome(self, name: str) -> Welcome:
         limits = self._service.limits
+        # Some heartbeats may be late or lost before the shorter of the two limits is over.
         heartbeat = min(limits.gone_after, limits.silent_after) / HEARTBEATS
         return Welcome(name, self.run, self.protocol, heartbeat, len(self.clients))
 
