@@ -371,7 +371,7 @@ class _Buckets:
         """Return which buckets to count in finer ones: all if they are few, else the largest."""
         finest = self.high - self.low == 1 << (32 - self.depth)
         few = len(self.low) <= max_bin
-        # Of many buckets only those with more rows than an eighth of a bin, the error that is allowed.
+        # Of many buckets only those with more rows than an eighth of a bin, which is the error.
         return finest & (few | (8 * max_bin * self.counts > self.counts.sum()))
 
     def refined(
