@@ -116,7 +116,7 @@ class Boosted(ProtectedFederated):
         float,
         Interval(Real, 0, 1, closed="right"),
         """
-        The share of the features, above 0 and at most 1, that the server draws for each tree, of
+        The fraction of the features, above 0 and at most 1, that the server draws for each tree, of
         these for each level, and of these for each node. XGBoost draws other features with the same
         seed. ``"histogram"`` only.
         """,
@@ -188,7 +188,7 @@ class Boosted(ProtectedFederated):
     validation_fraction: Annotated[
         Fraction,
         """
-        The share of its rows that each client keeps from training, in 0..1 without 1. After each
+        The fraction of its rows that each client keeps from training, in 0..1 without 1. After each
         round, the clients send the metrics of these rows as sums, which costs one exchange. Which
         rows are kept does not depend on the client. Instead or in addition, a part can be ``(X, y,
         sample_weight, (X_eval, y_eval))``, with None for no weights.
@@ -253,8 +253,8 @@ class Boosted(ProtectedFederated):
         is_poisson = self.objective == "count:poisson"
         step = self.max_delta_step
         step = (POISSON_STEP if is_poisson else 0.0) if step is None else step
-        shares = (self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode)
-        draws = min(self.subsample, *shares) < 1 or self.validation_fraction > 0
+        fractions = (self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode)
+        draws = min(self.subsample, *fractions) < 1 or self.validation_fraction > 0
         seed = check_random_state(self.random_state).randint(2**31 - 1) if draws else 0
         defaults = {
             "leaf": "all",
@@ -402,7 +402,7 @@ class Boosted(ProtectedFederated):
 
     @property
     def feature_importances_(self) -> Floats32:
-        """The mean gain of the splits by each feature, as a share of the sum over all features.
+        """The mean gain of the splits by each feature, as a fraction of the sum over all features.
 
         It is that of XGBoost's scikit-learn interface.
         """

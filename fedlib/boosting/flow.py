@@ -263,8 +263,8 @@ def _check_texts(settings: Settings, start: BoostedTrees | None, described: Desc
 
 def _held_out(settings: Settings) -> tuple[float, int]:
     """Return how clients draw their rows for validation."""
-    share = settings.validation_fraction
-    return share, settings.seed if share else 0
+    fraction = settings.validation_fraction
+    return fraction, settings.seed if fraction else 0
 
 
 def _begin_boosting(training: Training) -> BeginBoosting:

@@ -45,7 +45,7 @@ class HistogramGrower(Grower):
     n_leaves : array (n_outputs,) of int64
         The number of leaves that each tree has so far.
     leaf_sums : list of pairs of arrays
-        The numbers (n,) and sums (n, 2) of the leaves found so far, level by level.
+        The indices (n,) and sums (n, 2) of the leaves found so far, level by level.
     """
 
     def __init__(self, training: Training):

@@ -38,7 +38,7 @@ from fedlib.core.names import feature_names, in_order
 from fedlib.protection.secure.points import DescribeFeatures, Features, magnitudes
 
 Value = TypeVar("Value")
-VALIDATION = 2**19  # the number of the draw of rows for validation, beyond all rounds
+VALIDATION = 2**19  # the index of the draw of rows for validation, beyond all rounds
 
 
 class RowsClient(Client):
@@ -99,11 +99,11 @@ class RowsClient(Client):
         self.table = self.table.followed_by(more)
         self.X = self.table.numbers
 
-    def _trains(self, share: float, seed: int) -> Bools:
+    def _trains(self, fraction: float, seed: int) -> Bools:
         """Return which rows are not for validation."""
         trains = np.arange(len(self.X)) < self.n_training
-        if share:
-            trains &= ~drawn_rows(self._keys(), share, seed, VALIDATION)
+        if fraction:
+            trains &= ~drawn_rows(self._keys(), fraction, seed, VALIDATION)
         return trains
 
     def _hold_out(self, request: DescribeTraining | DescribeTargets) -> Bools:

@@ -40,7 +40,7 @@ class Growing(BeginBoosting, kw_only=True):
 
 
 class Predictions(Message):
-    """The state of a client at the end: the number of each row's class, and the probabilities.
+    """The state of a client at the end: the index of each row's class, and the probabilities.
 
     For two classes, ``probabilities`` has one column, that of the second class.
     """

@@ -37,10 +37,10 @@ def clustering_scores(true: ArrayLike, predicted: ArrayLike) -> dict[str, float]
         ``ARI``
             Adjusted Rand index [2]_; about 0 for random labels, in [−0.5, 1].
         ``Purity``
-            Share of rows that belong to the most frequent class of their cluster, in (0, 1].
+            Fraction of rows that belong to the most frequent class of their cluster, in (0, 1].
         ``BCubed precision``, ``BCubed recall``
-            Mean over the rows of the share of the row's cluster that has the row's class, and of
-            the share of the row's class that is in the row's cluster [3]_; in (0, 1].
+            Mean over the rows of the fraction of the row's cluster that has the row's class, and of
+            the fraction of the row's class that is in the row's cluster [3]_; in (0, 1].
 
     Raises
     ------
@@ -93,7 +93,7 @@ def clustering_scores(true: ArrayLike, predicted: ArrayLike) -> dict[str, float]
 
 
 def matched_accuracy(true: ArrayLike, predicted: ArrayLike) -> float:
-    """Return the share of rows with the same label under the best matching of the clusters.
+    """Return the fraction of rows with the same label under the best matching of the clusters.
 
     Parameters
     ----------

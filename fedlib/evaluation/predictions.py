@@ -184,7 +184,7 @@ def _scores(
 def _area_under_curve(counts: Ints) -> tuple[float, float]:
     """Return the area under the ROC curve from counts per class and bin, and its largest error.
 
-    The area is the share of the pairs of rows of both classes in which the second class has the
+    The area is the fraction of the pairs of rows of both classes in which the second class has the
     larger probability. A pair in one bin counts one half; in truth it counts between 0 and 1.
 
     Examples
@@ -312,7 +312,7 @@ class FederatedEvaluation(Federated):
 
     Accuracy, log-loss, Brier score and calibration curve equal those of scikit-learn on the pooled
     rows. The AUC is exact except for pairs of rows of both classes in one bin: each of them counts
-    one half, so the error is at most half of their share.
+    one half, so the error is at most half of their fraction.
 
     *Disclosure.* The number of rows of each class in each bin. A bin with a single row nearly
     discloses its probability.
@@ -397,13 +397,13 @@ class FederatedEvaluation(Federated):
         low, high = _edges(model.groups.shape[1])
         count = model.groups.sum(axis=0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            share = model.groups[1] / count
+            fraction = model.groups[1] / count
         columns = {
             "above": low,
             "up to": high,
             "count": count,
             "mean probability": model.group_means,
-            "share": share,
+            "share": fraction,
         }
         return pd.DataFrame(columns)
 

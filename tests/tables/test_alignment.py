@@ -132,7 +132,7 @@ def test_repeated_identifiers_are_refused_by_their_number(ids):
         ({"key": None}, "key must be 16 to 64 secret bytes .* got NoneType"),
         ({"key": bytes(15)}, "got 15 bytes"),
         ({"key": "x" * 32}, "got str"),
-        ({"n_jobs": 0}, "n_jobs must be a positive whole number"),
+        ({"n_jobs": 0}, "n_jobs must be a positive integer"),
     ],
 )
 def test_bad_clients_are_refused(options, message):

@@ -70,7 +70,7 @@ class Coverage(Message):
     Attributes
     ----------
     owner : array (n_points,) of int64
-        The number of the representative that covers each row, or -1.
+        The index of the representative that covers each row, or -1.
     """
 
     discloses = "nothing: it stays with the client"

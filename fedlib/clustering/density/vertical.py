@@ -205,10 +205,10 @@ class VerticalDBSCANClient(Client):
     X : array-like (n_rows, n_features)
         Finite numbers. The rows must be in the same order at every client.
     ids : sequence, optional
-        The identifiers of the n_rows rows: text, which is compared without the blanks around it, or
+            The identifiers of the n_rows rows: text, which is compared without the blanks around it, or
         integers of any type. None may be missing, and each may occur only once. The run ends with
         an error unless all clients have the same identifiers in the same order.
-    key : bytes, optional
+        key : bytes, optional
         A random secret of 16 to 64 bytes that all clients share and the server does not know;
         required with ``ids``. The server receives only a digest under this key, so it cannot test
         guesses of the identifiers.
@@ -241,7 +241,7 @@ class VerticalDBSCANClient(Client):
         self.X = check_points(X, ensure_min_samples=0)
         self.digest = "" if ids is None else _digest(ids, key, len(self.X))
         if n_jobs is not None and not (isinstance(n_jobs, Integral) and n_jobs >= 1):
-            raise ValueError(f"n_jobs must be a positive whole number, got {n_jobs}")
+            raise ValueError(f"n_jobs must be a positive integer, got {n_jobs}")
         self._n_jobs = int(n_jobs or os.cpu_count() or 1)
         self._search: tuple[float, Search] | None = None  # eps and the search for it
 

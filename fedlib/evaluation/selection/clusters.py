@@ -145,9 +145,9 @@ class KMeansSelection(Federated):
     ] = None
 
     def _flow(self) -> Flow[KMeansChoice]:
-        numbers = _range("clusters", self.min_clusters, self.max_clusters)
+        counts = _range("clusters", self.min_clusters, self.max_clusters)
         stop = self.n_init, self.max_iter, self.tol
-        return select_kmeans(numbers, *stop, draw_seed(self.random_state))
+        return select_kmeans(counts, *stop, draw_seed(self.random_state))
 
     def _set_model(self, model: KMeansChoice) -> None:
         super()._set_model(model)

@@ -178,5 +178,5 @@ def _summary(names: tuple[str, ...], limits: Floats, n_bins: int, values: Floats
 
 
 def _as_counts(noisy: Floats) -> Ints:
-    """Return noisy counts as whole numbers from 0 on."""
+    """Return noisy counts as integers from 0 on."""
     return np.clip(np.rint(noisy), 0, NOISY).astype(np.int64)

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from uvicorn.config import Config
 
+from fedlib.core.agreed_columns import AgreedColumns
 from fedlib.core.journal import JournalError, Place
 from fedlib.core.ledger import Ledger
 from fedlib.core.protocol import TooFewClients
@@ -37,6 +38,7 @@ from fedlib.transports.http.tokens import Tokens
 from fedlib.transports.http.web import HEADERS, application
 from fedlib.transports.http.wire import Welcome, require_tls
 
+MAX_SCHEMA = 48 * 2**10  # characters of a schema that sites can compare with theirs
 HEARTBEATS = 4  # heartbeats of a client before it counts as gone
 GRACE = 10  # seconds that calls in progress have when the server closes
 
@@ -80,6 +82,12 @@ class HTTP:
         The identifier of the run, by default random. To continue a run from its journal, pass
         `fedlib.core.journal.run_id` of the journal: the clients continue under this identifier
         only.
+    schema : Schema, optional
+        The columns on which the study has agreed (`fedlib.Schema`): a site with another one cannot
+        join.
+    protected : bool, default=False
+        Whether the server sees only sums over the clients, or noise, so that the sites apply the
+        schema as a protected run does.
 
     Attributes
     ----------
@@ -151,6 +159,7 @@ class HTTP:
         self.parameters = dict(parameters or {})
         self.journaled = False
         now = time.monotonic()
+        # Deadlines use the monotonic clock, which a correction of the wall clock does not move.
         self._origin = datetime.now() - timedelta(seconds=now)
         self._service = SessionService(Sessions(tokens, limits, now))
         self._traffic = Traffic()
@@ -166,6 +175,7 @@ class HTTP:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             context.load_cert_chain(cert, key)
         needed = len(tokens) + limits.max_strangers + RESERVE
+        # From here on callers can connect; they wait in the backlog until the thread serves them.
         sock = _listen(host, port)
         try:
             max_connections = raise_descriptor_limit(needed) - RESERVE
@@ -179,6 +189,7 @@ class HTTP:
         self.url = f"{scheme}://{bind.rpartition(':')[0]}:{sock.getsockname()[1]}"
         self._loop = asyncio.new_event_loop()
         self._server = WebServer(_config(app), listener)
+        # A daemon, so that a program that never closes the transport can end.
         self._thread = threading.Thread(target=self._serve, name="http", daemon=True)
         self._thread.start()
 
@@ -193,7 +204,7 @@ class HTTP:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
-        except BaseException:
+        except BaseException:  # if it is an interruption, the coroutine must not go on alone
             future.cancel()
             raise
 
@@ -287,11 +298,12 @@ class HTTP:
                 if self._thread.is_alive():
                     self._submit(self._service.inform())
         finally:
-            self._server.should_exit = True
+            self._server.should_exit = True  # the event loop reads it every tenth of a second
             self._thread.join()
 
     def _welcome(self, name: str) -> Welcome:
         limits = self._service.limits
+        # Some heartbeats may be late or lost before the shorter of the two limits is over.
         heartbeat = min(limits.gone_after, limits.silent_after) / HEARTBEATS
         welcome = Welcome(name, self.run, self.protocol, heartbeat, len(self.clients))
         welcome.protected = self._protected

@@ -23,7 +23,15 @@ from fedlib.transports.http.connections import Connection
 from fedlib.transports.http.service import SessionService
 from fedlib.transports.http.session import Refusal, RefusedCall
 from fedlib.transports.http.status import Status, size
-from fedlib.transports.http.wire import NUMBER, PROCESS, SCHEMA, VERSION, Welcome, check_schema, check_version
+from fedlib.transports.http.wire import (
+    NUMBER,
+    PROCESS,
+    SCHEMA,
+    VERSION,
+    Welcome,
+    check_schema,
+    check_version,
+)
 
 CODES = {
     Refusal.CONFLICT: 409,

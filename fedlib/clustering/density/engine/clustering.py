@@ -77,9 +77,9 @@ class Clustering(Generic[AnyIndex]):
         del self.cells, self.index
         first_row = np.empty_like(parent)
         self._map(partial(density.find_first_rows, start, core, order, first_row))
-        number = density.number_sets(parent, first_row)
+        cluster = density.number_sets(parent, first_row)
         labels, is_core = np.empty(len(order), np.int64), np.empty(len(order), bool)
-        found = start, core, order, joined, number
+        found = start, core, order, joined, cluster
         self._map(partial(density.write_labels, *found, labels, is_core))
         return labels, is_core
 

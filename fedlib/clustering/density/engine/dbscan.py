@@ -6,7 +6,7 @@ cells near each other remain to be compared. These pairs are searched for in eac
 being stored.
 
 With up to four features, the cells are those of a grid whose diagonal is about ``eps``. With more
-features, with individual radii, or when the data are too wide for 64-bit cell numbers, they are the
+features, with individual radii, or when the data are too wide for 64-bit cell keys, they are the
 leaves of a k-d tree, or parts of leaves.
 
 Sources: M. Ester, H.-P. Kriegel, J. Sander and X. Xu, "A density-based algorithm for discovering
@@ -109,7 +109,7 @@ def cluster(
     The neighbourhood of point i contains the points j with ``d(i, j) <= eps + radii[i]``. Two core
     points are in one cluster when either is in the other's neighbourhood. Any other point joins the
     nearest core point in whose neighbourhood it is. Ties go to the first core point in
-    lexicographic order of the coordinates. So the order of the rows affects only the numbers of the
+    lexicographic order of the coordinates. So the order of the rows affects only the indices of the
     clusters. scikit-learn assigns such a point to the first cluster that reaches it; everything
     else is the same.
 

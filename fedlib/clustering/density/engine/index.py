@@ -33,7 +33,7 @@ REACH = 2  # cells along a feature to the farthest one near a cell: sqrt(GRID_FE
 # feature. The margin is far above the rounding of such a quotient. With four features two cells are
 # at least eps wide, so that near cells are at most two apart; with less, a cell's diagonal is less.
 MARGINS = 3 * [(-(2.0**-10), 2.0**40)] + [(2.0**-28, 2.0**20)]
-KEY_BITS = 62  # of a key together with the number of a row
+KEY_BITS = 62  # of a key together with the index of a row
 LEAF_SIZE = 16  # points of the smallest nodes of a tree; twice as many take a tenth longer
 MIN_HALVED = 10_000  # points from which two threads build a tree
 
