@@ -35,8 +35,10 @@ from fedlib.core.ledger import Ledger
 from fedlib.core.protocol import TooFewClients
 from fedlib.core.registry import protocols
 from fedlib.core.texts import printable
+from fedlib.protection.estimator import is_protected
 from fedlib.sites.models import ModelFileError, save
 from fedlib.tables.files import write_file
+from fedlib.tables.schema import Schema
 from fedlib.transports.http.limits import Limits
 
 if TYPE_CHECKING:
@@ -64,7 +66,8 @@ class ProtocolCommands(click.Group):
                 {str(option.name): values.pop(str(option.name)) for option in options}
                 for options in (parameters, further)
             )
-            run_server(_wrap(estimator(**chosen), rules), **values)
+            schema = chosen.get("schema") or rules.get("schema")
+            run_server(_wrap(estimator(**chosen), rules), schema=schema, **values)
 
         summary = (inspect.getdoc(estimator) or "").partition("\n")[0]
         text = f"Serve one run of {cmd_name}.\n\n{summary}"
@@ -88,8 +91,8 @@ def _wrap(estimator: Federated, rules: dict[str, Any]) -> Federated:
 
         common = set(FederatedPipeline._get_param_names()) & set(estimator._get_param_names())
         rules |= {name: getattr(estimator, name) for name in common}
-        if "bounds" in common:  # of the raw columns, which the estimator does not see
-            estimator.set_params(bounds=None)
+        # Facts of the raw columns, which the estimator does not see.
+        estimator.set_params(**dict.fromkeys(common & {"bounds", "schema"}))
         return FederatedPipeline(estimator, **rules)
     return estimator
 
@@ -164,6 +167,7 @@ OPTIONS: list[click.Parameter] = [
 def run_server(
     estimator: Federated,
     *,
+    schema: Schema | None,
     n_clients: int | None,
     token_dir: Path,
     tokens: Path | None,
@@ -194,7 +198,7 @@ def run_server(
         )
     with _reporting_journal():
         run = run_id(journal) if journal else None
-    transport = _listen(estimator, clients, {**options, "run": run})
+    transport = _listen(estimator, clients, {**options, "run": run, "schema": schema})
     outcome = None if journal else "stopped"
     try:
         report(
@@ -258,7 +262,14 @@ def _listen(estimator: Federated, clients: dict[str, str], options: dict[str, An
         options[file] = options[file] and str(options[file])
     parameters = {name: _summary(value) for name, value in estimator.get_params().items()}
     try:
-        return HTTP(clients, protocol=estimator.name, parameters=parameters, **options)
+        protected = is_protected(getattr(estimator, "estimator", estimator))
+        return HTTP(
+            clients,
+            protocol=estimator.name,
+            parameters=parameters,
+            protected=protected,
+            **options,
+        )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     except OSError as error:
@@ -268,6 +279,8 @@ def _listen(estimator: Federated, clients: dict[str, str], options: dict[str, An
 def _summary(value: object) -> object:
     if isinstance(value, np.ndarray):
         return f"array of shape {value.shape}"
+    if isinstance(value, Schema):
+        return f"schema {value.digest[:12]}"
     return str(value) if isinstance(value, Federated) else value
 
 

@@ -192,9 +192,9 @@ class AlignedClient(WrappingClient):
     client_class : type of Client
         The class of the protocol's clients. It takes the arguments ``ids`` and ``key``.
     ids : sequence
-            The identifiers of the n_rows rows: text, which is compared without the blanks around it, or
+        The identifiers of the n_rows rows: text, which is compared without the blanks around it, or
         integers of any type. None may be missing, and each may occur only once.
-        key : bytes
+    key : bytes
         A random secret of 16 to 64 bytes that all clients share and the server does not know. The
         pseudonyms are the same in all runs with the same key, so use a new key for each study.
     **options

@@ -10,8 +10,8 @@ import xgboost
 from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
 from fedlib.boosting.categories import read_table
 from fedlib.boosting.client import BoostingClient, RegressionClient
-from fedlib.boosting.data import in_order
 from fedlib.core.in_process import InProcess
+from fedlib.core.names import in_order
 from fedlib.sites import models
 from fedlib.sites.site import make_client
 from fedlib.tables.files import Table
@@ -71,7 +71,7 @@ def test_every_method_names_the_differences(table, message, model):
 
 def test_the_text_is_short_for_many_columns():
     names = [f"feature {i}" * 9 for i in range(300)]
-    with pytest.raises(ValueError, match="and 295 more are missing; 'other' is not") as error:
+    with pytest.raises(ValueError, match="and 295 more are missing, and 'other'") as error:
         in_order(pd.DataFrame({"other": [1]}), names)
     assert len(str(error.value)) < 400
     assert in_order([[1.0]], names) == [[1.0]]

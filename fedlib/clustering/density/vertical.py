@@ -205,10 +205,10 @@ class VerticalDBSCANClient(Client):
     X : array-like (n_rows, n_features)
         Finite numbers. The rows must be in the same order at every client.
     ids : sequence, optional
-            The identifiers of the n_rows rows: text, which is compared without the blanks around it, or
+        The identifiers of the n_rows rows: text, which is compared without the blanks around it, or
         integers of any type. None may be missing, and each may occur only once. The run ends with
         an error unless all clients have the same identifiers in the same order.
-        key : bytes, optional
+    key : bytes, optional
         A random secret of 16 to 64 bytes that all clients share and the server does not know;
         required with ``ids``. The server receives only a digest under this key, so it cannot test
         guesses of the identifiers.

@@ -239,7 +239,7 @@ class Schema(AgreedColumns):
         return {c.name: c.unconfirmed for c in self.columns if c.unconfirmed}
 
     @property
-    def digest(self) -> str:
+    def digest(self) -> str:  # type: ignore[override]
         """The SHA-256 of what matters for a run, in 64 hexadecimal digits.
 
         It does not depend on titles, descriptions, columns that are not read, or how a file is
