@@ -425,7 +425,7 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
         check_n_jobs(self.n_jobs)
         parameters = self.get_params()
         max_cells = parameters.pop("max_cells")
-        for name in ("secure", "epsilon", "delta", "bounds"):
+        for name in ("secure", "epsilon", "delta", "bounds", "schema"):
             del parameters[name]
         if self.bounds is None and not self.secure and self.epsilon is None:
             return approximate_dbscan(

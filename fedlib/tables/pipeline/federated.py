@@ -425,13 +425,15 @@ class FederatedPipeline(Federated):
         ValueError
             As for `predict`.
         """
-        table, kept = self.model_.rules.transform(read_columns(self._like_fit(X)))
+        raw = read_columns(self._like_fit(X))
+        table, kept = self.model_.rules.transform(raw)
         if isinstance(table, pd.DataFrame) and isinstance(X, pd.DataFrame):
             table.index = X.index[kept]
         return table
 
     def _apply(self, method: str, X: Any) -> NDArray[Any]:
-        transformed, kept = self.model_.rules.transform(read_columns(self._like_fit(X)))
+        raw = read_columns(self._like_fit(X))
+        transformed, kept = self.model_.rules.transform(raw)
         supervised = getattr(self.estimator_.client_class, "supervised", False)
         if method == "predict" and supervised and not kept.all():
             row = int(np.argmin(kept)) + 1
