@@ -16,24 +16,25 @@ def _blobs(n_parts=3):
     return np.array_split(X[rng.permutation(len(X))], n_parts)
 
 
-def _columns():
-    X = np.concatenate(_blobs())
-    return [X[:, :1], X[:, 1:], X.sum(axis=1, keepdims=True)]
+def _columns(n_parts=3):
+    x, y = np.concatenate(_blobs()).T
+    return [column[:, np.newaxis] for column in (x, y, x + y, x - y, 2 * x)[:n_parts]]
 
 
-def _supervised():
-    return [(X, (X[:, 0] > 2).astype(int)) for X in _blobs()]
+def _supervised(n_parts=3):
+    return [(X, (X[:, 0] > 2).astype(int)) for X in _blobs(n_parts)]
 
 
-def _numbers():
-    return [(X, X[:, 0] + X[:, 1]) for X in _blobs()]
+def _numbers(n_parts=3):
+    return [(X, X[:, 0] + X[:, 1]) for X in _blobs(n_parts)]
 
 
-def _predictions():
-    return [(X[:, 0] % 1, y) for X, y in _supervised()]
+def _predictions(n_parts=3):
+    return [(X[:, 0] % 1, y) for X, y in _supervised(n_parts)]
 
 
-# A protocol's parameters and the function that makes its parts; one row per protocol.
+# A protocol's parameters and the function that makes its parts, three or as many as it is told;
+# one row per protocol.
 PROTOCOLS = {
     "horizontal-dbscan": ({"cell_size": 0.5, "min_samples": 4}, _blobs),
     "approximate-dbscan": ({"eps": 0.5, "min_samples": 4, "rho": 0.5}, _blobs),
@@ -127,3 +128,15 @@ def _cases():
 
 
 CASES = dict(_cases())
+
+
+def estimator_of(case):
+    """Return the estimator of a case; it has not been fitted."""
+    name, parameters, _ = CASES[case]
+    return protocols()[name](**parameters)
+
+
+def make_client(estimator, part):
+    """Return a client of an estimator; what it draws follows from a seed."""
+    seed = {"random_state": 0} if estimator.name == "ppdbdc" else {}
+    return estimator.client_class(part, **seed)

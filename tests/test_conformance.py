@@ -5,8 +5,9 @@ import warnings
 from contextlib import nullcontext
 
 import numpy as np
+import pandas as pd
 import pytest
-from all_protocols import CASES, OURS, PROTOCOLS, fitted, frozen
+from all_protocols import CASES, OURS, PROTOCOLS, estimator_of, fitted, frozen, make_client
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
@@ -19,15 +20,11 @@ from fedlib.testing import Recorder, seeded_noise
 
 N_CLIENTS = 4  # of which a masked sum may lose one
 WITHOUT_LABELS = {"clustering-score", "evaluation", "suggest", "summary"}
+WITHOUT_NAMES = {"vertical-dbscan", "evaluation"}  # of columns that all clients have
 EVERYBODY = {"vertical-dbscan"}  # all clients are needed, because each has other columns
 
 each_case = pytest.mark.parametrize("case", CASES)
 pytestmark = pytest.mark.filterwarnings("ignore")  # of a few rounds, and of few rows
-
-
-def estimator_of(case):
-    name, parameters, _ = CASES[case]
-    return protocols()[name](**parameters)
 
 
 def parts_of(case):
@@ -41,11 +38,6 @@ def parts_of(case):
         for i in range(2)
     ]
     return [*parts[:-1], *halves]
-
-
-def make_client(estimator, part):
-    seed = {"random_state": 0} if estimator.name == "ppdbdc" else {}
-    return estimator.client_class(part, **seed)
 
 
 def clients_of(case, estimator):
@@ -221,6 +213,44 @@ def attributes(model):
 
 
 @each_case
+def named(part, columns):
+    """Return a part whose table has names, with its columns in this order."""
+    table, *rest = part if isinstance(part, tuple) else (part,)
+    frame = pd.DataFrame(table, columns=["b", "a"])[list(columns)]
+    return (frame, *rest) if isinstance(part, tuple) else frame
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if CASES[case][0] not in WITHOUT_NAMES])
+def test_columns_are_found_by_name(case, tmp_path):
+    """In another order they are put right, in `fit`, in new rows and after loading."""
+    first, *rest = parts_of(case)
+    models = []
+    for order in ("ba", "ab"):
+        with seeded_noise(0):
+            parts = [named(first, "ba"), *(named(part, order) for part in rest)]
+            models.append(estimator_of(case).fit(parts))
+    model = models[0]
+    assert fitted(models[1]) == fitted(model) or "masked" in case
+    assert model.feature_names_in_.tolist() == ["b", "a"]
+    X = named(first[0] if isinstance(first, tuple) else first, "ba")
+    methods = [
+        name
+        for name in ("predict", "predict_proba", "decision_function", "transform", "score", "bic")
+        if hasattr(model, name) and "y" not in inspect.signature(getattr(model, name)).parameters
+    ]
+    if hasattr(model, "predict"):
+        save(model, tmp_path / "model.npz")
+        models.append(load(tmp_path / "model.npz"))
+    for method in methods:
+        expected = getattr(model, method)(X)
+        for one in (model, models[-1]):
+            np.testing.assert_array_equal(getattr(one, method)(X[["a", "b"]]), expected)
+            with pytest.raises(ValueError, match="'a' is missing, and 'c' is additional"):
+                getattr(one, method)(X.rename(columns={"a": "c"}))
+    if "predict" in methods:
+        assert model.predict(X[:0]).shape == (0,)
+
+
 def test_a_changed_parameter_does_not_change_predictions(case):
     estimator = estimator_of(case)
     if not hasattr(estimator, "predict"):

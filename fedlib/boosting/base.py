@@ -23,7 +23,6 @@ from fedlib.core.bounds import Bounds
 from fedlib.core.client import Client
 from fedlib.core.estimator import Federated
 from fedlib.core.journal import Journal
-from fedlib.core.names import feature_names
 from fedlib.core.parameters import (
     KW_ONLY,
     Fraction,
@@ -117,7 +116,7 @@ class Boosted(ProtectedFederated):
         float,
         Interval(Real, 0, 1, closed="right"),
         """
-        The share of the features, above 0 and at most 1, that the server draws for each tree, of
+        The fraction of the features, above 0 and at most 1, that the server draws for each tree, of
         these for each level, and of these for each node. XGBoost draws other features with the same
         seed. ``"histogram"`` only.
         """,
@@ -189,7 +188,7 @@ class Boosted(ProtectedFederated):
     validation_fraction: Annotated[
         Fraction,
         """
-        The share of its rows that each client keeps from training, in 0..1 without 1. After each
+        The fraction of its rows that each client keeps from training, in 0..1 without 1. After each
         round, the clients send the metrics of these rows as sums, which costs one exchange. Which
         rows are kept does not depend on the client. Instead or in addition, a part can be ``(X, y,
         sample_weight, (X_eval, y_eval))``, with None for no weights.
@@ -254,8 +253,8 @@ class Boosted(ProtectedFederated):
         is_poisson = self.objective == "count:poisson"
         step = self.max_delta_step
         step = (POISSON_STEP if is_poisson else 0.0) if step is None else step
-        shares = (self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode)
-        draws = min(self.subsample, *shares) < 1 or self.validation_fraction > 0
+        fractions = (self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode)
+        draws = min(self.subsample, *fractions) < 1 or self.validation_fraction > 0
         seed = check_random_state(self.random_state).randint(2**31 - 1) if draws else 0
         defaults = {
             "leaf": "all",
@@ -264,7 +263,8 @@ class Boosted(ProtectedFederated):
             "classes": (),
             "max_gradient": 1.0,
         }
-        bounds = None if self.bounds is None else self._bounds(MAX_VALUE)
+        bounded = self.are_summed or self.bounds is not None
+        bounds = self._bounds(MAX_VALUE) if bounded else None
         return Settings(
             **{
                 "objective": self.objective,
@@ -328,12 +328,12 @@ class Boosted(ProtectedFederated):
         if not self.are_summed:
             return
         what = "secure=True" if self.epsilon is None else "epsilon"
-        if self.method != "histogram" or self.bounds is None:
+        if self.method != "histogram":
             raise ValueError(
-                f"{what} needs method='histogram' and bounds, because the server would"
-                " see single clients' splits or values; got"
-                f" method={self.method!r} and bounds={self.bounds!r}"
+                f"{what} needs method='histogram', because the server would see single clients'"
+                f" splits or values; got method={self.method!r}"
             )
+        self._bounds(MAX_VALUE)  # raises if there are none
         for name, needed in (NOT_SECURE | (NOT_PRIVATE if self.epsilon else {})).items():
             if (value := getattr(self, name, needed)) != needed:
                 raise ValueError(f"{what} needs {name}={needed!r}; got {value!r}")
@@ -343,6 +343,10 @@ class Boosted(ProtectedFederated):
         if self.epsilon is None:
             return self._sums(bounds)
         return self._noisy_sums(self.n_trees * self.max_depth, bounds)
+
+    def _column_names(self) -> tuple[str, ...]:
+        start = self._start()
+        return () if start is None else start.features
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)
@@ -398,7 +402,7 @@ class Boosted(ProtectedFederated):
 
     @property
     def feature_importances_(self) -> Floats32:
-        """The mean gain of the splits by each feature, as a share of the sum over all features.
+        """The mean gain of the splits by each feature, as a fraction of the sum over all features.
 
         It is that of XGBoost's scikit-learn interface.
         """
@@ -412,22 +416,23 @@ class Boosted(ProtectedFederated):
         return (means / (means.sum() or 1.0)).astype(np.float32)
 
     @classmethod
-    def from_xgboost(cls, booster: Booster, classes: Sequence[Any] | None = None) -> Self:
+    def from_xgboost(cls, booster: Any, classes: Sequence[Any] | None = None) -> Self:
         """Return a fitted estimator with the trees of an `xgboost.Booster`.
 
         With ``warm_start``, a larger ``n_trees`` and `fit`, the clients add further trees.
 
         Parameters
         ----------
-        booster : xgboost.Booster
-            A model with one of this estimator's objectives. If it splits categories, it must
+        booster : xgboost.Booster or xgboost.XGBModel
+            One with an objective of this estimator and one target. If it splits categories, it must
             contain their names, as those trained on a DataFrame do.
         classes : sequence, optional
-            The classes that XGBoost's numbers 0, 1, … stand for; by default these numbers.
+            The classes that XGBoost's numbers 0, 1, … stand for, in ascending order; by default
+            these numbers.
 
         Raises
         ------
-        ValueError
+        TypeError, ValueError
             When the booster is of another kind.
         """
         model = from_booster(booster, classes)
@@ -448,8 +453,8 @@ class Boosted(ProtectedFederated):
         -------
         booster : xgboost.Booster
             For two classes, it predicts the second class's probability. XGBoost accepts no ``[``,
-            ``]`` or ``<`` in a feature's name, so these characters become ``(``, ``)`` and ``_``;
-            see its ``feature_names``. It contains the names of the categories, so it takes a
+            ``]`` or ``<`` in a feature's name, so these characters become ``(``, ``)`` and ``_``,
+            which `from_xgboost` undoes. It contains the names of the categories, so it takes a
             DataFrame with pandas categories. As always in XGBoost, another category is an error
             there, and goes left as a number.
 
@@ -491,12 +496,8 @@ class Boosted(ProtectedFederated):
         return learning_curve(self.model_.evaluations[metrics.index(name)], name, best=best, ax=ax)
 
     def _check_rows(self, X: ArrayLike) -> Floats32:
-        """Return new rows for the model; raise ValueError when their names differ from fit's."""
-        check_is_fitted(self, "model_")
-        table = read_table(X)
-        given, known = feature_names(X), self.model_.features
-        if given and known and len(given) == len(known) and given != known:
-            raise ValueError(f"X must have the features {list(known)}; got {list(given)}")
+        """Return new rows for the model, with named columns in the order of `fit`."""
+        table = read_table(self._like_fit(X), ensure_min_samples=0)
         if table.numbers.shape[1] != self.model_.n_features:
             return table.numbers  # the model raises the error
         if problem := table.problem_of(self.model_.levels):

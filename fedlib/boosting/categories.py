@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from numbers import Real
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -112,7 +114,7 @@ class Table(NamedTuple):
                 continue
             rows[~np.isnan(rows[:, f]), f] = len(known)
             if f in self.texts:
-                numbers = {text: number for number, text in enumerate(known)} | {None: np.nan}
+                numbers = _numbers_of(known) | {None: np.nan}
                 rows[:, f] = [numbers.get(text, len(known)) for text in self.texts[f]]
         return rows
 
@@ -136,7 +138,7 @@ def read_table(X: Any, **checks: Any) -> Table:
     ----------
     X : array-like (n_rows, n_features)
         Numbers within ±2**127, or NaN. The columns of a DataFrame can also be pandas categories, or
-        texts that are not all numbers.
+        texts that are not all numbers. A category that is a number is its text: 1 and 1.0 are "1".
     **checks
         Additional arguments of `sklearn.utils.check_array`.
 
@@ -154,7 +156,7 @@ def read_table(X: Any, **checks: Any) -> Table:
     texts = _text_columns(X)
     if not texts:
         return Table(check_rows(X, **checks), {}, feature_names(X))
-    columns = dict(zip(texts, read_columns(X.iloc[:, texts]).columns, strict=True))
+    columns = dict(zip(texts, read_columns(_spelled(X.iloc[:, texts])).columns, strict=True))
     frame = X.copy()
     frame.columns = range(X.shape[1])
     for f, column in columns.items():
@@ -164,6 +166,53 @@ def read_table(X: Any, **checks: Any) -> Table:
         frame.columns = list(names)
     found = {f: column for f, column in columns.items() if column.dtype == object}
     return Table(check_rows(frame, **checks), found, names)
+
+
+def _numbers_of(known: Sequence[str]) -> dict[str | None, float]:
+    """Return the number of each category.
+
+    A model of before, or a category of text, may be "1.0"; the number 1 is this category, too,
+    unless there is a "1".
+    """
+    numbers: dict[str | None, float] = {
+        text.removesuffix(".0"): number
+        for number, text in enumerate(known)
+        if text.endswith(".0") and text[:-2].removeprefix("-").isdecimal()
+    }
+    return numbers | {text: number for number, text in enumerate(known)}
+
+
+def spelled(value: Any) -> str:
+    """Return the text of a category, the same for 1, 1.0 and ``Decimal(1)``.
+
+    Examples
+    --------
+    >>> spelled(1), spelled(1.0), spelled(1.5), spelled("1.0"), spelled(True)
+    ('1', '1', '1.5', '1.0', 'True')
+    """
+    is_number = isinstance(value, Real | Decimal) and not isinstance(value, bool | np.bool_)
+    if is_number and abs(value) < 2**63 and value == int(value):
+        return str(int(value))
+    return str(value)
+
+
+def _spelled(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with the categories that are numbers as text, one spelling per number."""
+    places = [
+        j
+        for j, dtype in enumerate(frame.dtypes)
+        if isinstance(dtype, pd.CategoricalDtype)
+        and not all(isinstance(one, str) for one in dtype.categories)
+    ]
+    if not places:
+        return frame
+    names, frame = frame.columns, frame.copy()
+    frame.columns = pd.RangeIndex(len(names))
+    for j in places:
+        texts = frame[j].astype(object).map(spelled, na_action="ignore")
+        frame[j] = texts.astype("category")
+    frame.columns = names
+    return frame
 
 
 def _number_in(text: str | None) -> float:

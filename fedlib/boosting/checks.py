@@ -144,7 +144,7 @@ class NodeHistory:
         reported : array (n_open, …)
             At the root one node, else the children of the nodes that were split, in pairs.
         tolerance : float
-            The rounding errors, as a share of the parents' values.
+            The rounding errors, as a fraction of the parents' values.
         may_fall : bool
             Whether rows may have stayed in the parents.
         """

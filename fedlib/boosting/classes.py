@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.core.agreement import Disagreement, agree
+from fedlib.core.labels import read_classes
 
 __all__ = [
     "Class",
@@ -112,7 +112,10 @@ def given_classes(classes: Any, *, only_two: bool) -> tuple[Class, ...]:
     >>> given_classes(["well", "ill"], only_two=True)
     ('ill', 'well')
     """
-    listed = tuple(np.asarray(classes).ravel().tolist())
+    try:
+        listed = tuple(read_classes(classes, "classes").tolist())
+    except ValueError as error:
+        raise ValueError(f"classes must be texts or numbers; got {classes!r}: {error}") from error
     problem = problem_of_classes(listed)
     if problem is None and (len(listed) < 2 or (only_two and len(listed) > 2)):
         problem = f"there are {len(listed)}"

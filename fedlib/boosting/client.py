@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.boosting.classes import check_known
-from fedlib.boosting.data import check_classes, check_targets
+from fedlib.boosting.data import check_targets
 from fedlib.boosting.descriptions import (
     ClassSums,
     DescribeTargets,
@@ -24,6 +24,7 @@ from fedlib.boosting.states import Growing, PredictedTargets, Predictions
 from fedlib.boosting.tree_client import TreeClient
 from fedlib.core.array_types import Bools, Floats32, Ints
 from fedlib.core.client import handles
+from fedlib.core.labels import read_classes
 from fedlib.protection.secure.points import N_MAGNITUDES, magnitudes
 
 __all__ = ["BoostingClient", "RegressionClient"]
@@ -37,7 +38,8 @@ class BoostingClient(TreeClient):
     part : tuple (X, y) or (X, y, sample_weight)
         ``X`` (n_rows, n_features): numbers within ±2**127; NaN is a missing value. Columns of a
         DataFrame may be categories or texts. There may be no rows, but there must be columns.
-        ``y`` (n_rows,): the classes, text or numbers, or None for a client that stays passive.
+        ``y`` (n_rows,): the classes, text or numbers, or None for a client that stays passive. No
+        class may be missing, and blanks around a text do not count.
         ``sample_weight`` (n_rows,): at least 0, in sum at most 2**40; by default 1 for each row.
     learning_rate : float, optional
         The learning rate that this client prefers, above 0 and at most 1; by default the server's.
@@ -70,7 +72,7 @@ class BoostingClient(TreeClient):
     """
 
     def _check_labels(self, y: Any, n_rows: int) -> NDArray[Any]:
-        return check_classes(y, n_rows)
+        return read_classes(y, n_rows=n_rows)
 
     @handles(DescribeTraining)
     def describe_training(self, request: DescribeTraining) -> TrainingDescription:

@@ -12,10 +12,10 @@ If that is too much, round the column before training.
 
 Accuracy: values that differ by less than one part in 2**11 may share a bucket, and so a bin. A
 feature with at most ``max_bin`` occupied buckets gets one bin per bucket. For other features, the
-share of a bin is off by at most an eighth of a bin on either side, or by the rows of one of the
-finest buckets. The resolution is relative to the value, so a feature that varies little around a
-large number (dates as days, identifiers) falls into few buckets. `coarse_features` finds such
-features.
+fraction of the rows in a bin is off by at most an eighth of a bin on either side, or by the rows of
+one of the finest buckets. The resolution is relative to the value, so a feature that varies little
+around a large number (dates as days, identifiers) falls into few buckets. `coarse_features` finds
+such features.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ class CountBuckets(Message):
             raise MessageError("the sizes do not add up to the keys")
 
     def reply_lengths(self) -> dict[str, int]:
+        # The constraints of the fields allow a depth below the previous one.
         n_finer = len(self.keys) << max(0, self.depth - self.depth_before)
         return {"features": len(self.sizes), "buckets": n_finer}
 
@@ -171,7 +172,7 @@ def agree_on_cuts(
                 replies, _contradictions(request, replies, previous, n_rows)
             )
             if lost_before is not None and replies.lost != lost_before:
-                break
+                break  # the buckets chosen so far contain rows of the lost client
             lost_before, previous = replies.lost, dict(replies)
             counted = [_by_feature(r.sizes, r.keys, r.counts) for r in replies.values()]
             buckets = [
@@ -362,6 +363,7 @@ class _Buckets:
         """Return which buckets to count in finer ones: all if they are few, else the largest."""
         finest = self.high - self.low == 1 << (32 - self.depth)
         few = len(self.low) <= max_bin
+        # Of many buckets only those with more rows than an eighth of a bin, which is the error.
         return finest & (few | (8 * max_bin * self.counts > self.counts.sum()))
 
     def refined(
@@ -388,6 +390,7 @@ class _Buckets:
         bin_of = np.arange(len(self.low))
         if len(self.low) > max_bin:
             twice_middle = 2 * np.cumsum(self.counts) - self.counts  # the rank of the middle row
+            # Doubled, so that all are integers and no rounding moves a cut.
             bin_of = twice_middle * max_bin // (2 * self.counts.sum())
         last = np.flatnonzero(np.append(bin_of[1:] != bin_of[:-1], True))
         upper = _values(self.high[last]).astype(np.float64)
@@ -430,6 +433,8 @@ def _places(requested: Words, keys: Words) -> tuple[NDArray[np.intp], Bools]:
 def _keys(values: Floats32) -> NDArray[np.uint32]:
     """Return unsigned integers in the order of the values."""
     bits = (values + np.float32(0)).view(np.uint32)  # -0 becomes 0
+    # The bits of positive floats ascend with the value, those of negative ones descend: the latter
+    # are inverted, and the former get the leading bit that puts them behind.
     return np.where(bits >> 31, ~bits, bits | np.uint32(2**31))
 
 

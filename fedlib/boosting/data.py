@@ -1,20 +1,18 @@
-"""Checks of rows, classes and weights."""
+"""Checks of rows, columns, targets and weights."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from sklearn.utils import check_array, check_consistent_length, column_or_1d
+from sklearn.utils import check_array
 
 from fedlib.boosting.cuts import MAX_VALUE
 from fedlib.boosting.messages import MAX_WEIGHT
 from fedlib.core.array_types import Floats32
-
-__all__ = [
-    "check_classes",
-]
+from fedlib.core.labels import read_targets, read_weights
+from fedlib.core.names import difference
 
 
 def check_rows(X: Any, **checks: Any) -> Floats32:
@@ -39,29 +37,6 @@ def check_rows(X: Any, **checks: Any) -> Floats32:
     return X
 
 
-def check_classes(y: Any, n_rows: int) -> NDArray[Any]:
-    """Return the classes (n_rows,) of rows as an array of text or of finite numbers.
-
-    Raises
-    ------
-    ValueError
-        When the classes are of another kind or number, or some are text and some are not.
-    """
-    given, y = y, column_or_1d(y)
-    check_consistent_length(y, np.empty(n_rows))
-    if y.dtype.kind == "O":
-        y = np.array(y.tolist()) if len(y) else y.astype(np.int64)
-    if y.dtype.kind == "U":  # numpy turns numbers next to text into text
-        odd = [label for label in np.asarray(given, object).flat if not isinstance(label, str)]
-        if odd:
-            raise ValueError(f"y must be either text or numbers; got both, such as {odd[0]!r}")
-    if y.dtype.kind not in "biufU":
-        raise ValueError(f"y must be text or numbers; got {y.dtype}")
-    if y.dtype.kind == "f" and not np.isfinite(y).all():
-        raise ValueError("y must be finite")
-    return y
-
-
 def check_targets(y: Any, n_rows: int) -> Floats32:
     """Return the numbers (n_rows,) that a regression learns as float32.
 
@@ -70,16 +45,14 @@ def check_targets(y: Any, n_rows: int) -> Floats32:
     ValueError
         When they are not finite numbers within ±2**40, or their number is not that of the rows.
     """
-    y = column_or_1d(y)
-    check_consistent_length(y, np.empty(n_rows))
-    if y.dtype.kind == "O":
-        y = np.array(y.tolist()) if len(y) else y.astype(np.float64)
-    if y.dtype.kind not in "biuf":
-        raise ValueError(f"y must contain numbers; got {y.dtype}")
-    outside = ~(np.abs(y.astype(np.float64)) <= MAX_WEIGHT)
+    numbers = read_targets(y, n_rows=n_rows)
+    outside = np.abs(numbers) > MAX_WEIGHT
     if outside.any():
-        raise ValueError(f"y must be finite and within ±2**40; got {y[np.argmax(outside)]}")
-    return y.astype(np.float32)
+        row = int(np.argmax(outside))
+        raise ValueError(
+            f"y must be finite and within ±2**40; got {numbers[row]:g} in row {row + 1}"
+        )
+    return numbers.astype(np.float32)
 
 
 def check_weights(weights: Any, n_rows: int) -> Floats32:
@@ -93,11 +66,22 @@ def check_weights(weights: Any, n_rows: int) -> Floats32:
     """
     if weights is None:
         return np.ones(n_rows, np.float32)
-    weights = column_or_1d(weights, dtype=np.float32)
-    check_consistent_length(weights, np.empty(n_rows))
-    if not (np.isfinite(weights) & (weights >= 0)).all():
-        raise ValueError("sample_weight must be finite and at least 0")
-    total = weights.sum(dtype=np.float64)
-    if total > MAX_WEIGHT:
-        raise ValueError(f"sample_weight must add up to at most 2**40; got {total:g}")
-    return weights
+    numbers = read_weights(weights, n_rows=n_rows)
+    rounded = np.minimum(numbers, 2 * MAX_WEIGHT).astype(np.float32)
+    if rounded.sum(dtype=np.float64) > MAX_WEIGHT:
+        raise ValueError(f"sample_weight must add up to at most 2**40; got {numbers.sum():g}")
+    return rounded
+
+
+def check_names(given: Sequence[str], names: Sequence[str]) -> None:
+    """Raise ValueError when the columns of a run are not those of the model that it continues.
+
+    Examples
+    --------
+    >>> check_names(("a", "b"), ("a",))
+    Traceback (most recent call last):
+    ...
+    ValueError: the columns must be those of the model: 'b' is additional
+    """
+    if given and names and (problem := difference(names, given)):
+        raise ValueError(f"the columns must be those of the model: {problem}")

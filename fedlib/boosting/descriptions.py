@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from fedlib.boosting.classes import Class, problem_of_classes
-from fedlib.boosting.messages import MAX_ROWS, MAX_WEIGHT, ObjectiveName, Seed, Share
+from fedlib.boosting.messages import MAX_ROWS, MAX_WEIGHT, Fraction, ObjectiveName, Seed
 from fedlib.core.columns import EMPTY
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
 from fedlib.protection.secure.points import N_MAGNITUDES
@@ -58,13 +58,13 @@ class TrainingDescription(Message):
 class DescribeTraining(Message):
     """Describe your rows; reply with this learning rate unless you prefer another one.
 
-    First draw the share ``validation_fraction`` of them with ``seed``, for validation only.
+    First draw the fraction ``validation_fraction`` of them with ``seed``, for validation only.
     """
 
     discloses = "the learning rate"
     reply = TrainingDescription
     learning_rate: float
-    validation_fraction: Share = 0.0
+    validation_fraction: Fraction = 0.0
     seed: Seed = 0
 
 
@@ -103,7 +103,7 @@ class TargetDescription(Message):
 class DescribeTargets(Message):
     """Describe your rows for a regression; ``parameter`` is that of the objective.
 
-    Reply with this learning rate unless you prefer another one. First draw the share
+    Reply with this learning rate unless you prefer another one. First draw the fraction
     ``validation_fraction`` of the rows with ``seed``, for validation only.
     """
 
@@ -112,7 +112,7 @@ class DescribeTargets(Message):
     objective: ObjectiveName
     parameter: float
     learning_rate: float
-    validation_fraction: Share = 0.0
+    validation_fraction: Fraction = 0.0
     seed: Seed = 0
 
 

@@ -37,6 +37,7 @@ from fedlib.boosting.scores import METRICS
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.array_types import Floats, Floats32
 from fedlib.core.client import Client
+from fedlib.core.labels import read_classes
 from fedlib.core.parameters import KW_ONLY, Flag, Kind, OptionalPositiveFloat
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval, StrOptions
@@ -61,7 +62,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     losses_ : list of float
         The mean log-loss over all rows before the first round and after each round but the last.
     base_share_ : float
-        The share of the positive class, from which the log-odds start. Two classes only.
+        The fraction of the positive class, from which the log-odds start. Two classes only.
     evals_result_ : dict
         The values of each metric after each round, under ``"validation_0"``. This and the next
         three attributes exist only with validation.
@@ -120,7 +121,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
 
     With ``secure=True``, the server sees the sums of all clients: the weight of each class, the
     histograms, the loss, and the order of magnitude of the largest sample weight. Histograms are
-    whole numbers, so the trees are exactly those of the plain run with the same bins, if the
+    integers, so the trees are exactly those of the plain run with the same bins, if the
     weights of the classes are exact; without sample weights, they are. Fractional weights are
     rounded to ``2**-62 * n_clients * n_rows`` of the largest weight. A client that sends false sums
     cannot be found: if they are impossible, the run ends.
@@ -244,7 +245,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         """
         The initial probability of the second class, above 0 and below 1; for
         ``"multi:softprob"``, the initial margin of all classes. By default it is estimated as in
-        XGBoost, from the shares of the classes.
+        XGBoost, from the fractions of the classes.
         """,
     ] = None
     max_delta_step: Annotated[
@@ -268,8 +269,8 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         float,
         Interval(Real, 0, 1, closed="right"),
         """
-        The share of the rows that the trees of a round use, above 0 and at most 1. Whether a row is
-        used depends on its features, on ``random_state`` and on the round, and not on its client.
+        The fraction of the rows that the trees of a round use, above 0 and at most 1. Whether a row
+        is used depends on its features, ``random_state`` and the round, and not on its client.
         XGBoost draws other rows with the same seed. It must be 1 with `epsilon`, because equal rows
         are drawn one by one: one row more changes which of the others are used.
         """,
@@ -439,3 +440,16 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         margins = self.decision_function(X)
         codes = (margins > 0).astype(int) if margins.ndim == 1 else margins.argmax(axis=1)
         return np.array(self.model_.classes)[codes]
+
+    def score(self, X: ArrayLike, y: Any, sample_weight: Any = None) -> float:
+        """Return the share of the rows whose class is predicted right.
+
+        Parameters
+        ----------
+        X : array-like (n_rows, n_features)
+            As for `predict`.
+        y : array-like (n_rows,)
+            The classes, which are read as those of a part: no class may be missing.
+        sample_weight : array-like (n_rows,), optional
+        """
+        return float(super().score(X, read_classes(y), sample_weight))

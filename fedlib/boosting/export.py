@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlib.boosting.categories import spelled
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.trees import BoostedTrees, Tree, children
 from fedlib.core.array_types import Bytes
+from fedlib.core.labels import read_classes
 from fedlib.kernels.categories import BY_CATEGORY
 
 if TYPE_CHECKING:
@@ -19,7 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["from_booster", "to_booster"]
 
-NAME_CHARACTERS = str.maketrans("[]<", "()_")  # XGBoost rejects the first three
+NAME_CHARACTERS = str.maketrans("[]<", "()_") | {
+    code: "_" for code in range(32) if chr(code) not in "\t\n\r"
+}  # XGBoost rejects the first three, and its JSON has no escapes for these control characters
+FEATURES, LEVELS = "fedlib_features", "fedlib_levels"  # attributes of a booster
 NO_PARENT = 2**31 - 1
 PARAMETERS: dict[str, Callable[[float], dict[str, float]]] = {
     "reg:pseudohubererror": lambda slope: {"huber_slope": slope},
@@ -34,8 +40,9 @@ def to_booster(model: BoostedTrees) -> Booster:
     ----------
     model : BoostedTrees
         XGBoost requires names of features that are distinct and contain no ``[``, ``]`` or ``<``.
-        These characters become ``(``, ``)`` and ``_``, and names that are then equal get the
-        feature's number appended.
+        These characters become ``(``, ``)`` and ``_``, control characters ``_``, and names that are
+        then equal get the feature's number appended. An attribute of the booster has the names
+        before, and `from_booster` reads them.
 
     Returns
     -------
@@ -66,6 +73,10 @@ def to_booster(model: BoostedTrees) -> Booster:
     scores = ",".join(repr(float(score)) for score in model.base_scores)
     parameters["base_score"] = f"[{scores}]" if is_list else scores
     learner["feature_names"] = _accepted_names(model.features)
+    if learner["feature_names"] != list(model.features):
+        learner["attributes"][FEATURES] = json.dumps(model.features, ensure_ascii=False)
+    if any(known is not None and not all(map(str.isascii, known)) for known in model.levels):
+        learner["attributes"][LEVELS] = json.dumps(model.levels, ensure_ascii=False)
     n_typed = model.n_features if model.levels else len(model.features)
     levels = model.levels or (None,) * n_typed
     learner["feature_types"] = ["float" if known is None else "c" for known in levels][:n_typed]
@@ -79,26 +90,31 @@ def to_booster(model: BoostedTrees) -> Booster:
         _tree_model(tree, number, model.n_features) for number, tree in enumerate(trees)
     ]
     booster = xgboost.Booster()
-    booster.load_model(bytearray(json.dumps(document), "utf-8"))
+    # XGBoost reads no escapes of JSON such as \\u00e9, so the text contains the letters themselves.
+    booster.load_model(bytearray(json.dumps(document, ensure_ascii=False), "utf-8"))
     return booster
 
 
-def from_booster(booster: Booster, classes: Sequence[Any] | None = None) -> BoostedTrees:
-    """Return the model of an `xgboost.Booster`.
+def from_booster(booster: Any, classes: Sequence[Any] | None = None) -> BoostedTrees:
+    """Return the model of an `xgboost.Booster`, or of a fitted estimator of XGBoost.
 
     Parameters
     ----------
-    booster : xgboost.Booster
-        A model with trees and one of the objectives of this package.
+    booster : xgboost.Booster or xgboost.XGBModel
+        A model with trees and one of the objectives of this package. After early stopping, that of
+        an estimator has the rounds up to the best one.
     classes : sequence, optional
-        The classes that the numbers 0, 1, … stand for; by default these numbers.
+        The classes that the numbers 0, 1, … stand for, in ascending order; by default these
+        numbers.
 
     Raises
     ------
+    TypeError
+        When it is none of both.
     ValueError
         When the booster is of another kind.
     """
-    document = json.loads(booster.save_raw("json"))["learner"]
+    document = json.loads(_booster_of(booster).save_raw("json"), strict=False)["learner"]
     objective, parameters = document["objective"]["name"], document["learner_model_param"]
     if objective not in OBJECTIVES or document["gradient_booster"]["name"] != "gbtree":
         name = document["gradient_booster"]["name"]
@@ -106,12 +122,16 @@ def from_booster(booster: Booster, classes: Sequence[Any] | None = None) -> Boos
             f"the booster must be a gbtree for one of {', '.join(OBJECTIVES)}; got {name} for"
             f" {objective}"
         )
+    if (n_targets := int(parameters.get("num_target", 1))) > 1:
+        raise ValueError(
+            f"the booster must have one target, got {n_targets} targets: train one booster for each"
+        )
     forest = document["gradient_booster"]["model"]
     n_outputs = max(int(parameters["num_class"]), 1)
     scores = [float(score) for score in parameters["base_score"].strip("[]").split(",")]
     scores = scores * n_outputs if len(scores) == 1 else scores
     n_classes = 0 if objective.startswith(("reg", "count")) else max(n_outputs, 2)
-    known = list(range(n_classes)) if classes is None else list(classes)
+    known = list(range(n_classes)) if classes is None else _ascending(classes)
     if len(known) != n_classes or forest["tree_info"] != [
         t % n_outputs for t in range(len(forest["trees"]))
     ]:
@@ -131,12 +151,48 @@ def from_booster(booster: Booster, classes: Sequence[Any] | None = None) -> Boos
         base_margins=OBJECTIVES[objective].link(scores).tolist(),
         learning_rate=float("nan"),
         n_features=int(parameters["num_feature"]),
-        features=tuple(document["feature_names"]),
+        features=_features_of(document),
         losses=[],
         objective=objective,
         parameter=float(slope) or float(step),
         levels=levels,
     )
+
+
+def _booster_of(given: Any) -> Booster:
+    """Return the booster of a fitted estimator, or a booster itself."""
+    if hasattr(given, "get_booster"):
+        booster: Booster = given.get_booster()
+        best = booster.attr("best_iteration")
+        return booster if best is None else booster[: int(best) + 1]
+    if not hasattr(given, "save_raw"):
+        raise TypeError(
+            "booster must be an xgboost.Booster or a fitted estimator of XGBoost; got a"
+            f" {type(given).__name__}"
+        )
+    return given
+
+
+def _ascending(classes: Sequence[Any]) -> list[Any]:
+    """Return classes; raise ValueError unless they are in ascending order.
+
+    scikit-learn and the scores take the order of ``classes_`` as ascending.
+    """
+    known: list[Any] = read_classes(classes, "classes").tolist()
+    if known != sorted(set(known)):
+        raise ValueError(
+            f"classes must be in ascending order, as scikit-learn and the scores expect it; got"
+            f" {known}: train the booster with the numbers of the sorted classes, such as those of"
+            " sklearn.preprocessing.LabelEncoder"
+        )
+    return known
+
+
+def _features_of(learner: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names of the features, as they were before `to_booster`."""
+    names = learner["feature_names"]
+    before = json.loads(learner["attributes"].get(FEATURES, "[]"), strict=False)
+    return tuple(before if _accepted_names(before) == names else names)
 
 
 def _tree_of(model: dict[str, Any], n_bytes: int) -> Tree:
@@ -188,7 +244,8 @@ def _cats_model(levels: Sequence[tuple[str, ...] | None]) -> dict[str, Any]:
         offsets = [0, *np.cumsum([len(name) for name in names]).tolist()] if names else []
         values = np.frombuffer(b"".join(names), np.int8).tolist()
         encodings.append({"offsets": offsets, "values": values})
-        places.append(sorted(range(len(names)), key=names.__getitem__))
+        signed = [np.frombuffer(name, np.int8).tolist() for name in names]  # as XGBoost compares
+        places.append(sorted(range(len(names)), key=signed.__getitem__))
     return {
         "enc": encodings,
         "feature_segments": [0, *np.cumsum([len(of) for of in places]).tolist()],
@@ -207,17 +264,46 @@ def _levels_of(learner: dict[str, Any], n_features: int) -> tuple[tuple[str, ...
             "the booster must contain the names of its categories; got only numbers: train it on a"
             " DataFrame with pandas categories"
         )
-    return tuple(
+    known = tuple(
         _names_of(encoding) if kind == "c" else None
         for kind, encoding in zip(types, encodings, strict=True)
     )
+    before = json.loads(learner["attributes"].get(LEVELS, "[]"), strict=False)
+    if known != tuple(None if texts is None else tuple(texts) for texts in before):
+        _check_names(known)
+    return known
+
+
+def _check_names(levels: Sequence[tuple[str, ...] | None]) -> None:
+    """Warn of names of categories that XGBoost may have damaged; raise ValueError if it has.
+
+    XGBoost counts the characters of the categories of pandas where it needs bytes, so it cuts the
+    names beyond ASCII, and those after them.
+    """
+    for f, known in enumerate(levels):
+        if known is None or all(map(str.isascii, known)):
+            continue
+        remedy = "rename the categories to ASCII text, or train on an Arrow table"
+        if any("\ufffd" in text for text in known) or len(set(known)) < len(known):
+            raise ValueError(
+                f"XGBoost has damaged the names of the categories of feature {f}, which are not all"
+                f" ASCII: {remedy}"
+            )
+        warnings.warn(
+            f"the names of the categories of feature {f} are not all ASCII; XGBoost cuts such names"
+            f" when it is trained on a DataFrame of pandas. Compare {list(known)[:10]} with the"
+            f" data, or {remedy}",
+            stacklevel=5,
+        )
 
 
 def _names_of(encoding: dict[str, Any]) -> tuple[str, ...]:
-    if "offsets" not in encoding:  # numbers
-        return tuple(map(str, encoding["values"]))
+    """Return the names of categories; numbers are written as `fedlib.boosting.categories` does."""
+    if "offsets" not in encoding:
+        return tuple(map(spelled, encoding["values"]))
     text = np.array(encoding["values"], np.int8).tobytes()
-    return tuple(text[low:high].decode() for low, high in pairwise(encoding["offsets"]))
+    offsets = encoding["offsets"]
+    return tuple(text[low:high].decode(errors="replace") for low, high in pairwise(offsets))
 
 
 def _accepted_names(features: Sequence[str]) -> list[str]:

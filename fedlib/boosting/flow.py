@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from fedlib.boosting.categories import agree_on_categories, agree_on_kinds, list
 from fedlib.boosting.checks import DeclaredRows
 from fedlib.boosting.classes import agree_on_kind, agree_on_two_classes, class_weights
 from fedlib.boosting.cuts import Cuts, agree_on_cuts
+from fedlib.boosting.data import check_names
 from fedlib.boosting.described import Described, agree_on_names, check_weight
 from fedlib.boosting.descriptions import (
     DescribeTargets,
@@ -82,14 +84,15 @@ def boosting(settings: Settings, start: BoostedTrees | None = None) -> Flow[Boos
     trees = validation.kept(trees, training.n_outputs)
     trees = trees if start is None else start.trees + trees
     yield _with_trees(KeepTrees, trees, training)
+    described = training.described
     return BoostedTrees(
         trees=trees,
-        classes=training.classes,
+        classes=described.classes,
         base_scores=training.base_scores,
         base_margins=training.base_margins,
-        learning_rate=training.learning_rate,
-        n_features=training.n_features,
-        features=training.features,
+        learning_rate=described.learning_rate,
+        n_features=described.n_features,
+        features=described.features,
         losses=training.losses,
         objective=settings.objective,
         parameter=settings.parameter,
@@ -116,6 +119,8 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
         described = yield from describe_securely(settings)
     else:
         described = yield from _describe(settings)
+    if start is not None and not described.features:
+        described = replace(described, features=start.features)
     sums, n_features = described.sums, described.n_features
     if len(settings.monotone_constraints) not in (0, n_features):
         raise ValueError(
@@ -124,7 +129,7 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
         )
     _check_texts(settings, start, described)
     objective, parameter = OBJECTIVES[settings.objective], settings.parameter
-    _check_start(start, settings.objective, described.classes, n_features)
+    _check_start(start, settings.objective, described)
     scores: Sequence[Any] = (
         start.base_scores
         if start is not None
@@ -134,13 +139,10 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
     cuts, levels = yield from _agree_on_bins(settings, start, described)
     training = Training(
         settings=settings,
-        classes=described.classes,
+        described=described,
         base_scores=[float(score) for score in scores],
         base_margins=margins,
-        learning_rate=described.learning_rate,
         bits=_bits(settings, described),
-        n_features=n_features,
-        features=described.features,
         weights=described.weights | dict.fromkeys(described.replies.declined, 0.0),
         declared={
             name: DeclaredRows(
@@ -155,7 +157,6 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
         },
         cuts=cuts,
         levels=levels,
-        pool=described.pool,
     )
     started = yield _begin_boosting(training)
     training.remove(started.lost)
@@ -262,14 +263,14 @@ def _check_texts(settings: Settings, start: BoostedTrees | None, described: Desc
 
 def _held_out(settings: Settings) -> tuple[float, int]:
     """Return how clients draw their rows for validation."""
-    share = settings.validation_fraction
-    return share, settings.seed if share else 0
+    fraction = settings.validation_fraction
+    return fraction, settings.seed if fraction else 0
 
 
 def _begin_boosting(training: Training) -> BeginBoosting:
     settings = training.settings
     return BeginBoosting(
-        classes=tuple(training.classes),
+        classes=tuple(training.described.classes),
         bits=training.bits,
         offsets=training.cuts.offsets,
         thresholds=training.cuts.thresholds,
@@ -310,16 +311,15 @@ def _base_scores(settings: Settings, sums: Sequence[LabelSums], n_classes: int) 
     return scores
 
 
-def _check_start(
-    start: BoostedTrees | None, objective: str, classes: Sequence[Class], n_features: int
-) -> None:
+def _check_start(start: BoostedTrees | None, objective: str, described: Described) -> None:
     """Raise ValueError when a run cannot continue a model."""
     if start is None:
         return
+    check_names(described.features, start.features)
     for what, of_model, of_run in (
         ("objective", start.objective, objective),
-        ("classes", list(start.classes), list(classes)),
-        ("number of features", start.n_features, n_features),
+        ("classes", list(start.classes), list(described.classes)),
+        ("number of features", start.n_features, described.n_features),
     ):
         if of_model != of_run:
             raise ValueError(f"the {what} must be that of the model, {of_model!r}; got {of_run!r}")

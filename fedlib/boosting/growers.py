@@ -28,7 +28,7 @@ __all__ = [
 
 
 class Level(NamedTuple):
-    """The open nodes of a level: ``n_open`` nodes from number ``first`` on."""
+    """The open nodes of a level: ``n_open`` nodes from index ``first`` on."""
 
     first: int
     n_open: int

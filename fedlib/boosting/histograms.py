@@ -45,12 +45,12 @@ class HistogramGrower(Grower):
     n_leaves : array (n_outputs,) of int64
         The number of leaves that each tree has so far.
     leaf_sums : list of pairs of arrays
-        The numbers (n,) and sums (n, 2) of the leaves found so far, level by level.
+        The indices (n,) and sums (n, 2) of the leaves found so far, level by level.
     """
 
     def __init__(self, training: Training):
         super().__init__(training)
-        self.sampler = ColumnSampler(training.settings, training.n_features)
+        self.sampler = ColumnSampler(training.settings, training.described.n_features)
         self.nodes = OpenNodes.roots(training.n_outputs)
         self.n_leaves = np.ones(training.n_outputs, np.int64)
         self.lost: list[str] = []

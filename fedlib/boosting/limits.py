@@ -74,7 +74,7 @@ class ColumnSampler:
     """
 
     def __init__(self, settings: Settings, n_features: int):
-        self.shares = (
+        self.fractions = (
             settings.colsample_bytree,
             settings.colsample_bylevel,
             settings.colsample_bynode,
@@ -87,7 +87,7 @@ class ColumnSampler:
     def begin_round(self, n_trees: int) -> None:
         """Draw the features of the trees of a round."""
         everything = np.arange(self.n_features)
-        self.of_tree = [self._draw(everything, self.shares[0]) for _ in range(n_trees)]
+        self.of_tree = [self._draw(everything, self.fractions[0]) for _ in range(n_trees)]
         self.of_level = {}
 
     def limits(
@@ -96,16 +96,16 @@ class ColumnSampler:
         """Return the limits of open nodes."""
         n_nodes = len(nodes.tree)
         allowed = np.ones((n_nodes, self.n_features), bool)
-        if min(self.shares) < 1:
+        if min(self.fractions) < 1:
             allowed[:] = False
             for node, key in enumerate(zip(nodes.tree.tolist(), nodes.depth.tolist(), strict=True)):
                 if key not in self.of_level:
-                    self.of_level[key] = self._draw(self.of_tree[key[0]], self.shares[1])
-                allowed[node, self._draw(self.of_level[key], self.shares[2])] = True
+                    self.of_level[key] = self._draw(self.of_tree[key[0]], self.fractions[1])
+                allowed[node, self._draw(self.of_level[key], self.fractions[2])] = True
         return Limits(nodes.bounds, monotone, allowed, categories)
 
-    def _draw(self, features: Ints, share: float) -> Ints:
-        if share == 1:
+    def _draw(self, features: Ints, fraction: float) -> Ints:
+        if fraction == 1:
             return features
-        size = max(1, int(share * len(features)))
+        size = max(1, int(fraction * len(features)))
         return self.random.choice(features, size, replace=False)

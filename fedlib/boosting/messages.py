@@ -61,7 +61,7 @@ MetricName = Literal[
     "mphe",
     "poisson-nloglik",
 ]
-Share = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 Seed = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
 Margins = Annotated[tuple[float, ...], msgspec.Meta(max_length=2**10)]  # one per output
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_NODES)]
@@ -87,8 +87,8 @@ class BeginBoosting(Message):
 
     For more than one margin per row, start from ``base_margins`` instead of ``base_margin``. A
     regression has no classes. ``parameter`` is that of the objective. The weight of the rows of the
-    second class is multiplied by ``scale_pos_weight``. Each tree uses a share ``subsample`` of the
-    rows, drawn with ``seed``. Proposals have the penalty ``reg_alpha`` and steps of at most
+    second class is multiplied by ``scale_pos_weight``. Each tree uses a fraction ``subsample`` of
+    the rows, drawn with ``seed``. Proposals have the penalty ``reg_alpha`` and steps of at most
     ``max_delta_step``, if that is not 0. ``levels`` are the categories of each feature.
     """
 
@@ -126,7 +126,7 @@ class BeginBoosting(Message):
         check_finite(self.base_margins)
 
     @property
-    def margins(self) -> tuple[float, ...]:
+    def first_margins(self) -> tuple[float, ...]:
         """The margins of a row before the first tree."""
         return self.base_margins or (self.base_margin,)
 
@@ -141,7 +141,7 @@ class Growth(Message):
     exceed it.
 
     With several outputs per row, the trees of a round grow side by side and are numbered together:
-    their roots are the nodes 0, 1, …. All numbers, those of the children of split nodes included,
+    their roots are the nodes 0, 1, …. All indices, those of the children of split nodes included,
     are at most 2**31 - 2.
     """
 
@@ -162,7 +162,7 @@ class Growth(Message):
         Raises
         ------
         MessageError
-            When the number of a child may exceed 2**31 - 2.
+            When the index of a child may exceed 2**31 - 2.
         """
         n_splits = len(self.feature)
         if self.decided + 3 * n_splits > MAX_NODES:  # the nodes decided, and two children of each

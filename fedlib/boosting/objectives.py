@@ -27,7 +27,7 @@ __all__ = [
 
 SUM_BITS = 52  # no sum of a client reaches 2**52 units, so each is exact as a float64
 
-SMALLEST_SHARE = 1e-6  # XGBoost's, in the logarithm of a class's share
+SMALLEST_FRACTION = 1e-6  # XGBoost's, in the logarithm of a class's fraction
 LARGEST_EXPONENT = 80.0  # of a Poisson margin in bounds; more overflows a float32
 
 
@@ -133,14 +133,14 @@ class Objective:
 # Two classes
 
 
-def _inside_0_and_1(share: float) -> np.float32:
+def _inside_0_and_1(fraction: float) -> np.float32:
     """Return the nearest float32 above 0 and below 1."""
     zero, one = np.float32(0), np.float32(1)
-    return min(max(np.float32(share), np.nextafter(zero, one)), np.nextafter(one, zero))
+    return min(max(np.float32(fraction), np.nextafter(zero, one)), np.nextafter(one, zero))
 
 
-def _share(sums: LabelSums, is_scaled: bool) -> list[np.float32]:
-    """Return the share of the second class; with ``is_scaled``, one Newton step from 1/2."""
+def _fraction(sums: LabelSums, is_scaled: bool) -> list[np.float32]:
+    """Return the fraction of the second class; with ``is_scaled``, one Newton step from 1/2."""
     negative, positive = sums.classes
     if not is_scaled:
         return [_inside_0_and_1(positive / sums.weight)]
@@ -159,11 +159,14 @@ def _log_odds(scores: Sequence[Any]) -> Floats32:
 # Several classes
 
 
-def _centred_log_shares(sums: LabelSums, is_scaled: bool) -> list[np.float32]:
-    """Return the logarithms of the classes' shares in float32, with the mean 0."""
+def _centred_log_fractions(sums: LabelSums, is_scaled: bool) -> list[np.float32]:
+    """Return the logarithms of the classes' fractions in float32, with the mean 0."""
     factor = 1.0 / sums.weight
-    shares = [np.float32(np.float32(weight) * factor) for weight in sums.classes]
-    logs = [np.float32(np.log(np.float32(share + np.float32(SMALLEST_SHARE)))) for share in shares]
+    fractions = [np.float32(np.float32(weight) * factor) for weight in sums.classes]
+    logs = [
+        np.float32(np.log(np.float32(fraction + np.float32(SMALLEST_FRACTION))))
+        for fraction in fractions
+    ]
     mean = np.float32(fsum(map(float, logs)) / len(logs))
     return [np.float32(value - mean) for value in logs]
 
@@ -225,7 +228,7 @@ OBJECTIVES: Mapping[str, Objective] = {
     "binary:logistic": Objective(
         gradients=objectives.logistic,
         loss=objectives.logistic_loss,
-        base_scores=_share,
+        base_scores=_fraction,
         link=_log_odds,
         response=lambda margins: expit(margins.astype(np.float64)),
         first_sums=_first_logistic,
@@ -239,7 +242,7 @@ OBJECTIVES: Mapping[str, Objective] = {
     "multi:softprob": Objective(
         gradients=objectives.softmax,
         loss=objectives.softmax_loss,
-        base_scores=_centred_log_shares,
+        base_scores=_centred_log_fractions,
         link=_identity,
         response=lambda margins: softmax(margins.astype(np.float64), axis=1),
         first_sums=_first_softmax,

@@ -144,7 +144,7 @@ class PrivateGrower(HistogramGrower):
 
 
 def in_units(sums: Floats, bits: int) -> Ints:
-    """Return noisy histograms (n_nodes, n_bins, 2) in units of 2**-bits, as whole numbers.
+    """Return noisy histograms (n_nodes, n_bins, 2) in units of 2**-bits, as integers.
 
     Numbers that only a lie can have are limited, so that the total of the bins fits an int64.
 

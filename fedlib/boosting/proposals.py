@@ -95,7 +95,7 @@ class ProposalGrower(Grower):
             level,
             ProposeSplits,
             {name: n_outputs * weight for name, weight in self.training.weights.items()},
-            n_features=self.training.n_features,
+            n_features=self.training.described.n_features,
             n_candidates=settings.n_candidates,
             reg_lambda=settings.reg_lambda,
             gamma=gamma,

@@ -175,7 +175,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         float,
         Interval(Real, 0, 1, closed="right"),
         """
-        The share of the rows that a tree uses, above 0 and at most 1; 1 with `epsilon`. See
+        The fraction of the rows that a tree uses, above 0 and at most 1; 1 with `epsilon`. See
         `FederatedXGBClassifier`.
         """,
     ] = 1.0

@@ -34,11 +34,11 @@ from fedlib.boosting.sampling import drawn_rows, row_keys
 from fedlib.boosting.states import HeldOut
 from fedlib.core.array_types import Bools, Ints, Words
 from fedlib.core.client import Client, handles
-from fedlib.core.names import feature_names
+from fedlib.core.names import feature_names, in_order
 from fedlib.protection.secure.points import DescribeFeatures, Features, magnitudes
 
 Value = TypeVar("Value")
-VALIDATION = 2**19  # the number of the draw of rows for validation, beyond all rounds
+VALIDATION = 2**19  # the index of the draw of rows for validation, beyond all rounds
 
 
 class RowsClient(Client):
@@ -57,6 +57,11 @@ class RowsClient(Client):
     ):
         if not isinstance(part, tuple | list) or len(part) not in (2, 3, 4):
             raise ValueError("a part must be (X, y) or (X, y, sample_weight)")
+        if len(part) > 2 and isinstance(part[2], tuple):
+            raise ValueError(
+                "sample_weight must be one weight per row or None; got a tuple: rows for validation"
+                " come after it, (X, y, None, (X_eval, y_eval))"
+            )
         self.features = feature_names(part[0])
         self.table = read_table(part[0], ensure_min_samples=0)
         self.X = self.table.numbers
@@ -64,38 +69,41 @@ class RowsClient(Client):
         self.y = None if part[1] is None else self._check_labels(part[1], len(self.X))
         self.weight = check_weights(part[2] if len(part) > 2 else None, len(self.X))
         self._cache: dict[str, tuple[Any, Any]] = {}
-        if len(part) == 4:
+        if len(part) == 4 and part[3] is not None:
             self._add_eval_set(part[3])
         if learning_rate is not None and not 0 < learning_rate <= 1:
             raise ValueError(f"learning_rate must be above 0 and at most 1; got {learning_rate}")
         self.learning_rate = learning_rate
         self.min_category_count = check_least_count(min_category_count)
 
-    def _add_eval_set(self, eval_set: Sequence[Any]) -> None:
+    def _add_eval_set(self, eval_set: Any) -> None:
         """Add rows for validation."""
-        X, y, *rest = eval_set
-        if self.y is None or len(rest) > 1:
-            raise ValueError("an eval_set must be (X, y) or (X, y, sample_weight), next to a y")
-        more = read_table(X, ensure_min_samples=0)
+        X, y, *rest = _one_eval_set(eval_set)
+        if self.y is None:
+            raise ValueError("an eval_set needs a y of the rows for training; got None")
+        more = read_table(in_order(X, self.features, "eval_set"), ensure_min_samples=0)
         n_rows, n_features = more.numbers.shape
         if n_features != self.n_features:
             raise ValueError(f"eval_set must have {self.n_features} features; got {n_features}")
-        labels = self._check_labels(y, n_rows)
+        try:
+            labels = self._check_labels(y, n_rows)
+        except ValueError as error:
+            raise ValueError(f"eval_set: {error}") from error
         if len(labels) and len(self.y) and (labels.dtype.kind == "U") != (self.y.dtype.kind == "U"):
             raise ValueError(
                 "the y of an eval_set must be text or numbers like the other y; got"
                 f" {labels[0].item()!r} next to {self.y[0].item()!r}"
             )
-        self.y = np.concatenate([self.y, labels])
+        self.y = np.concatenate([self.y, _like(labels, self.y)])
         self.weight = np.append(self.weight, check_weights(rest[0] if rest else None, n_rows))
         self.table = self.table.followed_by(more)
         self.X = self.table.numbers
 
-    def _trains(self, share: float, seed: int) -> Bools:
+    def _trains(self, fraction: float, seed: int) -> Bools:
         """Return which rows are not for validation."""
         trains = np.arange(len(self.X)) < self.n_training
-        if share:
-            trains &= ~drawn_rows(self._keys(), share, seed, VALIDATION)
+        if fraction:
+            trains &= ~drawn_rows(self._keys(), fraction, seed, VALIDATION)
         return trains
 
     def _hold_out(self, request: DescribeTraining | DescribeTargets) -> Bools:
@@ -171,3 +179,30 @@ class RowsClient(Client):
     def _target_magnitudes(self, trains: Bools) -> Ints:
         """Return 1 at the order of magnitude of the largest target, and 0 elsewhere."""
         raise NotImplementedError
+
+
+def _one_eval_set(given: Any) -> Sequence[Any]:
+    """Return ``(X, y)`` or ``(X, y, sample_weight)``; XGBoost takes a list with one of them."""
+    listed = isinstance(given, list) and all(isinstance(one, tuple) for one in given)
+    if listed and len(given) > 1:
+        raise ValueError(
+            "a part must have one eval_set, (X, y) or (X, y, sample_weight); got a list of"
+            f" {len(given)}: concatenate their rows"
+        )
+    one = given[0] if listed and given else given
+    if not isinstance(one, tuple | list) or len(one) not in (2, 3):
+        raise ValueError(
+            "an eval_set must be (X, y) or (X, y, sample_weight), the fourth of (X, y,"
+            f" sample_weight, eval_set); got a {type(given).__name__}"
+            + (f" of {len(one)}" if isinstance(one, tuple | list) else "")
+        )
+    return one
+
+
+def _like(labels: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:
+    """Return labels with the type of the ``others``, if it has the same values."""
+    if "U" in (labels.dtype.kind, others.dtype.kind) or not len(others):
+        return labels
+    with np.errstate(invalid="ignore"):
+        converted = labels.astype(others.dtype)
+    return converted if (converted == labels).all() else labels

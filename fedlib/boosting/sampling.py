@@ -1,6 +1,6 @@
 """Rows drawn by their values, so that a sample does not depend on which client has a row.
 
-Whether a row is drawn follows from its features, a seed and the number of the round. Equal rows of
+Whether a row is drawn follows from its features, a seed and the index of the round. Equal rows of
 one client are drawn independently of each other: they are numbered. One row more changes the
 numbers of its equals, so a sample cannot be combined with noise. The stream of random numbers is
 our own: with the same seed, XGBoost draws other rows.
@@ -36,8 +36,8 @@ def row_keys(X: Floats32) -> Words:
     return _mix(keys ^ _mix(copy))
 
 
-def drawn_rows(keys: Words, share: float, seed: int, n_round: int) -> Bools:
-    """Return which rows a round draws; each with the probability ``share``.
+def drawn_rows(keys: Words, fraction: float, seed: int, n_round: int) -> Bools:
+    """Return which rows a round draws; each with the probability ``fraction``.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def drawn_rows(keys: Words, share: float, seed: int, n_round: int) -> Bools:
     """
     stream = _mix(np.array([(seed * 2**20 + n_round) & MASK], np.uint64))
     uniform = _mix(keys ^ stream) >> np.uint64(11)
-    return uniform.astype(np.float64) * 2.0**-53 < share
+    return uniform.astype(np.float64) * 2.0**-53 < fraction
 
 
 def _mix(keys: Words) -> Words:

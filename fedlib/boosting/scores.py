@@ -2,7 +2,7 @@
 
 The metrics are XGBoost's and equal to those of the pooled rows, except for ``"auc"``. Its sums are
 the weights of both classes in intervals of the predicted probability. Pairs of rows in the same
-interval count one half, and half of their share is the error bound.
+interval count one half, and half of their fraction is the error bound.
 """
 
 from __future__ import annotations

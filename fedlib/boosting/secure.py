@@ -123,8 +123,8 @@ class SecureGrower(HistogramGrower):
 
     def __init__(self, training: Training):
         super().__init__(training)
-        assert training.pool is not None
-        self.pool = training.pool
+        assert training.described.pool is not None
+        self.pool = training.described.pool
         self.members = self.pool.members
         self.absent: list[str] = []
         self.absent_before: list[str] = []

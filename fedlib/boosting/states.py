@@ -7,8 +7,7 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedlib.boosting.classes import Class
-from fedlib.boosting.messages import Growth, Levels, ObjectiveName
+from fedlib.boosting.messages import BeginBoosting, Growth
 from fedlib.core.array_types import Floats32, Ints32
 from fedlib.core.messages import Array, Message
 from fedlib.kernels.splits import Decisions
@@ -22,28 +21,16 @@ class HeldOut(Message):
     seed: int
 
 
-class Growing(Message):
-    """The state of a client while trees grow.
+class Growing(BeginBoosting, kw_only=True):
+    """The state of a client while trees grow: what `BeginBoosting` says, and its rows.
 
     ``margins`` are the rows' log-odds by all finished trees, or what the objective has in their
     place. ``node`` is each row's node in the growing tree of each output, below ``n_nodes``, which
-    follows from the requests alone. ``ended`` is the node in
-    which the client found no split for the row, or -1. For the other fields see `BeginBoosting`.
+    follows from the requests alone. ``ended`` is the node in which the client found no split for
+    the row, or -1. ``held_out`` is how it draws its rows for validation, as in `HeldOut`.
     """
 
     discloses = "nothing: it stays with the client"
-    classes: tuple[Class, ...]
-    bits: int
-    offsets: Annotated[np.ndarray, Array("int64", ("edges",))]
-    thresholds: Annotated[np.ndarray, Array("float32", ("bins",))]
-    objective: ObjectiveName
-    parameter: float
-    scale_pos_weight: float
-    subsample: float
-    seed: int
-    reg_alpha: float
-    max_delta_step: float
-    levels: Levels
     n_rounds: int
     held_out: tuple[float, int]
     n_nodes: int
@@ -53,7 +40,7 @@ class Growing(Message):
 
 
 class Predictions(Message):
-    """The state of a client at the end: the number of each row's class, and the probabilities.
+    """The state of a client at the end: the index of each row's class, and the probabilities.
 
     For two classes, ``probabilities`` has one column, that of the second class.
     """

@@ -11,11 +11,8 @@ from numpy.typing import NDArray
 
 from fedlib.boosting.checks import DeclaredRows
 from fedlib.boosting.cuts import Cuts
-from fedlib.boosting.described import Pool
-from fedlib.boosting.messages import (
-    Class,
-    Levels,
-)
+from fedlib.boosting.described import Described
+from fedlib.boosting.messages import Levels
 from fedlib.boosting.objectives import OBJECTIVES, LabelSums, Objective
 from fedlib.boosting.settings import Settings
 from fedlib.kernels.gains import Categories, SplitRule
@@ -28,19 +25,15 @@ class Training:
     Attributes
     ----------
     settings : Settings
-    classes : list of bool, int, float or str
-        The classes in ascending order; empty for a regression.
+    described : Described
+        The clients' rows at the beginning. With masked sums or noise, there is one client then,
+        `EVERYONE`.
     base_scores : list of float
         The prediction before the first tree, one per output.
     base_margins : list of float
         The margins of these predictions.
-    learning_rate : float
-        The learning rate on which the clients agreed.
     bits : int
         Gradients are multiples of 2**-bits.
-    n_features : int
-    features : tuple of str
-        The features' names; empty if they have none.
     weights : dict of str to float
         The total weight of each remaining client's rows, as it reported; 0 for passive clients.
     declared : dict of str to DeclaredRows
@@ -54,25 +47,19 @@ class Training:
         The mean loss before the first round and after each round but the last.
     client_losses : dict of str to float
         The sum of each client's losses, as it reported last.
-    pool : Pool or None
-        What masked sums over all clients need. There is one client then, `EVERYONE`.
     """
 
     settings: Settings
-    classes: list[Class]
+    described: Described
     base_scores: list[float]
     base_margins: list[float]
-    learning_rate: float
     bits: int
-    n_features: int
-    features: tuple[str, ...]
     weights: dict[str, float]
     declared: dict[str, DeclaredRows]
     cuts: Cuts
     levels: Levels
     losses: list[float] = field(default_factory=list)
     client_losses: dict[str, float] = field(default_factory=dict)
-    pool: Pool | None = None
 
     @cached_property
     def unit(self) -> float:
@@ -96,14 +83,14 @@ class Training:
     @cached_property
     def monotone(self) -> NDArray[np.int8]:
         """The monotone constraint of each feature."""
-        constraints = self.settings.monotone_constraints or (0,) * self.n_features
+        constraints = self.settings.monotone_constraints or (0,) * self.described.n_features
         return np.array(constraints, np.int8)
 
     @property
     def categories(self) -> Categories:
         """The features with categories, and how to split them."""
         is_category = np.array(
-            [known is not None for known in self.levels or (None,) * self.n_features]
+            [known is not None for known in self.levels or (None,) * self.described.n_features]
         )
         n_bins = np.diff(self.cuts.offsets) if len(self.cuts.thresholds) else is_category * 1
         return Categories(
@@ -132,7 +119,7 @@ class Training:
         """Return the rows that a client has declared; none for a passive one."""
         if name in self.declared:
             return self.declared[name]
-        nothing = LabelSums(0.0, (0.0,) * len(self.classes))
+        nothing = LabelSums(0.0, (0.0,) * len(self.described.classes))
         parameter = self.settings.parameter
         return DeclaredRows(0, nothing, self.objective, parameter, self.n_outputs, False)
 

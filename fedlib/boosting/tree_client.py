@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -64,28 +65,17 @@ class TreeClient(GrowingRows):
         if len(request.thresholds):
             self._warn_of_coarse_features(Cuts(request.offsets, request.thresholds))
         self._cache.pop("keys of values", None)  # not needed any more
-        n, n_outputs = len(self.X), len(request.margins)
+        n, n_outputs = len(self.X), len(request.first_margins)
         before = self.state
         held_out = (0.0, 0)
-        if isinstance(before, HeldOut):
+        if isinstance(before, HeldOut):  # after a request that draws rows for validation
             held_out = before.validation_fraction, before.seed
         self.state = Growing(
+            **msgspec.structs.asdict(request),
             held_out=held_out,
             n_nodes=n_outputs,
-            classes=request.classes,
-            bits=request.bits,
-            offsets=request.offsets,
-            thresholds=request.thresholds,
-            objective=request.objective,
-            parameter=request.parameter,
-            scale_pos_weight=request.scale_pos_weight,
-            subsample=request.subsample,
-            seed=request.seed,
-            reg_alpha=request.reg_alpha,
-            max_delta_step=request.max_delta_step,
-            levels=request.levels,
             n_rounds=0,
-            margins=np.tile(finite(request.margins), (n, 1)),
+            margins=np.tile(finite(request.first_margins), (n, 1)),
             node=roots(n_outputs, n),
             ended=np.full((n_outputs, n), -1, np.int32),
         )
@@ -100,6 +90,7 @@ class TreeClient(GrowingRows):
         if request.may_end:
             ended = state.ended.copy()
             for k, (slot, _) in enumerate(all_rows):
+                # A row in no open node has the slot -1, which reads the entry appended here.
                 ends = (slot >= 0) & (np.append(proposals.counts, 1)[slot] == 0)
                 ended[k, ends] = state.node[k, ends]
             self.state = unchecked_copy(state, ended=ended)
@@ -129,7 +120,7 @@ class TreeClient(GrowingRows):
         )
         per_output = [self._best_splits(rows, request, rule) for rows in all_rows]
         proposals: splits.Proposals = per_output[0]
-        for others in per_output[1:]:
+        for others in per_output[1:]:  # no two outputs have a proposal for the same node
             filled = others.counts > 0
             arrays: list[tuple[NDArray[Any], NDArray[Any]]] = list(
                 zip(proposals, others, strict=True)
@@ -176,6 +167,7 @@ class TreeClient(GrowingRows):
         state = self._update(request)
         if state.n_nodes > request.n_nodes:
             raise ValueError(f"{request.n_nodes} nodes of a tree that has {state.n_nodes}")
+        # A row whose proposals ended stays in that node, even if the other clients split it.
         node = np.where(state.ended >= 0, state.ended, state.node)
         node[:, ~self._drawn(state)] = -1
         return LeafSums(
@@ -198,6 +190,7 @@ class TreeClient(GrowingRows):
         if request.n_bins != len(state.thresholds):
             raise ValueError(f"{request.n_bins} bins requested; there are {len(state.thresholds)}")
         if not (len(request.values) or request.parents):  # the splits of one level, nothing else
+            # Then one pass over the rows moves and sums them.
             decisions, n_nodes = new_splits(state, request)
             node, sums, is_possible = self._move_and_sum(
                 state, request, decisions, gradients(state)

@@ -132,7 +132,7 @@ class BoostedTrees:
         The classes in ascending order; of two, the second one is the positive class. Empty for a
         regression.
     base_scores : list of float
-        The prediction before the first tree, one per output: for two classes, the share of the
+        The prediction before the first tree, one per output: for two classes, the fraction of the
         positive rows by weight.
     base_margins : list of float
         The margins of these predictions, from which the first trees start.

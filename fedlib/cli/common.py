@@ -22,7 +22,6 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 EXISTING = click.Path(path_type=Path, dir_okay=False, exists=True, readable=True)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 CLIENT = "client_"  # prefix of the names of options that are arguments of a client
-POSITIVE = click.FloatRange(0, min_open=True)
 METAVARS = {"na_values": "WORD", "text": "COLUMN"}  # of options that may be repeated
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,10 +15,12 @@ from fedlib.cli.common import extra, naming, read_file, read_rows
 from fedlib.cli.join import (
     JoinCommand,
     JoinOptions,
+    SiteRows,
     check_allowed,
     join_options,
     read_identity,
     read_policy,
+    read_schema,
     read_token,
 )
 from fedlib.core.texts import printable
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from fedlib.protection.policy import Policy
     from fedlib.protection.secure import Identity
     from fedlib.tables.files import SiteFile, Table
+    from fedlib.tables.schema import Schema
     from fedlib.transports.http.wire import Welcome
 
 Value = TypeVar("Value")
@@ -56,19 +60,13 @@ def _line(text: str) -> str:
 
 def _findings(options: JoinOptions) -> Iterator[Finding]:
     """Yield the results of all checks."""
-    table: Table | None = None
-    file, finding = _read("data", lambda: read_file(options.data, options.reading), lambda _: "")
-    if file is None:
+    schema: Schema | None = None
+    if options.schema is not None:
+        schema, finding = _read("--schema", lambda: read_schema(options.schema), _columns)
         yield finding
-    else:
-        checked = _read("data", lambda: _table(file, options), _size)
-        table, finding = checked
-        yield finding
-        separator = file.content.separator
-        found = f"separated by {separator}; " if separator else ""
-        yield Finding("columns", True, f"{found}listed for you only, nothing of this is sent")
-        for column in file.describe():
-            yield Finding(f"column {column.name}", True, str(column))
+        if schema is None:
+            return
+    table = yield from (_unchecked(options) if schema is None else _agreed(options, schema))
     if options.eval_data is not None:
         data, given = options.eval_data, options.reading
         yield _read("--eval-data", lambda: read_rows(data, given, options.raw), _size)[1]
@@ -108,7 +106,40 @@ def _findings(options: JoinOptions) -> Iterator[Finding]:
         yield Finding("reachability", False, str(error))
     if table is not None:
         for welcome in welcomes:
+            if schema is not None:
+                same = schema.digest == welcome.digest
+                how = "the same" if same else "another one; fedlib join names the differences"
+                yield Finding("schema", same, f"the run has {how}")
+            elif welcome.digest:
+                yield Finding("schema", False, "the run has a schema; use --schema")
             yield _protocol(welcome.protocol, table, options, rules)
+
+
+def _unchecked(options: JoinOptions) -> Generator[Finding, None, Table | None]:
+    """Describe the columns of the data; return the rows."""
+    file, finding = _read("data", lambda: read_file(options.data, options.reading), lambda _: "")
+    if file is None:
+        yield finding
+        return None
+    checked = _read("data", lambda: _table(file, options), _size)
+    yield checked[1]
+    separator = file.content.separator
+    found = f"separated by {separator}; " if separator else ""
+    yield Finding("columns", True, f"{found}listed for you only, nothing of this is sent")
+    for column in file.describe():
+        yield Finding(f"column {column.name}", True, str(column))
+    return checked[0]
+
+
+def _agreed(options: JoinOptions, schema: Schema) -> Generator[Finding, None, Table | None]:
+    """Name what in the data the schema does not accept; return the rows as the run has them."""
+    with suppress(ValueError):  # the next check reports it
+        for problem in schema.check(options.data).problems:
+            yield Finding("data", False, problem)
+    rows = SiteRows(options, options.secure_key is not None)
+    checked = _read("data", lambda: rows.read(options.data), _size)
+    yield checked[1]
+    return checked[0]
 
 
 def _table(file: SiteFile, options: JoinOptions) -> Table:
@@ -129,6 +160,11 @@ def _read(
     except OSError as error:
         return None, Finding(subject, False, str(error))
     return value, Finding(subject, True, describe(value))
+
+
+def _columns(schema: Schema | None) -> str:
+    assert schema is not None
+    return f"{len(schema.columns)} columns, digest {schema.digest[:12]}"
 
 
 def _size(table: Table) -> str:

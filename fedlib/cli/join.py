@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from fedlib.protection.policy import Policy
     from fedlib.protection.secure import Identity
     from fedlib.tables.files import Table
+    from fedlib.tables.schema import Schema
+    from fedlib.transports.http.wire import Welcome
 
 EXTENDED = "fedlib.cli.join.extended"
 
@@ -81,6 +83,7 @@ class JoinOptions:
     data: Path
     reading: ReadOptions
     arguments: Mapping[str, Any]
+    schema: Path | None
     eval_data: Path | None
     labels_out: Path | None
     token_file: Path | None
@@ -126,6 +129,12 @@ def join_options(checked: bool = True) -> list[click.Parameter]:
         click.Argument(["url"]),
         data_option(existing),
         *reading_options(),
+        click.Option(
+            ["--schema"],
+            type=existing,
+            help="This site's copy of the schema of the study (JSON): the columns of the data are"
+            " read by it, and the site takes part in no run with another one.",
+        ),
         click.Option(
             ["--eval-data"],
             type=existing,
@@ -213,11 +222,8 @@ def take_part(
     rules = read_policy(options.policy)
     identity = read_identity(options.secure_key, options.public_keys)
     secret = read_token(options.token_file)
-    raw, protocol = options.raw, options.protocol
-    table = read_rows(options.data, options.reading, raw)
-    evaluated = None
-    if options.eval_data is not None:
-        evaluated = read_rows(options.eval_data, options.reading, raw)
+    protocol, rows = options.protocol, SiteRows(options, identity is not None)
+    rows.read(options.data)  # so that what cannot be read is reported before any call
     guarded = bool(options.policy or options.ledger_out or review)
     states: list[Message | None] = []
 
@@ -226,11 +232,11 @@ def take_part(
 
         client = make_client(
             served,
-            table,
+            rows.read(options.data),
             options.arguments,
             agreed=protocol,
             passive=options.passive,
-            eval_table=evaluated,
+            eval_table=None if options.eval_data is None else rows.read(options.eval_data),
             identity=identity,
         )
         if not guarded:
@@ -246,18 +252,78 @@ def take_part(
         except ValueError as error:
             raise click.ClickException(str(error)) from error
     try:
-        problems = _run(options, make, secret, states)
+        problems = _run(options, make, secret, states, rows)
     finally:
         if options.ledger_out:
             _write_ledger(options.ledger_out, states)
     if options.labels_out:
-        _write_labels(options.labels_out, states[-1], table)
+        _write_labels(options.labels_out, states[-1], rows.read(options.data))
     if problems:
         raise click.ClickException(
             "the run has finished, but its result does not fit all rows:"
             f" {printable('; '.join(problems))}"
         )
     report("finished")
+
+
+class SiteRows:
+    """The rows in a site's files, as its schema has them if there is one.
+
+    Parameters
+    ----------
+    options : JoinOptions
+    protected : bool
+        Whether the site takes part in protected runs only.
+    """
+
+    def __init__(self, options: JoinOptions, protected: bool):
+        self.options, self.protected = options, protected
+        self.schema = read_schema(options.schema)
+        self._tables: dict[tuple[Path, bool], Table] = {}
+
+    def read(self, path: Path) -> Table:
+        """Return the rows in a file; with a schema, tell the operator what it changes."""
+        key = path, self.protected
+        if key not in self._tables:
+            self._tables[key] = self._read(path)
+        return self._tables[key]
+
+    def _read(self, path: Path) -> Table:
+        if self.schema is None:
+            return read_rows(path, self.options.reading, self.options.raw)
+        try:
+            table, changes = self.schema.apply(path, self.protected)
+        except ValueError as error:
+            raise click.ClickException(f"{path}: {error}") from error
+        for line in str(changes).splitlines():
+            report(f"{path.name}: {printable(line)}")
+        return table
+
+    def accept(self, welcome: Welcome) -> None:
+        """Raise ValueError, with the differences, if the run has another schema."""
+        assert self.schema is not None
+        self.protected = self.protected or welcome.protected
+        if welcome.digest == self.schema.digest:
+            return
+        if not welcome.digest:
+            raise ValueError("the run has no schema, and this site has one: join without --schema")
+        lines = [f"its digest is {welcome.digest}, and that of this site {self.schema.digest}"]
+        if welcome.schema:
+            theirs = type(self.schema).from_json(welcome.schema.encode())
+            lines = [printable(line) for line in self.schema.difference(theirs)] or lines
+        raise ValueError("the run has another schema: " + "; ".join(lines))
+
+
+def read_schema(path: Path | None) -> Schema | None:
+    """Return the schema in a file; None without one."""
+    if path is None:
+        return None
+    from fedlib.tables.schema import Schema
+
+    try:
+        return Schema.read(path)
+    except ValueError as error:
+        raise click.ClickException(f"{path}: {error}") from error
 
 
 def read_policy(path: Path | None) -> Policy | None:
@@ -322,6 +388,7 @@ def _run(
     make: Callable[[str], Client],
     secret: str,
     states: list[Message | None],
+    rows: SiteRows,
 ) -> Sequence[str]:
     """Join the run with the client that ``make`` returns; append its last state to ``states``.
 
@@ -349,6 +416,8 @@ def _run(
             patience=options.patience,
             insecure=options.insecure,
             proxy=options.proxy,
+            schema=rows.schema.digest if rows.schema else "",
+            accept=rows.accept if rows.schema else None,
         )
     except Unreachable as error:
         state = kept_state(state_dir) if state_dir else None

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from fedlib.cli.common import CLIENT, EXISTING, parameter_docs
+from fedlib.core.agreed_columns import AgreedColumns
 from fedlib.core.estimator import Federated
 from fedlib.core.registry import protocols
 from fedlib.core.validation import Interval, StrOptions
@@ -19,6 +20,7 @@ from fedlib.sites.site import argument_types
 from fedlib.tables.alignment import check_alignable
 from fedlib.tables.files import read_array
 from fedlib.tables.pipeline.federated import FederatedPipeline, check_wrapped
+from fedlib.tables.schema import Schema
 
 TYPES: list[tuple[type, click.ParamType]] = [
     (bytes, EXISTING),  # a secret is read from a file
@@ -54,12 +56,13 @@ class Parameter(click.ParamType):
         self.names = list in constraints
         self.limits = dict in constraints
         self.none = None in constraints
+        self.schema = any(isinstance(c, type) and issubclass(c, AgreedColumns) for c in constraints)
         kinds = [*self.options, *(["none"] if self.none else [])]
         kinds += ["FLOAT"] if self.real else ["INTEGER"] if self.whole else []
         kinds += ["FILE"] if self.array and not self.names else []
         kinds += ["VALUE,…" if self.array else "NAME,…"] if self.names else []
         kinds += ["NAME=LOW:HIGH,…"] if self.limits else []
-        self.name = "|".join(kinds) or "text"
+        self.name = "FILE" if self.schema else "|".join(kinds) or "text"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         return f"[{self.name}]" if "|" in self.name else self.name.upper()
@@ -71,6 +74,11 @@ class Parameter(click.ParamType):
             return value
         if self.none and value.lower() == "none":
             return None
+        if self.schema:
+            try:
+                return Schema.read(value)
+            except ValueError as error:
+                self.fail(f"{value}: {error}", param, ctx)
         kinds: list[Callable[[str], Any]] = [int] if self.whole else []
         for kind in [*kinds, float] if self.real else kinds:
             try:
@@ -115,14 +123,14 @@ def _numbers(texts: Sequence[str]) -> list[Any]:
     return list(texts)
 
 
-def protocol_options(estimator: type[Federated]) -> list[click.Option]:
-    """Return one option per parameter of an estimator."""
-    docs = parameter_docs(estimator)
+def parameter_options(declared: type[Any]) -> list[click.Option]:
+    """Return one option per parameter of a class, such as an estimator (`core.parameters`)."""
+    docs = parameter_docs(declared)
     return [
         _parameter_option(
-            parameter, estimator._parameter_constraints.get(name, []), docs.get(name, "")
+            parameter, declared._parameter_constraints.get(name, []), docs.get(name, "")
         )
-        for name, parameter in inspect.signature(estimator).parameters.items()
+        for name, parameter in inspect.signature(declared).parameters.items()
     ]
 
 
@@ -136,7 +144,7 @@ def pipeline_options(estimator: type[Federated]) -> list[click.Option]:
     except ValueError:
         return []
     other = {"estimator", *estimator._get_param_names()}
-    return [option for option in protocol_options(FederatedPipeline) if option.name not in other]
+    return [option for option in parameter_options(FederatedPipeline) if option.name not in other]
 
 
 def align_options(estimator: type[Federated]) -> list[click.Option]:

@@ -21,14 +21,13 @@ from fedlib.cli.common import (
     EXISTING,
     FILE,
     FOLDER,
-    POSITIVE,
     check_folder,
     extra,
     writing,
 )
 from fedlib.cli.ledger import to_csv
 from fedlib.cli.log import in_json, report
-from fedlib.cli.options import align_options, pipeline_options, protocol_options
+from fedlib.cli.options import align_options, parameter_options, pipeline_options
 from fedlib.cli.tokens import make_tokens, read_clients
 from fedlib.core.estimator import Federated
 from fedlib.core.journal import JournalError, run_id
@@ -36,8 +35,11 @@ from fedlib.core.ledger import Ledger
 from fedlib.core.protocol import TooFewClients
 from fedlib.core.registry import protocols
 from fedlib.core.texts import printable
+from fedlib.protection.estimator import is_protected
 from fedlib.sites.models import ModelFileError, save
 from fedlib.tables.files import write_file
+from fedlib.tables.schema import Schema
+from fedlib.transports.http.limits import Limits
 
 if TYPE_CHECKING:
     from fedlib.transports.http import HTTP
@@ -56,7 +58,7 @@ class ProtocolCommands(click.Group):
         estimator = protocols().get(cmd_name)
         if estimator is None:
             return None
-        parameters = protocol_options(estimator)
+        parameters = parameter_options(estimator)
         further = [*pipeline_options(estimator), *align_options(estimator)]
 
         def run(**values: Any) -> None:
@@ -64,7 +66,8 @@ class ProtocolCommands(click.Group):
                 {str(option.name): values.pop(str(option.name)) for option in options}
                 for options in (parameters, further)
             )
-            run_server(_wrap(estimator(**chosen), rules), **values)
+            schema = chosen.get("schema") or rules.get("schema")
+            run_server(_wrap(estimator(**chosen), rules), schema=schema, **values)
 
         summary = (inspect.getdoc(estimator) or "").partition("\n")[0]
         text = f"Serve one run of {cmd_name}.\n\n{summary}"
@@ -88,17 +91,13 @@ def _wrap(estimator: Federated, rules: dict[str, Any]) -> Federated:
 
         common = set(FederatedPipeline._get_param_names()) & set(estimator._get_param_names())
         rules |= {name: getattr(estimator, name) for name in common}
-        if "bounds" in common:  # of the raw columns, which the estimator does not see
-            estimator.set_params(bounds=None)
+        # Facts of the raw columns, which the estimator does not see.
+        estimator.set_params(**dict.fromkeys(common & {"bounds", "schema"}))
         return FederatedPipeline(estimator, **rules)
     return estimator
 
 
-def _seconds(flag: str, default: float, text: str, *, zero: bool = False) -> click.Option:
-    kind = click.FloatRange(0) if zero else POSITIVE
-    return click.Option([flag], type=kind, default=default, show_default=True, help=text)
-
-
+LIMITS = parameter_options(Limits)
 OPTIONS: list[click.Parameter] = [
     click.Option(
         ["--clients", "n_clients"],
@@ -126,37 +125,20 @@ OPTIONS: list[click.Parameter] = [
         type=click.IntRange(1),
         help="The number of sites that must remain until the end.  [default: all]",
     ),
-    _seconds("--join-timeout", 600.0, "Seconds to wait for the sites to join."),
-    _seconds("--request-timeout", 3600.0, "Seconds within which a site must answer a request."),
-    _seconds("--gone-after", 4.0, "Seconds without a connection after which a site is gone."),
-    _seconds(
-        "--silent-after",
-        30.0,
-        "Seconds of silence on a connection after which a site is gone.",
-    ),
-    _seconds(
-        "--rejoin-timeout", 0.0, "Seconds within which a site that is gone may return.", zero=True
-    ),
-    click.Option(
-        ["--max-bytes"],
-        type=click.IntRange(1),
-        default=2**28,
-        show_default=True,
-        help="The maximum size of a reply, in bytes.",
-    ),
+    *LIMITS,
     click.Option(
         ["--journal"],
         type=FILE,
         callback=check_folder,
         help="Record the run in this file. If the server dies, the same command continues it.",
     ),
-    _seconds(
-        "--linger",
-        0.0,
-        "Seconds to listen after the run, for the status page and for sites that return.",
-        zero=True,
+    click.Option(
+        ["--linger"],
+        type=click.FloatRange(0),
+        default=0.0,
+        show_default=True,
+        help="Seconds to listen after the run, for the status page and for sites that return.",
     ),
-    click.Option(["--max-seconds"], type=POSITIVE, help="The maximum duration of the whole run."),
     click.Option(
         ["--status-page/--no-status-page"],
         default=True,
@@ -185,6 +167,7 @@ OPTIONS: list[click.Parameter] = [
 def run_server(
     estimator: Federated,
     *,
+    schema: Schema | None,
     n_clients: int | None,
     token_dir: Path,
     tokens: Path | None,
@@ -204,6 +187,7 @@ def run_server(
         raise click.UsageError("name the sites with either --clients or --tokens")
     try:
         estimator.protocol()
+        options["limits"] = Limits(**{str(one.name): options.pop(str(one.name)) for one in LIMITS})
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     clients = read_clients(tokens) if tokens else _site_tokens(n_clients or 0, token_dir)
@@ -214,7 +198,7 @@ def run_server(
         )
     with _reporting_journal():
         run = run_id(journal) if journal else None
-    transport = _listen(estimator, clients, {**options, "run": run})
+    transport = _listen(estimator, clients, {**options, "run": run, "schema": schema})
     outcome = None if journal else "stopped"
     try:
         report(
@@ -278,7 +262,14 @@ def _listen(estimator: Federated, clients: dict[str, str], options: dict[str, An
         options[file] = options[file] and str(options[file])
     parameters = {name: _summary(value) for name, value in estimator.get_params().items()}
     try:
-        return HTTP(clients, protocol=estimator.name, parameters=parameters, **options)
+        protected = is_protected(getattr(estimator, "estimator", estimator))
+        return HTTP(
+            clients,
+            protocol=estimator.name,
+            parameters=parameters,
+            protected=protected,
+            **options,
+        )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     except OSError as error:
@@ -288,6 +279,8 @@ def _listen(estimator: Federated, clients: dict[str, str], options: dict[str, An
 def _summary(value: object) -> object:
     if isinstance(value, np.ndarray):
         return f"array of shape {value.shape}"
+    if isinstance(value, Schema):
+        return f"schema {value.digest[:12]}"
     return str(value) if isinstance(value, Federated) else value
 
 

@@ -106,7 +106,7 @@ class Federated(BaseEstimator):
             run all clients in this process; or a transport to clients that hold their data. Columns
             with names may have another order in each part.
         passive : collection of int, default=()
-            The numbers of the parts whose clients receive the result but share nothing. Over a
+            The indices of the parts whose clients receive the result but share nothing. Over a
             transport to other sites, each client decides this itself.
         min_clients : int, optional
             The number of clients that must remain to the end; by default all.
@@ -231,7 +231,7 @@ class Federated(BaseEstimator):
         passive: Collection[int],
     ) -> dict[str, Client]:
         clients: dict[str, Client] = {}
-        parts = in_common_order(parts) if self.same_columns else parts
+        parts = in_common_order(parts, self._column_names()) if self.same_columns else parts
         for i, ((name, part), arguments) in enumerate(zip(parts.items(), options, strict=True)):
             try:
                 clients[name] = client = client_class(part, **arguments)
@@ -243,6 +243,10 @@ class Federated(BaseEstimator):
         if clients:
             self._check_clients(clients)
         return clients
+
+    def _column_names(self) -> tuple[str, ...]:
+        """Return the names of the columns before the run, if they are known."""
+        return ()
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         """Raise ValueError when clients in this process do not fit together."""
@@ -307,9 +311,9 @@ def _indices_within(passive: Collection[int], parts: Sequence[Any]) -> set[int]:
     """Return the indices of the passive parts; refuse a mask, which would name other parts."""
     indices = list(passive) if isinstance(passive, Iterable) else [None]
     if not all(isinstance(i, Integral) and not isinstance(i, bool | np.bool_) for i in indices):
-        raise ValueError(f"passive must be a collection of numbers of parts; got {passive!r}")
+        raise ValueError(f"passive must be a collection of indices of parts; got {passive!r}")
     if unknown := sorted(set(indices) - set(range(len(parts)))):
         raise ValueError(
-            f"passive must contain numbers of parts, 0..{len(parts) - 1}; got {unknown}"
+            f"passive must contain indices of parts, 0..{len(parts) - 1}; got {unknown}"
         )
     return set(map(int, indices))

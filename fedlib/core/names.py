@@ -143,10 +143,21 @@ def by_client(parts: Any) -> dict[str, Any]:
     return {str(i): part for i, part in enumerate(parts)}
 
 
-def in_common_order(parts: Mapping[str, Any]) -> dict[str, Any]:
+def in_common_order(parts: Mapping[str, Any], names: Sequence[str] = ()) -> dict[str, Any]:
     """Return the parts with the columns of all tables in the order of the first one with names.
 
-    A part is a table, or a tuple that begins with one. A part with other names stays as it is.
+    Parameters
+    ----------
+    parts : mapping
+        By the client: a table, or a tuple or list that begins with one. A part with names that the
+        first one does not have stays as it is.
+    names : sequence of str
+        The columns that all tables must have, if they are known.
+
+    Raises
+    ------
+    ValueError
+        When a table has other columns than ``names``, or names that are refused.
 
     Examples
     --------
@@ -154,18 +165,19 @@ def in_common_order(parts: Mapping[str, Any]) -> dict[str, Any]:
     >>> in_common_order({"0": first, "1": (second, [0])})["1"][0].columns.tolist()
     ['a', 'b']
     """
-    common: tuple[str, ...] = ()
+    common = tuple(names)
     ordered = {}
     for client, part in parts.items():
-        table, *rest = part if isinstance(part, tuple) and len(part) else (part,)
+        several = isinstance(part, tuple | list) and len(part) > 0
+        table, *rest = part if several else (part,)
         try:
             given = feature_names(table)
+            common = common or given
+            if given and given != common and (names or set(given) == set(common)):
+                table = in_order(table, common)
+                part = (table, *rest) if several else table
         except ValueError as error:
             raise ValueError(f"parts[{client}]: {error}") from error
-        common = common or given
-        if given != common and set(given) == set(common):
-            table = in_order(table, common)
-            part = (table, *rest) if isinstance(part, tuple) else table
         ordered[client] = part
     return ordered
 

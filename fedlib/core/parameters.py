@@ -9,7 +9,8 @@ A parameter is a field of the class, annotated with everything that is known of 
 
 From this follow ``__init__`` and its signature, the section "Parameters" of the docstring,
 scikit-learn's constraints, by which values are checked and become plain values of Python, and the
-options of the command line. A class with an ``__init__`` of its own is left as it is.
+options of the command line. A class with an ``__init__`` of its own is left as it is; a dataclass
+whose fields are declared in the same way gets the rest from `describe`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -40,6 +41,7 @@ __all__ = [
     "PositiveFloat",
     "PositiveInt",
     "RandomSource",
+    "describe",
 ]
 
 # Types with their ranges, to which a parameter adds its text.
@@ -52,6 +54,8 @@ Fraction = Annotated[float, Interval(Real, 0, 1, closed="left")]  # below 1
 Flag = Annotated[bool, "boolean"]
 RandomSource = Annotated[Any, "random_state"]
 OptionalArray = Annotated[ArrayLike | None, "array-like", None]
+
+Class = TypeVar("Class")
 
 
 @dataclass(frozen=True)
@@ -133,12 +137,18 @@ def declare(cls: type) -> None:
     own = [name for name, hint in inspect.get_annotations(cls).items() if _is(hint)]
     if not own or "__init__" in vars(cls):
         return
+    cls.__init__ = _make_init(cls, list(_fields(cls).values()))  # type: ignore[misc]
+    describe(cls)
+
+
+def describe(cls: type[Class]) -> type[Class]:
+    """Give a class the constraints of its parameters and their docstring, and return it."""
     fields = _fields(cls)
     cls._parameter_constraints = {  # type: ignore[attr-defined]
         name: field.constraints for name, field in fields.items() if field.constraints
     }
-    cls.__init__ = _make_init(cls, list(fields.values()))  # type: ignore[misc]
     cls.__doc__ = _with_parameters(inspect.cleandoc(cls.__doc__ or ""), list(fields.values()))
+    return cls
 
 
 def _is(hint: Any) -> bool:

@@ -20,7 +20,7 @@ class Combined(Message):
     `Client.combinable` lists the class of the replies. ``combine`` of that class is a static method
     that takes the replies of several clients to one request, in the order of the clients, and
     returns one reply that stands for all of them, or raises ValueError if they do not fit together.
-    Add whole numbers: a sum of floats depends on how the replies are grouped.
+    Add integers: a sum of floats depends on how the replies are grouped.
     """
 
     discloses = "nothing by itself: it is part of a combined reply"

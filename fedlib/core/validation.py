@@ -11,7 +11,11 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import (
+    Interval,
+    StrOptions,
+    validate_parameter_constraints,
+)
 
 from fedlib.core.array_types import Floats
 
@@ -19,10 +23,10 @@ __all__ = [
     "Interval",
     "StrOptions",
     "check_every_client_stays",
-    "check_ids",
     "check_key",
     "check_option",
     "count_distinct",
+    "validate_parameter_constraints",
 ]
 
 
@@ -80,25 +84,6 @@ def check_key(key: object) -> bytes:
         received = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
         raise ValueError(f"key must be 16 to 64 secret bytes when ids are given, got {received}")
     return key
-
-
-def check_ids(ids: Sequence[Any], n_rows: int) -> list[str]:
-    """Return the identifiers of rows as text, whole numbers without a decimal point.
-
-    Raises
-    ------
-    ValueError
-        When there is not one identifier per row.
-
-    Examples
-    --------
-    >>> check_ids([1, 2.0, "3"], 3)
-    ['1', '2', '3']
-    """
-    ids = list(ids)
-    if len(ids) != n_rows:
-        raise ValueError(f"ids must contain one identifier per row, {n_rows}; got {len(ids)}")
-    return [str(int(i) if isinstance(i, float) and i.is_integer() else i) for i in ids]
 
 
 def count_distinct(X: Floats, most: int) -> int:

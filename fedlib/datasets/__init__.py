@@ -57,7 +57,7 @@ def load(name: str) -> Dataset:
     A download is tried once. If the network does not reply, it is not tried again in this Python
     process.
 
-    Classes that are whole numbers keep their values (``s-set1`` has 0, 1, 3, …, 15). Classes that
+    Classes that are integers keep their values (``s-set1`` has 0, 1, 3, …, 15). Classes that
     are text become 0, 1, … in alphabetical order: in ``banana``, ``Class 1`` is 0 and ``Class 2``
     is 1; in ``dim_reduced_*``, the health status amphetamine is 0, healthy 1, heroin 2.
 

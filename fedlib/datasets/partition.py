@@ -40,9 +40,9 @@ def split_rows(
         The class of each row; required by ``"stratified"`` and ``"dirichlet"``.
     how : {"stratified", "uniform", "dirichlet", "spatial"}, default="stratified"
         ``"stratified"``
-            Every client gets about the same share of every class: the test folds of scikit-learn's
-            ``StratifiedKFold``. Rows are shuffled only if ``random_state`` is given; without it,
-            this is the split of M1 (Section 4.2, ``generate_dataset_chunks``) and M2.
+            Every client gets about the same fraction of every class: the test folds of
+            scikit-learn's ``StratifiedKFold``. Rows are shuffled only if ``random_state`` is given;
+            without it, this is the split of M1 (Section 4.2, ``generate_dataset_chunks``) and M2.
         ``"uniform"``
             Rows at random; the sizes of clients differ by at most one.
         ``"dirichlet"``
@@ -56,12 +56,12 @@ def split_rows(
         ``"stratified"`` does not shuffle.
     alpha : float, default=0.5
         The concentration of ``"dirichlet"``, positive: with small values each class is at few
-        clients, with large ones the shares are almost equal.
+        clients, with large ones the fractions are almost equal.
 
     Returns
     -------
     list of array of intp
-        The row numbers of each client, ascending.
+        The row indices of each client, ascending.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def split_columns(X: ArrayLike, n_clients: int) -> list[Indices]:
     Returns
     -------
     list of array of intp
-        The column numbers of each client, ascending.
+        The column indices of each client, ascending.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def _check_n_clients(n_clients: int, maximum: int, what: str) -> None:
     whole = isinstance(n_clients, Integral) and not isinstance(n_clients, bool)
     if not whole or not 1 <= n_clients <= maximum:
         raise ValueError(
-            f"n_clients must be a whole number from 1 to {maximum}, the number of {what},"
+            f"n_clients must be an integer from 1 to {maximum}, the number of {what},"
             f" got {n_clients!r}"
         )
 
@@ -183,7 +183,7 @@ def _stratified(y: NDArray, n_clients: int, random_state) -> list[Indices]:
 
 
 def _label_skew(y: NDArray, n_clients: int, alpha: float, random_state) -> list[Indices]:
-    # The generator adds the concentrations up; an infinite sum would make every share zero.
+    # The generator adds the concentrations up; an infinite sum would make every fraction zero.
     if not isinstance(alpha, Real) or not 0 < float(alpha) * n_clients < np.inf:
         raise ValueError(f"alpha must be a positive finite number, got {alpha!r}")
     # Unlike RandomState, Generator draws Dirichlet proportions without underflow for small alpha.
@@ -191,8 +191,8 @@ def _label_skew(y: NDArray, n_clients: int, alpha: float, random_state) -> list[
     parts: list[list[Indices]] = [[] for _ in range(n_clients)]
     for label in np.unique(y):
         rows = rng.permutation(np.flatnonzero(y == label))
-        shares = rng.dirichlet(np.full(n_clients, alpha))
-        cuts = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(int)
+        fractions = rng.dirichlet(np.full(n_clients, alpha))
+        cuts = np.rint(np.cumsum(fractions)[:-1] * len(rows)).astype(int)
         for part, chunk in zip(parts, np.split(rows, cuts), strict=True):
             part.append(chunk)
     return [np.sort(np.concatenate(part)) for part in parts]

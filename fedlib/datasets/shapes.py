@@ -61,9 +61,9 @@ def shapes(n_points: int, crowded: bool = False, random_state: int = 0) -> tuple
     rng = np.random.default_rng(random_state)
     drawn = _CROWDED if crowded else _APART
     noise = _even if crowded else _patchy
-    share = 0.10 if crowded else 0.06
+    fraction = 0.10 if crowded else 0.06
     weights = np.array([weight for weight, _ in drawn])
-    sizes = rng.multinomial(n_points, np.append(share, (1 - share) * weights / weights.sum()))
+    sizes = rng.multinomial(n_points, np.append(fraction, (1 - fraction) * weights / weights.sum()))
     parts = [noise(rng, sizes[0])]
     parts += [draw(rng, n) for (_, draw), n in zip(drawn, sizes[1:], strict=True)]
     return _shuffled(rng, parts)
@@ -102,8 +102,8 @@ def places(n_points: int, random_state: int = 0) -> tuple[Points, NDArray]:
     rng = np.random.default_rng(random_state)
     lines = [_coast(rng, 8 + 30 * i) for i in range(3)] + [_valley(rng) for _ in range(5)]
     lengths = np.array([np.hypot(*np.diff(line, axis=0).T).sum() for line in lines])
-    shares = rng.uniform(0.5, 2, len(lines)) * lengths
-    sizes = rng.multinomial(n_points, np.append(0.03, 0.97 * shares / shares.sum()))
+    fractions = rng.uniform(0.5, 2, len(lines)) * lengths
+    sizes = rng.multinomial(n_points, np.append(0.03, 0.97 * fractions / fractions.sum()))
     parts = [_even(rng, sizes[0])]
     parts += [_settle(rng, line, n) for line, n in zip(lines, sizes[1:], strict=True)]
     return _shuffled(rng, parts)

@@ -136,8 +136,8 @@ class _Column(NamedTuple):
         order = (self.effect * y + rng.normal(size=len(y))).argsort().argsort()
         if self.counts:
             return np.searchsorted(np.cumsum(self.counts), order, side="right")
-        shares = (order + 0.5) / len(y)
-        values = np.interp(shares, (0.01, 0.25, 0.5, 0.75, 0.99), self.quantiles)
+        fractions = (order + 0.5) / len(y)
+        values = np.interp(fractions, (0.01, 0.25, 0.5, 0.75, 0.99), self.quantiles)
         return (np.rint(values / self.step) * self.step).round(3)
 
 

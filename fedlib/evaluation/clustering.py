@@ -30,6 +30,7 @@ from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Client, handles
 from fedlib.core.columns import MAX_NUMBER
 from fedlib.core.estimator import Federated, PointsClient
+from fedlib.core.labels import read_labels
 from fedlib.core.messages import Message
 from fedlib.core.parameters import KW_ONLY
 from fedlib.core.protocol import Flow, Replies
@@ -57,7 +58,6 @@ __all__ = [
 
 BLOCK = 2**22  # distances that a client computes at once
 ROUNDING, SLACK = 1e-6, 1e-9  # relative errors of distances and of points due to rounding
-MAX_LABEL = 2**53
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class ClusteringScoreClient(PointsClient):
     ----------
     part : tuple (X, labels)
         ``X`` (n_points, n_features): numbers within ±1e100. ``labels`` (n_points,): the clusters,
-        whole numbers from -1; -1 is noise. Clusters with the same number belong together at all
+        integers from -1; -1 is noise. Clusters with the same number belong together at all
         clients.
 
     Attributes
@@ -250,7 +250,7 @@ class ClusteringScoreClient(PointsClient):
         super().__init__(part[0])
         if np.abs(self.X).max(initial=0) > MAX_NUMBER:
             raise ValueError(f"X must lie within ±{MAX_NUMBER:g}")
-        self.labels = _check_labels(part[1], len(self.X))
+        self.labels = read_labels(part[1], n_rows=len(self.X))
 
     def _groups(self, request: SumLabelledRows | MeasureDistances) -> tuple[Floats, Ints, int]:
         """Return the rows that count, their labels, and the number of rows that are withheld."""
@@ -311,23 +311,6 @@ def _sums(codes: Ints, values: Floats, n_groups: int) -> Floats:
     """Return the sum of the rows of each group (n_groups, n_features)."""
     columns = [np.bincount(codes, column, n_groups) for column in values.T]
     return np.array(columns, np.float64).reshape(values.shape[1], n_groups).T.copy()
-
-
-def _check_labels(labels: ArrayLike, n_rows: int) -> Ints:
-    array = np.asarray(labels)
-    if array.shape != (n_rows,):
-        raise ValueError(f"labels must have one entry per row, {n_rows}; got shape {array.shape}")
-    if n_rows == 0:
-        return np.empty(0, np.int64)
-    valid = np.zeros(n_rows, bool)
-    if array.dtype.kind in "iuf":
-        valid = (array >= -1) & (array <= MAX_LABEL) & (array == np.floor(array))
-    if not valid.all():
-        row = int(np.argmin(valid))
-        raise ValueError(
-            f"labels must be whole numbers from -1 to 2**53, got {array[row]!s} in row {row + 1}"
-        )
-    return array.astype(np.int64)
 
 
 class FederatedClusteringScore(Federated):

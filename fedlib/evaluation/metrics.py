@@ -10,6 +10,7 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix
 
+from fedlib.core.labels import read_classes, read_labels
 from fedlib.figures.matching import check_labellings
 
 __all__ = ["clustering_scores", "matched_accuracy"]
@@ -21,7 +22,7 @@ def clustering_scores(true: ArrayLike, predicted: ArrayLike) -> dict[str, float]
     Parameters
     ----------
     true : array-like (n_rows,)
-        The class of each row: whole numbers or strings.
+        The class of each row: integers or strings.
     predicted : array-like (n_rows,)
         The cluster of each row. Noise, −1, counts as one cluster.
 
@@ -36,15 +37,16 @@ def clustering_scores(true: ArrayLike, predicted: ArrayLike) -> dict[str, float]
         ``ARI``
             Adjusted Rand index [2]_; about 0 for random labels, in [−0.5, 1].
         ``Purity``
-            Share of rows that belong to the most frequent class of their cluster, in (0, 1].
+            Fraction of rows that belong to the most frequent class of their cluster, in (0, 1].
         ``BCubed precision``, ``BCubed recall``
-            Mean over the rows of the share of the row's cluster that has the row's class, and of
-            the share of the row's class that is in the row's cluster [3]_; in (0, 1].
+            Mean over the rows of the fraction of the row's cluster that has the row's class, and of
+            the fraction of the row's class that is in the row's cluster [3]_; in (0, 1].
 
     Raises
     ------
     ValueError
-        When ``true`` or ``predicted`` is empty or not one-dimensional, or their lengths differ.
+        When ``true`` or ``predicted`` is empty or not one-dimensional, a label is missing, or their
+        lengths differ.
 
     Notes
     -----
@@ -71,7 +73,8 @@ def clustering_scores(true: ArrayLike, predicted: ArrayLike) -> dict[str, float]
     BCubed precision: 0.7500
     BCubed recall: 0.6667
     """
-    true, predicted = check_labellings(true, predicted)
+    check_labellings(true, predicted)
+    true, predicted = read_classes(true, "true"), read_classes(predicted, "predicted")
     table = contingency_matrix(true, predicted, sparse=True).tocoo()
     cells = table.data
     classes = np.bincount(table.row, weights=cells).astype(np.int64)
@@ -90,12 +93,12 @@ def clustering_scores(true: ArrayLike, predicted: ArrayLike) -> dict[str, float]
 
 
 def matched_accuracy(true: ArrayLike, predicted: ArrayLike) -> float:
-    """Return the share of rows with the same label under the best matching of the clusters.
+    """Return the fraction of rows with the same label under the best matching of the clusters.
 
     Parameters
     ----------
     true : array-like (n_rows,)
-        The cluster of each row, a whole number; −1 is noise.
+        The cluster of each row, an integer; −1 is noise.
     predicted : array-like (n_rows,)
         Another clustering of the same rows. Each of its clusters is matched with at most one of
         ``true``, so that the number of rows that agree is maximal. Noise agrees only with noise.
@@ -113,7 +116,8 @@ def matched_accuracy(true: ArrayLike, predicted: ArrayLike) -> float:
     Raises
     ------
     ValueError
-        When ``true`` or ``predicted`` is empty or not one-dimensional, or their lengths differ.
+        When ``true`` or ``predicted`` is empty or not one-dimensional, a label is no integer from
+        -1, or their lengths differ.
 
     Examples
     --------
@@ -124,7 +128,8 @@ def matched_accuracy(true: ArrayLike, predicted: ArrayLike) -> float:
     >>> matched_accuracy([0, 0, 0, 1, 1, 1, 1, -1, -1, -1], [7, 7, 7, 5, 5, -1, -1, -1, 7, 8])
     0.6
     """
-    true, predicted = check_labellings(true, predicted)
+    check_labellings(true, predicted)
+    true, predicted = read_labels(true, "true"), read_labels(predicted, "predicted")
     both = (true >= 0) & (predicted >= 0)
     agree = np.count_nonzero((true < 0) & (predicted < 0))
     if both.any():

@@ -22,11 +22,11 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.boosting.classes import Class, agree_on_kind, agree_on_two_classes, class_weights
-from fedlib.boosting.data import check_classes
 from fedlib.core.agreement import settle
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Client, handles
 from fedlib.core.estimator import Federated
+from fedlib.core.labels import read_classes
 from fedlib.core.parameters import KW_ONLY
 from fedlib.core.points import check_points
 from fedlib.core.protocol import Flow
@@ -184,7 +184,7 @@ def _scores(
 def _area_under_curve(counts: Ints) -> tuple[float, float]:
     """Return the area under the ROC curve from counts per class and bin, and its largest error.
 
-    The area is the share of the pairs of rows of both classes in which the second class has the
+    The area is the fraction of the pairs of rows of both classes in which the second class has the
     larger probability. A pair in one bin counts one half; in truth it counts between 0 and 1.
 
     Examples
@@ -206,7 +206,7 @@ class EvaluationClient(Client):
     ----------
     part : tuple (probabilities, y)
         ``probabilities`` (n_rows,) or (n_rows, 1): those of the second class, in [0, 1]. ``y``
-        (n_rows,): the classes, text or numbers.
+        (n_rows,): the classes, text or numbers. No class may be missing.
 
     Attributes
     ----------
@@ -237,7 +237,7 @@ class EvaluationClient(Client):
             raise ValueError(
                 f"probabilities must lie in [0, 1], got {self.X[row, 0]:g} in row {row + 1}"
             )
-        self.y = check_classes(part[1], len(self.X))
+        self.y = read_classes(part[1], n_rows=len(self.X))
 
     @handles(DescribeClasses)
     def describe_classes(self, request: DescribeClasses) -> ClassCounts:
@@ -312,7 +312,7 @@ class FederatedEvaluation(Federated):
 
     Accuracy, log-loss, Brier score and calibration curve equal those of scikit-learn on the pooled
     rows. The AUC is exact except for pairs of rows of both classes in one bin: each of them counts
-    one half, so the error is at most half of their share.
+    one half, so the error is at most half of their fraction.
 
     *Disclosure.* The number of rows of each class in each bin. A bin with a single row nearly
     discloses its probability.
@@ -397,13 +397,13 @@ class FederatedEvaluation(Federated):
         low, high = _edges(model.groups.shape[1])
         count = model.groups.sum(axis=0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            share = model.groups[1] / count
+            fraction = model.groups[1] / count
         columns = {
             "above": low,
             "up to": high,
             "count": count,
             "mean probability": model.group_means,
-            "share": share,
+            "share": fraction,
         }
         return pd.DataFrame(columns)
 

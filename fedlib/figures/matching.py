@@ -23,9 +23,9 @@ def match_clusters(labels: ArrayLike, reference: ArrayLike) -> NDArray[np.int64]
     Returns
     -------
     array (n_rows,) of int64
-        The same clusters with other numbers. Each is paired with at most one cluster of the
+        The same clusters with other labels. Each is paired with at most one cluster of the
         reference, so that pairs have as many rows in common as possible. A cluster without a
-        partner gets a number above those of the reference. Noise stays −1.
+        partner gets a label above those of the reference. Noise stays −1.
 
     Raises
     ------
@@ -49,11 +49,11 @@ def match_clusters(labels: ArrayLike, reference: ArrayLike) -> NDArray[np.int64]
     common = contingency_matrix(labels, reference)[np.ix_(clusters >= 0, np.unique(reference) >= 0)]
     rows, columns = linear_sum_assignment(common, maximize=True)
     paired = common[rows, columns] > 0
-    number = np.full(len(common), -1)
-    number[rows[paired]] = partners[columns[paired]]
-    alone = np.flatnonzero(number < 0)
-    number[alone] = partners.max(initial=-1) + 1 + np.arange(len(alone))
-    return np.concatenate([np.full(len(clusters) - len(common), -1), number])[cluster]
+    label = np.full(len(common), -1)
+    label[rows[paired]] = partners[columns[paired]]
+    alone = np.flatnonzero(label < 0)
+    label[alone] = partners.max(initial=-1) + 1 + np.arange(len(alone))
+    return np.concatenate([np.full(len(clusters) - len(common), -1), label])[cluster]
 
 
 def check_labellings(true: ArrayLike, predicted: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

@@ -104,14 +104,14 @@ def scatter(
         ax.scatter(x[these], y[these], size, colours(labels[these]), marker=marker, linewidths=0)
     if title is not None:
         n_clusters = len(np.unique(labels[~noise]))
-        counted = f": {_number(n_clusters, 'cluster')}, {_number(noise.sum(), 'noise point')}"
+        counted = f": {_count(n_clusters, 'cluster')}, {_count(noise.sum(), 'noise point')}"
         ax.set_title(title + (counted if noise.any() or n_clusters > 1 else ""))
     ax.set_aspect("equal")
     return ax
 
 
-def _number(n: int, noun: str) -> str:
-    """Return a number with its noun, such as ``"2 clusters"``."""
+def _count(n: int, noun: str) -> str:
+    """Return a count with its noun, such as ``"2 clusters"``."""
     return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
@@ -348,7 +348,7 @@ def sequence_diagram(
         ax.text(i, 0, head, ha="center", va="center", weight="bold", bbox=_box())
     for y, row, note in zip(1 + np.cumsum([0, *heights]), rows, notes, strict=False):
         if not row:
-            text = f"… {_number(_steps(entries) - max_steps, 'step')} left out …"
+            text = f"… {_count(_steps(entries) - max_steps, 'step')} left out …"
             ax.text(max(heads) / 2, y, text, ha="center", va="center", bbox=_box())
             continue
         ends = [e.receiver if e.sender == SERVER else e.sender for e in row]

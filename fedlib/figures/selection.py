@@ -63,11 +63,11 @@ def criteria(frame: pd.DataFrame, best: Mapping[str, int]) -> Figure:
     figure, axes = plt.subplots(
         1, len(best), figsize=(3.75 * len(best), 3), layout="constrained", squeeze=False
     )
-    numbers = frame.index.to_numpy()
+    counts = frame.index.to_numpy()
     for ax, (name, row) in zip(axes[0], best.items(), strict=True):
         values = frame[name].to_numpy()
-        ax.plot(numbers, values, ".-")
-        _mark(ax, numbers[row], values[row], f"{frame.index.name} = {numbers[row]}")
+        ax.plot(counts, values, ".-")
+        _mark(ax, counts[row], values[row], f"{frame.index.name} = {counts[row]}")
         ax.set(xlabel=frame.index.name, ylabel=name)
     return figure
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from fedlib.kernels import kernel
 
-MAX_SIZE = 2**53  # a float64 holds every whole number up to here
+MAX_SIZE = 2**53  # a float64 holds every integer up to here
 BLOCK = 1024  # points whose keys are computed before the first is used
-DIGIT = 11  # bits per pass of the sort
+DIGIT = 11  # bits per pass of the sort: its 2048 counters fit the cache of the first level
 
 
 class Box(NamedTuple):
@@ -43,6 +43,7 @@ def bounding_box(low, high):
 
     Coordinates beyond ±`MAX_SIZE` are too large, too.
     """
+    # As integers of Python, whose product cannot overflow before it is compared.
     low, high = [int(a) for a in low], [int(b) for b in high]
     widths = [b - a + 1 for a, b in zip(low, high, strict=True)]
     strides = [1]
@@ -63,13 +64,13 @@ def extremes(X):
     n, d = X.shape
     least, largest = X[0].copy(), X[0].copy()
     valid = True
-    for first in range(0, n, BLOCK):
+    for first in range(0, n, BLOCK):  # a block stays in the cache for all of its columns
         for k in range(d):
             low, high = least[k], largest[k]
             for i in range(first, min(first + BLOCK, n)):
                 low = min(low, X[i, k])
                 high = max(high, X[i, k])
-                valid &= X[i, k] == X[i, k]
+                valid &= X[i, k] == X[i, k]  # false for NaN
             least[k], largest[k] = low, high
     return least, largest, valid
 
@@ -158,6 +159,7 @@ def run_lengths(keys):
 @kernel
 def cells_of(keys, box):
     """Return the cells (n, d) with these keys (n,)."""
+    # In integers: a rounded quotient of floats could be one too large.
     n, d = keys.size, box.low.size
     cells = np.empty((n, d), np.int64)
     low, strides = box.low.astype(np.int64), box.strides.astype(np.int64)
@@ -233,7 +235,7 @@ def _neighbour(X, i, cell_size, table, key, steps, cells, nearest):
             distance = 0.0
             for k in range(X.shape[1]):
                 distance += (X[i, k] - (cells[c, k] * cell_size + cell_size / 2)) ** 2
-            if not nearest or chosen < 0 or distance < smallest:
+            if not nearest or chosen < 0 or distance < smallest:  # `<`: ties go to the first
                 smallest = distance
                 chosen = c
     return chosen

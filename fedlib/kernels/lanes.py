@@ -19,7 +19,7 @@ from fedlib.kernels import kernel
 from fedlib.kernels.bits import ONE
 from fedlib.kernels.kd_tree import MAX_STACK, right_child
 
-LANES = 16
+LANES = 16  # two registers of AVX-512, or four of AVX
 NO_LANES = np.uint64(0)
 
 WORD, INDEX = ir.IntType(64), ir.IntType(32)
@@ -43,7 +43,7 @@ def load_columns(points, rows, columns):
         row = np.uint64(rows[lane])
         for k in range(columns.shape[0]):
             columns[k, lane] = points[row, k]
-    for lane in range(size, np.uint64(LANES)):
+    for lane in range(size, np.uint64(LANES)):  # any comparison with NaN is false
         for k in range(columns.shape[0]):
             columns[k, lane] = np.nan
 
@@ -179,10 +179,12 @@ class _Lanes:
         """Return a row of LANES numbers of the array that is this argument."""
         first = self.builder.mul(row, ir.Constant(WORD, LANES))
         place = self.builder.gep(self.data(number), [first])
+        # Only the alignment of a single float is certain.
         return self.builder.load(self.builder.bitcast(place, VECTOR.as_pointer()), align=8)
 
     def repeat(self, value):
         """Return a number in all lanes."""
+        # LLVM's form of a broadcast: set the first lane, then shuffle it to all.
         first = self.builder.insert_element(UNDEFINED, value, ir.Constant(INDEX, 0))
         return self.builder.shuffle_vector(first, UNDEFINED, ALL_FIRST)
 
@@ -204,6 +206,7 @@ class _Lanes:
 
     def add_square(self, total, values):
         """Add the squares of some numbers to a total."""
+        # Without fast-math flags: a fused instruction would round once instead of twice.
         square = self.builder.fmul(values, values)
         self.builder.store(self.builder.fadd(self.builder.load(total), square), total)
 

@@ -26,7 +26,7 @@ from fedlib.kernels.kd_tree import (
 
 LEAF_SIZE = 32
 GREEDY_LEAF_SIZE = 128  # where the gains of whole leaves are computed by vector instructions
-# Gains are whole numbers of this many bits. Their sums are exact in any order, so that equally good
+# Gains are integers of this many bits. Their sums are exact in any order, so that equally good
 # points stay equally good and a subtraction leaves no rounding behind. A sum fits into 64 bits for
 # up to 2**31 neighbours.
 GAIN_BITS = 32

@@ -30,8 +30,8 @@ class MaskedSums(Aggregation):
 
     masked = True
 
-    def __init__(self) -> None:
-        self._identifiers = count(1)  # a client answers each of them once in a run
+    def __init__(self, first: int = 1) -> None:
+        self._identifiers = count(first)  # a client answers each of them once in a run
 
     def sum(
         self,
@@ -117,8 +117,8 @@ class NoisySums(Aggregation):
 class MaskedNoisySums(NoisySums, MaskedSums):
     """Secure sums of replies that have shares of the noise."""
 
-    def __init__(self, privacy: Privacy):
-        MaskedSums.__init__(self)
+    def __init__(self, privacy: Privacy, first: int = 1):
+        MaskedSums.__init__(self, first)
         NoisySums.__init__(self, privacy)
 
     def _digits(self, request: Message, limits: Limits) -> Digits:

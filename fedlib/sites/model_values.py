@@ -25,6 +25,7 @@ from fedlib.core.type_hints import (
     fits,
     item_hints,
 )
+from fedlib.tables.schema import Schema
 
 DOCUMENT = "model.json"
 MAX_FLOAT = 8  # bytes per element; wider floats differ between machines
@@ -81,6 +82,8 @@ class Writer:
             if isinstance(value, Federated):
                 inner = self.write_parameters(value, path)
                 written[parameter] = {"estimator": value.name, "parameters": inner}
+            elif isinstance(value, Schema):
+                written[parameter] = {"schema": value.to_json().decode()}
             elif isinstance(value, dict):
                 items = [self.write(item, path) for item in value.items()]
                 written[parameter] = {"dict": items}
@@ -173,6 +176,9 @@ class Reader:
                     values = self.read_parameters(inner_class, inner, path)
                     with fitting(inner_class):
                         parameters[parameter] = inner_class(**values)
+                case {"schema": str(text)} if len(value) == 1:
+                    with fitting(estimator_class):
+                        parameters[parameter] = Schema.from_json(text.encode())
                 case {"dict": list(items)} if len(value) == 1:
                     pairs = [self.read(item, tuple[Any, Any], path) for item in items]
                     parameters[parameter] = dict(pairs)

@@ -15,8 +15,8 @@ The format:
 - In the document, ``{"array": name}`` stands for an array, ``{"class": name, "fields": {...}}`` for
   a dataclass, a NamedTuple or a `Message`, ``{"tuple": [...]}`` for a tuple, ``{"scalar": value,
   "dtype": ...}`` for a NumPy scalar and ``{"float": "nan"}`` for a float that JSON cannot contain.
-  A parameter may also be ``{"dict": [[key, value], ...]}`` or, for an estimator, ``{"estimator":
-  protocol, "parameters": {...}}``.
+  A parameter may also be ``{"dict": [[key, value], ...]}``, for a schema ``{"schema": text}``, or
+  for an estimator ``{"estimator": protocol, "parameters": {...}}``.
 - A ``.json`` file is the same document, with the values of the arrays in it.
 
 A file contains only the names of classes. `load` accepts a class only if the annotation of the

@@ -166,7 +166,7 @@ def make_client(
         raise ValueError(f"the protocol {protocol!r} is unknown here; known are {known}")
     arguments = _read_secrets(estimator, options or {})
     if "ids" in client_arguments(estimator) and table.ids is not None:
-        arguments["ids"] = table.ids.tolist()
+        arguments["ids"] = table.ids
     client_class: Any = estimator.client_class
     if wrapper is not None:
         arguments["client_class"] = client_class

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from inspect import signature
 from typing import Annotated, Any, Self, TypeVar
@@ -28,11 +27,12 @@ from fedlib.core.agreement import agree, require_all
 from fedlib.core.array_types import Bools, Ints
 from fedlib.core.client import Client, LostState, handles
 from fedlib.core.estimator import Federated
+from fedlib.core.labels import read_ids
 from fedlib.core.messages import Array, Done, Message, MessageError, decode
 from fedlib.core.parameters import Kind
 from fedlib.core.protocol import Flow, Host, Transport
 from fedlib.core.registry import ALIGNED
-from fedlib.core.validation import check_every_client_stays, check_ids, check_key
+from fedlib.core.validation import check_every_client_stays, check_key
 from fedlib.core.wrapping import WrappingClient
 
 __all__ = [
@@ -192,8 +192,8 @@ class AlignedClient(WrappingClient):
     client_class : type of Client
         The class of the protocol's clients. It takes the arguments ``ids`` and ``key``.
     ids : sequence
-        The identifiers of the n_rows rows, compared as text (whole numbers without a decimal
-        point). Each may occur only once.
+        The identifiers of the n_rows rows: text, which is compared without the blanks around it, or
+        integers of any type. None may be missing, and each may occur only once.
     key : bytes
         A random secret of 16 to 64 bytes that all clients share and the server does not know. The
         pseudonyms are the same in all runs with the same key, so use a new key for each study.
@@ -236,11 +236,7 @@ class AlignedClient(WrappingClient):
         self._key = check_key(key)
         checked: Any = client_class(part, ids=ids, key=key, **options)  # type: ignore[call-arg]
         self.X, self._part = checked.X, part
-        self._ids = check_ids(ids, len(self.X))
-        if repeated := sum(n > 1 for n in Counter(self._ids).values()):
-            raise ValueError(
-                f"ids must identify the rows, but {repeated} of them occur more than once"
-            )
+        self._ids = read_ids(ids, len(self.X))
         listed = [(pseudonym(identifier, self._key), i) for i, identifier in enumerate(self._ids)]
         self._listed = sorted(listed)
         self._rows: Ints | None = None

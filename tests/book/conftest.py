@@ -1,6 +1,7 @@
 """Fixtures for the tests of notebooks."""
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -13,18 +14,23 @@ from nbformat import v4
 
 ROOT = Path(__file__).parents[2]
 PARAMETERS = v4.new_code_cell("n_rows = 3\nname = 'a'", metadata={"tags": ["parameters"]})
+PATIENCE = 120  # seconds that a run may take on a busy machine
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 
 
-# Run a notebook in a forked process, as the book does; print its output and end with its status.
-FORKED = f"""
-import sys
+# Run notebooks in forked processes, as the book does: one line of stdin has the path of the output
+# and the arguments, and one line of stdout the exit status.
+FORKING = f"""
+import json, sys
 sys.path.insert(0, {str(ROOT / "notebooks")!r})
 from study.building.run import start
-process = start(sys.argv[2:], sys.argv[1])
-process.join()
-print(open(f"{{sys.argv[1]}}.out").read(), end="")
-sys.exit(process.exitcode)
+for line in sys.stdin:
+    output, arguments = json.loads(line)
+    process = start(arguments, output)
+    process.join({PATIENCE})
+    process.kill()  # if it still runs
+    process.join()
+    print(process.exitcode, flush=True)
 """
 
 
@@ -37,9 +43,27 @@ def modules():
         yield importlib.import_module
 
 
+@pytest.fixture(scope="session")
+def run_forked():
+    """Return a function that runs a notebook in a process that has imported everything."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+
+        def run(arguments, output):
+            print(json.dumps([str(output), arguments]), file=server.stdin, flush=True)
+            status = int(server.stdout.readline())
+            return subprocess.CompletedProcess(
+                arguments, status, *(Path(f"{output}.{end}").read_text() for end in ("out", "err"))
+            )
+
+        yield run
+        server.stdin.close()
+
+
 @pytest.fixture
-def run_notebook(tmp_path):
-    """Return a function that runs a notebook, as a command or in a forked process.
+def run_notebook(tmp_path, run_forked):
+    """Return a function that runs a notebook in a forked process, or as a command.
 
     The notebook `small` has a title, a cell of parameters and the given code cells. The function
     returns the finished process and the path of the executed notebook.
@@ -50,7 +74,7 @@ def run_notebook(tmp_path):
         parameters="{}",
         results=(),
         target="out.ipynb",
-        forked=False,
+        forked=True,
         title="# A notebook",
     ):
         cells = [v4.new_markdown_cell(title), PARAMETERS, *map(v4.new_code_cell, sources)]
@@ -58,24 +82,22 @@ def run_notebook(tmp_path):
             cell.id = str(number)
         notebook = v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL})
         nbformat.write(notebook, tmp_path / "small.ipynb")
-        command = [sys.executable, "-m", "study.building.run"]
+        arguments = [tmp_path / "small.ipynb", tmp_path / target, "--parameters", parameters]
+        arguments += ["--results-dir", tmp_path / "results", "--results", *results]
+        arguments = list(map(str, arguments))
         if forked:
-            command = [sys.executable, "-c", FORKED, tmp_path / "output"]
-        command += [
-            tmp_path / "small.ipynb",
-            tmp_path / target,
-            "--parameters",
-            parameters,
-            "--results-dir",
-            tmp_path / "results",
-        ]
-        command += ["--results", *results]
+            return run_forked(arguments, tmp_path / "output"), tmp_path / target
         environment = {
             **os.environ,
             "PYTHONPATH": f"{ROOT / 'notebooks'}:{os.environ.get('PYTHONPATH', '')}",
         }
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=120, check=False, env=environment
+            [sys.executable, "-m", "study.building.run", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            env=environment,
         )
         return done, tmp_path / target
 

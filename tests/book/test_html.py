@@ -1,14 +1,14 @@
 """The built pages in a browser, opened as files.
 
 They make no request to another host, log no error, have no serious accessibility violation and fit
-the window, on a desktop with light colours and on a phone with dark ones. The pages that Sphinx
-makes from the source code all have the same form, so only one of each kind is visited in this way,
-and the others in one window of either width. `make book` builds the pages. Without a book or
+the window, on a desktop with light colours and on a phone with dark ones. A page is opened once, in
+one of the two views, and then changes to the other one. The pages that Sphinx makes from the source
+code all have the same form, so one of each kind is visited in this way, and the others only with
+light colours and without a search for violations. `make book` builds the pages. Without a book or
 without Chromium, these tests are skipped.
 """
 
 import shutil
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -43,23 +43,48 @@ VISITED = [
 ]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-VIEWS = ("light", 1280), ("dark", 390)  # a desktop and a phone
-
-
-def on_one_worker(pages, name):
-    """Return parameters for a fixture; the tests of one page run in the same process."""
-    return [
-        pytest.param(page, id=name(page), marks=pytest.mark.xdist_group(name(page)))
-        for page in pages
-    ]
-
+DESKTOP, PHONE = ("light", 1280), ("dark", 390)  # the colours and the width of the window
+RESIZED = 400  # ms after which the theme has adapted a page; it waits for the end of a resizing
 
 pytestmark = [
     pytest.mark.book,
     pytest.mark.skipif(not PAGES, reason="no book is built: make book"),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"),
 ]
-FAST = {"resultTypes": ["violations"]}  # without the list of passed checks
+# Results without the list of passed checks. Styles are preloaded only for a rule on rotation that
+# is not used: a page that is a file may not read them, and logs an error.
+FAST = {"resultTypes": ["violations"], "preload": False}
+# These rules take most of the time, because they look for what is painted behind each text.
+OF_COLOURS = ["color-contrast", "link-in-text-block"]
+ALL_BUT_COLOURS = FAST | {"rules": {name: {"enabled": False} for name in OF_COLOURS}}
+FIND = "options => axe.run(options).then(found => found.violations)"
+
+# Violations of the rules of colours by one element for each kind of element, its own colours and
+# font, the colour around it, and all that is painted behind it or hides it.
+FIND_COLOURS = """options => {
+  const transparent = 'rgba(0, 0, 0, 0),none,1,auto,none,none'
+  const layers = new Map([[null, '']])
+  const behind = element => {
+    if (!layers.has(element)) {
+      const s = getComputedStyle(element), outer = behind(element.parentElement)
+      const layer = [s.backgroundColor, s.backgroundImage, s.opacity, s.clip, s.clipPath, s.filter]
+      layers.set(element, layer.join() === transparent ? outer : outer + '|' + layer.join())
+    }
+    return layers.get(element)
+  }
+  const samples = new Map()
+  for (const element of document.querySelectorAll('body *')) {
+    if (![...element.childNodes].some(node => node.nodeType === 3 && node.data.trim())) continue
+    if (!element.checkVisibility({visibilityProperty: true})) continue
+    const s = getComputedStyle(element)
+    const key = [
+      element.tagName, element.getAttribute('class'), s.color, s.fontSize, s.fontWeight,
+      s.textDecorationLine, getComputedStyle(element.parentElement).color, behind(element)
+    ].join('#')
+    if (!samples.has(key)) samples.set(key, element)
+  }
+  return axe.run({include: [...samples.values()]}, options).then(found => found.violations)
+}"""
 
 # Boxes in the article that are cut off on the right and do not scroll inside another box.
 CUT_OFF = """width => [...document.querySelectorAll('article *:not(mjx-assistive-mml *)')]
@@ -82,54 +107,59 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def contexts(browser):
-    return {
-        (scheme, width): browser.new_context(
-            color_scheme=scheme, viewport={"width": width, "height": 900}
-        )
-        for scheme, width in VIEWS
-    }
-
-
-@pytest.fixture(
-    scope="module",
-    params=on_one_worker(
-        product(VISITED, VIEWS), lambda visit: f"{visit[0].relative_to(BOOK)}-{visit[1][0]}"
-    ),
-)
-def visit(contexts, request):
-    """Open a page, once for all its tests; return it, its requests and its log."""
-    address, view = request.param
-    page = contexts[view].new_page()
-    requests, errors = listen(page)
-    page.goto(address.as_uri(), wait_until="networkidle")
-    page.evaluate("async () => { await window.MathJax?.startup?.promise }")  # wait for the formulas
-    page.add_style_tag(content="* { transition: none !important }")  # no colours in between
-    yield page, requests, errors
-    page.close()
-
-
-def listen(page):
-    """Return two lists that grow: the addresses that a page requests, and what it logs."""
+def tab(browser):
+    """Return a tab in which a test opens its page, the addresses it requests, and its log."""
+    page = browser.new_page()
     requests, errors = [], []
     page.on("request", lambda request: requests.append(request.url))
     page.on("requestfailed", lambda request: errors.append(f"failed: {request.url}"))
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda message: errors.append(f"{message.type}: {message.text}"))
-    return requests, errors
+    return page, requests, errors
 
 
-def check_log(requests, errors):
-    """Assert that a page requested files of the book only, and logged no error."""
+def show(page, view):
+    """Give a page the colours and the window of a view."""
+    colours, width = view
+    page.emulate_media(color_scheme=colours)
+    page.set_viewport_size({"width": width, "height": 900})
+
+
+def load(tab, address, view):
+    """Open a page in a view, and wait until it is complete."""
+    page, requests, errors = tab
+    page.goto("about:blank")  # ends what the page before has begun
+    requests.clear()
+    errors.clear()
+    show(page, view)
+    page.goto(address.as_uri(), wait_until="load")
+    page.evaluate("async () => { await window.MathJax?.startup?.promise }")  # the formulas
+
+
+def errors_of(tab):
+    """Return a page's requests to other hosts, and what it logged except messages."""
+    _, requests, errors = tab
     assert len(requests) > 5  # the page itself, styles, scripts
-    assert [url for url in requests if not url.startswith(("file:", "data:", "blob:"))] == []
-    assert [text for text in errors if not text.startswith(("log:", "info:", "debug:"))] == []
+    elsewhere = [url for url in requests if not url.startswith(("file:", "data:", "blob:"))]
+    return elsewhere + [text for text in errors if not text.startswith(("log:", "info:", "debug:"))]
 
 
-def check_width(page, width):
-    """Assert that nothing is cut off in a window of a width."""
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate(CUT_OFF, width) == []
+def too_wide(page, width):
+    """Return what is cut off in a window of a width."""
+    scrolled = page.evaluate("document.documentElement.scrollWidth")
+    return page.evaluate(CUT_OFF, width) + ["the page"] * (scrolled > width)
+
+
+def violations(page):
+    """Return the serious violations that axe finds; the page must have axe."""
+    found = page.evaluate(FIND, ALL_BUT_COLOURS)
+    found += page.evaluate(FIND_COLOURS, FAST | {"runOnly": OF_COLOURS})
+    return [
+        f"{violation['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
+        for violation in found
+        if violation["impact"] in ("serious", "critical")
+        for node in violation["nodes"]
+    ]
 
 
 def test_index_redirects_to_the_first_page(browser):
@@ -138,37 +168,48 @@ def test_index_redirects_to_the_first_page(browser):
     page.wait_for_url("**/book/intro.html", timeout=5000)
 
 
-def test_requests_no_other_host_and_logs_no_error(visit):
-    _, requests, errors = visit
-    check_log(requests, errors)
+@pytest.mark.parametrize("address", VISITED, ids=lambda path: str(path.relative_to(BOOK)))
+def test_a_page_in_both_views(tab, address):
+    """Every other page starts on a phone: what runs only when a page is opened runs in each."""
+    page, _, errors = tab
+    views = (DESKTOP, PHONE) if VISITED.index(address) % 2 else (PHONE, DESKTOP)
+    load(tab, address, views[0])
+    page.evaluate(Axe().axe_script)
+    page.add_style_tag(content="* { transition: none !important }")  # no colours in between
+    for view in views:
+        show(page, view)
+        if view != views[0]:
+            page.wait_for_timeout(RESIZED)
+        assert page.evaluate("document.documentElement.dataset.theme") == view[0]
+        assert too_wide(page, view[1]) == [], view
+        assert errors_of(tab) == [], view
+        assert violations(page) == [], view
+        errors.clear()  # axe logs errors of its own when it asks frames
 
 
-def test_axe_finds_nothing_serious(visit):
-    page, *_ = visit
-    found = [
-        f"{violation['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
-        for violation in Axe().run(page, options=FAST).response["violations"]
-        if violation["impact"] in ("serious", "critical")
-        for node in violation["nodes"]
-    ]
-    assert found == []
-
-
-def test_fits_the_window(visit):
-    page, *_ = visit
-    check_width(page, page.viewport_size["width"])
+def test_bad_colours_and_names_are_violations(tab):
+    """A grey text between others of its kind, a link that only its colour shows, a picture."""
+    page, *_ = tab
+    load(tab, BOOK / "book/intro.html", DESKTOP)
+    page.evaluate(Axe().axe_script)
+    page.evaluate(
+        """() => document.querySelector('article').insertAdjacentHTML('beforeend', `
+          <p>Black</p><p style="color: #999">Grey</p><img src="">
+          <p style="color: #000">A <a href="#" style="color: #222; text-decoration: none">link</a>
+          in a text</p>`)"""
+    )
+    rules = {violation.partition(":")[0] for violation in violations(page)}
+    assert rules == {*OF_COLOURS, "image-alt"}
 
 
 @pytest.mark.parametrize("address", GENERATED, ids=lambda path: path.stem)
-def test_pages_from_the_source_code_log_no_error_and_fit(contexts, address):
-    page = contexts["light", 1280].new_page()
-    requests, errors = listen(page)
-    page.goto(address.as_uri(), wait_until="load")
-    check_width(page, 1280)
-    page.set_viewport_size({"width": 390, "height": 900})
-    check_width(page, 390)
-    page.close()
-    check_log(requests, errors)
+def test_pages_from_the_source_code_log_no_error_and_fit(tab, address):
+    page, *_ = tab
+    load(tab, address, DESKTOP)
+    assert too_wide(page, DESKTOP[1]) == []
+    page.set_viewport_size({"width": PHONE[1], "height": 900})
+    assert too_wide(page, PHONE[1]) == []
+    assert errors_of(tab) == []
 
 
 def test_keyboard_reaches_the_text_and_the_search(browser):

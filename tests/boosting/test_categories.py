@@ -309,8 +309,11 @@ def test_numbers_and_text_do_not_agree():
     ("X", "message"),
     [
         (np.zeros((1, 1)), "feature 0 must contain text, as in training; got numbers"),
-        (COLOURS.assign(more=1.0), "X must have the 1 features of fit; got 2"),
-        (COLOURS.rename(columns={"colour": "shade"}), "X must have the features"),
+        (COLOURS.assign(more=1.0), "the columns of the model: 'more' is not among them"),
+        (
+            COLOURS.rename(columns={"colour": "shade"}),
+            "'colour' is missing; 'shade' is not among them",
+        ),
     ],
 )
 def test_new_rows_of_another_kind(X, message):

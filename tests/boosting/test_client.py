@@ -24,14 +24,14 @@ from .common import make_rows
     ("part", "message"),
     [
         ([[1.0]], r"\(X, y\)"),
-        (([[1.0]], [0, 1]), "inconsistent"),
+        (([[1.0]], [0, 1]), "y must contain one class per row, 1; got 2"),
         (([[np.inf]], [0]), "infinity"),
         (([[1e300]], [0]), "infinity|too large"),
         (([[3e38]], [0]), r"±2\*\*127"),
-        (([[1.0]], [np.nan]), "y must be finite"),
+        (([[1.0]], [np.nan]), "y has no class in 1 row, row 1: drop this row"),
         (([[1.0]], np.array(["2001-01-01"], "M8[D]")), "y must be text or numbers"),
         (([[1.0]], [0], [-1.0]), "sample_weight must be finite and at least 0"),
-        (([[1.0]], [0], [1.0, 1.0]), "inconsistent"),
+        (([[1.0]], [0], [1.0, 1.0]), "sample_weight must contain one weight per row, 1; got 2"),
         (([[1.0]], [0], [2.0**41]), r"add up to at most 2\*\*40; got 2.19902e\+12"),
         ((np.empty((3, 0)), [0, 1, 0]), "0 feature"),
     ],
@@ -193,7 +193,7 @@ def test_the_sum_of_counts_cannot_overflow():
 def test_each_class_has_a_margin():
     with pytest.raises(MessageError, match="3 classes has 3 margins, got 0"):
         start()
-    assert start(base_margins=(0.0, 0.0, 0.0)).margins == (0.0, 0.0, 0.0)
+    assert start(base_margins=(0.0, 0.0, 0.0)).first_margins == (0.0, 0.0, 0.0)
 
 
 def test_first_trees_have_the_outputs_of_the_run():

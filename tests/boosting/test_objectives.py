@@ -241,9 +241,9 @@ def test_negative_counts_are_refused_before_any_message():
     ("y", "message"),
     [
         (["a", "b"], "y must contain numbers"),
-        ([0.0, np.nan], "finite and within"),
+        ([0.0, np.nan], "y has no number in 1 row, row 2: drop this row"),
         ([0.0, 2.0**41], "finite and within"),
-        ([0.0], "inconsistent"),
+        ([0.0], "y must contain one number per row, 2; got 1"),
     ],
 )
 def test_invalid_targets(y, message):

@@ -153,7 +153,7 @@ def test_there_must_be_rows_for_validation():
     ("eval_set", "message"),
     [
         (([[1.0, 2.0]], [0]), "eval_set must have 1 features; got 2"),
-        (([[1.0]], [0, 1]), "inconsistent"),
+        (([[1.0]], [0, 1]), "eval_set: y must contain one class per row, 1; got 2"),
         (([[1.0]], [0], [1.0], []), "an eval_set must be"),
     ],
 )

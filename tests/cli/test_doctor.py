@@ -20,9 +20,10 @@ pytest.importorskip("uvicorn")
 @contextmanager
 def server(**options):
     """Return a server of the three sites, in this process."""
-    from fedlib.transports.http import HTTP
+    from fedlib.transports.http import HTTP, Limits
 
-    about = {"protocol": "horizontal-dbscan", "gone_after": 0.2, **options}
+    limits = Limits(gone_after=options.pop("gone_after", 0.2))
+    about = {"protocol": "horizontal-dbscan", "limits": limits, **options}
     with HTTP(read_clients(Path("tokens/clients.json")), "127.0.0.1:0", **about) as transport:
         yield transport
 

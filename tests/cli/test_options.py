@@ -11,8 +11,8 @@ from fedlib import FederatedXGBClassifier
 from fedlib.cli.options import (
     Parameter,
     client_options,
+    parameter_options,
     pipeline_options,
-    protocol_options,
 )
 from fedlib.cli.serve import OPTIONS, ProtocolCommands, _wrap
 from fedlib.core.registry import protocols
@@ -82,7 +82,7 @@ def test_every_option_of_a_command_has_a_name_of_its_own():
 @pytest.mark.parametrize("name", protocols())
 def test_every_parameter_has_an_option_with_a_text(name):
     estimator = protocols()[name]
-    options = {option.name: option for option in protocol_options(estimator)}
+    options = {option.name: option for option in parameter_options(estimator)}
     assert set(options) == set(estimator._get_param_names())
     for option in options.values():
         assert option.help, option.name

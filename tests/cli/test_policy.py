@@ -82,7 +82,7 @@ def test_an_invalid_policy_stops_the_site_before_any_call(site, monkeypatch):
     Path("policy.toml").write_text("min_count = 'five'\n")
     arguments = ["join", "http://127.0.0.1:1", "--token-file", "tokens/0.token", "--data", "0.csv"]
     error = refuse(*arguments, "--policy", "policy.toml")
-    assert error == ("Error: policy.toml: min_count must be a whole number from 1 on; got 'five'")
+    assert error == ("Error: policy.toml: min_count must be an integer from 1 on; got 'five'")
     Path("policy.toml").write_text("[protocols.kmeans]\n")
     error = refuse(*arguments, "--policy", "policy.toml", "--protocol", "dbdc")
     assert error == "Error: the protocol dbdc is not allowed by the policy, only kmeans"

@@ -79,14 +79,14 @@ def run_with_kills(name, start, kills):
     kills : list of tuple of float and int
         The times, in seconds from now, and the numbers of the sites that are killed.
     """
-    from fedlib.transports.http import HTTP
+    from fedlib.transports.http import HTTP, Limits
 
     estimator = protocols()[name](**CASES[name].parameters)
     clients = read_clients(Path("tokens/clients.json"))
     n_kills, kills, sites = 0, sorted(kills), []
     with (
         ThreadPoolExecutor(1) as thread,
-        HTTP(clients, "127.0.0.1:0", protocol=name, **PATIENT) as transport,
+        HTTP(clients, "127.0.0.1:0", protocol=name, limits=Limits(**PATIENT)) as transport,
         contextlib.ExitStack() as stack,
     ):
         begin = time.monotonic()

@@ -130,7 +130,7 @@ def test_a_preprocessing_that_does_not_fit_the_table_is_answered_with_done():
     client.passive = True
     for request in (Preprocess(**RULES, unknown="error"), CELLS):
         assert decode(serve(client, encode(request))) == Done()
-    assert "must have the columns ['size', 'sex']" in client.problems[0]
+    assert "'size', 'sex' are missing" in client.problems[0]
 
 
 def test_a_mark_per_row_that_does_not_fit_is_answered_with_done():

@@ -243,7 +243,7 @@ def test_the_base_has_no_protocol():
 @pytest.mark.parametrize("passive", [[False, True, True], [False] * 3, np.array([True]), True, 1])
 def test_a_mask_is_refused(passive):
     """Its entries would be the numbers 0 and 1, so a client that must not share would share."""
-    with pytest.raises(ValueError, match="passive must be a collection of numbers of parts"):
+    with pytest.raises(ValueError, match="passive must be a collection of indices of parts"):
         Sides().fit(PARTS, passive=passive)
 
 

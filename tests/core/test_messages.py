@@ -29,6 +29,8 @@ from fedlib import (
     GaussianMixtureSelection,
     HorizontalDBSCAN,
 )
+from fedlib.boosting.client import BoostingClient
+from fedlib.boosting.messages import BeginBoosting
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
 from fedlib.core import messages
 from fedlib.core.array_fields import DTYPES, MAX_EMPTY_AXIS, PIECE
@@ -233,6 +235,9 @@ def conversations():
         for exchange in recorder.exchanges:
             for message in (*exchange.requests.values(), *exchange.replies.values()):
                 by_class.setdefault(type(message), []).append(message)
+    client = BoostingClient((X, y))
+    client.handle(by_class[BeginBoosting][0])
+    by_class[type(client.state)] = [client.state]  # which no client has at the end of a run
     noisy_requests = [m for of_class in by_class.values() for m in of_class if privacy_of(m)]
     return by_class | {Privacy: [request.privacy for request in noisy_requests]}
 

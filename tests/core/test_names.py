@@ -60,8 +60,6 @@ def test_columns_are_put_into_order():
 def test_only_differences_are_named():
     names = [f"c{i}" for i in range(100)]
     table = pd.DataFrame([range(100)], columns=[*names[:90], *(f"d{i}" for i in range(10))])
-    with pytest.raises(
-        ValueError, match="'c90', .* and 5 more are missing, 'd0', .* were not"
-    ) as error:
+    with pytest.raises(ValueError, match="'c90', .* and 5 more are missing, and 'd0'") as error:
         in_order(table, names)
     assert len(str(error.value)) < 300

@@ -10,7 +10,7 @@ from all_protocols import OURS
 from sklearn.base import clone
 from sklearn.utils._param_validation import InvalidParameterError
 
-from fedlib.cli.options import parameter_docs, protocol_options
+from fedlib.cli.options import parameter_docs, parameter_options
 from fedlib.core.estimator import Federated
 from fedlib.core.parameters import KW_ONLY, Kind
 from fedlib.core.registry import protocols
@@ -125,7 +125,7 @@ def test_the_checks():
 
 
 def test_the_options_of_the_command_line():
-    options = {option.name: option for option in protocol_options(Radius)}
+    options = {option.name: option for option in parameter_options(Radius)}
     assert options["eps"].required
     assert options["border"].default == "nearest"
     assert options["border"].help.startswith("What happens to borders.")

@@ -212,11 +212,14 @@ def test_conventions(tmp_path):
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        (([[1.0]], [0, 1]), r"labels must have one entry per row, 1; got shape \(2,\)"),
-        (([[1.0], [2.0]], [0, 0.5]), "whole numbers from -1 to 2.*53, got 0.5 in row 2"),
+        (([[1.0]], [0, 1]), "labels must contain one cluster per row, 1; got 2"),
+        (([[1.0], [2.0]], [0, 0.5]), "integers from -1 to 2.*53, got 0.5 in row 2"),
         (([[1.0], [2.0]], [0, -2]), "got -2 in row 2"),
-        (([[1.0], [2.0]], [np.nan, 0]), "got nan in row 1"),
-        (([[1.0]], ["a"]), "got a in row 1"),
+        (
+            ([[1.0], [2.0]], [np.nan, 0]),
+            "labels have no cluster in 1 row, row 1: leave this row out",
+        ),
+        (([[1.0]], ["a"]), "got the text 'a' in row 1"),
         (([[1.0]], [0], [1.0]), r"a part must be \(X, labels\), without weights"),
         (([[1e101]], [0]), r"X must lie within ±1e\+100"),
         (([[np.nan]], [0]), "impute='mean'"),

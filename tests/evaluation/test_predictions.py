@@ -144,7 +144,7 @@ def test_conventions(tmp_path):
     [
         (([0.1, 1.5], [0, 1]), r"probabilities must lie in \[0, 1\], got 1.5 in row 2"),
         (([[0.1, 0.9]], [0]), "one column, that of the second class; got 2 columns"),
-        (([0.1], [0, 1]), "inconsistent numbers of samples"),
+        (([0.1], [0, 1]), "y must contain one class per row, 1; got 2"),
         (([np.nan], [0]), "NaN"),
         (([0.1], [0], [1.0]), "without weights"),
     ],

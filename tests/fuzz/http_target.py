@@ -10,7 +10,7 @@ from fedlib.clustering.density.horizontal import CountCells
 from fedlib.core.messages import encode
 from fedlib.transports.http import digest
 from fedlib.transports.http.connections import Connection, Listener, WebServer
-from fedlib.transports.http.limits import ConnectionLimits, Limits
+from fedlib.transports.http.limits import Limits
 from fedlib.transports.http.service import SessionService
 from fedlib.transports.http.sessions import Sessions
 from fedlib.transports.http.tokens import Tokens
@@ -61,15 +61,15 @@ async def talk(pieces):
     loop = asyncio.get_running_loop()
     errors = []
     loop.set_exception_handler(lambda _, context: errors.append(context))
-    sessions = Sessions(TOKENS, Limits(join_timeout=0.001, gone_after=1000), now=0)
-    service = SessionService(sessions, max_bytes=1000)
+    limits = Limits(join_timeout=0.001, gone_after=1000, max_bytes=1000)
+    service = SessionService(Sessions(TOKENS, limits, now=0))
     app = application(service, welcome=lambda name: Welcome(name, "r", "p", 1.0), status=None)
     known = Tokens({name: digest(token) for name, token in TOKENS.items()})
     config = Config(
         app, http=Connection, ws="none", lifespan="off", log_config=None, headers=HEADERS
     )
     config.load()
-    listener = Listener(None, None, ConnectionLimits(), 2, 100, known.client, lambda _: None)
+    listener = Listener(None, None, limits, 2, 100, known.client, lambda _: None)
     server = WebServer(config, listener)
     exchange = loop.create_task(service.exchange({"a": REQUEST, "b": REQUEST}))
     line = Line()
@@ -93,7 +93,7 @@ async def talk(pieces):
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)
     assert errors == []
-    for session in sessions.by_name.values():
+    for session in service.sessions.by_name.values():
         assert session.calls == 0
         assert session.held == 0
     assert not listener.connections

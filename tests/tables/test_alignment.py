@@ -132,7 +132,7 @@ def test_repeated_identifiers_are_refused_by_their_number(ids):
         ({"key": None}, "key must be 16 to 64 secret bytes .* got NoneType"),
         ({"key": bytes(15)}, "got 15 bytes"),
         ({"key": "x" * 32}, "got str"),
-        ({"n_jobs": 0}, "n_jobs must be a positive whole number"),
+        ({"n_jobs": 0}, "n_jobs must be a positive integer"),
     ],
 )
 def test_bad_clients_are_refused(options, message):
@@ -142,7 +142,9 @@ def test_bad_clients_are_refused(options, message):
 
 
 def test_different_keys_are_named():
-    members = {n: client(column(1, 2), "ab", key) for n, key in (("A", KEY), ("B", OTHER_KEY))}
+    members = {
+        n: client(column(1, 2), list("ab"), key) for n, key in (("A", KEY), ("B", OTHER_KEY))
+    }
     with pytest.raises(Disagreement, match=r"clients disagree on the key: \w{8} at 'A'; \w{8} at"):
         AlignedRows(VERTICAL).fit(InProcess(members))
 
@@ -159,9 +161,9 @@ def test_different_keys_are_named():
 def test_bad_arguments_of_fit(arguments, message):
     parts = [column(1, 2), column(1, 2)]
     with pytest.raises(ValueError, match=message):
-        AlignedRows(VERTICAL).fit(parts, **({"ids": ["ab", "ba"]} | arguments))
+        AlignedRows(VERTICAL).fit(parts, **({"ids": [list("ab"), list("ba")]} | arguments))
     with pytest.raises(ValueError, match="ids and key apply to a list of parts"):
-        AlignedRows(VERTICAL).fit(InProcess({"A": client(parts[0], "ab")}), ids=["ab"])
+        AlignedRows(VERTICAL).fit(InProcess({"A": client(parts[0], list("ab"))}), ids=[list("ab")])
 
 
 def test_only_protocols_for_different_columns_are_aligned():
@@ -170,7 +172,10 @@ def test_only_protocols_for_different_columns_are_aligned():
 
 
 def pair():
-    return {"A": client(column(1, 2, 3), "abc"), "B": client(column(1, 1, 9), "cbd")}
+    return {
+        "A": client(column(1, 2, 3), list("abc")),
+        "B": client(column(1, 1, 9), list("cbd")),
+    }
 
 
 def replaced(message_class, changed):
@@ -237,7 +242,7 @@ def test_a_server_that_marks_other_rows_is_detected():
 
 
 def test_requests_before_the_rows_are_known_and_foreign_states():
-    one = client(column(1, 2), "ab")
+    one = client(column(1, 2), list("ab"))
     with pytest.raises(LostState, match="AlignedClient has no KeepRows"):
         one.handle(FindNeighbours(1.0, 2, 0, 2))
     with pytest.raises(LostState, match="no AlignedState but a Labels"):
@@ -254,7 +259,7 @@ def test_rebuilt_clients_continue_and_a_journal_too(tmp_path):
     there = AlignedRows(VERTICAL).fit(recorder)
     assert there.ledger_ == expected.ledger_
     assert there.estimator_.labels_.tolist() == expected.estimator_.labels_.tolist()
-    parts, ids = [column(1, 2, 3), column(1, 1, 9)], ["abc", "cbd"]
+    parts, ids = [column(1, 2, 3), column(1, 1, 9)], [list("abc"), list("cbd")]
     for _ in range(2):
         model = AlignedRows(VERTICAL).fit(parts, ids=ids, journal=tmp_path / "run.journal")
     states = [member.state.labels.tolist() for member in recorder.members.values()]
@@ -298,7 +303,7 @@ def test_names_and_files(tmp_path):
     estimator = make_estimator("aligned/vertical-dbscan", {"eps": 1.5, "min_samples": 2})
     assert estimator.name == "aligned/vertical-dbscan"
     assert estimator.get_params()["estimator__eps"] == 1.5
-    parts, ids = [column(1, 2, 3), column(1, 1, 9)], ["abc", "cbd"]
+    parts, ids = [column(1, 2, 3), column(1, 1, 9)], [list("abc"), list("cbd")]
     estimator.fit(parts, ids=ids)
     for name in ("model.npz", "model.json"):
         models.save(estimator, tmp_path / name)

@@ -41,5 +41,6 @@ class CellClusters(ProtectedFederated):
             When the points are not finite, do not have the number of features of `fit`, or lie too
             far out for the grid.
         """
-        labels: Ints = self.model_.place(self._new_points(X))
+        points = self._new_points(X)
+        labels: Ints = self.model_.place(points)
         return labels

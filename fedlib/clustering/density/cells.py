@@ -318,7 +318,7 @@ def _place_by_hashing(
     offsets: Ints,
     assign: str,
 ) -> Ints:
-    """Return the number of the cell that takes each point, or -1; for cells that lie far apart."""
+    """Return the index of the cell that takes each point, or -1; for cells that lie far apart."""
     groups = group_points(X, cell_size, True)
     candidates = find_candidates(groups.cells, cells, offsets)
     if assign == "point":
@@ -329,10 +329,10 @@ def _place_by_hashing(
 
 def _largest(candidates: Candidates) -> Ints:
     """Return the last candidate of each cell, or -1."""
-    start, numbers = candidates
+    start, indices = candidates
     last = np.full(len(start) - 1, -1)
     exists = start[1:] > start[:-1]
-    last[exists] = numbers[start[1:][exists] - 1]
+    last[exists] = indices[start[1:][exists] - 1]
     return last
 
 

@@ -48,7 +48,7 @@ __all__ = [
 
 MAX_ITER = 300  # of k-means
 MAX_POINTS = 2**40  # of one client
-ROUNDING = 2.0**-40  # radii grow by this share, so that rounding never excludes a point at the rim
+ROUNDING = 2.0**-40  # radii grow by this fraction, so that rounding excludes no point at the rim
 
 
 class LocalModel(Message):

@@ -119,7 +119,7 @@ def label_core_cells(
     >>> label_core_cells(cells, np.array([1, 1, 1, 9]), rho=1.0, min_samples=3)
     array([-1,  0, -1,  1])
     """
-    # Half a unit above a whole number, so that rounding cannot decide.
+    # Half a unit above an integer, so that rounding cannot decide.
     reach = math.sqrt(squared_reach(rho, cells.shape[1]) + 0.5)
     core = _find_core(cells, counts, rho, min_samples, n_jobs)
     if core is None:
@@ -140,13 +140,13 @@ def _find_core(
     totals = np.zeros(n + 1, np.int64)
     np.cumsum(counts, out=totals[1:])
     core = np.empty(n, bool)
-    shares = np.linspace(0, n, n_threads + 1).astype(np.int64)
+    cuts = np.linspace(0, n, n_threads + 1).astype(np.int64)
 
     def find(first: int, stop: int) -> None:
         find_heavy(grid, totals, min_samples, first, stop, core)
 
     with ThreadPoolExecutor(n_threads) as threads:
-        list(threads.map(find, shares[:-1], shares[1:]))
+        list(threads.map(find, cuts[:-1], cuts[1:]))
     return core
 
 
@@ -223,7 +223,7 @@ def place_near(X: Floats, eps: float, rho: float, cells: Ints, labels: Ints) -> 
 
 
 def _edge(cells: Ints) -> NDArray[np.intp]:
-    """Return the numbers of the cells that share a face with a cell not among them.
+    """Return the indices of the cells that share a face with a cell not among them.
 
     The cell with the centre nearest to a point outside all cells is one of them: a cell with all
     2d neighbours has one that is nearer to the point.

@@ -70,7 +70,7 @@ class Coverage(Message):
     Attributes
     ----------
     owner : array (n_points,) of int64
-        The number of the representative that covers each row, or -1.
+        The index of the representative that covers each row, or -1.
     """
 
     discloses = "nothing: it stays with the client"
@@ -185,7 +185,8 @@ class RepresentativeClustering(Federated):
         -----
         The cost is a k-d tree of the representatives and one search per point.
         """
-        return self.model_.place(self._new_points(X))
+        points = self._new_points(X)
+        return self.model_.place(points)
 
 
 def gather(replies: Mapping[str, Any], *fields: str) -> list[NDArray[Any]]:

@@ -63,7 +63,7 @@ class WeightedRepresentatives(Message):
 
 
 class ChooseRepresentatives(Message):
-    """Choose representatives, the best ones first, until a share of your points is covered."""
+    """Choose representatives, the best ones first, until a fraction of your points is covered."""
 
     discloses = "the parameters"
     reply = WeightedRepresentatives
@@ -220,7 +220,7 @@ class SDBDC(RepresentativeClustering):
         float,
         Interval(Real, 0, 1, closed="right"),
         """
-        The share of its points, in (0, 1], that a client's representatives must cover.
+        The fraction of its points, in (0, 1], that a client's representatives must cover.
         """,
     ] = 1.0
 

@@ -31,11 +31,12 @@ from fedlib.core.agreement import agree, require_all
 from fedlib.core.array_types import Ints, Words
 from fedlib.core.client import Client, handles
 from fedlib.core.estimator import Federated
+from fedlib.core.labels import read_ids
 from fedlib.core.messages import Array, Done, Labels, Message, MessageError
 from fedlib.core.parameters import PositiveFloat, PositiveInt
 from fedlib.core.points import check_points
 from fedlib.core.protocol import Flow, Replies, Transport
-from fedlib.core.validation import check_every_client_stays, check_ids, check_key
+from fedlib.core.validation import check_every_client_stays, check_key
 from fedlib.kernels.neighbours import count_bit_bytes, label_rows, list_pairs, read_bits, read_gaps
 
 __all__ = [
@@ -204,9 +205,9 @@ class VerticalDBSCANClient(Client):
     X : array-like (n_rows, n_features)
         Finite numbers. The rows must be in the same order at every client.
     ids : sequence, optional
-        The identifiers of the n_rows rows, compared as text (whole numbers without a decimal
-        point). The run ends with an error unless all clients have the same identifiers in the same
-        order.
+        The identifiers of the n_rows rows: text, which is compared without the blanks around it, or
+        integers of any type. None may be missing, and each may occur only once. The run ends with
+        an error unless all clients have the same identifiers in the same order.
     key : bytes, optional
         A random secret of 16 to 64 bytes that all clients share and the server does not know;
         required with ``ids``. The server receives only a digest under this key, so it cannot test
@@ -240,7 +241,7 @@ class VerticalDBSCANClient(Client):
         self.X = check_points(X, ensure_min_samples=0)
         self.digest = "" if ids is None else _digest(ids, key, len(self.X))
         if n_jobs is not None and not (isinstance(n_jobs, Integral) and n_jobs >= 1):
-            raise ValueError(f"n_jobs must be a positive whole number, got {n_jobs}")
+            raise ValueError(f"n_jobs must be a positive integer, got {n_jobs}")
         self._n_jobs = int(n_jobs or os.cpu_count() or 1)
         self._search: tuple[float, Search] | None = None  # eps and the search for it
 
@@ -273,7 +274,7 @@ class VerticalDBSCANClient(Client):
 def _digest(ids: Sequence[Any], key: bytes | None, n_rows: int) -> str:
     """Return the digest of identifiers under a key, as hexadecimal text."""
     secret = check_key(key)
-    texts = [identifier.encode() for identifier in check_ids(ids, n_rows)]
+    texts = [identifier.encode() for identifier in read_ids(ids, n_rows)]
     # With their lengths, so that no two lists of identifiers give the same bytes.
     content = b"".join(len(text).to_bytes(8, "little") + text for text in texts)
     return hmac.new(secret, content, hashlib.sha256).hexdigest()

@@ -376,7 +376,8 @@ class FederatedKMeans(ProtectedFederated):
         NotFittedError
             When called before `fit`.
         """
-        return self.model_.place(self._new_points(X))
+        points = self._new_points(X)
+        return self.model_.place(points)
 
     def to_sklearn(self) -> KMeans:
         """Return a fitted `sklearn.cluster.KMeans` with these centres and the same predictions.

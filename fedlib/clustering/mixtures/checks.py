@@ -35,7 +35,7 @@ __all__ = [
 
 # Up to this ratio, as a power of two, squares of both magnitudes fit a float64.
 MAX_RATIO = 26
-SMALLEST_SHARE = 2.0**-120  # of the largest square: a smaller variance is rounding
+SMALLEST_FRACTION = 2.0**-120  # of the largest square: a smaller variance is rounding
 ROUNDING = 1e-9
 
 
@@ -179,7 +179,7 @@ class PointsHistory:
         if np.abs(reply.covariances).max() > largest * (1 + ROUNDING):
             return "a variance is larger than that of any points in the client's range"
         square = max(other for other in self.limits.values() if other is not None) ** 2
-        floor = min(self.reg_covar or SMALLEST_SHARE * square, smallest)
+        floor = min(self.reg_covar or SMALLEST_FRACTION * square, smallest)
         rounding = 1e-6 * floor + 1e-13 * np.abs(reply.covariances).max()
         if smallest_variance(reply) < floor - rounding:
             return f"a variance is below {floor}, the smallest possible"

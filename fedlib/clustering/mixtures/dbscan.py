@@ -50,8 +50,8 @@ __all__ = [
 
 
 MAX_POINTS = 10_000_000  # in all clusters of one client, because the server draws as many
-# Added to every variance: this share of eps squared, and this share of the cluster's variance. The
-# second part only matters for clusters a million times as long as eps.
+# Added to every variance: this fraction of eps squared, and this fraction of the cluster's
+# variance. The second part only matters for clusters a million times as long as eps.
 EPS_REGULARISATION = 1e-4
 VARIANCE_REGULARISATION = 1e-10
 
@@ -398,7 +398,8 @@ class GaussianMixtureDBSCAN(Federated):
         NotFittedError
             When called before `fit`.
         """
-        return self.model_.place(self._new_points(X))
+        points = self._new_points(X)
+        return self.model_.place(points)
 
 
 def describe_cluster(

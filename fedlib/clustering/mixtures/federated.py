@@ -349,7 +349,8 @@ class FederatedGaussianMixture(ProtectedFederated):
         NotFittedError
             When called before `fit`.
         """
-        return self.model_.place(self._new_points(X))
+        points = self._new_points(X)
+        return self.model_.place(points)
 
     def predict_proba(self, X: ArrayLike) -> Floats:
         """Return the probability (n_points, n_components) of each component for each point.
@@ -371,7 +372,8 @@ class FederatedGaussianMixture(ProtectedFederated):
         X : array-like (n_points, n_features)
         y : ignored
         """
-        return float(self.to_sklearn().score(self._new_points(X)))
+        points = self._new_points(X)
+        return float(self.to_sklearn().score(points))
 
     def bic(self, X: ArrayLike) -> float:
         """Return the Bayesian information criterion on points; lower is better.
@@ -380,7 +382,8 @@ class FederatedGaussianMixture(ProtectedFederated):
         ----------
         X : array-like (n_points, n_features)
         """
-        return float(self.to_sklearn().bic(self._new_points(X)))
+        points = self._new_points(X)
+        return float(self.to_sklearn().bic(points))
 
     def aic(self, X: ArrayLike) -> float:
         """Return Akaike's information criterion on points; lower is better.
@@ -389,7 +392,8 @@ class FederatedGaussianMixture(ProtectedFederated):
         ----------
         X : array-like (n_points, n_features)
         """
-        return float(self.to_sklearn().aic(self._new_points(X)))
+        points = self._new_points(X)
+        return float(self.to_sklearn().aic(points))
 
     def to_sklearn(self) -> GaussianMixture:
         """Return a fitted `sklearn.mixture.GaussianMixture` with this mixture.

@@ -85,10 +85,10 @@ def select_kmeans(
     requests = [MeasureInertia(model.centres) for model in models]
     steps = yield from _of_same_clients(requests, lambda request, replies: {})
     inertias = np.array([fsum(reply.inertia for reply in step.values()) for step in steps])
-    numbers = np.array(n_clusters, np.int64)
-    best = find_knee(numbers.astype(np.float64), inertias)
+    counts = np.array(n_clusters, np.int64)
+    best = find_knee(counts.astype(np.float64), inertias)
     yield AssignCentres(models[best].centres)
-    return KMeansChoice(numbers, tuple(models), inertias, best)
+    return KMeansChoice(counts, tuple(models), inertias, best)
 
 
 def select_mixture(
@@ -125,8 +125,8 @@ def select_mixture(
     bic, aic = free * math.log(n_points) - 2 * totals, 2 * free - 2 * totals
     best = int((bic if criterion == "bic" else aic).argmin())
     yield AssignComponents(*parameters(models[best].mixture), covariance_type)
-    numbers = np.array(n_components, np.int64)
-    return MixtureChoice(numbers, tuple(models), n_points, totals, bic, aic, best)
+    counts = np.array(n_components, np.int64)
+    return MixtureChoice(counts, tuple(models), n_points, totals, bic, aic, best)
 
 
 def n_parameters(n_components: int, n_features: int, covariance_type: CovarianceType) -> int:

@@ -145,9 +145,9 @@ class KMeansSelection(Federated):
     ] = None
 
     def _flow(self) -> Flow[KMeansChoice]:
-        numbers = _range("clusters", self.min_clusters, self.max_clusters)
+        counts = _range("clusters", self.min_clusters, self.max_clusters)
         stop = self.n_init, self.max_iter, self.tol
-        return select_kmeans(numbers, *stop, draw_seed(self.random_state))
+        return select_kmeans(counts, *stop, draw_seed(self.random_state))
 
     def _set_model(self, model: KMeansChoice) -> None:
         super()._set_model(model)
@@ -169,7 +169,7 @@ class KMeansSelection(Federated):
         For parameters and errors see `FederatedKMeans.predict`.
         """
         check_is_fitted(self, "model_")
-        return self.best_estimator_.predict(X)
+        return self.best_estimator_.predict(self._like_fit(X))
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per number of clusters, with its inertia.
@@ -348,7 +348,7 @@ class GaussianMixtureSelection(Federated):
         For parameters and errors see `FederatedGaussianMixture.predict`.
         """
         check_is_fitted(self, "model_")
-        return self.best_estimator_.predict(X)
+        return self.best_estimator_.predict(self._like_fit(X))
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per number of components, with its BIC and AIC.

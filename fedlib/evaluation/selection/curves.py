@@ -1,4 +1,4 @@
-"""The k-distances of points, and their share in sparse cells, from the counts of cells.
+"""The k-distances of points, and their fraction in sparse cells, from the counts of cells.
 
 The k-distance of a point is its distance to its k-th nearest other point. The server knows only the
 number of points in each cell.
@@ -15,7 +15,7 @@ from fedlib.clustering.density.cells import add_counts
 from fedlib.core.array_types import Floats, Ints
 
 BLOCK = 2**21  # neighbours that are searched at once
-STEPS_PER_DOUBLING = 16  # of the cell size, in `sparse_shares`
+STEPS_PER_DOUBLING = 16  # of the cell size, in `sparse_fractions`
 
 
 def k_distances(
@@ -76,7 +76,7 @@ def k_distances(
 
 
 def curve_ranks(counts: Ints) -> Floats:
-    """Return the share of points up to and with each distance, from 0 for the first point to 1.
+    """Return the fraction of points up to and with each distance, from 0 for the first point to 1.
 
     Examples
     --------
@@ -87,10 +87,10 @@ def curve_ranks(counts: Ints) -> Floats:
     return ranks
 
 
-def sparse_shares(
+def sparse_fractions(
     cells: Ints, counts: Ints, cell_size: float, min_samples: int
 ) -> tuple[Floats, Floats]:
-    """Return the share of points in sparse cells, for larger and larger cells.
+    """Return the fraction of points in sparse cells, for larger and larger cells.
 
     A cell is sparse if each of its points has fewer than ``min_samples`` other points in it.
 
@@ -104,22 +104,22 @@ def sparse_shares(
     sizes : array (n_sizes,)
         Ascending multiples of ``cell_size``, at most 16 between one size and its double. The last
         is the first size for which no cell is sparse, or the extent of the points.
-    shares : array (n_sizes,)
-        The smallest share for this size or a smaller one, so that it never rises.
+    fractions : array (n_sizes,)
+        The smallest fraction for this size or a smaller one, so that it never rises.
 
     Examples
     --------
-    >>> sparse_shares(np.array([[0], [1], [2]]), np.array([3, 2, 1]), 1.0, min_samples=2)
+    >>> sparse_fractions(np.array([[0], [1], [2]]), np.array([3, 2, 1]), 1.0, min_samples=2)
     (array([1., 2., 3.]), array([0.5       , 0.16666667, 0.        ]))
     """
     span = int((cells.max(axis=0) - cells.min(axis=0)).max()) + 1
     n_doublings = math.log2(max(1, span))
     steps = 2 ** (np.arange(math.ceil(n_doublings * STEPS_PER_DOUBLING) + 1) / STEPS_PER_DOUBLING)
-    sizes, shares = [], []
+    sizes, fractions = [], []
     for multiple in np.unique(np.rint(steps).astype(np.int64)).tolist():
         _, sums = add_counts(cells // multiple, counts)
         sizes.append(multiple * cell_size)
-        shares.append(sums[sums <= min_samples].sum() / counts.sum())
-        if shares[-1] == 0:
+        fractions.append(sums[sums <= min_samples].sum() / counts.sum())
+        if fractions[-1] == 0:
             break
-    return np.array(sizes), np.minimum.accumulate(np.array(shares))
+    return np.array(sizes), np.minimum.accumulate(np.array(fractions))

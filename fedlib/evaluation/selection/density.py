@@ -36,7 +36,7 @@ from fedlib.core.messages import FeatureNames, Message
 from fedlib.core.parameters import KW_ONLY, OptionalPositiveFloat
 from fedlib.core.protocol import Flow, Replies, Transport
 from fedlib.core.validation import Interval
-from fedlib.evaluation.selection.curves import curve_ranks, k_distances, sparse_shares
+from fedlib.evaluation.selection.curves import curve_ranks, k_distances, sparse_fractions
 from fedlib.evaluation.selection.knee import find_knee
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class ReportMagnitude(Message):
 
 @dataclass(frozen=True)
 class DensityCurves:
-    """The k-distances of all points, their shares in sparse cells, and the knees of both curves.
+    """The k-distances of all points, their fractions in sparse cells, and the knees of both curves.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class DensityCurves:
     sizes : array (n_sizes,)
         Sizes of cells, ascending.
     shares : array (n_sizes,)
-        The share of points that are in sparse cells of this size.
+        The fraction of points that are in sparse cells of this size.
     distance_knee, size_knee : int
         The indices of the knees.
     """
@@ -113,7 +113,7 @@ class DensityCurves:
 
     @property
     def ranks(self) -> Floats:
-        """The share of points up to and with each distance (n_distances,)."""
+        """The fraction of points up to and with each distance (n_distances,)."""
         return curve_ranks(self.counts)
 
     @property
@@ -145,12 +145,12 @@ def suggest_density(
     while True:
         replies = yield CountCells(size)
         replies = yield from exclude(replies, _contradictions(described, coarser, replies))
-        numbers = {name: int(reply.counts.sum()) for name, reply in replies.items()}
-        first = numbers | first
+        n_points = {name: int(reply.counts.sum()) for name, reply in replies.items()}
+        first = n_points | first
         complete = {
             name: reply
             for name, reply in replies.items()
-            if numbers[name] >= (1 - tolerance) * first[name]
+            if n_points[name] >= (1 - tolerance) * first[name]
         }
         if curves and 2 * len(complete) <= len(replies):
             return curves
@@ -170,7 +170,7 @@ def suggest_density(
 def _measure(cells: Ints, counts: Ints, cell_size: float, min_samples: int) -> DensityCurves:
     """Return both curves of the counts of cells, with their knees."""
     distances, points = k_distances(cells, counts, cell_size, min_samples)
-    sizes, shares = sparse_shares(cells, counts, cell_size, min_samples)
+    sizes, fractions = sparse_fractions(cells, counts, cell_size, min_samples)
     return DensityCurves(
         min_samples,
         cell_size,
@@ -178,9 +178,9 @@ def _measure(cells: Ints, counts: Ints, cell_size: float, min_samples: int) -> D
         distances,
         points,
         sizes,
-        shares,
+        fractions,
         find_knee(curve_ranks(points), distances),
-        find_knee(sizes, shares),
+        find_knee(sizes, fractions),
     )
 
 
@@ -293,9 +293,9 @@ class DensitySuggestion(Federated):
     k-distances rise slowly for the points in clusters, and steeply for the others. The knee is the
     point of the curve that is farthest from the chord between its ends (kneedle). The server
     estimates the k-distances from the counts of cells, with an error of at most `error_`. For a
-    grid, the share of points that are not in dense cells takes the place of the ranks, and the size
-    of the cells that of the distances. No client needs neighbours of its points at another client,
-    so the result does not depend on how the rows are distributed over the clients.
+    grid, the fraction of points that are not in dense cells takes the place of the ranks, and the
+    size of the cells that of the distances. No client needs neighbours of its points at another
+    client, so the result does not depend on how the rows are distributed over the clients.
 
     A knee is a suggestion. Look at the curve (`plot`): it may have no knee, or several.
 

@@ -15,10 +15,10 @@ from fedlib.protection.privacy import Budget
 
 # The type of each general rule, and its description for errors.
 KINDS: dict[str, tuple[type, str]] = {
-    "min_clients": (int, "a whole number from 1 on"),
-    "min_count": (int, "a whole number from 1 on"),
-    "max_rounds": (int, "a whole number from 1 on"),
-    "max_bytes": (int, "a whole number from 1 on"),
+    "min_clients": (int, "an integer from 1 on"),
+    "min_count": (int, "an integer from 1 on"),
+    "max_rounds": (int, "an integer from 1 on"),
+    "max_bytes": (int, "an integer from 1 on"),
     "extremes": (bool, "true or false"),
 }
 

@@ -23,7 +23,7 @@ number of honest clients that a sum can contain
   receives.
 - The client's handler rounds what each row adds with `quantise`, adds it up, and returns
   ``add_noise(values, sensitivity, request.privacy, self.n_shares)``, once for all values of the
-  reply, also those that are 0. Values that are whole numbers need no `quantise`.
+  reply, also those that are 0. Values that are integers need no `quantise`.
 - The flow knows the number of its requests beforehand, from the parameters alone. The estimator
   gives it an aggregation (`fedlib.protection.sums`) from ``self._noisy_sums(n_requests)`` of
   `fedlib.protection.estimator.ProtectedFederated`, with the `Privacy` of each request. The flow

@@ -30,7 +30,7 @@ from fedlib.protection.privacy.accounting import gaussian_rho, laplace_epsilon, 
 DIGITS = 20  # binary digits of a unit, relative to the sensitivity
 MAX_UNITS = 2**53  # sums of floats are exact up to here
 MIN_SHARE = 64  # units: the sum of noises of this scale is as good as one noise
-MAX_SCALE = 2**40  # units: noisy sums stay far below the largest whole number of 64 bits
+MAX_SCALE = 2**40  # units: noisy sums stay far below the largest integer of 64 bits
 
 
 @dataclass(frozen=True)

@@ -132,9 +132,13 @@ class SecureClient(Wrapper[SecureState]):
     def __init__(self, client: Client, identity: Identity):
         super().__init__(client)
         self.identity = identity
-        without_data = [step for step in STEPS if step is not MaskValues]
-        self.open_requests = (*client.open_requests, *without_data)
         client.n_shares = honest_survivors(len(identity.public_keys))
+
+    @property
+    def open_requests(self) -> tuple[type[Message], ...]:  # type: ignore[override]
+        """The requests whose replies describe no rows: all steps but one, and the client's."""
+        without_data = (step for step in STEPS if step is not MaskValues)
+        return (*self.inner.open_requests, *without_data)
 
     def enter(self, name: str, n_clients: int | None) -> None:
         """Note the client's name and the number of clients.

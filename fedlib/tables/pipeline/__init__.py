@@ -5,7 +5,8 @@ The preprocessing is the first part of the run: its statistics are the requests 
 that wraps the protocol's client hands it the transformed table.
 """
 
-from fedlib.tables.pipeline.federated import FederatedPipeline, PipelineClient
+from fedlib.tables.pipeline.client import PipelineClient
+from fedlib.tables.pipeline.federated import FederatedPipeline
 from fedlib.tables.pipeline.flow import PipelineModel, pipeline, preprocess
 from fedlib.tables.pipeline.messages import PipelineState, Preprocess
 

@@ -1,7 +1,8 @@
-"""The client and the estimator of pipelines."""
+"""The estimator of pipelines."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Sequence
 from numbers import Integral
@@ -14,18 +15,20 @@ from sklearn.base import clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features
-from fedlib.core.array_types import Bools, Floats
+from fedlib.core.array_types import Floats
 from fedlib.core.bounds import NO_BOUNDS, check_bounds
-from fedlib.core.client import Client, LostState, OddRows, handles
+from fedlib.core.client import Client
 from fedlib.core.columns import TEXT, read_columns
 from fedlib.core.estimator import Federated
-from fedlib.core.messages import Done, Message, decode, encode
 from fedlib.core.parameters import KW_ONLY, Fraction, Kind, OptionalBounds
 from fedlib.core.protocol import Flow, Host
 from fedlib.core.registry import PIPELINE
 from fedlib.core.validation import Interval, StrOptions
-from fedlib.core.wrapping import WrappingClient
+from fedlib.protection.estimator import ProtectedFederated, is_protected, mask_clients
+from fedlib.tables.pipeline.agreed import agreed_pipeline, limits_without_scale, problems_of
+from fedlib.tables.pipeline.client import PipelineClient
 from fedlib.tables.pipeline.flow import (
     PipelineModel,
     Rules,
@@ -34,105 +37,18 @@ from fedlib.tables.pipeline.flow import (
     gap_error,
     pipeline,
 )
-from fedlib.tables.pipeline.messages import PipelineState, Preprocess, expand
+from fedlib.tables.pipeline.messages import expand
+from fedlib.tables.schema import Schema
 from fedlib.tables.summary.columns import agree_on_columns
-from fedlib.tables.summary.federated import SummaryClient, check_names
+from fedlib.tables.summary.federated import check_names
 from fedlib.tables.summary.messages import CountCategories
+
+N_OWN_SUMS = 2  # of a pipeline with masks, before those of the protocol
 
 __all__ = [
     "FederatedPipeline",
     "check_wrapped",
 ]
-
-
-class PipelineClient(WrappingClient, SummaryClient):
-    """A client that preprocesses its table and hands the result to a protocol's client.
-
-    It answers the requests for statistics and `Preprocess` itself, and passes every other request
-    to the client that it wraps. That client is created when the rules arrive. The state contains
-    the rules and the state of the wrapped client, so a restarted client continues with the same
-    table.
-
-    Parameters
-    ----------
-    part : DataFrame or array-like (n_rows, n_columns), or a tuple with it
-        The raw table. If the protocol learns classes, the part is ``(X, y)`` or ``(X, y,
-        sample_weight)``.
-    client_class : type of Client
-        The class of the protocol's clients.
-    **options
-        Further arguments of the protocol's client.
-
-    Raises
-    ------
-    ValueError
-        When the table, the classes or an option is invalid.
-
-    Examples
-    --------
-    >>> from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
-    >>> client = PipelineClient([[10.0], [None]], HorizontalDBSCANClient)
-    >>> one = np.ones(1)
-    >>> zero, kinds = np.zeros(1, np.int64), np.zeros(1, np.uint8)
-    >>> rules = Preprocess((), kinds, (), "fill", 8 * one, 6 * one, 2 * one, zero, (), "ignore")
-    >>> client.handle(rules)
-    Done()
-    >>> client.handle(CountCells(cell_size=1.0)).cells
-    array([[1],
-           [2]])
-    """
-
-    prepares = Preprocess
-
-    def __init__(self, part: Any, client_class: type[Client], **options: Any):
-        self._make: Callable[..., Client] = lambda data: client_class(data, **options)  # type: ignore[call-arg]
-        self._rest: tuple[Any, ...] | None = None
-        if getattr(client_class, "supervised", False):
-            if not isinstance(part, tuple | list) or len(part) not in (2, 3):
-                raise ValueError("a part must be (X, y) or (X, y, sample_weight)")
-            part, *rest = part
-            self._rest = tuple(None if values is None else np.asarray(values) for values in rest)
-        super().__init__(part)
-        self._wrap(np.zeros((len(self.X), 1)), np.ones(len(self.X), bool))  # checks the rest
-        self.rules: Preprocess | None = None
-
-    @property
-    def state(self) -> PipelineState | None:
-        """The rules and the state of the wrapped client; None before the rules arrive."""
-        if self.rules is None:
-            return None
-        return PipelineState(encode(self.rules), self._inner_state(), self._kept)
-
-    @state.setter
-    def state(self, state: Message | None) -> None:
-        self.rules, self.inner = None, None
-        if isinstance(state, PipelineState):
-            self._begin(decode(state.rules, Preprocess))  # type: ignore[arg-type]
-            self._restore_inner(state.inner)
-        elif state is not None:
-            raise LostState(f"PipelineClient has no PipelineState but a {type(state).__name__}")
-
-    @handles(Preprocess)
-    def preprocess(self, request: Preprocess) -> Done:
-        if problem := self._begin(request):
-            raise OddRows(problem)
-        return Done()
-
-    def _begin(self, rules: Preprocess) -> str:
-        """Transform the table, create the protocol's client, and return what is odd.
-
-        Rows that cannot be transformed take no part in the protocol.
-        """
-        X, kept, n_odd, problem = rules.transform_usable(self.X)
-        self.inner, self.rules, self._kept = self._wrap(X, kept), rules, kept
-        return f"{n_odd} of {len(kept)} rows take no part: {problem}" if n_odd else ""
-
-    def _wrap(self, X: Any, kept: Bools) -> Client:
-        """Return the protocol's client with transformed rows and their classes and weights."""
-        if self._rest is None:
-            return self._make(X)
-        rest = (None if values is None else values[kept] for values in self._rest)
-        return self._make((X, *rest))
 
 
 def _inner_has(method: str) -> Callable[[Any], bool]:
@@ -261,6 +177,25 @@ class FederatedPipeline(Federated):
         or an error.
         """,
     ] = "ignore"
+    schema: Annotated[
+        Schema | None,
+        Schema,
+        None,
+        Kind("Schema"),
+        """
+        The columns on which the sites have agreed. Then no request asks for kinds, categories or
+        extremes, the columns of text are those with an enum, and `estimator` may have ``secure``
+        and ``epsilon``. In a protected run, numbers are clipped to the limits and unknown texts
+        become "other". The parts are whole tables, with the columns of classes and weights.
+        """,
+    ] = None
+    epsilon_fraction: Annotated[
+        Fraction,
+        """
+        With a schema and an estimator with ``epsilon``: the fraction of epsilon and delta for the
+        sums that `scale` and `impute` need; the protocol has the rest.
+        """,
+    ] = 0.1
     bounds: Annotated[
         OptionalBounds,
         """
@@ -297,7 +232,7 @@ class FederatedPipeline(Federated):
         return f"{PIPELINE}{self.estimator.name}"
 
     def _rules(self) -> Rules:
-        if self.bounds and self.scale != "minmax":
+        if self.bounds is not None and self.scale != "minmax":
             raise ValueError(f"bounds need scale='minmax', got scale={self.scale!r}")
         if self.min_category_count > 1 and self.unknown == "error":
             raise ValueError(
@@ -319,27 +254,72 @@ class FederatedPipeline(Federated):
 
     def _flow(self) -> Flow[PipelineModel[Any]]:
         check_wrapped(type(self.estimator))
-        if getattr(self.estimator, "secure", False):
-            raise ValueError(
-                "estimator must not have secure=True, because the pipeline needs more than sums;"
-                " prepare the columns with limits that all sites know"
-            )
-        if getattr(self.estimator, "epsilon", None) is not None:
-            raise ValueError(
-                "estimator must not have epsilon, because the pipeline's own replies have no noise;"
-                f" got epsilon={self.estimator.epsilon!r}"
-            )
+        if self.schema is not None:
+            return self._agreed_flow(self.schema)
+        for name in ("secure", "epsilon"):
+            if value := getattr(self.estimator, name, None):
+                raise ValueError(
+                    f"estimator must not have {name} without a schema, because the pipeline asks"
+                    f" for kinds and categories of single sites; got {name}={value!r}"
+                )
         return pipeline(self._rules(), self.estimator.protocol())
+
+    def _agreed_flow(self, schema: Schema) -> Flow[PipelineModel[Any]]:
+        """Return the flow whose rules follow from a schema."""
+        rules, protected = self._rules(), is_protected(self.estimator)
+        if rules.scale == "robust" or rules.impute == "median" or rules.categorical:
+            raise ValueError(
+                "with a schema, scale must be None, 'standard' or 'minmax', impute None, 'mean' or"
+                " 'drop', and categorical None: codes of categories are an enum of the schema; got"
+                f" scale={rules.scale!r}, impute={rules.impute!r}, categorical={self.categorical!r}"
+            )
+        columns = [column for column in schema.columns if column.role == "feature"]
+        if problems := problems_of(columns, rules, protected):
+            raise ValueError(f"the schema or the parameters lack {'; '.join(problems)}")
+        if protected:
+            columns = [column.protected() for column in columns]
+        asks = rules.scale == "standard" or rules.impute == "mean"
+        spender, inner = clone(self.estimator), clone(self.estimator)
+        if getattr(inner, "epsilon", None) is not None and asks:
+            for name in ("epsilon", "delta"):
+                whole = getattr(inner, name)
+                spender.set_params(**{name: whole * self.epsilon_fraction})
+                inner.set_params(**{name: whole * (1 - self.epsilon_fraction)})
+        aggregation = Aggregation()
+        if isinstance(spender, ProtectedFederated):
+            aggregation = spender._sums() if spender.epsilon is None else spender._noisy_sums(1)
+            inner.first_sum = N_OWN_SUMS + 1
+        if protected and schema.classes and getattr(inner, "classes", ()) is None:
+            inner.set_params(classes=schema.classes)
+
+        def protocol(limits: dict[str, tuple[float, float]]) -> Flow[Any]:
+            bounded = copy.copy(inner)
+            if protected:
+                bounded.known_bounds = limits
+            return bounded.protocol()
+
+        protocol(limits_without_scale(columns, rules))  # reports bad parameters before any message
+        return agreed_pipeline(columns, rules, protected, aggregation, protocol)
 
     def _client_factory(
         self, options: Sequence[dict[str, Any]]
-    ) -> tuple[type[Any], Sequence[dict[str, Any]]]:
+    ) -> tuple[Any, Sequence[dict[str, Any]]]:
         wrapped = {"client_class": self.estimator.client_class}
-        return self.client_class, [{**one, **wrapped} for one in options]
+        make: Any = self.client_class
+        if self.schema is not None:
+            supervised = getattr(self.estimator.client_class, "supervised", False)
+            make = self.schema.clients(make, is_protected(self.estimator), supervised)
+        return make, [{**one, **wrapped} for one in options]
+
+    def _make_clients(self, *arguments: Any) -> dict[str, Client]:
+        clients = super()._make_clients(*arguments)
+        return mask_clients(clients) if getattr(self.estimator, "secure", False) else clients
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         """Raise, before the first message, the errors that the flow would find later."""
         agree_on_features(clients)
+        if self.schema is not None:
+            return
         rules = self._rules()
         described = {
             name: client.describe_columns(rules.view)
@@ -372,6 +352,7 @@ class FederatedPipeline(Federated):
         return self.estimator_._has_labels()
 
     def _labels_of(self, client: Any) -> NDArray[Any] | None:
+        client = client if isinstance(client, PipelineClient) else client.inner  # behind masks
         labels = self.estimator_._labels_of(client.inner)
         return None if labels is None else expand(labels, client._kept)
 
@@ -379,6 +360,12 @@ class FederatedPipeline(Federated):
         """Return the result of the protocol's estimator as text."""
         check_is_fitted(self, "model_")
         return self.estimator_.report()
+
+    def _like_fit(self, X: Any) -> Any:
+        check_is_fitted(self, "model_")
+        if self.schema is not None:
+            X = self.schema.rows(X, is_protected(self.estimator))
+        return super()._like_fit(X)
 
     @available_if(_inner_has("predict"))
     def predict(self, X: Any) -> NDArray[Any]:
@@ -438,15 +425,13 @@ class FederatedPipeline(Federated):
         ValueError
             As for `predict`.
         """
-        check_is_fitted(self, "model_")
-        table, kept = self.model_.rules.transform(read_columns(X))
+        table, kept = self.model_.rules.transform(read_columns(self._like_fit(X)))
         if isinstance(table, pd.DataFrame) and isinstance(X, pd.DataFrame):
             table.index = X.index[kept]
         return table
 
     def _apply(self, method: str, X: Any) -> NDArray[Any]:
-        check_is_fitted(self, "model_")
-        transformed, kept = self.model_.rules.transform(read_columns(X))
+        transformed, kept = self.model_.rules.transform(read_columns(self._like_fit(X)))
         supervised = getattr(self.estimator_.client_class, "supervised", False)
         if method == "predict" and supervised and not kept.all():
             row = int(np.argmin(kept)) + 1

@@ -25,12 +25,15 @@ from typing import Any
 import msgspec
 import pandas as pd
 
+from fedlib.core.agreed_columns import AgreedColumns
+from fedlib.core.names import feature_names
 from fedlib.core.texts import printable
 from fedlib.tables.files import Table
 from fedlib.tables.schema.applying import apply_columns, check, to_table
 from fedlib.tables.schema.columns import IDENTIFIER, Column
 from fedlib.tables.schema.descriptor import MAX_BYTES, check_resource, decode, short
 from fedlib.tables.schema.fields import missing_values, read_column, read_name
+from fedlib.tables.schema.parts import AgreedParts
 from fedlib.tables.schema.reading import Source, open_source
 from fedlib.tables.schema.report import Report
 
@@ -40,7 +43,7 @@ VERSION = 1  # of the canonical form
 MATCHES = ("exact", "equal", "subset")
 
 
-class Schema:
+class Schema(AgreedColumns):
     """The columns on which a study has agreed: names, types, limits, categories, roles and units.
 
     The descriptor is a Data Resource of the standard Data Package, version 2. Its columns are found
@@ -175,7 +178,7 @@ class Schema:
         return tuple(name for name in self._fields if name not in read)
 
     @property
-    def features(self) -> tuple[str, ...]:
+    def features(self) -> tuple[str, ...]:  # type: ignore[override]
         """The names of the features, in the order of the schema."""
         return tuple(column.name for column in self.columns if column.role == "feature")
 
@@ -198,7 +201,7 @@ class Schema:
         return next((column.name for column in self.columns if column.role == role), None)
 
     @property
-    def limits(self) -> dict[str, tuple[float, float]]:
+    def limits(self) -> dict[str, tuple[float, float]]:  # type: ignore[override]
         """The smallest and the largest number of each column that has a limit.
 
         A limit that is not declared is infinite. Truth values have 0 and 1, dates days since
@@ -210,6 +213,15 @@ class Schema:
     def categories(self) -> dict[str, tuple[str, ...]]:
         """The categories of each enumerated column; ``"other"`` is the last one if it is used."""
         return {c.name: c.categories for c in self.columns if c.categories is not None}
+
+    @property
+    def classes(self) -> list[Any] | None:  # type: ignore[override]
+        """The classes: the enum of the target, as texts or numbers; None if it has none."""
+        target = next((c for c in self.columns if c.role == "target"), None)
+        if target is None or target.values is None:
+            return None
+        texts = list(target.values)
+        return texts if target.type == "string" else [float(text) for text in texts]
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -227,7 +239,7 @@ class Schema:
         return {c.name: c.unconfirmed for c in self.columns if c.unconfirmed}
 
     @property
-    def digest(self) -> str:
+    def digest(self) -> str:  # type: ignore[override]
         """The SHA-256 of what matters for a run, in 64 hexadecimal digits.
 
         It does not depend on titles, descriptions, columns that are not read, or how a file is
@@ -298,10 +310,7 @@ class Schema:
         ValueError
             When a column lacks limits or categories, or has unconfirmed properties.
         """
-        schema = object.__new__(Schema)
-        schema.__dict__.update(self.__dict__)
-        schema.columns = tuple(column.protected() for column in self.columns)
-        return schema
+        return self._with(tuple(column.protected() for column in self.columns))
 
     def apply(
         self, source: pd.DataFrame | str | Path, protected: bool = False
@@ -337,6 +346,49 @@ class Schema:
         values, report = schema._values(source, protected)
         check(schema.columns, report, protected)
         return to_table(schema.columns, values), report
+
+    def clients(self, client_class: Any, protected: bool, supervised: bool = False) -> AgreedParts:
+        """Return what makes a client of a raw part: it applies the schema first.
+
+        Parameters
+        ----------
+        client_class : type
+            The class of the clients.
+        protected : bool
+            Whether the run is protected; see `apply`.
+        supervised : bool
+            Whether a client takes classes and weights.
+        """
+        return AgreedParts(self, client_class, protected, supervised)
+
+    def rows(self, X: Any, protected: bool) -> Any:
+        """Return new rows with the agreed features, for the predictions of a model.
+
+        Parameters
+        ----------
+        X : DataFrame or array-like
+            Rows with the features; an array, which has no names, is returned as it is.
+        protected : bool
+            Whether the model is of a protected run; see `apply`.
+
+        Raises
+        ------
+        ValueError
+            As `apply`.
+        """
+        if not isinstance(X, pd.DataFrame) or not feature_names(X):
+            return X
+        columns = tuple(column for column in self.columns if column.role == "feature")
+        table, _ = self._with(columns).apply(X, protected)
+        table.X.index = X.index
+        return table.X
+
+    def _with(self, columns: tuple[Column, ...]) -> Schema:
+        """Return the schema with other columns."""
+        schema = object.__new__(Schema)
+        schema.__dict__.update(self.__dict__)
+        schema.columns = columns
+        return schema
 
     def check(self, source: pd.DataFrame | str | Path) -> Report:
         """Return what a site's rows have that the schema does not accept.

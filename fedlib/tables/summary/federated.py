@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Ints
-from fedlib.core.bounds import NO_BOUNDS
+from fedlib.core.bounds import NO_BOUNDS, Bounds, check_bounds
 from fedlib.core.client import Client, handles
 from fedlib.core.columns import NUMBER, TEXT, RawTable, present, read_columns
 from fedlib.core.messages import Message
@@ -345,9 +345,9 @@ class FederatedSummary(ProtectedFederated):
         if not ((fractions >= 0) & (fractions <= 1)).all():
             raise ValueError(f"quantiles must lie in [0, 1], got {self.quantiles!r}")
         view = TableView(check_names(self.categorical))
-        bounds = NO_BOUNDS if self.bounds is None else self._bounds()
+        bounds = self._summary_bounds()
         if self.epsilon is not None:
-            if len(fractions) or view.categorical or self.bounds is None:
+            if len(fractions) or view.categorical or not bounds.limits.size:
                 raise ValueError(
                     "epsilon needs quantiles=(), no categorical columns and bounds of all columns,"
                     f" got quantiles={self.quantiles!r}, categorical={self.categorical!r} and"
@@ -367,6 +367,14 @@ class FederatedSummary(ProtectedFederated):
             self.max_categories,
             self.min_category_count,
         )
+
+    def _summary_bounds(self) -> Bounds:
+        """Return the known limits of columns, of all of them if there is noise."""
+        if self.bounds is not None or (self.epsilon is not None and self.schema is not None):
+            return self._bounds()
+        limits = {} if self.schema is None else self.schema.limits
+        finite = {name: pair for name, pair in limits.items() if np.isfinite(pair).all()}
+        return check_bounds(finite) if finite else NO_BOUNDS
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         agree_on_features(clients)

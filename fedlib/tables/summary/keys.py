@@ -1,4 +1,4 @@
-"""Keys: whole numbers in the order of floating point numbers, and counts of keys in intervals.
+"""Keys: integers in the order of floating point numbers, and counts of keys in intervals.
 
 Halving an interval of keys always ends with a single number after 64 steps, no matter how the
 values are distributed. Halving an interval of values does not.

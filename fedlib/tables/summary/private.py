@@ -69,6 +69,13 @@ class SumColumnsNoisily(NoisyRequest):
         return column_sensitivity(self.bounds.shape[1], self.n_bins)
 
 
+class SumChosenColumnsNoisily(SumColumnsNoisily):
+    """Clip some columns of numbers to bounds, count and sum them, and add noise."""
+
+    discloses = "the bounds of the columns"
+    columns: Annotated[np.ndarray, Array("int64", ("features",), ge=0, le=2**16)]
+
+
 def column_sensitivity(n_columns: int, n_bins: int) -> Sensitivity:
     """Return the largest change by one row.
 
@@ -94,10 +101,11 @@ def sum_columns_noisily(
         When the table has another number of columns. No row can cause it.
     """
     n_columns, n_bins = request.bounds.shape[1], request.n_bins
-    numbers = np.column_stack([table.numbers_or_gaps(j) for j in range(table.shape[1])])
-    for label, kind in zip(table.labels, table.kinds, strict=True):
-        if kind == TEXT:
-            logger.warning("column %r contains text, which counts as gaps", label)
+    chosen = getattr(request, "columns", np.arange(table.shape[1])).tolist()
+    numbers = np.column_stack([table.numbers_or_gaps(j) for j in chosen])
+    for j in chosen:
+        if table.kinds[j] == TEXT:
+            logger.warning("column %r contains text, which counts as gaps", table.labels[j])
     scaled, sensitivity = to_unit(numbers, request.bounds), column_sensitivity(n_columns, n_bins)
     values = [np.array([float(len(table))])]
     for column in scaled.T:
@@ -132,6 +140,13 @@ def private_summary(bounds: Bounds, n_bins: int, aggregation: NoisySums) -> Flow
     return _summary(names, limits, n_bins, total.values)
 
 
+def noisy_moments(limits: Floats, values: Floats) -> tuple[Floats, Floats]:
+    """Return the mean and the variance of each column between limits, from noisy sums."""
+    found = _summary(("",) * limits.shape[1], limits, 0, values)
+    n_values = np.maximum(found.counts, 2)
+    return found.means, found.variances * (n_values - 1) / n_values
+
+
 def _summary(names: tuple[str, ...], limits: Floats, n_bins: int, values: Floats) -> TableSummary:
     """Return the statistics that follow from the noisy sums."""
     n = len(names)
@@ -163,5 +178,5 @@ def _summary(names: tuple[str, ...], limits: Floats, n_bins: int, values: Floats
 
 
 def _as_counts(noisy: Floats) -> Ints:
-    """Return noisy counts as whole numbers from 0 on."""
+    """Return noisy counts as integers from 0 on."""
     return np.clip(np.rint(noisy), 0, NOISY).astype(np.int64)

@@ -127,7 +127,7 @@ def count_parts(view: TableView, intervals: Sequence[KeyInterval], n_bins: int) 
     )
 
 
-def _between(low: float, high: float, share: float) -> float:
-    """Return the value at a share of the way, with numpy's rounding."""
+def _between(low: float, high: float, fraction: float) -> float:
+    """Return the value at a fraction of the way, with numpy's rounding."""
     step = high - low
-    return low + step * share if share < 0.5 else high - step * (1 - share)
+    return low + step * fraction if fraction < 0.5 else high - step * (1 - fraction)

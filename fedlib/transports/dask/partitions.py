@@ -114,9 +114,9 @@ class Partitions:
     @classmethod
     def _of_several(cls, members: Sequence[Partitions]) -> Partitions:
         """Return partitions that are tuples, such as (X, y)."""
-        numbers = [len(one.parts) for one in members]
-        if not numbers or len(set(numbers)) > 1:
-            raise ValueError(f"a tuple's members must have equally many partitions, got {numbers}")
+        counts = [len(one.parts) for one in members]
+        if not counts or len(set(counts)) > 1:
+            raise ValueError(f"a tuple's members must have equally many partitions, got {counts}")
         together = delayed(_together, pure=False)
         parts = [together(*parts) for parts in zip(*(one.parts for one in members), strict=True)]
         return cls(parts, members[0].divisions, members[0].chunks)

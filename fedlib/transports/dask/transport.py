@@ -59,7 +59,7 @@ class Dask:
     combine : bool, default=True
         Whether the workers combine replies, if the protocol allows it, so that the server reads one
         reply instead of one per partition. Groups of 16 neighbours are combined, then 16 of the
-        results, and so on. The ledger contains the combined reply. Sums of whole numbers are exact,
+        results, and so on. The ledger contains the combined reply. Sums of integers are exact,
         so that this does not change the result.
     progress : bool, default=False
         Whether each step shows a progress bar.
@@ -197,7 +197,7 @@ class Dask:
         options : sequence of mapping
             Further arguments of the client of each partition.
         passive : collection of int
-            The numbers of the partitions that share nothing.
+            The indices of the partitions that share nothing.
         """
         self._seats = {
             name: Seat(name, len(self.clients), client_class, options[i], i in passive)

@@ -22,7 +22,7 @@ from fedlib.transports.flower.records import (
 )
 
 FIRST_POLL, LAST_POLL = 0.01, 1.0  # seconds between two polls
-POLL_SHARE = 0.05  # the largest delay of a reply by polling, as a share of the time waited so far
+POLL_FRACTION = 0.05  # the largest delay of a reply by polling, in parts of the time waited so far
 
 Receiver = TypeVar("Receiver", str, int)
 
@@ -214,4 +214,4 @@ def _read_reply(reply: Message) -> bytes:
 def _pause(start: float) -> None:
     """Sleep before the next poll, the longer the more time has passed since ``start``."""
     elapsed = time.monotonic() - start
-    time.sleep(min(max(FIRST_POLL, POLL_SHARE * elapsed), LAST_POLL))
+    time.sleep(min(max(FIRST_POLL, POLL_FRACTION * elapsed), LAST_POLL))

@@ -29,11 +29,11 @@ The rules:
 
 The modules:
 
-- The server side: `session` and `sessions` are a state machine and `limits` its limits; `service`
-  adds the clock and held calls, in one event loop; `connections` limits what strangers can do;
-  `web` translates calls into events of the sessions; `status` describes the progress of a run, and
-  `monitor` exports it; `server` has the transport `HTTP`, which starts the event loop in a thread
-  and runs Starlette on uvicorn in it.
+- The server side: `session` and `sessions` are a state machine; `service` adds the clock and held
+  calls, in one event loop; `connections` limits what strangers can do; `web` translates calls into
+  events of the sessions; `status` describes the progress of a run, and `monitor` exports it;
+  `limits` has the times, sizes and counts that the user can set; `server` has the transport `HTTP`,
+  which starts the event loop in a thread and runs Starlette on uvicorn in it.
 - The client side: `client` has `join`, `checkpoint` the file with a client's state, and `diagnosis`
   the checks of a site.
 - Both: `tokens` and `wire`.
@@ -52,6 +52,7 @@ __getattr__, __dir__, _ = lazy_loader.attach(
     submod_attrs={
         "checkpoint": ["Checkpoint", "kept_state"],
         "client": ["JoinError", "Unreachable", "join"],
+        "limits": ["Limits"],
         "server": ["HTTP"],
         "status": ["ClientStatus", "ConversationLine", "Status"],
         "tokens": ["digest", "new_token"],
@@ -61,6 +62,7 @@ __getattr__, __dir__, _ = lazy_loader.attach(
 if TYPE_CHECKING:
     from fedlib.transports.http.checkpoint import Checkpoint, kept_state
     from fedlib.transports.http.client import JoinError, Unreachable, join
+    from fedlib.transports.http.limits import Limits
     from fedlib.transports.http.server import HTTP
     from fedlib.transports.http.status import ClientStatus, ConversationLine, Status
     from fedlib.transports.http.tokens import digest, new_token
@@ -71,6 +73,7 @@ __all__ = [
     "ClientStatus",
     "ConversationLine",
     "JoinError",
+    "Limits",
     "Status",
     "Unreachable",
     "digest",

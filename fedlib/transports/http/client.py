@@ -22,7 +22,7 @@ from fedlib.core.client import Client
 from fedlib.core.messages import MAX_BYTES, decode, encode
 from fedlib.core.protocol import logger, serve
 from fedlib.transports.http.checkpoint import Checkpoint, reserved
-from fedlib.transports.http.wire import HOLD, NUMBER, PROCESS, VERSION, Welcome, require_tls
+from fedlib.transports.http.wire import HOLD, NUMBER, PROCESS, SCHEMA, VERSION, Welcome, require_tls
 
 RETRY, MAX_RETRY = 0.2, 2.0  # seconds between two attempts of a call, at first and at most
 _random = random.Random()  # the global generator belongs to the user
@@ -58,6 +58,8 @@ def join(
     insecure: bool = False,
     patience: float = 30,
     proxy: str | None = None,
+    schema: str = "",
+    accept: Callable[[Welcome], None] | None = None,
 ) -> str:
     """Take part in a run as one client, until it is over.
 
@@ -87,6 +89,11 @@ def join(
     proxy : str, optional
         The address of the proxy through which this site reaches the server, ``http://host:port``.
         Without it, calls are direct. Environment variables are ignored.
+    schema : str
+        The digest of the schema of this site, or empty. The server refuses another one.
+    accept : callable, optional
+        Called with the server's `Welcome` before this client joins, while it can still refuse with
+        a ValueError: nothing has been sent then but the token and the digest.
 
     Returns
     -------
@@ -122,7 +129,8 @@ def join(
         raise ValueError(f"patience must be at least 0, got {patience}")
     folder = Path(state_dir) if state_dir else None
     with connect(url, token, ca=ca, insecure=insecure, proxy=proxy) as link, reserved(folder):
-        return ClientLoop(link, client, folder, patience).run()
+        link.headers[SCHEMA] = schema
+        return ClientLoop(link, client, folder, patience, accept).run()
 
 
 def connect(
@@ -233,7 +241,9 @@ class ClientLoop:
         client: Client | Callable[[str], Client],
         folder: Path | None,
         patience: float,
+        accept: Callable[[Welcome], None] | None = None,
     ):
+        self.accept = accept
         self.link, self.client, self.folder, self.patience = link, client, folder, patience
         self.checkpoint = Checkpoint("", "")
         self.ended = ""  # the reason for the end, if a heartbeat received it first
@@ -249,6 +259,8 @@ class ClientLoop:
         if kept is not None and kept.finished:
             self.patience = 0
         try:
+            if self.accept is not None:
+                self.accept(self.welcome("GET", "/check"))
             welcome = self.join()
             with self.heartbeats(welcome.heartbeat):
                 self.work(welcome)
@@ -265,7 +277,11 @@ class ClientLoop:
 
     def join(self) -> Welcome:
         """Join the run; wait while another process of this client is present."""
-        response = self.call("POST", "/join", retry={409})
+        return self.welcome("POST", "/join", retry={409})
+
+    def welcome(self, method: str, path: str, **options: Any) -> Welcome:
+        """Return the answer to a join or a check."""
+        response = self.call(method, path, **options)
         try:
             return msgspec.json.decode(response.content, type=Welcome)
         except msgspec.DecodeError as error:

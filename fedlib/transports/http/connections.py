@@ -34,7 +34,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import Server
 
-from fedlib.transports.http.limits import ConnectionLimits
+from fedlib.transports.http.limits import Limits
 
 try:
     import resource
@@ -99,7 +99,7 @@ class Connection(HttpToolsProtocol):
     client : str
         The name of the client whose token the current call carries; empty for a stranger.
     link : int or None
-        A number that identifies the connection; None when it is closed.
+        An identifier of the connection; None when it is closed.
     process : str
         The identifier of the client's process, set by the application.
     held : Future or None
@@ -108,13 +108,13 @@ class Connection(HttpToolsProtocol):
         The task that sets up the connection, including the TLS handshake.
     """
 
-    numbers = itertools.count(1)
+    identifiers = itertools.count(1)
 
     def __init__(self, listener: Listener, address: str, *arguments: Any):
         super().__init__(*arguments)
         self.listener, self.limits, self.address = listener, listener.limits, address
         self.logger, self.access_log = uvicorn_logger, False
-        self.link: int | None = next(self.numbers)
+        self.link: int | None = next(self.identifiers)
         self.name = self.process = ""
         self.held: asyncio.Future[None] | None = None
         self.opening: asyncio.Task[None] | None = None
@@ -231,7 +231,7 @@ class Listener:
         It listens and does not block.
     context : ssl.SSLContext or None
         For TLS.
-    limits : ConnectionLimits
+    limits : Limits
     n_clients : int
     max_connections : int
     client : callable
@@ -249,7 +249,7 @@ class Listener:
         self,
         sock: socket.socket,
         context: ssl.SSLContext | None,
-        limits: ConnectionLimits,
+        limits: Limits,
         n_clients: int,
         max_connections: int,
         client: Callable[[str], str | None],

@@ -2,95 +2,100 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from numbers import Real
+from typing import Annotated, Any, ClassVar
+
+from fedlib.core.parameters import PositiveFloat, PositiveInt, describe
+from fedlib.core.validation import Interval, validate_parameter_constraints
 
 __all__ = [
     "Limits",
 ]
 
-POSITIVE = ("join_timeout", "request_timeout", "gone_after", "silent_after")
+Seconds = Annotated[float, Interval(Real, 0, None, closed="right")]  # may be infinite
 
 
-@dataclass(frozen=True)
+@describe
+@dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The time limits of a run, in seconds.
+    """The limits of a run over HTTP.
 
-    Parameters
-    ----------
-    join_timeout : float, default=600
-        How long the first exchange waits for clients to join, above 0.
-    request_timeout : float, default=3600
-        How long a client may take to reply, above 0.
-    gone_after : float, default=4
-        How long a process may be silent without an open connection, above 0.
-    silent_after : float, default=30
-        How long a process with an open connection may be silent, above 0. A call that the server
-        holds is a sign of life.
-    rejoin_timeout : float, default=0
-        How long the server waits for a client whose process is silent or has left, at least 0.
-    max_seconds : float, optional
-        How long joining and the run may last together, above 0.
+    A caller is a stranger until it sends a valid token.
 
     Raises
     ------
     ValueError
         When a limit is out of range.
+
+    Examples
+    --------
+    >>> Limits(gone_after=2).request_timeout
+    3600.0
     """
 
-    join_timeout: float = 600
-    request_timeout: float = 3600
-    gone_after: float = 4
-    silent_after: float = 30
-    rejoin_timeout: float = 0
-    max_seconds: float | None = None
+    join_timeout: Annotated[
+        Seconds,
+        "Seconds to wait for clients to join; then those that have not are lost (NeverJoined).",
+    ] = 600.0
+    request_timeout: Annotated[
+        Seconds, "Seconds that a client may take to reply; then it is lost (TimedOut)."
+    ] = 3600.0
+    gone_after: Annotated[
+        Seconds,
+        "Seconds without a call and without an open connection after which a client is gone.",
+    ] = 4.0
+    silent_after: Annotated[
+        Seconds,
+        """Seconds without a call on an open connection after which a client is gone. A call that
+        the server holds is a sign of life.""",
+    ] = 30.0
+    rejoin_timeout: Annotated[
+        float,
+        Interval(Real, 0, None, closed="both"),
+        """Seconds in which a client that is gone or has left may join again before it is lost
+        (Gone, Left).""",
+    ] = 0.0
+    max_seconds: Annotated[
+        float | None,
+        Interval(Real, 0, None, closed="right"),
+        None,
+        """The maximum number of seconds for joining and the run together. After them, all clients
+        whose replies are missing are lost (TimedOut).""",
+    ] = None
+    max_bytes: Annotated[
+        PositiveInt,
+        """The maximum size of a reply, in bytes. A smaller maximum follows from the request for a
+        reply whose class has one (`fedlib.core.messages.size_limit`).""",
+    ] = 2**28
+    stranger_seconds: Annotated[
+        PositiveFloat,
+        """Seconds that a stranger's connection may last, from the first byte of a handshake to the
+        last byte of an answer.""",
+    ] = 10.0
+    idle_seconds: Annotated[
+        PositiveFloat,
+        """Seconds that a known caller may take from an answer to the end of the headers of its next
+        call.""",
+    ] = 75.0
+    body_seconds: Annotated[
+        PositiveFloat,
+        "Seconds that the body of a reply may take, in addition to those that its size requires.",
+    ] = 30.0
+    bytes_per_second: Annotated[
+        PositiveFloat, "The lowest transfer rate at which a body of any size arrives in time."
+    ] = 10_000.0
+    max_strangers: Annotated[
+        PositiveInt,
+        """The maximum number of strangers, in addition to one per client. When there are more, the
+        oldest is closed.""",
+    ] = 128
+    max_per_address: Annotated[
+        PositiveInt,
+        "The maximum number of strangers with the same address, in addition to one per client.",
+    ] = 64
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]]
 
     def __post_init__(self) -> None:
-        for name in (*POSITIVE, "max_seconds"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be positive, got {value}")
-        if not self.rejoin_timeout >= 0:
-            raise ValueError(f"rejoin_timeout must be at least 0, got {self.rejoin_timeout}")
-
-
-@dataclass(frozen=True)
-class ConnectionLimits:
-    """The limits of connections. Times are in seconds.
-
-    A caller is a stranger until it sends a valid token.
-
-    Parameters
-    ----------
-    stranger_seconds : float, default=10
-        How long a stranger's connection may last, from the first byte of a handshake to the last
-        byte of an answer.
-    idle_seconds : float, default=75
-        How long a known caller may take from an answer to the end of the headers of its next call.
-    body_seconds : float, default=30
-        How long the body of a reply may take, in addition to the time that its size requires.
-    bytes_per_second : float, default=10_000
-        The lowest transfer rate at which a body of any size arrives in time.
-    max_strangers : int, default=128
-        The maximum number of strangers, in addition to one per client. When there are more, the
-        oldest is closed.
-    max_per_address : int, default=64
-        The same for strangers with the same address.
-
-    Raises
-    ------
-    ValueError
-        When a limit is not positive.
-    """
-
-    stranger_seconds: float = 10
-    idle_seconds: float = 75
-    body_seconds: float = 30
-    bytes_per_second: float = 10_000
-    max_strangers: int = 128
-    max_per_address: int = 64
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not value > 0:
-                raise ValueError(f"{field.name} must be positive, got {value}")
+        validate_parameter_constraints(self._parameter_constraints, vars(self), "Limits")

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from uvicorn.config import Config
 
+from fedlib.core.agreed_columns import AgreedColumns
 from fedlib.core.journal import JournalError, Place
 from fedlib.core.ledger import Ledger
 from fedlib.core.protocol import TooFewClients
@@ -28,7 +29,7 @@ from fedlib.transports.http.connections import (
     WebServer,
     raise_descriptor_limit,
 )
-from fedlib.transports.http.limits import ConnectionLimits, Limits
+from fedlib.transports.http.limits import Limits
 from fedlib.transports.http.monitor import Monitor, networks
 from fedlib.transports.http.service import SessionService
 from fedlib.transports.http.sessions import Sessions
@@ -37,8 +38,8 @@ from fedlib.transports.http.tokens import Tokens
 from fedlib.transports.http.web import HEADERS, application
 from fedlib.transports.http.wire import Welcome, require_tls
 
+MAX_SCHEMA = 48 * 2**10  # characters of a schema that sites can compare with theirs
 HEARTBEATS = 4  # heartbeats of a client before it counts as gone
-MAX_BYTES = 2**28  # the default of ``max_bytes``
 GRACE = 10  # seconds that calls in progress have when the server closes
 
 Result = TypeVar("Result")
@@ -61,26 +62,8 @@ class HTTP:
         this mapping.
     bind : str, default="127.0.0.1:8080"
         Host and port to listen on; port 0 takes any free one.
-    join_timeout : float, default=600
-        Seconds to wait for clients to join, above 0. Clients that have not joined by then are lost
-        (NeverJoined).
-    request_timeout : float, default=3600
-        Seconds that a client may take to reply, above 0; then it is lost (TimedOut).
-    gone_after : float, default=4
-        Seconds without a call and without an open connection, above 0, after which a client counts
-        as gone.
-    silent_after : float, default=30
-        The same for a client with an open connection. A call that the server holds counts as a
-        sign of life.
-    rejoin_timeout : float, default=0
-        Seconds, at least 0, during which a client that is gone or has left may join again before it
-        is lost (Gone, Left).
-    max_seconds : float, optional
-        The maximum time for joining and the run together, in seconds, above 0. After this time, all
-        clients whose replies are missing are lost (TimedOut).
-    max_bytes : int, default=2**28
-        The maximum size of a reply, in bytes, above 0. A smaller maximum follows from the request
-        for a reply whose class has one (`fedlib.core.messages.size_limit`).
+    limits : Limits, optional
+        The times, sizes and counts that are allowed.
     cert, key : str, optional
         Files with the server's certificate chain and its private key, for TLS.
     insecure : bool, default=False
@@ -99,8 +82,12 @@ class HTTP:
         The identifier of the run, by default random. To continue a run from its journal, pass
         `fedlib.core.journal.run_id` of the journal: the clients continue under this identifier
         only.
-    connections : ConnectionLimits, optional
-        The limits of connections.
+    schema : Schema, optional
+        The columns on which the study has agreed (`fedlib.Schema`): a site with another one cannot
+        join.
+    protected : bool, default=False
+        Whether the server sees only sums over the clients, or noise, so that the sites apply the
+        schema as a protected run does.
 
     Attributes
     ----------
@@ -146,13 +133,7 @@ class HTTP:
         tokens: Mapping[str, str],
         bind: str = "127.0.0.1:8080",
         *,
-        join_timeout: float = 600,
-        request_timeout: float = 3600,
-        gone_after: float = 4,
-        silent_after: float = 30,
-        rejoin_timeout: float = 0,
-        max_seconds: float | None = None,
-        max_bytes: int = MAX_BYTES,
+        limits: Limits | None = None,
         cert: str | None = None,
         key: str | None = None,
         insecure: bool = False,
@@ -161,13 +142,10 @@ class HTTP:
         status_page: bool = True,
         monitors: Collection[str] = (),
         run: str | None = None,
-        connections: ConnectionLimits | None = None,
+        schema: AgreedColumns | None = None,
+        protected: bool = False,
     ):
-        limits = Limits(
-            join_timeout, request_timeout, gone_after, silent_after, rejoin_timeout, max_seconds
-        )
-        if not max_bytes > 0:
-            raise ValueError(f"max_bytes must be positive, got {max_bytes}")
+        limits = limits or Limits()
         if (cert is None) != (key is None):
             raise ValueError("cert and key must be given together, got only one of them")
         known, allowed_monitors = Tokens(tokens), networks(monitors)
@@ -177,11 +155,13 @@ class HTTP:
         self.errors: Mapping[str, BaseException] = {}
         self.run = run or secrets.token_hex(8)
         self.protocol = protocol
+        self._schema, self._protected = schema, protected
         self.parameters = dict(parameters or {})
         self.journaled = False
         now = time.monotonic()
+        # Deadlines use the monotonic clock, which a correction of the wall clock does not move.
         self._origin = datetime.now() - timedelta(seconds=now)
-        self._service = SessionService(Sessions(tokens, limits, now), max_bytes)
+        self._service = SessionService(Sessions(tokens, limits, now))
         self._traffic = Traffic()
         monitor = Monitor(self._service, self._traffic, self._status, allowed_monitors)
         app = application(
@@ -194,8 +174,8 @@ class HTTP:
         if cert is not None:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             context.load_cert_chain(cert, key)
-        allowed = connections or ConnectionLimits()
-        needed = len(tokens) + allowed.max_strangers + RESERVE
+        needed = len(tokens) + limits.max_strangers + RESERVE
+        # From here on callers can connect; they wait in the backlog until the thread serves them.
         sock = _listen(host, port)
         try:
             max_connections = raise_descriptor_limit(needed) - RESERVE
@@ -203,12 +183,13 @@ class HTTP:
             sock.close()
             raise
         listener = Listener(
-            sock, context, allowed, len(tokens), max_connections, known.client, self._closed
+            sock, context, limits, len(tokens), max_connections, known.client, self._closed
         )
         scheme = "http" if cert is None else "https"
         self.url = f"{scheme}://{bind.rpartition(':')[0]}:{sock.getsockname()[1]}"
         self._loop = asyncio.new_event_loop()
         self._server = WebServer(_config(app), listener)
+        # A daemon, so that a program that never closes the transport can end.
         self._thread = threading.Thread(target=self._serve, name="http", daemon=True)
         self._thread.start()
 
@@ -223,7 +204,7 @@ class HTTP:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
-        except BaseException:
+        except BaseException:  # if it is an interruption, the coroutine must not go on alone
             future.cancel()
             raise
 
@@ -317,13 +298,20 @@ class HTTP:
                 if self._thread.is_alive():
                     self._submit(self._service.inform())
         finally:
-            self._server.should_exit = True
+            self._server.should_exit = True  # the event loop reads it every tenth of a second
             self._thread.join()
 
     def _welcome(self, name: str) -> Welcome:
-        limits = self._service.sessions.limits
+        limits = self._service.limits
+        # Some heartbeats may be late or lost before the shorter of the two limits is over.
         heartbeat = min(limits.gone_after, limits.silent_after) / HEARTBEATS
-        return Welcome(name, self.run, self.protocol, heartbeat, len(self.clients))
+        welcome = Welcome(name, self.run, self.protocol, heartbeat, len(self.clients))
+        welcome.protected = self._protected
+        if self._schema is not None:
+            text = self._schema.to_json().decode()
+            welcome.digest = self._schema.digest
+            welcome.schema = text if len(text) <= MAX_SCHEMA else ""
+        return welcome
 
     def _closed(self, connection: Connection) -> None:
         """Note that a client's connection is closed."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from fedlib.core.ledger import Ledger
 from fedlib.core.messages import (
-    MAX_BYTES,
     Declined,
     Failure,
     Message,
@@ -75,8 +74,6 @@ class SessionService:
     Parameters
     ----------
     sessions : Sessions
-    max_bytes : int
-        The maximum size of a reply of any class, in bytes.
 
     Attributes
     ----------
@@ -89,9 +86,8 @@ class SessionService:
         How long they took together, without the time before the first request was sent.
     """
 
-    def __init__(self, sessions: Sessions, max_bytes: int = MAX_BYTES):
-        self.sessions = sessions
-        self.max_bytes = max_bytes
+    def __init__(self, sessions: Sessions):
+        self.sessions, self.limits = sessions, sessions.limits
         self.exchanges, self.seconds = 0, 0.0
         self._ledger: Ledger | None = None
         self._n_rejected = 0  # clients whose rejection has been noted
@@ -234,7 +230,7 @@ class SessionService:
         sessions.await_clients(time.monotonic())
         await self._until(lambda: sessions.ready(time.monotonic()))
         distinct = set(requests.values())
-        kinds = {request: Expected.by(request, self.max_bytes) for request in distinct}
+        kinds = {request: Expected.by(request, self.limits.max_bytes) for request in distinct}
         self._expected = {name: kinds[request] for name, request in requests.items()}
         begin = time.monotonic()
         sessions.ask(requests, begin)
@@ -249,7 +245,7 @@ class SessionService:
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition holds. It is checked at each tick, and by `_changed` at events."""
-        tick = min(0.5, self.sessions.limits.gone_after / 10)
+        tick = min(0.5, self.limits.gone_after / 10)
         self._condition = condition
         try:
             while True:
@@ -285,7 +281,7 @@ class SessionService:
 
     async def inform(self) -> None:
         """Wait until every present process has received the outcome of the run."""
-        until = time.monotonic() + self.sessions.limits.gone_after
+        until = time.monotonic() + self.limits.gone_after
         while (now := time.monotonic()) < until and self.sessions.uninformed(now):
             await asyncio.sleep(0.01 + 1e-5 * len(self.sessions.by_name))
 

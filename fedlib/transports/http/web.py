@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -17,11 +18,20 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from fedlib.core.texts import printable
 from fedlib.transports.http.connections import Connection
 from fedlib.transports.http.service import SessionService
 from fedlib.transports.http.session import Refusal, RefusedCall
 from fedlib.transports.http.status import Status, size
-from fedlib.transports.http.wire import NUMBER, PROCESS, VERSION, Welcome, check_version
+from fedlib.transports.http.wire import (
+    NUMBER,
+    PROCESS,
+    SCHEMA,
+    VERSION,
+    Welcome,
+    check_schema,
+    check_version,
+)
 
 CODES = {
     Refusal.CONFLICT: 409,
@@ -41,6 +51,8 @@ PAGE_HEADERS = {
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
 }
+
+logger = logging.getLogger(__name__)
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -108,7 +120,7 @@ class Calls:
             assert isinstance(error, HTTPException)
             code, text = error.status_code, error.detail
         known = bool(request.scope["connection"].name)
-        drain = known and _length(request) <= self.service.max_bytes
+        drain = known and _length(request) <= self.service.limits.max_bytes
         return _json({"error": text}, code, None if drain else CLOSE)
 
     async def check(self, request: Request) -> Response:
@@ -120,8 +132,14 @@ class Calls:
     async def join(self, request: Request) -> Response:
         with self._call(request) as (name, process, connection):
             _require_version(request)
+            welcome = self.welcome(name)
+            try:
+                check_schema(request.headers.get(SCHEMA, ""), welcome.digest)
+            except ValueError as error:
+                logger.warning("site %r cannot join: %s", name, printable(str(error)))
+                raise HTTPException(400, str(error)) from error
             self.service.join(name, process, connection.link)
-            return _json(self.welcome(name))
+            return _json(welcome)
 
     async def heartbeat(self, request: Request) -> Response:
         with self._call(request) as (name, process, connection):

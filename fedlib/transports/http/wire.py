@@ -14,7 +14,8 @@ GET       /check      as for a join, but nothing changes: a site tests its token
 ========  ==========  =======================================================================
 
 Each carries the token (``Authorization: Bearer TOKEN``) and the identifier of the client's process
-(`PROCESS`). A join and a check also carry the version of fedlib (`VERSION`). A request and its
+(`PROCESS`). A join and a check also carry the version of fedlib (`VERSION`), and the digest of the
+site's schema if it has one (`SCHEMA`). A request and its
 reply carry the request's number (`NUMBER`). A refused call is answered with ``{"error": reason}``
 in JSON and one of these codes:
 
@@ -45,12 +46,14 @@ from fedlib import __version__
 __all__ = [
     "NUMBER",
     "PROCESS",
+    "SCHEMA",
     "VERSION",
     "Welcome",
 ]
 
 HOLD = 25.0  # seconds for which the server delays the answer when there is no request
 NUMBER = "Fedlib-Sequence"
+SCHEMA = "Fedlib-Schema"
 PROCESS = "Fedlib-Session"
 VERSION = "Fedlib-Version"
 
@@ -70,6 +73,13 @@ class Welcome(msgspec.Struct):
         Seconds between two heartbeats.
     n_clients : int
         The number of clients that may take part; 0 if it is not known.
+    schema : str
+        The schema of the study in JSON, so that a site can compare its own; empty if the run has
+        none, or a large one.
+    digest : str
+        The digest of the schema; empty if the run has none.
+    protected : bool
+        Whether the server sees only sums over the clients, or noise.
     """
 
     client: str
@@ -77,6 +87,9 @@ class Welcome(msgspec.Struct):
     protocol: str
     heartbeat: Annotated[float, msgspec.Meta(gt=0)]
     n_clients: Annotated[int, msgspec.Meta(ge=0)] = 0
+    schema: str = ""
+    digest: str = ""
+    protected: bool = False
 
 
 def check_version(site: str, server: str = __version__) -> None:
@@ -98,6 +111,24 @@ def check_version(site: str, server: str = __version__) -> None:
             f"the site has fedlib {site[:20]!r}, the server {server}: install fedlib-study"
             f" {'.'.join(wanted)} at the site"
         )
+
+
+def check_schema(site: str, server: str) -> None:
+    """Raise ValueError when the digests of the schemas of a site and of the run differ.
+
+    An empty digest means that there is no schema.
+
+    Examples
+    --------
+    >>> check_schema("", "0123456789abcdef")
+    Traceback (most recent call last):
+    ...
+    ValueError: the run has the schema 0123456789ab, and the site none: join with --schema
+    """
+    if site != server:
+        here = f"the site {site[:12]!r}" if site else "the site none: join with --schema"
+        there = f"the schema {server[:12]}" if server else "no schema"
+        raise ValueError(f"the run has {there}, and {here}")
 
 
 def require_tls(parameter: str, host: str, *, secure: bool, insecure: bool) -> None:

@@ -264,7 +264,7 @@ def score_of_classes(situation, sums, begin):
     It knows those exactly that are the only ones of their group.
     All predictions are p, so n rows of which n₁ are positive have G = n·p - n₁, H = n·p·(1 - p).
     """
-    p = expit(begin.margins[0])
+    p = expit(begin.first_margins[0])
     gradients, hessians = np.ldexp(np.asarray(sums, float), -begin.bits).T
     n = np.rint(hessians / (p * (1 - p)))
     positive = np.rint(n * p - gradients)
@@ -280,7 +280,7 @@ def score_of_targets(situation, sums, begin):
     For the squared error, n rows have G = n·b - Σy and H = n, if b is the prediction.
     """
     gradients, hessians = np.ldexp(np.asarray(sums, float), -begin.bits).T
-    guesses = begin.margins[0] - gradients[np.rint(hessians) == 1]
+    guesses = begin.first_margins[0] - gradients[np.rint(hessians) == 1]
     return situation.score(situation.y[:, None], guesses[:, None], situation.known_y[:, None])
 
 
@@ -294,9 +294,9 @@ def noisy_bins(situation, replies):
     gradients, hessians = replies[0][1].sums[0].T
     if begin.objective != "binary:logistic":
         filled = hessians >= 0.5
-        guesses = begin.margins[0] - gradients[filled] / hessians[filled]
+        guesses = begin.first_margins[0] - gradients[filled] / hessians[filled]
         return situation.score(situation.y[:, None], guesses[:, None], situation.known_y[:, None])
-    p, is_second = expit(begin.margins[0]), situation.y == max(begin.classes)
+    p, is_second = expit(begin.first_margins[0]), situation.y == max(begin.classes)
     in_second = gradients < hessians / (p * (1 - p)) * (p - 0.5)
     right = []
     for j, (first, stop) in enumerate(pairwise(begin.offsets)):

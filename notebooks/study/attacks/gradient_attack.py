@@ -88,7 +88,7 @@ def first_tree(estimator, parts, others):
         ]
         for name, i, j in (("one client", 0, 1), ("sum", 2, 3), ("other rows", 2, 4))
     }
-    return views, begin.offsets, float(expit(begin.margins[0]))
+    return views, begin.offsets, float(expit(begin.first_margins[0]))
 
 
 def complete(wanted, sums, parents, splits):

@@ -1,6 +1,5 @@
 """One task solved in several ways: the tasks, XGBoost next to `fedlib`, and paired differences."""
 
-import time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,12 +75,14 @@ def federated(task, **parameters):
 
 
 def predict(booster, X):
-    return booster.predict(xgboost.DMatrix(X))
+    """Return the predictions of one thread: for few rows, several wait for each other."""
+    booster.set_param({"nthread": 1})
+    return booster.predict(xgboost.DMatrix(X, nthread=1))
 
 
 def train(task, X, y, n_rounds, **options):
     """Return XGBoost's model of rows."""
-    return xgboost.train(task.options | options, xgboost.DMatrix(X, y), n_rounds)
+    return xgboost.train(task.options | options, xgboost.DMatrix(X, y, nthread=1), n_rounds)
 
 
 def scores(task, y, predicted):
@@ -95,11 +96,38 @@ def scores(task, y, predicted):
     return {"accuracy": accuracy_score(y, p.argmax(axis=1)), "log-loss": log_loss(y, p)}
 
 
-def timed(work, *arguments, **options):
-    """Return the result of a function and its seconds."""
-    start = time.perf_counter()
-    result = work(*arguments, **options)
-    return result, time.perf_counter() - start
+def rows_of(task, split, seed, ways):
+    """Return the scores on the test rows and the costs, one row per metric and way.
+
+    Parameters
+    ----------
+    task : Task
+    split : Split
+        Number `seed`.
+    seed : int
+    ways : mapping of way to (boosters, seconds, bytes, exchanges)
+        The scores are the means over the boosters.
+    """
+    rows = []
+    for way, (boosters, seconds, n_bytes, exchanges) in ways.items():
+        every = [scores(task, split.y_test, predict(one, split.X_test)) for one in boosters]
+        cost = {"seconds": seconds, "bytes": n_bytes, "exchanges": exchanges}
+        for metric, score in pd.DataFrame(every).mean().items():
+            row = {"set": task.name, "split": seed, "way": way, "metric": metric}
+            rows.append(row | cost | {"score": score})
+    return rows
+
+
+def pooled_bytes(split):
+    """Return the bytes of the pooled training rows."""
+    return split.X.nbytes + 4 * len(split.y)
+
+
+def bytes_per_tree(booster, ledger):
+    """Return the bytes of histograms per tree that all clients send."""
+    frame = ledger.to_frame()
+    sent = frame["message"].str.endswith("Histograms") & (frame["sender"] != "server")
+    return frame.loc[sent, "bytes"].sum() / len(booster.get_dump())
 
 
 def differences(runs, reference="pooled rows"):

@@ -7,6 +7,7 @@ from itertools import groupby, pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 
 PROBE = 1e-6  # a split needs a larger gain, in XGBoost's count, which is twice (3.1)
 
@@ -149,3 +150,76 @@ def _draw_node(ax, nodes, splits, path, x, step):
     box = {"boxstyle": "round", "facecolor": face, "edgecolor": "none" if present else "0.6"}
     colour = "black" if present else "0.35"
     ax.text(x, y, text, ha="center", va="center", fontsize=9, color=colour, bbox=box, zorder=2)
+
+
+def lead(number, classes, parts, reg_lambda, n_candidates):
+    """Return the smallest lead, as a share, of the best split of the root, L and R.
+
+    Parameters
+    ----------
+    number : int
+        Of the classing.
+    classes, parts, reg_lambda, n_candidates
+        As in `votes`.
+    """
+    of_clients = [of_client[[number]] for of_client in classes]
+    share = np.array([np.concatenate(of_clients, axis=1).mean()])
+    rule = reg_lambda, n_candidates
+    nodes = [(1, 16), (1, 8), (9, 16)]
+    sums = [np.sort(votes(of_clients, parts, share, *node, *rule)[0]) for node in nodes]
+    return min((best - second) / best for *_, second, best in sums)
+
+
+def proposals(exchange, paths):
+    """Return the proposals about a level's nodes: path, client, rows, midpoint, gain (3.1)."""
+    return pd.DataFrame(
+        (paths[node], client, int(reply.weight[node]), float(reply.threshold[i]), reply.gain[i] / 2)
+        for client, reply in exchange.replies.items()
+        for i, node in enumerate(np.repeat(np.arange(len(paths)), reply.count))
+    ).set_axis(["path", "client", "rows", "midpoint", "gain"], axis=1)
+
+
+def tree_of(splits, parts):
+    """Return the values in each node of each client's tree, without empty nodes.
+
+    Parameters
+    ----------
+    splits : mapping of str to float
+        The threshold of each path; the root's path is empty.
+    parts : mapping of str to array
+        The values of each client.
+
+    Examples
+    --------
+    >>> tree_of({"": 2.5}, {"1": np.array([1, 2])})
+    {'1': {'': array([1, 2]), 'L': array([1, 2])}}
+    """
+    present = {client: {"": values} for client, values in parts.items()}
+    for tree in present.values():
+        for path, threshold in sorted(splits.items()):
+            values = tree.get(path, np.empty(0))
+            for side, rows in (("L", values < threshold), ("R", values >= threshold)):
+                if rows.any():
+                    tree[path + side] = values[rows]
+    return present
+
+
+def replay(splits, parts):
+    """Yield the paths that the clients report, and the one that the server takes.
+
+    Parameters
+    ----------
+    splits, parts
+        As in `tree_of`.
+    """
+    waiting = {client: {"": values} for client, values in parts.items()}
+    while any(waiting.values()):
+        reported = {client: min(paths) for client, paths in waiting.items() if paths}
+        path = min(reported.values())
+        yield reported, path
+        for paths in waiting.values():
+            values = paths.pop(path, np.empty(0))
+            is_left = values < splits.get(path, np.nan)
+            for side, rows in (("L", values[is_left]), ("R", values[~is_left])):
+                if path in splits and len(rows):
+                    paths[path + side] = rows

@@ -21,11 +21,13 @@ from functools import cache
 
 import nbformat
 import pandas as pd
+from IPython.display import HTML
 
-from study import ROOT, published
+from study import ROOT, published, styled
 from study.claims import claim_ids, claims
 
 LIST = ROOT / "book/concordance.csv"
+WIDTHS = {"number": "5rem", "element": "15rem", "place": "9rem", "results": "7rem"}
 SOURCES = {
     "M": "M, both editions, and M1 and M2 where they differ",
     "K": "K",
@@ -137,3 +139,33 @@ def results(row, numbers, tests):
     rows = numbers[(numbers["source"] == row["source"]) & (numbers["table"] == row["table"])]
     counts = rows["status"].value_counts(sort=False)
     return ", ".join(f"{count} {status}" for status, count in counts.items())
+
+
+def listed(some, columns):
+    """Return elements as an HTML table; the note is below the title."""
+    some = some.reset_index(drop=True)
+    edition = some["source"].where(some["source"].isin(["M1", "M2"]), "")
+    some["number"] = (edition + " " + some["number"]).str.strip()
+    notes = some["note"].map(in_html)
+    notes = ("<br><em>" + notes + "</em>").where(notes != "", "")
+    some["element"] = some["title"].map(in_html) + notes
+    table = styled(some[columns])
+    for column, width in WIDTHS.items():
+        wrapped = {"white-space": "normal", "min-width": width, "text-align": "left"}
+        wrapped |= {"overflow-wrap": "anywhere"} if column == "number" else {}
+        if column in columns:
+            table.set_properties(subset=[column], **wrapped)
+    return table.to_html()
+
+
+def folds(some, columns=("number", "element", "verdict", "place", "results")):
+    """Return one folded table per kind of element."""
+    parts = []
+    for kind in KINDS:
+        group = some[some["kind"] == kind]
+        if len(group):
+            number = f"{len(group)} {kind}{'' if len(group) == 1 else 's'}"
+            used = [name for name in columns if name == "element" or (group[name] != "").any()]
+            table = listed(group, used)
+            parts.append(f"<details><summary>{number}</summary>{table}</details>")
+    return HTML("".join(parts))

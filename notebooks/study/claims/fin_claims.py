@@ -311,8 +311,7 @@ def dbscan_run(name, X, y, n_clients, seed, n_components=10, min_samples=5):
         RADII[name], min_samples, n_components=n_components, random_state=seed
     )
     model.fit([X[part] for part in rows])
-    labels = np.empty(len(X), int)
-    labels[np.concatenate(rows)] = np.concatenate(model.labels_)
+    labels = study.in_order(rows, model.labels_)
     central = dbscan(X, RADII[name], min_samples)
     return {
         "ARI": adjusted_rand_score(central, labels),

@@ -1,11 +1,15 @@
 """Figures and verdicts of the pages on Gaussian mixtures."""
 
 import hashlib
+import warnings
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.patches import Ellipse
+from sklearn.datasets import make_circles
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import NearestNeighbors
 
 import study
@@ -221,3 +225,23 @@ def clients_plot(runs):
     n_sets = runs["set"].nunique()
     figure.legend(handles[:n_sets], names[:n_sets], ncols=6, loc="outside upper center")
     line_legend(figure, styles, loc="outside lower center")
+
+
+def ring(seed, n):
+    """Return the outer ring of scikit-learn's noisy circles, scaled to a variance near 1."""
+    X, y = make_circles(2 * n, factor=0.5, noise=0.05, random_state=seed)
+    return X[y == 0] * 1.8
+
+
+def steps_of_sklearn(X, kind, start, n_steps):
+    """Yield scikit-learn's mixture after each step of EM."""
+    model = GaussianMixture(3, covariance_type=kind, tol=0, max_iter=1, warm_start=True, **start)
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
+        for _ in range(n_steps):
+            yield model.fit(X)
+
+
+def largest_difference(one, other):
+    """Return the largest difference between any two parameters of two mixtures."""
+    names = ("weights_", "means_", "covariances_")
+    return max(np.abs(getattr(one, name) - getattr(other, name)).max() for name in names)

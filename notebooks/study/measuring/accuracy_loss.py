@@ -21,6 +21,7 @@ from sklearn.metrics import adjusted_rand_score, roc_auc_score, silhouette_score
 from sklearn.mixture import GaussianMixture
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
+import study
 from fedlib import (
     DBDC,
     PPDBDC,
@@ -140,9 +141,7 @@ class Density(Problem):
                 eps, m, local_min_samples=local, random_state=seed
             ),
         }[method].fit([self.X[part] for part in parts])
-        labels = np.empty(len(self.X), int)
-        labels[np.concatenate(parts)] = np.concatenate(model.labels_)
-        return labels
+        return study.in_order(parts, model.labels_)
 
     def score(self, name, model, rows):
         measure = matched_accuracy if name == ACCURACY else adjusted_rand_score
@@ -322,6 +321,41 @@ def _first_set_of_p(data, min_samples, **options):
 
 
 # From runs to intervals
+
+
+def reached(problem, score, sites, alone, federated, one_site, pooled):
+    """Return what all ways of learning reach on the same rows.
+
+    Parameters
+    ----------
+    problem : Problem
+    score : str
+    sites : Sites
+    alone : list of model
+        One per site.
+    federated, one_site, pooled : model
+        Of all sites, of the protocol with all rows at one site, of the usual program.
+    """
+    local = [problem.score(score, model, sites.scored) for model in alone]
+    own = np.array(
+        [
+            [problem.score(score, model, rows), problem.score(score, federated, rows)]
+            for model, rows in zip(alone, sites.own, strict=True)
+        ]
+    )
+    gains = SIGNS[score] * (own[:, 1] - own[:, 0])
+    return {
+        "local": np.mean(local),
+        "worst site": min(local, key=lambda value: SIGNS[score] * value),
+        "best site": max(local, key=lambda value: SIGNS[score] * value),
+        "federated": problem.score(score, federated, sites.scored),
+        "one site": problem.score(score, one_site, sites.scored),
+        "pooled": problem.score(score, pooled, sites.scored),
+        "own local": np.nanmean(own[:, 0]),
+        "own federated": np.nanmean(own[:, 1]),
+        "sites that gain": (gains[~np.isnan(gains)] > 0).mean(),
+    }
+
 
 EACH = ["method", "score", "partition"]
 GAINS = {"gain": ("federated", "local"), "own gain": ("own federated", "own local")}

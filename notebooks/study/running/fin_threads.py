@@ -13,7 +13,8 @@ from queue import Empty, Queue
 from typing import Any
 
 from fedlib.core.messages import Message, decode, encode
-from fedlib.core.protocol import Replies, serve
+from fedlib.core.protocol import Replies, run, serve
+from fedlib.testing import Recorder
 
 END = None, None  # Addition: ML_SERVER puts it into send_queue when it returns
 CLOSED = object()  # Addition: ends a thread that a page has found waiting without end
@@ -171,6 +172,30 @@ class Outcome:
     calls: Calls = field(default_factory=list)
     ended: str = "a result"
     errors: list[str] = field(default_factory=list)
+
+    @property
+    def messages(self) -> list[list[bytes]]:
+        """The data of all instructions and of all responses, in order; see `messages_of`."""
+        return [
+            [data for *_, what, data in self.calls if what == kind]
+            for kind in ("fit_instructions", "fit_response")
+        ]
+
+
+def messages_of(recorder: Recorder) -> list[list[bytes]]:
+    """Return the bytes of all requests and of all replies of a run of `fedlib`, in order."""
+    return [
+        [data for exchange in recorder.exchanges for data in getattr(exchange, kind).values()]
+        for kind in ("request_bytes", "reply_bytes")
+    ]
+
+
+def outcome_of(flow: Generator, recorder: Recorder) -> str:
+    """Return what becomes of a run of `fedlib`, in words."""
+    try:
+        return f"a result: {run(flow, recorder)}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def run_rounds(

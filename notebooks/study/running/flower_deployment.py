@@ -18,6 +18,7 @@ import pandas as pd
 import psutil
 
 from fedlib.transports.flower_app import new
+from study.running import all_protocols
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -96,6 +97,42 @@ def deployment(node_configs, **warm_up):
             yield run
         finally:
             stop(folder)
+
+
+def deploy(parameters, n_clients):
+    """Yield the name of each protocol and its `Run`.
+
+    Parameters
+    ----------
+    parameters : mapping of str to dict
+        The parameters of each protocol by its name. Protocols whose clients have equal options
+        share a deployment.
+    n_clients : int
+    """
+    by_options = {}
+    for name in parameters:
+        configs = [
+            {f"client_{key}": value for key, value in all_protocols.options(name, i).items()}
+            for i in range(n_clients)
+        ]
+        by_options.setdefault(as_text(configs[0]), (configs, []))[1].append(name)
+    for configs, names in by_options.values():
+        with deployment(configs, **settings(names[0], parameters[names[0]])) as run:
+            for name in names:
+                yield name, run(**settings(name, parameters[name]))
+
+
+def settings(name, parameters):
+    """Return a run's settings for the app.
+
+    Examples
+    --------
+    >>> settings("kmeans", {"n_clusters": 2, "tol": None})
+    {'protocol': 'kmeans', 'parameters': 'n_clusters = 2, tol = None', 'split': 'rows'}
+    """
+    text = ", ".join(f"{key} = {value!r}" for key, value in parameters.items())
+    split = "columns" if name == "vertical-dbscan" else "rows"
+    return {"protocol": name, "parameters": text, "split": split}
 
 
 def as_text(config):

@@ -70,3 +70,24 @@ def checksum(data):
     if data.source == "stand-in":
         return ""
     return hashlib.sha256(data.X.tobytes()).hexdigest() if data.sha256 is None else data.sha256
+
+
+def in_order(rows, labels):
+    """Return the labels of all clients in the order of the data set.
+
+    Parameters
+    ----------
+    rows : list of array of int
+        The rows of each client.
+    labels : list of array of int
+        The labels of each client's rows.
+
+    Examples
+    --------
+    >>> in_order([np.array([2, 0]), np.array([1])], [np.array([5, 6]), np.array([7])])
+    array([6, 7, 5])
+    """
+    rows = np.concatenate(rows)
+    ordered = np.empty(len(rows), int)
+    ordered[rows] = np.concatenate(labels)
+    return ordered

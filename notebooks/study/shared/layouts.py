@@ -139,3 +139,10 @@ def legend(rows):
         signs[NOT_MEASURED] = "not measured"
     explained = [f"{mark}: {text}." for mark, text in signs.items() if text]
     return " ".join(["Each cell: printed | measured.", *explained])
+
+
+def name_axes(names, first, *others):
+    """Name the axes of panels in a row by the first two features; the panels share the second."""
+    first.set_ylabel(names[1])
+    for ax in (first, *others):
+        ax.set_xlabel(names[0])

@@ -6,6 +6,7 @@ numbers the figures and tables and makes their names targets of ``{numref}`name`
 
 import base64
 import html
+import inspect
 import io
 import re
 import struct
@@ -14,6 +15,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from IPython.display import Markdown
 from pandas.io.formats.style import Styler
 
 ROOT = Path(__file__).parents[3]
@@ -100,6 +102,15 @@ def figure(caption, *, name, alt, content=None, in_short=False):
         f"<figcaption>{inline(caption)}</figcaption></figure>",
         f"Figure: {caption}",
     )
+
+
+def source(*objects):
+    """Return the source of functions and classes, without their docstrings, as Markdown."""
+    texts = []
+    for item in objects:
+        docstring = rf' *"""{re.escape(item.__doc__)}"""\n+'
+        texts.append(re.sub(docstring, "", inspect.getsource(item).rstrip(), count=1))
+    return Markdown("```python\n" + "\n\n\n".join(texts) + "\n```")
 
 
 def image(drawn, alt):

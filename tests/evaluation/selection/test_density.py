@@ -16,7 +16,7 @@ from fedlib.core.messages import Declined, decode, encode
 from fedlib.core.protocol import TooFewClients
 from fedlib.datasets import load
 from fedlib.evaluation.selection import DensitySuggestionClient, find_knee
-from fedlib.evaluation.selection.curves import curve_ranks, k_distances, sparse_shares
+from fedlib.evaluation.selection.curves import curve_ranks, k_distances, sparse_fractions
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.sites import models
 from fedlib.testing import Recorder
@@ -85,7 +85,7 @@ def test_the_shares_of_a_toy():
     Cells of size 1 all have at most 2 points. Cells of size 2 have 3, 2 and 1 points, so three of
     six points are in sparse cells; cells of size 3 have 5 and 1, and cells of size 4 too.
     """
-    sizes, shares = sparse_shares(
+    sizes, shares = sparse_fractions(
         np.array([[0], [1], [2], [7]]), np.array([2, 1, 2, 1]), 1.0, min_samples=2
     )
     assert sizes.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]

@@ -99,8 +99,11 @@ def test_a_table_without_rows_gives_a_valid_summary():
         ),
         ({"categorical": ["age"]}, "epsilon needs quantiles=\\(\\), no categorical columns"),
         ({"bounds": None}, "epsilon needs .* bounds of all columns, .*bounds=None"),
-        ({"bounds": {"age": (0, 100)}}, "bounds must have the 2 features of the clients"),
-        ({"bounds": {"weight": (0, 1), "age": (0, 1)}}, "columns age, weight in this order"),
+        ({"bounds": {"age": (0, 100)}}, "bounds of other columns: 'weight' is additional"),
+        (
+            {"bounds": {"weight": (0, 1), "age": (0, 1)}},
+            "columns: the order differs: 'weight'",
+        ),
         ({"secure": True}, "secure=True with epsilon needs delta > 0"),
         ({"epsilon": None, "delta": 0.1}, "delta needs epsilon"),
         ({"epsilon": 1e-9}, "epsilon must be larger"),

@@ -221,7 +221,7 @@ def test_below_the_threshold_the_run_ends():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"method": "union", "bounds": None}, "needs method='histogram' and feature_bo"),
+        ({"method": "union", "bounds": None}, "needs method='histogram' and bounds"),
         ({"bounds": None}, "bounds, because the server would"),
         ({"histograms": "packed"}, "needs histograms='dense'; got 'packed'"),
         ({"validation_fraction": 0.2}, "needs validation_fraction=0; got 0.2"),

@@ -246,7 +246,7 @@ def test_conventions(tmp_path):
         ({"rank_error": 1.0}, "'rank_error' parameter"),
         (
             {"bounds": {"a": (2, 1)}},
-            "bounds of 'a' must be two numbers low < high .*got \\(2, 1\\)",
+            "bounds of 'a' must be two numbers, the lower below .*got \\(2, 1\\)",
         ),
         ({"bounds": {"a": 3}}, "bounds of 'a' must be two numbers"),
         ({"n_bins": -1}, "'n_bins' parameter"),
@@ -270,7 +270,7 @@ def clients(**parts):
 def test_columns_that_differ_are_named_before_the_first_message():
     with pytest.raises(Disagreement, match="column 'sex': numbers at '0'; text at '1'"):
         FederatedSummary().fit([pd.DataFrame({"sex": [0, 1]}), pd.DataFrame({"sex": ["m", "f"]})])
-    with pytest.raises(Disagreement, match="the features: a, b at '0'; a at '1'"):
+    with pytest.raises(Disagreement, match="the features: 'a', 'b' at '0'; 'b' is missing at '1'"):
         FederatedSummary().fit([pd.DataFrame({"a": [1], "b": [1]}), pd.DataFrame({"a": [1]})])
     day = pd.DataFrame({"day": ["2020-01-31"]})
     with pytest.raises(ValueError, match=r"parts\[1\]: column 'day' must contain numbers or text"):

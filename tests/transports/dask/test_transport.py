@@ -321,7 +321,7 @@ def test_passive_partitions_receive_the_result(cluster):
     here = model().fit(PARTS, passive=[1])
     assert fitted(there) == fitted(here)
     assert same_labels(there.labels_, here.labels_)
-    with pytest.raises(ValueError, match=r"passive must contain numbers of parts, 0..2; got \[3\]"):
+    with pytest.raises(ValueError, match=r"passive must contain indices of parts, 0..2; got \[3\]"):
         model().fit(Dask(functions(PARTS), cluster), passive=[3])
 
 

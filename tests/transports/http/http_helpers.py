@@ -2,13 +2,14 @@
 
 import threading
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import httpx
 
 from fedlib import HorizontalDBSCAN, __version__
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
-from fedlib.transports.http import HTTP, digest, join, new_token
+from fedlib.transports.http import HTTP, Limits, digest, join, new_token
 from fedlib.transports.http.wire import PROCESS, VERSION
 
 SITE = Path(__file__).with_name("site.py")
@@ -30,6 +31,12 @@ def wait_for(condition, seconds=10):
         time.sleep(0.01)
 
 
+def with_limits(**options):
+    """Return arguments of `HTTP`, the limits among them as one object."""
+    limits = {one.name: options.pop(one.name) for one in fields(Limits) if one.name in options}
+    return {"limits": Limits(**limits), **options}
+
+
 def serve(names="012", **options):
     """Return a transport to some of the three clients, with a short ``gone_after``."""
     options = {
@@ -39,7 +46,7 @@ def serve(names="012", **options):
         "request_timeout": ANSWER,
         **options,
     }
-    return HTTP({name: DIGESTS[name] for name in names}, "127.0.0.1:0", **options)
+    return HTTP({name: DIGESTS[name] for name in names}, "127.0.0.1:0", **with_limits(**options))
 
 
 def session(transport, name="0"):

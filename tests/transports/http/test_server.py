@@ -30,7 +30,9 @@ from fedlib.core.client import Client
 from fedlib.core.journal import JournalError, run_id
 from fedlib.core.messages import Array, Done, Labels, Message, decode, encode
 from fedlib.core.protocol import TooFewClients, run
-from fedlib.transports.http import HTTP, join
+from fedlib.transports.http import HTTP, Limits, join
+
+GONE = Limits(gone_after=2)
 
 
 def test_horizontal_dbscan_over_http_equals_in_process(points, start):
@@ -263,7 +265,7 @@ class Failing(HTTP):
 
 def fail_with(error, bind, journal):
     """Run until the second step, which raises an error."""
-    with suppress(error), Failing({"0": DIGESTS["0"]}, bind, gone_after=2) as transport:
+    with suppress(error), Failing({"0": DIGESTS["0"]}, bind, limits=GONE) as transport:
         transport.error = error
         estimator().fit(transport, journal=journal)
 
@@ -282,7 +284,7 @@ def test_a_run_with_a_journal_that_gives_up_can_be_continued(error, bind, points
     end = start(join, f"http://{bind}", client, TOKENS["0"], patience=ANSWER)
     fail_with(error, bind, path)
     assert not end.done()
-    with HTTP({"0": DIGESTS["0"]}, bind, run=run_id(path), gone_after=2) as transport:
+    with HTTP({"0": DIGESTS["0"]}, bind, run=run_id(path), limits=GONE) as transport:
         assert estimator().fit(transport, journal=path).ledger_.lost == {}
     assert end.result(ANSWER) == "finished"
     assert client.state.labels.tolist() == estimator().fit(points[:1]).labels_[0].tolist()
@@ -327,7 +329,7 @@ def test_after_a_run_everything_is_closed(points, start):
     before = threading.active_count()
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = free.getsockname()
-    with HTTP({"0": DIGESTS["0"]}, f"127.0.0.1:{address[1]}", gone_after=2) as transport:
+    with HTTP({"0": DIGESTS["0"]}, f"127.0.0.1:{address[1]}", limits=GONE) as transport:
         [end] = attend(start, transport, {"0": HorizontalDBSCANClient(points[0])})
         estimator().fit(transport)
         begin = time.monotonic()
@@ -343,13 +345,6 @@ def test_after_a_run_everything_is_closed(points, start):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"join_timeout": 0}, "join_timeout must be positive, got 0"),
-        ({"request_timeout": -1}, "request_timeout must be positive, got -1"),
-        ({"gone_after": float("nan")}, "gone_after must be positive, got nan"),
-        ({"silent_after": 0}, "silent_after must be positive, got 0"),
-        ({"rejoin_timeout": -1}, "rejoin_timeout must be at least 0, got -1"),
-        ({"max_seconds": 0}, "max_seconds must be positive, got 0"),
-        ({"max_bytes": 0}, "max_bytes must be positive, got 0"),
         ({"cert": "cert.pem"}, "cert and key must be given together"),
         ({"bind": "8080"}, "bind must be host:port with a port in 0..65535, got '8080'"),
         ({"bind": "localhost:http"}, "bind must be host:port"),

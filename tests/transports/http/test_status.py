@@ -13,7 +13,7 @@ from fedlib import __version__
 from fedlib.clustering.density.horizontal import CellCounts, CountCells
 from fedlib.core.ledger import Ledger
 from fedlib.core.messages import Failure, encode
-from fedlib.transports.http import HTTP, digest, new_token
+from fedlib.transports.http import HTTP, Limits, digest, new_token
 from fedlib.transports.http.status import Traffic, size
 from fedlib.transports.http.wire import NUMBER, PROCESS, VERSION
 
@@ -34,9 +34,9 @@ def all_threads_end():
 def transport():
     """Return a server during its third step, with a client in each state."""
     digests = {name: digest(token) for name, token in TOKENS.items()}
-    options = {"gone_after": 60, "rejoin_timeout": 60, "join_timeout": 0.1}
+    limits = Limits(gone_after=60, rejoin_timeout=60, join_timeout=0.1)
     about = {"protocol": "horizontal-dbscan", "parameters": PARAMETERS}
-    with HTTP(digests, "127.0.0.1:0", **about, **options) as server:
+    with HTTP(digests, "127.0.0.1:0", **about, limits=limits) as server:
         links = {}
         for name in NAMES[:-1]:
             headers = {"Authorization": f"Bearer {TOKENS[name]}", PROCESS: f"session-{name}"}

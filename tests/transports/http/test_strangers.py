@@ -13,10 +13,9 @@ from http_helpers import ANSWER, TOKENS, address, attend, caller, estimator, ser
 from fedlib import __version__
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
 from fedlib.transports.http import connections
-from fedlib.transports.http.limits import ConnectionLimits
 from fedlib.transports.http.wire import PROCESS, VERSION
 
-SHORT = ConnectionLimits(stranger_seconds=0.5)
+SHORT = {"stranger_seconds": 0.5}
 KNOWN = f"Authorization: Bearer {TOKENS['0']}\r\n{PROCESS}: a\r\n{VERSION}: {__version__}\r\n"
 SLOW = {
     "silent": (b"", b""),
@@ -67,7 +66,7 @@ def ended(line):
 @pytest.mark.parametrize("attack", SLOW)
 def test_slow_strangers_do_not_delay_a_run_and_are_closed(attack, points, start):
     beginning, piece = SLOW[attack]
-    with serve("0", connections=SHORT) as transport:
+    with serve("0", **SHORT) as transport:
         listener = transport._server.listener
         with slow_callers(transport, beginning, piece) as lines:
             [end] = attend(start, transport, {"0": HorizontalDBSCANClient(points[0])})
@@ -79,7 +78,7 @@ def test_slow_strangers_do_not_delay_a_run_and_are_closed(attack, points, start)
 
 def test_a_stranger_that_does_not_read_its_answer_is_closed():
     with (
-        serve("0", connections=SHORT) as transport,
+        serve("0", **SHORT) as transport,
         socket.create_connection(address(transport), ANSWER) as line,
     ):
         line.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -87,9 +86,9 @@ def test_a_stranger_that_does_not_read_its_answer_is_closed():
 
 
 def test_too_many_strangers_close_the_first_of_them():
-    limits = ConnectionLimits(max_strangers=4, max_per_address=2)  # and one per client
+    limits = {"max_strangers": 4, "max_per_address": 2}  # and one per client
     with (
-        serve("0", gone_after=0.2, connections=limits) as transport,
+        serve("0", gone_after=0.2, **limits) as transport,
         contextlib.ExitStack() as stack,
     ):
         listener = transport._server.listener
@@ -159,7 +158,7 @@ def test_a_server_that_may_not_open_enough_files_says_so_at_the_start():
 )
 def test_a_known_caller_has_deadlines_too(limits, headers, n_bytes):
     with (
-        serve("0", gone_after=0.2, connections=ConnectionLimits(**limits)) as transport,
+        serve("0", gone_after=0.2, **limits) as transport,
         socket.create_connection(address(transport), ANSWER) as line,
     ):
         line.sendall(f"POST /join HTTP/1.1\r\n{KNOWN}Content-Length: 0\r\n\r\n".encode())

@@ -21,8 +21,7 @@ from http_helpers import (
 
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
 from fedlib.core.client import Client
-from fedlib.transports.http import HTTP, JoinError, join
-from fedlib.transports.http.limits import ConnectionLimits
+from fedlib.transports.http import HTTP, JoinError, Limits, join
 
 USAGES = (
     "digital_signature",
@@ -134,8 +133,7 @@ def test_silent_and_plain_callers_delay_nobody(certificates, serve_tls, points, 
 )
 def test_a_handshake_has_a_deadline(beginning, certificates, serve_tls, points, start):
     """The bytes of a handshake that come one by one do not prolong it; clients are served."""
-    limits = ConnectionLimits(stranger_seconds=0.5)
-    with serve_tls("0", connections=limits) as transport:
+    with serve_tls("0", stranger_seconds=0.5) as transport:
         lines = [socket.create_connection(address(transport), ANSWER) for _ in range(8)]
         begin = time.monotonic()
         for line in lines:
@@ -161,7 +159,7 @@ def test_plain_http_leaves_the_machine_only_with_insecure(points, start):
             HTTP(DIGESTS, f"{host}:0")
         with pytest.raises(ValueError, match=f"url has the host .*{message}"):
             join(f"http://{host}:80", Client(), TOKENS["0"])
-    public = HTTP({"0": DIGESTS["0"]}, "0.0.0.0:0", insecure=True, gone_after=2)
+    public = HTTP({"0": DIGESTS["0"]}, "0.0.0.0:0", insecure=True, limits=Limits(gone_after=2))
     with public as transport:
         [end] = attend(start, transport, {"0": HorizontalDBSCANClient(points[0])}, insecure=True)
         estimator().fit(transport)

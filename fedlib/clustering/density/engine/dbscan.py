@@ -6,7 +6,7 @@ cells near each other remain to be compared. These pairs are searched for in eac
 being stored.
 
 With up to four features, the cells are those of a grid whose diagonal is about ``eps``. With more
-features, with individual radii, or when the data are too wide for 64-bit cell numbers, they are the
+features, with individual radii, or when the data are too wide for 64-bit cell keys, they are the
 leaves of a k-d tree, or parts of leaves.
 
 Sources: M. Ester, H.-P. Kriegel, J. Sander and X. Xu, "A density-based algorithm for discovering
@@ -16,19 +16,15 @@ A. Gunawan, "A faster algorithm for DBSCAN", Eindhoven 2013.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from numbers import Real
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from fedlib.clustering.density.engine.clustering import Clustering, OnGrid, OnTree
 from fedlib.clustering.density.engine.index import (
     GRID_FEATURES,
-    Index,
-    Rows,
     Shares,
     index_by_grid,
     index_by_tree,
@@ -36,16 +32,13 @@ from fedlib.clustering.density.engine.index import (
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.points import check_points
 from fedlib.core.threads import check_n_jobs
-from fedlib.kernels import connections, density, kd_tree, leaf_connections, near_nodes, near_ranges
+from fedlib.kernels import kd_tree
 
 __all__ = ["cluster", "dbscan", "nearest_within", "neighbours_within"]
 
 
 LEAF_SIZE = 16  # of the tree for searches
-BLOCK = 1024  # groups of cells in a block
-PIECE = 1 << 12  # cells that are listed at the same time
 MIN_GRID_EPS = 1e-150  # below it, or above its inverse, squares of distances near eps lose digits
-BUFFER = 1 << 12  # ranges of near cells in a block, or those of one group if they are more
 
 
 def dbscan(
@@ -116,7 +109,7 @@ def cluster(
     The neighbourhood of point i contains the points j with ``d(i, j) <= eps + radii[i]``. Two core
     points are in one cluster when either is in the other's neighbourhood. Any other point joins the
     nearest core point in whose neighbourhood it is. Ties go to the first core point in
-    lexicographic order of the coordinates. So the order of the rows affects only the numbers of the
+    lexicographic order of the coordinates. So the order of the rows affects only the indices of the
     clusters. scikit-learn assigns such a point to the first cluster that reaches it; everything
     else is the same.
 
@@ -161,19 +154,16 @@ def cluster(
     if squared_radii.min() == squared_radii.max():
         squared_radii = squared_radii[:1]
     with ThreadPoolExecutor(n_threads) as threads:
-        start = partial(
-            _Clustering, points, squared_radii, weights, min_samples, threads, n_threads
-        )
-        clustering = None
+        arguments = points, squared_radii, weights, min_samples, threads, n_threads
+        clustering: Clustering | None = None
         has_square = MIN_GRID_EPS <= eps <= 1 / MIN_GRID_EPS
         if radii is None and points.shape[1] <= GRID_FEATURES and has_square:
             index = index_by_grid(points, eps, Shares(threads, n_threads, n))
-            clustering = None if index is None else start(index)
+            clustering = None if index is None else OnGrid(index, *arguments)
             del index  # so that the clustering can free it
         if clustering is None or not clustering.sort_points():
             clustering = None  # not needed while the tree is built
-            clustering = start(index_by_tree(points, squared_radii, n_threads))
-            clustering.sort_points()
+            clustering = OnTree(index_by_tree(points, squared_radii, n_threads), *arguments)
         return clustering.run()
 
 
@@ -253,184 +243,6 @@ def nearest_within(X: ArrayLike, points: ArrayLike, radius: ArrayLike) -> Ints:
     queries, places = _check_pair(X, points)
     squared_radii = _square(_check_per_point(radius, len(places), "radius", infinite=True))
     return kd_tree.find_nearest(kd_tree.build(places, LEAF_SIZE, 0.0), queries, squared_radii)
-
-
-class _Clustering:
-    """One run of DBSCAN on indexed points.
-
-    Each thread works on an equal share of the points, in whole cells, and writes their results. In
-    the third step it joins the cells of its share. Those near another share are joined at the end.
-    A search for the set of a cell may shorten paths in another share, to numbers that are valid
-    whenever they are read, because the number of a cell's parent only falls.
-    """
-
-    def __init__(
-        self,
-        X: Floats,
-        squared_radii: Floats,
-        weights: Floats,
-        min_samples: float,
-        threads: ThreadPoolExecutor,
-        n_threads: int,
-        index: Index,
-    ):
-        n, d = X.shape
-        self.X = X
-        self.index = index
-        self.min_samples = float(min_samples)
-        self.threads = threads
-        if index.leaves is None:
-            points, rows = np.empty((n, d), order="F"), np.empty(0, index.order.dtype)
-            box, boxes = _allocate_boxes(index.start, d)
-        else:
-            points, rows = X, index.order
-            box, boxes = np.empty(0, index.start.dtype), np.empty((0, 2, d))
-        self.cells = density.Cells(
-            points=points,
-            rows=rows,
-            axes=tuple(range(d)) if index.leaves is None else np.arange(d),
-            squared_radii=squared_radii,
-            weights=weights[index.order] if weights.size else weights,
-            start=index.start,
-            box=box,
-            boxes=boxes,
-            core=np.empty(n, bool),
-            has_core=np.empty(len(index.start) - 1, np.int8),
-        )
-        cuts = np.linspace(0, n, n_threads + 1).astype(index.start.dtype)
-        self.shares = np.searchsorted(index.start, cuts)
-
-    def sort_points(self) -> bool:
-        """Copy the points into the cells; return whether any two of a cell are neighbours.
-
-        Rounding is monotone, so this is so if the diagonal of each cell's box is at most the
-        radius. The points of a tree stay in place, and any two of a cell are neighbours.
-        """
-        if self.index.leaves is not None:
-            return True
-        return max(self._map(self._sort_points)) <= self.cells.squared_radii.min()
-
-    def run(self) -> tuple[Ints, Bools]:
-        """Return labels and core flags by row; to be called after `sort_points`.
-
-        This works only once: arrays are freed as soon as possible, the points before the labels.
-        """
-        self._map(self._find_core)
-        parent = self._find_sets()
-        start, core, order = self.index.start, self.cells.core, self.index.order
-        joined = np.empty_like(order)  # the cell of each point that is no core point
-        self._map(partial(self._find_border, joined))
-        del self.cells, self.index
-        first_row = np.empty_like(parent)
-        self._map(partial(density.find_first_rows, start, core, order, first_row))
-        number = density.number_sets(parent, first_row)
-        labels, is_core = np.empty(len(order), np.int64), np.empty(len(order), bool)
-        found = start, core, order, joined, number
-        self._map(partial(density.write_labels, *found, labels, is_core))
-        return labels, is_core
-
-    def _map(self, step: Callable[[int, int], Any]) -> list[Any]:
-        """Return the results of a function of the first cell and the stop of each share."""
-        firsts, stops = self.shares[:-1], self.shares[1:]
-        run = map if len(firsts) == 1 else self.threads.map  # as in `Shares.map`
-        return list(run(step, firsts, stops))
-
-    def _sort_points(self, first: int, stop: int) -> float:
-        start = self.cells.start
-        density.gather(self.X, self.index.order, self.cells, start[first], start[stop])
-        largest: float = density.bound_cells(self.cells, first, stop)
-        return largest
-
-    def _find_core(self, first: int, stop: int) -> None:
-        for begin, end in _pieces(first, stop):
-            dense = density.find_dense(self.cells, begin, end, self.min_samples)
-            wanted = _list_cells(~dense, begin)
-            if self.index.leaves is not None:
-                near_nodes.find_core(wanted, self.cells, self.index.leaves[0], self.min_samples)
-                continue
-            for block in self._blocks(wanted):
-                near_ranges.find_core(block, self.cells, self.min_samples)
-
-    def _find_sets(self) -> Rows:
-        """Return for each cell the first one that it is connected with, by way of others, too."""
-        n_cells = len(self.cells.has_core)
-        parent = np.arange(n_cells, dtype=self.index.start.dtype)
-        crossing = np.zeros(n_cells, bool)  # which cells are near another share
-        self._map(partial(self._join_cells, self.cells.has_core, parent, crossing))
-        self._join_cells(crossing.view(np.int8), parent, crossing, 0, n_cells)
-        density.flatten(parent)
-        return parent
-
-    def _join_cells(
-        self,
-        wanted: NDArray[np.int8],
-        parent: Rows,
-        crossing: Bools,
-        first: int,
-        stop: int,
-    ) -> None:
-        """Join those of the cells ``first..stop`` that are not 0 in ``wanted`` with each other.
-
-        Also mark those near others.
-        """
-        if self.index.leaves is not None:
-            tree, leaves = self.index.leaves
-            leaf_connections.join_leaves(
-                wanted, self.cells, tree, leaves, first, stop, parent, crossing
-            )
-            return
-        for begin, end in _pieces(first, stop):
-            for block in self._blocks(_list_cells(wanted[begin:end], begin), earlier=True):
-                connections.join_cells(block, self.cells, first, parent, crossing)
-
-    def _find_border(self, joined: Rows, first: int, stop: int) -> None:
-        """Write which cell each point of some cells joins that is no core point, or -1."""
-        for begin, end in _pieces(first, stop):
-            wanted = _list_cells(self.cells.has_core[begin:end] != density.ALL, begin)
-            if self.index.leaves is not None:
-                near_nodes.find_border(wanted, self.cells, *self.index.leaves, joined)
-                continue
-            for block in self._blocks(wanted):
-                near_ranges.find_border(block, self.cells, joined)
-
-    def _blocks(self, cells: Ints, earlier: bool = False) -> Iterator[density.Block]:
-        """Yield these cells of a grid (ascending) in blocks. Each overwrites the previous one.
-
-        With ``earlier``, the cells near a group need not include later ones.
-        """
-        assert self.index.find_near is not None
-        group_start, near_start = np.empty((2, BLOCK + 1), np.int64)
-        n_ranges = max(BUFFER, self.index.max_ranges)
-        near = np.empty((n_ranges, 2), self.cells.start.dtype)
-        done = 0
-        while done < len(cells):
-            rest = cells[done:]
-            n_groups = self.index.find_near(rest, earlier, group_start, near_start, near)
-            yield density.Block(rest, group_start[: n_groups + 1], near_start, near)
-            done += group_start[n_groups]
-
-
-def _pieces(first: int, stop: int) -> Iterator[tuple[int, int]]:
-    """Yield the first cell and the stop of successive pieces, so that lists of cells stay short."""
-    for begin in range(first, stop, PIECE):
-        yield begin, min(begin + PIECE, stop)
-
-
-def _list_cells(wanted: NDArray[np.generic], begin: int) -> Ints:
-    """Return the wanted cells; the first entry is that of the cell ``begin``."""
-    cells = np.flatnonzero(wanted)
-    cells += begin
-    return cells
-
-
-def _allocate_boxes(start: Rows, d: int) -> tuple[Rows, Floats]:
-    """Return `Cells.box`, and space for `Cells.boxes`, given where the cells begin."""
-    has_box = np.diff(start) > connections.FEW
-    box = np.cumsum(has_box, dtype=start.dtype)
-    boxes = np.empty((int(box[-1]), 2, d))
-    box -= 1
-    box[~has_box] = -1
-    return box, boxes
 
 
 def _check_points(X: ArrayLike, name: str) -> Floats:

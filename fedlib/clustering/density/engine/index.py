@@ -33,22 +33,27 @@ REACH = 2  # cells along a feature to the farthest one near a cell: sqrt(GRID_FE
 # feature. The margin is far above the rounding of such a quotient. With four features two cells are
 # at least eps wide, so that near cells are at most two apart; with less, a cell's diagonal is less.
 MARGINS = 3 * [(-(2.0**-10), 2.0**40)] + [(2.0**-28, 2.0**20)]
-KEY_BITS = 62  # of a key together with the number of a row
+KEY_BITS = 62  # of a key together with the index of a row
 LEAF_SIZE = 16  # points of the smallest nodes of a tree; twice as many take a tenth longer
 MIN_HALVED = 10_000  # points from which two threads build a tree
 
 
-class Index(NamedTuple):
-    """Points sorted into cells, and how to find the cells near a cell."""
+class GridIndex(NamedTuple):
+    """Points sorted into the cells of a grid, and how to find the cells near a cell."""
 
     order: Rows  # (n,) the row of each point, cell by cell
     start: Rows  # (n_cells + 1,) where the points of each cell begin
-    # For a grid: a search (see `dbscan._Clustering._blocks`), and how many ranges of near cells one
-    # group can have.
-    find_near: Callable[[Ints, bool, Ints, Ints, Ints], int] | None = None
-    max_ranges: int = 0
-    # For a tree: what `near_nodes` and `leaf_connections` search.
-    leaves: tuple[kd_tree.KDTree, tree_leaves.Leaves] | None = None
+    find_near: Callable[[Ints, bool, Ints, Ints, Ints], int]  # see `clustering.OnGrid._blocks`
+    max_ranges: int  # of near cells of one group
+
+
+class TreeIndex(NamedTuple):
+    """Points sorted into the leaves of a tree, which `near_nodes` and `leaf_connections` search."""
+
+    order: Rows  # as in `GridIndex`
+    start: Rows
+    tree: kd_tree.KDTree
+    leaves: tree_leaves.Leaves
 
 
 class Shares(NamedTuple):
@@ -74,7 +79,7 @@ class Shares(NamedTuple):
         return list(run(function, cuts[:-1], cuts[1:], *arguments))
 
 
-def index_by_grid(X: Floats, eps: float, shares: Shares) -> Index | None:
+def index_by_grid(X: Floats, eps: float, shares: Shares) -> GridIndex | None:
     """Return a grid whose cells' diagonal is about ``eps``, or None if it is too wide.
 
     With four features, a cell may contain points that are slightly farther from each other.
@@ -105,7 +110,7 @@ def index_by_grid(X: Floats, eps: float, shares: Shares) -> Index | None:
     offsets = np.array([np.dot(step, strides[:-1]) for step in steps], np.int64)
     grid = sorted_grid.Grid(cell_keys, offsets, np.full(len(steps), REACH * slice_size))
     find_near = partial(sorted_grid.find_near_cells, grid, slice_size)
-    return Index(order, start, find_near, len(offsets))
+    return GridIndex(order, start, find_near, len(offsets))
 
 
 def _sort(keys: Ints, low: int, high: int, shares: Shares) -> Ints:
@@ -134,12 +139,12 @@ def _split_keys(
     return cell_keys, start, order
 
 
-def index_by_tree(X: Floats, squared_radii: Floats, n_threads: int) -> Index:
+def index_by_tree(X: Floats, squared_radii: Floats, n_threads: int) -> TreeIndex:
     """Return a tree whose leaves are the largest nodes that can be cells, or have few points."""
     max_squared_diagonal = squared_radii.min()
     tree = _build_tree(X, max_squared_diagonal, n_threads)
     leaves, start = tree_leaves.collect_leaves(tree, squared_radii, max_squared_diagonal)
-    return Index(tree.order, start, leaves=(tree, leaves))
+    return TreeIndex(tree.order, start, tree, leaves)
 
 
 def _build_tree(X: Floats, max_squared_diagonal: float, n_threads: int) -> kd_tree.KDTree:

@@ -251,12 +251,13 @@ def test_clients_that_disagree_elsewhere(toy, relay):
 
 
 def test_features_with_other_names_are_rejected():
-    """Columns in another order are other features, in process and over a transport."""
+    """In process, columns in another order are put right; over a transport, they are named."""
     left = pd.DataFrame({"age": [1.0, 2.0], "pressure": [80.0, 90.0]})
     swapped = left[["pressure", "age"]]
-    expected = "clients disagree on the features: age, pressure at '0'; pressure, age at '1'"
-    with pytest.raises(ValueError, match=expected):
-        HorizontalDBSCAN(1.0, 2).fit([left, swapped])
+    expected = "features: 'age', 'pressure' at '0'; the order differs: 'age' is column 2 instead of"
+    model = HorizontalDBSCAN(1.0, 2).fit([left, swapped])
+    assert model.cells_.tolist() == HorizontalDBSCAN(1.0, 2).fit([left, left]).cells_.tolist()
+    assert model.predict(swapped).tolist() == model.predict(left).tolist()
     clients = {"0": HorizontalDBSCANClient(left), "1": HorizontalDBSCANClient(swapped)}
     with pytest.raises(ValueError, match=expected):
         HorizontalDBSCAN(1.0, 2).fit(InProcess(clients))

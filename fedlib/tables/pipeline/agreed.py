@@ -1,0 +1,187 @@
+"""Pipelines with a schema: the rules follow from what the sites have agreed on, and from sums.
+
+The columns, their kinds, categories and limits are facts of the schema, so no request asks for
+them. Only means and spreads depend on rows. They are sums over the clients, which can be masked and
+have noise, like those of the protocol after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+
+from fedlib.core.aggregation import Aggregation
+from fedlib.core.array_types import Floats, Ints
+from fedlib.core.columns import NUMBER, read_columns
+from fedlib.core.protocol import Flow
+from fedlib.protection.secure.points import agree_on_bounded_features
+from fedlib.protection.sums import NoisySums
+from fedlib.tables.pipeline.flow import PipelineModel, Rules
+from fedlib.tables.pipeline.messages import Preprocess
+from fedlib.tables.schema.columns import Column
+from fedlib.tables.summary.messages import SumColumns
+from fedlib.tables.summary.private import SumChosenColumnsNoisily, noisy_moments
+
+Model = TypeVar("Model")
+Limits = dict[str, tuple[float, float]]
+
+MAX_ROWS = 2.0**31  # at all clients, until a first sum has counted them
+UNLIMITED = 1e100
+
+
+def problems_of(columns: Sequence[Column], rules: Rules, protected: bool) -> list[str]:
+    """Return everything that the rules need and the schema does not declare.
+
+    Parameters
+    ----------
+    columns : sequence of Column
+        The features.
+    rules : Rules
+    protected : bool
+        Whether the server sees only sums over the clients, or noise.
+    """
+    problems = []
+    for column in columns:
+        limits, name = column.limits, repr(column.name)
+        if column.kind == NUMBER:
+            limited = limits is not None and np.isfinite(limits).all()
+            if (protected or rules.scale == "minmax") and not limited:
+                problems.append(f"a minimum and a maximum of {name}")
+            if protected and rules.impute is None and column.fill is None and not column.required:
+                problems.append(f"a fill for the gaps of {name}, or required=true")
+        else:
+            if column.values is None:
+                problems.append(f"an enum of {name}")
+            if rules.encode is None:
+                problems.append(f"encode='one_hot' for {name}")
+        if protected and column.unconfirmed:
+            problems.append(f"the confirmation of {', '.join(column.unconfirmed)} of {name}")
+    return problems
+
+
+def agreed_pipeline(
+    columns: Sequence[Column],
+    rules: Rules,
+    protected: bool,
+    aggregation: Aggregation,
+    protocol: Callable[[Limits], Flow[Model]],
+) -> Flow[PipelineModel[Model]]:
+    """Return the server flow: the rules from the schema and sums, then the protocol.
+
+    Parameters
+    ----------
+    columns : sequence of Column
+        The features, as the run applies them.
+    rules : Rules
+    protected : bool
+        Whether the server sees only sums over the clients, or noise.
+    aggregation : Aggregation
+        Adds up the columns.
+    protocol : callable
+        Returns the flow of the protocol for the limits of the transformed columns, by name.
+    """
+    names = tuple(column.name for column in columns)
+    numbers = np.array([j for j, column in enumerate(columns) if column.kind == NUMBER], np.int64)
+    low, high = _ends(columns)
+    fill, centre, spread = low + (high - low) / 2, np.zeros(len(names)), np.ones(len(names))
+    for j in numbers.tolist():
+        fill[j] = fill[j] if columns[j].fill is None else float(columns[j].fill or 0.0)
+    aggregation.features = names
+    yield from agree_on_bounded_features(aggregation, len(names))
+    if rules.scale == "standard" or rules.impute == "mean":
+        limits = np.array([low[numbers], high[numbers]])
+        means, variances = yield from _moments(rules, len(names), numbers, limits, aggregation)
+        if rules.impute == "mean":
+            fill[numbers] = means
+        if rules.scale == "standard":
+            deviations = np.sqrt(variances)
+            constant = deviations <= 10 * np.finfo(float).eps * np.maximum(np.abs(means), 1.0)
+            centre[numbers], spread[numbers] = means, np.where(constant, 1.0, deviations)
+    if rules.scale == "minmax":
+        centre[numbers], spread[numbers] = low[numbers], (high - low)[numbers]
+    fill[np.setdiff1d(np.arange(len(names)), numbers)] = 0.0
+    fitted = _preprocess(columns, rules, protected, (fill, centre, spread))
+    yield fitted
+    model = yield from protocol(_limits_after(fitted, low, high))
+    return PipelineModel(fitted, model)
+
+
+def limits_without_scale(columns: Sequence[Column], rules: Rules) -> Limits:
+    """Return the limits of the columns as if they were not scaled, to check a protocol with."""
+    low, high = _ends(columns)
+    zero, one = np.zeros(len(columns)), np.ones(len(columns))
+    return _limits_after(_preprocess(columns, rules, False, (zero, zero, one)), low, high)
+
+
+def _ends(columns: Sequence[Column]) -> tuple[Floats, Floats]:
+    """Return the smallest and the largest value of each column; 0 for text."""
+    low, high = np.array([column.limits or (0.0, 0.0) for column in columns]).reshape(-1, 2).T
+    return np.maximum(low, -UNLIMITED), np.minimum(high, UNLIMITED)
+
+
+def _preprocess(
+    columns: Sequence[Column], rules: Rules, protected: bool, values: tuple[Floats, ...]
+) -> Preprocess:
+    """Return the rules with these fills, centres and spreads."""
+    fill, centre, spread = values
+    categories = [column.categories or () for column in columns]
+    return Preprocess(
+        tuple(column.name for column in columns),
+        np.array([column.kind for column in columns], np.uint8),
+        (),
+        "fill" if protected and rules.gaps == "keep" else rules.gaps,
+        fill,
+        centre,
+        np.where(spread > 0, spread, 1.0),
+        np.array([len(one) for one in categories], np.int64),
+        tuple(category for one in categories for category in one),
+        rules.unknown,
+    )
+
+
+def _moments(
+    rules: Rules, n_columns: int, numbers: Ints, limits: Floats, aggregation: Aggregation
+) -> Flow[tuple[Floats, Floats]]:
+    """Return the mean and the variance of each column of numbers.
+
+    Without noise there are two sums: the first counts the rows, so that the second has all digits,
+    and finds the means, about which the second adds up the squares.
+    """
+    if isinstance(aggregation, NoisySums):
+        noisily = SumChosenColumnsNoisily(aggregation.privacy, limits, 0, numbers)
+        total, _ = yield from aggregation.sum(noisily)
+        return noisy_moments(limits, total.values)
+    n_rows, half = MAX_ROWS, (limits[1] - limits[0]) / 2
+    centres = limits[0] + half
+    centres = np.where(half < UNLIMITED / 2, centres, 0.0)
+    variances = np.zeros(len(numbers))
+    for _ in range(2):
+        largest = 2 * half  # of a value's distance from the centre
+        bounds = {
+            "sums": np.minimum(n_rows * largest, 2 * UNLIMITED).tolist(),
+            "squares": np.minimum(n_rows * np.square(largest), UNLIMITED**2).tolist(),
+        }
+        view = rules.view
+        request = SumColumns(*view, n_columns, numbers, centres)
+        total, _ = yield from aggregation.sum(request, bounds)
+        counts = np.maximum(total.counts[numbers], 1)
+        shifts = total.sums / counts
+        variances = np.maximum(total.squares / counts - np.square(shifts), 0.0)
+        centres, n_rows = centres + shifts, float(max(total.n_rows, 1))
+    return centres, variances
+
+
+def _limits_after(fitted: Preprocess, low: Floats, high: Floats) -> Limits:
+    """Return the limits of the transformed columns; those of a category are 0 and 1."""
+    empty = pd.DataFrame({name: np.empty(0) for name in fitted.features})
+    X, _ = fitted.transform(read_columns(empty))
+    ends = [(ends - fitted.centre) / fitted.spread for ends in (low, high)]
+    limits = {
+        name: (float(ends[0][j]), float(ends[1][j]))
+        for j, name in enumerate(fitted.features)
+        if fitted.kinds[j] == NUMBER
+    }
+    return {name: limits.get(name, (0.0, 1.0)) for name in X.columns}

@@ -1,0 +1,123 @@
+"""Test the modules with what pages compute besides their experiments."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedlib import PPDBDC, SDBDC, FederatedXGBClassifier
+from fedlib.clustering.density.horizontal import CellCounts, CountCells
+from fedlib.clustering.density.ppdbdc import PPDBDCClient
+from fedlib.clustering.density.sdbdc import SDBDCClient
+from fedlib.core.messages import decode, encode
+from fedlib.kernels.representatives import cover_greedily
+from fedlib.testing import Recorder
+
+X = np.random.default_rng(0).normal(size=(60, 2))
+
+
+@pytest.fixture(scope="module")
+def clients(modules):
+    return modules("study.clustering.representatives_clients")
+
+
+def test_representatives_chosen_all_anew_are_the_updated_ones(clients):
+    ordered = X[np.lexsort(X.T[::-1])]
+    expected = cover_greedily(ordered, 0.8, len(X), len(X))[0]
+    assert clients.choose_all_anew(ordered, 0.8).tolist() == expected.tolist()
+
+
+def test_sweep_gives_what_separate_runs_give(clients):
+    parts = [X[:30], X[30:]]
+    swept = clients.sweep(SDBDC(0.8, 2), list(map(SDBDCClient, parts)), [3, 5])
+    for value, (labels, replies) in zip([3, 5], swept, strict=True):
+        expected = SDBDC(0.8, value).fit(parts)
+        assert labels.tolist() == np.concatenate(expected.labels_).tolist()
+        assert sum(len(reply.weights) for reply in replies) == len(expected.representatives_)
+
+
+def test_clients_choose_at_random_or_hold_back(clients):
+    [greedy], [random] = (clients.choosers(how, [X]) for how in ("greedy", "random"))
+    sent = {}
+    for name, client in {"greedy": greedy, "random": random}.items():
+        recorder = Recorder({"0": client})
+        SDBDC(0.8, 3).fit(recorder)
+        sent[name] = recorder.exchanges[0].replies["0"]
+        assert sent[name].weights.sum() == len(X)
+    assert len(sent["greedy"].weights) <= len(sent["random"].weights)
+    weights = {}
+    for k in (1, 3):
+        recorder = Recorder({"0": clients.HoldBackClient(X, 0, k)})
+        PPDBDC(0.8, 3).fit(recorder)
+        weights[k] = recorder.exchanges[0].replies["0"].weights
+    assert weights[3].tolist() == weights[1][weights[1] >= 3].tolist()
+    assert len(clients.seeded(PPDBDCClient, [X, X])) == 2
+
+
+def test_thin_keeps_a_share_of_the_rows(clients, modules):
+    data = modules("fedlib").datasets.load("moons")
+    assert clients.thin(data, 1) is data
+    fewer = clients.thin(data, 0.25)
+    assert len(fewer.X) == len(fewer.y) == round(len(data.X) / 4)
+
+
+def test_run_times_add_up(clients):
+    times = clients.run_times(SDBDC(0.8, 3), [X[:30], X[30:]], n_repeats=2)
+    assert times["time"] == times["slowest party"] + times["server"]
+
+
+def test_withholding_omits_small_counts(modules):
+    study = modules("study.clustering.horizontal_study")
+    counts = CellCounts(np.array([[0, 0], [1, 1]]), np.array([1, 5]))
+    request = encode(CountCells(1.0))
+    shortened = decode(study.withholding(2)(request, encode(counts)))
+    assert shortened.counts.tolist() == [5]
+    runs = pd.DataFrame({"AMI": [0.12344, 0.5], "ARI": [0.2, 0.3]})
+    assert study.agreement(runs, {"AMI": "0.1234", "ARI": "0.3000"}).tolist() == [1, 1]
+
+
+def test_exchanges_of_boosting(modules):
+    exchanges = modules("study.boosting.exchanges")
+    y = (X[:, 0] > 0).astype(int)
+    parts = [(X[::2], y[::2]), (X[1::2], y[1::2])]
+    model = FederatedXGBClassifier(1, max_depth=2, min_child_weight=0, tol=None)
+    talk = exchanges.record(model, parts)
+    [tree] = model.trees_
+    depth = exchanges.depths(tree)
+    assert depth[0] == 0
+    assert depth.max() == tree.depth
+    leaves = [exchanges.leaf_of(tree, row) for row in X[::2].astype(np.float32)]
+    [(_, sums)] = exchanges.find(talk, "LeafSums")
+    [(begin, _), *_] = exchanges.find(talk, "BeginBoosting")
+    rows, positive = exchanges.decode(sums.sums, begin)
+    for leaf in np.flatnonzero(tree.feature < 0):
+        here = np.equal(leaves, leaf)
+        assert (rows[leaf], positive[leaf]) == (here.sum(), y[::2][here].sum())
+
+
+def test_replay_visits_every_path_once(modules):
+    example = modules("study.boosting.example_study")
+    parts = {"1": np.arange(1, 5), "2": np.arange(3, 5)}
+    splits = {"": 2.5, "R": 3.5}
+    visits = list(example.replay(splits, parts))
+    assert [path for _, path in visits] == ["", "L", "R", "RL", "RR"]
+    assert visits[1][0] == {"1": "L", "2": "R"}
+    tree = example.tree_of(splits, parts)
+    assert tree["2"].keys() == {"", "R", "RL", "RR"}
+
+
+def test_mixture_example_has_the_printed_sizes(modules):
+    example = modules("study.clustering.mixture_example")
+    points = example.points_of(0)
+    for client, groups in example.SIZES.items():
+        assert len(points[client]) == sum(map(sum, groups))
+
+
+def test_threat_options_name_every_protocol(modules):
+    options = modules("study.attacks.threat_study").options_of_protocols()
+    protocols = modules("fedlib.core.registry").protocols()
+    assert len(options) == len(protocols)
+    assert options.set_index("class").loc["FederatedKMeans", "secure"] == "yes"
+
+
+def test_old_program_is_where_its_runner_looks(modules):
+    assert modules("study.clustering.old_run").PROGRAM.exists()
