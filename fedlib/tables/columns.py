@@ -281,9 +281,10 @@ def identifiers(column: pd.Series) -> pd.Series:
     column = complete(column, "identifier")
     repeated = column.duplicated(keep=False)
     if repeated.any():
+        n = column[repeated].nunique()
+        occurring = "1 identifier occurs" if n == 1 else f"{n} identifiers occur"
         raise ValueError(
-            f"column {column.name!r} must identify the rows, but"
-            f" {column[repeated].nunique()} identifiers occur more than once, in"
+            f"column {column.name!r} must identify the rows, but {occurring} more than once, in"
             f" {int(repeated.sum())} rows; remove or join these rows, or leave --ids out"
         )
     return column

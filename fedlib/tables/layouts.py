@@ -21,7 +21,7 @@ __all__ = ["Layout", "check_header", "check_names", "find_layout"]
 SEPARATORS = ",;\t|"  # spaces are tried too, but may be in any text
 HEAD = 2**18  # characters that are examined
 MAX_LINE = 2**26
-N_LINES = 100  # of which the separator is found
+N_LINES = 100  # from which the separator is found, and that are compared with the names
 ENOUGH = 0.8  # of the score of the best separator, at which another one is as good
 NAMES = {",": "the comma", ";": "the semicolon", "\t": "the tab", "|": "|", " ": "spaces"}
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
@@ -238,7 +238,7 @@ def check_header(names: Sequence[str], rows: Sequence[Sequence[str]], place: str
         )
     alike = [
         number == all(_is_number(cell) for cell in cells if cell)
-        for number, cells in zip(numeric, zip(*rows, strict=True), strict=False)
+        for number, cells in zip(numeric, zip(*rows[:N_LINES], strict=True), strict=False)
     ]
     if any(numeric) and alike and all(alike):
         values = ", ".join(map(repr, names[:5]))

@@ -5,11 +5,11 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from IPython.display import display
 
 from fedlib import datasets
-from fedlib.tables.files import read_table
+from fedlib.tables.files import SiteFile, read_table
+from fedlib.tables.read_options import ReadOptions
 from study.shared.pages import ROOT, badge
 
 CLASS = "class"  # the column of classes in a reader's file
@@ -46,7 +46,7 @@ def load(name):
 def load_own(path):
     """Return the table in a file as a data set; see `load`."""
     try:
-        columns = pd.DataFrame(read_table(path, raw=True).X).columns
+        columns = SiteFile.read(path, ReadOptions()).content.frame.columns
         table = read_table(path, target=CLASS if CLASS in columns else None)
     except ValueError as error:
         raise ValueError(f"dataset {str(path)!r}: {error}") from error
