@@ -196,6 +196,8 @@ class Federated(BaseEstimator):
         self._set_names(ledger.features)
         if isinstance(transport, Host):
             self._set_labels(transport)
+        if isinstance(transport, Parts):
+            transport.close()
         return self
 
     def _set_labels(self, host: Host) -> None:

@@ -61,7 +61,6 @@ class InProcess:
     --------
     >>> from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
     >>> from fedlib.core.messages import class_name, decode, encode
-    from fedlib.core.names import by_client
     >>> transport = InProcess({"A": HorizontalDBSCANClient([[0.1], [0.2], [5.0]])})
     >>> decode(transport.exchange({"A": encode(CountCells(cell_size=1.0))})["A"])
     CellCounts(cells=array([[0],
@@ -167,6 +166,10 @@ class Parts(InProcess):
                 if min_clients is None:
                     raise ValueError(text)
                 warnings.warn(text, stacklevel=4)
+
+    def close(self) -> None:
+        """Let the threads end now, and not when nothing refers to them any more."""
+        self._pool.shutdown(wait=False)
 
     def labels(self, read: Callable[[Any], Any], lost: Collection[str]) -> list[Any]:
         """Return the labels of each client, None for a lost one."""

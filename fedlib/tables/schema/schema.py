@@ -169,7 +169,7 @@ class Schema(AgreedColumns):
     def __repr__(self) -> str:
         names = ", ".join(repr(printable(column.name, 60)) for column in self.columns[:5])
         more = ", …" if len(self.columns) > 5 else ""
-        return f"<Schema of {len(self.columns)} columns: {names}{more}>"
+        return f"<Schema {self.digest[:12]} of {len(self.columns)} columns: {names}{more}>"
 
     @property
     def skipped(self) -> tuple[str, ...]:
