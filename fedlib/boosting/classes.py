@@ -130,7 +130,7 @@ def check_known(y: NDArray[Any], classes: Sequence[Class]) -> None:
 
     Examples
     --------
-    >>> check_known(np.array(["ill", "wel"]), ["ill", "well"])
+    >>> check_known(read_classes(["ill", "wel"]), ["ill", "well"])
     Traceback (most recent call last):
     ...
     ValueError: y must contain only the classes ['ill', 'well']; got 'wel'

@@ -50,6 +50,21 @@ def test_probabilities_of_a_classifier(folder):
     assert shares.astype(expected.dtype).tobytes() == expected.tobytes()
 
 
+def test_a_boosted_model_reads_the_columns_by_name(folder):
+    estimator = fitted("xgboost")
+    models.save(estimator, "model.json")
+    table = classes()[1]
+    features = list(estimator.feature_names_in_)
+    table[["kind", *features[::-1]]].to_csv("new.csv", index=False)
+    arguments = ["predict", "model.json", "--data", "new.csv", "--labels-out", "out.csv"]
+    invoke(*arguments, "--target", "kind")
+    assert pd.read_csv("out.csv")["label"].tolist() == estimator.predict(rows()[1]).tolist()
+    assert "X must have the columns of the model: 'kind' is not among them" in refuse(*arguments)
+    last = features[-1]
+    error = refuse(*arguments, "--columns", ",".join(features[:-1]))
+    assert f"X must have the columns of the model: '{last}' is missing" in error
+
+
 def test_probabilities_of_a_mixture(folder):
     estimator = fitted("gaussian-mixture")
     models.save(estimator, "model.npz")

@@ -373,3 +373,29 @@ def test_a_cluster_without_rows():
     clients = {name: ClusteringScoreClient(part) for name, part in parts.items()}
     model = FederatedClusteringScore().fit(Recorder(clients, {"B": tamper}), min_clients=1)
     assert model.ledger_.lost == {"B": "InvalidReply at MeasureDistances, step 2"}
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda labels: labels.astype(object),
+        lambda labels: labels.astype(float),
+        lambda labels: labels[:, None],
+        lambda labels: pd.Series(labels, dtype="Int64"),
+        lambda labels: pd.Categorical(labels),
+        lambda labels: np.ma.array(labels),
+        lambda labels: labels.tolist(),
+    ],
+)
+def test_labels_of_every_type_have_the_same_scores(convert):
+    parts = [(X, np.asarray(labels)) for X, labels in labelled()]
+    expected = FederatedClusteringScore().fit(parts).scores_
+    converted = [(X, convert(labels)) for X, labels in parts]
+    assert FederatedClusteringScore().fit(converted).scores_ == expected
+
+
+def test_masked_labels_are_no_noise():
+    """Such are the labels of rows that alignment has left out."""
+    labels = np.ma.array([0, 0, 1, 1], mask=[0, 1, 0, 1])
+    with pytest.raises(ValueError, match="labels have no cluster in 2 rows, first in row 2: leave"):
+        FederatedClusteringScore().fit([(np.zeros((4, 1)), labels)])

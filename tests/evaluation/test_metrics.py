@@ -108,6 +108,8 @@ def test_pairs_beyond_64_bits():
         ([0], [], r"predicted must be .* shape \(0,\)"),
         ([[0, 1]], [0, 1], r"true must be .* shape \(1, 2\)"),
         ([0, 1], None, r"predicted must be .* shape \(\)"),
+        ([0, None], [0, 1], "true ha.* no .* in 1 row, row 2"),
+        ([0, 1], np.ma.array([0, 1], mask=[1, 0]), "predicted ha.* no .* in 1 row, row 1"),
     ],
 )
 @pytest.mark.parametrize("score", [clustering_scores, matched_accuracy])

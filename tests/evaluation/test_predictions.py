@@ -254,3 +254,29 @@ def test_replies_with_other_bins_are_refused():
     reply = ScoreCounts(table, np.zeros(2, np.int64), table, np.zeros(3), pair, pair)
     with pytest.raises(MessageError, match="2 classes, 4 bins and 3 groups, got the shapes"):
         CountScores(("a", "b"), 4, 3).accept(reply)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda y: pd.Series(y, dtype="category"),
+        lambda y: pd.Series(y, dtype=object),
+        lambda y: np.asarray(y)[:, None],
+        lambda y: [f" {label} " for label in y],
+    ],
+)
+def test_classes_of_every_type_have_the_same_scores(convert):
+    y = np.array(["ill", "well", "well", "ill"])
+    shares = [0.1, 0.8, 0.4, 0.3]
+    expected = FederatedEvaluation().fit([(shares, y)])
+    model = FederatedEvaluation().fit([(shares, convert(y))])
+    assert model.scores_ == expected.scores_
+    assert model.classes_.tolist() == ["ill", "well"]
+
+
+@pytest.mark.parametrize("gap", [None, np.nan, pd.NA, pd.NaT, ""])
+def test_a_missing_class_is_no_class(gap):
+    with pytest.raises(ValueError, match=r"^parts\[0\]: y has no class in 1 row, row 2: drop this"):
+        FederatedEvaluation().fit(
+            [([0.1, 0.8, 0.9], pd.Series(["ill", gap, "well"], dtype=object))]
+        )

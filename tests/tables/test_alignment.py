@@ -111,6 +111,33 @@ def test_equal_to_the_protocol_on_the_joined_tables(drawn):
         assert labels.tolist() == [known.get(i) for i in one]
 
 
+@pytest.mark.parametrize("dtype", ["int8", "float32", "float64", "Int64", "object", "category"])
+def test_identifiers_of_every_type_of_number_are_the_same(dtype):
+    parts = [column(0, 1, 9), column(1, 2, 3)]
+    ids = [np.array([1, 2, 3]), pd.Series([3, 2, 1], dtype=dtype)]
+    model = AlignedRows(VERTICAL).fit(parts, ids=ids, key=KEY)
+    assert not any(np.ma.getmaskarray(labels).any() for labels in model.labels_)
+    expected = AlignedRows(VERTICAL).fit(parts, ids=[["1", "2 ", "3"], list("321")], key=KEY)
+    assert [labels.tolist() for labels in model.labels_] == [
+        labels.tolist() for labels in expected.labels_
+    ]
+    table = Table(parts[1], ids=ids[1])  # from a file
+    site = make_client("aligned/vertical-dbscan", table, {"n_jobs": 1, **KEYED})
+    assert site.handle(ListPseudonyms()) == client(parts[1], list("321")).handle(ListPseudonyms())
+
+
+@pytest.mark.parametrize("gap", [None, np.nan, pd.NA, pd.NaT, "", " "])
+@pytest.mark.parametrize("estimator", [AlignedRows(VERTICAL), VERTICAL], ids=["aligned", "same"])
+def test_rows_without_an_identifier_are_refused(gap, estimator):
+    ids = ["p1", gap, "p3"]
+    if estimator is VERTICAL:
+        with pytest.raises(ValueError, match="ids have no identifier in 1 row, row 2: leave this"):
+            VerticalDBSCANClient(column(1, 2, 3), ids=ids, key=KEY)
+        return
+    with pytest.raises(ValueError, match=r"parts\[0\]: ids have no identifier in 1 row, row 2"):
+        estimator.fit([column(1, 2, 3)] * 2, ids=[ids, ids])
+
+
 @given(st.lists(st.sampled_from("abcde"), min_size=1, max_size=8))
 def test_repeated_identifiers_are_refused_by_their_number(ids):
     repeated = sum(ids.count(one) > 1 for one in set(ids))
