@@ -176,7 +176,7 @@ class Boosted(ProtectedFederated):
         """
         A client withholds the names of categories with fewer rows, at least 1.
         """,
-    ] = 1
+    ] = 5
     histograms: Annotated[
         Literal["dense", "packed"],
         StrOptions({"dense", "packed"}),

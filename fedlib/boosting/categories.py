@@ -46,12 +46,13 @@ class Table(NamedTuple):
 
     ``numbers`` (n_rows, n_features) of float32 is NaN where a value is missing or a text. ``texts``
     are the columns with texts as objects, None where a value is missing. ``names`` are those of the
-    columns; empty if they have none.
+    columns; empty if they have none. ``identifiers`` is that of a `RawTable`.
     """
 
     numbers: Floats32
     texts: dict[int, NDArray[Any]]
     names: tuple[str, ...] = ()
+    identifiers: str = ""
 
     @property
     def kinds(self) -> bytes:
@@ -156,7 +157,8 @@ def read_table(X: Any, **checks: Any) -> Table:
     texts = _text_columns(X)
     if not texts:
         return Table(check_rows(X, **checks), {}, feature_names(X))
-    columns = dict(zip(texts, read_columns(_spelled(X.iloc[:, texts])).columns, strict=True))
+    read = read_columns(_spelled(X.iloc[:, texts]))
+    columns = dict(zip(texts, read.columns, strict=True))
     frame = X.copy()
     frame.columns = range(X.shape[1])
     for f, column in columns.items():
@@ -165,7 +167,7 @@ def read_table(X: Any, **checks: Any) -> Table:
     if names:
         frame.columns = list(names)
     found = {f: column for f, column in columns.items() if column.dtype == object}
-    return Table(check_rows(frame, **checks), found, names)
+    return Table(check_rows(frame, **checks), found, names, read.identifiers)
 
 
 def _numbers_of(known: Sequence[str]) -> dict[str | None, float]:

@@ -90,7 +90,7 @@ def minority(sides: Sequence[Sequence[str]]) -> list[str]:
 
 
 def agree_on_features(described: Mapping[str, Any]) -> int:
-    r"""Return the number of features on which all clients agree.
+    """Return the number of features on which all clients agree.
 
     Names are compared before numbers, so that the error names the missing column. A client without
     names is assumed to have the features of the others. If clients with different names are equally
@@ -116,8 +116,8 @@ def agree_on_features(described: Mapping[str, Any]) -> int:
     ...                    "B": Reply(n_features=1, features=("weight",))})
     Traceback (most recent call last):
     ...
-    fedlib.core.agreement.Disagreement: clients disagree on the features: 'age' at 'A'; 'age' is \
-missing, and 'weight' is additional at 'B'
+    fedlib.core.agreement.Disagreement: clients disagree on the features: 'age' at 'A'; \
+'age' is missing, and 'weight' is additional at 'B'
     """
     names = {client: tuple(one.features) for client, one in described.items() if one.features}
     if wrong := [client for client in names if len(names[client]) != described[client].n_features]:

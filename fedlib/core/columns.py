@@ -33,6 +33,7 @@ __all__ = [
     "NUMBER",
     "TEXT",
     "RawTable",
+    "check_no_identifiers",
     "present",
     "read_columns",
 ]
@@ -62,10 +63,13 @@ class RawTable:
         The names of the columns; empty if they have none.
     columns : tuple of array (n_rows,)
         Numbers as float64 with NaN for a gap, text as objects with None for a gap.
+    identifiers : str
+        What makes a column look like one of identifiers, for an error; empty if none does.
     """
 
     features: tuple[str, ...]
     columns: tuple[Column, ...]
+    identifiers: str = ""
 
     def __len__(self) -> int:
         return len(self.columns[0])
@@ -114,7 +118,7 @@ class RawTable:
         if not self.features or not names or self.features == tuple(names):
             return self
         places = order(names, self.features)
-        return RawTable(tuple(names), tuple(self.columns[j] for j in places))
+        return replace(self, features=tuple(names), columns=tuple(self.columns[j] for j in places))
 
     def with_text(self, names: Sequence[str]) -> RawTable:
         """Return the table with the numbers of some columns as text: 1.0 becomes "1".
@@ -181,16 +185,20 @@ def present(column: Column) -> Bools:
     return ~np.isnan(column)
 
 
-def read_columns(X: Any, *, refuse_identifiers: bool = False) -> RawTable:
+def read_columns(X: Any) -> RawTable:
     """Return a table's columns as numbers or text.
 
     Parameters
     ----------
     X : DataFrame or array-like (n_rows, n_columns)
         There may be no rows, but there must be columns.
-    refuse_identifiers : bool, default=False
-        Whether to refuse a column of texts that look like identifiers: more than 50 distinct ones,
-        and at least nine tenths of its texts distinct. A column of pandas' categories is accepted.
+
+    Returns
+    -------
+    RawTable
+        Its ``identifiers`` name a column of texts that look like identifiers: more than 50 distinct
+        ones, and at least nine tenths of its texts distinct. A column of pandas' categories is
+        declared and never looks like it.
 
     Raises
     ------
@@ -211,23 +219,35 @@ def read_columns(X: Any, *, refuse_identifiers: bool = False) -> RawTable:
         raise ValueError("the table has no columns")
     labels = features or tuple(map(str, range(frame.shape[1])))
     columns = tuple(read_column(frame.iloc[:, j], label) for j, label in enumerate(labels))
-    if refuse_identifiers:
-        for label, column, dtype in zip(labels, columns, frame.dtypes, strict=True):
-            if column.dtype == object and not isinstance(dtype, pd.CategoricalDtype):
-                _check_no_identifiers(column, label)
-    return RawTable(features, columns)
+    problems = (
+        _identifiers(column, label)
+        for label, column, dtype in zip(labels, columns, frame.dtypes, strict=True)
+        if column.dtype == object and not isinstance(dtype, pd.CategoricalDtype)
+    )
+    return RawTable(features, columns, next(filter(None, problems), ""))
 
 
-def _check_no_identifiers(column: Column, label: str) -> None:
-    """Raise ValueError when nearly all texts of a column are distinct."""
+def _identifiers(column: Column, label: str) -> str:
+    """Return what is wrong if nearly all texts of a column are distinct, or else an empty text."""
     values = column[present(column)]
     distinct = len(set(values))
-    if distinct > MIN_DISTINCT and distinct >= DISTINCT_FRACTION * len(values):
-        raise ValueError(
-            f"column {label!r} looks like identifiers: {distinct} of {len(values)} texts are"
-            " distinct, and each would be sent as a category; leave the column out, or if they are"
-            f" categories, say so: X[{label!r}].astype('category'), for a file --text {label}"
-        )
+    if distinct <= MIN_DISTINCT or distinct < DISTINCT_FRACTION * len(values):
+        return ""
+    return (
+        f"column {label!r} looks like identifiers: {distinct} of {len(values)} texts are distinct,"
+        " and each would be sent as a category; leave the column out, or if they are categories,"
+        f" say so: X[{label!r}].astype('category'), for a file --text {label}"
+    )
+
+
+def check_no_identifiers(client: Any) -> None:
+    """Raise ValueError when a column of a client's raw table looks like one of identifiers.
+
+    It is called for a new client, before the run: afterwards an error would tell the server.
+    """
+    for table in (getattr(client, "X", None), getattr(client, "table", None)):
+        if problem := getattr(table, "identifiers", ""):
+            raise ValueError(problem)
 
 
 def _frame(X: ArrayLike) -> pd.DataFrame:

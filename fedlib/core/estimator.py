@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from numbers import Integral
 from typing import Any, ClassVar, Self, dataclass_transform
 
@@ -20,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Floats
 from fedlib.core.client import Client
+from fedlib.core.columns import check_no_identifiers
 from fedlib.core.in_process import Parts
 from fedlib.core.journal import Journal
 from fedlib.core.ledger import Ledger
@@ -174,10 +176,11 @@ class Federated(BaseEstimator):
         journal: Journal | None = None,
     ) -> Self:
         """Run the protocol of the estimator ``seeded`` and set the fitted attributes."""
-        flow = seeded.protocol()
+        flow, names = seeded.protocol(), seeded._column_names()
         for fitted in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, fitted)
-        transport = parts if isinstance(parts, Transport) else Parts(parts, self._make_clients)
+        make = partial(self._make_clients, names)
+        transport = parts if isinstance(parts, Transport) else Parts(parts, make)
         if isinstance(transport, Host):
             given = options or seeded._client_options(len(transport.clients))
             transport.create_clients(
@@ -227,16 +230,18 @@ class Federated(BaseEstimator):
 
     def _make_clients(
         self,
+        names: Sequence[str],
         parts: Mapping[str, Any],
         client_class: type[Any],
         options: Sequence[Mapping[str, Any]],
         passive: Collection[int],
     ) -> dict[str, Client]:
         clients: dict[str, Client] = {}
-        parts = in_common_order(parts, self._column_names()) if self.same_columns else parts
+        parts = in_common_order(parts, names) if self.same_columns else parts
         for i, ((name, part), arguments) in enumerate(zip(parts.items(), options, strict=True)):
             try:
                 clients[name] = client = client_class(part, **arguments)
+                check_no_identifiers(client)
             except (TypeError, ValueError) as error:
                 row = isinstance(part, list | np.ndarray) and np.ndim(part) == 1
                 advice = "; parts is a list of tables: for one client pass [X]" if row else ""

@@ -155,12 +155,13 @@ class ProtectedFederated(Federated):
 
     def _make_clients(
         self,
+        names: Sequence[str],
         parts: Mapping[str, Any],
         client_class: type[Any],
         options: Sequence[Mapping[str, Any]],
         passive: Collection[int],
     ) -> dict[str, Client]:
-        clients = super()._make_clients(parts, client_class, options, passive)
+        clients = super()._make_clients(names, parts, client_class, options, passive)
         return mask_clients(clients) if self.secure else clients
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from fedlib.core.client import Client
+from fedlib.core.columns import check_no_identifiers
 from fedlib.core.estimator import Federated
 from fedlib.core.registry import find_estimator, protocols, wrapper_of
 from fedlib.protection.secure import Identity, SecureClient
@@ -172,6 +173,7 @@ def make_client(
         arguments["client_class"] = client_class
         client_class = wrapper.client_class
     client: Client = client_class(_part(estimator, table, eval_table), **arguments)
+    check_no_identifiers(client)
     client.passive = passive
     return client if identity is None else SecureClient(client, identity)
 

@@ -1,11 +1,13 @@
 """Features with categories: by hand, equal to XGBoost, and what clients disclose about them."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
 import xgboost
 
-from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
+import fedlib
 from fedlib.boosting.categories import CountLevels, LevelCounts, Table, read_table
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.messages import KeepTrees
@@ -17,6 +19,10 @@ from fedlib.testing import Recorder
 
 from .common import METHODS, assert_same_trees, deal, first_message, make_rows
 from .exact import different_nodes
+
+# These tests compare all categories with those of XGBoost.
+FederatedXGBClassifier = partial(fedlib.FederatedXGBClassifier, min_category_count=1)
+FederatedXGBRegressor = partial(fedlib.FederatedXGBRegressor, min_category_count=1)
 
 COLOURS = pd.DataFrame({"colour": ["red", "blue", "red", "green"]})
 HISTOGRAM = {"method": "histogram", "tol": None}
@@ -157,7 +163,7 @@ def test_clients_continue_the_training_of_xgboost():
     X, score = make_mixed()
     data = xgboost.DMatrix(as_categories(X), score, enable_categorical=True)
     booster = xgboost.train({"max_depth": 3, "nthread": 1}, data, 2)
-    model = FederatedXGBRegressor.from_xgboost(booster)
+    model = fedlib.FederatedXGBRegressor.from_xgboost(booster)
     np.testing.assert_allclose(model.predict(X), booster.predict(data), rtol=1e-5)
     started, X = list(model.trees_), X.replace("town 03", "another town")
     model.set_params(n_trees=4).fit(deal(X, score, 2))
@@ -180,7 +186,7 @@ def test_a_booster_without_names_of_categories_is_refused():
     data = xgboost.DMatrix(codes, [6.0, 0, 6, 0], feature_types=["c"], enable_categorical=True)
     booster = xgboost.train({"min_child_weight": 0}, data, 1)
     with pytest.raises(ValueError, match="must contain the names of its categories"):
-        FederatedXGBRegressor.from_xgboost(booster)
+        fedlib.FederatedXGBRegressor.from_xgboost(booster)
 
 
 # New rows ---------------------------------------------------------------------------------------
@@ -309,10 +315,10 @@ def test_numbers_and_text_do_not_agree():
     ("X", "message"),
     [
         (np.zeros((1, 1)), "feature 0 must contain text, as in training; got numbers"),
-        (COLOURS.assign(more=1.0), "the columns of the model: 'more' is not among them"),
+        (COLOURS.assign(more=1.0), "the columns of the fit: 'more' is additional"),
         (
             COLOURS.rename(columns={"colour": "shade"}),
-            "'colour' is missing; 'shade' is not among them",
+            "'colour' is missing, and 'shade' is additional",
         ),
     ],
 )

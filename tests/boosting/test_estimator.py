@@ -185,6 +185,7 @@ def test_estimator_conventions():
         "secure",
         "epsilon",
         "delta",
+        "schema",
         "random_state",
         "warm_start",
     }

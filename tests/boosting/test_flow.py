@@ -118,9 +118,6 @@ def test_clients_disagree_on_the_columns():
     X, y = make_rows()
     with pytest.raises(ValueError, match="number of features: 4 at '0'; 3 at '1'"):
         FederatedXGBClassifier().fit([(X, y), (X[:, :3], y)])
-    named = [pd.DataFrame(X, columns=list(names)) for names in ("abcd", "abdc")]
-    with pytest.raises(ValueError, match="the features: a, b, c, d at '0'; a, b, d, c at '1'"):
-        FederatedXGBClassifier().fit([(table, y) for table in named])
     clients = {"A": BoostingClient((X, y)), "B": BoostingClient((X[:, :3], y))}
     with pytest.raises(ValueError, match="number of features: 4 at 'A'; 3 at 'B'"):
         FederatedXGBClassifier().fit(InProcess(clients))
@@ -133,7 +130,7 @@ def test_a_missing_column_is_named(over_a_transport):
     parts = [(table, y), (table[list("abd")], y)]
     if over_a_transport:
         parts = InProcess({str(i): BoostingClient(part) for i, part in enumerate(parts)})
-    with pytest.raises(ValueError, match="the features: a, b, c, d at '0'; a, b, d at '1'"):
+    with pytest.raises(ValueError, match="'a', 'b', 'c', 'd' at '0'; 'c' is missing at '1'"):
         FederatedXGBClassifier().fit(parts)
 
 

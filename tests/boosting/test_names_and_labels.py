@@ -29,9 +29,9 @@ def make_frame(n=80):
 X, Y = make_frame()
 OTHERS = [
     (X[["a", "b"]], "'c' is missing$"),
-    (X.assign(z=1.0), "'z' is not among them$"),
-    (X.rename(columns={"a": "z"}), "'a' is missing; 'z' is not among them$"),
-    (X[["a", "b", "c", "a"]], "'a' occurs more than once$"),
+    (X.assign(z=1.0), "'z' is additional$"),
+    (X.rename(columns={"a": "z"}), "'a' is missing, and 'z' is additional$"),
+    (X[["a", "b", "c", "a"]], "must be unique, got repeated 'a'$"),
 ]
 
 
@@ -65,7 +65,7 @@ def test_every_method_takes_the_columns_in_any_order(model, tmp_path):
 @pytest.mark.parametrize(("table", "message"), OTHERS)
 def test_every_method_names_the_differences(table, message, model):
     for method in calls(model).values():
-        with pytest.raises(ValueError, match=f"^X must have the columns of the model: {message}"):
+        with pytest.raises(ValueError, match=message):
             method(table)
 
 
@@ -73,7 +73,7 @@ def test_the_text_is_short_for_many_columns():
     names = [f"feature {i}" * 9 for i in range(300)]
     with pytest.raises(ValueError, match="and 295 more are missing, and 'other'") as error:
         in_order(pd.DataFrame({"other": [1]}), names)
-    assert len(str(error.value)) < 400
+    assert len(str(error.value)) < 600
     assert in_order([[1.0]], names) == [[1.0]]
 
 
@@ -133,7 +133,7 @@ def test_eval_sets_with_text():
         ([(X, Y), (X, Y)], "a part must have one eval_set.* got a list of 2: concatenate"),
         ((X,), "an eval_set must be .X, y. or .X, y, sample_weight.*got a tuple of 1"),
         (X, "got a DataFrame"),
-        ((X[["a", "b"]], Y), "eval_set must have the columns of the model: 'c' is missing"),
+        ((X[["a", "b"]], Y), "eval_set must have the columns of the fit: 'c' is missing"),
         ((X, Y.where(Y > 0)), "eval_set: y has no class in .* rows, first in row"),
         ((X, Y.astype(str)), "must be text or numbers like the other y; got '1' next to 1"),
     ],
@@ -154,7 +154,7 @@ def test_a_site_with_rows_for_validation_in_another_order():
         return make_client("xgboost", table, eval_table=rows).X[len(X) :]
 
     assert margins(X[ORDER]).tolist() == margins(X).tolist()
-    with pytest.raises(ValueError, match="eval_set must have .* 'z' is not among them"):
+    with pytest.raises(ValueError, match="eval_set must have .* 'z' is additional"):
         margins(X.rename(columns={"a": "z"}))
 
 
@@ -183,12 +183,12 @@ def test_a_model_is_continued_by_name(estimator, imported):
     nameless = continued(start(), [(X.to_numpy(), Y)])
     assert nameless.feature_names_in_.tolist() == ["a", "b", "c"]
     for table, message in OTHERS:
-        with pytest.raises(ValueError, match=rf"^parts\[0\] must have .*: {message}"):
+        with pytest.raises(ValueError, match=rf"^parts\[0\]: .*{message}"):
             continued(start(), [(table, Y)])
     client = BoostingClient if estimator is ESTIMATORS[0] else RegressionClient
-    with pytest.raises(ValueError, match="order of the model; column 1 is 'c' instead of 'a'"):
+    with pytest.raises(ValueError, match="the order differs: 'a' is column 2 instead of 1"):
         continued(start(), InProcess({"A": client((X[ORDER], Y))}))
-    with pytest.raises(ValueError, match="must be those of the model: 'z' is not among them"):
+    with pytest.raises(ValueError, match="must be those of the model: 'z' is additional"):
         continued(start(), InProcess({"A": client((X.assign(z=1.0), Y))}))
 
 

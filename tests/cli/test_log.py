@@ -115,7 +115,10 @@ def test_escape_sequences_end_a_run_safely(command, site):
         command("join", url, "--data", f"{n}.csv", "--token-file", f"two/{n}.token") for n in "01"
     ]
     output = server.ends(1) + "".join(one.ends(1) for one in sites)
-    assert "Error: clients disagree on the features: x, y at '0'; x, \\x1b[2J" in output
+    assert (
+        "Error: clients disagree on the features: 'x', 'y' at '0'; 'y' is missing, and '\\x1b[2J"
+        in output
+    )
     assert not {c for c in output if not c.isprintable()} - {"\n"}
 
 

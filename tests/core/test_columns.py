@@ -8,7 +8,10 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
+from fedlib import FederatedKMeans, FederatedPipeline, FederatedSummary, FederatedXGBRegressor
 from fedlib.core.columns import EMPTY, NUMBER, TEXT, read_columns
+from fedlib.sites.site import make_client
+from fedlib.tables.files import Table
 
 
 def test_kinds_and_gaps_of_columns():
@@ -170,15 +173,32 @@ def test_masked_values_are_gaps_and_sparse_tables_are_refused():
         read_columns(csr_array(np.eye(2)))
 
 
-def test_columns_of_identifiers_are_refused_unless_they_are_declared():
+def test_columns_of_identifiers_are_noticed_unless_they_are_declared():
     texts = [f"R{i}" for i in range(60)]
-    with pytest.raises(ValueError, match="'id' looks like identifiers: 60 of 60 texts"):
-        read_columns(pd.DataFrame({"id": texts}), refuse_identifiers=True)
+    found = read_columns(pd.DataFrame({"age": range(60), "id": texts})).identifiers
+    assert found.startswith("column 'id' looks like identifiers: 60 of 60 texts are distinct")
     accepted = [
         pd.Series(texts, dtype="category"),  # declared
         [*texts[:50], *texts[:10]],  # 50 distinct ones
         [*texts, *texts[:10]],  # six sevenths are distinct
     ]
     for column in accepted:
-        read_columns(pd.DataFrame({"id": column}), refuse_identifiers=True)
-    read_columns(pd.DataFrame({"id": texts}))
+        assert read_columns(pd.DataFrame({"id": column})).identifiers == ""
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        FederatedSummary(),
+        FederatedPipeline(FederatedKMeans(2), encode="one_hot"),
+        FederatedXGBRegressor(2, method="histogram"),
+    ],
+)
+def test_identifiers_are_refused_before_the_run(estimator):
+    table = pd.DataFrame({"record": [f"R{i}" for i in range(60)], "age": np.arange(60.0)})
+    part = (table, table["age"]) if "XGB" in type(estimator).__name__ else table
+    with pytest.raises(ValueError, match=r"parts\[0\]: column 'record' looks like identifiers"):
+        estimator.fit([part])
+    rows = Table(table, y=table["age"].to_numpy())
+    with pytest.raises(ValueError, match="column 'record' looks like identifiers"):
+        make_client(estimator.name, rows)

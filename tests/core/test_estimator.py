@@ -4,8 +4,10 @@ from numbers import Integral, Real
 from typing import ClassVar
 
 import numpy as np
+import pandas as pd
 import pytest
 from all_protocols import OURS, PROTOCOLS
+from scipy.sparse import csr_array
 from sklearn.base import clone
 
 from fedlib import FederatedKMeans
@@ -122,9 +124,21 @@ def test_the_error_names_the_invalid_part():
 
 
 def test_a_table_instead_of_parts():
-    """A table in place of a list of tables is an error in parts[0]."""
-    with pytest.raises(ValueError, match=r"parts\[0\]"):
-        Sides().fit(np.zeros((5, 2)))
+    """The error says what to pass; a list of rows is an error in parts[0]."""
+    for table in (np.zeros((5, 2)), pd.DataFrame({"a": [0.0, 1.0]}), csr_array(np.eye(4))):
+        with pytest.raises(ValueError, match=r"got one table; for one client pass \[X\]"):
+            Sides().fit(table)
+    with pytest.raises(ValueError, match=r"parts\[0\]: .*for one client pass \[X\]"):
+        Sides().fit([[1.0, 2.0], [3.0, 4.0]])
+
+
+def test_parts_with_the_names_of_clients():
+    named = {f"site {i}": part for i, part in enumerate(PARTS)}
+    for parts in (named, pd.Series(named)):
+        model = Sides().fit(parts, passive=[1])
+        assert {entry.receiver for entry in model.ledger_} == {"server", *named}
+    with pytest.raises(ValueError, match="the names of clients must be distinct"):
+        Sides().fit({1: PARTS[0], "1": PARTS[1]})
 
 
 def test_parts_that_do_not_fit_together():
@@ -247,10 +261,10 @@ def test_a_mask_is_refused(passive):
         Sides().fit(PARTS, passive=passive)
 
 
-@pytest.mark.parametrize("parts", [None, {"a": PARTS[0]}, (part for part in PARTS)])
+@pytest.mark.parametrize("parts", [None, "abc", (part for part in PARTS)])
 def test_parts_are_a_list(parts):
     with pytest.raises(
-        ValueError, match="parts must be a list with one part per client, or a transport; got a"
+        ValueError, match="a list with one part per client, a mapping with their names, or a t"
     ):
         Sides().fit(parts)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -28,6 +29,7 @@ from fedlib import (
     GaussianMixtureDBSCAN,
     GaussianMixtureSelection,
     HorizontalDBSCAN,
+    Schema,
 )
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.messages import BeginBoosting
@@ -184,6 +186,10 @@ def field_values(hint, length):
     raise TypeError(f"field_values has no strategy for {hint}")
 
 
+NUMBER = {"type": "number", "constraints": {"minimum": -4, "maximum": 4, "required": True}}
+SCHEMA_OF_TWO = Schema({"schema": {"fields": [NUMBER | {"name": name} for name in "xy"]}})
+
+
 @cache
 def conversations():
     """Return the messages of small runs by class, for classes with rules between their fields."""
@@ -215,11 +221,16 @@ def conversations():
         FederatedXGBClassifier(2, max_depth=2, tol=None, warm_start=True),
         FederatedXGBRegressor(2, max_depth=2, validation_fraction=0.3),
         FederatedPipeline(HorizontalDBSCAN(1.0, 2), scale="robust"),
+        FederatedPipeline(
+            HorizontalDBSCAN(1.0, 2, epsilon=1.0), scale="standard", schema=SCHEMA_OF_TWO
+        ),
         GaussianMixtureSelection(2, random_state=0),
         FederatedClusteringScore(),
         FederatedEvaluation(),
     ):
         parts = [X[::2], X[1::2]]
+        if getattr(estimator, "schema", None) is not None:
+            parts = [pd.DataFrame(part, columns=["x", "y"]).clip(-4, 4) for part in parts]
         if estimator.name == "evaluation":
             parts = [(y[::2].astype(float), y[::2]), (y[1::2].astype(float), y[1::2])]
         if estimator.name in ("xgboost", "xgb-regressor", "clustering-score"):

@@ -224,7 +224,7 @@ class FederatedPipeline(Federated):
         A client withholds the categories with fewer rows, at least 1. A category that all clients
         withhold is treated like an unknown one, so it needs ``unknown="ignore"``.
         """,
-    ] = 1
+    ] = 5
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -352,7 +352,7 @@ class FederatedPipeline(Federated):
         return self.estimator_._has_labels()
 
     def _labels_of(self, client: Any) -> NDArray[Any] | None:
-        client = client if isinstance(client, PipelineClient) else client.inner  # behind masks
+        client = client if hasattr(client, "_kept") else client.inner  # behind masks
         labels = self.estimator_._labels_of(client.inner)
         return None if labels is None else expand(labels, client._kept)
 

@@ -85,8 +85,7 @@ class SummaryClient(Client):
     Raises
     ------
     ValueError
-        When a column contains anything except numbers, text and gaps, or texts that look like
-        identifiers.
+        When a column contains anything except numbers, text and gaps.
     """
 
     raw: ClassVar[bool] = True
@@ -95,7 +94,7 @@ class SummaryClient(Client):
     X: RawTable
 
     def __init__(self, X: Any):
-        self.X = read_columns(X, refuse_identifiers=True)
+        self.X = read_columns(X)
         self.features = self.X.features
 
     def view(self, request: TableRequest | TableView) -> RawTable:
@@ -252,7 +251,7 @@ class FederatedSummary(ProtectedFederated):
     >>> from fedlib import FederatedSummary
     >>> north = pd.DataFrame({"age": [41, 57, None], "sex": ["m", "f", "f"]})
     >>> south = pd.DataFrame({"age": [30.0], "sex": ["m"]})
-    >>> model = FederatedSummary().fit([north, south])
+    >>> model = FederatedSummary(min_category_count=1).fit([north, south])
     >>> model.to_frame()[["count", "missing", "min", "50%", "max"]].loc["age"].tolist()
     [3.0, 1.0, 30.0, 41.0, 57.0]
     >>> model.categories_["sex"].to_dict()
@@ -315,7 +314,7 @@ class FederatedSummary(ProtectedFederated):
         A client withholds the categories with fewer rows, at least 1. Their rows are counted
         together, as ``other`` in `to_frame`.
         """,
-    ] = 1
+    ] = 5
     secure: Annotated[
         Flag,
         """

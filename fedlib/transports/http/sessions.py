@@ -38,6 +38,7 @@ class Sessions:
 
     Examples
     --------
+    >>> from fedlib.transports.http.session import Reply
     >>> sessions = Sessions(["north", "south"], Limits(join_timeout=60), now=0)
     >>> sessions["north"].join("process 1", now=5)
     >>> sessions.ready(now=5), sessions.ready(now=60)

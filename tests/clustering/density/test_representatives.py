@@ -269,7 +269,10 @@ def test_clients_that_do_not_fit_together(estimator, make_client):
         "B": make_client(named[["north", "east"]]),
         "C": make_client(np.zeros((1, 2))),
     }
-    with pytest.raises(ValueError, match="the features: east, north at 'A'; north, east at 'B'"):
+    with pytest.raises(
+        ValueError,
+        match="the order differs: 'east' is column 2 instead of 1 at 'B'",
+    ):
         clone(estimator).fit(InProcess(clients))
 
 

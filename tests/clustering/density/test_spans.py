@@ -200,7 +200,7 @@ def test_spans_lie_between_two_runs_of_dbscan(seed, rho, d):
         ({"epsilon": math.nan}, "The 'epsilon' parameter of ApproximateDBSCAN must be"),
         ({"delta": 1.0}, "The 'delta' parameter of ApproximateDBSCAN must be"),
         ({"epsilon": None, "delta": 0.1}, "delta needs epsilon, got delta=0.1"),
-        ({"bounds": None}, "epsilon need bounds, got None"),
+        ({"bounds": None}, "epsilon needs bounds, the smallest"),
         ({"secure": True}, "needs delta > 0"),
         ({"max_cells": 19}, "bounds must contain at most 19 cells, got 20"),
         ({"rho": 1e-6}, "bounds must contain at most 4194304 cells, got 1.98"),

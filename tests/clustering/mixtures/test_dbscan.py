@@ -333,7 +333,7 @@ def test_clients_that_do_not_fit_together(relay):
         GaussianMixtureDBSCAN(EPS, 5).fit(relay(clients))
     named = [pd.DataFrame(PARTS[0], columns=list(names)) for names in ("xy", "yx")]
     clients = {n: GaussianMixtureDBSCANClient(X) for n, X in zip("AB", named, strict=True)}
-    with pytest.raises(ValueError, match="the features: x, y at 'A'; y, x at 'B'"):
+    with pytest.raises(ValueError, match="the order differs: 'x' is column 2 instead of 1 at 'B'"):
         GaussianMixtureDBSCAN(EPS, 5).fit(relay(clients))
 
 

@@ -204,7 +204,7 @@ def test_clients_that_do_not_fit_together(relay):
         FederatedGaussianMixture(2).fit(relay(clients))
     named = [pd.DataFrame(blobs(), columns=list(names)) for names in ("xy", "yx")]
     clients = {name: GaussianMixtureClient(X) for name, X in zip("AB", named, strict=True)}
-    with pytest.raises(ValueError, match="the features: x, y at 'A'; y, x at 'B'"):
+    with pytest.raises(ValueError, match="the order differs: 'x' is column 2 instead of 1 at 'B'"):
         FederatedGaussianMixture(2).fit(relay(clients))
 
 

@@ -178,8 +178,11 @@ def test_a_client_refuses_another_unit_whatever_its_rows_are():
     [
         ({"epsilon": 0.0}, "epsilon"),
         ({"delta": 1.0}, "delta"),
-        ({"method": "union", "bounds": None}, "epsilon needs method='histogram' and bounds"),
-        ({"bounds": None}, "epsilon needs method='histogram' and bounds"),
+        (
+            {"method": "union", "bounds": None},
+            "epsilon needs method='histogram', because",
+        ),
+        ({"bounds": None}, "epsilon needs bounds, the smallest"),
         ({"tol": 0.1}, "epsilon needs tol=None; got 0.1"),
         ({"grow_policy": "lossguide"}, "epsilon needs grow_policy='depthwise'; got 'lossguide'"),
         ({"scale_pos_weight": 2.0}, "epsilon needs scale_pos_weight=1.0; got 2.0"),

@@ -1,5 +1,7 @@
 """Pipelines: by hand, against scikit-learn on the pooled table, on every transport."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,11 +12,11 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, RobustScaler, StandardScaler
 
+import fedlib
 from fedlib import (
     DBDC,
     PPDBDC,
     FederatedKMeans,
-    FederatedPipeline,
     FederatedSummary,
     FederatedXGBClassifier,
     HorizontalDBSCAN,
@@ -29,6 +31,9 @@ from fedlib.sites.site import make_client, make_estimator
 from fedlib.tables.files import Table
 from fedlib.tables.pipeline import PipelineClient, PipelineState, Preprocess
 from fedlib.testing import Recorder
+
+# These tests compare all categories with those of the pooled rows.
+FederatedPipeline = partial(fedlib.FederatedPipeline, min_category_count=1)
 
 SCALERS = {"standard": StandardScaler, "minmax": MinMaxScaler, "robust": RobustScaler}
 GRID = HorizontalDBSCAN(0.4, 3)

@@ -31,6 +31,7 @@ def test_it_follows_the_conventions_of_scikit_learn(lists):
         "max_cells": None,
         "min_samples": 3,
         "random_state": 4,
+        "schema": None,
         "secure": False,
     }
     text = "HorizontalDBSCAN(border='absorb', cell_size=0.5, min_samples=3, random_state=4)"
