@@ -16,6 +16,7 @@ from fedlib.core.estimator import Federated
 from fedlib.core.registry import find_estimator, protocols, wrapper_of
 from fedlib.protection.secure import Identity, SecureClient
 from fedlib.tables.files import Table
+from fedlib.tables.schema import Schema
 
 __all__ = [
     "argument_types",
@@ -46,7 +47,8 @@ def make_estimator(protocol: str, parameters: Mapping[str, Any]) -> Federated:
         The name of the protocol, with the prefix ``pipeline/`` for a pipeline, or ``aligned/`` for
         `AlignedRows`.
     parameters : mapping
-        The parameters of the estimator, and those of the pipeline if there is one.
+        The parameters of the estimator, and those of the pipeline if there is one. A schema may be
+        the path of its file.
 
     Raises
     ------
@@ -58,6 +60,8 @@ def make_estimator(protocol: str, parameters: Mapping[str, Any]) -> Federated:
     >>> make_estimator("pipeline/kmeans", {"n_clusters": 3, "scale": "standard"})
     FederatedPipeline(estimator=FederatedKMeans(n_clusters=3), scale='standard')
     """
+    if isinstance(schema := parameters.get("schema"), str):
+        parameters = {**parameters, "schema": Schema.read(schema)}
     estimator_class = find_estimator(protocol)
     if estimator_class is None:
         known = ", ".join(protocols())

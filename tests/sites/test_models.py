@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 from sklearn.exceptions import NotFittedError
 
-from fedlib import FederatedXGBClassifier, VerticalDBSCAN
+from fedlib import FederatedXGBClassifier, HorizontalDBSCAN, VerticalDBSCAN
 from fedlib.clustering.density.vertical import RowLabels
 from fedlib.core.estimator import Federated
 from fedlib.core.messages import Array, Message
@@ -666,3 +666,28 @@ def test_foreign_files_are_refused(tmp_path):
             load(path)
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "none.npz")
+
+
+def test_former_names_of_parameters_and_files_without_names_are_read(tmp_path):
+    """A file of an earlier version: another name of the bounds, and no names of columns."""
+    rows = [[[0.1, 0.2], [0.3, 0.1]], [[0.2, 0.2], [0.9, 0.9]], [[0.1, 0.1], [0.2, 0.1]]]
+    bounds = [[0.0, 0.0], [1.0, 1.0]]
+    model = HorizontalDBSCAN(0.5, 2, secure=True, bounds=bounds).fit(rows)
+    save(model, tmp_path / "model.json")
+    document = json.loads((tmp_path / "model.json").read_text())
+    del document["features"], document["parameters"]["schema"]
+    document["parameters"]["grid_bounds"] = document["parameters"].pop("bounds")
+    document.pop("checksum")
+    arrays = {
+        name: np.array(one["values"], one["dtype"]).reshape(one["shape"])
+        for name, one in document["arrays"].items()
+    }
+    plain = {
+        k: {n: v for n, v in one.items() if n != "values"} for k, one in document["arrays"].items()
+    }
+    document["checksum"] = models._checksum({**document, "arrays": plain}, arrays)
+    (tmp_path / "old.json").write_text(json.dumps(document))
+    old = load(tmp_path / "old.json")
+    assert old.bounds == bounds
+    assert old.predict(rows[0]).tolist() == model.predict(rows[0]).tolist()
+    assert not hasattr(old, "feature_names_in_")

@@ -15,7 +15,7 @@ from all_protocols import frozen
 from flower_helpers import SITES, model, states
 from flwr.app import Context, RecordDict
 
-from fedlib import VerticalDBSCAN, datasets
+from fedlib import FederatedKMeans, FederatedPipeline, Schema, VerticalDBSCAN, datasets
 from fedlib.core.protocol import TooFewClients
 from fedlib.protection.secure import simulated_identities
 from fedlib.sites import models
@@ -175,6 +175,36 @@ def test_sites_with_keys_run_secure_sums(app, sites, tmp_path, caplog):
     with pytest.raises(TooFewClients, match="2 clients remain in a secure sum, at least 3"):
         serve(app, sites)
     assert "the key is that of '0', but this is '1'" in caplog.text
+
+
+def test_sites_read_their_files_by_a_schema(app, tmp_path):
+    """Each site has the columns in another order, and one has a further category."""
+    fields = [
+        {"name": "age", "type": "number", "constraints": {"minimum": 0, "maximum": 100}},
+        {"name": "sex", "type": "string", "constraints": {"enum": ["f", "m"]}},
+    ]
+    fields[1]["fedlib"] = {"outside": "other"}
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps({"name": "study", "schema": {"fields": fields}}))
+    tables = [
+        pd.DataFrame({"age": [1.0, 2.0, 80.0], "sex": ["f", "m", "f"]}),
+        pd.DataFrame({"sex": ["m", "?", "m"], "age": [90.0, 3.0, 88.0]}),
+    ]
+    parameters = f"n_clusters = 2, random_state = 0, encode = 'one_hot', schema = '{path}'"
+    changes = {"protocol": "pipeline/kmeans", "parameters": parameters, "n-clients": 2}
+    changes |= {"output": str(tmp_path / "output")}
+    grid = GridInProcess(app[0], 2, app[2] | changes)
+    for i, config in enumerate(grid.node_configs.values()):
+        tables[i].to_csv(tmp_path / f"{i}.csv", index=False)
+        config |= {"data": str(tmp_path / f"{i}.csv"), "schema": str(path)}
+        config |= {"labels": str(tmp_path / f"{i}-labels.csv")}
+    serve(app, grid)
+    estimator = FederatedKMeans(2, random_state=0)
+    schema = Schema.read(path)
+    here = FederatedPipeline(estimator, encode="one_hot", schema=schema).fit(tables)
+    for i, labels in enumerate(here.labels_):
+        found = pd.read_csv(tmp_path / f"{i}-labels.csv")["label"]
+        assert found.tolist() == labels.tolist()
 
 
 def test_a_sites_secret_is_read_from_its_file(app, tmp_path):

@@ -5,6 +5,7 @@ The configuration of the site's node describes the site:
 - ``data`` is the file with its rows. ``columns``, ``target``, ``sample_weight`` and ``ids`` are
   names of columns in it. The other fields of `fedlib.tables.read_options.ReadOptions`, such as
   ``separator`` and ``text``, say how it is written.
+- ``schema`` is the site's copy of the schema of the study (JSON), by which the columns are read.
 - ``labels`` is the file to which the clusters of its rows are written.
 - ``protocol`` is the only protocol to which the site agrees.
 - ``policy`` is the file (TOML) with the rules about what may leave the site.
@@ -33,11 +34,12 @@ from fedlib.protection.secure import Identity
 from fedlib.sites import site
 from fedlib.tables.files import Table, read_table, write_labels
 from fedlib.tables.read_options import ReadOptions
+from fedlib.tables.schema import Schema
 from fedlib.transports.flower import Context, client_app
 
 READING = tuple(field.name for field in fields(ReadOptions))
 NUMBERS = ("partition-id", "num-partitions")  # Flower's simulation sets the second one
-FILES = {"data", "labels", "policy", "ledger", "secure-key", "public-keys"}
+FILES = {"data", "labels", "schema", "policy", "ledger", "secure-key", "public-keys"}
 KNOWN = {*NUMBERS, *READING, *FILES, "protocol", "passive", "demo"}
 CLIENT = "client-"
 
@@ -88,6 +90,10 @@ def read(context: Context) -> Table:
             f" got data={config.get('data')!r}, demo={demo!r}"
         )
     if not demo:
+        if "schema" in config:
+            protected = "secure-key" in config or "epsilon" in context.run_config
+            schema = Schema.read(config["schema"])
+            return schema.apply(Path(config["data"]), protected)[0]
         options: dict[str, Any] = {name: config[name] for name in READING if name in config}
         raw = site.takes_raw_tables(str(context.run_config["protocol"]))
         return read_table(Path(config["data"]), raw=raw, **options)
