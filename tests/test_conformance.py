@@ -212,7 +212,6 @@ def attributes(model):
     return {name for name in vars(model) if name.endswith("_")} - {"ledger_", "labels_"}
 
 
-@each_case
 def named(part, columns):
     """Return a part whose table has names, with its columns in this order."""
     table, *rest = part if isinstance(part, tuple) else (part,)
@@ -251,6 +250,7 @@ def test_columns_are_found_by_name(case, tmp_path):
         assert model.predict(X[:0]).shape == (0,)
 
 
+@each_case
 def test_a_changed_parameter_does_not_change_predictions(case):
     estimator = estimator_of(case)
     if not hasattr(estimator, "predict"):

@@ -59,7 +59,7 @@ def test_a_boosted_model_reads_the_columns_by_name(folder):
     arguments = ["predict", "model.json", "--data", "new.csv", "--labels-out", "out.csv"]
     invoke(*arguments, "--target", "kind")
     assert pd.read_csv("out.csv")["label"].tolist() == estimator.predict(rows()[1]).tolist()
-    assert "X must have the columns of the model: 'kind' is not among them" in refuse(*arguments)
+    assert "X must have the columns of the fit: 'kind' is additional" in refuse(*arguments)
     last = features[-1]
     error = refuse(*arguments, "--columns", ",".join(features[:-1]))
     assert f"X must have the columns of the model: '{last}' is missing" in error

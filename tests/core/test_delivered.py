@@ -161,7 +161,9 @@ def test_fit_warns_of_such_a_part_if_clients_may_be_lost():
 
 def test_a_passive_part_with_an_unknown_category_is_refused_by_name():
     parts = [pd.DataFrame({"s": ["a", "b"] * 3}), pd.DataFrame({"s": ["z"]})]
-    model = FederatedPipeline(HorizontalDBSCAN(0.5, 1), encode="one_hot", unknown="error")
+    model = FederatedPipeline(
+        HorizontalDBSCAN(0.5, 1), encode="one_hot", unknown="error", min_category_count=1
+    )
     with pytest.raises(ValueError, match=r"parts\[1\]: Preprocess: .* got 'z' in row 1"):
         model.fit(parts, passive=[1])
 

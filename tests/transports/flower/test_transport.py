@@ -38,9 +38,9 @@ def test_every_protocol_gives_the_same_as_in_process(name, monkeypatch):
     kind, parts, options = protocols()[name], make_parts(), []
     make_clients = Federated._make_clients
 
-    def note(self, parts, client_class, given, passive):
+    def note(self, names, parts, client_class, given, passive):
         options.extend(given)
-        return make_clients(self, parts, client_class, given, passive)
+        return make_clients(self, names, parts, client_class, given, passive)
 
     monkeypatch.setattr(Federated, "_make_clients", note)
     here = kind(**parameters).fit(parts)
