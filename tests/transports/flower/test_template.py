@@ -192,7 +192,8 @@ def test_sites_read_their_files_by_a_schema(app, tmp_path):
     ]
     parameters = f"n_clusters = 2, random_state = 0, encode = 'one_hot', schema = '{path}'"
     changes = {"protocol": "pipeline/kmeans", "parameters": parameters, "n-clients": 2}
-    changes |= {"output": str(tmp_path / "output")}
+    schema = Schema.read(path)
+    changes |= {"output": str(tmp_path / "output"), "schema-digest": schema.digest}
     grid = GridInProcess(app[0], 2, app[2] | changes)
     for i, config in enumerate(grid.node_configs.values()):
         tables[i].to_csv(tmp_path / f"{i}.csv", index=False)
@@ -200,11 +201,29 @@ def test_sites_read_their_files_by_a_schema(app, tmp_path):
         config |= {"labels": str(tmp_path / f"{i}-labels.csv")}
     serve(app, grid)
     estimator = FederatedKMeans(2, random_state=0)
-    schema = Schema.read(path)
     here = FederatedPipeline(estimator, encode="one_hot", schema=schema).fit(tables)
     for i, labels in enumerate(here.labels_):
         found = pd.read_csv(tmp_path / f"{i}-labels.csv")["label"]
         assert found.tolist() == labels.tolist()
+    other = json.loads(path.read_text())
+    other["schema"]["fields"][0]["constraints"]["maximum"] = 90
+    path.write_text(json.dumps(other))
+    with pytest.raises(ValueError, match="schema-digest must be that of the schema"):
+        serve(app, grid)
+
+
+def test_a_site_with_another_schema_takes_no_part(app, tmp_path):
+    field = {"name": "age", "type": "number"}
+    (tmp_path / "schema.json").write_text(json.dumps({"schema": {"fields": [field]}}))
+    (tmp_path / "0.csv").write_text("age\n1\n")
+    config = {"partition-id": 0, "data": str(tmp_path / "0.csv")}
+    for more, run, text in (
+        ({"schema": str(tmp_path / "schema.json")}, {}, "the run has the schema none, and this"),
+        ({}, {"schema-digest": "0123"}, "the run has the schema 0123, and this site none"),
+    ):
+        context = Context(1, 0, config | more, RecordDict(), app[2] | run)
+        with pytest.raises(ValueError, match=text):
+            sys.modules["fedlib_app.client_app"].read(context)
 
 
 def test_a_sites_secret_is_read_from_its_file(app, tmp_path):

@@ -6,6 +6,7 @@ The configuration of the site's node describes the site:
   names of columns in it. The other fields of `fedlib.tables.read_options.ReadOptions`, such as
   ``separator`` and ``text``, say how it is written.
 - ``schema`` is the site's copy of the schema of the study (JSON), by which the columns are read.
+  Its digest must be the ``schema-digest`` of the run.
 - ``labels`` is the file to which the clusters of its rows are written.
 - ``protocol`` is the only protocol to which the site agrees.
 - ``policy`` is the file (TOML) with the rules about what may leave the site.
@@ -90,9 +91,15 @@ def read(context: Context) -> Table:
             f" got data={config.get('data')!r}, demo={demo!r}"
         )
     if not demo:
-        if "schema" in config:
-            protected = "secure-key" in config or "epsilon" in context.run_config
-            schema = Schema.read(config["schema"])
+        schema = Schema.read(config["schema"]) if "schema" in config else None
+        wanted, digest = context.run_config["schema-digest"], schema.digest if schema else ""
+        if digest != wanted:
+            raise ValueError(
+                f"the run has the schema {wanted or 'none'}, and this site {digest or 'none'}:"
+                " schema in node-config and schema-digest in run-config must fit"
+            )
+        if schema is not None:
+            protected = "secure-key" in config or "epsilon" in str(context.run_config["parameters"])
             return schema.apply(Path(config["data"]), protected)[0]
         options: dict[str, Any] = {name: config[name] for name in READING if name in config}
         raw = site.takes_raw_tables(str(context.run_config["protocol"]))

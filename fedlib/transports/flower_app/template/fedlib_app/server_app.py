@@ -18,6 +18,12 @@ def main(grid: Grid, context: Context) -> None:
     """Run the protocol, print a summary of the messages, and write model and ledger."""
     run: dict[str, Any] = dict(context.run_config)
     estimator = make_estimator(run["protocol"], read_parameters(run["parameters"]))
+    schema = getattr(estimator, "schema", None)
+    if schema is not None and schema.digest != run["schema-digest"]:
+        raise ValueError(
+            f"schema-digest must be that of the schema, {schema.digest}; got"
+            f" {run['schema-digest']!r}"
+        )
     folder = Path(run["output"]) if run["output"] else None
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
