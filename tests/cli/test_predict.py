@@ -62,7 +62,7 @@ def test_a_boosted_model_reads_the_columns_by_name(folder):
     assert "X must have the columns of the fit: 'kind' is additional" in refuse(*arguments)
     last = features[-1]
     error = refuse(*arguments, "--columns", ",".join(features[:-1]))
-    assert f"X must have the columns of the model: '{last}' is missing" in error
+    assert f"X must have the columns of the fit: '{last}' is missing" in error
 
 
 def test_probabilities_of_a_mixture(folder):
