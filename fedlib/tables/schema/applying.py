@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedlib.core.columns import TEXT
+from fedlib.core.threads import check_n_jobs
 from fedlib.tables.files import Table
 from fedlib.tables.schema.cells import Values, read_values
 from fedlib.tables.schema.columns import IDENTIFIER, OTHER, Column
@@ -37,10 +39,15 @@ def apply_columns(
     protected : bool
         Whether gaps are filled, and cells that cannot be read are gaps.
     """
-    values, reports = {}, []
-    for column in columns:
-        values[column.name], report = _apply(column, source.cells[column.name], protected)
-        reports.append(report)
+
+    def apply(column: Column) -> tuple[NDArray[Any], ColumnReport]:
+        return _apply(column, source.cells[column.name], protected)
+
+    # Arrow and NumPy work without the interpreter's lock.
+    with ThreadPoolExecutor(check_n_jobs(-1)) as pool:
+        applied = list(pool.map(apply, columns))
+    values = {column.name: one for column, (one, _) in zip(columns, applied, strict=True)}
+    reports = [report for _, report in applied]
     known = {column.name for column in columns}
     ignored = tuple(name for name in source.names if name not in known)
     return values, Report(source.n_rows, tuple(reports), ignored)
