@@ -63,7 +63,8 @@ OURS = [name for name, kind in protocols().items() if kind.__module__.startswith
 def frozen(value):
     """Return a value as bytes and tuples that are equal only if every bit is."""
     if isinstance(value, np.ndarray):
-        return value.dtype.str, value.shape, value.tobytes()
+        content = value.tolist() if value.dtype.hasobject else value.tobytes()
+        return value.dtype.str, value.shape, repr(content)
     if isinstance(value, Message):
         return encode(value)
     if isinstance(value, dict):

@@ -33,6 +33,11 @@ class AgreedParts:
     protected: bool
     supervised: bool = False
 
+    @property
+    def combinable(self) -> Any:
+        """The requests whose replies a transport may combine: those of the class."""
+        return self.client_class.combinable
+
     def __call__(self, part: Any, **options: Any) -> Any:
         """Return a client.
 

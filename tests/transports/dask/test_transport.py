@@ -10,7 +10,13 @@ import pytest
 from all_protocols import PROTOCOLS, fitted
 from sklearn.base import clone
 
-from fedlib import FederatedKMeans, FederatedPipeline, FederatedXGBClassifier, HorizontalDBSCAN
+from fedlib import (
+    FederatedKMeans,
+    FederatedPipeline,
+    FederatedXGBClassifier,
+    HorizontalDBSCAN,
+    Schema,
+)
 from fedlib.clustering.density.horizontal import (
     CellCounts,
     HorizontalDBSCANClient,
@@ -91,6 +97,25 @@ def test_a_pipeline(cluster):
     """Labels of a client inside another one are read, too."""
     tables = [pd.DataFrame({"x": [0.0, 1.0, np.nan]}), pd.DataFrame({"x": [8.0, 9.0]})]
     estimator = FederatedPipeline(FederatedKMeans(2, random_state=0), impute="drop")
+    here = clone(estimator).fit(tables)
+    there = clone(estimator).fit(Dask([_give(table) for table in tables], cluster))
+    assert fitted(there) == fitted(here)
+    assert same_labels(there.labels_, here.labels_)
+
+
+def test_a_schema(cluster):
+    """The workers bring their parts into the agreed form."""
+    fields = [
+        {"name": "x", "type": "number", "constraints": {"minimum": 0, "maximum": 10}},
+        {"name": "sex", "type": "string", "constraints": {"enum": ["f", "m"]}},
+    ]
+    schema = Schema({"schema": {"fields": fields}})
+    tables = [
+        pd.DataFrame({"x": [0.0, 1.0, 9.0], "sex": ["f", "m ", "f"]}),
+        pd.DataFrame({"sex": ["m", "f"], "x": [8.0, 9.0]}),
+    ]
+    inner = FederatedKMeans(2, random_state=0)
+    estimator = FederatedPipeline(inner, schema=schema, scale="minmax", encode="one_hot")
     here = clone(estimator).fit(tables)
     there = clone(estimator).fit(Dask([_give(table) for table in tables], cluster))
     assert fitted(there) == fitted(here)
