@@ -53,9 +53,9 @@ def fit_in_process(rows):
     """Return the fitted estimators, and the arguments that each passed to its clients."""
     options, make_clients = {}, Federated._make_clients
 
-    def note(self, parts, client_class, given, passive):
+    def note(self, names, parts, client_class, given, passive):
         options[self.name] = list(given)
-        return make_clients(self, parts, client_class, given, passive)
+        return make_clients(self, names, parts, client_class, given, passive)
 
     Federated._make_clients = note
     fitted = {
