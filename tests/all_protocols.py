@@ -33,8 +33,7 @@ def _predictions(n_parts=3):
     return [(X[:, 0] % 1, y) for X, y in _supervised(n_parts)]
 
 
-# A protocol's parameters and the function that makes its parts, three or as many as it is told;
-# one row per protocol.
+# One row per protocol: its parameters, and the function that makes its parts, by default three.
 PROTOCOLS = {
     "horizontal-dbscan": ({"cell_size": 0.5, "min_samples": 4}, _blobs),
     "approximate-dbscan": ({"eps": 0.5, "min_samples": 4, "rho": 0.5}, _blobs),

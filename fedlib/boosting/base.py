@@ -17,9 +17,7 @@ from fedlib.boosting.export import from_booster, to_booster
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.settings import Settings
 from fedlib.boosting.trees import BoostedTrees
-from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_types import Floats32
-from fedlib.core.bounds import Bounds
 from fedlib.core.client import Client
 from fedlib.core.estimator import Federated
 from fedlib.core.journal import Journal
@@ -263,6 +261,7 @@ class Boosted(ProtectedFederated):
             "classes": (),
             "max_gradient": 1.0,
         }
+        n_requests = self.n_trees * self.max_depth  # one for histograms per level of each tree
         bounded = self.are_summed or self.bounds is not None
         bounds = self._bounds(MAX_VALUE) if bounded else None
         return Settings(
@@ -296,7 +295,7 @@ class Boosted(ProtectedFederated):
                 "eval_metric": self._metrics(),
                 "early_stopping_rounds": self.early_stopping_rounds,
                 "seed": int(seed),
-                "aggregation": self._aggregation(bounds),
+                "aggregation": self._aggregation(n_requests, bounds),
                 "bounds": None if bounds is None else bounded_cuts(bounds.limits, self.max_bin),
                 **defaults,
                 **others,
@@ -337,12 +336,6 @@ class Boosted(ProtectedFederated):
         for name, needed in (NOT_SECURE | (NOT_PRIVATE if self.epsilon else {})).items():
             if (value := getattr(self, name, needed)) != needed:
                 raise ValueError(f"{what} needs {name}={needed!r}; got {value!r}")
-
-    def _aggregation(self, bounds: Bounds | None) -> Aggregation:
-        """Return the sums of a run: one request for histograms per level of each tree."""
-        if self.epsilon is None:
-            return self._sums(bounds)
-        return self._noisy_sums(self.n_trees * self.max_depth, bounds)
 
     def _column_names(self) -> tuple[str, ...]:
         start = self._start()

@@ -19,6 +19,7 @@ from fedlib.cli.common import (
     check_folder,
     data_option,
     extra,
+    naming,
     read_rows,
     reading,
     reading_options,
@@ -291,10 +292,8 @@ class SiteRows:
     def _read(self, path: Path) -> Table:
         if self.schema is None:
             return read_rows(path, self.options.reading, self.options.raw)
-        try:
+        with naming(path):
             table, changes = self.schema.apply(path, self.protected)
-        except ValueError as error:
-            raise click.ClickException(f"{path}: {error}") from error
         for line in str(changes).splitlines():
             report(f"{path.name}: {printable(line)}")
         return table
@@ -320,10 +319,8 @@ def read_schema(path: Path | None) -> Schema | None:
         return None
     from fedlib.tables.schema import Schema
 
-    try:
+    with naming(path):
         return Schema.read(path)
-    except ValueError as error:
-        raise click.ClickException(f"{path}: {error}") from error
 
 
 def read_policy(path: Path | None) -> Policy | None:
@@ -332,10 +329,8 @@ def read_policy(path: Path | None) -> Policy | None:
         return None
     from fedlib.protection.policy import Policy
 
-    try:
+    with naming(path):
         return Policy.read(path)
-    except ValueError as error:
-        raise click.ClickException(f"{path}: {error}") from error
 
 
 def read_identity(private: Path | None, public: Path | None) -> Identity | None:

@@ -33,6 +33,7 @@ __all__ = [
     "NUMBER",
     "TEXT",
     "RawTable",
+    "are_identifiers",
     "check_no_identifiers",
     "present",
     "read_columns",
@@ -231,13 +232,18 @@ def _identifiers(column: Column, label: str) -> str:
     """Return what is wrong if nearly all texts of a column are distinct, or else an empty text."""
     values = column[present(column)]
     distinct = len(set(values))
-    if distinct <= MIN_DISTINCT or distinct < DISTINCT_FRACTION * len(values):
+    if not are_identifiers(distinct, len(values)):
         return ""
     return (
         f"column {label!r} looks like identifiers: {distinct} of {len(values)} texts are distinct,"
         " and each would be sent as a category; leave the column out, or if they are categories,"
         f" say so: X[{label!r}].astype('category'), for a file --text {label}"
     )
+
+
+def are_identifiers(n_distinct: int, n_texts: int) -> bool:
+    """Return whether so many different texts among so many texts look like identifiers."""
+    return n_distinct > MIN_DISTINCT and n_distinct >= DISTINCT_FRACTION * n_texts
 
 
 def check_no_identifiers(client: Any) -> None:

@@ -110,11 +110,25 @@ class ProtectedFederated(Federated):
             )
         return check_bounds({name: limits[name] for name in names}, largest)
 
-    def _sums(self, bounds: Bounds | None = None) -> Aggregation:
-        """Return the sums of a run without noise, of columns with these bounds."""
-        aggregation = MaskedSums(self.first_sum) if self.secure else Aggregation()
-        aggregation.features = () if bounds is None else bounds.names
-        return aggregation
+    def _aggregation(self, n_requests: int, bounds: Bounds | None = None) -> Aggregation:
+        """Return the sums of a run: in the clear, masked, noisy, or both.
+
+        Parameters
+        ----------
+        n_requests : int
+            As for `_noisy_sums`.
+        bounds : Bounds, optional
+            Those of all columns. The clients must have columns of their names, in their order.
+        """
+        if self.epsilon is not None:
+            return self._noisy_sums(n_requests, bounds)
+        sums = self._sums()
+        sums.features = () if bounds is None else bounds.names
+        return sums
+
+    def _sums(self) -> Aggregation:
+        """Return the sums of a run without noise."""
+        return MaskedSums(self.first_sum) if self.secure else Aggregation()
 
     def _noisy_sums(self, n_requests: int, bounds: Bounds | None = None) -> NoisySums:
         """Return the sums of a run with noise; all requests have the same privacy loss.

@@ -17,9 +17,8 @@ import pandas as pd
 
 from fedlib.core.columns import (
     DATE,
-    DISTINCT_FRACTION,
     MAX_EXACT,
-    MIN_DISTINCT,
+    are_identifiers,
     inexact,
     read_columns,
 )
@@ -100,14 +99,9 @@ def _content(column: pd.Series, is_ids: bool, is_text: bool) -> ColumnContent:
     if types.is_numeric_dtype(column) and not types.is_bool_dtype(column) and not is_ids:
         return ColumnContent(name, "numbers", n_gaps, 0, float(values.min()), float(values.max()))
     n_distinct = int(values.astype(str).nunique())
-    unique = not is_text and _are_identifiers(n_distinct, len(values))
+    unique = not is_text and are_identifiers(n_distinct, len(values))
     kind: Literal["text", "identifier"] = "identifier" if is_ids or unique else "text"
     return ColumnContent(name, kind, n_gaps, n_distinct)
-
-
-def _are_identifiers(n_distinct: int, n_values: int) -> bool:
-    """Return whether so many different texts among so many texts are identifiers."""
-    return n_distinct > MIN_DISTINCT and n_distinct >= DISTINCT_FRACTION * n_values
 
 
 # The features.
@@ -190,7 +184,7 @@ def _check_identifiers(column: pd.Series, separator: str) -> None:
         return
     values = column.dropna()
     n_distinct = int(values.astype(str).nunique())
-    if _are_identifiers(n_distinct, len(values)):
+    if are_identifiers(n_distinct, len(values)):
         # With a wrong separator, a column contains whole rows, which are different too.
         other = f"; if the fields are not separated by {separator}, use --separator"
         raise ValueError(

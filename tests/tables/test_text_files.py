@@ -179,7 +179,7 @@ def test_identifiers_that_are_declared_to_be_text_are_a_feature(tmp_path):
 
 
 def test_codes_pass_through_every_reader(tmp_path):
-    """A column that a site keeps as text is text for the protocols too, whatever it looks like."""
+    """A column that a site declares as text is text for every protocol, even if it has numbers."""
     from fedlib import FederatedSummary
 
     (tmp_path / "a.csv").write_text(CODES)

@@ -432,7 +432,7 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
                 **parameters, grid=None, max_cells=max_cells, aggregation=self._sums()
             )
         bounds = self._bounds()
-        aggregation = self._sums(bounds) if self.epsilon is None else self._noisy_sums(1, bounds)
+        aggregation = self._aggregation(1, bounds)
         if max_cells is not None and max_cells > MAX_GRID:
             raise ValueError(f"max_cells must be at most {MAX_GRID} with bounds, got {max_cells}")
         limits = bounds.limits

@@ -287,7 +287,7 @@ class FederatedPipeline(Federated):
                 inner.set_params(**{name: whole * (1 - self.epsilon_fraction)})
         aggregation = Aggregation()
         if isinstance(spender, ProtectedFederated):
-            aggregation = spender._sums() if spender.epsilon is None else spender._noisy_sums(1)
+            aggregation = spender._aggregation(1)
             inner.first_sum = N_OWN_SUMS + 1
         if protected and schema.classes and getattr(inner, "classes", ()) is None:
             inner.set_params(classes=schema.classes)

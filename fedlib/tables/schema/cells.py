@@ -15,13 +15,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Bools, Floats, Ints
-from fedlib.core.columns import MAX_NUMBER, TEXT
+from fedlib.core.columns import MAX_EXACT, MAX_NUMBER, TEXT
 from fedlib.tables.schema.arrow import import_arrow, whole
 from fedlib.tables.schema.columns import Column, Notation
 
 __all__ = ["Values", "encode", "read_days", "read_numbers", "read_values"]
 
-MAX_EXACT = 2**53  # integers up to here are float64 numbers
 EXPONENT = r"(?:[eE][-+]?[0-9]{1,9})?"
 PLAIN = Notation()
 

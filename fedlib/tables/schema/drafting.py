@@ -261,7 +261,7 @@ def _string(words: Words) -> dict[str, Any]:
 
 
 def round_outward(low: float, high: float, integers: bool) -> tuple[float, float]:
-    """Return limits beyond two extremes, from which the extremes cannot be told.
+    """Return rounded limits beyond two extremes, which do not reveal the extremes.
 
     They are multiples of the largest power of 10 within the larger extreme, and of at least 10 for
     integers. They differ from the extremes, except that 0 limits numbers without a sign.

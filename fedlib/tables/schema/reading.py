@@ -161,18 +161,43 @@ def _word(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
+class Form(NamedTuple):
+    """How the rows of a text file are written.
+
+    Attributes
+    ----------
+    path : Path
+    n_cells : int
+        The count of cells in each row.
+    dialect : Dialect
+    delimiter : str
+        The one that the dialect declares, or that was found.
+    n_lines : int
+        The count of lines before the rows.
+    encoding : str
+    """
+
+    path: Path
+    n_cells: int
+    dialect: Dialect
+    delimiter: str
+    n_lines: int
+    encoding: str
+
+
 def _text(
     path: Path, columns: Sequence[Column], fields: Sequence[str], dialect: Dialect, encoding: str
 ) -> Source:
     """Return the columns of a text file."""
     wanted = {column.name for column in columns}
     names, delimiter, n_lines = _header(path, wanted, fields, dialect, encoding)
+    form = Form(path, len(names), dialect, delimiter, n_lines, encoding)
     places = _find(names, columns)
     # Only Python's module knows comments and blanks before quotation marks.
     slow = dialect.comment_char is not None or dialect.skip_initial_space
     read = _read_slowly if slow else _read_fast
     positions = sorted(j for _, j in places)
-    arrays = read(path, names, positions, dialect, delimiter, n_lines, encoding)
+    arrays = read(form, positions)
     cells = {column.name: arrays[j] for column, j in places}
     return Source(cells, tuple(names), len(arrays[positions[0]]))
 
@@ -255,15 +280,7 @@ def _found(lines: Sequence[str], fields: Sequence[str], dialect: Dialect) -> str
     return DELIMITERS[0]
 
 
-def _read_fast(
-    path: Path,
-    names: Sequence[str],
-    positions: Sequence[int],
-    dialect: Dialect,
-    delimiter: str,
-    n_lines: int,
-    encoding: str,
-) -> dict[int, Any]:
+def _read_fast(form: Form, positions: Sequence[int]) -> dict[int, Any]:
     """Return some columns of a text file as arrays of texts, by position, read by Arrow."""
     arrow = import_arrow()
     types = {str(j): arrow.string() for j in positions}
@@ -275,17 +292,17 @@ def _read_fast(
 
     def read() -> Any:
         return arrow.csv.read_csv(
-            path,
+            form.path,
             arrow.csv.ReadOptions(
-                skip_rows=n_lines,
-                column_names=[str(j) for j in range(len(names))],
-                encoding=encoding,
+                skip_rows=form.n_lines,
+                column_names=[str(j) for j in range(form.n_cells)],
+                encoding=form.encoding,
             ),
             arrow.csv.ParseOptions(
-                delimiter=delimiter,
-                quote_char=dialect.quote_char,
-                double_quote=dialect.double_quote,
-                escape_char=dialect.escape_char or False,
+                delimiter=form.delimiter,
+                quote_char=form.dialect.quote_char,
+                double_quote=form.dialect.double_quote,
+                escape_char=form.dialect.escape_char or False,
                 newlines_in_values=True,
                 invalid_row_handler=note,
             ),
@@ -298,12 +315,12 @@ def _read_fast(
         text = str(error)
         if "UTF8" in text or "codec" in text:
             raise ValueError(
-                f"the text is not {encoding}; declare its encoding in the descriptor"
+                f"the text is not {form.encoding}; declare its encoding in the descriptor"
             ) from error
         # No rows, or a row that is larger than a block. Arrow's text may quote a part of a row.
-        return _read_slowly(path, names, positions, dialect, delimiter, n_lines, encoding)
+        return _read_slowly(form, positions)
     if odd:
-        raise _ragged(len(odd), len(names), delimiter)
+        raise _ragged(len(odd), form.n_cells, form.delimiter)
     return {j: table[str(j)].combine_chunks() for j in positions}
 
 
@@ -314,28 +331,20 @@ def _ragged(n_odd: int, n_names: int, delimiter: str) -> ValueError:
     )
 
 
-def _read_slowly(
-    path: Path,
-    names: Sequence[str],
-    positions: Sequence[int],
-    dialect: Dialect,
-    delimiter: str,
-    n_lines: int,
-    encoding: str,
-) -> dict[int, Any]:
+def _read_slowly(form: Form, positions: Sequence[int]) -> dict[int, Any]:
     """Do the same with Python's module csv."""
     arrow = import_arrow()
-    lines = islice(_lines(path, encoding, dialect), n_lines, None)
+    lines = islice(_lines(form.path, form.encoding, form.dialect), form.n_lines, None)
     columns: list[list[str]] = [[] for _ in positions]
     n_odd = 0
-    for row in _reader(lines, dialect, delimiter):
-        if row and len(row) != len(names):
+    for row in _reader(lines, form.dialect, form.delimiter):
+        if row and len(row) != form.n_cells:
             n_odd += 1
         elif row:
             for column, j in zip(columns, positions, strict=True):
                 column.append(row[j])
     if n_odd:
-        raise _ragged(n_odd, len(names), delimiter)
+        raise _ragged(n_odd, form.n_cells, form.delimiter)
     return {
         j: arrow.array(column, arrow.string()) for j, column in zip(positions, columns, strict=True)
     }

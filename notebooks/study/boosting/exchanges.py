@@ -68,7 +68,7 @@ def votes(level):
 def decode(sums, begin):
     """Return the rows, and the positive ones, behind sums (n, 2) of the first tree."""
     p = expit(begin.base_margin)
-    G, H = sums.T * 2.0**-begin.bits  # sums are sent as whole numbers
+    G, H = sums.T * 2.0**-begin.bits  # sums are sent as integers
     n = H / (p * (1 - p))
     return np.rint(n).astype(int), np.rint(n * p - G).astype(int)
 

@@ -2,24 +2,12 @@
 
 import numpy as np
 
-
-def uniform(rng, n, d):
-    """Return points spread evenly over the unit cube."""
-    return rng.random((n, d))
+from study.measuring.performance_study import blobs
 
 
-def blobs(rng, n, d):
-    """Return points of fifty round clouds of different widths on a thin background."""
-    centres, widths = rng.random((50, d)), rng.uniform(0.002, 0.03, 50)
-    cloud = rng.integers(0, 50, n)
-    X = centres[cloud] + rng.normal(size=(n, d)) * widths[cloud, None]
-    X[: n // 20] = rng.random((n // 20, d))
-    return X
-
-
-def repeated(rng, n, d):
+def repeated(n, d, rng):
     """Return blobs with coordinates rounded to hundredths: many points are equal."""
-    return np.round(blobs(rng, n, d), 2)
+    return np.round(blobs(n, d, rng), 2)
 
 
 def radius(n, d, expected):

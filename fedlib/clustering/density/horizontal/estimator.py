@@ -203,7 +203,7 @@ class HorizontalDBSCAN(CellClusters, ProtectedFederated):
             return horizontal_dbscan(max_cells=self.max_cells, **parameters)
         bounds = self._bounds()
         grid = bounded_grid(bounds.limits, self.cell_size)  # limits the cells
-        aggregation = self._sums(bounds) if self.epsilon is None else self._noisy_sums(1, bounds)
+        aggregation = self._aggregation(1, bounds)
         if isinstance(aggregation, NoisySums):
             return private_horizontal_dbscan(grid, aggregation, **parameters)
         return secure_horizontal_dbscan(grid, aggregation, **parameters)
