@@ -282,7 +282,6 @@ class LevelCounts(Message):
         "every category that a client has, except rare ones that it withholds, and the number of"
         " its rows with each"
     )
-    row_counts = ("counts",)
     sizes: Annotated[np.ndarray, Array("int64", ("features",), ge=0, le=MAX_CATEGORIES)]
     categories: tuple[Category, ...]
     counts: Annotated[np.ndarray, Array("int64", ("categories",), ge=1, le=2**40)]

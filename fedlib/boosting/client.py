@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from fedlib.boosting.objectives import OBJECTIVES, check_smallest, target_sums
 from fedlib.boosting.states import Growing, PredictedTargets, Predictions
 from fedlib.boosting.tree_client import TreeClient
 from fedlib.core.array_types import Bools, Floats32, Ints
-from fedlib.core.client import handles
+from fedlib.core.client import handles, partitions
 from fedlib.core.labels import read_classes
 from fedlib.protection.secure.points import N_MAGNITUDES, magnitudes
 
@@ -88,6 +89,12 @@ class BoostingClient(TreeClient):
             features=self.features,
             kinds=self.table.kinds,
         )
+
+    @partitions(DescribeTraining)
+    def rows_of_classes(self, request: DescribeTraining) -> Iterable[Ints]:
+        trains = self._training_rows()
+        yield trains.astype(np.int64) - 1
+        yield np.where(trains, np.unique(self._labels(), return_inverse=True)[1], -1)
 
     @handles(SumClasses)
     def sum_classes(self, request: SumClasses) -> ClassSums:
@@ -158,6 +165,10 @@ class RegressionClient(TreeClient):
             features=self.features,
             kinds=self.table.kinds,
         )
+
+    @partitions(DescribeTargets)
+    def rows_with_targets(self, request: DescribeTargets) -> Iterable[Ints]:
+        yield self._training_rows().astype(np.int64) - 1
 
     @handles(SumTargets)
     def sum_targets(self, request: SumTargets) -> TargetSums:

@@ -20,7 +20,7 @@ such features.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -57,7 +57,6 @@ class RowsPerBucket(Message):
         "the number of a client's values in each bucket; for integers up to 4096, the number of "
         "rows with each value"
     )
-    row_counts = ("counts",)
     sizes: Sizes
     keys: Keys
     counts: Annotated[np.ndarray, Array("int64", ("buckets",), ge=1, le=2**40)]
@@ -89,6 +88,9 @@ class CountBuckets(Message):
         # The constraints of the fields allow a depth below the previous one.
         n_finer = len(self.keys) << max(0, self.depth - self.depth_before)
         return {"features": len(self.sizes), "buckets": n_finer}
+
+    def memory(self) -> float:
+        return float(len(self.keys))  # a client has at most as many buckets as rows
 
     def accept(self, reply: Message) -> RowsPerBucket:
         """Raise MessageError unless the buckets are inside the given ones, sorted and distinct."""
@@ -301,6 +303,16 @@ def bucket_counts(columns: Columns, request: CountBuckets) -> RowsPerBucket:
         keys=np.concatenate([keys for keys, _ in counted]),
         counts=np.concatenate([counts for _, counts in counted]),
     )
+
+
+def groups_of_buckets(X: Floats32, request: CountBuckets) -> Iterator[Ints]:
+    """Yield, per feature, the bucket of each row that `bucket_counts` counts, -1 for the others."""
+    dropped, finer = np.uint64(32 - request.depth), np.uint64(request.depth - request.depth_before)
+    requested = _by_feature(request.sizes, request.keys)
+    for values, (inside,) in zip(np.array(X.T, order="C"), requested, strict=True):
+        buckets = _keys(values).astype(np.uint64) >> dropped
+        counted = np.isin(buckets >> finer, inside) & ~np.isnan(values)
+        yield np.where(counted, buckets.astype(np.int64), -1)
 
 
 def coarse_features(columns: Columns, cuts: Cuts) -> list[int]:

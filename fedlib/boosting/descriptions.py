@@ -35,7 +35,6 @@ class TrainingDescription(Message):
     """
 
     discloses = "the number of a client's rows in each class, its features and learning rate"
-    row_counts = ("n_rows", "weights")
     n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
     n_rows: Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
     classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
@@ -143,7 +142,6 @@ class ClassSums(Message):
     """
 
     discloses = "the weight of the rows of each class; the preferred learning rate"
-    row_counts = ("weights",)
     weights: Annotated[np.ndarray, Array("float64", ("classes",), ge=0)]
     shift: float
 

@@ -367,7 +367,6 @@ class NoisyHistograms(Message):
     """Histograms with noise in every bin, occupied or not."""
 
     discloses = "a client's sums of clipped gradients in every bin of every node, with noise"
-    row_counts = ()
     sums: Annotated[np.ndarray, Array("float64", ("nodes", "bins", "pair"), -NOISY, NOISY)]
 
 

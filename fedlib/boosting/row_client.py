@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from fedlib.boosting.cuts import (
     CountBuckets,
     RowsPerBucket,
     bucket_counts,
+    groups_of_buckets,
     sorted_keys,
 )
 from fedlib.boosting.data import check_weights
@@ -33,7 +34,7 @@ from fedlib.boosting.descriptions import (
 from fedlib.boosting.sampling import drawn_rows, row_keys
 from fedlib.boosting.states import HeldOut
 from fedlib.core.array_types import Bools, Ints, Words
-from fedlib.core.client import Client, handles
+from fedlib.core.client import Client, handles, partitions
 from fedlib.core.names import feature_names, in_order
 from fedlib.protection.secure.points import DescribeFeatures, Features, magnitudes
 
@@ -151,6 +152,25 @@ class RowsClient(Client):
     def count_levels(self, request: CountLevels) -> LevelCounts:
         rows = self.table.rows(self._training_rows())
         return count_categories(rows, request, self.min_category_count)
+
+    @partitions(CountLevels)
+    def rows_of_levels(self, request: CountLevels) -> Iterable[Ints]:
+        """Yield the category of each row; those that are withheld are one group."""
+        trains, least = self._training_rows(), max(self.min_category_count, request.min_count)
+        for f in request.features.tolist():
+            texts = np.array([text or "" for text in self.table.texts.get(f, ())], object)
+            groups, known = np.full(len(trains), -1, np.int64), np.zeros(len(trains), bool)
+            known[: len(texts)] = texts != ""
+            known &= trains
+            codes, counts = np.unique(texts[known], return_inverse=True, return_counts=True)[1:]
+            groups[known] = np.where(counts[codes] >= least, codes, len(counts))
+            yield groups
+
+    @partitions(CountBuckets)
+    def rows_of_buckets(self, request: CountBuckets) -> Iterable[Ints]:
+        trains = self._training_rows()
+        for buckets in groups_of_buckets(self.X, request):
+            yield np.where(trains, buckets, -1)
 
     @handles(CountBuckets)
     def count_buckets(self, request: CountBuckets) -> RowsPerBucket:

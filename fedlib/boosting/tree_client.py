@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -36,12 +36,13 @@ from fedlib.boosting.scores import RowScores, ScoreRows, score_rows
 from fedlib.boosting.states import Growing, HeldOut, finite, first_child, new_splits, roots
 from fedlib.boosting.trees import add_margins
 from fedlib.core.array_types import Floats32, Ints, Ints32
-from fedlib.core.client import handles
+from fedlib.core.client import handles, partitions
 from fedlib.core.messages import Done, Message
 from fedlib.kernels import splits
 from fedlib.kernels.gains import SplitRule
 from fedlib.kernels.histograms import (
     move_and_sum,
+    open_slots,
 )
 from fedlib.kernels.proposals import (
     have_hessians,
@@ -165,7 +166,7 @@ class TreeClient(GrowingRows):
     @handles(SumLeaves)
     def sum_leaves(self, request: SumLeaves) -> LeafSums:
         state = self._update(request)
-        if state.n_nodes > request.n_nodes:
+        if state.n_nodes != request.n_nodes:
             raise ValueError(f"{request.n_nodes} nodes of a tree that has {state.n_nodes}")
         # A row whose proposals ended stays in that node, even if the other clients split it.
         node = np.where(state.ended >= 0, state.ended, state.node)
@@ -223,6 +224,21 @@ class TreeClient(GrowingRows):
             (state.offsets, state.thresholds),
         )
         return moved
+
+    @partitions(BuildHistograms, BuildPackedHistograms, SumHistograms, singly=True)
+    def rows_of_bins(self, request: BuildHistograms) -> Iterable[Ints]:
+        """Yield the node and the bin of each row, for each tree and each feature."""
+        state, n = self.recall(Growing), request.n_bins
+        for node, ended in zip(state.node, state.ended, strict=True):
+            slots = open_slots(node, ended, self._drawn(state), request.first, request.wanted)
+            for bins in self._binned(state).T:
+                yield np.where(slots >= 0, slots.astype(np.int64) * n + bins, -1)
+
+    @partitions(SumLeaves, singly=True)
+    def rows_of_leaves(self, request: SumLeaves) -> Iterable[Ints]:
+        state = self.recall(Growing)
+        for node in np.where(state.ended >= 0, state.ended, state.node):
+            yield np.where(self._drawn(state), node, -1).astype(np.int64)
 
     @handles(SumHistograms)
     def sum_histograms(self, request: SumHistograms) -> SummableHistograms:

@@ -6,19 +6,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fedlib.core.array_types import Ints
 from fedlib.core.messages import Declined, Done, Failure, Message
 from fedlib.core.texts import printable
+from fedlib.core.work import MAX_WORK, check_work
 
-__all__ = ["Client", "LostState", "OddRows", "handles"]
+__all__ = ["Client", "LostState", "OddRows", "handles", "partitions"]
 
 State = TypeVar("State", bound=Message)
 Handler = TypeVar("Handler", bound=Callable[..., Message])
+Partitioner = TypeVar("Partitioner", bound=Callable[..., Iterable[Ints]])
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,28 @@ def handles(request: type[Message]) -> Callable[[Handler], Handler]:
     return mark
 
 
+def partitions(
+    *requests: type[Message], singly: bool = False
+) -> Callable[[Partitioner], Partitioner]:
+    """Return a decorator that makes a method of a `Client` state the groups behind replies.
+
+    The method takes a request and yields one array (n_rows,) of integers per partition of the
+    client's rows: the group of each row, or -1 for a row that the reply leaves out. All values of
+    the reply must be sums over the rows of single groups. If the reply names its groups
+    (`Message.grouped_by`), the numbers are their indices in it.
+
+    A request that no method is marked for has a reply that contains more than such sums. With
+    ``singly``, the reply also contains sums over larger groups of functions that the server
+    chooses, so a site sends it only if it looks at each group by itself.
+    """
+
+    def mark(method: Partitioner) -> Partitioner:
+        method.partitioned_classes = dict.fromkeys(requests, singly)  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
 class Client:
     """Base class of a protocol's clients. A subclass marks one handler per request (`handles`).
 
@@ -68,12 +90,13 @@ class Client:
         All that the client must remember between two requests besides its data.
     handlers : dict of message class to str
         The requests that the class can answer and the names of the methods that do it.
+    partitioners : dict of message class to (str, bool)
+        The requests whose replies are sums over groups of rows, the names of the methods that state
+        the groups, and whether they count ``singly`` (`partitions`).
     name : str
         The client's name in the run; empty before the run.
     n_clients : int or None
         The number of clients of the run, as the server reports it; None if it does not.
-    omissible : tuple of message classes
-        The replies from which groups of few rows may be left out; see `fedlib.protection.policy`.
     combinable : tuple of message classes
         The replies that a transport may combine, because the server only needs their sum.
     open_requests : tuple of message classes
@@ -84,6 +107,8 @@ class Client:
         The other requests for data that a client with secure sums answers without masks.
     n_shares : int
         How many clients add noise to a sum for certain; more than 1 only within secure sums.
+    max_work : float
+        The most operations per row and feature for one reply (`Message.work`).
     problems : tuple of str
         What went wrong with requests that deliver a result. The server does not learn it.
     """
@@ -93,14 +118,15 @@ class Client:
     passive = False
     name = ""
     n_clients: int | None = None
-    omissible: tuple[type[Message], ...] = ()
     combinable: ClassVar[tuple[type[Message], ...]] = ()
     open_requests: tuple[type[Message], ...] = ()
     unmasked_requests: tuple[type[Message], ...] = ()
     n_shares = 1
     problems: tuple[str, ...] = ()
+    max_work: float = MAX_WORK
     state: Any = None
     handlers: ClassVar[dict[type[Message], str]] = {}
+    partitioners: ClassVar[dict[type[Message], tuple[str, bool]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -109,9 +135,15 @@ class Client:
             for name, method in vars(cls).items()
             if hasattr(method, "request_class")
         }
+        partitioned = {
+            request: (name, singly)
+            for name, method in vars(cls).items()
+            for request, singly in getattr(method, "partitioned_classes", {}).items()
+        }
         for base in cls.__bases__:
             marked |= getattr(base, "handlers", {})
-        cls.handlers = marked
+            partitioned |= getattr(base, "partitioners", {})
+        cls.handlers, cls.partitioners = marked, partitioned
 
     @property
     def n_features(self) -> int:
@@ -161,9 +193,17 @@ class Client:
         The reply to a request that delivers a result (``asks_for_data`` is False) is `Done`,
         whatever the rows are. If its handler fails, the reason is logged and becomes one of
         `problems`.
+
+        Raises
+        ------
+        fedlib.core.work.TooMuchWork
+            A ValueError: when the request is too much work, before anything is computed from rows.
         """
         if request.asks_for_data:
-            return Declined() if self.passive else self.handle(request)
+            if self.passive:
+                return Declined()
+            check_work(request, self.max_work)
+            return self.handle(request)
         try:
             return self.handle(request)
         except Exception as error:
@@ -176,10 +216,11 @@ class Client:
         """Return what is sent instead of a reply after an error: its type, but not its text."""
         return Failure(type(error).__name__)
 
-    def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
-        """Return how many rows each value in a reply describes; None if single rows, or unknown."""
-        if reply.row_counts is None:
-            return None
-        if not reply.row_counts:
-            return np.array([len(self.X)])
-        return np.concatenate([np.ravel(getattr(reply, name)) for name in reply.row_counts])
+    def partition(self, request: Message, singly: bool = False) -> Iterable[Ints] | None:
+        """Return the partitions of the rows behind a reply (`partitions`).
+
+        None if the reply contains more than sums over groups of rows, or with ``singly``, if it is
+        not known over which. Call it after `answer`.
+        """
+        name, only_singly = self.partitioners.get(type(request), ("", False))
+        return None if not name or only_singly > singly else getattr(self, name)(request)

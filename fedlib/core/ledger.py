@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["SERVER", "Entry", "Ledger"]
 
 SERVER = "server"
+ROW_RULES = ("max_bytes", "min_count", "review")  # the others depend on the request only
 
 
 class Entry(NamedTuple):
@@ -130,7 +131,8 @@ def _disclosed_by(message: Message) -> str:
     if isinstance(message, Failure):
         return f"{message.discloses} ({message.error})"
     if isinstance(message, Declined) and message.rule:
-        return f"the rule that forbids the reply ({message.rule})"
+        because = ", which depends on the rows" if message.rule in ROW_RULES else ""
+        return f"the rule that forbids the reply ({message.rule}){because}"
     if (privacy := privacy_of(message)) is not None:
         return f"{message.discloses}; the reply has {privacy}"
     return message.discloses

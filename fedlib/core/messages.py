@@ -8,7 +8,7 @@ nouns (``CellCounts``). Class attributes complete it:
 - ``reply``: for a request, the class of its reply; by default `Done`.
 - ``asks_for_data``: for a request, whether a passive client declines it; by default True. Set it to
   False for a request that only delivers a result.
-- ``row_counts``, ``extremes``: for a reply, what the rules of a site need to know.
+- ``grouped_by``, ``extremes``: for a reply, what the rules of a site need to know.
 
 The annotations and the request also bound the size of a reply, if they can (`Message.reply_limit`).
 The size of many replies depends on the site's data alone, such as that of its occupied cells; they
@@ -89,10 +89,13 @@ class Message(
         For a request, the class of its reply.
     asks_for_data : bool, default=True
         For a request, whether a passive client declines it.
-    row_counts : tuple of str, default=None
-        For a reply, the fields with the numbers of rows that its other values describe; ``()`` if
-        all of them describe all rows of the client. None: they describe single rows, or it is not
-        known how many. A site with a minimum count does not send such a reply.
+    grouped_by : str, default=""
+        For a reply whose values belong to groups of rows, the field with the count of rows of each
+        group, if a site may leave out the small ones; see `fedlib.protection.policy`.
+    tolerated : bool, default=False
+        For a request, whether the flow catches `fedlib.core.protocol.GroupsTooSmall`.
+    advice : str, default=""
+        For a request, what a user can do if sites decline it because groups of rows are too small.
     extremes : bool, default=False
         For a reply, whether it contains the smallest or the largest value of a feature.
     combine : callable, default=None
@@ -118,7 +121,9 @@ class Message(
     discloses: ClassVar[str]
     reply: ClassVar[type[Message]]
     asks_for_data: ClassVar[bool] = True
-    row_counts: ClassVar[tuple[str, ...] | None] = None
+    grouped_by: ClassVar[str] = ""
+    tolerated: ClassVar[bool] = False
+    advice: ClassVar[str] = ""
     extremes: ClassVar[bool] = False
     combine: ClassVar[Any] = None
 
@@ -168,6 +173,23 @@ class Message(
         it reads it. By default no length is known.
         """
         return {}
+
+    def work(self) -> float:
+        """Return the operations per row and feature for the reply, up to a small constant factor.
+
+        Override it in a request whose parameters determine them. The rows themselves play no part,
+        so that a refusal discloses nothing about them.
+        """
+        return 1.0
+
+    def memory(self) -> float:
+        """Return the count of values for which a client needs memory, whatever its rows are.
+
+        By default it follows from `reply_lengths`.
+        """
+        lengths = self.reply_lengths()
+        marks = arrays(self.reply).values()
+        return sum(prod(float(lengths.get(axis, 1)) for axis in mark.axes) for mark in marks)
 
     def sum_digits(self, n_clients: int) -> Mapping[str, tuple[int, ...]] | None:
         """Return the binary digits after the point of the reply's fields of floats in secure sums.

@@ -37,6 +37,7 @@ from fedlib.core.threads import one_thread
 
 __all__ = [
     "Flow",
+    "GroupsTooSmall",
     "Host",
     "Reject",
     "Replies",
@@ -45,6 +46,8 @@ __all__ = [
     "run",
     "serve",
 ]
+
+MIN_COUNT = "min_count"  # the rule of a site about small groups of rows, as `Declined` names it
 
 Model = TypeVar("Model")
 Flow = Generator["Message | Mapping[str, Message] | Reject", "Replies", Model]
@@ -108,6 +111,15 @@ class Host(Transport, Protocol):
 
 class TooFewClients(RuntimeError):
     """Fewer clients remain than the run needs. The text names each lost client and the reason."""
+
+
+class GroupsTooSmall(ValueError):
+    """Clients that have shared data decline a request, because a group of rows is too small.
+
+    If the request is ``tolerated`` (`Message`), the flow receives this error at its ``yield``.
+    These clients remain in the run: they decline further requests for data and receive the result.
+    Otherwise they leave the run.
+    """
 
 
 def serve(
@@ -202,8 +214,12 @@ def run(
         error = _reason_to_stop(replies, len(names), needed)
         if isinstance(error, TooFewClients) and not isinstance(asked, Reject):
             suspect = _suspect(current.requests, lost_before, replies.lost)
-            error = TooFewClients(f"{error}{suspect}")
-        if error is None:
+            advice = current.advice(lost_before)
+            kind = GroupsTooSmall if advice else TooFewClients
+            error = kind(f"{error}{suspect}{advice}")
+        if error is None and current.refused:
+            resume = partial(flow.throw, _too_small(current))
+        elif error is None:
             resume = partial(flow.send, replies)
         elif isinstance(asked, Reject) and asked.error is not None:
             resume = partial(flow.throw, _describe(asked.error, lost_before, transport.errors))
@@ -230,6 +246,8 @@ class _Run:
     shared : set of str
         The clients that have shared data. Such a client may no longer decline: a result that
         contains one half of its data would be silently wrong.
+    refused : list of str
+        Those among them that have now declined a request that is ``tolerated``.
     """
 
     transport: Transport
@@ -240,6 +258,7 @@ class _Run:
     requests: dict[str, Message] = field(default_factory=dict)
     replies: Replies = field(default_factory=lambda: Replies({}))
     shared: set[str] = field(default_factory=set)
+    refused: list[str] = field(default_factory=list)
 
     def reject(self, rejected: Reject) -> Replies:
         """Record that clients leave the run because of their last replies; send nothing.
@@ -253,6 +272,7 @@ class _Run:
             logger.warning(REJECTED, name, request, printable(reason))
             self.ledger.lost[name] = f"InvalidReply at {request}, step {self.step}"
         self.replies = Replies({}, self.replies.declined, list(self.ledger.lost), combined)
+        self.refused = []
         return self.replies
 
     def exchange(self, asked: Message | Mapping[str, Message]) -> Replies:
@@ -271,6 +291,7 @@ class _Run:
             received = self.journal.exchange(self.transport, self.step, sent, self.ledger)
         replies: dict[str, Any] = {}
         declined: list[str] = []
+        self.refused = []
         combined: dict[str, str] = {}
         combines = getattr(self.transport, "combines", False)
         for name, request in self.requests.items():
@@ -287,7 +308,9 @@ class _Run:
                 rule = f" ({reply.rule})" if reply.rule else ""
                 if rule:
                     logger.warning("client %r declined %s%s", name, type(request).__name__, rule)
-                if name in self.shared:
+                if name in self.shared and request.tolerated and reply.rule == MIN_COUNT:
+                    self.refused.append(name)
+                elif name in self.shared:
                     self._lose(name, f"Declined{rule}")
                 else:
                     declined.append(name)
@@ -304,9 +327,28 @@ class _Run:
         self.replies = Replies(replies, declined, list(self.ledger.lost), combined)
         return self.replies
 
+    def advice(self, lost_before: Collection[str]) -> str:
+        """Return what the user can do, if clients have now left because of small groups."""
+        refused = [
+            type(self.requests[name]).advice
+            for name, why in self.ledger.lost.items()
+            if name not in lost_before and why.startswith(f"Declined ({MIN_COUNT})")
+        ]
+        return next((f"; {advice}" for advice in refused if advice), "")
+
     def _lose(self, name: str, why: str) -> None:
         request = type(self.requests[name]).__name__
         self.ledger.lost[name] = f"{why} at {request}, step {self.step}"
+
+
+def _too_small(current: _Run) -> GroupsTooSmall:
+    """Return the error for a flow whose request was refused."""
+    request = type(next(iter(current.requests.values()))).__name__
+    which = ", ".join(map(repr, current.refused))
+    return GroupsTooSmall(
+        f"{which} declined {request} (min_count): its groups of rows, together with those of"
+        " earlier replies, are too small for the site's policy"
+    )
 
 
 def _check_names(clients: Sequence[str]) -> list[str]:

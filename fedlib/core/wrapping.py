@@ -6,12 +6,13 @@ first prepares its data and then hands it to a protocol's client.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
-from numpy.typing import NDArray
+import numpy as np
 
+from fedlib.core.array_types import Ints
 from fedlib.core.client import Client, LostState
 from fedlib.core.messages import Message, decode, encode
 
@@ -121,17 +122,15 @@ class WrappingClient(Client):
     ----------
     inner : Client or None
         The protocol's client; None until `prepares` has arrived.
+    inner_rows : array of int64, optional
+        Which rows of this client the wrapped client has; by default all in the same order.
     prepares : message class
         The request after which the wrapped client exists.
     """
 
     inner: Client | None = None
+    inner_rows: Ints | None = None
     prepares: ClassVar[type[Message]]
-
-    @property
-    def omissible(self) -> tuple[type[Message], ...]:  # type: ignore[override]
-        """The replies of the wrapped client from which groups of few rows may be left out."""
-        return () if self.inner is None else self.inner.omissible
 
     def handle(self, request: Message) -> Message:
         """Return the reply of this client's handler, or else that of the wrapped client.
@@ -141,19 +140,24 @@ class WrappingClient(Client):
         LostState
             When the wrapped client is asked before it exists.
         """
-        if type(request) in self.handlers:
+        if self._answers(request):
             return super().handle(request)
         return self._prepared().handle(request)
 
-    def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
-        """Return how many rows each of the values in a reply describes; None if not known."""
-        if type(request) in self.handlers:
-            return super().group_sizes(request, reply)
-        return self._prepared().group_sizes(request, reply)
+    def partition(self, request: Message, singly: bool = False) -> Iterable[Ints] | None:
+        """Return the partitions of this client's rows, also for replies of the wrapped client."""
+        if self._answers(request):
+            return super().partition(request, singly)
+        found, rows = self._prepared().partition(request, singly), self.inner_rows
+        return None if found is None else (_spread(labels, rows, len(self.X)) for labels in found)
 
     def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
         """Return what the wrapped client returns, once it exists."""
         return super().sum_digits(request) if self.inner is None else self.inner.sum_digits(request)
+
+    def _answers(self, request: Message) -> bool:
+        """Return whether this client answers a request itself."""
+        return type(request) in self.handlers
 
     def _prepared(self) -> Client:
         if self.inner is None:
@@ -168,3 +172,12 @@ class WrappingClient(Client):
         """Give the wrapped client a state that `_inner_state` has returned."""
         if state:
             self._prepared().state = decode(state)
+
+
+def _spread(labels: Ints, rows: Ints | None, n_rows: int) -> Ints:
+    """Return the labels of all rows from those of some; -1 for the others."""
+    if rows is None:
+        return labels
+    spread = np.full(n_rows, -1, np.int64)
+    spread[rows] = labels
+    return spread

@@ -14,26 +14,26 @@ silhouette.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.spatial.distance import cdist
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.core.agreement import agree_on_features, settle
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import Client, handles
+from fedlib.core.client import Client, handles, partitions
 from fedlib.core.columns import MAX_NUMBER
 from fedlib.core.estimator import Federated, PointsClient
 from fedlib.core.labels import read_labels
-from fedlib.core.messages import Message
 from fedlib.core.parameters import KW_ONLY
-from fedlib.core.protocol import Flow, Replies
+from fedlib.core.protocol import Flow, GroupsTooSmall, Replies
 from fedlib.core.validation import Interval, StrOptions
 from fedlib.evaluation.messages import (
     MAX_CLUSTERS,
@@ -111,7 +111,10 @@ def clustering_score(noise: Noise, min_group_size: int, max_clusters: int) -> Fl
         distances, silhouettes = np.full((2, len(labels)), np.nan)
         if enough:
             request = MeasureDistances(noise, min_group_size, labels, means)
-            distances, silhouettes = yield from _measure(request, replies, counts)
+            try:
+                distances, silhouettes = yield from _measure(request, replies, counts)
+            except GroupsTooSmall as error:
+                warnings.warn(f"only Calinski-Harabasz is known: {error}", stacklevel=2)
         return ClusterScores(
             next((tuple(one.features) for one in replies.values() if one.features), ()),
             labels,
@@ -269,12 +272,6 @@ class ClusteringScoreClient(PointsClient):
             raise ValueError("MeasureDistances.labels must contain all clusters described before")
         return X, np.searchsorted(request.labels, clusters)
 
-    def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
-        """Return how many rows each value in a reply describes."""
-        if isinstance(request, MeasureDistances):
-            return np.bincount(self._placed(request)[1], minlength=len(request.labels))
-        return super().group_sizes(request, reply)
-
     @handles(SumLabelledRows)
     def sum_labelled_rows(self, request: SumLabelledRows) -> LabelledMoments:
         X, clusters, n_withheld = self._groups(request)
@@ -286,6 +283,13 @@ class ClusteringScoreClient(PointsClient):
         squares = _sums(codes, np.square(X - means[codes]), len(labels))
         n_noise = int((self.labels < 0).sum())
         return LabelledMoments(labels, counts, means, squares, n_noise, n_withheld, self.features)
+
+    @partitions(SumLabelledRows)
+    def clusters(self, request: SumLabelledRows) -> Iterable[Ints]:
+        sizes = np.unique(self.labels, return_inverse=True, return_counts=True)[1:]
+        large = sizes[1][sizes[0]] >= request.min_group_size
+        withheld = self.labels.max(initial=-1) + 2
+        yield np.where(large, self.labels + 1, withheld)
 
     @handles(MeasureDistances)
     def measure_distances(self, request: MeasureDistances) -> ClusterDistances:
@@ -323,7 +327,8 @@ class FederatedClusteringScore(Federated):
     scores_ : dict of str to float
         ``"simplified silhouette"``, in [-1, 1], larger is better; ``"Davies-Bouldin"``, at least 0,
         smaller is better; ``"Calinski-Harabasz"``, at least 0, larger is better. NaN if there are
-        fewer than two clusters, or the last one also if every row is a cluster.
+        fewer than two clusters, or the last one also if every row is a cluster. The first two are
+        also NaN, with a warning, if a site has a minimum count (`fedlib.protection.policy`).
     n_noise_, n_withheld_ : int
         The number of rows that are noise, and of rows that clients have withheld.
     n_features_in_ : int

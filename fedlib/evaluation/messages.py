@@ -36,7 +36,6 @@ class LabelledMoments(Message):
         "the size, the mean and the spread of each cluster at a client, and the number of its noise"
         " rows; the mean of a cluster with one row is the row"
     )
-    row_counts = ("counts", "n_noise")
     labels: Annotated[np.ndarray, Array("int64", ("clusters",), ge=-1)]
     counts: Annotated[np.ndarray, Array("int64", ("clusters",), ge=1, le=MAX_ROWS)]
     means: Annotated[np.ndarray, Array("float64", ("clusters", "features"), -MAX_MEAN, MAX_MEAN)]
@@ -109,10 +108,14 @@ class MeasureDistances(Message):
 
     discloses = "the centroids of all clusters"
     reply = ClusterDistances
+    tolerated = True
     noise: Noise
     min_group_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS)]
     labels: Annotated[np.ndarray, Array("int64", ("clusters",), ge=-1)]
     centres: Annotated[np.ndarray, Array("float64", ("clusters", "features"), -MAX_MEAN, MAX_MEAN)]
+
+    def work(self) -> float:
+        return float(len(self.labels))
 
     def reply_lengths(self) -> dict[str, int]:
         return {"clusters": len(self.labels)}
@@ -133,7 +136,6 @@ class ClassCounts(Message):
     """The classes of a client's rows, and the number of rows of each."""
 
     discloses = "the classes of a client's rows, and the number of rows of each"
-    row_counts = ("counts",)
     classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
     counts: Annotated[np.ndarray, Array("int64", ("classes",), ge=1, le=MAX_ROWS)]
 
@@ -179,7 +181,6 @@ class ScoreCounts(Message):
         "the number of a client's rows of each class in each bin of the probabilities; a bin with"
         " one row nearly is the probability of that row"
     )
-    row_counts = ("counts", "above", "groups")
     counts: Annotated[np.ndarray, Array("int64", ("classes", "bins"), ge=0, le=MAX_ROWS)]
     above: Annotated[np.ndarray, Array("int64", ("classes",), ge=0, le=MAX_ROWS)]
     groups: Annotated[np.ndarray, Array("int64", ("classes", "groups"), ge=0, le=MAX_ROWS)]

@@ -11,7 +11,7 @@ Mathematical Psychology 12, 1975.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.boosting.classes import Class, agree_on_kind, agree_on_two_classes, class_weights
 from fedlib.core.agreement import settle
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import Client, handles
+from fedlib.core.client import Client, handles, partitions
 from fedlib.core.estimator import Federated
 from fedlib.core.labels import read_classes
 from fedlib.core.parameters import KW_ONLY
@@ -243,6 +243,17 @@ class EvaluationClient(Client):
     def describe_classes(self, request: DescribeClasses) -> ClassCounts:
         classes, counts = np.unique(self.y, return_counts=True)
         return ClassCounts(tuple(classes.tolist()), counts.astype(np.int64))
+
+    @partitions(DescribeClasses)
+    def classes(self, request: DescribeClasses) -> Iterable[Ints]:
+        yield np.unique(self.y, return_inverse=True)[1]
+
+    @partitions(CountScores)
+    def bins(self, request: CountScores) -> Iterable[Ints]:
+        positive, scores = (self.y == request.classes[1]).astype(np.int64), self.X[:, 0]
+        yield 2 * _bins(scores, request.n_bins) + positive
+        yield 2 * _bins(scores, request.n_groups) + positive
+        yield 2 * (scores > 0.5) + positive
 
     @handles(CountScores)
     def count_scores(self, request: CountScores) -> ScoreCounts:

@@ -24,7 +24,6 @@ class RowTotals(Message):
     """Sums over a client's rows."""
 
     discloses = "sums over a client's rows, with noise if the request has a privacy loss"
-    row_counts = ()
     values: Annotated[np.ndarray, Array("float64", ("values",), -NOISY, NOISY)]
 
 

@@ -281,7 +281,7 @@ class AlignedClient(WrappingClient):
         ids = [self._ids[row] for row in rows]
         part = _take(self._part, rows)
         self.inner = self._make(part, ids=ids, key=self._key, **self._options)  # type: ignore[call-arg]
-        self._rows = rows
+        self._rows = self.inner_rows = rows
 
 
 def _take(part: Any, rows: Ints) -> Any:

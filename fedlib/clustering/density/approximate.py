@@ -9,6 +9,7 @@ clusters back, and each client uses them to label its own points.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Annotated, ClassVar, cast
@@ -29,9 +30,10 @@ from fedlib.clustering.density.bounded_cells import (
     count_in_grid,
     count_on_grid,
     count_with_noise,
+    groups_of_blocks,
 )
 from fedlib.clustering.density.cell_clusters import CellClusters
-from fedlib.clustering.density.cells import count_cells, label_in_range
+from fedlib.clustering.density.cells import count_cells, groups_of_cells, label_in_range
 from fedlib.clustering.density.horizontal.flow import with_too_many_cells
 from fedlib.clustering.density.horizontal.messages import CellCounts, accept_counts, sum_cells
 from fedlib.clustering.density.near_cells import (
@@ -45,7 +47,7 @@ from fedlib.clustering.density.spans import ball_of_cells, find_spans, noise_mar
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features, exclude, settle
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import OddRows, handles
+from fedlib.core.client import OddRows, handles, partitions
 from fedlib.core.messages import Array, Done, Labels, Message, MessageError
 from fedlib.core.parameters import (
     KW_ONLY,
@@ -213,7 +215,6 @@ def _count_occupied(eps: float, rho: float, max_cells: int | None) -> Flow[tuple
 class ApproximateDBSCANClient(DescribedPoints):
     """A client that holds points; for the parameters see `fedlib.core.estimator.PointsClient`."""
 
-    omissible = (CellCounts,)
     combinable = (CellCounts,)
 
     @handles(CountSmallCells)
@@ -227,6 +228,10 @@ class ApproximateDBSCANClient(DescribedPoints):
             )
         return CellCounts(cells, counts, self.features)
 
+    @partitions(CountSmallCells)
+    def cells(self, request: CountSmallCells) -> Iterable[Ints]:
+        yield groups_of_cells(self.X, cell_side(request.eps, request.rho, self.n_features))
+
     @handles(CountGrid)
     def count_grid(self, request: CountGrid) -> GridCounts:
         counted = count_in_grid(self.X, request)
@@ -235,6 +240,10 @@ class ApproximateDBSCANClient(DescribedPoints):
                 f"{counted.n_outside} of {len(self.X)} points lie outside the agreed bounds"
             )
         return counted
+
+    @partitions(CountGrid)
+    def blocks(self, request: CountGrid) -> Iterable[Ints]:
+        yield groups_of_blocks(self.X, request)
 
     @handles(CountWithNoise)
     def count_with_noise(self, request: CountWithNoise) -> NoisyCounts:

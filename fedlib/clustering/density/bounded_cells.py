@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.clustering.density.cells import count_cells
+from fedlib.clustering.density.cells import count_cells, place_points
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import Array, Message, MessageError
@@ -46,6 +46,7 @@ __all__ = [
 
 MAX_GRID = 2**24  # numbers in one reply: 128 MB
 MAX_KEY = 2**62
+OUTSIDE = -2
 MAX_POINTS = 2**40  # of one client; the sum over any number of clients fits an int64
 
 
@@ -79,7 +80,6 @@ class GridCounts(Message):
     """The number of a client's points in each block of cells, and outside of the grid."""
 
     discloses = "the number of points in each cell, or block of cells, occupied or not"
-    row_counts = ("counts", "n_outside")
     counts: Annotated[np.ndarray, Array("int64", ("blocks",), ge=0, le=2**50)]
     n_outside: Annotated[int, msgspec.Meta(ge=0, le=2**50)]
 
@@ -137,7 +137,6 @@ class NoisyCounts(Message):
     """The number of a client's points in each cell of a bounded grid, with noise."""
 
     discloses = "the number of points in each cell, with noise"
-    row_counts = ()
     counts: Annotated[np.ndarray, Array("float64", ("cells",), -NOISY, NOISY)]
 
 
@@ -376,17 +375,33 @@ def count_in_grid(X: Floats, request: CountGrid) -> GridCounts:
             f" all, got {request.n_blocks} of {math.prod(shape)}"
         )
     cells, counts = count_cells(X, request.cell_size)
+    blocks = _blocks_of(cells, request)
+    listed, inner = blocks >= 0, counts[blocks >= 0]
+    totals = np.bincount(blocks[listed], inner, request.n_blocks).astype(np.int64)
+    return GridCounts(totals, int(counts[blocks == OUTSIDE].sum()))
+
+
+def groups_of_blocks(X: Floats, request: CountGrid) -> Ints:
+    """Return the index of each point's block; the points outside of the grid are the last group."""
+    cells, _ = count_cells(X, request.cell_size)
+    blocks = _blocks_of(cells, request)
+    blocks[blocks == OUTSIDE] = request.n_blocks
+    return place_points(X, request.cell_size, cells, blocks, adjacency="none")
+
+
+def _blocks_of(cells: Ints, request: CountGrid) -> Ints:
+    """Return the index of each cell's block; -1 if it is not listed, `OUTSIDE` of the grid."""
+    grid, shape = request.grid, request.grid.blocks(request.side)
     places = cells - grid.low
     inside = ((places >= 0) & (places < grid.shape)).all(axis=1)
     keys = np.ravel_multi_index(tuple((places[inside] // request.side).T), shape)
-    inner = counts[inside]
+    blocks = np.full(len(cells), OUTSIDE, np.int64)
     if len(request.keys):
         at = np.searchsorted(request.keys, keys)
-        listed = at < len(request.keys)
-        listed[listed] = request.keys[at[listed]] == keys[listed]
-        keys, inner = at[listed], inner[listed]
-    totals = np.bincount(keys, inner, request.n_blocks).astype(np.int64)
-    return GridCounts(totals, int(counts[~inside].sum()))
+        listed = request.keys[np.minimum(at, len(request.keys) - 1)] == keys
+        keys = np.where(listed, at, -1)
+    blocks[inside] = keys
+    return blocks
 
 
 def count_with_noise(X: Floats, request: CountWithNoise, n_shares: int) -> NoisyCounts:

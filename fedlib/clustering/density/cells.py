@@ -86,6 +86,12 @@ def count_cells(X: Floats, cell_size: float) -> tuple[Ints, Ints]:
     return cells_of(keys, box), counts
 
 
+def groups_of_cells(X: Floats, cell_size: float) -> Ints:
+    """Return the index of each point's cell among those of `count_cells`."""
+    cells, _ = count_cells(X, cell_size)
+    return place_points(X, cell_size, cells, np.arange(len(cells)), adjacency="none")
+
+
 def label_in_range(X: Floats, cell_size: float, place: Callable[..., Ints]) -> tuple[Ints, str]:
     """Return the clusters of points, -1 for those without a cell, and why they have none.
 

@@ -11,7 +11,7 @@ Source: P, §3.3.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Annotated, Any, Literal
 
@@ -39,7 +39,7 @@ from fedlib.clustering.density.representatives import (
 )
 from fedlib.core.agreement import agree_on_features, settle
 from fedlib.core.array_types import Bools, Floats, Ints
-from fedlib.core.client import handles
+from fedlib.core.client import handles, partitions
 from fedlib.core.messages import Done, FeatureNames, Labels, Message, encode
 from fedlib.core.parameters import (
     KW_ONLY,
@@ -75,7 +75,6 @@ class BlurredRepresentatives(Message):
     discloses = (
         "roughly where the client's points lie and how dense they are, but none of its points"
     )
-    row_counts = ("weights",)
     representatives: Points
     weights: Weights
     features: FeatureNames = ()
@@ -221,6 +220,10 @@ class PPDBDCClient(RepresentativeClient):
         self.keep_coverage(order, cover.owner)
         self.state = SeededCoverage(self.recall(Coverage).owner, seed, drawn)
         return BlurredRepresentatives(representatives, weights, self.features)
+
+    @partitions(DrawRepresentatives)
+    def groups(self, request: DrawRepresentatives) -> Iterable[Ints]:
+        yield self.recall(SeededCoverage).owner
 
     @handles(RelabelPoints)
     def relabel_points(self, request: RelabelPoints) -> Done:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from numbers import Integral
 from typing import Annotated, Any
 
@@ -16,7 +17,9 @@ from fedlib.clustering.kmeans.flow import KMeansModel, lloyd, one_shot
 from fedlib.clustering.kmeans.local import (
     assign,
     child_centres,
+    child_groups,
     group_means,
+    leaf_groups,
     mean_and_squares,
     sum_clusters,
 )
@@ -39,7 +42,7 @@ from fedlib.clustering.kmeans.private import (
     sum_noisily,
 )
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import handles
+from fedlib.core.client import handles, partitions
 from fedlib.core.messages import Done, Labels
 from fedlib.core.parameters import (
     KW_ONLY,
@@ -72,8 +75,6 @@ class FederatedKMeansClient(SummablePoints):
         super().__init__(X)
         _check_coordinates("the points", self.X)
 
-    omissible = (LocalCentres,)
-
     @handles(FindCentres)
     def find_centres(self, request: FindCentres) -> LocalCentres:
         _, centres, counts = child_centres(
@@ -87,11 +88,33 @@ class FederatedKMeansClient(SummablePoints):
         )
         return LocalCentres(centres, counts, self.features)
 
+    @partitions(FindCentres)
+    def groups_of_centres(self, request: FindCentres) -> Iterable[Ints]:
+        yield child_groups(
+            self.X,
+            request.n_clusters,
+            request.update_fraction,
+            n_init=request.n_init,
+            max_iter=request.max_iter,
+            tol=request.tol,
+            random_state=request.seed,
+        )
+
     @handles(SummariseGroups)
     def summarise_groups(self, request: SummariseGroups) -> GroupMeans:
         mean, squares = mean_and_squares(self.X)
         means, counts = group_means(self.X, request.n_groups)
         return GroupMeans(len(self.X), mean, squares, means, counts, self.features)
+
+    @partitions(SummariseGroups)
+    def groups_of_means(self, request: SummariseGroups) -> Iterable[Ints]:
+        yield np.zeros(len(self.X), np.int64)
+        if request.n_groups:
+            yield leaf_groups(self.X, request.n_groups)
+
+    @partitions(SumClusters)
+    def clusters(self, request: SumClusters) -> Iterable[Ints]:
+        return (assign(self.X, centres)[0] for centres in request.centres)
 
     @handles(SumClusters)
     def sum_clusters(self, request: SumClusters) -> ClusterSums:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +26,7 @@ from fedlib.core.aggregation import Aggregation, Limits
 from fedlib.core.agreement import agree_on_features, settle
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import Array
-from fedlib.core.protocol import Flow
+from fedlib.core.protocol import Flow, GroupsTooSmall
 from fedlib.core.replies import Replies
 from fedlib.protection.secure.points import PooledPoints, agree_on_points, find_variance
 
@@ -108,9 +109,20 @@ def one_shot(
     parent = KMeans(n_clusters, n_init=n_init, max_iter=max_iter, tol=tol, random_state=seed)
     parent.fit(local_centres, sample_weight=counts if weighted else None)
     centres = parent.cluster_centers_
-    total, _ = yield from Aggregation().sum(MeasureInertia(centres))
+    inertia = yield from _inertia(centres)
     yield AssignCentres(centres)
-    return KMeansModel(centres, total.inertia, None, local_centres, counts)
+    return KMeansModel(centres, inertia, None, local_centres, counts)
+
+
+def _inertia(centres: Floats) -> Flow[float]:
+    """Return the inertia of the centres; NaN if a site's policy forbids to measure it."""
+    try:
+        total, _ = yield from Aggregation().sum(MeasureInertia(centres))
+    except GroupsTooSmall as error:
+        warnings.warn(f"there is no inertia: {error}", stacklevel=2)
+        return float("nan")
+    inertia: float = total.inertia
+    return inertia
 
 
 def lloyd(
@@ -230,9 +242,14 @@ def _iterate_starts(
     """
     n_iter = np.zeros(len(centres), int)
     inertias = np.full(len(centres), np.inf)  # finite for the starts that have ended
+    last = inertias.copy()  # of the centres before the last step
     moving = np.ones(len(centres), bool)
     while (active := np.flatnonzero(np.isinf(inertias))).size:
-        total = yield from sum_clusters(centres[active])
+        try:
+            total = yield from sum_clusters(centres[active])
+        except GroupsTooSmall as error:
+            return _last_model(centres, last, n_iter, error)
+        last[active] = total.inertias
         sums, counts, measured = total.sums, total.counts, total.inertias
         for i, start in enumerate(active):
             shift = 0.0
@@ -244,6 +261,23 @@ def _iterate_starts(
                 inertias[start] = measured[i]
     best = inertias.argmin()
     return KMeansModel(centres[best], float(inertias[best]), int(n_iter[best]))
+
+
+def _last_model(
+    centres: Floats, inertias: Floats, n_iter: Ints, error: GroupsTooSmall
+) -> KMeansModel:
+    """Return the best model so far, after a site has declined the next step.
+
+    The inertia of its centres is not known: only that of the centres before them.
+    """
+    if np.isinf(inertias).all():
+        raise GroupsTooSmall(
+            f"{error}: give init as an array, and so n_init=1, or ask the site for"
+            " groups = 'singly'"
+        ) from error
+    warnings.warn(f"the iteration ended early: {error}", stacklevel=2)
+    best = inertias.argmin()
+    return KMeansModel(centres[best], float("nan"), int(n_iter[best]))
 
 
 def _contradictions(

@@ -67,17 +67,45 @@ def child_centres(
     ([2.0, 10.0], [2.0, 10.5], [2, 2])
     """
     n_update = int(update_fraction * len(X))
-    update, rest = X[:n_update], X[n_update:]
-    n_distinct = count_distinct(rest, n_clusters)
-    if n_distinct == 0:
-        return X[:0].copy(), X[:0].copy(), np.empty(0, np.int64)
-    child = KMeans(n_distinct, n_init=n_init, max_iter=max_iter, tol=tol, random_state=random_state)
-    child.fit(rest)
-    counts = np.bincount(child.labels_, minlength=n_distinct).astype(np.int64)
-    base, counts = child.cluster_centers_[counts > 0], counts[counts > 0]
-    centres = base.copy()
-    move_centres(update, centres, counts)
+    child = KMeans(n_clusters, n_init=n_init, max_iter=max_iter, tol=tol, random_state=random_state)
+    base, labels = _cluster(X[n_update:], child)
+    centres, counts = base.copy(), np.bincount(labels, minlength=len(base)).astype(np.int64)
+    if len(base):
+        move_centres(X[:n_update], centres, counts)
     return base, centres, counts
+
+
+def child_groups(
+    X: Floats,
+    n_clusters: int,
+    update_fraction: float,
+    *,
+    n_init: int,
+    max_iter: int,
+    tol: float,
+    random_state: int | None,
+) -> Ints:
+    """Return the index of each point's centre after `child_centres`, -1 if there is none."""
+    n_update = int(update_fraction * len(X))
+    child = KMeans(n_clusters, n_init=n_init, max_iter=max_iter, tol=tol, random_state=random_state)
+    centres, labels = _cluster(X[n_update:], child)
+    counts = np.bincount(labels, minlength=len(centres)).astype(np.int64)
+    moved = np.full(n_update, -1, np.int64)
+    for i in range(n_update if len(centres) else 0):
+        before = counts.copy()
+        move_centres(X[i : i + 1], centres, counts)
+        moved[i] = np.argmax(counts - before)
+    return np.append(moved, labels)
+
+
+def _cluster(rows: Floats, child: KMeans) -> tuple[Floats, Ints]:
+    """Return the centres that k-means finds, at most one per distinct row, and each row's."""
+    n_distinct = count_distinct(rows, child.n_clusters)
+    if n_distinct == 0:
+        return rows[:0].copy(), np.empty(0, np.int64)
+    child.set_params(n_clusters=n_distinct).fit(rows)
+    found, labels = np.unique(child.labels_, return_inverse=True)
+    return child.cluster_centers_[found], labels.astype(np.int64)
 
 
 def mean_and_squares(X: Floats) -> tuple[Floats, Floats]:
@@ -127,14 +155,29 @@ def group_means(X: Floats, n_groups: int) -> tuple[Floats, Ints]:
     >>> sorted(means.ravel().tolist()), counts
     ([1.0, 8.0], array([4, 4]))
     """
-    if n_groups == 0 or len(X) < GROUP_SIZE:
+    rows, starts = _leaves(X, n_groups)
+    if not len(starts):
         return X[:0].copy(), np.empty(0, np.int64)
+    counts = np.diff(starts, append=len(X)).astype(np.int64)
+    return np.add.reduceat(X[rows], starts) / counts[:, np.newaxis], counts
+
+
+def leaf_groups(X: Floats, n_groups: int) -> Ints:
+    """Return the group of each point in `group_means`, -1 if there is none."""
+    rows, starts = _leaves(X, n_groups)
+    groups = np.full(len(X), -1, np.int64)
+    groups[rows] = np.searchsorted(starts, np.arange(len(rows)), side="right") - 1
+    return groups
+
+
+def _leaves(X: Floats, n_groups: int) -> tuple[Ints, Ints]:
+    """Return the rows in the order of the leaves of a k-d tree, and where each leaf starts."""
+    if n_groups == 0 or len(X) < GROUP_SIZE:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
     tree = KDTree(X, leaf_size=max(GROUP_SIZE, -(-len(X) // n_groups)))
     _, rows, nodes, _ = (np.asarray(array) for array in tree.get_arrays())
     leaves = nodes[nodes["is_leaf"] == 1]
-    leaves = leaves[np.argsort(leaves["idx_start"])]
-    counts = (leaves["idx_end"] - leaves["idx_start"]).astype(np.int64)
-    return np.add.reduceat(X[rows], leaves["idx_start"]) / counts[:, np.newaxis], counts
+    return rows, np.sort(leaves["idx_start"])
 
 
 def sum_clusters(X: Floats, centres: Floats) -> tuple[Floats, Ints, float]:

@@ -36,7 +36,7 @@ class LocalCentres(Message):
     """The centres of a client's clusters and the number of points in each."""
 
     discloses = "a client's centres and counts; the centre of a cluster of one point is the point"
-    row_counts = ("counts",)
+    grouped_by = "counts"
     centres: Annotated[np.ndarray, Array("float64", ("clusters", "features"), -MAX_MEAN, MAX_MEAN)]
     counts: Annotated[np.ndarray, Array("int64", ("clusters",), ge=1, le=MAX_POINTS)]
     features: FeatureNames = ()
@@ -59,6 +59,9 @@ class FindCentres(Message):
     tol: Annotated[float, msgspec.Meta(ge=0)]
     seed: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
+    def work(self) -> float:
+        return float(self.n_clusters * self.n_init * self.max_iter)
+
     def accept(self, reply: Message) -> Message:
         n_centres = len(cast(LocalCentres, reply).counts)
         if n_centres > self.n_clusters:
@@ -75,7 +78,6 @@ class GroupMeans(Message):
         f"a client's number of points, their mean and spread, and means of at least {GROUP_SIZE}"
         " neighbouring points; a mean of equal points is the point"
     )
-    row_counts = ("n_points", "counts")
     n_points: Annotated[int, msgspec.Meta(ge=0, le=MAX_POINTS)]
     mean: Annotated[np.ndarray, Array("float64", ("features",), -MAX_MEAN, MAX_MEAN)]
     squares: Annotated[np.ndarray, Array("float64", ("features",), ge=0, le=MAX_SQUARES)]
@@ -114,7 +116,6 @@ class ClusterSums(Message):
     """For each start: the sums and counts of a client's points by nearest centre, the inertia."""
 
     discloses = "a client's sum and count in each cluster; the sum of a single point is the point"
-    row_counts = ("counts",)
     sums: Annotated[
         np.ndarray, Array("float64", ("starts", "clusters", "features"), ge=-1e140, le=1e140)
     ]
@@ -127,10 +128,24 @@ class SumClusters(Message):
 
     discloses = "the centres"
     reply = ClusterSums
+    tolerated = True
     centres: Annotated[
         np.ndarray,
         Array("float64", ("starts", "clusters", "features"), -MAX_CENTRE, MAX_CENTRE),
     ]
+
+    def work(self) -> float:
+        return float(self.n_init * self.n_clusters)
+
+    @property
+    def n_clusters(self) -> int:
+        """The number of centres of a start."""
+        return int(self.centres.shape[1])
+
+    @property
+    def n_init(self) -> int:
+        """The number of starts."""
+        return len(self.centres)
 
     def reply_lengths(self) -> dict[str, int]:
         return dict(zip(("starts", "clusters", "features"), self.centres.shape, strict=True))
@@ -156,7 +171,6 @@ class Inertia(Message):
     """The sum of the squared distances of a client's points to their nearest centres."""
 
     discloses = "a client's sum of squared distances"
-    row_counts = ()
     inertia: Squares
 
 
@@ -165,7 +179,16 @@ class MeasureInertia(Message):
 
     discloses = "the centres"
     reply = Inertia
+    tolerated = True
     centres: Centres
+
+    def work(self) -> float:
+        return float(self.n_clusters)
+
+    @property
+    def n_clusters(self) -> int:
+        """The number of centres."""
+        return len(self.centres)
 
 
 class AssignCentres(Message):

@@ -50,7 +50,6 @@ class NoisyClusterSums(Message):
     """The sums of a client's scaled points by nearest centre, and their counts, with noise."""
 
     discloses = "a client's sum and count in each cluster, with noise"
-    row_counts = ()
     sums: Annotated[np.ndarray, Array("float64", ("clusters", "features"), -NOISY, NOISY)]
     counts: Annotated[np.ndarray, Array("float64", ("clusters",), -NOISY, NOISY)]
 
@@ -65,6 +64,14 @@ class SumClustersNoisily(NoisyRequest):
     centres: Annotated[
         np.ndarray, Array("float64", ("clusters", "features"), -MAX_CENTRE, MAX_CENTRE)
     ]
+
+    @property
+    def n_clusters(self) -> int:
+        """The number of centres."""
+        return len(self.centres)
+
+    def work(self) -> float:
+        return float(self.n_clusters)
 
     def reply_lengths(self) -> dict[str, int]:
         return dict(zip(("clusters", "features"), self.centres.shape, strict=True))

@@ -31,9 +31,8 @@ from fedlib.clustering.mixtures.private import (
     sum_responsibilities_noisily,
 )
 from fedlib.clustering.mixtures.start import Start
-from fedlib.core.array_types import Floats
 from fedlib.core.client import handles
-from fedlib.core.messages import Done, Labels, Message
+from fedlib.core.messages import Done, Labels
 from fedlib.core.validation import count_distinct
 from fedlib.protection.secure.points import SummablePoints
 
@@ -86,9 +85,3 @@ class GaussianMixtureClient(SummablePoints):
     def assign_components(self, request: AssignComponents) -> Done:
         self.state = Labels(assign_components(self.X, request))
         return Done()
-
-    def group_sizes(self, request: Message, reply: Message) -> Floats | None:
-        """Return the number of this client's rows in each component of a mixture."""
-        if isinstance(reply, Mixture):
-            return reply.weights * len(self.X)
-        return super().group_sizes(request, reply)

@@ -16,13 +16,13 @@ from typing import Annotated, Any, cast
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 
 from fedlib.clustering.density.engine.dbscan import cluster, nearest_within
 from fedlib.clustering.mixtures.covariances import positive_definite
 from fedlib.clustering.mixtures.em import assign_components, fit_mixture
-from fedlib.clustering.mixtures.messages import MAX_COORDINATE, Mixture
+from fedlib.clustering.mixtures.messages import MAX_COORDINATE, MAX_ITER, Mixture
 from fedlib.core.agreement import agree_on_features, exclude, settle
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import handles
@@ -122,6 +122,9 @@ class DescribeClusters(Message):
     min_samples: Annotated[int, msgspec.Meta(ge=1)]
     n_components: Annotated[int, msgspec.Meta(ge=1)]
     seed: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+
+    def work(self) -> float:
+        return float(self.n_components * MAX_ITER)
 
     def accept(self, reply: Message) -> Message:
         n_components = cast(ClusterMixtures, reply).n_components.max(initial=0)
@@ -235,12 +238,6 @@ class GaussianMixtureDBSCANClient(PointsClient):
     def assign_points(self, request: AssignPoints) -> Done:
         self.state = Labels(place_points(self.X, request.points, request.labels, request.eps))
         return Done()
-
-    def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
-        """Return the number of rows in each component of each cluster."""
-        if isinstance(reply, ClusterMixtures):
-            return reply.weights * np.repeat(reply.sizes, reply.n_components)
-        return super().group_sizes(request, reply)
 
 
 class GaussianMixtureDBSCAN(Federated):

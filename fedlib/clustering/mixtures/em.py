@@ -15,7 +15,13 @@ from sklearn import config_context
 from sklearn.cluster import KMeans
 
 from fedlib.clustering.mixtures.covariances import CovarianceType, contract, expand, scatter
-from fedlib.clustering.mixtures.messages import TINY, Mixture, ResponsibilitySums, parameters
+from fedlib.clustering.mixtures.messages import (
+    MAX_ITER,
+    TINY,
+    Mixture,
+    ResponsibilitySums,
+    parameters,
+)
 from fedlib.clustering.mixtures.start import NOTHING_GIVEN, Start
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import MessageError
@@ -58,7 +64,7 @@ def fit_mixture(
     reg_covar: float = 1e-6,
     random_state: Any = None,
     start: Start = NOTHING_GIVEN,
-    max_iter: int = 100,
+    max_iter: int = MAX_ITER,
     tol: float = 1e-3,
 ) -> Mixture:
     """Fit a mixture to points by EM from k-means, as scikit-learn's `GaussianMixture` does.

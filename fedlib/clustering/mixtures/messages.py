@@ -38,6 +38,7 @@ MAX_SUM = 1e120
 MAX_SQUARE = MAX_SUM**2
 # Added to every component's count of points, as in scikit-learn, so that nothing is divided by 0.
 TINY = 10 * np.finfo(np.float64).eps
+MAX_ITER = 100  # of EM on the points of one client alone
 SMALLEST_NORMAL = np.finfo(np.float64).tiny  # smaller numbers have fewer significant digits
 
 Weights = Annotated[np.ndarray, Array("float64", ("components",), ge=0, le=1)]
@@ -67,6 +68,14 @@ class Mixture(Message):
     covariances: Covariances
     covariance_type: CovarianceType
 
+    @property
+    def n_components(self) -> int:
+        """The number of components."""
+        return len(self.weights)
+
+    def work(self) -> float:
+        return float(self.means.size)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         name = type(self).__name__
@@ -95,7 +104,7 @@ class PointsIntroduction(Message):
         "the number and names of the features, whether there are enough distinct points, the order"
         " of magnitude of the largest coordinate"
     )
-    row_counts = ()
+    extremes = True
     n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
     can_start: bool
     magnitude: Magnitude | None
@@ -133,6 +142,9 @@ class FitMixture(Message):
     means: Annotated[np.ndarray, Array("float64", ("means", "features"))]
     covariances: Annotated[np.ndarray, Array("float64", ("matrices", "rows", "columns"))]
 
+    def work(self) -> float:
+        return float(self.n_components * MAX_ITER) * self.n_features
+
     def accept(self, reply: Message) -> Message:
         wanted = self.n_components, self.n_features
         _check_mixture(cast(Mixture, reply), wanted, self.covariance_type)
@@ -150,7 +162,6 @@ class ResponsibilitySums(Message):
         "per component: the number, mean and covariance of a client's points; for a single point,"
         " the point itself"
     )
-    row_counts = ("n_points", "counts")
     n_points: Count
     log_likelihood: LogLikelihood
     counts: Annotated[np.ndarray, Array("float64", ("components",), ge=0, le=2.0**41)]
@@ -211,6 +222,9 @@ class ImproveMixture(Mixture):
     max_iter: Annotated[int, msgspec.Meta(ge=1)]
     tol: Annotated[float, msgspec.Meta(ge=0)]
 
+    def work(self) -> float:
+        return super().work() * self.max_iter
+
     def accept(self, reply: Message) -> Message:
         mixture = cast(ImprovedMixture, reply)
         _check_mixture(mixture, self.means.shape, self.covariance_type)
@@ -227,7 +241,6 @@ class Likelihood(Message):
     """A client's number of points, and their log-likelihood."""
 
     discloses = "how many points a client has, and their log-likelihood"
-    row_counts = ("n_points",)
     n_points: Count
     log_likelihood: LogLikelihood
 

@@ -57,7 +57,6 @@ class NoisyResponsibilitySums(Message):
     """
 
     discloses = "per component: the number, mean and covariance of a client's points, with noise"
-    row_counts = ()
     moments: Annotated[np.ndarray, Array("float64", ("components", "moments"), -NOISY, NOISY)]
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,13 +24,13 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from fedlib.clustering.density.cells import add_counts, count_cells
+from fedlib.clustering.density.cells import add_counts, count_cells, groups_of_cells
 from fedlib.clustering.density.horizontal import CellCounts, CountCells, sum_cells
 from fedlib.clustering.mixtures.checks import agree_on_magnitude
 from fedlib.clustering.mixtures.messages import MAX_COORDINATE
 from fedlib.core.agreement import agree_on_features, exclude, settle
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import handles
+from fedlib.core.client import handles, partitions
 from fedlib.core.estimator import Federated, PointsClient
 from fedlib.core.messages import FeatureNames, Message
 from fedlib.core.parameters import KW_ONLY, OptionalPositiveFloat
@@ -62,7 +62,7 @@ class PointsMagnitude(Message):
     """
 
     discloses = "the number and names of the features, the magnitude of the largest coordinate"
-    row_counts = ()
+    extremes = True
     n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
     magnitude: Annotated[int, msgspec.Meta(ge=MIN_MAGNITUDE, le=333)] | None
     features: FeatureNames = ()
@@ -230,8 +230,6 @@ class DensitySuggestionClient(PointsClient):
         When the points are not a table of finite numbers within ±1e100.
     """
 
-    omissible = (CellCounts,)
-
     def __init__(self, X: ArrayLike):
         super().__init__(X)
         if (largest := np.abs(self.X).max(initial=0)) > MAX_COORDINATE:
@@ -244,9 +242,17 @@ class DensitySuggestionClient(PointsClient):
             magnitude = max(MIN_MAGNITUDE, int(np.frexp(np.abs(self.X).max())[1]))
         return PointsMagnitude(self.n_features, magnitude, self.features)
 
+    @partitions(ReportMagnitude, singly=True)
+    def all_rows(self, request: ReportMagnitude) -> Iterable[Ints]:
+        yield np.zeros(len(self.X), np.int64)
+
     @handles(CountCells)
     def count_cells(self, request: CountCells) -> CellCounts:
         return CellCounts(*count_cells(self.X, request.cell_size), self.features)
+
+    @partitions(CountCells)
+    def cells(self, request: CountCells) -> Iterable[Ints]:
+        yield groups_of_cells(self.X, request.cell_size)
 
 
 # The estimator

@@ -9,9 +9,11 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
+from fedlib.core.array_types import Bools, Ints
 from fedlib.core.client import Client
 from fedlib.core.ledger import SERVER, Entry, Ledger
-from fedlib.core.messages import Declined, Done, Failure, Message, arrays, decode, encode
+from fedlib.core.messages import Array, Declined, Done, Failure, Message, arrays, decode, encode
+from fedlib.core.work import problem_of_work
 from fedlib.core.wrapping import WrappedState, Wrapper
 from fedlib.protection.policy.rules import Policy, Rules
 from fedlib.protection.privacy import DisclosureBudgetSpent, privacy_of
@@ -48,6 +50,9 @@ class GuardedState(WrappedState):
         The rule by which a request was declined; empty if none was.
     entries : tuple
         The rows of the site's ledger.
+    classes : array (n_rows,) of int64
+        The class of each row: those that the replies of the run do not tell apart. Empty before the
+        first reply to which a minimum count applies.
     """
 
     discloses = WrappedState.discloses
@@ -55,6 +60,9 @@ class GuardedState(WrappedState):
     n_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     declined: str = ""
     entries: tuple[Row, ...] = ()
+    classes: Annotated[np.ndarray, Array("int64", ("rows",), ge=0)] = msgspec.field(
+        default_factory=lambda: np.empty(0, np.int64)
+    )
 
     @property
     def ledger(self) -> Ledger:
@@ -67,6 +75,12 @@ class GuardedClient(Wrapper[GuardedState]):
 
     With secure sums, it guards the client that masks the values. Its rules about parameters apply
     to the masked request, and with a minimum count it declines, because it cannot know the sums.
+
+    Without noise, and with a minimum count m, every class of the common refinement of all
+    partitions of the rows that the client has answered in the run has no rows or at least m: rows
+    that replies leave out are a class, too. So every difference of sums that the server can compute
+    belongs to at least m rows, or to none. Whether a request is declined for this reason depends on
+    the rows, as the ledger says.
 
     A minimum count does not apply to a reply with noise, nor to one that describes no rows: whether
     it is sent would depend on the number of rows, without noise.
@@ -94,11 +108,11 @@ class GuardedClient(Wrapper[GuardedState]):
 
     Examples
     --------
-    Of three points, two are in one cell. The other cell does not leave the site.
+    Of four points, two are in one cell. The other cells do not leave the site.
 
     >>> from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
     >>> policy = Policy.from_dict({"min_count": 2})
-    >>> client = HorizontalDBSCANClient([[0.1], [0.2], [5.0]])
+    >>> client = HorizontalDBSCANClient([[0.1], [0.2], [5.0], [7.0]])
     >>> guarded = GuardedClient(client, policy, "horizontal-dbscan")
     >>> guarded.answer(CountCells(cell_size=1.0)).counts
     array([2])
@@ -117,6 +131,8 @@ class GuardedClient(Wrapper[GuardedState]):
         self.protocol, self.review = protocol, review
         policy = policy or Policy()
         self.rules, self.budget = policy.rules(protocol), policy.budget
+        if self.rules is not None:
+            client.max_work = self.rules.max_work
 
     @property
     def ledger(self) -> Ledger:
@@ -181,6 +197,7 @@ class GuardedClient(Wrapper[GuardedState]):
         return reply
 
     def _check_request(self, rules: Rules, request: Message) -> None:
+        """Check what does not depend on the rows."""
         if rules.min_clients > 1 and (self.n_clients or 0) < rules.min_clients:
             raise Forbidden(
                 "min_clients",
@@ -191,10 +208,11 @@ class GuardedClient(Wrapper[GuardedState]):
             raise Forbidden("max_rounds", f"{rules.max_rounds} requests were answered")
         asked = decode(request.request) if isinstance(request, MaskValues) else request
         for name, allowed in rules.parameters.items():
-            if name in asked.__struct_fields__:
-                value = getattr(asked, name)
-                if not allowed.permits(value):
-                    raise Forbidden("parameters", f"{name} must be {allowed}, got {value!r}")
+            value = getattr(asked, name, allowed)
+            if value is not allowed and not allowed.permits(value):
+                raise Forbidden("parameters", f"{name} must be {allowed}, got {value!r}")
+        if problem := problem_of_work(asked, rules.max_work):
+            raise Forbidden("max_work", problem)
 
     def _charge(self, request: Message) -> None:
         """Charge the site's budget with the loss of the reply, before it is computed."""
@@ -217,52 +235,115 @@ class GuardedClient(Wrapper[GuardedState]):
         if reply.extremes and not rules.extremes:
             raise Forbidden("extremes", f"{type(reply).__name__} contains extremes")
         if rules.min_count > 1 and self._describes_rows(request) and privacy_of(request) is None:
-            reply = self._with_large_groups(rules.min_count, request, reply)
+            reply = self._with_large_groups(rules, request, reply)
         size = self._state.n_bytes + len(encode(reply))
         if rules.max_bytes is not None and size > rules.max_bytes:
             raise Forbidden("max_bytes", f"the replies have {size} bytes, with this one")
         return reply
 
-    def _with_large_groups(self, least: int, request: Message, reply: Message) -> Message:
-        name = type(reply).__name__
-        sizes = self.inner.group_sizes(request, reply)
-        if sizes is None:
-            raise Forbidden(
-                "min_count", f"{name} describes single rows, or an unknown number of them"
-            )
-        n_small = int(((sizes > 0) & (sizes < least)).sum())
-        if n_small and type(reply) not in self.inner.omissible:
-            raise Forbidden("min_count", f"{n_small} of {sizes.size} groups of rows are too small")
-        if n_small:
-            logger.warning(
-                "left %d of %d groups out of %s: fewer than %d rows (min_count)",
-                n_small,
-                sizes.size,
-                name,
-                least,
-            )
-            return omit_small(reply, least)
+    def _with_large_groups(self, rules: Rules, request: Message, reply: Message) -> Message:
+        """Return the reply without small groups, if they can be left out.
+
+        Raises
+        ------
+        Forbidden
+            When they cannot, or the reply contains more than sums over groups.
+        """
+        name, least, singly = type(reply).__name__, rules.min_count, rules.groups == "singly"
+        partitions = self.inner.partition(request, singly)
+        if partitions is None:
+            raise Forbidden("min_count", f"{name} contains more than sums over groups of rows")
+        classes = self._state.classes
+        for groups in partitions:
+            if type(reply).grouped_by:
+                groups, reply = self._left_out(rules, classes, groups, reply)
+            if singly:
+                sizes = np.bincount(groups[groups >= 0])
+            else:
+                classes = _refined(classes, groups)
+                sizes = np.bincount(classes)
+            if n_small := int(((sizes > 0) & (sizes < least)).sum()):
+                raise Forbidden("min_count", f"{n_small} groups of rows are too small")
+        self._keep(classes=classes)
         return reply
 
+    def _left_out(
+        self, rules: Rules, classes: Ints, groups: Ints, reply: Message
+    ) -> tuple[Ints, Message]:
+        """Return the groups without the small ones, -1 for their rows, and the reply likewise."""
+        least, singly = rules.min_count, rules.groups == "singly"
+        left = without_small(groups, least, None if singly else classes)
+        n_groups = len(getattr(reply, type(reply).grouped_by))
+        kept = np.bincount(left[left >= 0], minlength=n_groups) > 0
+        if not kept.all():
+            text = "left %d of %d groups out of %s: fewer than %d rows (min_count)"
+            logger.warning(text, np.count_nonzero(~kept), n_groups, type(reply).__name__, least)
+            reply = _with_groups(reply, kept)
+        return left, reply
 
-def omit_small(reply: Message, least: int) -> Message:
-    """Return a reply without the groups that have fewer rows than ``least``.
 
-    The counts are the first of ``row_counts``; all arrays with their axis become shorter.
+def without_small(groups: Ints, least: int, classes: Ints | None = None) -> Ints:
+    """Return the groups of rows (n_rows,) without the small ones, whose rows get -1.
+
+    Parameters
+    ----------
+    groups : array (n_rows,) of int64
+        The group of each row, or -1.
+    least : int
+        The least count of rows.
+    classes : array (n_rows,) of int64, optional
+        The classes that earlier replies tell apart; empty if there is one class. With them, the
+        rows of a class that are left out are also none or at least that many: otherwise a server
+        would find a small rest by subtraction. So further groups are left out, the smallest first.
 
     Examples
     --------
-    >>> from fedlib.clustering.density.horizontal import CellCounts
-    >>> omit_small(CellCounts(np.array([[0], [7]]), np.array([2, 9])), 5).cells
-    array([[7]])
+    The group of two rows is too small. By itself it would be found as a rest, so the group of three
+    is left out as well.
+
+    >>> groups = np.array([0, 0, 0, 0, 1, 1, 2, 2, 2])
+    >>> without_small(groups, 3)
+    array([ 0,  0,  0,  0, -1, -1,  2,  2,  2])
+    >>> without_small(groups, 3, np.empty(0, np.int64))
+    array([ 0,  0,  0,  0, -1, -1, -1, -1, -1])
     """
-    assert reply.row_counts
-    counts = reply.row_counts[0]
+    groups = groups.copy()
+    while True:
+        sizes = np.bincount(groups + 1, minlength=2)
+        sizes[0] = least  # the rows outside of all groups are no group
+        small = sizes[groups + 1] < least
+        if classes is not None and not small.any():
+            cells = _refined(classes, groups)
+            small = np.bincount(cells)[cells] < least
+            rest = small & (groups < 0)
+            if rest.any():  # leave out the smallest group in the class of such a row
+                row = int(np.argmax(rest))
+                same = groups >= 0
+                if len(classes):
+                    same &= classes == classes[row]
+                if not same.any():
+                    return groups
+                candidates = groups[same]
+                small = groups == candidates[np.argmin(sizes[candidates + 1])]
+        if not small.any():
+            return groups
+        groups[np.isin(groups, groups[small & (groups >= 0)])] = -1
+
+
+def _with_groups(reply: Message, kept: Bools) -> Message:
+    """Return a reply with some of its groups: all arrays with their axis become shorter."""
     marks = arrays(type(reply))
-    axis, kept = marks[counts].axes[0], getattr(reply, counts) >= least
+    axis = marks[type(reply).grouped_by].axes[0]
     shorter = {
         name: np.compress(kept, getattr(reply, name), axis=mark.axes.index(axis))
         for name, mark in marks.items()
         if axis in mark.axes
     }
     return msgspec.structs.replace(reply, **shorter)
+
+
+def _refined(classes: Ints, groups: Ints) -> Ints:
+    """Return the classes (n_rows,) of rows that are together in ``classes`` and in ``groups``."""
+    pairs = groups if not len(classes) else classes * (groups.max(initial=-1) + 2) + groups + 1
+    refined: Ints = np.unique(pairs, return_inverse=True)[1].astype(np.int64)
+    return refined

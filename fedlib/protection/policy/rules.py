@@ -9,16 +9,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from fedlib.core.messages import arrays
+from fedlib.core.messages import Message, arrays
 from fedlib.core.registry import find_estimator, protocols, wrapper_of, wrappers
+from fedlib.core.work import MAX_WORK
 from fedlib.protection.privacy import Budget
 
 # The type of each general rule, and its description for errors.
+GROUPS = ("together", "singly")
 KINDS: dict[str, tuple[type, str]] = {
     "min_clients": (int, "an integer from 1 on"),
     "min_count": (int, "an integer from 1 on"),
+    "groups": (str, "'together' or 'singly'"),
     "max_rounds": (int, "an integer from 1 on"),
     "max_bytes": (int, "an integer from 1 on"),
+    "max_work": (int, "an integer from 1 on"),
     "extremes": (bool, "true or false"),
 }
 
@@ -71,15 +75,23 @@ class Rules:
     min_clients : int, default=1
         The least number of clients that the server must have admitted to the run.
     min_count : int, default=1
-        The least number of rows in each group of a reply. Smaller cells, clusters and bins are left
-        out where the protocol allows it; otherwise the request is declined. So is a request whose
-        reply describes single rows, or does not say how many rows it describes. It looks at each
-        group by itself: two large groups can differ by one row. It does not apply to replies with
-        noise, nor to those that describe no rows.
+        The least count of rows in each group of rows that the server can tell apart. Small cells
+        and clusters are left out where the protocol allows it; otherwise the request is declined.
+        So is a request whose reply contains more than sums over groups. It does not apply to
+        replies with noise, nor to those that describe no rows.
+    groups : {"together", "singly"}, default="together"
+        Which groups `min_count` is about. ``"together"``: the classes of the common refinement of
+        all partitions of the rows that the site has answered in the run, so that no difference of
+        two sums belongs to fewer rows. ``"singly"``: each group of a reply by itself. Then two
+        large groups may differ by one row, whose values follow from the difference of their sums.
+        Boosting needs it.
     max_rounds : int, optional
         The largest number of requests for data that are answered in one run.
     max_bytes : int, optional
         The largest size of all replies of one run.
+    max_work : int, default=10**8
+        The most operations per row and feature for one reply, by the request's own formula
+        (`fedlib.core.messages.Message.work`).
     extremes : bool, default=True
         Whether the smallest and the largest value of a column may leave.
     parameters : mapping of str to Allowed
@@ -88,8 +100,10 @@ class Rules:
 
     min_clients: int = 1
     min_count: int = 1
+    groups: str = GROUPS[0]
     max_rounds: int | None = None
     max_bytes: int | None = None
+    max_work: int = MAX_WORK
     extremes: bool = True
     parameters: Mapping[str, Allowed] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -172,8 +186,8 @@ class Policy:
         >>> Policy.from_dict({"min_cuont": 5})
         Traceback (most recent call last):
         ...
-        ValueError: min_cuont is not a rule; the rules are min_clients, min_count, max_rounds, \
-max_bytes, extremes, budget, protocols
+        ValueError: min_cuont is not a rule; the rules are min_clients, min_count, groups, \
+max_rounds, max_bytes, max_work, extremes, budget, protocols
         """
         rest = dict(content)
         tables, budget = rest.pop("protocols", None), _read_budget(rest.pop("budget", None))
@@ -204,7 +218,8 @@ def _check_table(place: str, value: object, accepted: str) -> None:
 def _check_rule(place: str, name: str, value: Any) -> Any:
     """Return the value of a rule."""
     kind, accepted = KINDS[name]
-    if type(value) is not kind or (type(value) is int and value < 1):
+    wrong = value < 1 if type(value) is int else kind is str and value not in GROUPS
+    if type(value) is not kind or wrong:
         raise ValueError(f"{place}{name} must be {accepted}; got {value!r}")
     return value
 
@@ -256,7 +271,10 @@ def _read_rules(protocol: str, table: Any, general: Mapping[str, Any]) -> Rules:
 
 
 def _parameters(protocol: str) -> list[str]:
-    """Return the names of the fields of a protocol's requests for data that are not arrays."""
+    """Return the names of the parameters of a protocol's requests for data.
+
+    They are the fields that are not arrays, and the properties.
+    """
     wrapper, inner = wrapper_of(protocol)
     estimators = [one for one in (wrapper, find_estimator(inner)) if one is not None]
     requests = [kind for one in estimators for kind in one.client_class.handlers]
@@ -264,10 +282,20 @@ def _parameters(protocol: str) -> list[str]:
         name
         for request in requests
         if request.asks_for_data
-        for name in request.__struct_fields__
+        for name in (*request.__struct_fields__, *_properties(request))
         if name not in arrays(request)
     ]
     return sorted(set(names))
+
+
+def _properties(request: type[Message]) -> list[str]:
+    """Return the names of what follows from the fields of a request, such as its n_clusters."""
+    return [
+        name
+        for base in request.__mro__
+        for name, value in vars(base).items()
+        if isinstance(value, property) and not name.startswith("_")
+    ]
 
 
 def _read_allowed(place: str, value: Any) -> Allowed:

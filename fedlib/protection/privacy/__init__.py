@@ -16,8 +16,7 @@ number of honest clients that a sum can contain
 
 - The request is a `NoisyRequest`, with a field ``privacy: Privacy`` and the bounds of the rows, a
   `BoundsArray`. It does not state the scale of the noise. Its ``reply_lengths`` gives all lengths,
-  and the base class checks them. The reply has only arrays of float64 within ±`NOISY` and
-  ``row_counts = ()``.
+  and the base class checks them. The reply has only arrays of float64 within ±`NOISY`.
 - A function computes the `Sensitivity` from the bounds. The client calls it with what the request
   contains, and clips its rows to these bounds itself: it never relies on a sensitivity that it
   receives.

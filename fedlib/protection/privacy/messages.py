@@ -38,6 +38,10 @@ class NoisyRequest(Message):
         """Return the largest change of the reply by one row, from the fields of this request."""
         raise NotImplementedError(f"{type(self).__name__} does not state its sensitivity")
 
+    def memory(self) -> float:
+        """Return the count of values; each counts as eight, because noise takes time to draw."""
+        return 8 * super().memory()
+
     def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
         """Return the digits with which no noisy value is rounded."""
         return dict.fromkeys(arrays(self.reply), (self.sensitivity().digits,))

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedlib.core.client import Client, handles
 from fedlib.core.messages import Declined, Message, decode, encode
+from fedlib.core.work import check_work
 from fedlib.core.wrapping import WrappedState, Wrapper
 from fedlib.protection.secure import primitives
 from fedlib.protection.secure.fixed_point import check_digits, to_words
@@ -245,6 +246,7 @@ class SecureClient(Wrapper[SecureState]):
         self._require("MaskValues", len(request.sealed))
         asked = decode(request.request)
         check_digits(request.digits, self.inner.sum_digits(asked))
+        check_work(asked, self.inner.max_work)
         # From here on, an error can depend on the rows.
         self._keep(failed=True)
         try:

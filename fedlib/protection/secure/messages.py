@@ -37,7 +37,6 @@ class SignedKeys(Message):
     """The public keys of a client for one sum, signed with the key of its site."""
 
     discloses = "nothing: two random public keys"
-    row_counts = ()
     encryption: Key
     masking: Key
     signature: Signature
@@ -59,7 +58,6 @@ class EncryptedShares(Message):
     """
 
     discloses = "nothing: shares of random secrets, which only the other clients can open"
-    row_counts = ()
     boxes: Annotated[np.ndarray, Array("uint8", ("clients", "box"))]
     commitments: Annotated[np.ndarray, Array("uint8", ("clients", "commitments"))]
     seed_commitment: Digest
@@ -125,7 +123,6 @@ class Confirmation(Message):
     """A client's signature of everything that all clients must have seen alike."""
 
     discloses = "nothing"
-    row_counts = ()
     signature: Signature
 
 
@@ -146,7 +143,6 @@ class RevealedShares(Message):
     """
 
     discloses = "sums only: shares with which the server removes the masks from the sum"
-    row_counts = ()
     shares: Annotated[np.ndarray, Array("uint8", ("clients", "share"))]
     known: Annotated[np.ndarray, Array("bool", ("clients",))]
 

@@ -50,7 +50,6 @@ class Features(Message):
     """The number of features and their names."""
 
     discloses = "the number and the names of the features"
-    row_counts = ()
     n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
     features: FeatureNames = ()
 
@@ -66,7 +65,6 @@ class MagnitudeCounts(Message):
     """The number of a client's points, and 1 at the magnitude of its largest coordinate."""
 
     discloses = "the number of points; how many clients have coordinates of each magnitude"
-    row_counts = ()
     n_points: Annotated[int, msgspec.Meta(ge=0, le=2**50)]
     counts: Annotated[np.ndarray, Array("int64", ("magnitudes",), ge=0, le=2**30)]
 
@@ -85,7 +83,6 @@ class PointSums(Message):
     """The sums of the points' differences from a centre, and of their squares."""
 
     discloses = "the sums of points and of their squares"
-    row_counts = ()
     sums: Annotated[np.ndarray, Array("float64", ("features",), -MAX_SUM, MAX_SUM)]
     squares: Annotated[np.ndarray, Array("float64", ("features",), ge=0, le=MAX_SUM)]
 

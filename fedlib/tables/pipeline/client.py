@@ -13,7 +13,7 @@ from fedlib.core.messages import Done, Message, decode, encode
 from fedlib.core.wrapping import WrappingClient
 from fedlib.protection.secure.points import DescribeFeatures
 from fedlib.tables.pipeline.messages import PipelineState, Preprocess
-from fedlib.tables.summary.federated import SummaryClient
+from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.private import (
     NoisyColumnSums,
     SumChosenColumnsNoisily,
@@ -67,11 +67,10 @@ class PipelineClient(WrappingClient, SummaryClient):
         """The requests whose replies describe no rows, also of the protocol's client."""
         return (DescribeFeatures, *(() if self.inner is None else self.inner.open_requests))
 
-    def handle(self, request: Message) -> Message:
-        """Return the reply of the protocol's client to its requests, once it exists."""
-        if self.rules is not None and self.inner and type(request) in self.inner.handlers:
-            return self.inner.handle(request)
-        return super().handle(request)
+    def _answers(self, request: Message) -> bool:
+        """Return whether this client answers a request; the other one comes first, once it can."""
+        wrapped = self.rules is not None and self.inner and type(request) in self.inner.handlers
+        return not wrapped and super()._answers(request)
 
     def __init__(self, part: Any, client_class: type[Client], **options: Any):
         self._make: Callable[..., Client] = lambda data: client_class(data, **options)  # type: ignore[call-arg]
@@ -118,7 +117,7 @@ class PipelineClient(WrappingClient, SummaryClient):
         """
         X, kept, n_odd, problem = rules.transform_usable(self.X)
         self.inner, self.rules, self._kept = self._wrap(X, kept), rules, kept
-        self.inner.n_shares = self.n_shares
+        self.inner.n_shares, self.inner_rows = self.n_shares, np.flatnonzero(kept)
         return f"{n_odd} of {len(kept)} rows take no part: {problem}" if n_odd else ""
 
     def _wrap(self, X: Any, kept: Bools) -> Client:

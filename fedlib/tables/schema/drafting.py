@@ -270,6 +270,8 @@ def round_outward(low: float, high: float, integers: bool) -> tuple[float, float
     --------
     >>> round_outward(18, 94, True), round_outward(-0.31, 0.9, False)
     ((10, 100), (-0.4, 1.0))
+    >>> round_outward(0.2, 0.7, False)
+    (0.1, 0.8)
     """
     largest = max(abs(low), abs(high))
     power = math.floor(math.log10(largest)) if largest else 0
@@ -277,6 +279,9 @@ def round_outward(low: float, high: float, integers: bool) -> tuple[float, float
     step = 10.0**power
     below = round((math.ceil(low / step) - 1) * step, -power)
     above = round((math.floor(high / step) + 1) * step, -power)
+    below -= step * (below >= low)  # the quotient was rounded: 0.7 / 0.1 is less than 7
+    above += step * (above <= high)
+    below, above = round(below, -power), round(above, -power)
     below = below if low < 0 else max(below, 0.0)
     above = above if high > 0 else min(above, 0.0)
     return (int(below), int(above)) if integers else (below, above)

@@ -9,7 +9,7 @@ Statistician 37, 1983, for moments of several clients.
 """
 
 from fedlib.core.columns import read_columns
-from fedlib.tables.summary.federated import SummaryClient
+from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.flow import TableSummary, summarise
 from fedlib.tables.summary.messages import (
     BinCounts,

@@ -1,22 +1,19 @@
-"""The client and the estimator of federated summaries."""
+"""The estimator of federated summaries."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.core.agreement import agree_on_features
-from fedlib.core.array_types import Ints
 from fedlib.core.bounds import NO_BOUNDS, Bounds, check_bounds
-from fedlib.core.client import Client, handles
-from fedlib.core.columns import NUMBER, TEXT, RawTable, present, read_columns
-from fedlib.core.messages import Message
+from fedlib.core.client import Client
+from fedlib.core.columns import NUMBER, TEXT, RawTable
 from fedlib.core.parameters import (
     KW_ONLY,
     Flag,
@@ -28,36 +25,15 @@ from fedlib.core.parameters import (
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval
 from fedlib.protection.estimator import ProtectedFederated
-from fedlib.protection.secure.points import N_MAGNITUDES, DescribeFeatures, Features, magnitudes
+from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.columns import agree_on_columns
 from fedlib.tables.summary.flow import TableSummary, summarise
-from fedlib.tables.summary.keys import count_keys, to_keys
 from fedlib.tables.summary.messages import (
     MAX_BINS,
-    BinCounts,
-    CategoryCounts,
-    ColumnDescription,
-    ColumnKinds,
-    ColumnMagnitudes,
-    ColumnSums,
-    CountBins,
-    CountCategories,
-    CountColumnMagnitudes,
-    DescribeColumns,
-    DescribeKinds,
-    Extremes,
-    FindExtremes,
-    SumColumns,
-    SumValues,
-    TableRequest,
     TableView,
-    ValueMoments,
 )
 from fedlib.tables.summary.private import (
-    NoisyColumnSums,
-    SumColumnsNoisily,
     private_summary,
-    sum_columns_noisily,
 )
 from fedlib.tables.summary.secure import secure_summary
 
@@ -67,140 +43,6 @@ if TYPE_CHECKING:
 __all__ = [
     "FederatedSummary",
 ]
-
-
-class SummaryClient(Client):
-    """A client that holds a raw table.
-
-    Parameters
-    ----------
-    X : DataFrame or array-like (n_rows, n_columns)
-        Numbers and text with gaps; see `fedlib.core.columns`.
-
-    Attributes
-    ----------
-    raw : bool
-        True: the client takes tables with text and gaps.
-
-    Raises
-    ------
-    ValueError
-        When a column contains anything except numbers, text and gaps.
-    """
-
-    raw: ClassVar[bool] = True
-    open_requests: tuple[type[Message], ...] = (DescribeFeatures,)
-    unmasked_requests: tuple[type[Message], ...] = (DescribeKinds,)
-    X: RawTable
-
-    def __init__(self, X: Any):
-        self.X = read_columns(X)
-        self.features = self.X.features
-
-    def view(self, request: TableRequest | TableView) -> RawTable:
-        """Return the table as a request wants it: categories as text, gaps dropped or filled."""
-        table = self.X.with_text(request.categorical)
-        if request.drop_gaps:
-            table = table.rows(table.complete)
-        return table.filled(request.fill_columns.tolist(), request.fill_values.tolist())
-
-    def _values(self, request: TableRequest, columns: Ints) -> list[NDArray[Any]]:
-        """Return the values of columns of numbers, without gaps."""
-        table = self.view(request)
-        numbers = [table.numbers(j) for j in columns.tolist()]
-        return [column[~np.isnan(column)] for column in numbers]
-
-    @handles(DescribeColumns)
-    def describe_columns(self, request: DescribeColumns | TableView) -> ColumnDescription:
-        table = self.view(request)
-        return ColumnDescription(len(table), table.kinds, table.counts, self.features)
-
-    @handles(DescribeFeatures)
-    def describe_features(self, request: DescribeFeatures) -> Features:
-        return Features(self.X.shape[1], self.features)
-
-    @handles(SumColumnsNoisily)
-    def sum_columns_noisily(self, request: SumColumnsNoisily) -> NoisyColumnSums:
-        return sum_columns_noisily(self.X, request, self.n_shares)
-
-    @handles(DescribeKinds)
-    def describe_kinds(self, request: DescribeKinds) -> ColumnKinds:
-        return ColumnKinds(self.view(request).kinds, self.features)
-
-    @handles(CountColumnMagnitudes)
-    def count_magnitudes(self, request: CountColumnMagnitudes) -> ColumnMagnitudes:
-        rows = [magnitudes(values) for values in self._values(request, request.columns)]
-        counts = np.array(rows, np.int64).reshape(-1, N_MAGNITUDES)
-        return ColumnMagnitudes(len(self.view(request)), counts)
-
-    @handles(SumColumns)
-    def sum_columns(self, request: SumColumns) -> ColumnSums:
-        table = self.view(request)
-        columns = self._values(request, request.columns)
-        shifted = [values - one for values, one in zip(columns, request.centres, strict=True)]
-        sums = np.array([one.sum() for one in shifted], np.float64)
-        squares = np.array([np.square(one).sum() for one in shifted], np.float64)
-        return ColumnSums(len(table), table.counts, sums, squares)
-
-    @handles(SumValues)
-    def sum_values(self, request: SumValues) -> ValueMoments:
-        columns = self._values(request, request.columns)
-        means = np.array([values.mean() if len(values) else 0.0 for values in columns])
-        deviations = [values - mean for values, mean in zip(columns, means, strict=True)]
-        remainders = np.array([one.sum() for one in deviations], np.float64)
-        squares = np.array([np.square(one).sum() for one in deviations], np.float64)
-        return ValueMoments(means.astype(np.float64), remainders, squares)
-
-    @handles(FindExtremes)
-    def find_extremes(self, request: FindExtremes) -> Extremes:
-        columns = self._values(request, request.columns)
-        ends = [(v.min(), v.max()) if len(v) else (0.0, 0.0) for v in columns]
-        minima, maxima = np.array(ends, np.float64).reshape(-1, 2).T.copy()
-        return Extremes(minima, maxima)
-
-    @handles(CountBins)
-    def count_bins(self, request: CountBins) -> BinCounts:
-        chosen, rows = np.unique(request.columns, return_inverse=True)
-        keys = [to_keys(values) for values in self._values(request, chosen)]
-        ends = zip(rows.tolist(), request.low.tolist(), request.high.tolist(), strict=True)
-        counts = [count_keys(keys[i], low, high, request.n_bins) for i, low, high in ends]
-        return BinCounts(np.array(counts, np.int64).reshape(-1, request.n_bins))
-
-    @handles(CountCategories)
-    def count_categories(self, request: CountCategories) -> CategoryCounts:
-        table = self.view(request)
-        names: list[str] = []
-        found: list[Ints] = [np.empty(0, np.int64)]
-        lengths, others = [], []
-        for j in request.columns.tolist():
-            texts = table.texts(j)
-            values = texts[present(texts)].astype(str)
-            categories, counts = np.unique(values, return_counts=True)
-            large = counts >= request.min_count
-            others.append(int(counts[~large].sum()))
-            categories, counts = categories[large], counts[large]
-            if len(categories) > request.max_categories:
-                raise ValueError(
-                    f"column {table.labels[j]!r} must have at most"
-                    f" max_categories={request.max_categories} categories, got {len(categories)};"
-                    " leave it out, or set max_categories or min_category_count"
-                )
-            names += categories.tolist()
-            found.append(counts.astype(np.int64))
-            lengths.append(len(categories))
-        return CategoryCounts(
-            np.array(lengths, np.int64),
-            tuple(names),
-            np.concatenate(found),
-            np.array(others, np.int64),
-        )
-
-    def group_sizes(self, request: Message, reply: Message) -> NDArray[Any] | None:
-        """Return how many rows each value in a reply describes; filled gaps do not count."""
-        if isinstance(request, SumValues | FindExtremes):
-            table = self.view(TableView(request.categorical, request.drop_gaps))
-            return table.counts[request.columns]
-        return super().group_sizes(request, reply)
 
 
 class FederatedSummary(ProtectedFederated):

@@ -63,7 +63,6 @@ class ColumnDescription(Message):
     """The number of a client's rows, and the kind and number of values of each column."""
 
     discloses = "a client's number of rows, its columns and the number of gaps in each"
-    row_counts = ("n_rows", "counts")
     n_rows: Count
     kinds: Annotated[np.ndarray, Array("uint8", ("columns",), le=EMPTY)]
     counts: ColumnCounts
@@ -125,7 +124,6 @@ class ColumnMagnitudes(Message):
     """The number of rows, and 1 per column at the magnitude of the largest value."""
 
     discloses = "the number of rows; how many clients have values of each magnitude"
-    row_counts = ("n_rows",)
     n_rows: Count
     magnitudes: Annotated[np.ndarray, Array("int64", ("chosen", "magnitudes"), ge=0, le=2**30)]
 
@@ -144,7 +142,6 @@ class ColumnSums(Message):
     """The number of rows and values, and sums of some columns about their centres."""
 
     discloses = "the number of rows and values, and the sums of values and of their squares"
-    row_counts = ("n_rows", "counts")
     n_rows: Count
     counts: ColumnCounts
     sums: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_SQUARES, MAX_SQUARES)]
@@ -159,6 +156,9 @@ class SumColumns(TableRequest):
     n_columns: Annotated[int, msgspec.Meta(ge=0, le=MAX_COLUMNS)]
     columns: Positions
     centres: Annotated[np.ndarray, Array("float64", ("chosen",), -MAX_MEAN, MAX_MEAN)]
+
+    def work(self) -> float:
+        return float(len(self.columns))
 
     def reply_lengths(self) -> dict[str, int]:
         return {"columns": self.n_columns, "chosen": len(self.columns)}
@@ -225,7 +225,6 @@ class BinCounts(Message):
         "the number of a client's values in each part of each interval; a part with one value"
         " encloses the value of one row"
     )
-    row_counts = ("counts",)
     counts: Annotated[np.ndarray, Array("int64", ("intervals", "bins"), ge=0, le=MAX_ROWS)]
 
 
@@ -234,10 +233,17 @@ class CountBins(TableRequest):
 
     discloses = "intervals that contain a quantile, or the bins of a histogram"
     reply = BinCounts
+    advice = (
+        "quantiles (also scale='robust' and impute='median') and histograms count few rows: leave"
+        " them out, with impute='mean', or let the sites lower min_count"
+    )
     columns: Annotated[np.ndarray, Array("int64", ("intervals",), ge=0, le=MAX_COLUMNS)]
     low: Annotated[np.ndarray, Array("uint64", ("intervals",))]
     high: Annotated[np.ndarray, Array("uint64", ("intervals",))]
     n_bins: Annotated[int, msgspec.Meta(ge=1, le=MAX_BINS)]
+
+    def work(self) -> float:
+        return float(len(self.columns))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -264,7 +270,6 @@ class CategoryCounts(Message):
         "every category that a client has, except rare ones that it withholds, and the number of"
         " its rows with each"
     )
-    row_counts = ("counts",)
     lengths: Annotated[np.ndarray, Array("int64", ("chosen",), ge=0, le=MAX_ROWS)]
     categories: tuple[Category, ...]
     counts: Annotated[np.ndarray, Array("int64", ("categories",), ge=1, le=MAX_ROWS)]

@@ -49,7 +49,6 @@ class NoisyColumnSums(Message):
     """
 
     discloses = "counts, sums, sums of squares and histograms of the columns, with noise"
-    row_counts = ()
     values: Annotated[np.ndarray, Array("float64", ("values",), -NOISY, NOISY)]
 
 

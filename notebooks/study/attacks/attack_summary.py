@@ -202,7 +202,8 @@ def summary(
     rows, seen, smallest, replied = [], set(), {}, expected()
     for name, estimator in systems(known, **settings).items():
         clients = dict(_clients(estimator, parts))
-        names, plain = list(clients), [_witnessed(one) for one in clients.values()]
+        names, sizes = list(clients), {name: {} for name in clients}
+        plain = [_witnessed(one, sizes[name]) for name, one in clients.items()]
         if getattr(estimator, "secure", False):
             identities = simulated_identities(names)
             clients = {n: SecureClient(one, identities[n]) for n, one in clients.items()}
@@ -216,8 +217,7 @@ def summary(
             situation = _situation(
                 estimator, answers[victim], parts, int(victim), (known, known_y), tolerance, rng
             )
-            sizes = [clients[victim].group_sizes(*pair) for pair in of_kind]
-            group = _smallest(sizes)
+            group = _smallest(sizes[victim].get(kind, [None]))
             seen.add((SECURE if kind is MaskedValues else listed(estimator), kind))
             if kind is MaskedValues:
                 rows += _masked(name, listed(estimator), of_kind, situation, plain, seen)
@@ -293,13 +293,20 @@ def _smallest(sizes):
     return min(known) if len(known) == len(sizes) else np.nan
 
 
-def _witnessed(client):
-    """Return a list that grows by each request that the client answers, with its reply."""
+def _witnessed(client, sizes):
+    """Return a list that grows by each request that the client answers, with its reply.
+
+    ``sizes`` gets, for each class of replies, the sizes of the groups of rows behind each of them.
+    """
     answered, handle = [], client.handle
 
     def witness(request):
         reply = handle(request)
         answered.append((request, reply))
+        groups = client.partition(request, singly=True)
+        counted = None if groups is None else [np.bincount(one[one >= 0]) for one in groups]
+        of_kind = sizes.setdefault(type(reply), [])
+        of_kind.append(None if counted is None else np.concatenate([np.zeros(1, int), *counted]))
         return reply
 
     client.handle = witness

@@ -10,6 +10,7 @@ from fedlib.cli.protocols import messages_of
 from fedlib.clustering.kmeans import ClusterSums
 from fedlib.core.messages import Done
 from fedlib.core.registry import protocols
+from fedlib.protection.privacy import NoisyRequest
 from study.attacks import attacks
 
 OPTIONS = ["secure", "epsilon", "noise", "rank_error", "min_category_count", "min_group_size"]
@@ -41,11 +42,18 @@ def has(estimator, option):
 def effect_of_min_count(estimator):
     """Return what a site with a minimum count does with the replies of a protocol."""
     effects = set()
-    for _, reply in messages_of(estimator):
-        if reply in estimator.client_class.omissible:
+    client = estimator.client_class
+    for request, reply in messages_of(estimator):
+        noisy = issubclass(request, NoisyRequest)
+        if reply is Done or noisy or request in client.open_requests:
+            continue
+        singly = client.partitioners.get(request, ("", None))[1]
+        if singly is None:
+            effects.add("declined")
+        elif reply.grouped_by:
             effects.add("left out")
-        elif reply is not Done and reply.row_counts != ():
-            effects.add("declined" if reply.row_counts is None else "declined if small")
+        else:
+            effects.add("singly only" if singly else "declined if small")
     return ", ".join(sorted(effects, reverse=True))
 
 

@@ -327,7 +327,7 @@ def test_a_liar_leaves(name):
 def fit_guarded(data, names):
     """Fit with sites that withhold counts below 3; return the model and the counts of each step."""
     sites = clients(**data)
-    policy = Policy.from_dict({"min_count": 3})
+    policy = Policy.from_dict({"min_count": 3, "groups": "singly"})
     recorder = Recorder(
         {n: GuardedClient(c, policy, "suggest") if n in names else c for n, c in sites.items()}
     )

@@ -23,12 +23,13 @@ from fedlib.clustering.density.vertical import VerticalDBSCANClient
 from fedlib.clustering.kmeans.messages import FindCentres, LocalCentres
 from fedlib.core.client import LostState
 from fedlib.core.in_process import InProcess
-from fedlib.core.messages import Declined, Done, Labels, decode, encode, registry
+from fedlib.core.messages import Declined, Done, Labels, decode, encode
 from fedlib.core.protocol import TooFewClients
 from fedlib.core.registry import protocols
 from fedlib.evaluation.messages import MeasureDistances, SumLabelledRows
 from fedlib.protection.policy import Allowed, GuardedClient, GuardedState, Policy, Rules
-from fedlib.protection.policy.guard import omit_small
+from fedlib.protection.policy.guard import _with_groups
+from fedlib.protection.privacy import NoisyRequest
 from fedlib.tables.alignment import AlignedClient
 from fedlib.tables.pipeline import PipelineClient
 from fedlib.testing import Recorder
@@ -139,14 +140,22 @@ def test_allowed_values():
 
 
 def test_small_cells_do_not_leave_and_the_site_logs_it(caplog):
-    """The 40 points in two cells leave A, the single point in the third cell does not."""
-    model, transport = fit(GRID, {"A": {"min_count": 5}})
+    """The 40 points in two cells leave A, the five single points in other cells do not."""
+    parts = POINTS | {"A": np.concatenate([POINTS["A"][:40], [[9, i] for i in range(5)]])}
+    model, transport = fit(GRID, {"A": {"min_count": 5}}, parts=parts)
     counts = {n: r.counts.tolist() for n, r in transport.exchanges[0].replies.items()}
     assert [sorted(counts[name]) for name in "ABC"] == [[20, 20], [1, 20, 20], [1, 20, 20]]
-    assert "left 1 of 3 groups out of CellCounts: fewer than 5 rows (min_count)" in caplog.text
-    assert transport.members["A"].state.labels.tolist() == [0] * 20 + [1] * 20 + [-1]
+    assert "left 5 of 7 groups out of CellCounts: fewer than 5 rows (min_count)" in caplog.text
+    assert transport.members["A"].state.labels.tolist() == [0] * 20 + [1] * 20 + [-1] * 5
     without = GRID.fit([X[:40] if i == 0 else X for i, X in enumerate(POINTS.values())])
     assert model.cell_counts_.tolist() == without.cell_counts_.tolist()
+
+
+def test_a_small_rest_takes_a_large_group_with_it():
+    """A server that knows the count of all rows would find the rest of one row by subtraction."""
+    together = guarded(GRID, {"min_count": 5}).answer(CountCells(1.0))
+    singly = guarded(GRID, {"min_count": 5, "groups": "singly"}).answer(CountCells(1.0))
+    assert (together.counts.tolist(), singly.counts.tolist()) == ([20], [20, 20])
 
 
 def test_small_clusters_do_not_leave():
@@ -155,7 +164,7 @@ def test_small_clusters_do_not_leave():
     request = FindCentres(3, 0.0, 3, 100, 1e-4, 0)
     everything = guarded(estimator, {}).answer(request)
     assert sorted(everything.counts) == [1, 20, 20]
-    reply = guarded(estimator, {"min_count": 2}).answer(request)
+    reply = guarded(estimator, {"min_count": 2, "groups": "singly"}).answer(request)
     assert isinstance(reply, LocalCentres)
     assert reply.counts.tolist() == [20, 20]
     assert set(map(tuple, reply.centres)) < set(map(tuple, everything.centres))
@@ -163,12 +172,12 @@ def test_small_clusters_do_not_leave():
 
 DECLINING = {  # estimators whose reply cannot leave out small groups, and the request declined
     "kmeans": (FederatedKMeans(3, method="lloyd", random_state=0), "SumClusters"),
-    "gaussian-mixture": (FederatedGaussianMixture(3, random_state=0), "FitMixture"),
+    "gaussian-mixture": (FederatedGaussianMixture(3, random_state=0), "IntroducePoints"),
     "gaussian-mixture-dbscan": (
         GaussianMixtureDBSCAN(0.5, 1, n_components=2, random_state=0),
         "DescribeClusters",
     ),
-    "summary": (FederatedSummary(), "CountBins"),
+    "summary": (FederatedSummary(), "FindExtremes"),
     "dbdc": (DBDC(0.5, 3), "BuildLocalModel"),
 }
 
@@ -182,21 +191,26 @@ def test_requests_for_small_groups_are_declined(name, caplog):
     declined = [n for n in "ABC" if replies_of(transport, n)]
     assert declined
     for one in declined:
-        assert replies_of(transport, one) == ["the rule that forbids the reply (min_count)"]
+        assert replies_of(transport, one)[0] == (
+            "the rule that forbids the reply (min_count), which depends on the rows"
+        )
         assert f"client {one!r} declined {request} (min_count)" in caplog.text
         assert f"declined {request}: " in caplog.text  # at the site
 
 
 def test_distances_of_a_small_cluster_are_declined():
-    """The site counts its rows itself: the request says which clusters it is about."""
+    """Distances from centroids that the server chooses are no sums over groups of rows."""
     labels = np.repeat([0, 1, 2], [20, 20, 1])
     client = guarded(FederatedClusteringScore(), {"min_count": 5}, part=(POINTS["A"], labels))
     request = MeasureDistances("cluster", 1, np.array([0, 1, 2]), np.zeros((3, 2)))
-    assert client.inner.group_sizes(request, client.inner.answer(request)).tolist() == [20, 20, 1]
     assert client.answer(request) == Declined("min_count")
-    client = guarded(FederatedClusteringScore(), {"min_count": 5}, part=(POINTS["A"], labels))
+    policy = {"min_count": 5, "groups": "singly"}
+    client = guarded(FederatedClusteringScore(), policy, part=(POINTS["A"], labels))
+    assert client.answer(SumLabelledRows("cluster", 5, 10)) == Declined("min_count")  # the rest
+    labels[-5:] = 2
+    client = guarded(FederatedClusteringScore(), policy, part=(POINTS["A"], labels))
     moments = client.answer(SumLabelledRows("cluster", 5, 10))
-    assert moments.counts.tolist() == [20, 20]  # the protocol withholds small clusters itself
+    assert moments.counts.tolist() == [20, 16, 5]
 
 
 def test_single_rows_are_declined_for_vertical_protocols():
@@ -289,7 +303,9 @@ def test_a_client_that_has_declined_declines_the_rest():
     estimator = FederatedKMeans(3, method="lloyd", random_state=0, max_iter=5, n_init=1)
     model, transport = fit(estimator, {"A": {"max_bytes": 300}}, 3)
     assert not transport.ledger.lost
-    assert set(replies_of(transport, "A")) == {"the rule that forbids the reply (max_bytes)"}
+    assert set(replies_of(transport, "A")) == {
+        "the rule that forbids the reply (max_bytes), which depends on the rows"
+    }
     expected = FederatedKMeans(3, method="lloyd", random_state=0, max_iter=5, n_init=1)
     expected.fit([POINTS["B"], POINTS["C"]])
     assert model.cluster_centers_.tolist() == expected.cluster_centers_.tolist()
@@ -347,7 +363,7 @@ def test_scores_of_clusters_under_rules():
     parts = {name: (X, labels) for name, X in POINTS.items()}
     rules = {"A": {"min_count": 2}}
     model, transport = fit(FederatedClusteringScore(min_group_size=2), rules, 3, parts)
-    assert (model.n_withheld_, transport.ledger.lost) == (3, {})
+    assert (model.n_withheld_, transport.ledger.lost) == (2, {})  # A would show a rest of one row
     model, transport = fit(FederatedClusteringScore(), rules, 2, parts)
     assert replies_of(transport, "A")
     assert model.model_.counts.tolist() == [40, 40, 2]
@@ -356,48 +372,76 @@ def test_scores_of_clusters_under_rules():
     assert client.answer(request) == Declined("min_count")
 
 
+def test_scores_from_distances_are_not_known_with_a_minimum_count():
+    labels = np.repeat([0, 1], [20, 21])
+    parts = {name: (X, labels) for name, X in POINTS.items()}
+    with pytest.warns(UserWarning, match="only Calinski-Harabasz is known: 'A' declined Measure"):
+        model, transport = fit(FederatedClusteringScore(), {"A": {"min_count": 5}}, None, parts)
+    assert not transport.ledger.lost
+    known = {name for name, score in model.scores_.items() if np.isfinite(score)}
+    assert known == {"Calinski-Harabasz"}
+
+
+def test_lloyd_ends_with_its_last_model():
+    """A round that moves a single row is declined; the centres before it stay, and A gets them."""
+    X = np.arange(12.0)[:, np.newaxis]
+    parts = {"A": X, "B": X + 0.25, "C": X + 0.5}
+    estimator = FederatedKMeans(2, method="lloyd", init=[[0.0], [5.0]], tol=0)
+    expected = FederatedKMeans(2, method="lloyd", init=[[0.0], [5.0]], tol=0, max_iter=2)
+    expected.fit(list(parts.values()))
+    with pytest.warns(UserWarning, match="ended early: 'A' declined SumClusters .min_count"):
+        model, transport = fit(estimator, {"A": {"min_count": 2}}, None, parts)
+    assert model.n_iter_ == 2
+    assert np.isnan(model.inertia_)
+    assert model.cluster_centers_.tolist() == expected.cluster_centers_.tolist()
+    assert transport.members["A"].state.labels.tolist() == model.predict(X).tolist()
+    assert not transport.ledger.lost
+    drawn = FederatedKMeans(2, method="lloyd", random_state=0)
+    error, _ = fit(drawn, {"A": {"min_count": 3}}, None, parts)
+    assert "give init as an array, and so n_init=1" in str(error)
+
+
+def test_one_shot_kmeans_without_its_inertia():
+    with pytest.warns(UserWarning, match="there is no inertia: 'A' declined MeasureInertia"):
+        model, _ = fit(FederatedKMeans(2, random_state=0), {"A": {"min_count": 2}})
+    assert np.isnan(model.inertia_)
+
+
 # The declarations --------------------------------------------------------------------------------
 
 
-def test_every_reply_declares_its_groups_consistently():
-    """Fields named as counts exist."""
-    for kind in registry.values():
-        if not kind.__module__.startswith("fedlib."):
-            continue
-        assert set(kind.row_counts or ()) <= set(kind.__struct_fields__), kind
-
-
 def test_the_replies_that_a_minimum_count_always_declines():
-    """The page lists their protocols. Clients of mixtures compute the sizes of components."""
+    """All others are sums over groups of rows, which the client states."""
     kinds = [estimator.client_class for estimator in protocols().values()]
-    replies = {
-        request.reply
+    requests = {
+        request: kind.partitioners.get(request, ("", None))[1]
         for kind in [*kinds, AlignedClient, PipelineClient]
         for request in kind.handlers
         if request.asks_for_data and request.reply.__module__.startswith("fedlib.")
     }
-    omissible = {name: kind.client_class.omissible for name, kind in protocols().items()}
-    centres = dict.fromkeys(["kmeans", "kmeans-selection"], (LocalCentres,))
-    cells = dict.fromkeys(["approximate-dbscan", "horizontal-dbscan", "suggest"], (CellCounts,))
-    expected = cells | centres
-    assert {name: kinds for name, kinds in omissible.items() if kinds} == expected
-    mixtures = {"LocalMixture", "ImprovedMixture", "ClusterMixtures"}
-    # The client knows how many values a column has, and how many rows a cluster.
-    columns = {"ValueMoments", "Extremes", "ClusterDistances"}
-    single_rows = {"NeighbourBlock", "Pseudonyms", "LocalModel", "WeightedRepresentatives"}
-    single_rows |= {"RowScores", "TargetDescription", "TargetSums", "LabelMagnitudes"}
-    sums = {"SplitProposals", "CandidateSums", "LeafSums", "Histograms", "PackedHistograms"}
-    sums |= {"SummableHistograms", "ColumnKinds"}  # also of secure summaries
-    unknown = {reply.__name__ for reply in replies if reply.row_counts is None} - {"Done"}
-    assert unknown == mixtures | columns | single_rows | sums
+    noisy = {request for request in requests if issubclass(request, NoisyRequest)}
+    no_rows = {request for kind in kinds for request in kind.open_requests}
+    declined = {kind.__name__ for kind, singly in requests.items() if singly is None}
+    declined -= {request.__name__ for request in noisy | no_rows}
+    mixtures = {"IntroducePoints", "FitMixture", "SumResponsibilities", "ImproveMixture"}
+    mixtures |= {"MeasureLikelihood", "DescribeClusters"}
+    single_rows = {"FindNeighbours", "ListPseudonyms", "BuildLocalModel", "ChooseRepresentatives"}
+    chosen = {"MeasureInertia", "MeasureDistances", "ProposeSplits", "EvaluateSplits", "ScoreRows"}
+    extremes = {"FindExtremes"}
+    masked = {"CountMagnitudes", "SumPoints", "CountLabelMagnitudes", "SumClasses", "SumTargets"}
+    masked |= {"CountColumnMagnitudes", "DescribeKinds"}  # only of runs with secure sums
+    assert declined == mixtures | single_rows | chosen | extremes | masked
+    singly = {kind.__name__ for kind, one in requests.items() if one}
+    histograms = {"BuildHistograms", "BuildPackedHistograms", "SumHistograms"}
+    assert singly == histograms | {"SumLeaves", "ReportMagnitude"}
 
 
 def test_leaving_out_small_groups_shortens_every_array_of_the_axis():
     reply = LocalCentres(np.arange(6.0).reshape(3, 2), np.array([4, 1, 5]), ("x", "y"))
-    shorter = omit_small(reply, 4)
+    shorter = _with_groups(reply, np.array([True, False, True]))
     assert shorter.centres.tolist() == [[0.0, 1.0], [4.0, 5.0]]
     assert shorter.features == ("x", "y")
-    assert omit_small(reply, 9).centres.shape == (0, 2)
+    assert _with_groups(reply, np.zeros(3, bool)).centres.shape == (0, 2)
 
 
 # The ledger and the state ------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from fedlib import FederatedSummary
 from fedlib.core.columns import read_columns
 from fedlib.protection.privacy import Privacy, privacy_of
 from fedlib.tables.summary import private
-from fedlib.tables.summary.federated import SummaryClient
+from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.private import SumColumnsNoisily, sum_columns_noisily
 from fedlib.testing import Recorder, seeded_noise
 

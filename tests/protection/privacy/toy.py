@@ -19,7 +19,6 @@ class NoisyCount(Message):
     """The number of rows, and values that are 0, all with noise."""
 
     discloses = "the number of rows, with noise"
-    row_counts = ()
     count: Annotated[np.ndarray, Array("float64", ("values",), -NOISY, NOISY)]
 
 

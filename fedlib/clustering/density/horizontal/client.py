@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fedlib.clustering.density.bounded_cells import (
     CountGrid,
     CountWithNoise,
@@ -9,9 +11,11 @@ from fedlib.clustering.density.bounded_cells import (
     NoisyCounts,
     count_in_grid,
     count_with_noise,
+    groups_of_blocks,
 )
 from fedlib.clustering.density.cells import (
     count_cells,
+    groups_of_cells,
     label_in_range,
 )
 from fedlib.clustering.density.horizontal.messages import (
@@ -19,7 +23,8 @@ from fedlib.clustering.density.horizontal.messages import (
     CellCounts,
     CountCells,
 )
-from fedlib.core.client import OddRows, handles
+from fedlib.core.array_types import Ints
+from fedlib.core.client import OddRows, handles, partitions
 from fedlib.core.messages import Done, Labels
 from fedlib.protection.secure.points import DescribedPoints
 
@@ -27,16 +32,23 @@ from fedlib.protection.secure.points import DescribedPoints
 class HorizontalDBSCANClient(DescribedPoints):
     """A client that holds points; for the parameters see `fedlib.core.estimator.PointsClient`."""
 
-    omissible = (CellCounts,)
     combinable = (CellCounts,)
 
     @handles(CountCells)
     def count_cells(self, request: CountCells) -> CellCounts:
         return CellCounts(*count_cells(self.X, request.cell_size), self.features)
 
+    @partitions(CountCells)
+    def cells(self, request: CountCells) -> Iterable[Ints]:
+        yield groups_of_cells(self.X, request.cell_size)
+
     @handles(CountGrid)
     def count_grid(self, request: CountGrid) -> GridCounts:
         return count_in_grid(self.X, request)
+
+    @partitions(CountGrid)
+    def blocks(self, request: CountGrid) -> Iterable[Ints]:
+        yield groups_of_blocks(self.X, request)
 
     @handles(CountWithNoise)
     def count_with_noise(self, request: CountWithNoise) -> NoisyCounts:

@@ -35,7 +35,7 @@ class CellCounts(Message):
     """The occupied cells, the number of the client's points in each, and the features' names."""
 
     discloses = "the occupied cells of a client and its number of points in each"
-    row_counts = ("counts",)
+    grouped_by = "counts"
     cells: Cells
     counts: Annotated[np.ndarray, Array("int64", ("cells",), ge=1, le=MAX_POINTS)]
     features: FeatureNames = ()

@@ -1,0 +1,49 @@
+"""How much work a request may ask for, judged from the request alone, before it is computed.
+
+A request states the operations per row and feature (`Message.work`), and for how many values a
+client needs memory whatever its rows are (`Message.memory`). The count of the rows plays no part:
+a refusal that depends on it would disclose it. So the time for a reply grows with the rows of the
+site, and the limit is one per row.
+"""
+
+from __future__ import annotations
+
+from fedlib.core.messages import MAX_BYTES, Message
+
+__all__ = ["MAX_WORK", "TooMuchWork", "check_work", "problem_of_work"]
+
+MAX_VALUES = MAX_BYTES // 8  # of one reply
+MAX_WORK = 10**8  # operations per row and feature for one reply: a second per row at most
+
+
+class TooMuchWork(ValueError):
+    """A request asks for more operations or memory than the client is willing to spend."""
+
+
+def problem_of_work(request: Message, most: float) -> str:
+    """Return why a client should refuse a request; empty if it may answer.
+
+    Parameters
+    ----------
+    request : Message
+    most : float
+        The most operations per row and feature.
+
+    Examples
+    --------
+    >>> from fedlib.clustering.kmeans.messages import FindCentres
+    >>> problem_of_work(FindCentres(3, 0.25, n_init=2**40, max_iter=300, tol=0.0, seed=0), MAX_WORK)
+    'FindCentres needs 9.9e+14 operations per row and feature, more than 1e+08'
+    """
+    name, work, n_values = type(request).__name__, request.work(), request.memory()
+    if work > most:
+        return f"{name} needs {work:.3g} operations per row and feature, more than {most:.3g}"
+    if n_values > MAX_VALUES:
+        return f"{name} asks for {n_values:.3g} values, more than {MAX_VALUES}"
+    return ""
+
+
+def check_work(request: Message, most: float) -> None:
+    """Raise TooMuchWork when a client should refuse a request; see `problem_of_work`."""
+    if problem := problem_of_work(request, most):
+        raise TooMuchWork(problem)

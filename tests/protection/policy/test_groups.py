@@ -1,0 +1,165 @@
+"""The groups behind replies: every client states them rightly, and a site counts them together."""
+
+import warnings
+
+import numpy as np
+import pytest
+from all_protocols import CASES, estimator_of, make_client
+
+from fedlib.clustering.kmeans.federated import FederatedKMeansClient
+from fedlib.clustering.kmeans.messages import MeasureInertia, SumClusters, SummariseGroups
+from fedlib.core.client import Client
+from fedlib.core.messages import Declined
+from fedlib.protection.policy import GuardedClient, Policy
+from fedlib.protection.policy.guard import _refined, without_small
+from fedlib.tables.summary.client import SummaryClient
+from fedlib.tables.summary.keys import to_keys
+from fedlib.tables.summary.messages import CountBins, TableView
+from fedlib.testing import Recorder
+
+OPEN = [case for case in CASES if "masked" not in case and "noisy" not in case]
+# Fields with counts of rows; those of a floating-point type are weights of rows.
+COUNTS = {"counts", "n_rows", "n_points", "groups", "above", "others", "n_outside", "n_withheld"}
+
+
+class Watched(Client):
+    """A client that keeps the partitions behind each of its replies."""
+
+    def __init__(self, client):
+        self.inner, self.seen = client, []
+        self.X, self.features = client.X, client.features
+
+    @property
+    def state(self):
+        return self.inner.state
+
+    @state.setter
+    def state(self, state):
+        self.inner.state = state
+
+    def enter(self, name, n_clients):
+        self.inner.enter(name, n_clients)
+
+    def answer(self, request):
+        reply = self.inner.answer(request)
+        found = self.inner.partition(request, singly=True)
+        if request.asks_for_data and found is not None:
+            self.seen.append((request, reply, [np.asarray(groups) for groups in found]))
+        return reply
+
+
+@pytest.mark.parametrize("case", OPEN)
+def test_counts_in_replies_are_sizes_of_the_stated_groups(case):
+    estimator, (_, _, parts) = estimator_of(case), CASES[case]
+    clients = {f"{i}": Watched(make_client(estimator, part)) for i, part in enumerate(parts())}
+    estimator.fit(Recorder(clients))
+    for client in clients.values():
+        n_rows = len(client.X)
+        for request, reply, partitions in client.seen:
+            sizes = {0}
+            for groups in partitions:
+                assert groups.shape == (n_rows,), request
+                assert groups.min(initial=0) >= -1, request
+                sizes |= set(np.bincount(groups + 1).tolist())
+            for name in COUNTS & set(reply.__struct_fields__):
+                assert set(np.ravel(getattr(reply, name)).tolist()) <= sizes, (request, name)
+
+
+def _site(X, least, client_class=FederatedKMeansClient, **policy):
+    site = GuardedClient(client_class(X), Policy.from_dict({"min_count": least, **policy}))
+    site.enter("A", 5)
+    return site
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_difference_of_sums_belongs_to_fewer_rows(seed):
+    """Exactly, for random requests: a server that solves for rows finds groups of ``least`` rows.
+
+    What it can compute from all replies together is the span of the groups' indicators. A vector of
+    that span with integer entries 0 and 1 that marks fewer rows would be a smaller group.
+    """
+    rng = np.random.default_rng(seed)
+    X, least = rng.random((int(rng.integers(6, 14)), 1)), int(rng.integers(2, 5))
+    site, answered, classes = _site(X, least), [], np.zeros(len(X), np.int64)
+    for _ in range(6):
+        site._keep(declined="")  # a server may begin again with another run of few requests
+        centres = rng.random((int(rng.integers(1, 3)), int(rng.integers(1, 4)), 1))
+        request = SumClusters(centres)
+        if isinstance(site.answer(request), Declined):
+            continue
+        for of_start in centres:
+            answered.append(np.abs(X - of_start.T).argmin(axis=1))
+            classes = _refined(classes, answered[-1])
+    indicators = [groups == group for groups in answered for group in np.unique(groups)]
+    basis = np.array(indicators, float).reshape(-1, len(X))
+    rank = np.linalg.matrix_rank(basis) if len(basis) else 0
+    for size in range(1, least):
+        for first in range(len(X)):
+            rows = np.zeros(len(X))
+            rows[(first + np.arange(size)) % len(X)] = 1
+            if len(basis) and np.linalg.matrix_rank(np.vstack([basis, rows])) == rank:
+                pytest.fail(f"the sums of {size} rows follow from the replies")
+    assert (np.bincount(classes) >= least).all() or len(X) < least
+
+
+def test_requests_that_are_declined():
+    X = np.sort(np.random.default_rng(3).random((60, 1)), axis=0)
+    borders = np.linspace(X[20, 0] + 1e-9, X[39, 0], 400)
+    many_starts = SumClusters(np.stack([borders - 1, borders + 1], 1).reshape(-1, 2, 1))
+    assert _site(X, 20).answer(many_starts) == Declined("min_count")
+    assert _site(X, 20, groups="singly").answer(many_starts).counts.shape == (400, 2)
+    assert _site(X, 20).answer(MeasureInertia(np.zeros((1, 1)))) == Declined("min_count")
+    X = np.arange(40.0)[:, np.newaxis]
+    low = to_keys(np.linspace(0, 20, 500))  # overlapping intervals of about twenty rows
+    high = np.full(500, to_keys(X[39])[0])
+    intervals = CountBins(*TableView(), np.zeros(500, np.int64), low, high, 1)
+    assert _site(X, 5, SummaryClient).answer(intervals) == Declined("min_count")
+
+
+def test_the_classes_outlive_the_client():
+    X = np.arange(12.0)[:, np.newaxis]
+    site, again = _site(X, 3), _site(X, 3)
+    assert site.answer(SumClusters(np.array([[[0.0], [9.0]]]))).counts.tolist() == [[5, 7]]
+    again.state = site.state
+    assert again.answer(SumClusters(np.array([[[0.0], [11.0]]]))) == Declined("min_count")
+    assert _site(X, 3).answer(SumClusters(np.array([[[0.0], [11.0]]]))).counts.sum() == 12
+
+
+@pytest.mark.parametrize(
+    ("sizes", "least", "outside", "kept"),
+    [
+        ([9, 2, 6], 5, 0, [True, False, False]),
+        ([9, 2, 6], 5, 3, [True, False, True]),
+        ([9, 6], 5, 0, [True, True]),
+        ([4], 5, 0, [False]),
+        ([], 5, 2, []),
+    ],
+)
+def test_which_groups_may_leave(sizes, least, outside, kept):
+    groups = np.repeat(np.arange(-1, len(sizes)), [outside, *sizes])
+    left = without_small(groups, least, np.empty(0, np.int64))
+    assert [group in left for group in range(len(sizes))] == kept
+    large = {group for group, size in enumerate(sizes) if size >= least}
+    assert set(without_small(groups, least).tolist()) - {-1} == large
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_what_is_left_out_leaves_no_small_class(seed):
+    rng = np.random.default_rng(seed)
+    groups, least = rng.integers(-1, 6, 40), 4
+    classes = np.full(40, 0)
+    for part in (rng.integers(0, 3, 40), rng.integers(0, 2, 40)):
+        classes = _refined(classes, without_small(part, least, classes))
+    refined = _refined(classes, without_small(groups, least, classes))
+    assert (np.bincount(refined) >= least).all()
+
+
+def test_means_for_starts_count_with_everything_else():
+    """The means of neighbouring points and a start divide the rows further than either."""
+    X = np.arange(12.0)[:, np.newaxis]
+    site = _site(X, 3)
+    assert site.answer(SummariseGroups(4)).counts.tolist() == [6, 6]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        reply = site.answer(SumClusters(np.array([[[0.0], [9.0]]])))
+    assert reply == Declined("min_count")  # the sixth row is in the first half, and in the second
