@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -11,7 +11,9 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from fedlib.boosting.agreed import agreed_features
 from fedlib.boosting.categories import listed, read_table
+from fedlib.boosting.classes import Class
 from fedlib.boosting.cuts import MAX_VALUE, bounded_cuts
 from fedlib.boosting.export import from_booster, to_booster
 from fedlib.boosting.objectives import OBJECTIVES
@@ -172,7 +174,8 @@ class Boosted(ProtectedFederated):
         int,
         Interval(Integral, 1, 2**40, closed="both"),
         """
-        A client withholds the names of categories with fewer rows, at least 1.
+        A client withholds the names of categories with fewer rows, at least 1. Not used with a
+        schema, which has the categories.
         """,
     ] = 5
     histograms: Annotated[
@@ -205,7 +208,8 @@ class Boosted(ProtectedFederated):
         The lower and the upper bound of each feature, on which the clients agree before the run.
         The range between them is divided into ``max_bin`` bins of equal width, the outer of which
         also contain the values beyond. By default the bins follow from the data, so that they have
-        about equally many rows. ``"histogram"`` only.
+        about equally many rows. A feature of text has no bounds, but a bin per category of the
+        schema. ``"histogram"`` only.
         """,
     ] = None
     delta: Annotated[
@@ -254,16 +258,22 @@ class Boosted(ProtectedFederated):
         fractions = (self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode)
         draws = min(self.subsample, *fractions) < 1 or self.validation_fraction > 0
         seed = check_random_state(self.random_state).randint(2**31 - 1) if draws else 0
+        start, without_classes = self._start(), getattr(self, "classes", ()) is None
+        agreed = agreed_features(self.schema, self.are_summed, without_classes, start)
         defaults = {
             "leaf": "all",
             "huber_slope": 1.0,
             "scale_pos_weight": 1.0,
-            "classes": (),
+            "classes": self._given_classes(),
             "max_gradient": 1.0,
         }
         n_requests = self.n_trees * self.max_depth  # one for histograms per level of each tree
-        bounded = self.are_summed or self.bounds is not None
-        bounds = self._bounds(MAX_VALUE) if bounded else None
+        bounds, n_categories = None, None if agreed is None else agreed.n_categories
+        if self.are_summed or self.bounds is not None:
+            bounds = self._bounds(MAX_VALUE) if agreed is None else agreed.bounds(self.bounds)
+        aggregation = self._aggregation(n_requests, bounds)
+        if agreed is not None:
+            aggregation.features = agreed.names
         return Settings(
             **{
                 "objective": self.objective,
@@ -295,12 +305,19 @@ class Boosted(ProtectedFederated):
                 "eval_metric": self._metrics(),
                 "early_stopping_rounds": self.early_stopping_rounds,
                 "seed": int(seed),
-                "aggregation": self._aggregation(n_requests, bounds),
-                "bounds": None if bounds is None else bounded_cuts(bounds.limits, self.max_bin),
+                "aggregation": aggregation,
+                "bounds": None
+                if bounds is None
+                else bounded_cuts(bounds.limits, self.max_bin, n_categories),
+                "agreed": agreed,
                 **defaults,
                 **others,
             }
         )
+
+    def _given_classes(self) -> tuple[Class, ...]:
+        """Return the classes that are agreed; none if they follow from the data."""
+        return ()
 
     def _check_base_score(self) -> None:
         """Raise ValueError when the objective cannot start from ``base_score``."""
@@ -332,23 +349,23 @@ class Boosted(ProtectedFederated):
                 f"{what} needs method='histogram', because the server would see single clients'"
                 f" splits or values; got method={self.method!r}"
             )
-        self._bounds(MAX_VALUE)  # raises if there are none
         for name, needed in (NOT_SECURE | (NOT_PRIVATE if self.epsilon else {})).items():
             if (value := getattr(self, name, needed)) != needed:
                 raise ValueError(f"{what} needs {name}={needed!r}; got {value!r}")
 
     def _column_names(self) -> tuple[str, ...]:
-        start = self._start()
-        return () if start is None else start.features
+        start = self._start()  # the columns of whole tables are put in order by the schema
+        return () if start is None or self.schema is not None else start.features
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)
         for name, client in clients.items():
             texts = client.table.texts  # type: ignore[attr-defined]
-            if self.are_summed and texts:
+            if self.are_summed and texts and self.schema is None:
                 raise ValueError(
                     f"parts[{name}]: sums over all clients need features of numbers;"
-                    f" {listed(texts, client.features)} contain text"
+                    f" {listed(texts, client.features)} contain text; a schema with their"
+                    " categories allows them"
                 )
 
     def _metrics(self) -> tuple[str, ...]:
@@ -496,14 +513,3 @@ class Boosted(ProtectedFederated):
         if problem := table.problem_of(self.model_.levels):
             raise ValueError(problem)
         return table.coded(self.model_.levels)
-
-
-def check_labels(clients: Mapping[str, Client], check: Callable[[Any], object]) -> None:
-    """Raise ValueError, with the client's name, when the labels of one do not pass a check."""
-    for name, client in clients.items():
-        y = getattr(client, "y", None)
-        if y is not None and not client.passive:
-            try:
-                check(y)
-            except ValueError as error:
-                raise ValueError(f"parts[{name}]: {error}") from error

@@ -1,9 +1,10 @@
 """Features with categories: how clients agree on them, and how texts become numbers.
 
-The categories of a feature are the texts that any client has, in ascending order. A category is
-numbered by its place in this order, and a text that is not among them has the next number: the one
-of all other texts. If a client withholds categories with few rows, these rows have it, too. As in
-XGBoost, a category that training has not seen is in no set that goes right, so it goes left.
+The categories of a feature are the texts that any client has, or those of the study's schema
+(`fedlib.boosting.agreed`), in ascending order. A category is numbered by its place in this order,
+and a text that is not among them has the next number: the one of all other texts. If a client
+withholds categories with few rows, these rows have it, too. As in XGBoost, a category that training
+has not seen is in no set that goes right, so it goes left.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fedlib.boosting.data import check_rows
 from fedlib.boosting.messages import Levels
 from fedlib.core.agreement import agree, exclude
 from fedlib.core.array_types import Bools, Floats32
-from fedlib.core.columns import EMPTY, NUMBER, TEXT, read_columns
+from fedlib.core.columns import EMPTY, NUMBER, TEXT, TRUTH, read_columns
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.names import feature_names
 from fedlib.core.protocol import Flow, Replies
@@ -174,12 +175,15 @@ def _numbers_of(known: Sequence[str]) -> dict[str | None, float]:
     """Return the number of each category.
 
     A model of before, or a category of text, may be "1.0"; the number 1 is this category, too,
-    unless there is a "1".
+    unless there is a "1". A schema may have "true", which is "True" in a table.
     """
     numbers: dict[str | None, float] = {
         text.removesuffix(".0"): number
         for number, text in enumerate(known)
         if text.endswith(".0") and text[:-2].removeprefix("-").isdecimal()
+    }
+    numbers |= {
+        TRUTH[text.lower()]: number for number, text in enumerate(known) if text.lower() in TRUTH
     }
     return numbers | {text: number for number, text in enumerate(known)}
 

@@ -87,7 +87,7 @@ class BoostingClient(TreeClient):
             weights=weights.astype(np.float64),
             learning_rate=self._rate(request.learning_rate),
             features=self.features,
-            kinds=self.table.kinds,
+            kinds=b"" if request.agreed else self.table.kinds,
         )
 
     @partitions(DescribeTraining)
@@ -163,7 +163,7 @@ class RegressionClient(TreeClient):
             hessian=sums.hessian,
             learning_rate=self._rate(request.learning_rate),
             features=self.features,
-            kinds=self.table.kinds,
+            kinds=b"" if request.agreed else self.table.kinds,
         )
 
     @partitions(DescribeTargets)

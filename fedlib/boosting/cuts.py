@@ -184,7 +184,7 @@ def agree_on_cuts(
         else:
             return _cuts(
                 [
-                    np.arange(categories[f], dtype=np.float32) + np.float32(0.5)
+                    _between_categories(categories[f])
                     if f in categories
                     else feature.thresholds(max_bin)
                     for f, feature in enumerate(buckets)
@@ -192,7 +192,9 @@ def agree_on_cuts(
             )
 
 
-def bounded_cuts(limits: Floats, n_bins: int) -> Cuts:
+def bounded_cuts(
+    limits: Floats, n_bins: int, n_categories: Mapping[int, int] | None = None
+) -> Cuts:
     """Return bins of equal width between bounds that the clients have agreed on.
 
     The first and the last bin of a feature also contain the values outside of its bounds.
@@ -203,6 +205,9 @@ def bounded_cuts(limits: Floats, n_bins: int) -> Cuts:
         The lower and the upper bound of each feature, within ±2**127.
     n_bins : int
         The number of bins per feature, besides that for missing values; at least 2.
+    n_categories : mapping of int to int, optional
+        The features that have one bin per category instead, and their numbers of categories. Their
+        bounds are not used.
 
     Raises
     ------
@@ -214,13 +219,26 @@ def bounded_cuts(limits: Floats, n_bins: int) -> Cuts:
     >>> bounded_cuts(np.array([[0.0], [10.0]]), n_bins=4).inner(0)
     array([2.5, 5. , 7.5], dtype=float32)
     """
+    categories = n_categories or {}
     inner = np.linspace(limits[0], limits[1], n_bins + 1).T[:, 1:-1].astype(np.float32)
-    if (np.diff(inner) <= 0).any():
+    if any((np.diff(inner[f]) <= 0).any() for f in range(len(inner)) if f not in categories):
         raise ValueError(
             f"bounds must be further apart for {n_bins} bins of float32 numbers; got"
             f" {limits.tolist()}"
         )
-    return _cuts([np.append(of_feature, np.float32(MAX_VALUE)) for of_feature in inner])
+    return _cuts(
+        [
+            _between_categories(categories[f])
+            if f in categories
+            else np.append(of_feature, np.float32(MAX_VALUE))
+            for f, of_feature in enumerate(inner)
+        ]
+    )
+
+
+def _between_categories(n_categories: int) -> Floats32:
+    """Return the upper bounds of the bins of a feature with one bin per category."""
+    return np.arange(n_categories, dtype=np.float32) + np.float32(0.5)
 
 
 def _contradictions(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from sklearn.utils import check_array
 from fedlib.boosting.cuts import MAX_VALUE
 from fedlib.boosting.messages import MAX_WEIGHT
 from fedlib.core.array_types import Floats32
+from fedlib.core.client import Client
 from fedlib.core.labels import read_targets, read_weights
 from fedlib.core.names import difference
 
@@ -85,3 +86,14 @@ def check_names(given: Sequence[str], names: Sequence[str]) -> None:
     """
     if given and names and (problem := difference(names, given)):
         raise ValueError(f"the columns must be those of the model: {problem}")
+
+
+def check_labels(clients: Mapping[str, Client], check: Callable[[Any], object]) -> None:
+    """Raise ValueError, with the client's name, when the labels of one do not pass a check."""
+    for name, client in clients.items():
+        y = getattr(client, "y", None)
+        if y is not None and not client.passive:
+            try:
+                check(y)
+            except ValueError as error:
+                raise ValueError(f"parts[{name}]: {error}") from error

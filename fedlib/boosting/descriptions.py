@@ -57,7 +57,8 @@ class TrainingDescription(Message):
 class DescribeTraining(Message):
     """Describe your rows; reply with this learning rate unless you prefer another one.
 
-    First draw the fraction ``validation_fraction`` of them with ``seed``, for validation only.
+    First draw the fraction ``validation_fraction`` of them with ``seed``, for validation only. If
+    the columns are ``agreed``, leave out their kinds.
     """
 
     discloses = "the learning rate"
@@ -65,6 +66,13 @@ class DescribeTraining(Message):
     learning_rate: float
     validation_fraction: Fraction = 0.0
     seed: Seed = 0
+    agreed: bool = False
+
+    def accept(self, reply: Message) -> TrainingDescription:
+        """Raise MessageError if the reply has kinds of columns that are agreed."""
+        assert isinstance(reply, TrainingDescription)
+        _check_agreed(self.agreed, reply.kinds)
+        return reply
 
 
 class TargetDescription(Message):
@@ -103,7 +111,8 @@ class DescribeTargets(Message):
     """Describe your rows for a regression; ``parameter`` is that of the objective.
 
     Reply with this learning rate unless you prefer another one. First draw the fraction
-    ``validation_fraction`` of the rows with ``seed``, for validation only.
+    ``validation_fraction`` of the rows with ``seed``, for validation only. If the columns are
+    ``agreed``, leave out their kinds.
     """
 
     discloses = "the objective and the learning rate"
@@ -113,6 +122,13 @@ class DescribeTargets(Message):
     learning_rate: float
     validation_fraction: Fraction = 0.0
     seed: Seed = 0
+    agreed: bool = False
+
+    def accept(self, reply: Message) -> TargetDescription:
+        """Raise MessageError if the reply has kinds of columns that are agreed."""
+        assert isinstance(reply, TargetDescription)
+        _check_agreed(self.agreed, reply.kinds)
+        return reply
 
 
 class LabelMagnitudes(Message):
@@ -178,6 +194,11 @@ class SumTargets(Message):
     objective: ObjectiveName
     parameter: float
     learning_rate: float
+
+
+def _check_agreed(agreed: bool, kinds: bytes) -> None:
+    if agreed and kinds:
+        raise MessageError("kinds of columns, although a schema has them")
 
 
 def _check_kinds(kinds: bytes, n_features: int) -> None:

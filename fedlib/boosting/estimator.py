@@ -29,9 +29,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 
-from fedlib.boosting.base import Boosted, check_labels
+from fedlib.boosting.base import Boosted
 from fedlib.boosting.classes import Class, check_known, given_classes
 from fedlib.boosting.client import BoostingClient
+from fedlib.boosting.data import check_labels
 from fedlib.boosting.flow import boosting
 from fedlib.boosting.scores import METRICS
 from fedlib.boosting.trees import BoostedTrees
@@ -114,7 +115,9 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
 
     Columns of a DataFrame can be pandas categories or texts, with ``method="histogram"``. The
     clients count their rows with each category, and the server tells them the categories of all
-    clients; `fedlib.boosting.categories` describes how texts become numbers. Splits are those of
+    clients; `fedlib.boosting.categories` describes how texts become numbers. With `schema`, the
+    categories are those of the schema (`fedlib.boosting.agreed`): no client describes or counts
+    them, and ``secure=True`` and `epsilon` take columns of text, too. Splits are those of
     XGBoost with ``enable_categorical``. A category that no client has named goes left at every
     split, as in XGBoost, unless clients withhold rare categories: then it goes where their rows
     go. Text whose values are all numbers is a feature of numbers.
@@ -123,13 +126,15 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     histograms, the loss, and the order of magnitude of the largest sample weight. Histograms are
     integers, so the trees are exactly those of the plain run with the same bins, if the
     weights of the classes are exact; without sample weights, they are. Fractional weights are
-    rounded to ``2**-62 * n_clients * n_rows`` of the largest weight. A client that sends false sums
+    rounded to ``2**-62 * n_clients * n_rows`` of the largest weight. Categories are the same
+    in the plain run if the schema declares ``"outside": "other"`` for all columns of text; else a
+    run with secure sums has ``"other"`` as one category more. A client that sends false sums
     cannot be found: if they are impossible, the run ends.
 
     With `epsilon`, the server sees clipped gradients with noise in every bin, and the guarantee
     holds for each row of each client. Rows of a class that is not among `classes` count as rows of
     the first one, and a text that is no number as a missing value: an error of one client would
-    disclose that it has such a row.
+    disclose that it has such a row. In a feature of text, a row is in the bin of one category.
 
     Without ``secure`` and `epsilon`, no method hides classes or rare values from the server,
     although F states that classes are not disclosed: sums over few rows disclose how many belong to
@@ -299,8 +304,8 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         """
         Whether the server sees sums over the clients and no client's reply; see
         `fedlib.protection.secure` for what remains open. It needs ``method="histogram"``,
-        `bounds`, `classes` and features of numbers, and allows neither validation nor
-        packed histograms. The trees are those of the run without it.
+        `bounds` and `classes`, or a `schema` with them, and allows neither validation nor packed
+        histograms. Columns of text need a `schema`. The trees are those of the run without it.
         """,
     ] = False
     classes: Annotated[
@@ -309,7 +314,8 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         list,
         None,
         """
-        For ``secure=True`` and `epsilon`: all classes, on which the clients agree before the run.
+        For ``secure=True`` and `epsilon`: all classes, on which the clients agree before the run;
+        by default those of the `schema`, the enum of its target.
         """,
     ] = None
     epsilon: Annotated[
@@ -336,7 +342,6 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         settings = self._settings(
             leaf=self.leaf,
             scale_pos_weight=scale,
-            classes=self._given_classes(),
             base_score=self._first_score(),
         )
         return boosting(settings, self._start())
@@ -348,14 +353,17 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         return 0.5 if self.objective == "binary:logistic" else 0.0
 
     def _given_classes(self) -> tuple[Class, ...]:
-        """Return the classes that are given; none if they follow from the data."""
-        if self.are_summed != (self.classes is not None):
+        """Return the classes of the parameter or the schema; none if they follow from the data."""
+        classes = self.classes
+        if classes is None and self.schema is not None and self.are_summed:
+            classes = self.schema.classes
+        if self.are_summed != (classes is not None):
             raise ValueError(
-                f"secure=True and epsilon need classes, and only they; got classes={self.classes!r}"
+                f"secure=True and epsilon need classes, and only they; got classes={classes!r}"
             )
         if not self.are_summed:
             return ()
-        return given_classes(self.classes, only_two=self.objective == "binary:logistic")
+        return given_classes(classes, only_two=self.objective == "binary:logistic")
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)

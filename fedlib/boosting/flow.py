@@ -35,7 +35,6 @@ from fedlib.boosting.settings import Settings
 from fedlib.boosting.training import Training
 from fedlib.boosting.trees import BoostedTrees, Tree, stack_sets
 from fedlib.core.agreement import agree_on_features, settle
-from fedlib.core.names import difference
 from fedlib.core.protocol import Flow, Replies
 from fedlib.protection.sums import NoisySums
 
@@ -61,6 +60,13 @@ def boosting(settings: Settings, start: BoostedTrees | None = None) -> Flow[Boos
     >>> next(flow)
     DescribeTraining(learning_rate=0.3)
     """
+    if settings.agreed is not None:  # what follows from the schema is an error before any message
+        _check_texts(settings, start, settings.agreed.texts, settings.agreed.names)
+    return _boosting(settings, start)
+
+
+def _boosting(settings: Settings, start: BoostedTrees | None) -> Flow[BoostedTrees]:
+    """Do the work of `boosting`."""
     training = yield from _agree_on_training(settings, start)
     kind = "lossguide" if settings.grow_policy == "lossguide" else settings.method
     grower = _growers(settings)[kind](training)
@@ -127,7 +133,13 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
             f"monotone_constraints must have one entry per feature, {n_features}; got"
             f" {len(settings.monotone_constraints)}"
         )
-    _check_texts(settings, start, described)
+    if settings.agreed is None:
+        _check_texts(settings, start, described.texts, described.features)
+    elif n_features != len(settings.agreed.names):
+        raise ValueError(
+            f"the clients' rows must have the {len(settings.agreed.names)} features of the schema;"
+            f" got {n_features}"
+        )
     objective, parameter = OBJECTIVES[settings.objective], settings.parameter
     _check_start(start, settings.objective, described)
     scores: Sequence[Any] = (
@@ -175,19 +187,22 @@ def _bits(settings: Settings, described: Described) -> int:
 def _describe(settings: Settings) -> Flow[Described]:
     """Ask each client to describe its rows."""
     if settings.is_regression:
-        replies = yield DescribeTargets(
-            settings.objective, settings.parameter, settings.learning_rate, *_held_out(settings)
+        request = DescribeTargets(
+            settings.objective,
+            settings.parameter,
+            settings.learning_rate,
+            *_held_out(settings),
+            settings.agreed is not None,
         )
-        replies = yield from settle(replies, agree_on_features)
-        replies = yield from settle(replies, agree_on_kinds)
+        replies = yield from settings.aggregation.describe(request, agree_on_kinds)
         classes: list[Class] = []
         sums = {name: _target_sums(reply) for name, reply in replies.items()}
         check_weight(sum(of_client.weight for of_client in sums.values()))
     else:
-        replies = yield DescribeTraining(settings.learning_rate, *_held_out(settings))
-        replies = yield from settle(replies, agree_on_features)
-        replies = yield from settle(replies, agree_on_kinds)
-        replies = yield from settle(replies, agree_on_kind)
+        training = DescribeTraining(
+            settings.learning_rate, *_held_out(settings), settings.agreed is not None
+        )
+        replies = yield from settings.aggregation.describe(training, agree_on_kinds, agree_on_kind)
         only_two = settings.objective == "binary:logistic"
         if only_two:
             replies = yield from settle(replies, partial(agree_on_two_classes, remedy=REMEDY))
@@ -214,7 +229,10 @@ def _agree_on_bins(
     settings: Settings, start: BoostedTrees | None, described: Described
 ) -> Flow[tuple[Cuts, Levels]]:
     """Agree on the bins of all features and on their categories."""
+    agreed = settings.agreed
     levels: Levels = () if start is None else start.levels
+    if agreed is not None:
+        levels = agreed.levels
     if settings.method != "histogram":
         return NO_CUTS, levels
     if settings.bounds is not None:
@@ -223,22 +241,23 @@ def _agree_on_bins(
                 f"bounds must have the {described.n_features} features of the clients'"
                 f" rows, got {n_bounded}"
             )
-        known = settings.aggregation.features
-        if known and described.features and (problem := difference(known, described.features)):
-            raise ValueError(f"bounds of other columns than the clients have: {problem}")
         return settings.bounds, levels
-    levels, n_categories = yield from agree_on_categories(
-        described.texts, described.replies, settings.min_category_count, levels
-    )
+    if agreed is not None:
+        n_categories = agreed.n_categories
+    else:
+        levels, n_categories = yield from agree_on_categories(
+            described.texts, described.replies, settings.min_category_count, levels
+        )
     cuts = yield from agree_on_cuts(
         described.n_rows, described.n_features, settings.max_bin, n_categories
     )
     return cuts, levels
 
 
-def _check_texts(settings: Settings, start: BoostedTrees | None, described: Described) -> None:
+def _check_texts(
+    settings: Settings, start: BoostedTrees | None, texts: Sequence[int], names: Sequence[str]
+) -> None:
     """Raise ValueError when a run cannot use features that contain text."""
-    texts, names = described.texts, described.features
     if texts and settings.method != "histogram":
         raise ValueError(
             f"features {listed(texts, names)} contain text, which needs method='histogram'; got"
@@ -250,14 +269,18 @@ def _check_texts(settings: Settings, start: BoostedTrees | None, described: Desc
             " contain text"
         )
     known = {f for f, levels in enumerate(start.levels if start else ()) if levels is not None}
-    if settings.bounds is not None and (texts or known):
+    if settings.bounds is not None and settings.agreed is None and (texts or known):
         raise ValueError(
             f"bounds needs features of numbers; {listed(texts or sorted(known), names)}"
-            " contain text"
+            " contain text; a schema with their categories allows them"
         )
     if start is not None and (more := sorted(set(texts) - known)):
         raise ValueError(
             f"features {listed(more, names)} must contain numbers, as in the model; got text"
+        )
+    if settings.agreed is not None and (fewer := sorted(known - set(texts))):
+        raise ValueError(
+            f"features {listed(fewer, names)} must contain text, as in the model; got numbers"
         )
 
 

@@ -1,9 +1,10 @@
 """Boosting with differential privacy: histograms have noise, and nothing else depends on rows.
 
 The gradient of a row is clipped, so the row changes one bin per feature of one node per tree by at
-most what `gradient_limits` states. Bins, classes and the prediction before the first tree do not
-depend on the data; there is no loss and no validation. Each level of a round is one request, so the
-number of requests is at most ``n_trees * max_depth``.
+most what `gradient_limits` states. A feature of text has one bin per category of the schema. Bins,
+classes and the prediction before the first tree do not depend on the data; there is no loss and no
+validation. Each level of a round is one request, so the number of requests is at most
+``n_trees * max_depth``.
 
 The server makes the totals of all features of a node equal before it chooses a split: each is an
 estimate of the same total, and their mean has less noise.

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 
-from fedlib.boosting.base import Boosted, check_labels
+from fedlib.boosting.base import Boosted
 from fedlib.boosting.client import RegressionClient
+from fedlib.boosting.data import check_labels
 from fedlib.boosting.flow import boosting
 from fedlib.boosting.objectives import check_smallest
 from fedlib.boosting.scores import METRICS
@@ -203,8 +204,8 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         """
         Whether the server sees sums over the clients and no client's reply; see
         `fedlib.protection.secure` for what remains open. It needs ``method="histogram"``,
-        `bounds` and features of numbers, and allows neither validation nor packed
-        histograms. The trees are those of the run without it.
+        `bounds`, or a `schema` with limits, and allows neither validation nor packed histograms.
+        Columns of text need a `schema`. The trees are those of the run without it.
         """,
     ] = False
     epsilon: Annotated[

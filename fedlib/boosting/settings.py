@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from fedlib.boosting.agreed import AgreedFeatures
 from fedlib.boosting.cuts import Cuts
 from fedlib.boosting.messages import (
     Class,
@@ -55,6 +56,7 @@ class Settings:
     seed: int
     aggregation: Aggregation
     bounds: Cuts | None  # the bins between them; None if bins follow from the data
+    agreed: AgreedFeatures | None  # the features of a schema; None if the clients describe them
     max_gradient: float
     classes: tuple[Class, ...]  # on which they have agreed; empty if they follow from the data
 

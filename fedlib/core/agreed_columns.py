@@ -12,6 +12,8 @@ class AgreedColumns:
 
     Attributes
     ----------
+    columns : tuple of fedlib.tables.schema.columns.Column
+        All columns that are read.
     features : tuple of str
         The names of the features, in their order.
     limits : dict of str to tuple
@@ -22,6 +24,7 @@ class AgreedColumns:
         The SHA-256 of what matters for a run.
     """
 
+    columns: tuple[Any, ...]
     features: tuple[str, ...]
     limits: dict[str, tuple[float, float]]
     classes: list[Any] | None

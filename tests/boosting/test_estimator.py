@@ -181,7 +181,11 @@ def test_estimator_conventions():
     assert repr(clone(model)) == "FederatedXGBClassifier(method='union', n_trees=5)"
     assert next(model.protocol()) == DescribeTraining(0.3)
     both = {*model.get_params(), *FederatedXGBRegressor().get_params()}
-    assert set(inspect.signature(Settings).parameters) - {"seed", "aggregation"} == both - {
+    assert set(inspect.signature(Settings).parameters) - {
+        "seed",
+        "aggregation",
+        "agreed",
+    } == both - {
         "secure",
         "epsilon",
         "delta",

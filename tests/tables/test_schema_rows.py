@@ -370,12 +370,14 @@ def test_frames_of_other_types_are_read():
     assert X["x"].dropna().tolist() == [1, 3]
     assert X["day"].dropna().tolist() == [1, 19782]
     assert X["kind"].tolist() == ["a", None, "b"]
-    assert X["code"].tolist() == ["1", None, "2"]
+    assert X["code"].cat.categories.tolist() == ["1", "2"]
+    assert X["code"].cat.codes.tolist() == [0, -1, 1]
     assert X["flag"].tolist() == [1, 0, 1]
     assert X["mixed"].dropna().tolist() == [1, 2.5]
     assert X["stamp"].tolist() == X["local"].tolist() == [19723, 19724, 19725]
     raw = read_columns(X)
     assert raw.columns[2].tolist() == ["a", None, "b"]
+    assert raw.columns[3].tolist() == ["1", None, "2"]
 
 
 def test_no_rows_are_a_table(tmp_path):

@@ -124,7 +124,7 @@ def check(columns: Sequence[Column], report: Report, protected: bool) -> None:
 def to_table(columns: Sequence[Column], values: dict[str, NDArray[Any]]) -> Table:
     """Return the columns by their roles."""
     features = {
-        column.name: pd.Series(values[column.name], dtype=object if column.kind == TEXT else None)
+        column.name: _feature(column, values[column.name])
         for column in columns
         if column.role == "feature"
     }
@@ -136,6 +136,13 @@ def to_table(columns: Sequence[Column], values: dict[str, NDArray[Any]]) -> Tabl
         None if weight is None else values[weight.name],
         None if key is None else pd.Series(values[key.name], name=key.name, dtype=object),
     )
+
+
+def _feature(column: Column, values: NDArray[Any]) -> pd.Series:
+    """Return a feature; an enumerated one has pandas' categories, so that codes remain text."""
+    if column.categories is not None:
+        return pd.Series(pd.Categorical(values, categories=column.categories))
+    return pd.Series(values, dtype=object if column.kind == TEXT else None)
 
 
 def _classes(column: Column, values: NDArray[Any]) -> NDArray[Any]:

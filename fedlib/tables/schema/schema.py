@@ -332,7 +332,7 @@ class Schema(AgreedColumns):
         -------
         table : Table
             The features, classes, weights and identifiers. Numbers are float64 with NaN for a gap,
-            texts are objects with None.
+            texts are objects with None, and those of an enumerated feature pandas' categories.
         report : Report
             The counts of changes, for the site's operator only.
 
