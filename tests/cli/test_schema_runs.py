@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from cli_helpers import SITES, invoke, joining, labels, refuse, serving
 
-from fedlib import FederatedKMeans, FederatedPipeline, Schema
+from fedlib import FederatedKMeans, FederatedPipeline, FederatedXGBClassifier, Schema
 
 pytest.importorskip("uvicorn")
 
@@ -74,6 +74,43 @@ def test_a_noise_free_masked_run_on_files_of_several_forms(command, study):
     model = pipeline.fit(parts)
     for name, expected in zip(SITES, model.labels_, strict=True):
         assert labels(name).tolist() == expected.tolist()
+
+
+def test_masked_boosting_on_files_with_text(command, study):
+    """Codes of categories remain text at the sites; bounds and classes are those of the schema."""
+    code = {"name": "code", "type": "integer", "constraints": {"enum": [1, 2, 3]}}
+    ill = {"name": "ill", "type": "string", "constraints": {"enum": ["no", "yes"]}}
+    fields = [*FIELDS, code, ill | {"fedlib": {"role": "target"}}]
+    Path("schema.json").write_text(json.dumps({"name": "study", "schema": {"fields": fields}}))
+    rng = np.random.default_rng(1)
+    parts = {}
+    for name in SITES:
+        frame = pd.DataFrame({"age": rng.uniform(1, 89, 60).round(1), "code": rng.choice(4, 60)})
+        frame["sex"] = rng.choice(["f", "m", "x"], 60)
+        frame["ill"] = np.where((frame["code"] == 2) ^ (frame["sex"] == "x"), "yes", "no")
+        frame.to_csv(f"{name}.csv", index=False)
+        parts[name] = frame
+    options = ["--method=histogram", "--secure", "--n-trees=2", "--max-depth=3", "--max-bin=8"]
+    protocol = ["serve", "xgboost", *options]
+    server, url = serving(command, "--schema", "schema.json", protocol=protocol)
+    key = "tokens/{}.key".format
+    sites = [
+        joining(command, url, name, "--schema", "schema.json", "--secure-key", key(name))
+        for name in SITES
+    ]
+    for one in (*sites, server):
+        one.ends()
+    model = FederatedXGBClassifier(
+        2,
+        method="histogram",
+        secure=True,
+        max_depth=3,
+        max_bin=8,
+        schema=Schema.read("schema.json"),
+    ).fit(parts)
+    assert model.model_.levels == (None, ("f", "m", "other"), ("1", "2", "3", "other"))
+    for name, expected in zip(SITES, model.labels_, strict=True):
+        assert model.classes_[labels(name)].tolist() == expected.tolist()
 
 
 def test_a_site_with_another_schema_reads_the_differences(command, study):
