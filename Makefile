@@ -3,6 +3,8 @@ PYTHON  ?= python3
 PROFILE ?= quick
 JOBS    ?= 2
 SECONDS ?= 60
+EXAMPLES ?= 3000
+SEED    ?= 1
 SELECT  ?=
 NOTEBOOK ?=
 SET     ?=
@@ -34,7 +36,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book pdf run verify crate check-crate test test-book test-dask test-flower test-oldest test-exact test-liars test-fuzz test-chaos test-load test-soak coverage lab format check lock build clean
+.PHONY: help install book pdf run verify crate check-crate test test-audit test-book test-dask test-flower test-oldest test-exact test-liars test-fuzz test-chaos test-load test-soak coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -110,6 +112,9 @@ test-fuzz: $(INSTALLED) ## run the decoder, the sessions and the web server unde
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(FUZZ)
 	@VIRTUAL_ENV=$(FUZZ) $(BIN)/uv pip install --quiet --editable ".[http]" "atheris>=3" "hypothesis>=6.150"
 	@for target in decode sessions http; do NUMBA_CACHE_DIR=$(CURDIR)/$(FUZZ)/numba $(FUZZ)/bin/python tests/fuzz/run.py $$target $$(($(SECONDS) / 3)) || exit 1; done
+
+test-audit: $(INSTALLED) ## send hostile requests for neighbouring tables (EXAMPLES=3000 per protocol, SEED=1); takes an hour
+	@AUDIT_EXAMPLES=$(EXAMPLES) AUDIT_SEED=$(SEED) $(BIN)/python -m pytest --numprocesses $(JOBS) tests/protection/test_audit.py
 
 test-chaos: $(INSTALLED) ## kill servers and sites at every step of every protocol (SELECT=both: in fewer runs)
 	@$(BIN)/python -m pytest -m chaos $(SELECTED) --numprocesses $(JOBS) tests/cli

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlib.boosting.classes import check_known
+from fedlib.boosting.classes import Class, check_known
 from fedlib.boosting.data import check_targets
 from fedlib.boosting.descriptions import (
     ClassSums,
@@ -99,20 +99,28 @@ class BoostingClient(TreeClient):
     @handles(SumClasses)
     def sum_classes(self, request: SumClasses) -> ClassSums:
         trains, y = self._training_rows(), self._labels()
-        check_known(y, request.classes)
-        codes = {label: code for code, label in enumerate(request.classes)}
-        of_rows = np.array([codes[label] for label in y[trains].tolist()], np.int64)
-        weights = np.bincount(of_rows, self.weight[trains], len(codes)).astype(np.float64)
+        of_rows = self._codes(y[trains], request.classes)
+        weights = np.bincount(of_rows, self.weight[trains], len(request.classes)).astype(np.float64)
         return ClassSums(weights, float(weights.sum()) * self._shift(request.learning_rate))
 
     def _target_magnitudes(self, trains: Bools) -> Ints:
         return np.zeros(N_MAGNITUDES, np.int64)
 
+    def _codes(self, y: NDArray[Any], classes: Sequence[Class]) -> Ints:
+        """Return the index of each row's class; an unknown class counts as the first one.
+
+        Behind masks and with noise, an error would disclose that there is such a row.
+        """
+        try:
+            check_known(y, classes)
+        except ValueError as error:
+            self.note(f"{error}; such rows count as rows of the first class")
+        codes = {label: code for code, label in enumerate(classes)}
+        return np.array([codes.get(label, 0) for label in y.tolist()], np.int64)
+
     def _compute_targets(self, state: Growing) -> NDArray[Any]:
-        codes = {label: code for code, label in enumerate(state.classes)}
         assert self.y is not None
-        # With noise, a client must not fail because of its rows: an unknown class is the first one.
-        of_rows = np.array([codes.get(label, 0) for label in self.y.tolist()], np.int64)
+        of_rows = self._codes(self.y, state.classes)
         return of_rows == 1 if state.objective == "binary:logistic" else of_rows
 
     def _predict(self, margins: Floats32, objective: str) -> Predictions:
@@ -172,8 +180,7 @@ class RegressionClient(TreeClient):
 
     @handles(SumTargets)
     def sum_targets(self, request: SumTargets) -> TargetSums:
-        trains, y = self._training_rows(), self._labels()
-        check_smallest(y, request.objective)
+        trains, y = self._training_rows(), self._allowed(self._labels(), request.objective)
         sums = target_sums(y[trains], self.weight[trains], request.objective, request.parameter)
         return TargetSums(
             weight=sums.weight,
@@ -189,7 +196,15 @@ class RegressionClient(TreeClient):
 
     def _compute_targets(self, state: Growing) -> NDArray[Any]:
         assert self.y is not None
-        return self.y
+        return self._allowed(self.y, state.objective)
+
+    def _allowed(self, y: NDArray[Any], objective: str) -> NDArray[Any]:
+        """Return targets from the smallest one on that the objective allows."""
+        try:
+            check_smallest(y, objective)
+        except ValueError as error:
+            self.note(f"{error}; smaller ones count as the smallest")
+        return np.maximum(y, np.float32(OBJECTIVES[objective].smallest_target))
 
     def _predict(self, margins: Floats32, objective: str) -> PredictedTargets:
         return PredictedTargets(np.nan_to_num(OBJECTIVES[objective].response(margins)[:, 0]))

@@ -167,7 +167,7 @@ class SumClasses(Message):
 
     discloses = "the classes and the learning rate"
     reply = ClassSums
-    classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
+    classes: Annotated[tuple[Class, ...], msgspec.Meta(min_length=1, max_length=2**10)]
     learning_rate: float
 
     def reply_lengths(self) -> dict[str, int]:

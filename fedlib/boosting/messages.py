@@ -67,7 +67,8 @@ Margins = Annotated[tuple[float, ...], msgspec.Meta(max_length=2**10)]  # one pe
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_NODES)]
 Parameter = Annotated[float, msgspec.Meta(ge=0)]
 Weight = Annotated[float, msgspec.Meta(ge=0, le=MAX_SUM)]
-Loss = Annotated[float, msgspec.Meta(ge=0, le=2.0**200)]
+MAX_LOSS = 2.0**200
+Loss = Annotated[float, msgspec.Meta(ge=0, le=MAX_LOSS)]
 Features = Annotated[np.ndarray, Array("int32", ("nodes",), ge=-1)]
 Thresholds = Annotated[np.ndarray, Array("float32", ("nodes",))]
 MissingLeft = Annotated[np.ndarray, Array("bool", ("nodes",))]

@@ -110,7 +110,8 @@ class Client:
     max_work : float
         The most operations per row and feature for one reply (`Message.work`).
     problems : tuple of str
-        What went wrong with requests that deliver a result. The server does not learn it.
+        What is odd about the rows, and what went wrong with requests that deliver a result. The
+        server does not learn it.
     """
 
     X: Any
@@ -207,10 +208,14 @@ class Client:
         try:
             return self.handle(request)
         except Exception as error:
-            problem = f"{type(request).__name__}: {error}"
-            logger.warning("%s", printable(problem), exc_info=not isinstance(error, OddRows))
-            self.problems = (*self.problems, problem)
+            self.note(f"{type(request).__name__}: {error}", not isinstance(error, OddRows))
             return Done()
+
+    def note(self, problem: str, exc_info: bool = False) -> None:
+        """Log what the server must not learn, and add it to `problems` once."""
+        if problem not in self.problems:
+            logger.warning("%s", printable(problem), exc_info=exc_info)
+            self.problems = (*self.problems, problem)
 
     def fail(self, error: Exception) -> Failure:
         """Return what is sent instead of a reply after an error: its type, but not its text."""

@@ -14,9 +14,19 @@ from fedlib.core.array_types import Floats
 from fedlib.core.columns import GAP_WORDS, MAX_EXACT, inexact, read_column
 from fedlib.core.names import as_table, feature_names
 
-__all__ = ["check_points"]
+__all__ = ["MAX_COORDINATE", "check_coordinates", "check_points"]
+
+MAX_COORDINATE = 1e100  # so that no sum of squares over any number of clients overflows
 
 MAX_FLOAT = float(np.finfo(np.float64).max)
+
+
+def check_coordinates(name: str, X: Floats) -> Floats:
+    """Return points; raise ValueError when a coordinate is beyond ±1e100."""
+    largest = max(X.max(initial=0), -X.min(initial=0))  # abs(X) would be a copy
+    if largest > MAX_COORDINATE:
+        raise ValueError(f"{name} must lie within ±{MAX_COORDINATE:g}, got {largest:g}")
+    return X
 
 
 def check_points(X: ArrayLike, **checks: Any) -> Floats:

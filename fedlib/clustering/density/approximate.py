@@ -235,10 +235,8 @@ class ApproximateDBSCANClient(DescribedPoints):
     @handles(CountGrid)
     def count_grid(self, request: CountGrid) -> GridCounts:
         counted = count_in_grid(self.X, request)
-        if counted.n_outside:
-            raise ValueError(
-                f"{counted.n_outside} of {len(self.X)} points lie outside the agreed bounds"
-            )
+        if n := counted.n_outside:
+            self.note(f"{n} of {len(self.X)} points lie outside the agreed bounds: they are noise")
         return counted
 
     @partitions(CountGrid)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedlib.clustering.density.cells import count_cells, place_points
 from fedlib.core.aggregation import Aggregation
-from fedlib.core.array_types import Floats, Ints
+from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.protocol import Flow, Replies
 from fedlib.kernels.grid import MAX_CELL
@@ -46,7 +46,6 @@ __all__ = [
 
 MAX_GRID = 2**24  # numbers in one reply: 128 MB
 MAX_KEY = 2**62
-OUTSIDE = -2
 MAX_POINTS = 2**40  # of one client; the sum over any number of clients fits an int64
 
 
@@ -227,7 +226,7 @@ def count_on_grid(
     Raises
     ------
     fedlib.protection.secure.ImpossibleSum
-        A ValueError: when there are more points than in an earlier sum, or points outside.
+        A ValueError: when there are more points than in an earlier sum.
     TooManyBlocks
         When more blocks are needed than ``max_blocks`` allows; the text has the number.
     """
@@ -304,12 +303,11 @@ class _Checks:
         return ""
 
     def of_all(self, total: GridCounts) -> None:
-        """Raise ImpossibleSum when there are more points than before, or points outside."""
+        """Raise ImpossibleSum when there are more points than before; warn of points outside."""
         n_points = int(total.counts.sum())
-        if total.n_outside:
-            raise ImpossibleSum(
-                f"{total.n_outside} points lie outside the bounds, but clients with such points"
-                " take no part"
+        if total.n_outside and self.most == math.inf:
+            warnings.warn(
+                f"{total.n_outside} points lie outside of the bounds: they are noise", stacklevel=2
             )
         if n_points > self.most:
             raise ImpossibleSum(
@@ -374,34 +372,41 @@ def count_in_grid(X: Floats, request: CountGrid) -> GridCounts:
             f"the grid must have at most {MAX_GRID} blocks in a request and fewer than 2**62 in"
             f" all, got {request.n_blocks} of {math.prod(shape)}"
         )
-    cells, counts = count_cells(X, request.cell_size)
+    inside = X[_is_inside(X, request)]
+    cells, counts = count_cells(inside, request.cell_size)
     blocks = _blocks_of(cells, request)
-    listed, inner = blocks >= 0, counts[blocks >= 0]
-    totals = np.bincount(blocks[listed], inner, request.n_blocks).astype(np.int64)
-    return GridCounts(totals, int(counts[blocks == OUTSIDE].sum()))
+    listed = blocks >= 0
+    totals = np.bincount(blocks[listed], counts[listed], request.n_blocks).astype(np.int64)
+    return GridCounts(totals, len(X) - len(inside))
+
+
+def _is_inside(X: Floats, request: CountGrid | CountWithNoise) -> Bools:
+    """Return which points are in a cell of the grid; points far outside may have no cell."""
+    with np.errstate(over="ignore"):
+        cells = np.floor(X / request.cell_size)
+    high = np.minimum(request.low + request.shape, MAX_CELL) - 1
+    inside: Bools = ((request.low <= cells) & (cells <= high)).all(axis=1)
+    return inside
 
 
 def groups_of_blocks(X: Floats, request: CountGrid) -> Ints:
     """Return the index of each point's block; the points outside of the grid are the last group."""
-    cells, _ = count_cells(X, request.cell_size)
+    inside, groups = _is_inside(X, request), np.full(len(X), request.n_blocks, np.int64)
+    cells, _ = count_cells(X[inside], request.cell_size)
     blocks = _blocks_of(cells, request)
-    blocks[blocks == OUTSIDE] = request.n_blocks
-    return place_points(X, request.cell_size, cells, blocks, adjacency="none")
+    groups[inside] = place_points(X[inside], request.cell_size, cells, blocks, adjacency="none")
+    return groups
 
 
 def _blocks_of(cells: Ints, request: CountGrid) -> Ints:
-    """Return the index of each cell's block; -1 if it is not listed, `OUTSIDE` of the grid."""
-    grid, shape = request.grid, request.grid.blocks(request.side)
-    places = cells - grid.low
-    inside = ((places >= 0) & (places < grid.shape)).all(axis=1)
-    keys = np.ravel_multi_index(tuple((places[inside] // request.side).T), shape)
-    blocks = np.full(len(cells), OUTSIDE, np.int64)
-    if len(request.keys):
-        at = np.searchsorted(request.keys, keys)
-        listed = request.keys[np.minimum(at, len(request.keys) - 1)] == keys
-        keys = np.where(listed, at, -1)
-    blocks[inside] = keys
-    return blocks
+    """Return the index of the block of each cell within the grid; -1 if it is not listed."""
+    places = (cells - request.low) // request.side
+    keys = np.ravel_multi_index(tuple(places.T), request.grid.blocks(request.side))
+    if not len(request.keys):
+        return keys.astype(np.int64)
+    at = np.searchsorted(request.keys, keys)
+    listed = request.keys[np.minimum(at, len(request.keys) - 1)] == keys
+    return np.where(listed, at, -1).astype(np.int64)
 
 
 def count_with_noise(X: Floats, request: CountWithNoise, n_shares: int) -> NoisyCounts:
@@ -420,10 +425,5 @@ def count_with_noise(X: Floats, request: CountWithNoise, n_shares: int) -> Noisy
         When the numbers of features differ, or the grid has too many cells. No point can cause it.
     """
     grid = CountGrid(request.cell_size, request.low, request.shape)
-    if X.shape[1] == len(request.low):  # points far outside may have no cell
-        with np.errstate(over="ignore"):
-            cells = np.floor(X / request.cell_size)
-        high = np.minimum(request.low + request.shape, MAX_CELL)
-        X = X[((request.low <= cells) & (cells <= high)).all(axis=1)]
     counts = count_in_grid(X, grid).counts
     return NoisyCounts(add_noise(counts, ONE_CELL, request.privacy, n_shares))

@@ -24,7 +24,6 @@ from fedlib.clustering.kmeans.local import (
     sum_clusters,
 )
 from fedlib.clustering.kmeans.messages import (
-    MAX_COORDINATE,
     AssignCentres,
     ClusterSums,
     FindCentres,
@@ -53,7 +52,7 @@ from fedlib.core.parameters import (
     OptionalPositiveFloat,
     RandomSource,
 )
-from fedlib.core.points import check_points
+from fedlib.core.points import check_coordinates, check_points
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval, StrOptions
 from fedlib.protection.estimator import ProtectedFederated
@@ -70,10 +69,6 @@ class FederatedKMeansClient(SummablePoints):
     ValueError
         When the points are not a table of finite numbers within ±1e100.
     """
-
-    def __init__(self, X: ArrayLike):
-        super().__init__(X)
-        _check_coordinates("the points", self.X)
 
     @handles(FindCentres)
     def find_centres(self, request: FindCentres) -> LocalCentres:
@@ -366,7 +361,7 @@ class FederatedKMeans(ProtectedFederated):
             return None
         if self.method == "one_shot":
             raise ValueError("init must be 'k-means++' for method='one_shot', got an array")
-        init = _check_coordinates("init", check_points(self.init))
+        init = check_coordinates("init", check_points(self.init))
         if len(init) != self.n_clusters:
             raise ValueError(f"init must have n_clusters={self.n_clusters} rows, got {len(init)}")
         return init
@@ -433,14 +428,6 @@ class FederatedKMeans(ProtectedFederated):
             labels = [part for part in self.labels_ if part is not None]
             fitted.labels_ = np.concatenate(labels).astype(np.int32)
         return fitted
-
-
-def _check_coordinates(name: str, X: Floats) -> Floats:
-    """Return the points; raise ValueError when a coordinate is too large."""
-    largest = max(X.max(initial=0), -X.min(initial=0))  # abs(X) would be a copy
-    if largest > MAX_COORDINATE:
-        raise ValueError(f"{name} must lie within ±{MAX_COORDINATE:g}, got {largest:g}")
-    return X
 
 
 def draw_seed(random_state: Any) -> int:

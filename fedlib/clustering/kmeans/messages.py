@@ -9,6 +9,7 @@ import numpy as np
 
 from fedlib.clustering.kmeans.local import GROUP_SIZE
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
+from fedlib.core.points import MAX_COORDINATE
 
 __all__ = [
     "AssignCentres",
@@ -20,7 +21,6 @@ __all__ = [
 ]
 
 # Points lie within this bound, so that no sum of squares over any number of clients overflows.
-MAX_COORDINATE = 1e100
 # Means may exceed it by rounding. Centres in requests are means of means: twice the bound.
 MAX_MEAN = 1.01 * MAX_COORDINATE
 MAX_CENTRE = 2 * MAX_MEAN

@@ -22,7 +22,7 @@ from sklearn.utils import check_random_state
 from fedlib.clustering.density.engine.dbscan import cluster, nearest_within
 from fedlib.clustering.mixtures.covariances import positive_definite
 from fedlib.clustering.mixtures.em import assign_components, fit_mixture
-from fedlib.clustering.mixtures.messages import MAX_COORDINATE, MAX_ITER, Mixture
+from fedlib.clustering.mixtures.messages import MAX_ITER, Mixture
 from fedlib.core.agreement import agree_on_features, exclude, settle
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import handles
@@ -35,6 +35,7 @@ from fedlib.core.parameters import (
     PositiveInt,
     RandomSource,
 )
+from fedlib.core.points import MAX_COORDINATE
 from fedlib.core.protocol import Flow, Replies
 from fedlib.core.validation import Interval, count_distinct
 

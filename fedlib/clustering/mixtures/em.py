@@ -153,7 +153,8 @@ def sum_responsibilities(X: Floats, mixture: Mixture) -> ResponsibilitySums:
     Notes
     -----
     The points are summed in chunks of 128, one after the other. The rounding error of a sum of
-    ``n`` terms is at most ``(n / 128 + 128) * 2**-53`` times the sum of their sizes.
+    ``n`` terms is at most ``(n / 128 + 128) * 2**-53`` times the sum of their sizes. All sums are 0
+    if one of them is not finite.
 
     Examples
     --------
@@ -163,6 +164,10 @@ def sum_responsibilities(X: Floats, mixture: Mixture) -> ResponsibilitySums:
     (array([2.]), array([[3.]]), array([[[9.]]]))
     """
     moments, log_likelihood = _expect(X, mixture)
+    if not np.isfinite([log_likelihood, *(array.sum() for array in moments)]).all():
+        # A mixture far from some point; behind masks an error would disclose that there is one.
+        moments, log_likelihood = _zeros(mixture.means), 0.0
+        moments = moments._replace(products=contract(moments.products, mixture.covariance_type))
     return ResponsibilitySums(len(X), log_likelihood, *moments)
 
 

@@ -16,9 +16,9 @@ from fedlib.clustering.mixtures.covariances import (
 )
 from fedlib.core.array_types import Floats
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
+from fedlib.core.points import MAX_COORDINATE
 
 __all__ = [
-    "MAX_COORDINATE",
     "AssignComponents",
     "ImprovedMixture",
     "Likelihood",
@@ -33,7 +33,6 @@ __all__ = [
 
 # Bounds on means, sums over points and squares. They leave a margin, so that sums over any number
 # of clients do not overflow.
-MAX_COORDINATE = 1e100
 MAX_SUM = 1e120
 MAX_SQUARE = MAX_SUM**2
 # Added to every component's count of points, as in scikit-learn, so that nothing is divided by 0.

@@ -27,13 +27,13 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.clustering.density.cells import add_counts, count_cells, groups_of_cells
 from fedlib.clustering.density.horizontal import CellCounts, CountCells, sum_cells
 from fedlib.clustering.mixtures.checks import agree_on_magnitude
-from fedlib.clustering.mixtures.messages import MAX_COORDINATE
 from fedlib.core.agreement import agree_on_features, exclude, settle
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import handles, partitions
 from fedlib.core.estimator import Federated, PointsClient
 from fedlib.core.messages import FeatureNames, Message
 from fedlib.core.parameters import KW_ONLY, OptionalPositiveFloat
+from fedlib.core.points import check_coordinates
 from fedlib.core.protocol import Flow, Replies, Transport
 from fedlib.core.validation import Interval
 from fedlib.evaluation.selection.curves import curve_ranks, k_distances, sparse_fractions
@@ -232,8 +232,7 @@ class DensitySuggestionClient(PointsClient):
 
     def __init__(self, X: ArrayLike):
         super().__init__(X)
-        if (largest := np.abs(self.X).max(initial=0)) > MAX_COORDINATE:
-            raise ValueError(f"the points must lie within ±{MAX_COORDINATE:g}, got {largest:g}")
+        check_coordinates("the points", self.X)
 
     @handles(ReportMagnitude)
     def report_magnitude(self, request: ReportMagnitude) -> PointsMagnitude:

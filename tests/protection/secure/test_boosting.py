@@ -263,16 +263,20 @@ def test_bad_parts_raise_before_any_message():
         model.fit([(np.empty((0, 3)), np.empty(0, str))] * 2)
 
 
-def test_a_site_refuses_unknown_classes():
-    """Over a transport, the site itself refuses: only the type of the error reaches the server."""
+def test_unknown_classes_are_known_to_the_site_only(caplog):
+    """Over a transport, they count as the first class: an error would show that there is one."""
     identities = simulated_identities(["0", "1"])
-    parts = [([[1.0] * 3], ["no"]), ([[1.0] * 3], ["maybe"])]
+    parts = [([[1.0] * 3] * 2, ["no", "yes"]), ([[1.0] * 3], ["maybe"])]
     clients = {
         name: SecureClient(BoostingClient(part), identities[name])
         for name, part in zip("01", parts, strict=True)
     }
-    with pytest.raises(TooFewClients, match="'1': MaskingFailed at MaskValues"):
-        two_classes(secure=True, classes=["no", "yes"]).fit(Recorder(clients))
+    model = two_classes(secure=True, classes=["no", "yes"]).fit(Recorder(clients))
+    assert model.base_share_ == pytest.approx(1 / 3)
+    text = "y must contain only the classes ['no', 'yes']; got 'maybe'; such rows count as rows of"
+    assert [len(one.problems) for one in clients.values()] == [0, 1]
+    assert clients["1"].problems[0].startswith(text)
+    assert text in caplog.text
 
 
 def test_text_at_a_site_counts_as_missing(caplog):

@@ -1,0 +1,76 @@
+"""The audit: hostile requests, neighbouring tables, and what a server may not see.
+
+AUDIT_EXAMPLES is the count of attempts per case, and AUDIT_SEED makes others.
+"""
+
+import os
+import zlib
+
+import numpy as np
+import pytest
+from all_protocols import CASES
+from hostile_server import (
+    MASKED,
+    NOISY,
+    accepted,
+    conversation,
+    hostile,
+    masked_answers,
+    neighbours,
+    noisy_answers,
+    passive_answers,
+    protected_values,
+)
+
+N = int(os.environ.get("AUDIT_EXAMPLES", "100"))
+SEED = int(os.environ.get("AUDIT_SEED", "0"))
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:features .* many values fall into one bin:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*points lie outside:UserWarning"),
+]
+
+
+def attempts(case, n=N):
+    """Yield random requests and two neighbouring tables, which a site accepts."""
+    rng = np.random.default_rng([zlib.crc32(case.encode()), SEED])
+    for _ in range(n):
+        requests, tables = hostile(rng, conversation(case)), neighbours(rng, CASES[case][2]()[0])
+        if all(accepted(case, table) for table in tables):
+            yield requests, tables
+
+
+def compare(case, answers, n=N):
+    for requests, tables in attempts(case, n):
+        first, second = (answers(case, table, requests) for table in tables)
+        assert first == second, (requests[-1], tables)
+
+
+@pytest.mark.parametrize("case", NOISY)
+def test_replies_with_noise_do_not_depend_on_rows(case):
+    """In class, number and length."""
+    compare(case, noisy_answers)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "," not in case])
+def test_a_passive_site_discloses_nothing(case):
+    compare(case, passive_answers)
+
+
+@pytest.mark.parametrize("case", MASKED)
+def test_masked_replies_do_not_depend_on_rows(case):
+    compare(case, masked_answers, max(5, N // 4))
+
+
+@pytest.mark.parametrize("case", NOISY)
+def test_one_row_changes_no_more_than_declared(case):
+    for requests, tables in attempts(case):
+        first, second = (protected_values(case, table, requests) for table in tables)
+        place = requests[-1], tables
+        assert len(first) == len(second), place
+        for (values, declared), (others, _) in zip(first, second, strict=True):
+            change = np.ldexp(np.abs(values - others).ravel(), declared.digits)
+            l1, l2 = declared.units  # with the rounding of the row
+            assert change.sum() <= l1, place
+            assert np.sqrt(np.square(change).sum()) <= l2 * (1 + 1e-12), place
+            assert np.count_nonzero(change) <= declared.n_entries, place
