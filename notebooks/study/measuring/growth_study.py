@@ -1,6 +1,5 @@
 """Growth of time, memory and messages of the protocols, for the page on growth."""
 
-import tracemalloc
 from functools import partial
 
 import numpy as np
@@ -19,6 +18,7 @@ from fedlib import (
 from fedlib.clustering.density.engine.dbscan import dbscan
 from fedlib.core.in_process import InProcess
 from study.measuring.performance_study import exponent, medians, radius, stamped
+from study.shared.timing import peak_bytes
 
 QUANTITIES = {"seconds": "seconds", "memory": "memory, bytes", "messages": "messages, bytes"}
 N_CLOUDS = 8
@@ -97,10 +97,7 @@ def measure(protocol, n_points, n_clients, n_features, n_repeats):
     """
     model, parts = PROTOCOLS[protocol](n_points, n_clients, n_features)
     time = medians({"": partial(model.fit, parts)}, n_repeats)[""]
-    tracemalloc.start()
-    model.fit(parts)
-    memory = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    memory = peak_bytes(model.fit, parts)
     return {"seconds": time, "memory": memory, "messages": model.ledger_.bytes}
 
 

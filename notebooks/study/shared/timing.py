@@ -1,6 +1,7 @@
-"""Measuring times."""
+"""Measuring times and memory."""
 
 import time
+import tracemalloc
 
 
 def timed(work, *arguments, n_repeats=1, clock=time.perf_counter, **options):
@@ -32,3 +33,19 @@ def timed(work, *arguments, n_repeats=1, clock=time.perf_counter, **options):
 def fastest(work, *arguments, **options):
     """Return the seconds of the fastest call; see `timed`."""
     return min(timed(work, *arguments, **options)[0])
+
+
+def peak_bytes(work, *arguments, **options):
+    """Return the most memory that a call has allocated at a time, in bytes.
+
+    Examples
+    --------
+    >>> peak_bytes(bytes, 10**6) >= 10**6
+    True
+    """
+    tracemalloc.start()
+    try:
+        work(*arguments, **options)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
