@@ -207,3 +207,26 @@ def test_jobs_can_be_written_with_commas_between_their_columns(module):
     """A comma within a value would shift the columns, and the job would never be done."""
     search = module("study.boosting.f_search")
     assert [job for job in search.plan() if "," in "".join(job.key)] == []
+
+
+def test_folds_and_the_numbers_that_their_means_can_be(module):
+    likelihood = module("study.boosting.f_likelihood")
+    assert likelihood.folds_of(11) == [4, 4, 3]
+    counted = likelihood.count_possible([0.5, 0.501, 1.0], [2])
+    assert counted["possible"] == "2 of 3"
+
+
+def test_the_spread_of_one_split_is_less_than_of_different_splits(module, monkeypatch):
+    likelihood = module("study.boosting.f_likelihood")
+    split = np.linspace(0.6, 0.9, 10)[:, None]  # the same for both rows of the table
+    column = likelihood.all_scores("3.5").index("test accuracy")
+    values = np.tile(split, (1, 1 + column))
+    places = [("3.5", "", 2), ("3.5", "", 3)]
+    monkeypatch.setattr(
+        likelihood, "of_chosen", lambda runs, row: [(place, {"values": values}) for place in places]
+    )
+    found = likelihood.spreads(None, {"table": "3.5"}, "test accuracy")
+    assert found["one split"] == pytest.approx(0)
+    assert np.median(found["different splits"]) > 0.01
+    printed = likelihood.printed_scores()["test accuracy"]
+    assert found["printed"] == pytest.approx([np.std(printed[places] - 0.75)])

@@ -406,3 +406,49 @@ def can_print(number, values, cut=True):
     unit = 10.0 ** -len(str(number).partition(".")[2])
     low = float(number) - (0 if cut else unit / 2)
     return bool(((values >= low - 1e-9) & (values < low + unit - 1e-9)).any())
+
+
+def folds_of(n_positive, n_folds=3):
+    """Return the number of positive rows in each stratified fold.
+
+    Examples
+    --------
+    >>> folds_of(11)
+    [4, 4, 3]
+    """
+    return [n_positive // n_folds + (i < n_positive % n_folds) for i in range(n_folds)]
+
+
+def count_possible(numbers, sizes):
+    """Return how many numbers are possible as the mean over rows with these positive counts.
+
+    Examples
+    --------
+    >>> count_possible([0.5, 0.7], [2])
+    {'possible': '1 of 2', 'chance of each': '0%'}
+    """
+    values = possible_means(sizes)
+    chance = np.mean([can_print(f"{k / 1000:.3f}", values) for k in range(500, 1000)])
+    possible = sum(can_print(f"{number:.3f}", values) for number in numbers)
+    return {"possible": f"{possible} of {len(numbers)}", "chance of each": f"{chance:.0%}"}
+
+
+def spreads(runs, row, name):
+    """Return the spread of a score over a table's rows: printed, of one split each, and mixed.
+
+    Parameters
+    ----------
+    runs : DataFrame
+    row : Series
+        The setting, a row of `together`.
+    name : str
+        The score.
+    """
+    printed, column = printed_scores(), all_scores(row["table"]).index(name)
+    places, values = zip(*of_chosen(runs, row), strict=True)
+    values = np.column_stack([of_row["values"][:, column] for of_row in values])
+    mean = values.mean(axis=0)
+    shown = np.array([printed.loc[place, name] for place in places])
+    mixed = np.random.default_rng(0).permuted(np.repeat(values, 20, axis=0), axis=0)
+    parts = {"printed": [shown], "one split": values, "different splits": mixed}
+    return {name: np.std(part - mean, axis=1) for name, part in parts.items()}

@@ -7,12 +7,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.patches import Ellipse
-from sklearn.datasets import make_circles
+from sklearn.datasets import make_blobs, make_circles
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import silhouette_score
 from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import NearestNeighbors
+from sklearn.preprocessing import StandardScaler
 
 import study
+from fedlib.clustering.mixtures.dbscan import ClusterMixtures, draw_points
 from fedlib.figures import plots
 from fedlib.figures.matching import match_clusters
 
@@ -245,3 +248,22 @@ def largest_difference(one, other):
     """Return the largest difference between any two parameters of two mixtures."""
     names = ("weights_", "means_", "covariances_")
     return max(np.abs(getattr(one, name) - getattr(other, name)).max() for name in names)
+
+
+def silhouette_of_blobs(seed, centers=3, spread=1.0, n=1000):
+    """Return the silhouette of a mixture with as many components as the blobs have centres."""
+    X = make_blobs(n, centers=centers, cluster_std=spread, random_state=seed)[0]
+    X = StandardScaler().fit_transform(X)
+    return silhouette_score(X, GaussianMixture(centers, random_state=0).fit_predict(X))
+
+
+def draw(mixture, n, seed):
+    """Return n points drawn from one mixture, as the server of the protocol does."""
+    k = len(mixture.weights)
+    parameters = mixture.weights, mixture.means, mixture.covariances
+    return draw_points(ClusterMixtures(np.array([n]), np.array([k]), *parameters), seed)
+
+
+def to_nearest(points, others, k=1):
+    """Return the distance of each point to its k-th nearest of the others."""
+    return NearestNeighbors(n_neighbors=k).fit(others).kneighbors(points)[0][:, -1]
