@@ -162,3 +162,20 @@ def test_kept_numbers_have_the_statuses_of_numbers_and_their_origin(claims):
     assert set(kept["status"]) <= {"exact", "within", "misprint", "differs"}
     assert kept["versions"].ne("").all()
     assert kept["sha256"].str.fullmatch("[0-9a-f]{64}").all()
+
+
+def test_tests_of_a_source_are_rows_of_judge(claims):
+    tests = claims.Tests("K")
+    tests.add(1, [0.1], "0 to 1", "2d", note="by hand")
+    assert tests == [claims.judge([0.1], "0 to 1", "K", 1, "2d", note="by hand")]
+
+
+def test_numbers_and_tests_of_claims_are_separated(claims):
+    study = importlib.import_module("study")
+    numbers = study.published().iloc[[5, 2]].assign(runs=1)
+    test = pd.DataFrame([claims.judge([0.1], "0 to 1", "K", 1)])
+    of_numbers, of_claims = claims.separate(pd.concat([numbers, test]))
+    order = study.published()[study.KEY].iloc[[2, 5]].to_numpy().tolist()
+    assert of_numbers[study.KEY].to_numpy().tolist() == order
+    assert "runs" not in of_numbers
+    assert of_claims["table"].tolist() == [test["table"].item()]

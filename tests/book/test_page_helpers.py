@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedlib import PPDBDC, SDBDC, FederatedXGBClassifier
+from fedlib import PPDBDC, SDBDC, FederatedXGBClassifier, HorizontalDBSCAN
 from fedlib.clustering.density.horizontal import CellCounts, CountCells
 from fedlib.clustering.density.ppdbdc import PPDBDCClient
 from fedlib.clustering.density.sdbdc import SDBDCClient
@@ -121,3 +121,23 @@ def test_threat_options_name_every_protocol(modules):
 
 def test_old_program_is_where_its_runner_looks(modules):
     assert modules("study.clustering.old_run").PROGRAM.exists()
+
+
+def test_a_run_of_the_threat_model_obeys_its_options(modules):
+    study = modules("study.attacks.threat_study")
+    parts = [X[:30], X[30:]]
+    fixed, plain = {"cell_size": 1.0, "min_samples": 3}, HorizontalDBSCAN(1.0, 3)
+    bounds = {"bounds": [[-5.0, -5.0], [5.0, 5.0]]}
+    options = {"secure": {"secure": True}}
+    [secure] = study.variants(HorizontalDBSCAN, fixed, options, bounds).values()
+    labels, exchanges = study.run(plain, parts)
+    assert len(labels) == len(X)
+    assert study.seconds_of(exchanges) > 0
+    masked, more = study.run(secure, parts)
+    assert masked.tolist() == labels.tolist()
+    assert len(more) > len(exchanges)
+    _, rules = study.run(plain, parts, policy=3)
+    assert min(reply.counts.min() for reply in rules[0].replies.values()) >= 3
+    drawn = [study.run(PPDBDC(1.0, 3), parts, random_state=seed)[1][0] for seed in (0, 0, 1)]
+    first, same, other = (exchange.replies["0"].representatives.tolist() for exchange in drawn)
+    assert first == same != other

@@ -238,3 +238,27 @@ def test_notes_on_differing_rows_omit_their_common_parts(study):
     two = pd.concat([judged, judged.assign(dataset="y")])
     assert boosting_study.that_differ(two)["dataset"].tolist() == ["x", "y"]
     assert boosting_study.that_differ(judged[:0]).empty
+
+
+def test_predictions_after_fewer_trees_are_those_of_a_smaller_model(modules):
+    boosting = modules("study.boosting.boosting_study")
+    X = np.random.default_rng(0).normal(size=(80, 3))
+    data = SimpleNamespace(X=X, y=(X[:, 0] > 0).astype(int))
+    train, test = np.arange(60), np.arange(60, 80)
+    for n, predicted in boosting.after_trees(data, train, test, (1, 3)):
+        model = boosting.original(X[train], data.y[train], n, tree_method="hist")
+        expected = model.predict(boosting.xgboost.DMatrix(X[test]))
+        np.testing.assert_array_equal(predicted, expected)
+
+
+def test_each_printed_row_is_explained(modules):
+    boosting = modules("study.boosting.boosting_study")
+    y = np.repeat([0, 1], 50)  # ten test rows of each class
+    published = pd.DataFrame(
+        [("", "accuracy", "0.900"), ("", "sensitivity", "0.900"), ("", "specificity", "0.900")],
+        columns=["run", "metric", "published"],
+    )
+    [row] = boosting.explain(published, y).to_dict("records")
+    assert row["clients"] == "original"
+    assert (row["matrices"], row["as specificity"], row["as NPV"]) == (1, 1, 1)
+    assert row["TN/(TN+FN)"] == "9/10"

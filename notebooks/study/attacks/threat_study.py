@@ -5,13 +5,16 @@ import inspect
 import numpy as np
 import pandas as pd
 
-from fedlib import FederatedKMeans
+from fedlib import PPDBDC, FederatedKMeans
 from fedlib.cli.protocols import messages_of
 from fedlib.clustering.kmeans import ClusterSums
 from fedlib.core.messages import Done
 from fedlib.core.registry import protocols
+from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import NoisyRequest
+from fedlib.testing import Recorder
 from study.attacks import attacks
+from study.running.transports import secured
 
 OPTIONS = ["secure", "epsilon", "noise", "rank_error", "min_category_count", "min_group_size"]
 
@@ -94,3 +97,38 @@ class Liar(FederatedKMeans.client_class):
             sums[..., 0, :] = 2 * len(self.X)
             return ClusterSums(sums, counts, reply.inertias)
         return reply
+
+
+def run(estimator, parts, policy=None, random_state=0):
+    """Fit an estimator; return the clients' labels together, and all exchanges.
+
+    Parameters
+    ----------
+    estimator : estimator
+    parts : list of array (n, n_features)
+    policy : int, optional
+        The ``min_count`` of the clients' policy.
+    random_state : int
+        The seed of clients that draw at random.
+    """
+    options = {"random_state": random_state} if isinstance(estimator, PPDBDC) else {}
+    clients = {str(i): estimator.client_class(X, **options) for i, X in enumerate(parts)}
+    if getattr(estimator, "secure", False):
+        clients = secured(clients)
+    if policy is not None:
+        rules = Policy.from_dict({"min_count": policy})
+        clients = {n: GuardedClient(one, rules, estimator.name) for n, one in clients.items()}
+    recorder = Recorder(clients)
+    estimator.fit(recorder)
+    labels = np.concatenate([one.state.labels for one in clients.values()])
+    return labels, recorder.exchanges
+
+
+def seconds_of(exchanges):
+    """Return the time of the server and of all clients together."""
+    return sum(one.server_seconds + sum(one.client_seconds.values()) for one in exchanges)
+
+
+def variants(estimator, parameters, options, needed):
+    """Return an estimator per option; ``needed`` are parameters that the options need."""
+    return {name: estimator(**parameters, **one, **needed) for name, one in options.items()}

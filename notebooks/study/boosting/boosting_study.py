@@ -81,6 +81,14 @@ def original(X, y, n_trees=N_TREES, n_jobs=1, tree_method="exact"):
     return xgboost.train(options | SETTINGS, xgboost.DMatrix(X, label=y), n_trees)
 
 
+def after_trees(data, train, test, numbers):
+    """Yield XGBoost's predictions for the test rows after each number of trees (with `hist`)."""
+    booster = original(data.X[train], data.y[train], max(numbers), tree_method="hist")
+    rows = xgboost.DMatrix(data.X[test])
+    for n in numbers:
+        yield n, booster.predict(rows, iteration_range=(0, n))
+
+
 def compare(X, y, train, test, n_clients, seed):
     """Yield each method, its number of clients, and its predictions for the test rows.
 
@@ -349,6 +357,26 @@ def explanations(row, n_positive, n_negative):
         "as NPV": int(as_npv.sum()),
         "TN/(TN+FN)": f"{example[0]}/{sum(example)}" if example else "",
     }
+
+
+def explain(published, y, seed=0):
+    """Return one row per printed test row of a data set: its numbers and `explanations`.
+
+    Parameters
+    ----------
+    published : DataFrame
+        The data set's printed test scores.
+    y : array of int
+        The classes, of which the test rows of `hold_out` count.
+    """
+    _, test = hold_out(y, seed)
+    n_positive = int(y[test].sum())
+    rows = []
+    for run, row in published.groupby("run", sort=False):
+        printed = dict(zip(row["metric"], row["published"], strict=True))
+        found = explanations(printed, n_positive, len(test) - n_positive)
+        rows.append({"clients": run or "original", **printed, **found})
+    return pd.DataFrame(rows)
 
 
 def _prints(part, whole, printed):

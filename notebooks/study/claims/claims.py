@@ -134,6 +134,18 @@ def judge(
     return _counted(row, int(agreeing.sum()), len(values), contrary, note, sha256)
 
 
+class Tests(list):
+    """Tests of the claims of one source, each a row of `judge`."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.source = source
+
+    def add(self, number, values, limit, *names, **options):
+        """Test a claim in one way; for the parameters see `judge`."""
+        self.append(judge(values, limit, self.source, number, *names, **options))
+
+
 def judge_counts(
     agreeing,
     runs,
@@ -205,6 +217,12 @@ def link(label):
 def numbers(rows):
     """Return the claims' numbers of rows of `judge`."""
     return rows["table"].str.extract(r"^claim (\d+),")[0].astype(int)
+
+
+def separate(rows):
+    """Return the rows of printed numbers, in the order of the sources, and the tests of claims."""
+    of_numbers = rows.drop(columns=COUNTED, errors="ignore")
+    return study.published()[study.KEY].merge(of_numbers, on=study.KEY), rows[are_tests(rows)]
 
 
 def are_tests(rows):

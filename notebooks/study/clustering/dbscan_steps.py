@@ -76,3 +76,34 @@ def labels_after(record, n_points):
         for point in entry.get("joined", []) + entry.get("from noise", []):
             labels[point] = entry["cluster"]
     return labels
+
+
+def points_taken(record, names):
+    """Return one row per point that is taken and not skipped: its neighbourhood and who joins.
+
+    Parameters
+    ----------
+    record : list of dict
+        From `run_steps`.
+    names : sequence of str
+        The name of each point.
+
+    Returns
+    -------
+    list of dict of str to str
+    """
+    rows = []
+    for entry in record:
+        if "taken" in entry and entry["step"] != "2":
+            row = {"taken": [entry["taken"]], "neighbourhood": entry["near"]}
+            row["assigned to"] = "noise" if entry["cluster"] < 0 else f"cluster {entry['cluster']}"
+            rows.append(row | {"joined": [], "joined from the noise": []})
+        for column, key in {"joined": "joined", "joined from the noise": "from noise"}.items():
+            rows[-1][column] += entry.get(key, [])
+    return [
+        {
+            column: points if isinstance(points, str) else " ".join(names[p] for p in points)
+            for column, points in row.items()
+        }
+        for row in rows
+    ]

@@ -1,12 +1,13 @@
-"""Clients of DBDC's successors that the pages vary, and how the pages run them."""
+"""Clients of DBDC's successors that the pages vary, their rows, and how the pages run them."""
 
 from dataclasses import replace
 
 import numpy as np
 from scipy.sparse import csr_array
 from sklearn.base import clone
+from sklearn.metrics import adjusted_rand_score
 
-from fedlib.clustering.density.engine.dbscan import neighbours_within
+from fedlib.clustering.density.engine.dbscan import dbscan, neighbours_within
 from fedlib.clustering.density.ppdbdc import (
     BlurredRepresentatives,
     DrawRepresentatives,
@@ -20,6 +21,7 @@ from fedlib.clustering.density.sdbdc import (
 )
 from fedlib.core.client import Client, handles
 from fedlib.core.messages import encode
+from fedlib.datasets.partition import split_rows
 from fedlib.kernels.representatives import cover_in_order
 from fedlib.testing import Recorder
 
@@ -138,3 +140,45 @@ def choose_all_anew(X, eps):
         chosen.append(best)
         uncovered[near[start[best] : start[best + 1]]] = 0
     return np.array(chosen)
+
+
+def turned_regions(X, n_clients, dealing, n_dealings):
+    """Return the rows of each client, which holds a region of the map.
+
+    The map is turned before each cut, by equal parts of a quarter turn, so that the regions of two
+    dealings differ.
+    """
+    angle = np.pi / 2 * dealing / n_dealings
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    return split_rows(X @ turn, n_clients, how="spatial")
+
+
+def share_shape(X, shape, n_clients, n_holders):
+    """Return the rows of each client, if one shape is dealt at random to the first few.
+
+    Parameters
+    ----------
+    X : array (n, 2)
+    shape : array of bool (n,)
+        Which points belong to it; the clients hold regions of all others.
+    n_clients, n_holders : int
+    """
+    own, others = np.flatnonzero(shape), np.flatnonzero(~shape)
+    regions = [others[part] for part in split_rows(X[others], n_clients, how="spatial")]
+    for i, part in enumerate(split_rows(X[own], n_holders, how="uniform", random_state=0)):
+        regions[i] = np.append(regions[i], own[part])
+    return regions
+
+
+def fitting_radii(X, shapes, min_samples):
+    """Return the radii that find as many large clusters as there are shapes, each with its ARI.
+
+    A cluster with at least 0.5 % of the points is large.
+    """
+    fitting = []
+    for eps in np.arange(1, 8.01, 0.25):
+        labels = dbscan(X, eps, min_samples)
+        sizes = np.bincount(labels[labels >= 0], minlength=1)
+        if (sizes >= len(labels) / 200).sum() == shapes.max() + 1:
+            fitting.append((eps, adjusted_rand_score(shapes, labels)))
+    return fitting

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedlib.clustering.density.engine.dbscan import neighbours_within
 from fedlib.clustering.density.engine.index import (  # the cells that `cluster` uses
     Shares,
     index_by_grid,
@@ -218,3 +219,34 @@ def _collect(found, boxes, distances):
     order = np.lexsort([point, query])
     start = np.append(0, np.cumsum(np.bincount(query, minlength=len(boxes))))
     return Work(start, point[order], boxes, distances)
+
+
+def count_work(X, rows, radius, leaf_size, chosen=("quadtree", "k-d tree", "grid")):
+    """Yield one row per index: what it finds, and the mean work of a query.
+
+    Parameters
+    ----------
+    X : array (n, n_features)
+    rows : array of int
+        The points whose neighbours are searched.
+    radius : float
+    leaf_size : int
+        The largest number of points in a leaf of a tree.
+    chosen : sequence of str
+        The indexes.
+
+    Yields
+    ------
+    dict
+        ``same`` is whether the neighbours are those of the engine of `fedlib`.
+    """
+    start, found = neighbours_within(X[rows], X, radius)
+    builders = {"quadtree": build_quadtree, "k-d tree": build_kd_tree}
+    for index in chosen:
+        if index == "grid":
+            work = search_grid(*build_grid(X, radius), rows, radius)
+        else:
+            work = search_tree(builders[index](X, leaf_size), X[rows], radius)
+        same = np.array_equal(work.start, start) and np.array_equal(work.index, found)
+        row = {"index": index, "same": same, "neighbours": len(found) / len(rows)}
+        yield row | {"boxes": work.boxes.mean(), "distances": work.distances.mean()}

@@ -34,13 +34,16 @@ def load(name):
     ValueError
         When the name is unknown, or the file cannot be read; the text names the file.
     """
-    if name not in datasets.NAMES and Path(name).suffix:
-        data = load_own(ROOT / name)
-    else:
-        with warnings.catch_warnings(action="ignore", category=datasets.StandInWarning):
-            data = datasets.load(name)
+    own = name not in datasets.NAMES and Path(name).suffix
+    data = load_own(ROOT / name) if own else fetch(name)
     display(badge(data))
     return data
+
+
+def fetch(name):
+    """Return one of `fedlib.datasets.NAMES` without a badge: the page states the origin itself."""
+    with warnings.catch_warnings(action="ignore", category=datasets.StandInWarning):
+        return datasets.load(name)
 
 
 def load_own(path):
