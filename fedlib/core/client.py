@@ -155,6 +155,14 @@ class Client:
         """Note the client's name and the number of clients. A transport calls it before the run."""
         self.name, self.n_clients = name, n_clients
 
+    def renew(self, state: Message | None) -> None:
+        """Begin another session after one that ended with this state.
+
+        What protects the rows must outlive a session, which a server can end when it likes.
+        Override it in a client that has such a memory.
+        """
+        self.state = None
+
     def recall(self, kind: type[State]) -> State:
         """Return the state.
 

@@ -110,6 +110,11 @@ class Wrapper(Client, Generic[State]):
         self._state = state
         self.inner.state = decode_state(state.inner)
 
+    def renew(self, state: Message | None) -> None:
+        """Keep the own state, and renew that of the wrapped client."""
+        self.state = state
+        self.inner.renew(self.inner.state)
+
     def _keep(self, **changes: Any) -> None:
         """Change fields of the state."""
         self._state = msgspec.structs.replace(self._state, **changes)
@@ -154,6 +159,12 @@ class WrappingClient(Client):
     def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
         """Return what the wrapped client returns, once it exists."""
         return super().sum_digits(request) if self.inner is None else self.inner.sum_digits(request)
+
+    def renew(self, state: Message | None) -> None:
+        """Keep the preparation, and renew the state of the wrapped client."""
+        self.state = state
+        if self.inner is not None:
+            self.inner.renew(self.inner.state)
 
     def _answers(self, request: Message) -> bool:
         """Return whether this client answers a request itself."""

@@ -11,6 +11,7 @@ Source: P, §3.3.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Annotated, Any, Literal
@@ -119,7 +120,8 @@ class SeededCoverage(Coverage):
     seed : str
         The client's seed in hexadecimal.
     drawn : bytes
-        The request that it has answered, encoded; empty if none, as at a passive client.
+        The request that it has answered, encoded, and the digest of the points; empty if none, as
+        at a passive client.
     """
 
     seed: Seed
@@ -201,11 +203,11 @@ class PPDBDCClient(RepresentativeClient):
     @handles(DrawRepresentatives)
     def draw_representatives(self, request: DrawRepresentatives) -> BlurredRepresentatives:
         seed, before = self._memory()
-        drawn = encode(request)
+        drawn = encode(request) + hashlib.sha256(self.X.tobytes()).digest()
         if before not in (b"", drawn):
             raise AnotherDraw(
-                "this client has answered DrawRepresentatives with other parameters; use a new"
-                " client, which draws new noise"
+                "this client has answered DrawRepresentatives with other parameters or features;"
+                " use a new client, which draws new noise"
             )
         rng = np.random.default_rng(int(seed, 16))
         order = lexicographic_order(self.X)
@@ -231,6 +233,12 @@ class PPDBDCClient(RepresentativeClient):
         done = super().relabel_points(request)
         self.state = SeededLabels(self.recall(Labels).labels, *memory)
         return done
+
+    def renew(self, state: Message | None) -> None:
+        """Keep the noise that was drawn: another one would average it out."""
+        self.state = state
+        seed, drawn = self._memory()
+        self.state = SeededLabels(np.empty(0, np.int64), seed, drawn)
 
     def _memory(self) -> tuple[str, bytes]:
         """Return the seed and the answered request: those in the state, or else of a new client."""

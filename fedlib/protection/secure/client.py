@@ -141,6 +141,12 @@ class SecureClient(Wrapper[SecureState]):
         without_data = (step for step in STEPS if step is not MaskValues)
         return (*self.inner.open_requests, *without_data)
 
+    def renew(self, state: Message | None) -> None:
+        """Keep the number of the last sum, so that no number is used twice, and any failure."""
+        super().renew(state)
+        before = self._state
+        self._state = SecureState(number=before.number, step=len(STEPS), failed=before.failed)
+
     def enter(self, name: str, n_clients: int | None) -> None:
         """Note the client's name and the number of clients.
 

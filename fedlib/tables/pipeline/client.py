@@ -116,7 +116,10 @@ class PipelineClient(WrappingClient, SummaryClient):
         Rows that cannot be transformed take no part in the protocol.
         """
         X, kept, n_odd, problem = rules.transform_usable(self.X)
-        self.inner, self.rules, self._kept = self._wrap(X, kept), rules, kept
+        before, self.inner = self.inner, self._wrap(X, kept)
+        self.rules, self._kept = rules, kept
+        if before is not None:  # other rules end the session, but not what protects the rows
+            self.inner.renew(before.state)
         self.inner.n_shares, self.inner_rows = self.n_shares, np.flatnonzero(kept)
         return f"{n_odd} of {len(kept)} rows take no part: {problem}" if n_odd else ""
 

@@ -69,7 +69,9 @@ def _answer(
     session, sequence, request = (received[name] for name in ("session", "sequence", "request"))
     digest = hashlib.sha256(request).digest()
     kept: Mapping[str, Any] = context.state.get(RECORD, {})
-    if kept.get("session") != session:
+    before = kept.get("state", b"")
+    continues = kept.get("session") == session
+    if not continues:
         kept = {"sequence": 0, "digest": b"", "state": b""}
     if (kept["sequence"], kept["digest"]) == (sequence, digest):
         return cast(bytes, kept["reply"])
@@ -81,8 +83,11 @@ def _answer(
     client = make_client(context)
     client.passive = client.passive or _is_passive(context)
     client.enter(str(context.node_config.get("partition-id", "")), received.get("clients"))
-    if kept["state"]:
-        client.state = decode(kept["state"])
+    _check_budget(client)
+    if before and continues:
+        client.state = decode(before)
+    elif before:
+        client.renew(decode(before))
     data = serve(client, request)
     state = b"" if client.state is None else encode(client.state)
     if after is not None:
@@ -91,6 +96,17 @@ def _answer(
         {"session": session, "sequence": sequence, "digest": digest, "reply": data, "state": state}
     )
     return data
+
+
+def _check_budget(client: Client) -> None:
+    """Raise ValueError when a client has a budget that ends with it."""
+    budget = getattr(client, "budget", None)
+    if budget is not None and budget.file is None:
+        raise ValueError(
+            "a budget on Flower needs a file, because a client is made for each request and would"
+            " forget what it has spent: read the policy from a file with Policy.read, or give the"
+            " budget a file"
+        )
 
 
 def _is_passive(context: Context) -> bool:

@@ -47,13 +47,16 @@ class GridInProcess(Grid):
         self.node_configs: dict[int, dict[str, Any]] = {
             1000 + i: {"partition-id": i, "num-partitions": n_nodes} for i in range(n_nodes)
         }
-        self._states = {node: RecordDict() for node in self.node_configs}
         self._replies: dict[str, Message] = {}
         self.set_run(Run.create_empty(run_id=1))
 
     def set_run(self, run: Run) -> None:
-        """Set the run. Flower's messages take their origin from this process's identity."""
+        """Set the run, in which the nodes' contexts are empty.
+
+        Flower's messages take their origin from this process's identity.
+        """
         self._run = run
+        self._states = {node: RecordDict() for node in self.node_configs}
         TaskIdentity.run_id, TaskIdentity.node_id = run.run_id, SUPERLINK_NODE_ID
         TaskIdentity.task_id = 1
 

@@ -14,6 +14,7 @@ import pytest
 from all_protocols import frozen
 from flower_helpers import SITES, model, states
 from flwr.app import Context, RecordDict
+from flwr.supercore.run import Run
 
 from fedlib import FederatedKMeans, FederatedPipeline, Schema, VerticalDBSCAN, datasets
 from fedlib.core.protocol import TooFewClients
@@ -160,7 +161,7 @@ def test_a_mistake_in_a_sites_configuration_is_an_error(app, sites, mistake, tex
 
 
 def test_sites_with_keys_run_secure_sums(app, sites, tmp_path, caplog):
-    """Then a site gets the key of another one."""
+    """A second session of the run is refused. Then a site gets the key of another one."""
     identities = simulated_identities(["0", "1", "2"])
     public = {name: key.hex() for name, key in identities["0"].public_keys.items()}
     (tmp_path / "keys.json").write_text(json.dumps(public))
@@ -171,6 +172,9 @@ def test_sites_with_keys_run_secure_sums(app, sites, tmp_path, caplog):
     sites.run_config["parameters"] += f", {bounds}"
     serve(app, sites)
     assert frozen([state.labels for state in states(sites)]) == frozen(model().fit(SITES).labels_)
+    with pytest.raises(TooFewClients, match="RepeatedStep at AdvertiseKeys"):
+        serve(app, sites)  # another session of the same run would use the identifiers again
+    sites.set_run(Run.create_empty(run_id=2))
     sites.node_configs[1001]["secure-key"] = sites.node_configs[1000]["secure-key"]
     with pytest.raises(TooFewClients, match="2 clients remain in a secure sum, at least 3"):
         serve(app, sites)
