@@ -340,10 +340,14 @@ def read_identity(private: Path | None, public: Path | None) -> Identity | None:
             raise click.UsageError("--public-keys needs --secure-key")
         return None
     from fedlib.protection.secure import Identity
+    from fedlib.protection.secure.memory import SiteIsLocked
 
     try:
-        return Identity.read(private, public)
-    except ValueError as error:
+        identity = Identity.read(private, public)
+        if identity.memory is not None:
+            identity.memory.check()
+        return identity
+    except (SiteIsLocked, ValueError) as error:
         raise click.ClickException(str(error)) from error
 
 

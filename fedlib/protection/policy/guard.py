@@ -17,7 +17,7 @@ from fedlib.core.work import problem_of_work
 from fedlib.core.wrapping import WrappedState, Wrapper
 from fedlib.protection.policy.rules import Policy, Rules
 from fedlib.protection.privacy import DisclosureBudgetSpent, privacy_of
-from fedlib.protection.secure.messages import MaskValues
+from fedlib.protection.secure.messages import ConfirmSurvivors, MaskValues
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +50,8 @@ class GuardedState(WrappedState):
         The rule by which a request was declined; empty if none was.
     entries : tuple
         The rows of the site's ledger.
+    members : tuple of str
+        The clients of the secure sums so far, if the rule ``same_members`` holds.
     classes : array (n_rows,) of int64
         The class of each row: those that the replies of the run do not tell apart. Empty before the
         first reply to which a minimum count applies.
@@ -60,6 +62,7 @@ class GuardedState(WrappedState):
     n_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     declined: str = ""
     entries: tuple[Row, ...] = ()
+    members: tuple[str, ...] = ()
     classes: Annotated[np.ndarray, Array("int64", ("rows",), ge=0)] = msgspec.field(
         default_factory=lambda: np.empty(0, np.int64)
     )
@@ -206,6 +209,13 @@ class GuardedClient(Wrapper[GuardedState]):
             )
         if rules.max_rounds is not None and self._state.n_rounds >= rules.max_rounds:
             raise Forbidden("max_rounds", f"{rules.max_rounds} requests were answered")
+        if rules.same_members and isinstance(request, ConfirmSurvivors):
+            members = self._state.members or tuple(sorted(request.survivors))
+            if members != tuple(sorted(request.survivors)):
+                raise Forbidden(
+                    "same_members", f"the sums of this run were over {', '.join(members)}"
+                )
+            self._keep(members=members)
         asked = decode(request.request) if isinstance(request, MaskValues) else request
         for name, allowed in rules.parameters.items():
             value = getattr(asked, name, allowed)

@@ -24,6 +24,7 @@ KINDS: dict[str, tuple[type, str]] = {
     "max_bytes": (int, "an integer from 1 on"),
     "max_work": (int, "an integer from 1 on"),
     "extremes": (bool, "true or false"),
+    "same_members": (bool, "true or false"),
 }
 
 
@@ -94,6 +95,9 @@ class Rules:
         (`fedlib.core.messages.Message.work`).
     extremes : bool, default=True
         Whether the smallest and the largest value of a column may leave.
+    same_members : bool, default=False
+        Whether all secure sums of a run must be over the same clients. The run then ends when a
+        client is lost.
     parameters : mapping of str to Allowed
         Allowed values of parameters, by the name of the field in the requests.
     """
@@ -105,6 +109,7 @@ class Rules:
     max_bytes: int | None = None
     max_work: int = MAX_WORK
     extremes: bool = True
+    same_members: bool = False
     parameters: Mapping[str, Allowed] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -187,7 +192,7 @@ class Policy:
         Traceback (most recent call last):
         ...
         ValueError: min_cuont is not a rule; the rules are min_clients, min_count, groups, \
-max_rounds, max_bytes, max_work, extremes, budget, protocols
+max_rounds, max_bytes, max_work, extremes, same_members, budget, protocols
         """
         rest = dict(content)
         tables, budget = rest.pop("protocols", None), _read_budget(rest.pop("budget", None))

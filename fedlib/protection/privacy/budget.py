@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import fsum, inf
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import msgspec
 
@@ -147,7 +147,7 @@ raise the spent epsilon from 0.75 to 1.25, the budget is 1.0 with delta=0.0
         import fcntl  # not on Windows
 
         try:
-            lock = open(f"{self.file}.lock", "ab")  # noqa: SIM115
+            lock = _opened(f"{self.file}.lock")
         except OSError as error:
             raise ValueError(f"{self.file}: cannot be written: {error}") from error
         with lock:
@@ -164,9 +164,15 @@ def _read(file: Path) -> list[Charge]:
         raise ValueError(f"{file} must contain one charge per line: {error}") from error
 
 
+def _opened(file: str | Path) -> BinaryIO:
+    """Open a file that only its owner may read, at its end; follow no symbolic link."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+    return os.fdopen(os.open(file, flags, 0o600), "ab")
+
+
 def _append(file: Path, charge: Charge) -> None:
     try:
-        with open(file, "ab") as opened:
+        with _opened(file) as opened:
             opened.write(msgspec.json.encode(charge) + b"\n")
             opened.flush()
             os.fsync(opened.fileno())

@@ -52,6 +52,10 @@ class MaskingFailed(Exception):
     """The values for a sum could not be computed. The reason stays in the log of the site."""
 
 
+class OtherMembers(Exception):
+    """A sum without noise is requested again, over other clients than before."""
+
+
 class ForgedKeys(Exception):
     """Keys are not signed by their site, or not those of this sum."""
 
@@ -85,6 +89,11 @@ class SecureState(WrappedState):
         The clients that have sent shares, and those whose values the sum contains.
     agreed : bytes
         A digest of the protocol's request and of the digits after the point.
+    noisy : bool
+        Whether the values of this sum have noise.
+    confirmed : tuple of (bytes, bytes)
+        For each sum without noise that this client has confirmed: ``agreed``, and a digest of the
+        survivors.
     """
 
     discloses = WrappedState.discloses
@@ -102,6 +111,8 @@ class SecureState(WrappedState):
     senders: tuple[str, ...] = ()
     survivors: tuple[str, ...] = ()
     agreed: bytes = b""
+    noisy: bool = False
+    confirmed: tuple[tuple[bytes, bytes], ...] = ()
 
 
 class SecureClient(Wrapper[SecureState]):
@@ -125,7 +136,17 @@ class SecureClient(Wrapper[SecureState]):
     the same request arrives again, the same bytes are sent again; any other request for this step
     is refused. If the values cannot be computed, the answer is `MaskingFailed`, whatever the reason
     is. So a server receives either the share of a client's self mask or that of its masking key,
-    and never two maskings of different values.
+    and never two maskings of different values. If the key of the site is in a file, this also holds
+    for a folder of the state that was restored or copied (`fedlib.protection.secure.memory`).
+
+    A sum without noise is confirmed for one set of survivors only: two equal sums over other
+    survivors differ by the values of the sites that are not in both. Sums for other requests can
+    still be over other survivors; the rule ``same_members`` of a site forbids it
+    (`fedlib.protection.policy`). Values with noise may be requested again: each is charged.
+
+    An unexpected failure is one constant answer. The site then answers no protected request until
+    its operator has deleted the file beside the key that names the reason. That a site has failed
+    is one bit about its rows, which the server learns.
     """
 
     state_class = SecureState
@@ -145,7 +166,12 @@ class SecureClient(Wrapper[SecureState]):
         """Keep the number of the last sum, so that no number is used twice, and any failure."""
         super().renew(state)
         before = self._state
-        self._state = SecureState(number=before.number, step=len(STEPS), failed=before.failed)
+        self._state = SecureState(
+            number=before.number,
+            step=len(STEPS),
+            failed=before.failed,
+            confirmed=before.confirmed,
+        )
 
     def enter(self, name: str, n_clients: int | None) -> None:
         """Note the client's name and the number of clients.
@@ -173,6 +199,8 @@ class SecureClient(Wrapper[SecureState]):
             When the values for a sum cannot be computed, or could not be before.
         """
         if type(request) in STEPS:
+            if self.identity.memory is not None:
+                self.identity.memory.check()
             return self._once(request)
         unmasked = (*self.open_requests, *self.inner.unmasked_requests)
         if request.asks_for_data and type(request) not in unmasked:
@@ -209,6 +237,7 @@ class SecureClient(Wrapper[SecureState]):
             encryption_key=encryption_key,
             mask_seed=mask_seed,
             self_seed=self_seed,
+            confirmed=self._state.confirmed,
         )
         encryption = primitives.public_key(encryption_key)
         masking = primitives.public_key(primitives.private_key(mask_seed))
@@ -259,11 +288,18 @@ class SecureClient(Wrapper[SecureState]):
             reply = self.inner.answer(asked)  # with new noise in each sum, see `Budget`
             words = None if isinstance(reply, Declined) else to_words(reply, request.digits)
         except Exception as error:
-            raise MaskingFailed(f"{type(asked).__name__}: {error}") from error
+            failed = MaskingFailed(f"{type(asked).__name__}: {error}")
+            if self.identity.memory is not None:
+                self.identity.memory.fail(str(failed))
+            raise failed from error
         self._keep(failed=False)
         if words is None:
             return Declined()  # of a passive client
-        name, state = self.identity.name, self._state
+        name, state, memory = self.identity.name, self._state, self.identity.memory
+        agreed = primitives.commit(request.request, sorted(request.digits.items()))
+        if memory is not None:
+            hidden = primitives.commit("values", agreed, words.tobytes())
+            memory.use(primitives.commit("mask", state.mask_seed), hidden)
         primitives.add_mask(words, primitives.commit("self mask key", state.self_seed))
         private = primitives.private_key(state.mask_seed)
         for other in request.sealed:
@@ -277,7 +313,8 @@ class SecureClient(Wrapper[SecureState]):
         self._keep(
             shares=tuple((sender, pair) for sender, pair in opened if pair is not None),
             senders=tuple(request.sealed),
-            agreed=primitives.commit(request.request, sorted(request.digits.items())),
+            agreed=agreed,
+            noisy=request.privacy is not None,
         )
         return MaskedValues(words)
 
@@ -287,6 +324,16 @@ class SecureClient(Wrapper[SecureState]):
         if not survivors <= set(self._state.senders) or self.identity.name not in survivors:
             raise ForgedKeys("the survivors are not among the clients that have sent shares")
         self._require("ConfirmSurvivors", len(survivors))
+        state = self._state
+        sum_and_members = state.agreed, primitives.commit("members", sorted(survivors))
+        if not state.noisy:
+            if dict(state.confirmed).get(*sum_and_members) != sum_and_members[1]:
+                raise OtherMembers(
+                    "an equal sum was confirmed for other clients, and the difference of both would"
+                    " be the values of single sites: start the run again without the lost client,"
+                    " or with epsilon"
+                )
+            self._keep(confirmed=(*state.confirmed, sum_and_members))
         self._keep(survivors=request.survivors)
         return Confirmation(primitives.sign(self.identity.private, self._statement()))
 

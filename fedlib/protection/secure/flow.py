@@ -11,6 +11,7 @@ from fedlib.core.aggregation import Total
 from fedlib.core.agreement import exclude
 from fedlib.core.array_types import Words
 from fedlib.core.messages import Message, MessageError, encode
+from fedlib.core.privacy_loss import privacy_of
 from fedlib.core.protocol import Flow, Replies, TooFewClients
 from fedlib.protection.secure import primitives
 from fedlib.protection.secure.fixed_point import Digits, from_words, n_words
@@ -36,6 +37,10 @@ MASKING, SELF = 0, 1  # the secrets of a client, in the order of its commitments
 
 class TooFewSurvivors(TooFewClients):
     """Fewer clients than the threshold remain in a secure sum, so it stays secret."""
+
+
+class SumStaysClosed(ValueError):
+    """A client's secrets are missing, and sites confirm an equal sum for no other clients."""
 
 
 class ImpossibleSum(ValueError):
@@ -70,6 +75,8 @@ def secure_sum(
         `fedlib.protection.secure.identities.threshold` of all clients of the run.
     ImpossibleSum
         When the sum breaks the rules of the reply's class.
+    SumStaysClosed
+        When a client's secrets cannot be found, and the values have no noise.
 
     Notes
     -----
@@ -101,7 +108,7 @@ def secure_sum(
     digits = digits or {}
     while True:
         attempt = yield from _mask(next(numbers), request, digits)
-        words = yield from _unmask(attempt)
+        words = yield from _unmask(attempt, repeats=privacy_of(request) is not None)
         if words is not None:
             break
     try:
@@ -204,8 +211,8 @@ def _sealed(attempt: _Attempt, receiver: str) -> dict[str, bytes]:
     }
 
 
-def _unmask(attempt: _Attempt) -> Flow[Words | None]:
-    """Return the sum without masks; None if a client's secrets cannot be found."""
+def _unmask(attempt: _Attempt, repeats: bool) -> Flow[Words | None]:
+    """Return the sum without masks; None if a client's secrets cannot be found, and it repeats."""
     survivors = attempt.survivors
     replies = yield dict.fromkeys(survivors, ConfirmSurvivors(attempt.number, survivors))
     attempt.require(len(replies))
@@ -221,6 +228,14 @@ def _unmask(attempt: _Attempt) -> Flow[Words | None]:
     }
     if unknown:
         yield from exclude(replies, {name: why for name, why in unknown.items() if name in replies})
+        if not repeats:
+            which = ", ".join(map(repr, unknown))
+            raise SumStaysClosed(
+                f"a sum cannot be opened, because {which} shared other secrets than its own. The"
+                " sites have confirmed it, and confirm no equal sum for other clients, because both"
+                " would differ by the values of single sites: start the run again without this"
+                " client"
+            )
         return None
     _remove_masks(attempt, {name: seed for name, seed in secrets.items() if seed is not None})
     return attempt.words

@@ -15,6 +15,7 @@ from typing import Annotated
 
 import msgspec
 
+from fedlib.protection.secure.memory import KeyMemory
 from fedlib.protection.secure.primitives import KEY, commit, signing_key
 
 __all__ = [
@@ -39,6 +40,8 @@ class Identity:
         32 bytes.
     public_keys : mapping of str to bytes
         The public key of each site by name, this one included; equal at all sites.
+    memory : KeyMemory, optional
+        What the site remembers beside the file of its key; none if the key is not in a file.
 
     Raises
     ------
@@ -57,6 +60,7 @@ class Identity:
     name: str
     private: bytes = field(repr=False)
     public_keys: Mapping[str, bytes] = field(repr=False)
+    memory: KeyMemory | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         keys = [self.private, *self.public_keys.values()]
@@ -101,7 +105,7 @@ class Identity:
             key = bytes.fromhex(path.read_text(encoding="ascii"))
         except (OSError, ValueError) as error:
             raise ValueError(f"{path} must contain a site's private key") from error
-        return cls(path.stem, key, public_keys)
+        return cls(path.stem, key, public_keys, KeyMemory(path))
 
 
 def read_public_keys(path: Path) -> dict[str, bytes]:

@@ -126,3 +126,15 @@ def test_noise_of_a_few_rows_passes_the_minimum_count():
     policy = Policy.from_dict({"min_count": 2, "budget": {"epsilon": 5}})
     reply = guarded(policy).answer(CountNoisily(Privacy(epsilon=5.0)))
     assert np.abs(reply.count).max() < 10
+
+
+def test_the_file_is_private_and_no_link(tmp_path):
+    budget = Budget(1.0, file=tmp_path / "spent.jsonl")
+    budget.charge(Privacy(epsilon=0.1), "kmeans", "SumClusters")
+    for name in ("spent.jsonl", "spent.jsonl.lock"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+    (tmp_path / "other").write_text("")
+    (tmp_path / "link.jsonl").symlink_to(tmp_path / "other")
+    with pytest.raises(ValueError, match="link.jsonl: cannot be written"):
+        Budget(1.0, file=tmp_path / "link.jsonl").charge(Privacy(epsilon=0.1), "kmeans", "x")
+    assert (tmp_path / "other").read_text() == ""

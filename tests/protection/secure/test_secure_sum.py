@@ -30,6 +30,7 @@ from fedlib.protection.secure import (
     threshold,
 )
 from fedlib.protection.secure.fixed_point import to_words
+from fedlib.protection.secure.flow import SumStaysClosed
 from fedlib.protection.secure.keys import key_statement
 from fedlib.protection.secure.messages import (
     AdvertiseKeys,
@@ -165,9 +166,6 @@ def wrong_bytes(data):
 @pytest.mark.parametrize(
     ("step", "change"),
     [
-        (ShareSecrets, {"boxes": lambda boxes: boxes[::-1].copy()}),
-        (ShareSecrets, {"commitments": lambda rows: rows[:, ::-1].copy()}),
-        (ShareSecrets, {"seed_commitment": wrong_bytes}),
         (ShareSecrets, dict.fromkeys(["boxes", "commitments", "refused"], lambda rows: rows[:-1])),
         (MaskValues, {"words": lambda words: words[:-1]}),
         (RevealShares, {"shares": flip}),
@@ -181,6 +179,21 @@ def test_a_liar_is_excluded_and_the_others_get_their_sum(liar, step, change):
     assert result.total.counts.tolist() == expected(members)
     assert list(transport.ledger.lost) == [liar]
     assert transport.ledger.lost[liar].startswith("InvalidReply")
+
+
+@pytest.mark.parametrize("liar", NAMES)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"boxes": lambda boxes: boxes[::-1].copy()},
+        {"commitments": lambda rows: rows[:, ::-1].copy()},
+        {"seed_commitment": wrong_bytes},
+    ],
+)
+def test_a_sum_without_the_secrets_of_a_liar_stays_closed(liar, change):
+    """It was confirmed, so an equal sum over the others would show the liar's values."""
+    with pytest.raises(SumStaysClosed, match=f"because '{liar}' shared other secrets"):
+        add({liar: at(ShareSecrets, changed(**change))})
 
 
 class BadKeys(SecureClient):

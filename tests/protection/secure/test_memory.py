@@ -1,0 +1,153 @@
+"""What a site remembers of its sums: masks, failures, and over which clients a sum was."""
+
+import json
+from itertools import count
+
+import numpy as np
+import pytest
+
+from fedlib.core.client import handles
+from fedlib.core.messages import Declined, decode, encode
+from fedlib.core.protocol import TooFewClients, run, serve
+from fedlib.protection.policy import GuardedClient, Policy
+from fedlib.protection.secure import Identity, SecureClient, secure_sum, simulated_identities
+from fedlib.protection.secure.memory import KeyMemory, ReusedMask, SiteIsLocked
+from fedlib.protection.secure.messages import ConfirmSurvivors, MaskValues
+from fedlib.testing import Recorder
+
+from .toy import DIGITS, IDENTITIES, PARTS, REQUEST, AddToy, ToyClient, toy_client
+
+LOST = {"D": lambda request, reply: None}
+
+
+def sums(recorder, n_sums=1, first=1, digits=DIGITS):
+    """Return the totals of secure sums of one run, which loses at most one client."""
+
+    def flow():
+        numbers, totals = count(first), []
+        for _ in range(n_sums):
+            totals.append((yield from secure_sum(REQUEST, numbers, digits)))
+        return totals
+
+    return run(flow(), recorder, min_clients=3)
+
+
+def test_an_equal_sum_is_not_confirmed_for_other_clients():
+    """The server declares D lost and repeats the sum: the difference would be D's values."""
+    clients = {name: toy_client(name) for name in PARTS}
+    assert sums(Recorder(clients))[0].clients == tuple("ABCD")
+    with pytest.raises(TooFewClients, match="OtherMembers at ConfirmSurvivors"):
+        sums(Recorder(clients, LOST), first=2)
+
+
+def test_other_requests_may_be_over_other_clients_unless_a_rule_forbids_it():
+    for policy, permitted in (({}, True), ({"same_members": True}, False)):
+        rules = Policy.from_dict(policy)
+        clients = {name: GuardedClient(toy_client(name), rules) for name in PARTS}
+        sums(Recorder(clients))
+        other, lost = {"share": (39,)}, Recorder(clients, LOST)  # another request
+        if permitted:
+            assert sums(lost, first=2, digits=other)[0].clients == tuple("ABC")
+        else:
+            with pytest.raises(TooFewClients, match=r"Declined \(same_members\) at Confirm"):
+                sums(lost, first=2, digits=other)
+
+
+def test_the_same_clients_may_repeat_a_sum():
+    clients = {name: toy_client(name) for name in PARTS}
+    first, second = sums(Recorder(clients), n_sums=2)
+    assert first.total == second.total
+
+
+# The files beside the key ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def identities(tmp_path):
+    """Return identities whose keys are in files."""
+    simulated = simulated_identities(list(PARTS))
+    public = {name: key.hex() for name, key in simulated["A"].public_keys.items()}
+    (tmp_path / "keys.json").write_text(json.dumps(public))
+    for name, one in simulated.items():
+        (tmp_path / f"{name}.key").write_text(one.private.hex())
+    return {name: Identity.read(tmp_path / f"{name}.key") for name in PARTS}
+
+
+def test_a_restored_state_does_not_mask_other_values(identities):
+    """A folder from before a step, with a server that asks for something else."""
+    clients = {name: toy_client(name, identities) for name in PARTS}
+    recorder, before = Recorder(clients), {}
+
+    def keep(request, reply):
+        if isinstance(decode(request), MaskValues):
+            before["request"] = decode(request)
+        elif "request" not in before:
+            before["state"] = clients["A"].state
+        return reply
+
+    recorder.tamper["A"] = keep
+    sums(recorder)
+    restored = toy_client("A", identities, {"A": np.array([1, 2, 4])})
+    restored.enter("A", 4)
+    restored.state = before["state"]
+    with pytest.raises(ReusedMask, match="was restored or copied"):
+        restored.handle(before["request"])
+    same = toy_client("A", identities)  # after a crash: the same bytes are sent again
+    same.enter("A", 4)
+    same.state = before["state"]
+    sent = [one.replies["A"] for one in recorder.exchanges if "A" in one.replies]
+    assert encode(same.handle(before["request"])) in [encode(reply) for reply in sent]
+
+
+class Failing(ToyClient):
+    @handles(AddToy)
+    def add(self, request):
+        raise ZeroDivisionError("of row 3")
+
+
+def test_a_failure_locks_the_site_until_its_operator_clears_it(identities, tmp_path):
+    def members(of_a):
+        clients = {name: toy_client(name, identities) for name in "BCD"}
+        return Recorder({"A": SecureClient(of_a(PARTS["A"]), identities["A"]), **clients})
+
+    total = sums(members(Failing))[0]
+    assert total.clients == tuple("BCD")
+    file = tmp_path / "A.failed"
+    assert file.read_text() == "AddToy: of row 3\n"
+    assert file.stat().st_mode & 0o777 == 0o600
+    again = members(ToyClient)  # after a restart
+    assert sums(again)[0].clients == tuple("BCD")
+    assert "SiteIsLocked at AdvertiseKeys" in again.ledger.lost["A"]
+    file.unlink()
+    assert sums(members(ToyClient))[0].clients == tuple("ABCD")
+
+
+def test_the_memory_of_a_key(tmp_path):
+    memory = KeyMemory(tmp_path / "north.key")
+    memory.check()
+    memory.use(b"\x01", b"\x02")
+    memory.use(b"\x01", b"\x02")
+    memory.use(b"\x03", b"\x02")
+    with pytest.raises(ReusedMask):
+        memory.use(b"\x01", b"\x03")
+    assert (tmp_path / "north.masked").read_text() == "01 02\n03 02\n"
+    memory.fail("one\nreason")
+    with pytest.raises(SiteIsLocked, match="north.failed, repair the cause, and delete the file"):
+        memory.check()
+
+
+def test_a_link_is_not_followed(tmp_path):
+    (tmp_path / "other").write_text("")
+    (tmp_path / "north.masked").symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="symbolic links"):
+        KeyMemory(tmp_path / "north.key").use(b"\x01", b"\x02")
+
+
+def test_a_guarded_site_counts_the_members_in_its_state():
+    site = GuardedClient(toy_client("A"), Policy.from_dict({"same_members": True}))
+    site._keep(members=("A", "B"))
+    again = GuardedClient(toy_client("A"), Policy.from_dict({"same_members": True}))
+    again.state = site.state
+    reply = decode(serve(again, encode(ConfirmSurvivors(1, ("A", "C")))))
+    assert reply == Declined("same_members")
+    assert IDENTITIES["A"].memory is None
