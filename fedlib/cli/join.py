@@ -441,13 +441,13 @@ def _run(
 
 def _write_ledger(path: Path, states: list[Message | None]) -> None:
     """Write the site's ledger; it is empty if the site has not joined."""
-    from fedlib.cli.ledger import to_csv
     from fedlib.core.ledger import Ledger
     from fedlib.tables.files import write_file
+    from fedlib.tables.formulas import csv_bytes
 
     ledger = getattr(states[-1], "ledger", None) if states else None
     with writing(path):
-        write_file(path, to_csv(ledger or Ledger()).encode(), mode=0o600)
+        write_file(path, csv_bytes((ledger or Ledger()).to_frame()), mode=0o600)
 
 
 def _write_labels(path: Path, state: Message | None, table: Table) -> None:

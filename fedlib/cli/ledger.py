@@ -8,8 +8,8 @@ import click
 
 from fedlib.cli.common import EXISTING, FILE, check_folder, writing
 from fedlib.core.journal import read_ledger
-from fedlib.core.ledger import Ledger
 from fedlib.tables.files import write_file
+from fedlib.tables.formulas import csv_bytes
 
 
 @click.command("ledger")
@@ -24,17 +24,11 @@ def show_ledger(journal: Path, out: Path | None) -> None:
     the server has died.
     """
     try:
-        table = to_csv(read_ledger(journal))
+        table = csv_bytes(read_ledger(journal).to_frame())
     except ValueError as error:
         raise click.ClickException(str(error)) from error
     if out is None:
-        click.echo(table, nl=False)
+        click.echo(table.decode(), nl=False)
     else:
         with writing(out):
-            write_file(out, table.encode())
-
-
-def to_csv(ledger: Ledger) -> str:
-    """Return a ledger as CSV, one row per message."""
-    table: str = ledger.to_frame().to_csv(index=False, lineterminator="\n")
-    return table
+            write_file(out, table)

@@ -25,7 +25,6 @@ from fedlib.cli.common import (
     extra,
     writing,
 )
-from fedlib.cli.ledger import to_csv
 from fedlib.cli.log import in_json, report
 from fedlib.cli.options import align_options, parameter_options, pipeline_options
 from fedlib.cli.tokens import make_tokens, read_clients
@@ -38,6 +37,7 @@ from fedlib.core.texts import printable
 from fedlib.protection.estimator import is_protected
 from fedlib.sites.models import ModelFileError, save
 from fedlib.tables.files import write_file
+from fedlib.tables.formulas import csv_bytes
 from fedlib.tables.schema import Schema
 from fedlib.transports.http.limits import Limits
 
@@ -237,7 +237,8 @@ def run_server(
         try:
             if ledger_out:
                 with writing(ledger_out):
-                    write_file(ledger_out, to_csv(transport.ledger or Ledger()).encode())
+                    ledger = transport.ledger or Ledger()
+                    write_file(ledger_out, csv_bytes(ledger.to_frame()))
             time.sleep(linger if outcome and sys.exc_info()[0] is not KeyboardInterrupt else 0)
         finally:
             transport.close(outcome)

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from fedlib.core.columns import GAP_WORDS, MAX_EXACT, TRUTH
+from fedlib.tables.formulas import unguarded
 
 __all__ = ["read_cells"]
 
@@ -55,7 +56,7 @@ def read_cells(
     ([1.5, nan, 2.0], ',')
     """
     codes, unique = pd.factorize(column)
-    texts = [str(text).strip() for text in unique]
+    texts = [unguarded(str(text)).strip() for text in unique]
     gaps = [text == "" or text in words for text in texts]
     others = [
         text
@@ -122,7 +123,7 @@ def clean_text(column: pd.Series, words: Collection[str] = ()) -> pd.Series:
     ['007', 'NA', 'a gap', 'a gap']
     """
     codes, unique = pd.factorize(column)
-    texts = [str(text).strip() for text in unique]
+    texts = [unguarded(str(text)).strip() for text in unique]
     values = np.empty(len(texts), object)
     values[:] = [None if text == "" or text in words else text for text in texts]
     return _placed(values, codes, column)

@@ -28,6 +28,7 @@ from fedlib.tables import columns as checks
 from fedlib.tables.cells import as_text, clean_text, without_numbers
 from fedlib.tables.columns import ColumnContent, describe_columns
 from fedlib.tables.excel_files import read_excel
+from fedlib.tables.formulas import csv_bytes
 from fedlib.tables.read_options import ReadOptions, named_columns
 from fedlib.tables.text_files import FileTable, read_text
 
@@ -275,6 +276,11 @@ def write_labels(
     further : mapping of str to array (n_rows,), optional
         Additional columns of the CSV file, by name.
 
+    Notes
+    -----
+    A text that a spreadsheet could take for a formula gets an apostrophe
+    (`fedlib.tables.formulas`), which the readers of `fedlib` remove.
+
     Raises
     ------
     ValueError
@@ -305,8 +311,7 @@ def write_labels(
     frame = pd.DataFrame({"label": column, **(further or {})})
     if table.ids is not None:
         frame.insert(0, table.ids.name, table.ids.to_numpy(), allow_duplicates=True)
-    text = frame.to_csv(index=False, lineterminator="\n")
-    write_file(path, text.encode(), mode=0o600)
+    write_file(path, csv_bytes(frame), mode=0o600)
 
 
 def _with_nan(labels: np.ndarray) -> np.ndarray:
@@ -335,6 +340,7 @@ def write_file(path: Path, data: bytes, mode: int = 0o644) -> None:
     b'whole'
     """
     part = path.with_name(f".{path.name}.part")
+    # A new file and a renaming: a link that somebody has placed at either name is not followed.
     part.unlink(missing_ok=True)
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(data)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fedlib.tables.cells import COMMA, POINT
 from fedlib.tables.read_options import ReadOptions
+from fedlib.tables.formulas import unguarded
 from fedlib.tables.streams import open_text
 
 __all__ = ["Layout", "check_header", "check_names", "find_layout"]
@@ -215,7 +216,7 @@ def _name(cell: str) -> str:
     cell = cell.translate(UNQUOTED)
     if len(cell) > 1 and cell[0] == cell[-1] == '"':
         cell = cell[1:-1].replace('""', '"')
-    return " ".join(cell.split("\n")).strip()
+    return unguarded(" ".join(cell.split("\n"))).strip()
 
 
 def _checked(

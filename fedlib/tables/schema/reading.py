@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from fedlib.core.texts import printable
+from fedlib.tables.formulas import unguarded
 from fedlib.tables.schema.arrow import import_arrow
 from fedlib.tables.schema.columns import Column
 from fedlib.tables.schema.descriptor import Dialect
@@ -197,9 +198,18 @@ def _text(
     slow = dialect.comment_char is not None or dialect.skip_initial_space
     read = _read_slowly if slow else _read_fast
     positions = sorted(j for _, j in places)
-    arrays = read(form, positions)
+    arrays = {j: _unguarded(texts) for j, texts in read(form, positions).items()}
     cells = {column.name: arrays[j] for column, j in places}
     return Source(cells, tuple(names), len(arrays[positions[0]]))
+
+
+def _unguarded(texts: Any) -> Any:
+    """Return an array of texts as they were before `csv_bytes` wrote them."""
+    arrow = import_arrow()
+    if not arrow.compute.any(arrow.compute.starts_with(texts, "'")).as_py():
+        return texts
+    plain = [text and unguarded(text) for text in texts.to_pylist()]
+    return arrow.array(plain, arrow.string())
 
 
 def _lines(path: Path, encoding: str, dialect: Dialect) -> Generator[str]:
@@ -244,7 +254,7 @@ def _header(
     for delimiter in dialect.delimiter or DELIMITERS:
         reader = _reader(lines[n_skipped:], dialect, delimiter)
         try:
-            names = [name.strip() for name in next(reader, [])]
+            names = [unguarded(name).strip() for name in next(reader, [])]
         except csv.Error:
             continue
         if not best[0] or len(wanted & {*names}) > len(wanted & {*best[0]}):

@@ -33,7 +33,8 @@ from fedlib.datasets.partition import split_columns, split_rows
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.secure import Identity
 from fedlib.sites import site
-from fedlib.tables.files import Table, read_table, write_labels
+from fedlib.tables.files import Table, read_table, write_file, write_labels
+from fedlib.tables.formulas import csv_bytes
 from fedlib.tables.read_options import ReadOptions
 from fedlib.tables.schema import Schema
 from fedlib.transports.flower import Context, client_app
@@ -117,7 +118,7 @@ def keep_results(client: Client, context: Context) -> None:
     """Write the labels of the site's rows, once they are known, and the site's ledger."""
     config = configuration(context)
     if "ledger" in config and isinstance(client, GuardedClient):
-        client.ledger.to_frame().to_csv(config["ledger"], index=False)
+        write_file(Path(config["ledger"]), csv_bytes(client.ledger.to_frame()), mode=0o600)
     if "labels" in config and hasattr(client.state, "labels"):
         write_labels(Path(config["labels"]), client.state.labels, read(context))
 

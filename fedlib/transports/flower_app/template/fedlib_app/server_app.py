@@ -7,6 +7,8 @@ from typing import Any
 
 from fedlib.sites import models
 from fedlib.sites.site import make_estimator
+from fedlib.tables.files import write_file
+from fedlib.tables.formulas import csv_bytes
 from fedlib.transports.flower import FIN, Context, Grid, ServerApp, show_errors_in_one_line
 
 app = ServerApp()
@@ -42,7 +44,7 @@ def main(grid: Grid, context: Context) -> None:
         print(f"client {client} was lost: {why}")
     if folder:
         models.save(estimator, folder / "model.npz")
-        result.ledger.to_frame().to_csv(folder / "ledger.csv", index=False)
+        write_file(folder / "ledger.csv", csv_bytes(result.ledger.to_frame()))
 
 
 def read_parameters(text: str) -> dict[str, Any]:
