@@ -153,6 +153,13 @@ OPTIONS: list[click.Parameter] = [
         " 127.0.0.1 or 10.0.0.0/8; can be repeated.  [default: none]",
     ),
     click.Option(
+        ["--host", "hosts"],
+        multiple=True,
+        metavar="NAME",
+        help="Show the status page and the metrics also to callers that call the server by this"
+        " name, such as fedlib.example.org; can be repeated.  [default: localhost and addresses]",
+    ),
+    click.Option(
         ["--model-out"],
         type=FILE,
         callback=check_folder,

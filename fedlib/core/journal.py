@@ -49,6 +49,7 @@ from fedlib.core.records import (
     Record,
     Row,
     lock,
+    open_private,
     read_records,
     sync_folder,
     write_record,
@@ -143,7 +144,7 @@ class Journal:
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path)
         created = not self.path.exists()
-        self._file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+        self._file = os.fdopen(open_private(self.path), "r+b")
         try:
             lock(self._file, JournalError(f"{self.path} is in use by another process"))
             if created:

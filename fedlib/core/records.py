@@ -7,6 +7,7 @@ the end is the trace of a crash and is dropped. Damage anywhere else is an error
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -167,6 +168,32 @@ def lock(file: IO[Any], in_use: ValueError) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise in_use from error
+
+
+def open_private(path: Path) -> int:
+    """Open a file for reading and writing; if it is new, only its owner may read it.
+
+    In a folder to which others can write, such as ``/tmp``, a symbolic link could make this process
+    write to any of its user's files, so a link is refused.
+
+    Parameters
+    ----------
+    path : Path
+
+    Returns
+    -------
+    int
+        The file descriptor.
+
+    Raises
+    ------
+    OSError
+        When the file cannot be opened, or is a symbolic link.
+    """
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a symbolic link; name the file itself", str(path))
+    # A link could be placed after this check; then the operating system refuses it.
+    return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
 def sync_folder(path: Path) -> None:

@@ -19,7 +19,7 @@ __all__ = ["csv_bytes", "guarded", "unguarded"]
 # Spreadsheets skip blanks and quotation marks at the beginning, and some read the wide signs of
 # Chinese and Japanese keyboards as the plain ones. A negative number is no formula.
 FORMULA = re.compile(
-    r"""[\t\r]|[\s'"]*(?:[=+@＝＋＠－]|-(?!(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)?\s*$))"""  # noqa: RUF001
+    r"""[\t\r]|[\s'"]*(?:[=+@＝＋＠－]|-(?!(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)?\s*$))"""
 )
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedlib.tables.cells import COMMA, POINT
-from fedlib.tables.read_options import ReadOptions
 from fedlib.tables.formulas import unguarded
+from fedlib.tables.read_options import ReadOptions
 from fedlib.tables.streams import open_text
 
 __all__ = ["Layout", "check_header", "check_names", "find_layout"]

@@ -303,9 +303,8 @@ def test_options_as_one_object(tmp_path):
 
 
 TEXTS = st.text("ab,;|\t\"' .ü-5", min_size=1, max_size=6).map(str.strip).filter(bool)
-TEXTS = TEXTS.filter(
-    lambda text: unguarded(text) == text
-)  # an apostrophe before a formula is a mark
+# An apostrophe before a formula is no part of the text.
+TEXTS = TEXTS.filter(lambda text: unguarded(text) == text)
 FLOATS = st.floats(-1e15, 1e15, allow_nan=False) | st.none()
 INTEGERS = st.integers(-(2**53), 2**53)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from fedlib.core.messages import Message, MessageError, decode
-from fedlib.core.records import lock
+from fedlib.core.records import lock, open_private
+from fedlib.tables.files import write_file
 
 FILE, LOCK = "client.state", "client.lock"
 
@@ -27,13 +28,13 @@ def reserved(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     in_use = ValueError(
         f"state_dir {folder} is in use by another process: stop it first, or use one folder per"
         " client"
     )
     # The file stays: if it were deleted, another process could reserve a new one at the same time.
-    with os.fdopen(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)) as file:
+    with os.fdopen(open_private(folder / LOCK)) as file:
         lock(file, in_use)
         yield
 
@@ -67,15 +68,9 @@ class Checkpoint(msgspec.Struct, omit_defaults=True):
 
     def save(self, folder: Path) -> None:
         """Write the checkpoint so that a crash leaves either the old or the new one."""
-        folder.mkdir(parents=True, exist_ok=True)
-        part = folder / "client.part"
-        part.unlink(missing_ok=True)
-        part.touch(mode=0o600)  # the state may contain private data of the site
-        with part.open("wb") as file:
-            file.write(msgspec.msgpack.encode(self))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(folder / FILE)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # The state may contain private data of the site.
+        write_file(folder / FILE, msgspec.msgpack.encode(self), mode=0o600)
 
     @classmethod
     def read(cls, folder: Path) -> Checkpoint | None:

@@ -10,7 +10,7 @@ strangers, callers without a valid token:
   immediately, so its connection is never among the oldest. The same rule holds for the strangers
   with the same address.
 - The process opens no more connections than its limit of file descriptors permits.
-- Headers are limited in size. The server refuses what RFC 9112 calls ambiguous: a second
+- Headers are limited in size, also while they arrive. The server refuses what RFC 9112 calls ambiguous: a second
   Content-Length, a Transfer-Encoding, a negative length, a space before a colon. A caller must wait
   for the answer before it makes the next call.
 - Calls with a token have their own deadlines: one for the headers, and one for the body, which
@@ -42,6 +42,7 @@ except ImportError:  # Windows has no such limit
     resource = None  # type: ignore[assignment]
 
 MAX_HEADERS = 2**14  # bytes of a call's method, path and headers together
+PER_HEADER = 32  # bytes that each header counts for besides its name and value, as in RFC 9113
 MAX_LINKS = 8  # open connections per client
 RESERVE = 128  # file descriptors for everything but connections
 BACKLOG = 4096  # connections that the operating system keeps until they are accepted
@@ -82,6 +83,10 @@ class Refused(Exception):
         self.code = code
 
 
+def _too_long() -> Refused:
+    return Refused(431, f"the headers may have at most {MAX_HEADERS} bytes")
+
+
 class Connection(HttpToolsProtocol):
     """One connection.
 
@@ -119,6 +124,8 @@ class Connection(HttpToolsProtocol):
         self.held: asyncio.Future[None] | None = None
         self.opening: asyncio.Task[None] | None = None
         self._n_headers = 0  # bytes of the headers of the current call
+        # The parser keeps a header until its end has arrived, so the bytes before that count, too.
+        self._in_headers, self._n_received = True, 0
         self._timer: asyncio.TimerHandle | None = None
         self.limit(self.limits.stranger_seconds)
 
@@ -155,8 +162,12 @@ class Connection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         if self.transport.is_closing():
             return
+        if self._in_headers:
+            self._n_received += len(data)
         try:
             self.parser.feed_data(data)
+            if self._in_headers and self._n_received > 2 * MAX_HEADERS:
+                self._refuse(_too_long())
         except httptools.HttpParserUpgrade:
             self._refuse(Refused(400, "this server speaks HTTP/1.1 only"))
         except httptools.HttpParserError as error:
@@ -185,15 +196,16 @@ class Connection(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(name + value)
+        self._count(name + value, PER_HEADER)
         super().on_header(name, value)
 
-    def _count(self, part: bytes) -> None:
-        self._n_headers += len(part)
+    def _count(self, part: bytes, further: int = 0) -> None:
+        self._n_headers += len(part) + further
         if self._n_headers > MAX_HEADERS:
-            raise Refused(431, f"the headers may have at most {MAX_HEADERS} bytes")
+            raise _too_long()
 
     def on_headers_complete(self) -> None:
+        self._in_headers = False
         size = self._body_size()
         tokens = [value for name, value in self.headers if name == b"authorization"]
         self.listener.identify(self, tokens[0] if tokens else b"")
@@ -212,6 +224,7 @@ class Connection(HttpToolsProtocol):
         return int(lengths[0]) if lengths else 0
 
     def on_message_complete(self) -> None:
+        self._in_headers, self._n_received = True, 0
         super().on_message_complete()
         if self.name:
             self.limit(self.limits.idle_seconds if self.cycle.response_complete else None)

@@ -78,6 +78,10 @@ class HTTP:
         The addresses (``127.0.0.1``) and networks (``10.0.0.0/8``) whose programs may read
         ``/health`` and ``/metrics`` (`fedlib.transports.http.monitor`); by default none. Calls
         through a proxy have the address of the proxy.
+    hosts : collection of str, default=()
+        Further names by which browsers and monitoring programs call the server, such as
+        ``fedlib.example.org``. Without a token it answers only to them, to the host of ``bind``, to
+        localhost and to addresses in numbers.
     run : str, optional
         The identifier of the run, by default random. To continue a run from its journal, pass
         `fedlib.core.journal.run_id` of the journal: the clients continue under this identifier
@@ -141,6 +145,7 @@ class HTTP:
         parameters: Mapping[str, Any] | None = None,
         status_page: bool = True,
         monitors: Collection[str] = (),
+        hosts: Collection[str] = (),
         run: str | None = None,
         schema: AgreedColumns | None = None,
         protected: bool = False,
@@ -169,6 +174,7 @@ class HTTP:
             welcome=self._welcome,
             status=self._status if status_page else None,
             more=monitor.routes(),
+            hosts=[host, *hosts],
         )
         context = None
         if cert is not None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import jinja2
 import msgspec
@@ -63,6 +65,7 @@ def application(
     welcome: Callable[[str], Welcome],
     status: Callable[[], Status] | None,
     more: Sequence[Route] = (),
+    hosts: Collection[str] = (),
 ) -> Starlette:
     """Return the ASGI application. Its server is a `WebServer`, which identifies the callers.
 
@@ -74,23 +77,78 @@ def application(
     status : callable, optional
         Returns the status of the run; without it there is no status page.
     more : sequence of Route, optional
-        Further routes.
+        Further routes, which need no token either.
+    hosts : collection of str
+        The names by which callers without a token may call the server (`known_host`).
     """
     calls = Calls(service, welcome)
+    pages = [Route("/", _status_page(service, status), methods=["GET"]), *more]
     routes = [
-        Route("/", _status_page(service, status), methods=["GET"]),
         Route("/join", calls.join, methods=["POST"]),
         Route("/heartbeat", calls.heartbeat, methods=["POST"]),
         Route("/leave", calls.leave, methods=["POST"]),
         Route("/request", calls.request, methods=["GET"]),
         Route("/reply", calls.reply, methods=["POST"]),
         Route("/check", calls.check, methods=["GET"]),
-        *more,
+        *(Route(one.path, _at(hosts, one.endpoint), methods=["GET"]) for one in pages),
     ]
     handled = (HTTPException, RefusedCall, ClientDisconnect)
     app = Starlette(routes=routes, exception_handlers=dict.fromkeys(handled, calls.explain))
     app.router.redirect_slashes = False
     return app
+
+
+def known_host(host: str, hosts: Collection[str]) -> bool:
+    """Return whether a header ``Host`` names this server.
+
+    A page of a stranger in the browser of a person who can reach the server could make the
+    stranger's name stand for the server's address (DNS rebinding) and read what needs no token. The
+    browser then sends the stranger's name. An address in numbers cannot be made to stand for
+    another one.
+
+    Parameters
+    ----------
+    host : str
+        The name or address, with or without a port.
+    hosts : collection of str
+        The names of the server besides ``localhost``.
+
+    Examples
+    --------
+    >>> [known_host(host, ["fl.example.org"]) for host in ("localhost:80", "[::1]", "10.0.0.1:80")]
+    [True, True, True]
+    >>> [known_host(host, ["fl.example.org"]) for host in ("FL.example.org:8443", "evil.example")]
+    [True, False]
+    """
+    name = _host_name(host)
+    with suppress(ValueError):
+        ip_address(name)
+        return True
+    return bool(name) and name in {"localhost", *map(_host_name, hosts)}
+
+
+def _host_name(host: str) -> str:
+    """Return a host without its port, in small letters; empty if it is none."""
+    with suppress(ValueError):
+        return (urlsplit(f"//{host}").hostname or "").removesuffix(".")
+    return ""
+
+
+def _at(hosts: Collection[str], endpoint: Endpoint) -> Endpoint:
+    """Return an endpoint that answers only if the caller calls the server by one of its names."""
+
+    async def call(request: Request) -> Response:
+        called = request.headers.getlist("Host")
+        if len(called) != 1 or not known_host(called[0], hosts):
+            name = printable(", ".join(called), 100)
+            raise HTTPException(
+                421,
+                f"the server is not known as {name!r}: call it by its address or by localhost, or"
+                " let its operator name it with --host",
+            )
+        return await endpoint(request)
+
+    return call
 
 
 def _json(content: object, code: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -201,6 +259,8 @@ def _known(request: Request) -> Connection:
     connection: Connection = request.scope["connection"]
     if not connection.name:
         raise HTTPException(401, "unknown token")
+    if _length(request) and request.url.path != "/reply":
+        raise HTTPException(413, "only a reply may have a body")
     return connection
 
 
