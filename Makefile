@@ -36,7 +36,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install book pdf run verify crate check-crate test test-audit test-book test-dask test-flower test-oldest test-exact test-liars test-fuzz test-chaos test-load test-soak coverage lab format check lock build clean
+.PHONY: help install book pdf run verify crate check-crate test test-audit test-book test-dask test-flower test-oldest test-exact test-liars test-models test-fuzz test-chaos test-load test-soak coverage lab format check lock build clean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PROFILE=quick|full] [JOBS=2] [PYTHON=python3]"
@@ -106,6 +106,11 @@ test-dask: $(INSTALLED) ## run protocols on worker processes of Dask and kill so
 test-liars: $(INSTALLED) ## run every protocol with 1,000 random runs (LIARS_EXAMPLES=1000), every fault and malformed calls; takes half an hour
 	@$(BIN)/python -m pytest -m liars $(SELECTED) --numprocesses $(JOBS) \
 	  tests/test_random_replies.py tests/book/test_faults.py tests/transports/http/test_attacks.py
+
+# Kernels compiled anew check every index, so they do not use those kept in __pycache__.
+test-models: $(INSTALLED) ## load and use 100,000 changed model files (MODEL_MUTATIONS=100000) with kernels that check their indices
+	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.venv/checked MODEL_MUTATIONS=$${MODEL_MUTATIONS:-100000} \
+	  $(BIN)/python -m pytest --numprocesses $(JOBS) tests/sites/test_mutated_models.py
 
 # Atheris has wheels for few versions of Python, so it has an environment of its own.
 test-fuzz: $(INSTALLED) ## run the decoder, the sessions and the web server under a coverage-guided fuzzer (SECONDS=60)

@@ -176,6 +176,7 @@ class Reader:
                     values = self.read_parameters(inner_class, inner, path)
                     with fitting(inner_class):
                         parameters[parameter] = inner_class(**values)
+                        parameters[parameter]._validate_params()
                 case {"schema": str(text)} if len(value) == 1:
                     with fitting(estimator_class):
                         parameters[parameter] = Schema.from_json(text.encode())

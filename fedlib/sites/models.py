@@ -155,6 +155,7 @@ def load(path: str | Path, *, max_bytes: int | None = None) -> Federated:
     parameters, model = _restore(estimator_class, document, Reader(arrays))
     with fitting(estimator_class):
         estimator = estimator_class(**parameters)
+        estimator._validate_params()
         estimator._set_model(model)
         estimator._set_names(_names_in(document))
     return estimator
@@ -237,7 +238,7 @@ def _parse(
     """Return the document and the arrays in a model file."""
     try:
         limit = _size_limit(len(data)) if max_bytes is None else max_bytes
-        document, arrays = _from_npz(data, limit) if data.startswith(b"PK") else _from_json(data)
+        document, arrays = (_from_npz if data.startswith(b"PK") else _from_json)(data, limit)
     except ModelFileError:
         raise
     # Damaged archives make zipfile, zlib and numpy raise errors of many classes.
@@ -270,18 +271,22 @@ def _from_npz(data: bytes, max_bytes: int) -> tuple[dict[str, Any], dict[str, np
             zipfile.ZIP_DEFLATED,
         }:
             raise ModelFileError("damaged: an array is compressed by an unknown method")
-        size = sum(member.file_size for member in members)
-        if size > max_bytes:
-            raise ModelFileError(
-                f"the arrays have {size} bytes when they are unpacked, more than max_bytes ="
-                f" {max_bytes}; if you trust the file, call load(path, max_bytes={size})"
-            )
+        _check_size(sum(member.file_size for member in members), max_bytes)
         arrays = {
             name: _parse_array(_unpack(archive, member))
             for name, member in zip(names, members, strict=True)
         }
     text = arrays.pop(DOCUMENT)
     return _parse_document(str(text)), arrays
+
+
+def _check_size(size: int, max_bytes: int) -> None:
+    """Refuse arrays that need more memory than is allowed."""
+    if size > max_bytes:
+        raise ModelFileError(
+            f"the arrays have {size} bytes when they are unpacked, more than max_bytes ="
+            f" {max_bytes}; if you trust the file, call load(path, max_bytes={size})"
+        )
 
 
 def _unpack(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
@@ -310,12 +315,14 @@ def _parse_array(data: bytes) -> np.ndarray:
     return array
 
 
-def _from_json(data: bytes) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _from_json(data: bytes, max_bytes: int) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     document = _parse_document(data.decode())
-    arrays = {}
+    arrays, size = {}, 0
     for name, entry in document.get("arrays", {}).items():
         dtype, shape = np.dtype(entry["dtype"]), entry["shape"]
         check_dtype(dtype, name)
+        size += len(entry["values"]) * dtype.itemsize  # a short text may state a long dtype
+        _check_size(size, max_bytes)
         reader = Reader({})
         values = [reader.read(value, Any, name) for value in entry.pop("values")]
         array = np.array(values, dtype).reshape(shape)

@@ -10,9 +10,9 @@ strangers, callers without a valid token:
   immediately, so its connection is never among the oldest. The same rule holds for the strangers
   with the same address.
 - The process opens no more connections than its limit of file descriptors permits.
-- Headers are limited in size, also while they arrive. The server refuses what RFC 9112 calls ambiguous: a second
-  Content-Length, a Transfer-Encoding, a negative length, a space before a colon. A caller must wait
-  for the answer before it makes the next call.
+- Headers are limited in size, also while they arrive. The server refuses what RFC 9112 calls
+  ambiguous: a second Content-Length, a Transfer-Encoding, a negative length, a space before a
+  colon. A caller must wait for the answer before it makes the next call.
 - Calls with a token have their own deadlines: one for the headers, and one for the body, which
   grows with the length of the body.
 """

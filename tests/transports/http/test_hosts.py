@@ -1,4 +1,4 @@
-"""Tests of what a server refuses before it reads: names of strangers, bodies, headers without end."""
+"""Tests of what a server refuses early: names of strangers, bodies, headers without end."""
 
 import socket
 from contextlib import suppress
@@ -13,11 +13,13 @@ from fedlib.transports.http.wire import PROCESS
 def answer(transport, head):
     """Return the answer to the head of a call that has no body."""
     received = b""
-    with socket.create_connection(address(transport), ANSWER) as line:
-        with suppress(ConnectionError):
-            line.sendall(head + b"Connection: close\r\n\r\n")
-            while piece := line.recv(2**16):
-                received += piece
+    with (
+        socket.create_connection(address(transport), ANSWER) as line,
+        suppress(ConnectionError),
+    ):
+        line.sendall(head + b"Connection: close\r\n\r\n")
+        while piece := line.recv(2**16):
+            received += piece
     return received
 
 
