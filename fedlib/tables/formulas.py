@@ -69,7 +69,7 @@ def csv_bytes(frame: pd.DataFrame) -> bytes:
     safe.columns = pd.Index([guarded(name) for name in frame.columns], dtype=object)
     for j, dtype in enumerate(frame.dtypes):
         if not pd.api.types.is_numeric_dtype(dtype):
-            safe.isetitem(j, frame.iloc[:, j].astype(object).map(guarded))
+            safe.isetitem(j, frame.iloc[:, j].astype(object).map(guarded).to_numpy(object))
     text: str = safe.to_csv(index=False, lineterminator="\n")
     if "\r" in text:  # Python's writer does not quote it, and readers take it for the end of a row
         text = safe.to_csv(index=False, lineterminator="\n", quoting=csv.QUOTE_ALL)
