@@ -81,7 +81,7 @@ def test_a_stranger_that_does_not_read_its_answer_is_closed():
         serve("0", **SHORT) as transport,
         socket.create_connection(address(transport), ANSWER) as line,
     ):
-        line.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        line.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         wait_for(lambda: not transport._server.listener.connections)
 
 
@@ -140,7 +140,7 @@ def test_a_server_without_file_descriptors_waits_and_continues():
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limit)
         with line:
-            line.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            line.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert line.recv(2**16).startswith(b"HTTP/1.1 200 ")
 
 
