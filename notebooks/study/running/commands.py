@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import re
 import shlex
+import sys
 import threading
 import time
 import warnings
@@ -35,6 +36,9 @@ class Commands:
 
     def __init__(self, folder, preload=()):
         self.folder, self.processes = Path(folder), {}
+        here = str(Path(__file__).resolve().parents[2])
+        if here not in sys.path:  # the new processes get this list, and not the current folder
+            sys.path.append(here)
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["fedlib.cli.main", *preload])
         atexit.register(self.kill)
