@@ -19,7 +19,7 @@ __all__ = ["csv_bytes", "guarded", "unguarded"]
 # Spreadsheets skip blanks and quotation marks at the beginning, and some read the wide signs of
 # Chinese and Japanese keyboards as the plain ones. A negative number is no formula.
 FORMULA = re.compile(
-    r"""[\t\r]|[\s'"]*(?:[=+@＝＋＠－]|-(?!(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)?\s*$))"""
+    r"""[\s'"]*(?:[\t\r=+@＝＋＠－]|-(?!(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)?\s*$))"""
 )
 
 
@@ -40,12 +40,14 @@ def guarded(value: Any) -> Any:
 
 
 def unguarded(text: str) -> str:
-    """Return the text of a cell without the apostrophe that `guarded` has written.
+    r"""Return the text of a cell without the apostrophe that `guarded` has written.
 
     Examples
     --------
     >>> [unguarded(text) for text in ("'=A1", "'tis", "=A1")]
     ['=A1', "'tis", '=A1']
+    >>> unguarded(guarded("'\t")) == "'\t"
+    True
     """
     return text[1:] if text.startswith("'") and FORMULA.match(text[1:]) else text
 
