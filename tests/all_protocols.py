@@ -81,6 +81,16 @@ def fitted(estimator):
     return frozen({k: v for k, v in sorted(attributes.items()) if k not in {"labels_", "ledger_"}})
 
 
+def replies_in_clear(recorder):
+    """Return the bytes of the replies before the first masked values, by client, per exchange."""
+    first = []
+    for exchange in recorder.exchanges:
+        if any("AdvertiseKeys" in str(request) for request in exchange.requests.values()):
+            break
+        first.append({name: bytes(reply) for name, reply in exchange.reply_bytes.items()})
+    return first
+
+
 # The protocols with their options ----------------------------------------------------------------
 
 BOUNDS = np.array([[-3.0, -3.0], [7.0, 7.0]])

@@ -142,7 +142,7 @@ def _with_another_array(rng, request, name):
 
 
 def neighbours(rng, part):
-    """Return a part and one with a row more at a random position, in random order.
+    """Return a part, and the same with a row inserted at a random index, in random order.
 
     The row is new, equal to another one, or extreme, and its class may be unknown.
     """
@@ -180,18 +180,22 @@ def noisy_answers(case, part, requests):
     """Return the class, the error and the size of each reply of a site with a budget."""
     estimator = estimator_of(case)
     policy = Policy.from_dict(BUDGET)
-    return _answers(GuardedClient(make_client(estimator, part), policy, estimator.name), requests)
+    return answers(GuardedClient(make_client(estimator, part), policy, estimator.name), requests)
 
 
 def passive_answers(case, part, requests):
     """Return the class, the error and the size of each reply of a passive site."""
     client = make_client(estimator_of(case), part)
     client.passive = True
-    return _answers(client, requests)
+    return answers(client, requests)
 
 
-def _answers(site, requests):
-    site.enter("0", 5)
+def answers(site, requests):
+    """Return the class, the error and the size of each reply of a site, which has the name A.
+
+    The site is rebuilt before each request, as on a transport that keeps no process alive.
+    """
+    site.enter("A", 5)
     found = []
     for request in requests:
         site.state = None if site.state is None else decode(encode(site.state))

@@ -35,6 +35,7 @@ from fedlib.boosting.sampling import drawn_rows, row_keys
 from fedlib.boosting.states import HeldOut
 from fedlib.core.array_types import Bools, Ints, Words
 from fedlib.core.client import Client, handles, partitions
+from fedlib.core.columns import category_groups
 from fedlib.core.names import feature_names, in_order
 from fedlib.protection.secure.points import DescribeFeatures, Features, magnitudes
 
@@ -158,13 +159,9 @@ class RowsClient(Client):
         """Yield the category of each row; those that are withheld are one group."""
         trains, least = self._training_rows(), max(self.min_category_count, request.min_count)
         for f in request.features.tolist():
-            texts = np.array([text or "" for text in self.table.texts.get(f, ())], object)
-            groups, known = np.full(len(trains), -1, np.int64), np.zeros(len(trains), bool)
-            known[: len(texts)] = texts != ""
-            known &= trains
-            codes, counts = np.unique(texts[known], return_inverse=True, return_counts=True)[1:]
-            groups[known] = np.where(counts[codes] >= least, codes, len(counts))
-            yield groups
+            texts = self.table.texts.get(f, np.full(len(trains), None, object)).copy()
+            texts[~trains] = None
+            yield category_groups(texts, least)
 
     @partitions(CountBuckets)
     def rows_of_buckets(self, request: CountBuckets) -> Iterable[Ints]:

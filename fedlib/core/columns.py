@@ -186,6 +186,23 @@ def present(column: Column) -> Bools:
     return ~np.isnan(column)
 
 
+def category_groups(texts: Column, least: int) -> Ints:
+    """Return the group of each row (n_rows,): that of its category, -1 for a gap.
+
+    The rows of all categories with fewer than ``least`` rows are one group.
+
+    Examples
+    --------
+    >>> category_groups(np.array(["f", "x", None, "f", "y"], object), least=2)
+    array([ 0,  3, -1,  0,  3])
+    """
+    groups, known = np.full(len(texts), -1, np.int64), present(texts)
+    values = texts[known].astype(str)
+    codes, counts = np.unique(values, return_inverse=True, return_counts=True)[1:]
+    groups[known] = np.where(counts[codes] >= least, codes, len(counts))
+    return groups
+
+
 def read_columns(X: Any) -> RawTable:
     """Return a table's columns as numbers or text.
 

@@ -27,7 +27,7 @@ from fedlib.core.journal import Journal
 from fedlib.core.ledger import Ledger
 from fedlib.core.names import feature_names, in_common_order, in_order
 from fedlib.core.parameters import declare
-from fedlib.core.points import check_points
+from fedlib.core.points import check_coordinates, check_points
 from fedlib.core.protocol import Flow, Host, Transport, run
 from fedlib.core.validation import plain_value
 
@@ -303,15 +303,24 @@ class PointsClient(Client):
         Finite numbers. There may be no rows, but there must be columns. If one client's columns
         have names (a DataFrame's), all clients with names must have the same in the same order.
 
+    Attributes
+    ----------
+    limited : bool
+        Whether coordinates must lie within ±1e100, so that no sum of squares overflows.
+
     Raises
     ------
     ValueError
-        When the points are not a table of finite numbers.
+        When the points are not a table of finite numbers, or beyond the limit.
     """
+
+    limited: ClassVar[bool] = False
 
     def __init__(self, X: ArrayLike):
         self.features = feature_names(X)
         self.X = check_points(X, ensure_min_samples=0)
+        if self.limited:
+            check_coordinates("the points", self.X)
 
 
 def _indices_within(passive: Collection[int], parts: Sequence[Any]) -> set[int]:

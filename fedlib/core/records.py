@@ -27,6 +27,7 @@ __all__ = [
 MAGIC = b"fedlib journal 1\n"
 FRAME = struct.Struct("<QI32s")  # length, CRC-32 of the length, SHA-256 of the content
 LENGTH = struct.Struct("<Q")
+LINK = "it is a symbolic link; name the file itself, because symbolic links are not followed"
 
 Row = tuple[int, str, str, str, int, str]  # the fields of an `Entry`
 
@@ -170,7 +171,7 @@ def lock(file: IO[Any], in_use: ValueError) -> None:
         raise in_use from error
 
 
-def open_private(path: Path) -> int:
+def open_private(path: Path, flags: int = 0) -> int:
     """Open a file for reading and writing; if it is new, only its owner may read it.
 
     In a folder to which others can write, such as ``/tmp``, a symbolic link could make this process
@@ -179,6 +180,8 @@ def open_private(path: Path) -> int:
     Parameters
     ----------
     path : Path
+    flags : int, default=0
+        Further flags of `os.open`, such as ``os.O_APPEND``.
 
     Returns
     -------
@@ -191,9 +194,9 @@ def open_private(path: Path) -> int:
         When the file cannot be opened, or is a symbolic link.
     """
     if path.is_symlink():
-        raise OSError(errno.ELOOP, "it is a symbolic link; name the file itself", str(path))
+        raise OSError(errno.ELOOP, LINK, str(path))
     # A link could be placed after this check; then the operating system refuses it.
-    return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    return os.open(path, flags | os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
 def sync_folder(path: Path) -> None:

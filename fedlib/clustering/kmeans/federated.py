@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from numbers import Integral
 from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.cluster import KMeans
@@ -72,28 +73,12 @@ class FederatedKMeansClient(SummablePoints):
 
     @handles(FindCentres)
     def find_centres(self, request: FindCentres) -> LocalCentres:
-        _, centres, counts = child_centres(
-            self.X,
-            request.n_clusters,
-            request.update_fraction,
-            n_init=request.n_init,
-            max_iter=request.max_iter,
-            tol=request.tol,
-            random_state=request.seed,
-        )
+        _, centres, counts = child_centres(self.X, **_settings(request))
         return LocalCentres(centres, counts, self.features)
 
     @partitions(FindCentres)
     def groups_of_centres(self, request: FindCentres) -> Iterable[Ints]:
-        yield child_groups(
-            self.X,
-            request.n_clusters,
-            request.update_fraction,
-            n_init=request.n_init,
-            max_iter=request.max_iter,
-            tol=request.tol,
-            random_state=request.seed,
-        )
+        yield child_groups(self.X, **_settings(request))
 
     @handles(SummariseGroups)
     def summarise_groups(self, request: SummariseGroups) -> GroupMeans:
@@ -130,6 +115,12 @@ class FederatedKMeansClient(SummablePoints):
     def assign_centres(self, request: AssignCentres) -> Done:
         self.state = Labels(assign(self.X, request.centres)[0])
         return Done()
+
+
+def _settings(request: FindCentres) -> dict[str, Any]:
+    """Return the arguments of `child_centres` in a request."""
+    settings = msgspec.structs.asdict(request)
+    return settings | {"random_state": settings.pop("seed")}
 
 
 class FederatedKMeans(ProtectedFederated):

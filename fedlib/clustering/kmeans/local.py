@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from sklearn.cluster import KMeans
 from sklearn.neighbors import KDTree
@@ -67,8 +70,8 @@ def child_centres(
     ([2.0, 10.0], [2.0, 10.5], [2, 2])
     """
     n_update = int(update_fraction * len(X))
-    child = KMeans(n_clusters, n_init=n_init, max_iter=max_iter, tol=tol, random_state=random_state)
-    base, labels = _cluster(X[n_update:], child)
+    settings = {"n_init": n_init, "max_iter": max_iter, "tol": tol, "random_state": random_state}
+    base, labels = _cluster(X[n_update:], n_clusters, settings)
     centres, counts = base.copy(), np.bincount(labels, minlength=len(base)).astype(np.int64)
     if len(base):
         move_centres(X[:n_update], centres, counts)
@@ -79,16 +82,11 @@ def child_groups(
     X: Floats,
     n_clusters: int,
     update_fraction: float,
-    *,
-    n_init: int,
-    max_iter: int,
-    tol: float,
-    random_state: int | None,
+    **settings: Any,
 ) -> Ints:
     """Return the index of each point's centre after `child_centres`, -1 if there is none."""
     n_update = int(update_fraction * len(X))
-    child = KMeans(n_clusters, n_init=n_init, max_iter=max_iter, tol=tol, random_state=random_state)
-    centres, labels = _cluster(X[n_update:], child)
+    centres, labels = _cluster(X[n_update:], n_clusters, settings)
     counts = np.bincount(labels, minlength=len(centres)).astype(np.int64)
     moved = np.full(n_update, -1, np.int64)
     for i in range(n_update if len(centres) else 0):
@@ -98,12 +96,12 @@ def child_groups(
     return np.append(moved, labels)
 
 
-def _cluster(rows: Floats, child: KMeans) -> tuple[Floats, Ints]:
+def _cluster(rows: Floats, n_clusters: int, settings: Mapping[str, Any]) -> tuple[Floats, Ints]:
     """Return the centres that k-means finds, at most one per distinct row, and each row's."""
-    n_distinct = count_distinct(rows, child.n_clusters)
+    n_distinct = count_distinct(rows, n_clusters)
     if n_distinct == 0:
         return rows[:0].copy(), np.empty(0, np.int64)
-    child.set_params(n_clusters=n_distinct).fit(rows)
+    child = KMeans(n_distinct, **settings).fit(rows)
     found, labels = np.unique(child.labels_, return_inverse=True)
     return child.cluster_centers_[found], labels.astype(np.int64)
 

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.clustering.density.cells import add_counts, count_cells, groups_of_cells
@@ -33,7 +32,6 @@ from fedlib.core.client import handles, partitions
 from fedlib.core.estimator import Federated, PointsClient
 from fedlib.core.messages import FeatureNames, Message
 from fedlib.core.parameters import KW_ONLY, OptionalPositiveFloat
-from fedlib.core.points import check_coordinates
 from fedlib.core.protocol import Flow, Replies, Transport
 from fedlib.core.validation import Interval
 from fedlib.evaluation.selection.curves import curve_ranks, k_distances, sparse_fractions
@@ -230,9 +228,7 @@ class DensitySuggestionClient(PointsClient):
         When the points are not a table of finite numbers within ±1e100.
     """
 
-    def __init__(self, X: ArrayLike):
-        super().__init__(X)
-        check_coordinates("the points", self.X)
+    limited = True
 
     @handles(ReportMagnitude)
     def report_magnitude(self, request: ReportMagnitude) -> PointsMagnitude:

@@ -53,7 +53,7 @@ class GuardedState(WrappedState):
     members : tuple of str
         The clients of the secure sums so far, if the rule ``same_members`` holds.
     classes : array (n_rows,) of int64
-        The class of each row: those that the replies of the run do not tell apart. Empty before the
+        The class of each row: those that the replies of the run do not separate. Empty before the
         first reply to which a minimum count applies.
     """
 
@@ -302,7 +302,7 @@ def without_small(groups: Ints, least: int, classes: Ints | None = None) -> Ints
     least : int
         The least count of rows.
     classes : array (n_rows,) of int64, optional
-        The classes that earlier replies tell apart; empty if there is one class. With them, the
+        The classes that earlier replies separate; empty if there is one class. With them, the
         rows of a class that are left out are also none or at least that many: otherwise a server
         would find a small rest by subtraction. So further groups are left out, the smallest first.
 

@@ -76,7 +76,7 @@ class Rules:
     min_clients : int, default=1
         The least number of clients that the server must have admitted to the run.
     min_count : int, default=1
-        The least count of rows in each group of rows that the server can tell apart. Small cells
+        The least count of rows in each group of rows that the server can separate. Small cells
         and clusters are left out where the protocol allows it; otherwise the request is declined.
         So is a request whose reply contains more than sums over groups. It does not apply to
         replies with noise, nor to those that describe no rows.

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import fsum, inf
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
 import msgspec
 
 from fedlib.core.privacy_loss import Privacy
+from fedlib.core.records import open_private
 from fedlib.protection.privacy.accounting import check_guarantee, epsilon_of
 
 Loss = Annotated[float, msgspec.Meta(ge=0)]
@@ -147,7 +148,7 @@ raise the spent epsilon from 0.75 to 1.25, the budget is 1.0 with delta=0.0
         import fcntl  # not on Windows
 
         try:
-            lock = _opened(f"{self.file}.lock")
+            lock = os.fdopen(open_private(Path(f"{self.file}.lock")), "ab")
         except OSError as error:
             raise ValueError(f"{self.file}: cannot be written: {error}") from error
         with lock:
@@ -164,15 +165,9 @@ def _read(file: Path) -> list[Charge]:
         raise ValueError(f"{file} must contain one charge per line: {error}") from error
 
 
-def _opened(file: str | Path) -> BinaryIO:
-    """Open a file that only its owner may read, at its end; follow no symbolic link."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-    return os.fdopen(os.open(file, flags, 0o600), "ab")
-
-
 def _append(file: Path, charge: Charge) -> None:
     try:
-        with _opened(file) as opened:
+        with os.fdopen(open_private(file, os.O_APPEND), "ab") as opened:
             opened.write(msgspec.json.encode(charge) + b"\n")
             opened.flush()
             os.fsync(opened.fileno())

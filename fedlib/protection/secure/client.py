@@ -324,16 +324,16 @@ class SecureClient(Wrapper[SecureState]):
         if not survivors <= set(self._state.senders) or self.identity.name not in survivors:
             raise ForgedKeys("the survivors are not among the clients that have sent shares")
         self._require("ConfirmSurvivors", len(survivors))
-        state = self._state
-        sum_and_members = state.agreed, primitives.commit("members", sorted(survivors))
+        state, members = self._state, primitives.commit("members", sorted(survivors))
         if not state.noisy:
-            if dict(state.confirmed).get(*sum_and_members) != sum_and_members[1]:
+            confirmed = dict(state.confirmed)
+            if confirmed.setdefault(state.agreed, members) != members:
                 raise OtherMembers(
                     "an equal sum was confirmed for other clients, and the difference of both would"
                     " be the values of single sites: start the run again without the lost client,"
                     " or with epsilon"
                 )
-            self._keep(confirmed=(*state.confirmed, sum_and_members))
+            self._keep(confirmed=tuple(confirmed.items()))
         self._keep(survivors=request.survivors)
         return Confirmation(primitives.sign(self.identity.private, self._statement()))
 

@@ -14,11 +14,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedlib.core.records import open_private
 from fedlib.core.texts import printable
 
 __all__ = ["KeyMemory"]
-
-FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
 
 
 class ReusedMask(Exception):
@@ -56,7 +55,7 @@ class KeyMemory:
 
     def fail(self, reason: str) -> None:
         """Note that a protected request has failed."""
-        with os.fdopen(os.open(self.failed, FLAGS, 0o600), "ab") as file:
+        with os.fdopen(open_private(self.failed, os.O_APPEND), "ab") as file:
             file.write(printable(reason).encode() + b"\n")
 
     def use(self, mask: bytes, values: bytes) -> None:
@@ -70,7 +69,7 @@ class KeyMemory:
         import fcntl  # not on Windows
 
         path = self.key.with_suffix(".masked")
-        with os.fdopen(os.open(path, FLAGS, 0o600), "r+b") as file:
+        with os.fdopen(open_private(path, os.O_APPEND), "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             for line in file:
                 used, _, hidden = line.decode("ascii").strip().partition(" ")

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features
@@ -21,7 +21,6 @@ from fedlib.core.array_types import Ints
 from fedlib.core.client import handles
 from fedlib.core.estimator import PointsClient
 from fedlib.core.messages import Array, FeatureNames, Message
-from fedlib.core.points import check_coordinates
 from fedlib.core.protocol import Flow
 from fedlib.core.replies import Replies
 from fedlib.protection.secure.flow import ImpossibleSum
@@ -162,9 +161,7 @@ class SummablePoints(DescribedPoints):
         When the points are not a table of finite numbers within ±1e100.
     """
 
-    def __init__(self, X: ArrayLike):
-        super().__init__(X)
-        check_coordinates("the points", self.X)
+    limited = True
 
     @handles(CountMagnitudes)
     def count_magnitudes(self, request: CountMagnitudes) -> MagnitudeCounts:

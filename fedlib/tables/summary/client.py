@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedlib.core.array_types import Ints
 from fedlib.core.client import Client, handles, partitions
-from fedlib.core.columns import RawTable, present, read_columns
+from fedlib.core.columns import RawTable, category_groups, present, read_columns
 from fedlib.core.messages import Message
 from fedlib.protection.secure.points import N_MAGNITUDES, DescribeFeatures, Features, magnitudes
 from fedlib.tables.summary.keys import bins_of_keys, count_keys, to_keys
@@ -173,8 +173,8 @@ class SummaryClient(Client):
     def rows_with_values(self, request: DescribeColumns | SumColumns | SumValues) -> Iterable[Ints]:
         """Yield the rows with a value in each column; filled gaps do not count."""
         chosen = getattr(request, "columns", np.arange(self.X.shape[1])).tolist()
-        yield self._all_rows(request, np.zeros(len(self.view(request)), np.int64))
         unfilled = self.view(TableView(request.categorical, request.drop_gaps))
+        yield self._all_rows(request, np.zeros(len(unfilled), np.int64))
         for j in chosen:
             yield self._all_rows(request, present(unfilled.columns[j]) - 1)
 
@@ -192,13 +192,8 @@ class SummaryClient(Client):
         """Yield the category of each row; those that are withheld are one group."""
         table = self.view(request)
         for j in request.columns.tolist():
-            texts = table.texts(j)
-            labels, known = np.full(len(texts), -1, np.int64), present(texts)
-            codes, counts = np.unique(
-                texts[known].astype(str), return_inverse=True, return_counts=True
-            )[1:]
-            labels[known] = np.where(counts[codes] >= request.min_count, codes, len(counts))
-            yield self._all_rows(request, labels)
+            groups = category_groups(table.texts(j), request.min_count)
+            yield self._all_rows(request, groups)
 
     def _all_rows(self, request: TableRequest, labels: Ints) -> Ints:
         """Return the groups of all rows from those of the rows in a request's view."""

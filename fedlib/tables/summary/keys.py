@@ -62,17 +62,23 @@ def count_keys(keys: Words, low: int, high: int, n_bins: int) -> Ints:
     >>> count_keys(np.array([3, 4, 7, 9, 20], np.uint64), low=4, high=9, n_bins=3)
     array([1, 1, 1])
     """
-    bins = bins_of_keys(keys, low, high, n_bins)
-    return np.bincount(bins[bins >= 0], minlength=n_bins)
+    inside = keys[(keys >= np.uint64(low)) & (keys <= np.uint64(high))]
+    return np.bincount(_parts(inside, low, high, n_bins), minlength=n_bins)
 
 
 def bins_of_keys(keys: Words, low: int, high: int, n_bins: int) -> Ints:
     """Return the part of the interval in which each key is, -1 if in none; see `count_keys`."""
     inside = (keys >= np.uint64(low)) & (keys <= np.uint64(high))
+    bins = np.full(len(keys), -1, np.int64)
+    bins[inside] = _parts(keys[inside], low, high, n_bins)
+    return bins
+
+
+def _parts(inside: Words, low: int, high: int, n_bins: int) -> Ints:
+    """Return the part in which each key of an interval is."""
     if n_bins == 1:  # the width of all keys together does not fit into 64 bits
-        return inside - 1
-    bins = (keys - np.uint64(low)) // np.uint64(_width(low, high, n_bins))
-    return np.where(inside, bins.astype(np.int64), -1)
+        return np.zeros(len(inside), np.int64)
+    return ((inside - np.uint64(low)) // np.uint64(_width(low, high, n_bins))).astype(np.int64)
 
 
 def sub_interval(low: int, high: int, n_bins: int, i: int) -> tuple[int, int]:

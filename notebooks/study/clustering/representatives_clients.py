@@ -154,7 +154,7 @@ def turned_regions(X, n_clients, dealing, n_dealings):
 
 
 def share_shape(X, shape, n_clients, n_holders):
-    """Return the rows of each client, if one shape is dealt at random to the first few.
+    """Return the rows of each client, if one shape is split at random among the first few.
 
     Parameters
     ----------

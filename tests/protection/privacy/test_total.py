@@ -6,6 +6,7 @@ all. The requests may be nonsense, as long as they can be sent: a curious server
 
 from unittest import mock
 
+import hostile_server
 import numpy as np
 import pandas as pd
 import pytest
@@ -29,7 +30,7 @@ from fedlib.clustering.density.bounded_cells import CountWithNoise
 from fedlib.clustering.kmeans.private import SumClustersNoisily
 from fedlib.clustering.mixtures.private import SumResponsibilitiesNoisily
 from fedlib.core.messages import Declined, MessageError, decode, encode
-from fedlib.core.protocol import TooFewClients, serve
+from fedlib.core.protocol import TooFewClients
 from fedlib.core.registry import protocols
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import NoisyRequest, Privacy
@@ -50,16 +51,9 @@ MAX = np.finfo(np.float32).max
 
 def answers(client, requests, protocol="", policy=BUDGET):
     """Return the kind and the size of each reply of a site with a budget."""
-    site = GuardedClient(client, Policy.from_dict(policy), protocol)
-    site.enter("A", 5)
-    found = []
-    for request in requests:
-        site.state = decode(encode(site.state))  # as on a transport that rebuilds its clients
-        with seeded_noise(0):
-            reply = serve(site, encode(request), lambda error: None)
-        message = decode(reply)
-        found.append((type(message).__name__, getattr(message, "error", ""), len(reply)))
-    return found
+    return hostile_server.answers(
+        GuardedClient(client, Policy.from_dict(policy), protocol), requests
+    )
 
 
 # Boosting ----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from all_protocols import replies_in_clear
 
 from fedlib import (
     FederatedKMeans,
@@ -130,12 +131,7 @@ def test_nothing_in_clear_depends_on_rows():
     for parts in (PARTS, {name: site(seed + 50) for seed, name in enumerate(PARTS)}):
         recorder = Recorder(clients_of(pipeline(kmeans(secure=True)), parts))
         pipeline(kmeans(secure=True), scale="minmax").fit(recorder)
-        first = []
-        for exchange in recorder.exchanges:
-            if "AdvertiseKeys" in str(exchange.requests["north"]):
-                break
-            first.append({name: bytes(reply) for name, reply in exchange.reply_bytes.items()})
-        replies.append(first)
+        replies.append(replies_in_clear(recorder))
     assert len(replies[0]) == 3  # the features, the rules, the features after them
     assert replies[0] == replies[1]
 
