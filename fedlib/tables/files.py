@@ -279,7 +279,7 @@ def write_labels(
     Notes
     -----
     A text that a spreadsheet could take for a formula gets an apostrophe
-    (`fedlib.tables.formulas`), which the readers of `fedlib` remove.
+    (`fedlib.tables.formulas`), which the readers of fedlib remove.
 
     Raises
     ------

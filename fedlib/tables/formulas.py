@@ -3,7 +3,7 @@
 Classes, categories, names of columns and names of clients come from other sites. A spreadsheet runs
 a cell such as ``=HYPERLINK(...)`` when it opens the file. `csv_bytes` writes an apostrophe before
 such a text, which spreadsheets take for the mark of a text. The readers of files remove it again,
-so that `fedlib` reads what it has written.
+so that fedlib reads what it has written.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def unguarded(text: str) -> str:
 def csv_bytes(frame: pd.DataFrame) -> bytes:
     r"""Return a table as the bytes of a CSV file (UTF-8) without formulas.
 
-    All CSV files that `fedlib` writes are made here.
+    All CSV files that fedlib writes are made here.
 
     Parameters
     ----------
