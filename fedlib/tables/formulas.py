@@ -19,7 +19,7 @@ __all__ = ["csv_bytes", "guarded", "unguarded"]
 # Spreadsheets skip blanks and quotation marks at the beginning, and some read the wide signs of
 # Chinese and Japanese keyboards as the plain ones. A negative number is no formula.
 FORMULA = re.compile(
-    r"""[\s'"]*(?:[\t\r=+@＝＋＠－]|-(?!(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)?\s*$))"""
+    r"""[\s'"]*(?:[\t\r=+@＝＋＠－]|-(?!(?:(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)?\Z))"""
 )
 
 

@@ -18,7 +18,7 @@ from fedlib.transports.http.web import HEADERS, application
 from fedlib.transports.http.wire import Welcome
 
 TOKENS = {"a": "s", "b": "t"}  # short, so that the fuzzer finds them
-CODES = {200, 204, 400, 401, 404, 405, 409, 410, 413, 428, 429, 431}
+CODES = {200, 204, 400, 401, 404, 405, 409, 410, 413, 421, 428, 429, 431}
 REQUEST = encode(CountCells(1.0))
 
 

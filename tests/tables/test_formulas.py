@@ -60,6 +60,7 @@ def test_other_texts_are_written_as_they_are(text):
 
 @given(st.lists(st.text(st.sampled_from("=+-@'\"\t\r\n 1a.e,"), max_size=6), min_size=1))
 @example(["'\r"])
+@example(["- "])
 def test_no_cell_begins_like_a_formula(texts):
     data = csv_bytes(pd.DataFrame({texts[0]: texts}))
     assert not [cell for cell in cells(data) if opens(cell)]
