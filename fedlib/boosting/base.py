@@ -17,7 +17,15 @@ from fedlib.boosting.classes import Class
 from fedlib.boosting.cuts import MAX_VALUE, bounded_cuts
 from fedlib.boosting.export import from_booster, to_booster
 from fedlib.boosting.objectives import OBJECTIVES
-from fedlib.boosting.settings import Settings
+from fedlib.boosting.settings import (
+    DEFAULTS,
+    HISTOGRAM_ONLY,
+    METRICS_OF,
+    NOT_PRIVATE,
+    NOT_SECURE,
+    POISSON_STEP,
+    Settings,
+)
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.array_types import Floats32
 from fedlib.core.client import Client
@@ -29,7 +37,6 @@ from fedlib.core.parameters import (
     Kind,
     OptionalBounds,
     OptionalPositiveInt,
-    PositiveInt,
     RandomSource,
 )
 from fedlib.core.validation import Interval, StrOptions
@@ -39,55 +46,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from xgboost import Booster
 
-HISTOGRAM_ONLY: dict[str, Any] = {
-    "colsample_bytree": 1.0,
-    "colsample_bylevel": 1.0,
-    "colsample_bynode": 1.0,
-    "monotone_constraints": None,
-    "grow_policy": "depthwise",
-    "max_leaves": 0,
-    "max_cat_to_onehot": 4,
-    "max_cat_threshold": 64,
-    "histograms": "dense",
-    "bounds": None,
-}  # with their defaults
-NOT_SECURE: dict[str, Any] = {
-    "histograms": "dense",
-    "validation_fraction": 0,
-    "eval_metric": None,
-    "early_stopping_rounds": None,
-}  # what sums over all clients need
-NOT_PRIVATE: dict[str, Any] = {
-    "tol": None,
-    "grow_policy": "depthwise",
-    "scale_pos_weight": 1.0,
-    "subsample": 1.0,
-    "warm_start": False,
-}  # what noise needs, too
-METRICS_OF = {
-    "binary:logistic": ("logloss", "error", "auc"),
-    "multi:softprob": ("mlogloss", "merror"),
-}  # for a regression: rmse, mae and that of the objective
-POISSON_STEP = 0.7  # XGBoost's default of max_delta_step for count:poisson
-
 
 class Boosted(ProtectedFederated):
     """Base class of `FederatedXGBClassifier` and `FederatedXGBRegressor`."""
 
     former_names: ClassVar[dict[str, str]] = {"feature_bounds": "bounds"}
     n_trees: Annotated[
-        PositiveInt,
-        "The maximum number of trees, at least 1.",
-    ] = 100
+        OptionalPositiveInt,
+        "The maximum number of trees, at least 1; by default 100, and 10 with `epsilon`.",
+    ] = None
     _: KW_ONLY
     max_depth: Annotated[
-        int,
+        int | None,
         Interval(Integral, 0, 30, closed="both"),
+        None,
         """
         The maximum number of splits on the path to a leaf, in 1..30; 0 with ``max_leaves`` and
-        ``grow_policy="lossguide"``: no limit.
+        ``grow_policy="lossguide"``: no limit. By default 6, and 2 with `epsilon`.
         """,
-    ] = 6
+    ] = None
     learning_rate: Annotated[
         float,
         Interval(Real, 0, 1, closed="right"),
@@ -97,12 +74,14 @@ class Boosted(ProtectedFederated):
         """,
     ] = 0.3
     max_bin: Annotated[
-        int,
+        int | None,
         Interval(Integral, 2, 2**15, closed="both"),
+        None,
         """
-        The maximum number of bins per feature, in 2..32768. Used by ``"histogram"`` only.
+        The maximum number of bins per feature, in 2..32768; by default 256, and 4 with `epsilon`.
+        Used by ``"histogram"`` only.
         """,
-    ] = 256
+    ] = None
     reg_alpha: Annotated[
         float,
         Interval(Real, 0, 1e30, closed="both"),
@@ -222,7 +201,7 @@ class Boosted(ProtectedFederated):
     objective: str
     method: Literal["top_splits", "union", "histogram"]
     n_candidates: int
-    reg_lambda: float
+    reg_lambda: float | None
     gamma: float
     min_child_weight: float
     tol: float | None
@@ -267,7 +246,11 @@ class Boosted(ProtectedFederated):
             "classes": self._given_classes(),
             "max_gradient": 1.0,
         }
-        n_requests = self.n_trees * self.max_depth  # one for histograms per level of each tree
+        n_trees, max_depth, max_bin = (
+            self._default(name) for name in ("n_trees", "max_depth", "max_bin")
+        )
+        reg_lambda = self._default("reg_lambda")
+        n_requests = n_trees * max_depth  # one for histograms per level of each tree
         bounds, n_categories = None, None if agreed is None else agreed.n_categories
         if self.are_summed or self.bounds is not None:
             bounds = self._bounds(MAX_VALUE) if agreed is None else agreed.bounds(self.bounds)
@@ -277,15 +260,15 @@ class Boosted(ProtectedFederated):
         return Settings(
             **{
                 "objective": self.objective,
-                "n_trees": self.n_trees,
+                "n_trees": n_trees,
                 "n_candidates": self.n_candidates,
                 "method": self.method,
-                "max_depth": self.max_depth,
+                "max_depth": max_depth,
                 "learning_rate": self.learning_rate,
-                "reg_lambda": float(np.float32(self.reg_lambda)),
+                "reg_lambda": None if reg_lambda is None else float(np.float32(reg_lambda)),
                 "gamma": float(np.float32(self.gamma)),
                 "min_child_weight": float(np.float32(self.min_child_weight)),
-                "max_bin": self.max_bin,
+                "max_bin": max_bin,
                 "tol": self.tol,
                 "base_score": self.base_score,
                 "reg_alpha": float(np.float32(self.reg_alpha)),
@@ -308,12 +291,17 @@ class Boosted(ProtectedFederated):
                 "aggregation": aggregation,
                 "bounds": None
                 if bounds is None
-                else bounded_cuts(bounds.limits, self.max_bin, n_categories),
+                else bounded_cuts(bounds.limits, max_bin, n_categories),
                 "agreed": agreed,
                 **defaults,
                 **others,
             }
         )
+
+    def _default(self, name: str) -> Any:
+        """Return the value of a parameter, or the default for sums with or without noise."""
+        given = getattr(self, name)
+        return DEFAULTS[name][self.epsilon is not None] if given is None else given
 
     def _given_classes(self) -> tuple[Class, ...]:
         """Return the classes that are agreed; none if they follow from the data."""

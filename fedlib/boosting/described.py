@@ -54,6 +54,8 @@ class Described:
         The descriptions of the clients that are left.
     pool : Pool, optional
         With secure sums, or with noise.
+    reg_lambda : float
+        The penalty on the weight of a leaf, if the settings leave it to the noise.
     """
 
     sums: dict[str, LabelSums]
@@ -65,6 +67,7 @@ class Described:
     learning_rate: float
     replies: Replies
     pool: Pool | None = None
+    reg_lambda: float = 1.0
 
     @property
     def weights(self) -> dict[str, float]:

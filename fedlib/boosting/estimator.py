@@ -183,10 +183,14 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         """,
     ] = "top_splits"
     reg_lambda: Annotated[
-        float,
+        float | None,
         Interval(Real, 0, 1e30, closed="both"),
-        "λ of (3.1), in 0..1e30.",
-    ] = 1.0
+        None,
+        """
+        λ of (3.1), in 0..1e30; by default 1, and with `epsilon` more, in proportion to the noise
+        (`fedlib.boosting.private.penalty`).
+        """,
+    ] = None
     gamma: Annotated[
         float,
         Interval(Real, 0, 1e30, closed="both"),

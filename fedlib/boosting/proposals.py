@@ -83,7 +83,7 @@ class ProposalGrower(Grower):
             return "the weight at a root is not that of the declared rows"
         problem = self.weights.problem(name, reply.weight, ROUNDING, may_end)
         return problem or rows.problem_of_gains(
-            training.unit, training.settings.reg_lambda, reply, self.max_margin
+            training.unit, training.rule.reg_lambda, reply, self.max_margin
         )
 
     def ask_for_proposals(
@@ -97,7 +97,7 @@ class ProposalGrower(Grower):
             {name: n_outputs * weight for name, weight in self.training.weights.items()},
             n_features=self.training.described.n_features,
             n_candidates=settings.n_candidates,
-            reg_lambda=settings.reg_lambda,
+            reg_lambda=self.training.rule.reg_lambda,
             gamma=gamma,
             min_child_weight=min_child_weight,
             may_end=settings.leaf == "ended",

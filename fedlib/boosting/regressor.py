@@ -120,10 +120,14 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         """,
     ] = "reg:squarederror"
     reg_lambda: Annotated[
-        float,
+        float | None,
         Interval(Real, 0, 1e30, closed="both"),
-        "The L2 penalty on the weight of a leaf, in 0..1e30.",
-    ] = 1.0
+        None,
+        """
+        The L2 penalty on the weight of a leaf, in 0..1e30; by default 1, and with `epsilon` more,
+        in proportion to the noise (`fedlib.boosting.private.penalty`).
+        """,
+    ] = None
     gamma: Annotated[
         float,
         Interval(Real, 0, 1e30, closed="both"),

@@ -1,9 +1,9 @@
-"""The settings of a run of boosting, as plain values."""
+"""The settings of a run of boosting as plain values, their defaults, and which go together."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from fedlib.boosting.agreed import AgreedFeatures
 from fedlib.boosting.cuts import Cuts
@@ -12,6 +12,45 @@ from fedlib.boosting.messages import (
     ObjectiveName,
 )
 from fedlib.core.aggregation import Aggregation
+
+HISTOGRAM_ONLY: dict[str, Any] = {
+    "colsample_bytree": 1.0,
+    "colsample_bylevel": 1.0,
+    "colsample_bynode": 1.0,
+    "monotone_constraints": None,
+    "grow_policy": "depthwise",
+    "max_leaves": 0,
+    "max_cat_to_onehot": 4,
+    "max_cat_threshold": 64,
+    "histograms": "dense",
+    "bounds": None,
+}  # with their defaults
+NOT_SECURE: dict[str, Any] = {
+    "histograms": "dense",
+    "validation_fraction": 0,
+    "eval_metric": None,
+    "early_stopping_rounds": None,
+}  # what sums over all clients need
+NOT_PRIVATE: dict[str, Any] = {
+    "tol": None,
+    "grow_policy": "depthwise",
+    "scale_pos_weight": 1.0,
+    "subsample": 1.0,
+    "warm_start": False,
+}  # what noise needs, too
+METRICS_OF = {
+    "binary:logistic": ("logloss", "error", "auc"),
+    "multi:softprob": ("mlogloss", "merror"),
+}  # for a regression: rmse, mae and that of the objective
+# The parameters whose best values depend on whether sums have noise: by default without and with
+# it. The page "How much accuracy does differential privacy cost?" measures how they were chosen.
+DEFAULTS: dict[str, tuple[Any, Any]] = {
+    "n_trees": (100, 10),
+    "max_depth": (6, 2),
+    "max_bin": (256, 4),
+    "reg_lambda": (1.0, None),  # None: from the noise, see `fedlib.boosting.private.penalty`
+}
+POISSON_STEP = 0.7  # XGBoost's default of max_delta_step for count:poisson
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +67,7 @@ class Settings:
     method: Literal["top_splits", "union", "histogram"]
     max_depth: int
     learning_rate: float
-    reg_lambda: float
+    reg_lambda: float | None  # None: it depends on the noise
     gamma: float
     min_child_weight: float
     max_bin: int

@@ -70,9 +70,10 @@ class Training:
     def rule(self) -> SplitRule:
         """The rule for splits by the sums of all clients."""
         settings = self.settings
+        penalty = settings.reg_lambda
         return SplitRule(
             self.unit,
-            settings.reg_lambda,
+            self.described.reg_lambda if penalty is None else penalty,
             settings.gamma,
             settings.min_child_weight,
             settings.reg_alpha,

@@ -43,7 +43,14 @@ FIELDS = {
     },
 }
 FEATURES = ["town", "age", "code"]
-TREES = {"n_trees": 3, "max_depth": 3, "method": "histogram", "tol": None, "max_bin": 16}
+TREES = {
+    "n_trees": 3,
+    "max_depth": 3,
+    "method": "histogram",
+    "tol": None,
+    "max_bin": 16,
+    "reg_lambda": 1.0,
+}
 GUARANTEE = {"epsilon": 20.0, "delta": 1e-6}
 
 

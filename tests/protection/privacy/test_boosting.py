@@ -17,7 +17,14 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))
 Y = X[:, 0] + X[:, 1] ** 2
 BOUNDS = [[-2.0, -2.0], [2.0, 2.0]]
-TREES = {"n_trees": 2, "max_depth": 2, "max_bin": 6, "bounds": BOUNDS, "tol": None}
+TREES = {
+    "reg_lambda": 1.0,
+    "n_trees": 2,
+    "max_depth": 2,
+    "max_bin": 6,
+    "bounds": BOUNDS,
+    "tol": None,
+}
 GUARANTEE = {"epsilon": 2.0, "delta": 1e-6}
 
 
