@@ -9,7 +9,7 @@ the category ``"other"``, which a protected run always has.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.agreed_columns import AgreedColumns
 from fedlib.core.bounds import Bounds, check_bounds
 from fedlib.core.columns import NUMBER, TEXT
-from fedlib.tables.schema.columns import IDENTIFIER, Column
+from fedlib.tables.schema.columns import Column
 
 __all__ = ["AgreedFeatures", "agreed_features"]
 
@@ -102,19 +102,15 @@ def problems_of(columns: Sequence[Column], protected: bool, without_classes: boo
     """
     problems = []
     for column in columns:
-        name, limits = repr(column.name), column.limits
-        is_target = column.role == "target"
-        if column.role == IDENTIFIER:
-            continue
-        if protected and is_target and without_classes and column.values is None:
-            problems.append(f"an enum of {name}, the classes")
-        elif column.kind == TEXT and column.values is None:
-            if protected or column.role == "feature":
-                problems.append(f"an enum of {name}")
-        elif protected and column.kind == NUMBER and (limits is None or np.isinf(limits).any()):
-            problems.append(f"a minimum and a maximum of {name}")
-        if protected and column.unconfirmed:
-            problems.append(f"the confirmation of {', '.join(column.unconfirmed)} of {name}")
+        target, truth = column.role == "target", column.type == "boolean"
+        lists = column.values is not None or truth
+        if protected and target and without_classes and not lists:
+            problems.append(f"an enum of {column.name!r} (the classes)")
+            problems += replace(column, values=()).lacking()  # what else it lacks
+        elif protected:
+            problems += column.lacking()
+        elif column.role == "feature" and column.kind == TEXT and not lists:
+            problems.append(f"an enum of {column.name!r}")
     if not any(column.role == "target" for column in columns):
         problems.append("a field with the role 'target'")
     return problems
@@ -123,18 +119,17 @@ def problems_of(columns: Sequence[Column], protected: bool, without_classes: boo
 def agreed_features(
     schema: AgreedColumns | None,
     protected: bool,
-    without_classes: bool,
     start: BoostedTrees | None = None,
 ) -> AgreedFeatures | None:
     """Return the features of a schema as a run applies them; None without a schema.
+
+    The schema must have everything that the run needs (`problems_of`).
 
     Parameters
     ----------
     schema : AgreedColumns, optional
     protected : bool
         Whether the server sees only sums over the clients, or noise.
-    without_classes : bool
-        Whether the labels are classes and no parameter lists them.
     start : BoostedTrees, optional
         The model that the run continues. Its categories stay, and further ones count as other
         texts.
@@ -142,7 +137,6 @@ def agreed_features(
     Raises
     ------
     ValueError
-        When the schema does not declare everything that the run needs; the text lists all of it.
         When the model has other features.
 
     Examples
@@ -151,20 +145,11 @@ def agreed_features(
     >>> sex = {"name": "sex", "type": "string", "constraints": {"enum": ["m", "f"]}}
     >>> ill = {"name": "ill", "type": "boolean", "fedlib": {"role": "target"}}
     >>> schema = Schema({"schema": {"fields": [{"name": "age", "type": "integer"}, sex, ill]}})
-    >>> agreed_features(schema, False, True).levels
+    >>> agreed_features(schema, False).levels
     (None, ('f', 'm'))
-    >>> agreed_features(schema, True, True)
-    Traceback (most recent call last):
-    ...
-    ValueError: the schema lacks a minimum and a maximum of 'age'; an enum of 'ill', the classes; \
-add this to the copies of all sites
     """
     if schema is None:
         return None
-    if problems := problems_of(schema.columns, protected, without_classes):
-        raise ValueError(
-            f"the schema lacks {'; '.join(problems)}; add this to the copies of all sites"
-        )
     columns = [column for column in schema.columns if column.role == "feature"]
     if protected:
         columns = [column.protected() for column in columns]

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from fedlib.boosting.agreed import agreed_features
+from fedlib.boosting.agreed import agreed_features, problems_of
 from fedlib.boosting.categories import listed, read_table
 from fedlib.boosting.classes import Class
 from fedlib.boosting.cuts import MAX_VALUE, bounded_cuts
@@ -27,6 +27,7 @@ from fedlib.boosting.settings import (
     Settings,
 )
 from fedlib.boosting.trees import BoostedTrees
+from fedlib.core.agreed_columns import AgreedColumns
 from fedlib.core.array_types import Floats32
 from fedlib.core.client import Client
 from fedlib.core.estimator import Federated
@@ -230,15 +231,14 @@ class Boosted(ProtectedFederated):
         """Return the settings of a run; ``others`` are those that only some estimators have."""
         self._check_base_score()
         self._check_growth()
-        self._check_secure()
         is_poisson = self.objective == "count:poisson"
         step = self.max_delta_step
         step = (POISSON_STEP if is_poisson else 0.0) if step is None else step
         fractions = (self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode)
         draws = min(self.subsample, *fractions) < 1 or self.validation_fraction > 0
         seed = check_random_state(self.random_state).randint(2**31 - 1) if draws else 0
-        start, without_classes = self._start(), getattr(self, "classes", ()) is None
-        agreed = agreed_features(self.schema, self.are_summed, without_classes, start)
+        start = self._start()
+        agreed = agreed_features(self.schema, self.are_summed, start)
         defaults = {
             "leaf": "all",
             "huber_slope": 1.0,
@@ -327,19 +327,25 @@ class Boosted(ProtectedFederated):
                 "max_depth must be at least 1; 0 needs grow_policy='lossguide' and max_leaves"
             )
 
-    def _check_secure(self) -> None:
-        """Raise ValueError when sums over all clients cannot replace what the server would see."""
-        if not self.are_summed:
-            return
-        what = "secure=True" if self.epsilon is None else "epsilon"
-        if self.method != "histogram":
-            raise ValueError(
-                f"{what} needs method='histogram', because the server would see single clients'"
-                f" splits or values; got method={self.method!r}"
-            )
-        for name, needed in (NOT_SECURE | (NOT_PRIVATE if self.epsilon else {})).items():
-            if (value := getattr(self, name, needed)) != needed:
-                raise ValueError(f"{what} needs {name}={needed!r}; got {value!r}")
+    def _lacking(self) -> list[str]:
+        lacking = []
+        if self.are_summed:
+            if self.method != "histogram":
+                lacking.append(
+                    "method='histogram', because the server would see single clients' splits or"
+                    f" values (got method={self.method!r})"
+                )
+            needed = NOT_SECURE | (NOT_PRIVATE if self.epsilon is not None else {})
+            lacking += [
+                f"{name}={value!r} (got {getattr(self, name)!r})"
+                for name, value in needed.items()
+                if getattr(self, name, value) != value
+            ]
+        return [*lacking, *super()._lacking()]
+
+    def _lacking_in(self, schema: AgreedColumns) -> list[str]:
+        without_classes = getattr(self, "classes", ()) is None
+        return problems_of(schema.columns, self.are_summed, without_classes)
 
     def _column_names(self) -> tuple[str, ...]:
         start = self._start()  # the columns of whole tables are put in order by the schema
@@ -347,14 +353,15 @@ class Boosted(ProtectedFederated):
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)
-        for name, client in clients.items():
-            texts = client.table.texts  # type: ignore[attr-defined]
-            if self.are_summed and texts and self.schema is None:
-                raise ValueError(
-                    f"parts[{name}]: sums over all clients need features of numbers;"
-                    f" {listed(texts, client.features)} contain text; a schema with their"
-                    " categories allows them"
-                )
+        if not self.are_summed or self.schema is not None:
+            return
+        texts = {f for client in clients.values() for f in client.table.texts}  # type: ignore[attr-defined]
+        if texts:
+            names = next((client.features for client in clients.values() if client.features), ())
+            raise ValueError(
+                f"sums over all clients need features of numbers; {listed(sorted(texts), names)}"
+                " contain text; a schema with their categories allows them"
+            )
 
     def _metrics(self) -> tuple[str, ...]:
         """Return the metrics of the rows for validation; empty if there is no validation."""

@@ -356,16 +356,20 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
             return self.base_score
         return 0.5 if self.objective == "binary:logistic" else 0.0
 
+    def _lacking(self) -> list[str]:
+        lacking = super()._lacking()
+        if self.are_summed and self.classes is None and self.schema is None:
+            lacking.append("classes, those that the labels may have (got classes=None)")
+        return lacking
+
     def _given_classes(self) -> tuple[Class, ...]:
         """Return the classes of the parameter or the schema; none if they follow from the data."""
         classes = self.classes
         if classes is None and self.schema is not None and self.are_summed:
             classes = self.schema.classes
-        if self.are_summed != (classes is not None):
-            raise ValueError(
-                f"secure=True and epsilon need classes, and only they; got classes={classes!r}"
-            )
         if not self.are_summed:
+            if classes is not None:
+                raise ValueError(f"classes need secure=True or epsilon; got classes={classes!r}")
             return ()
         return given_classes(classes, only_two=self.objective == "binary:logistic")
 

@@ -232,14 +232,18 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         """,
     ] = 1.0
 
-    def _flow(self) -> Flow[BoostedTrees]:
+    def _lacking(self) -> list[str]:
+        lacking = super()._lacking()
         if self.epsilon is not None and self.objective == "count:poisson":
-            raise ValueError(
-                "epsilon needs objective='reg:squarederror' or 'reg:pseudohubererror', because the"
-                f" hessians have no bound; got {self.objective!r}"
+            lacking.append(
+                "objective='reg:squarederror' or 'reg:pseudohubererror', because the hessians have"
+                f" no bound (got {self.objective!r})"
             )
         if self.epsilon is not None and self.base_score is None:
-            raise ValueError("epsilon needs base_score, a guess of the mean; got None")
+            lacking.append("base_score, a guess of the mean (got None)")
+        return lacking
+
+    def _flow(self) -> Flow[BoostedTrees]:
         settings = self._settings(
             huber_slope=float(np.float32(self.huber_slope)), max_gradient=self.max_gradient
         )

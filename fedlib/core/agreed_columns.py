@@ -30,6 +30,10 @@ class AgreedColumns:
     classes: list[Any] | None
     digest: str
 
+    def lacking(self) -> list[str]:
+        """Return everything that a protected run needs and the schema does not declare."""
+        raise NotImplementedError
+
     def clients(self, client_class: Any, protected: bool, supervised: bool = False) -> Any:
         """Return what makes a client of a raw part: it brings the part into the agreed form."""
         raise NotImplementedError

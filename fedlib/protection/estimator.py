@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any
-
-import numpy as np
+from typing import Annotated, Any, ClassVar
 
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreed_columns import AgreedColumns
 from fedlib.core.bounds import MAX_BOUND, Bounds, check_bounds
 from fedlib.core.client import Client
+from fedlib.core.columns import TEXT
 from fedlib.core.estimator import Federated
 from fedlib.core.names import listed
 from fedlib.core.parameters import (
@@ -71,12 +70,53 @@ class ProtectedFederated(Federated):
         """,
     ] = None
     known_bounds: Mapping[str, tuple[float, float]] | None = None  # if there are no others
+    masked_sums_need_bounds: ClassVar[bool] = True  # noise always needs them
     first_sum = 1  # the identifier of the first masked sum; a client answers each once in a run
 
     def protocol(self) -> Flow[Any]:
+        self._validate_params()
         if self.epsilon is None and self.delta:
             raise ValueError(f"delta needs epsilon, got delta={self.delta!r}")
+        lacking = self._lacking()
+        if self.schema is not None:
+            lacking += in_schema(self._lacking_in(self.schema))
+            lacking += self._pipelines(self.schema)
+        elif self.bounds is None and self.known_bounds is None and self._needs_bounds:
+            lacking.append(
+                "bounds, the smallest and the largest value of each feature, because the data must"
+                " not determine them, or a schema with them (got bounds=None)"
+            )
+        check_nothing_lacks(self, lacking)
         return super().protocol()
+
+    def _lacking(self) -> list[str]:
+        """Return the other parameters that the run needs, each with its remedy, for one error."""
+        lacking = []
+        if self.secure and self.epsilon is not None and not self.delta:
+            lacking.append(
+                "delta > 0, because only Gaussian noise is shared among the clients (got"
+                f" delta={self.delta})"
+            )
+        return lacking
+
+    def _lacking_in(self, schema: AgreedColumns) -> list[str]:
+        """Return everything that the run needs of a schema."""
+        return schema.lacking() if is_protected(self) else []
+
+    def _pipelines(self, schema: AgreedColumns) -> list[str]:
+        """Return what makes numbers of the text in a schema, unless the clients take text."""
+        texts = [c.name for c in schema.columns if c.role == "feature" and c.kind == TEXT]
+        if not is_protected(self) or getattr(self.client_class, "raw", False) or not texts:
+            return []
+        return [
+            "FederatedPipeline(..., encode='one_hot', schema=...), because there is text in"
+            f" {listed(texts)}"
+        ]
+
+    @property
+    def _needs_bounds(self) -> bool:
+        """Whether the sums of the run need bounds of all features."""
+        return self.epsilon is not None or (self.secure and self.masked_sums_need_bounds)
 
     def _like_fit(self, X: Any) -> Any:
         if self.schema is not None:
@@ -89,26 +129,15 @@ class ProtectedFederated(Federated):
         Raises
         ------
         ValueError
-            When there are none, or they are not valid.
+            When they are not valid.
         """
         if self.bounds is not None:
             return check_bounds(self.bounds, largest)
         if self.known_bounds is not None:
             return check_bounds(self.known_bounds, largest)
-        if self.schema is None:
-            what = "secure=True" if self.epsilon is None else "epsilon"
-            raise ValueError(
-                f"{what} needs bounds, the smallest and the largest value of each feature, because"
-                " the data must not determine them, or a schema with them; got None"
-            )
-        limits, names = self.schema.limits, self.schema.features
-        unlimited = (np.nan, np.nan)
-        if lacking := [n for n in names if not np.isfinite(limits.get(n, unlimited)).all()]:
-            raise ValueError(
-                f"the run needs a minimum and a maximum of {listed(lacking)} in the schema; a"
-                " column of text needs FederatedPipeline(..., encode='one_hot', schema=...)"
-            )
-        return check_bounds({name: limits[name] for name in names}, largest)
+        assert self.schema is not None  # or `_lacking` has named the bounds
+        limits = self.schema.limits
+        return check_bounds({name: limits[name] for name in self.schema.features}, largest)
 
     def _aggregation(self, n_requests: int, bounds: Bounds | None = None) -> Aggregation:
         """Return the sums of a run: in the clear, masked, noisy, or both.
@@ -143,13 +172,8 @@ class ProtectedFederated(Federated):
         Raises
         ------
         ValueError
-            When epsilon or delta is out of range, or masked sums are to have noise with delta=0.
+            When epsilon or delta is out of range.
         """
-        if self.secure and not self.delta:
-            raise ValueError(
-                "secure=True with epsilon needs delta > 0, because only Gaussian noise is shared"
-                f" among the clients; got delta={self.delta}"
-            )
         assert self.epsilon is not None
         privacy = privacy_per_request(self.epsilon, self.delta, n_requests)
         aggregation = (
@@ -184,6 +208,28 @@ def is_protected(estimator: Any) -> bool:
     return bool(getattr(estimator, "secure", False)) or (
         getattr(estimator, "epsilon", None) is not None
     )
+
+
+def check_nothing_lacks(estimator: Any, lacking: Sequence[str]) -> None:
+    """Raise ValueError with everything that a run still needs, before any message.
+
+    Parameters
+    ----------
+    estimator : Federated
+        The estimator of the protocol.
+    lacking : sequence of str
+        Each with its remedy.
+    """
+    given = {"secure=True": getattr(estimator, "secure", False)}
+    given["epsilon"] = getattr(estimator, "epsilon", None) is not None
+    what = " with ".join(name for name, is_given in given.items() if is_given) or "the run"
+    if lacking:
+        raise ValueError(f"{what} needs {'; '.join(lacking)}")
+
+
+def in_schema(lacking: Sequence[str]) -> list[str]:
+    """Return what a schema lacks as one thing that a run needs, or none."""
+    return [f"in the schema of all sites {', '.join(lacking)}"] if lacking else []
 
 
 def mask_clients(clients: Mapping[str, Client]) -> dict[str, Client]:

@@ -327,11 +327,11 @@ def test_limits_and_categories_hold_for_any_rows_of_a_protected_run(cells):
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (field(minimum=0), "needs a minimum and a maximum for a protected run"),
-        (field("string"), "needs an enum for a protected run"),
+        (field(minimum=0), "run needs a minimum and a maximum of 'x' in the schema"),
+        (field("string"), "run needs an enum of 'x' in the schema"),
         (
             field("number", {"unconfirmed": ["constraints.maximum"]}, minimum=0, maximum=1),
-            "constraints.maximum must be confirmed before a protected run",
+            "needs the confirmation of constraints.maximum of 'x'",
         ),
     ],
 )

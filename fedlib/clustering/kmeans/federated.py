@@ -305,6 +305,22 @@ class FederatedKMeans(ProtectedFederated):
         """,
     ] = 0.0
 
+    masked_sums_need_bounds = False
+
+    def _lacking(self) -> list[str]:
+        lacking = super()._lacking()
+        if self.epsilon is not None and self.method != "lloyd":
+            lacking.append(
+                "method='lloyd', because the centres of one client's clusters cannot have little"
+                f" noise (got method={self.method!r})"
+            )
+        elif self.epsilon is None and self.secure and isinstance(self.init, str):
+            lacking.append(
+                "method='lloyd' and an array as init, because the server would draw a start from"
+                f" means of single clients (got method={self.method!r} and init={self.init!r})"
+            )
+        return lacking
+
     def _flow(self) -> Flow[KMeansModel]:
         n_clusters = self.n_clusters
         init = self._check_init()
@@ -312,12 +328,6 @@ class FederatedKMeans(ProtectedFederated):
             return self._private_flow(init)
         if self.bounds is not None:
             raise ValueError("bounds need epsilon, got epsilon=None")
-        if self.secure and init is None:
-            raise ValueError(
-                "secure=True needs method='lloyd' and an array as init, because the server"
-                " would draw a start from means of single clients; got"
-                f" method={self.method!r} and init={self.init!r}"
-            )
         seed = draw_seed(self.random_state)
         stop = self.n_init, self.max_iter, self.tol, seed
         if self.method == "one_shot":
@@ -326,11 +336,6 @@ class FederatedKMeans(ProtectedFederated):
 
     def _private_flow(self, init: Floats | None) -> Flow[KMeansModel]:
         bounds = self._bounds()
-        if self.method != "lloyd":
-            raise ValueError(
-                "epsilon needs method='lloyd', because the centres of one client's clusters cannot"
-                f" have little noise; got method={self.method!r}"
-            )
         limits = bounds.limits
         if init is not None and init.shape[1] != limits.shape[1]:
             raise ValueError(

@@ -249,6 +249,25 @@ class FederatedGaussianMixture(ProtectedFederated):
         """,
     ] = 0.0
 
+    masked_sums_need_bounds = False
+
+    def _lacking(self) -> list[str]:
+        lacking = super()._lacking()
+        if self.epsilon is not None and self.method != "em":
+            lacking.append(
+                "method='em', because the mixture of one client's points cannot have little noise"
+                f" (got method={self.method!r})"
+            )
+        elif self.epsilon is None and self.secure:
+            names = ("weights_init", "means_init", "precisions_init")
+            given = [f"method={self.method!r}", *(n for n in names if getattr(self, n) is not None)]
+            if len(given) < 4 or self.method != "em":
+                lacking.append(
+                    "method='em', weights_init, means_init and precisions_init, because a single"
+                    f" client would fit the first mixture (got {', '.join(given)})"
+                )
+        return lacking
+
     def _flow(self) -> Flow[MixtureModel]:
         start = given_start(
             self.n_components,
@@ -262,12 +281,6 @@ class FederatedGaussianMixture(ProtectedFederated):
         if self.bounds is not None:
             raise ValueError("bounds need epsilon, got epsilon=None")
         if self.secure:
-            if self.method != "em" or not start.complete:
-                raise ValueError(
-                    "secure=True needs method='em', weights_init, means_init and precisions_init,"
-                    " because a single client would fit the first mixture; got"
-                    f" method={self.method!r}"
-                )
             return secure_em(
                 self.covariance_type,
                 self.reg_covar,
@@ -290,11 +303,6 @@ class FederatedGaussianMixture(ProtectedFederated):
 
     def _private_flow(self, start: Start) -> Flow[MixtureModel]:
         bounds = self._bounds()
-        if self.method != "em":
-            raise ValueError(
-                "epsilon needs method='em', because the mixture of one client's points cannot have"
-                f" little noise; got method={self.method!r}"
-            )
         check_start(start, bounds.limits.shape[1], self.covariance_type)
         max_rounds = self.max_rounds
         return private_em(

@@ -15,7 +15,7 @@ import pandas as pd
 
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.columns import NUMBER, read_columns
+from fedlib.core.columns import NUMBER, TEXT, read_columns
 from fedlib.core.protocol import Flow
 from fedlib.protection.secure.points import agree_on_bounded_features
 from fedlib.protection.sums import NoisySums
@@ -46,19 +46,14 @@ def problems_of(columns: Sequence[Column], rules: Rules, protected: bool) -> lis
     problems = []
     for column in columns:
         limits, name = column.limits, repr(column.name)
-        if column.kind == NUMBER:
+        if column.kind == TEXT and column.values is None:
+            problems.append(f"an enum of {name}")
+        elif column.kind == NUMBER:
             limited = limits is not None and np.isfinite(limits).all()
-            if (protected or rules.scale == "minmax") and not limited:
+            if rules.scale == "minmax" and not limited:
                 problems.append(f"a minimum and a maximum of {name}")
             if protected and rules.impute is None and column.fill is None and not column.required:
-                problems.append(f"a fill for the gaps of {name}, or required=true")
-        else:
-            if column.values is None:
-                problems.append(f"an enum of {name}")
-            if rules.encode is None:
-                problems.append(f"encode='one_hot' for {name}")
-        if protected and column.unconfirmed:
-            problems.append(f"the confirmation of {', '.join(column.unconfirmed)} of {name}")
+                problems.append(f"a fill for the gaps of {name} or required=true")
     return problems
 
 

@@ -22,11 +22,18 @@ from fedlib.core.bounds import NO_BOUNDS, check_bounds
 from fedlib.core.client import Client
 from fedlib.core.columns import TEXT, read_columns
 from fedlib.core.estimator import Federated
+from fedlib.core.names import listed
 from fedlib.core.parameters import KW_ONLY, Fraction, Kind, OptionalBounds
 from fedlib.core.protocol import Flow, Host
 from fedlib.core.registry import PIPELINE
 from fedlib.core.validation import Interval, StrOptions
-from fedlib.protection.estimator import ProtectedFederated, is_protected, mask_clients
+from fedlib.protection.estimator import (
+    ProtectedFederated,
+    check_nothing_lacks,
+    in_schema,
+    is_protected,
+    mask_clients,
+)
 from fedlib.tables.pipeline.agreed import agreed_pipeline, limits_without_scale, problems_of
 from fedlib.tables.pipeline.client import PipelineClient
 from fedlib.tables.pipeline.flow import (
@@ -39,6 +46,7 @@ from fedlib.tables.pipeline.flow import (
 )
 from fedlib.tables.pipeline.messages import expand
 from fedlib.tables.schema import Schema
+from fedlib.tables.schema.columns import Column
 from fedlib.tables.summary.columns import agree_on_columns
 from fedlib.tables.summary.federated import check_names
 from fedlib.tables.summary.messages import CountCategories
@@ -256,12 +264,12 @@ class FederatedPipeline(Federated):
         check_wrapped(type(self.estimator))
         if self.schema is not None:
             return self._agreed_flow(self.schema)
-        for name in ("secure", "epsilon"):
-            if value := getattr(self.estimator, name, None):
-                raise ValueError(
-                    f"estimator must not have {name} without a schema, because the pipeline asks"
-                    f" for kinds and categories of single sites; got {name}={value!r}"
-                )
+        if is_protected(self.estimator):
+            lacking = [
+                "schema, because the pipeline would ask for kinds and categories of single sites"
+                " (got schema=None)"
+            ]
+            check_nothing_lacks(self.estimator, [*self.estimator._lacking(), *lacking])
         return pipeline(self._rules(), self.estimator.protocol())
 
     def _agreed_flow(self, schema: Schema) -> Flow[PipelineModel[Any]]:
@@ -274,8 +282,7 @@ class FederatedPipeline(Federated):
                 f" scale={rules.scale!r}, impute={rules.impute!r}, categorical={self.categorical!r}"
             )
         columns = [column for column in schema.columns if column.role == "feature"]
-        if problems := problems_of(columns, rules, protected):
-            raise ValueError(f"the schema or the parameters lack {'; '.join(problems)}")
+        check_nothing_lacks(self.estimator, self._lacking(schema, columns, rules))
         if protected:
             columns = [column.protected() for column in columns]
         asks = rules.scale == "standard" or rules.impute == "mean"
@@ -300,6 +307,18 @@ class FederatedPipeline(Federated):
 
         protocol(limits_without_scale(columns, rules))  # reports bad parameters before any message
         return agreed_pipeline(columns, rules, protected, aggregation, protocol)
+
+    def _lacking(self, schema: Schema, columns: Sequence[Column], rules: Rules) -> list[str]:
+        """Return everything that the run still needs of the schema and the parameters."""
+        inner, parameters, of_schema = clone(self.estimator), [], []
+        if isinstance(inner, ProtectedFederated):
+            inner.schema = schema  # whose limits and classes the protocol gets
+            parameters, of_schema = inner._lacking(), inner._lacking_in(schema)
+        texts = [column.name for column in columns if column.kind == TEXT]
+        if texts and rules.encode is None:
+            parameters.append(f"encode='one_hot', because there is text in {listed(texts)}")
+        of_schema += problems_of(columns, rules, is_protected(inner))
+        return [*parameters, *in_schema(list(dict.fromkeys(of_schema)))]
 
     def _client_factory(
         self, options: Sequence[dict[str, Any]]

@@ -134,26 +134,33 @@ class Column:
             "maximum length": self.max_length,
         }
 
+    def lacking(self) -> list[str]:
+        """Return what a protected run needs and the column does not declare, for an error.
+
+        Examples
+        --------
+        >>> Column("age", "number", low=0.0, unconfirmed=("minimum",)).lacking()
+        ["a minimum and a maximum of 'age'", "the confirmation of minimum of 'age'"]
+        """
+        if self.role == IDENTIFIER:
+            return []
+        name, lacking = repr(printable(self.name, 60)), []
+        if self.kind == TEXT and self.values is None:
+            lacking.append(f"an enum of {name}")
+        if self.kind == NUMBER and (self.low is None or self.high is None):
+            lacking.append(f"a minimum and a maximum of {name}")
+        if self.unconfirmed:
+            properties = printable(", ".join(self.unconfirmed), 200)
+            lacking.append(f"the confirmation of {properties} of {name}")
+        return lacking
+
     def protected(self) -> Column:
         """Return the column as a protected run applies it: nothing depends on single values.
 
-        Raises
-        ------
-        ValueError
-            When limits or categories are not declared, or not confirmed.
+        It must lack nothing (`lacking`).
         """
         if self.role == IDENTIFIER:
             return self
-        quoted = repr(printable(self.name, 60))
-        if self.unconfirmed:
-            raise ValueError(
-                f"column {quoted}: {printable(', '.join(self.unconfirmed), 200)} must be confirmed"
-                " before a protected run; then remove 'unconfirmed' from the descriptor"
-            )
         if self.kind == TEXT:
-            if self.values is None:
-                raise ValueError(f"column {quoted} needs an enum for a protected run")
             return replace(self, outside=OTHER)
-        if self.low is None or self.high is None:
-            raise ValueError(f"column {quoted} needs a minimum and a maximum for a protected run")
         return replace(self, outside="missing" if self.type == "boolean" else "clip")

@@ -31,6 +31,7 @@ from fedlib.core.texts import printable
 from fedlib.tables.files import Table
 from fedlib.tables.schema.applying import apply_columns, check, to_table
 from fedlib.tables.schema.columns import IDENTIFIER, Column
+from fedlib.tables.schema.comparing import differences
 from fedlib.tables.schema.descriptor import MAX_BYTES, check_resource, decode, short
 from fedlib.tables.schema.fields import missing_values, read_column, read_name
 from fedlib.tables.schema.parts import AgreedParts
@@ -216,8 +217,13 @@ class Schema(AgreedColumns):
 
     @property
     def classes(self) -> list[Any] | None:  # type: ignore[override]
-        """The classes: the enum of the target, as texts or numbers; None if it has none."""
+        """The classes: the enum of the target, as texts or numbers; None if it has none.
+
+        A truth value has the classes 0 and 1.
+        """
         target = next((c for c in self.columns if c.role == "target"), None)
+        if target is not None and target.type == "boolean":
+            return [0.0, 1.0]
         if target is None or target.values is None:
             return None
         texts = list(target.values)
@@ -279,24 +285,11 @@ class Schema(AgreedColumns):
         >>> first.difference(second)
         ["column 'x': the maximum is 9 here and 10 there"]
         """
-        here, there = ({c.name: c.canonical for c in schema.columns} for schema in (self, other))
-        lines = []
-        for name in dict.fromkeys([*here, *there]):
-            column = f"column {printable(name, 60)!r}"
-            if name not in there or name not in here:
-                lines.append(f"{column} is only {'here' if name in here else 'there'}")
-                continue
-            lines += [
-                f"{column}: the {what} is {_shown(value)} here and {_shown(remote)} there"
-                for (what, value), remote in zip(
-                    here[name].items(), there[name].values(), strict=True
-                )
-                if value != remote
-            ]
-        common = [
-            [name for name in one if name in two] for one, two in ((here, there), (there, here))
-        ]
-        return [*lines, "the order of the columns differs"] if common[0] != common[1] else lines
+        return differences(self.columns, other.columns)
+
+    def lacking(self) -> list[str]:
+        """Return everything that a protected run needs and the schema does not declare."""
+        return [what for column in self.columns for what in column.lacking()]
 
     def protected(self) -> Schema:
         """Return the schema as a protected run applies it.
@@ -308,8 +301,11 @@ class Schema(AgreedColumns):
         Raises
         ------
         ValueError
-            When a column lacks limits or categories, or has unconfirmed properties.
+            When columns lack limits or categories, or have unconfirmed properties; the text lists
+            all of them.
         """
+        if lacking := self.lacking():
+            raise ValueError(f"a protected run needs {'; '.join(lacking)} in the schema")
         return self._with(tuple(column.protected() for column in self.columns))
 
     def apply(
@@ -500,10 +496,3 @@ def _check_columns(fields: Sequence[str], columns: Sequence[Column], key: str | 
             raise ValueError(f"only one field can have the role {role!r}, got {short(names)}")
     if not any(column.role == "feature" for column in columns):
         raise ValueError("no field is left for the features: all have other roles")
-
-
-def _shown(value: object) -> str:
-    """Return a property in a line of a difference."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return "not declared" if value is None else printable(str(value), 60)

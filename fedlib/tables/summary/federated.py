@@ -24,7 +24,7 @@ from fedlib.core.parameters import (
 )
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval
-from fedlib.protection.estimator import ProtectedFederated
+from fedlib.protection.estimator import ProtectedFederated, is_protected
 from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.columns import agree_on_columns
 from fedlib.tables.summary.flow import TableSummary, summarise
@@ -181,6 +181,16 @@ class FederatedSummary(ProtectedFederated):
         Interval(Real, 0, 1, closed="left"),
     ] = 0.0
 
+    masked_sums_need_bounds = False
+
+    def _lacking(self) -> list[str]:
+        lacking = super()._lacking()
+        if is_protected(self) and np.size(self.quantiles):
+            lacking.append(f"quantiles=() (got {self.quantiles!r})")
+        if self.epsilon is not None and self.categorical:
+            lacking.append(f"categorical=None (got {self.categorical!r})")
+        return lacking
+
     def _flow(self) -> Flow[TableSummary]:
         fractions = np.array(self.quantiles, np.float64).ravel()
         if not ((fractions >= 0) & (fractions <= 1)).all():
@@ -188,16 +198,8 @@ class FederatedSummary(ProtectedFederated):
         view = TableView(check_names(self.categorical))
         bounds = self._summary_bounds()
         if self.epsilon is not None:
-            if len(fractions) or view.categorical or not bounds.limits.size:
-                raise ValueError(
-                    "epsilon needs quantiles=(), no categorical columns and bounds of all columns,"
-                    f" got quantiles={self.quantiles!r}, categorical={self.categorical!r} and"
-                    f" bounds={self.bounds!r}"
-                )
             return private_summary(bounds, self.n_bins, self._noisy_sums(1, bounds))
         if self.secure:
-            if len(fractions):
-                raise ValueError(f"secure=True needs quantiles=(), got {self.quantiles!r}")
             return secure_summary(view, bounds, self.n_bins, self._sums())
         return summarise(
             view,

@@ -190,12 +190,12 @@ def test_a_client_refuses_another_unit_whatever_its_rows_are():
             "epsilon needs method='histogram', because",
         ),
         ({"bounds": None}, "epsilon needs bounds, the smallest"),
-        ({"tol": 0.1}, "epsilon needs tol=None; got 0.1"),
-        ({"grow_policy": "lossguide"}, "epsilon needs grow_policy='depthwise'; got 'lossguide'"),
-        ({"scale_pos_weight": 2.0}, "epsilon needs scale_pos_weight=1.0; got 2.0"),
-        ({"eval_metric": "auc"}, "epsilon needs eval_metric=None; got 'auc'"),
-        ({"warm_start": True}, "epsilon needs warm_start=False; got True"),
-        ({"classes": None}, "secure=True and epsilon need classes, and only they"),
+        ({"tol": 0.1}, "epsilon needs tol=None .got 0.1"),
+        ({"grow_policy": "lossguide"}, "epsilon needs grow_policy='depthwise' .got 'lossguide'"),
+        ({"scale_pos_weight": 2.0}, "epsilon needs scale_pos_weight=1.0 .got 2.0"),
+        ({"eval_metric": "auc"}, "epsilon needs eval_metric=None .got 'auc'"),
+        ({"warm_start": True}, "epsilon needs warm_start=False .got True"),
+        ({"classes": None}, "epsilon needs classes, those that the labels may have"),
         ({"secure": True, "delta": 0.0}, "needs delta > 0"),
     ],
 )
@@ -208,7 +208,7 @@ def test_bad_parameters_of_the_classifier(options, text):
     ("options", "text"),
     [
         ({"objective": "count:poisson", "base_score": 1.0}, "because the hessians have no bound"),
-        ({}, "epsilon needs base_score, a guess of the mean; got None"),
+        ({}, "epsilon needs base_score, a guess of the mean .got None"),
         ({"base_score": 1.0, "max_gradient": 0.0}, "max_gradient"),
     ],
 )

@@ -95,10 +95,10 @@ def test_a_table_without_rows_gives_a_valid_summary():
     [
         (
             {"quantiles": (0.5,)},
-            "epsilon needs quantiles=\\(\\), no categorical columns and bounds",
+            "epsilon needs quantiles=\\(\\) .got .0.5,",
         ),
-        ({"categorical": ["age"]}, "epsilon needs quantiles=\\(\\), no categorical columns"),
-        ({"bounds": None}, "epsilon needs .* bounds of all columns, .*bounds=None"),
+        ({"categorical": ["age"]}, "epsilon needs categorical=None .got ..age"),
+        ({"bounds": None}, "epsilon needs bounds, .*bounds=None"),
         ({"bounds": {"age": (0, 100)}}, "bounds of other columns: 'weight' is additional"),
         (
             {"bounds": {"weight": (0, 1), "age": (0, 1)}},

@@ -273,7 +273,7 @@ def test_points_outside_of_the_grid_are_reported():
         ),
         (
             FederatedPipeline(FederatedKMeans(2, method="lloyd", init=START, secure=True)),
-            "must not have secure without a schema",
+            "secure=True needs schema, because the pipeline",
         ),
     ],
 )

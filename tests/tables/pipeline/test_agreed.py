@@ -224,11 +224,17 @@ def test_one_error_lists_everything_that_is_missing():
     schema = schema_of(
         "age", "sex", age={"constraints": {}, "fedlib": {}}, sex={"constraints": {}, "fedlib": {}}
     )
-    estimator = FederatedPipeline(kmeans(secure=True), schema=schema)
+    drawn = kmeans(secure=True).set_params(init="k-means++")
+    estimator = FederatedPipeline(drawn, schema=schema)
     recorder = Recorder(clients_of(pipeline(kmeans(secure=True)), PARTS))
-    with pytest.raises(ValueError, match="lack a minimum and a maximum of 'age'; a fill") as error:
+    with pytest.raises(ValueError, match="secure=True needs method='lloyd'") as error:
         estimator.fit(recorder)
-    assert "an enum of 'sex'; encode='one_hot' for 'sex'" in str(error.value)
+    everything = (
+        "(got method='lloyd' and init='k-means++'); encode='one_hot', because there is text in"
+        " 'sex'; in the schema of all sites a minimum and a maximum of 'age', an enum of 'sex', a"
+        " fill for the gaps of 'age' or required=true"
+    )
+    assert str(error.value).endswith(everything)
     assert recorder.exchanges == []
 
 
@@ -247,7 +253,7 @@ def test_what_a_schema_excludes(options, message):
 
 def test_without_a_schema_masks_and_noise_are_refused():
     for options in ({"secure": True}, {"epsilon": 1.0}):
-        with pytest.raises(ValueError, match="without a schema"):
+        with pytest.raises(ValueError, match="needs schema, because the pipeline"):
             FederatedPipeline(kmeans(**options)).protocol()
 
 
@@ -259,7 +265,7 @@ def test_bounds_are_the_limits_of_the_schema():
     expected = HorizontalDBSCAN(10.0, 4, secure=True, bounds=bounds).fit(rows)
     model = grid.fit(PARTS)
     assert model.cells_.tolist() == expected.cells_.tolist()
-    with pytest.raises(ValueError, match="needs a minimum and a maximum of 'sex' in the schema"):
+    with pytest.raises(ValueError, match="because there is text in 'sex'"):
         HorizontalDBSCAN(10.0, 4, secure=True, schema=schema_of("age", "sex")).protocol()
 
 
