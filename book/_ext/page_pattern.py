@@ -3,7 +3,8 @@
 - A quotation that begins with the bold words "In short.", "In practice." or "Try it." becomes a box
   with that title. In JupyterLab, which knows no MyST, it still reads as a quotation.
 - An output that `study.shared.pages` wraps in ``<figure class="fedlib-…">`` becomes a figure or a
-  table with a number, and its name a target of ``{numref}``. Its image becomes a file of the page.
+  table with a number, and its name a target of ``{numref}``. Its image becomes a file of the page,
+  and a script that it contains for JupyterLab the file of the same name in ``_static``.
 - A figure with ``in_short=True`` also stands in the box "In short".
 """
 
@@ -26,6 +27,7 @@ CAPTIONED = re.compile(
 CAPTION = re.compile(r"<figcaption>(.*?)</figcaption>", re.DOTALL)
 IMAGE = re.compile(r"<img [^>]*>")
 EMBEDDED = re.compile(r"(?<= src=\")data:image/png;base64,([A-Za-z0-9+/=]+)")
+ASSET = re.compile(r'(<script type="text/plain" data-asset="([\w.]+)")>.*?</script>', re.DOTALL)
 TAG = re.compile(r"<[^>]+>")
 
 
@@ -113,9 +115,10 @@ def caption_text(node):
     return html.unescape(TAG.sub("", node["caption"]))
 
 
-def store_images(translator, content):
-    """Return HTML whose embedded images are files of the book."""
+def store_files(translator, content):
+    """Return HTML whose embedded images and scripts are files of the book."""
     builder = translator.builder
+    page = builder.get_target_uri(builder.current_docname)
 
     def store(match):
         data = base64.b64decode(match[1])
@@ -123,10 +126,12 @@ def store_images(translator, content):
         folder = Path(builder.outdir, builder.imagedir)
         folder.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
-        page = builder.get_target_uri(builder.current_docname)
         return relative_uri(page, f"{builder.imagedir}/{name}")
 
-    return EMBEDDED.sub(store, content)
+    def refer(match):
+        return f'{match[1]} data-src="{relative_uri(page, f"_static/{match[2]}")}"></script>'
+
+    return ASSET.sub(refer, EMBEDDED.sub(store, content))
 
 
 def visit(translator, node):
@@ -134,7 +139,7 @@ def visit(translator, node):
     translator.body.append(translator.starttag(node, "figure"))
     if isinstance(node, CaptionedTable):
         write_caption(translator, node)
-    translator.body.append(store_images(translator, node["content"]))
+    translator.body.append(store_files(translator, node["content"]))
 
 
 def depart(translator, node):
@@ -156,7 +161,7 @@ def write_caption(translator, node):
 
 def visit_preview(translator, node):
     """Write the images."""
-    translator.body.append(store_images(translator, node["content"]))
+    translator.body.append(store_files(translator, node["content"]))
 
 
 def skip(translator, node):

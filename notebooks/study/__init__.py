@@ -10,6 +10,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
+        "interactive.theatre": ["theatre", "toy_parts"],
         "shared.data": ["CLASS", "checksum", "fetch", "in_order", "load", "load_own"],
         "shared.pages": [
             "PAGE_WIDTH",

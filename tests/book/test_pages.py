@@ -221,6 +221,15 @@ def test_an_output_with_a_caption_becomes_a_target(pages, document):
     assert 'href="#fig-a"' in box[0]["content"]  # the figure also stands in the box
 
 
+def test_a_script_for_jupyterlab_becomes_a_file_of_the_book():
+    extension = importlib.import_module("page_pattern")
+    uri = SimpleNamespace(current_docname="notebooks/a", get_target_uri=lambda name: f"{name}.html")
+    content = '<b>x</b><script type="text/plain" data-asset="a.js">f()\n</script><script>y</script>'
+    found = extension.store_files(SimpleNamespace(builder=uri), content)
+    assert 'data-asset="a.js" data-src="../_static/a.js"></script><script>y' in found
+    assert "f()" not in found
+
+
 def test_headlines_count_the_kept_results(tmp_path):
     headlines = importlib.import_module("headlines")
     path = tmp_path / "fidelity.csv"

@@ -1,0 +1,229 @@
+"""The figure that plays a protocol: what it shows is what was sent, and the browser plays it."""
+
+import importlib
+import json
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import sync_playwright
+
+from fedlib import HorizontalDBSCAN
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+LIMITS = [[-1.6, -1.0], [2.6, 1.5]]
+ESTIMATORS = {
+    "in the clear": HorizontalDBSCAN(0.25, 2),
+    "masked": HorizontalDBSCAN(0.25, 2, secure=True, bounds=LIMITS),
+    "with noise": HorizontalDBSCAN(0.25, 4, epsilon=5.0, delta=1e-6, bounds=LIMITS),
+}
+in_chromium = [pytest.mark.book, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")]
+
+
+@pytest.fixture(scope="module")
+def theatre():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "notebooks")
+        yield importlib.import_module("study.interactive.theatre")
+
+
+@pytest.fixture(scope="module")
+def shown(theatre):
+    return theatre.theatre(
+        ESTIMATORS, theatre.toy_parts(), name="fig-a", caption="A run.", alt="Three sites."
+    )
+
+
+@pytest.fixture(scope="module")
+def recordings(shown):
+    return json.loads(re.search(r'application/json">(.*?)</script>', shown)[1])
+
+
+def test_it_shows_each_message_with_its_size_and_what_it_discloses(theatre, recordings):
+    model = HorizontalDBSCAN(0.25, 2).fit(theatre.toy_parts())
+    first = recordings[0]
+    expected = [theatre.words(name) for name in model.ledger_.conversation()]
+    assert [scene["message"] for scene in first["scenes"]] == expected
+    for scene, (_, of_scene) in zip(
+        first["scenes"],
+        model.ledger_.to_frame().groupby(["step", "message"], sort=False),
+        strict=True,
+    ):
+        assert list(scene["sizes"].values()) == [theatre.amount(size) for size in of_scene["bytes"]]
+        assert of_scene["discloses"].iloc[0] in scene["now"]
+    assert first["totals"][-1] == (
+        f"Ledger: {len(model.ledger_)} messages, {theatre.amount(model.ledger_.bytes)}"
+    )
+
+
+def test_points_end_in_the_colours_of_their_labels(theatre, recordings):
+    labels = HorizontalDBSCAN(0.25, 2).fit(theatre.toy_parts()).labels_
+    assert recordings[0]["after"] == [[theatre.colour(label) for label in part] for part in labels]
+
+
+def test_masked_and_open_sums_are_the_same_picture(recordings):
+    """The server removes the masks from the sum; before, the messages of the sites look alike."""
+    clear, masked, noisy = (
+        {scene["message"]: scene for scene in recording["scenes"]} for recording in recordings
+    )
+    assert masked["revealed shares"]["server"] == clear["cell counts"]["server"]
+    assert masked["assign cells"]["server"] == clear["assign cells"]["server"]
+    assert "cover" in masked["masked values"]["server"]
+    assert "ink" not in masked["masked values"]["server"]
+    assert 'class="negative"' in noisy["noisy counts"]["server"]
+
+
+def test_the_page_is_the_same_each_time(theatre, shown):
+    again = theatre.theatre(
+        ESTIMATORS, theatre.toy_parts(), name="fig-a", caption="A run.", alt="Three sites."
+    )
+    assert again == shown
+    assert len(shown) < theatre.MOST_BYTES
+
+
+def test_a_large_figure_is_refused(theatre):
+    parts = [np.random.default_rng(i).normal(size=(2000, 2)) for i in range(2)]
+    with pytest.raises(
+        ValueError, match=r"fig-a must have at most 150,000 bytes, got .*fewer rows"
+    ):
+        theatre.theatre(HorizontalDBSCAN(0.1, 2), parts, name="fig-a", caption="C.", alt="A.")
+
+
+# In the browser ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def content(shown):
+    return f"<!doctype html><html lang='en'><title>x</title><main><h1>x</h1>{shown}</main></html>"
+
+
+@pytest.fixture
+def opened(browser, content):
+    """Return a function that opens the figure; it must log no error and load nothing."""
+    contexts, errors = [], []
+
+    def open_page(width=390, scheme="light", **options):
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, **options
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: errors.append(message.text))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("request", lambda request: errors.append(request.url))
+        page.set_content(content)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert errors == []
+
+
+def press(page, name):
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+def state(page):
+    """Return the server's picture, the classes of the points and the count of ledger entries."""
+    return page.evaluate(
+        """() => [
+          document.querySelector('.server .overlay').innerHTML,
+          [...document.querySelectorAll('.site .points circle')].map(c => c.className.baseVal),
+          document.querySelectorAll('.ledger li:not([hidden])').length,
+        ]"""
+    )
+
+
+def at_the_start(page):
+    """Load the script and go to the first place."""
+    press(page, "Play")
+    page.get_by_role("slider").press("Home")
+    assert state(page)[0] == ""
+
+
+class TestInChromium:
+    pytestmark = in_chromium
+
+    def test_the_last_place_is_the_still(self, opened):
+        page = opened()
+        still = state(page)
+        at_the_start(page)
+        assert set(state(page)[1]) == {"plain"}
+        assert state(page)[2] == 0
+        page.get_by_role("slider").press("End")
+        assert state(page) == still
+
+    def test_play_runs_to_the_end_and_pause_stops(self, opened):
+        page = opened()
+        at_the_start(page)
+        page.get_by_label("Speed").select_option("4")
+        press(page, "Play")
+        page.wait_for_selector(".chip")
+        press(page, "Pause")
+        assert page.locator(".chip").count() == 0
+        stopped = state(page)
+        page.wait_for_timeout(900)
+        assert state(page) == stopped
+        press(page, "Play")
+        page.wait_for_function("document.querySelectorAll('.ledger li:not([hidden])').length === 4")
+        page.wait_for_function("document.querySelector('.play').textContent === 'Play'")
+        assert page.get_by_role("slider").get_attribute("aria-valuetext") == "4 of 4"
+
+    def test_keys_step_there_and_back(self, opened):
+        page = opened()
+        at_the_start(page)
+        page.locator(".fedlib-theatre").focus()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_selector(".chip", state="detached")
+        assert "cells, 108 B together" in page.locator("[aria-live]").text_content()
+        page.keyboard.press("ArrowLeft")
+        assert state(page)[2] == 0
+        page.keyboard.press("End")
+        assert state(page)[2] == 4
+
+    def test_another_recording_starts_at_its_beginning(self, opened):
+        page = opened()
+        at_the_start(page)
+        page.get_by_label("masked").check()
+        assert state(page)[2] == 0
+        page.get_by_role("slider").press("End")
+        assert page.locator(".ledger li").count() == 14
+        assert "masked values" in page.locator(".ledger").text_content()
+
+    def test_nothing_moves_if_the_reader_wants_no_motion(self, opened):
+        page = opened(reduced_motion="reduce")
+        at_the_start(page)
+        press(page, "Step")
+        assert page.locator(".chip").count() == 3
+        assert page.evaluate("document.getAnimations().length") == 0
+
+    @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+    def test_it_is_accessible_and_fits(self, opened, width, scheme):
+        page = opened(width, scheme)
+        at_the_start(page)
+        press(page, "Step")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        violations = Axe().run(page).response["violations"]
+        assert [v["id"] for v in violations if v["impact"] in ("serious", "critical")] == []
+
+    def test_without_javascript_and_in_print_the_end_of_the_run_remains(self, opened):
+        page = opened(java_script_enabled=False)
+        assert page.locator(".server .overlay path").count() > 0
+        assert page.locator(".ledger li").count() == 4
+        assert not page.get_by_role("button").first.is_visible()
+        page.emulate_media(media="print")
+        assert page.locator(".ledger li").last.is_visible()
