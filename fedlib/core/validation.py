@@ -11,11 +11,8 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from sklearn.utils._param_validation import (
-    Interval,
-    StrOptions,
-    validate_parameter_constraints,
-)
+from sklearn.utils import _param_validation
+from sklearn.utils._param_validation import StrOptions, validate_parameter_constraints
 
 from fedlib.core.array_types import Floats
 
@@ -31,6 +28,34 @@ __all__ = [
 
 
 KEY_BYTES = range(16, 65)
+LARGEST_INTEGER = 2**53  # the integers up to it are exact as float64, and their sums fit an int64
+
+
+class Interval(_param_validation.Interval):
+    """The range of a parameter, as in scikit-learn, without numbers that no message can contain.
+
+    An interval of integers without an upper end ends at 2**53. An interval of real numbers does not
+    contain an integer beyond the largest float64.
+
+    Examples
+    --------
+    >>> 10**20 in Interval(Integral, 1, None, closed="left")
+    False
+    >>> 10**400 in Interval(Real, 0, None, closed="left")
+    False
+    """
+
+    def __init__(self, kind: type, left: Any, right: Any, *, closed: str):
+        if kind is Integral and right is None:
+            right, closed = LARGEST_INTEGER, "both" if closed == "left" else "right"
+        super().__init__(kind, left, right, closed=closed)
+
+    def __contains__(self, value: Any) -> bool:
+        try:
+            float(value)
+        except OverflowError:
+            return False
+        return bool(super().__contains__(value))
 
 
 def plain_value(value: Any, constraints: Sequence[Any]) -> Any:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import numpy as np
 import pytest
-from all_protocols import OURS
+from all_protocols import OURS, PROTOCOLS
 from sklearn.base import clone
 from sklearn.utils._param_validation import InvalidParameterError
 
@@ -14,7 +14,7 @@ from fedlib.cli.options import parameter_docs, parameter_options
 from fedlib.core.estimator import Federated
 from fedlib.core.parameters import KW_ONLY, Kind
 from fedlib.core.registry import protocols
-from fedlib.core.validation import Interval, StrOptions
+from fedlib.core.validation import LARGEST_INTEGER, Interval, StrOptions
 
 
 class Radius(Federated):
@@ -140,3 +140,32 @@ def test_every_parameter_of_a_protocol_has_a_text_and_a_range(name):
         assert docs[parameter], parameter
         assert parameter in estimator._parameter_constraints, parameter
     assert "__init__" not in inspect.getsource(estimator)
+
+
+INTEGERS = [
+    (name, parameter)
+    for name in PROTOCOLS
+    for parameter, constraints in protocols()[name]._parameter_constraints.items()
+    if any(isinstance(one, Interval) and one.type is Integral for one in constraints)
+]
+
+
+@pytest.mark.parametrize(("name", "parameter"), INTEGERS)
+def test_an_integer_that_no_message_can_contain_is_out_of_range(name, parameter):
+    parameters, _ = PROTOCOLS[name]
+    estimator = protocols()[name](**(parameters | {parameter: 10**20}))
+    text = rf"The '{parameter}' parameter .* in the range .*\. Got 100000000000000000000 instead"
+    with pytest.raises(InvalidParameterError, match=text):
+        estimator.protocol()
+
+
+@pytest.mark.parametrize("name", ["horizontal-dbscan", "vertical-dbscan", "dbdc", "sdbdc"])
+def test_the_largest_min_samples_leaves_only_noise(name):
+    parameters, parts = PROTOCOLS[name]
+    model = protocols()[name](**(parameters | {"min_samples": LARGEST_INTEGER})).fit(parts())
+    assert all((np.ravel(labels) == -1).all() for labels in model.labels_)
+
+
+def test_an_integer_beyond_all_real_numbers_is_out_of_range():
+    with pytest.raises(InvalidParameterError, match="'eps' parameter"):
+        Radius(10**400).protocol()

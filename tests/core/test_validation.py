@@ -109,8 +109,8 @@ def test_values_that_constraints_reject(invalid):
         ),
         (
             {"number": 0},
-            "The 'number' parameter of Constrained must be an int in the range [1, inf)."
-            " Got 0 instead.",
+            "The 'number' parameter of Constrained must be an int in the range"
+            " [1, 9007199254740992]. Got 0 instead.",
         ),
     ],
 )

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from scipy.special import logsumexp
 
-from fedlib.clustering.mixtures.covariances import MATRICES, expand, scatter
+from fedlib.clustering.mixtures.covariances import MATRICES, scatter
+from fedlib.clustering.mixtures.em import START_REGULARISATION, prepare
 from fedlib.clustering.mixtures.messages import (
     ImprovedMixture,
     Likelihood,
@@ -175,7 +176,8 @@ class PointsHistory:
         """Return why means or variances are impossible: a component may also keep those before."""
         if np.abs(reply.means).max() > max(limit, largest_mean) * (1 + ROUNDING):
             return "a mean is outside of the range of the client's points"
-        largest = max(limit**2 + self.reg_covar, largest_variance)
+        largest_of_points = limit**2 * (1 + START_REGULARISATION) + self.reg_covar
+        largest = max(largest_of_points, largest_variance)
         if np.abs(reply.covariances).max() > largest * (1 + ROUNDING):
             return "a variance is larger than that of any points in the client's range"
         square = max(other for other in self.limits.values() if other is not None) ** 2
@@ -210,10 +212,8 @@ class PointsHistory:
 
 def log_density_range(mixture: Mixture, limit: float) -> tuple[float, float]:
     """Return bounds on the log-density of any point with coordinates up to ``limit``."""
-    n_components, n_features = mixture.means.shape
-    matrices = expand(mixture.covariances, n_components, n_features, mixture.covariance_type)
-    variances = np.linalg.eigvalsh(matrices)
-    with np.errstate(divide="ignore"):  # a weight may be 0
-        peaks = np.log(mixture.weights) - 0.5 * np.log(2 * np.pi * variances).sum(axis=1)
-    distances = np.square(limit + np.abs(mixture.means)).sum(axis=1)
-    return float((peaks - 0.5 * distances / variances[:, 0]).max()), float(logsumexp(peaks))
+    densities, reach = prepare(mixture), limit + np.abs(mixture.means)
+    # By the triangle inequality: no coordinate of a difference from a mean is above its reach.
+    farthest = (np.abs(densities.whitening) @ reach[:, :, np.newaxis])[:, :, 0]
+    nearest = densities.log_factors - 0.5 * np.square(farthest).sum(axis=1)
+    return float(nearest.max()), float(logsumexp(densities.log_factors))

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedlib.clustering.mixtures.em import (
     assign_components,
-    fit_mixture,
+    fit_start,
     improve,
     log_joint,
     sum_responsibilities,
@@ -32,7 +32,7 @@ from fedlib.clustering.mixtures.private import (
 )
 from fedlib.clustering.mixtures.start import Start
 from fedlib.core.client import handles
-from fedlib.core.messages import Done, Labels
+from fedlib.core.messages import Done, Labels, MessageError
 from fedlib.core.validation import count_distinct
 from fedlib.protection.secure.points import SummablePoints
 
@@ -51,13 +51,13 @@ class GaussianMixtureClient(SummablePoints):
 
     @handles(FitMixture)
     def fit_mixture(self, request: FitMixture) -> LocalMixture:
-        mixture = fit_mixture(
+        mixture = fit_start(
             self.X,
             request.n_components,
             request.covariance_type,
             request.reg_covar,
             request.seed,
-            start=Start(request.weights, request.means, request.covariances),
+            Start(request.weights, request.means, request.covariances),
         )
         return LocalMixture(*parameters(mixture), request.covariance_type)
 
@@ -76,7 +76,10 @@ class GaussianMixtureClient(SummablePoints):
         mixture: Mixture = request
         improved = n_points >= min_points(len(request.weights))
         if improved:
-            mixture = improve(self.X, request, request.reg_covar, request.max_iter, request.tol)
+            try:
+                mixture = improve(self.X, request, request.reg_covar, request.max_iter, request.tol)
+            except MessageError:  # a covariance of these points is singular
+                improved = False
         return ImprovedMixture(
             *parameters(mixture), request.covariance_type, n_points, log_likelihood, improved
         )

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from fedlib.core.array_types import Floats
+from fedlib.kernels.mixtures import whiten
 
 __all__ = [
     "CovarianceType",
@@ -105,6 +106,9 @@ def scatter(vectors: Floats, weights: Floats, covariance_type: CovarianceType) -
 def positive_definite(covariances: Floats, covariance_type: CovarianceType) -> bool:
     """Return whether covariances are symmetric, up to rounding, and positive definite.
 
+    Server and clients decide it by the factorisation that also computes the densities. Otherwise a
+    client could fail on a mixture that the server has accepted.
+
     Examples
     --------
     >>> positive_definite(np.array([[[1.0, 2.0], [2.0, 1.0]]]), "full")
@@ -112,9 +116,7 @@ def positive_definite(covariances: Floats, covariance_type: CovarianceType) -> b
     """
     if covariance_type not in MATRICES:
         return bool((covariances > 0).all())
-    try:
-        np.linalg.cholesky(covariances)
-    except np.linalg.LinAlgError:
+    if not whiten(np.array(covariances), np.empty(covariances.shape)):
         return False
     asymmetry = np.abs(covariances - covariances.mT)
     return bool((asymmetry <= 1e-9 * np.abs(covariances).max(initial=0)).all())

@@ -43,6 +43,9 @@ __all__ = [
 
 
 LOG_2PI = np.log(2 * np.pi)
+# Added to the variances of a first mixture that would be singular: a fraction of the mean variance.
+# It is scikit-learn's default reg_covar for standardised features.
+START_REGULARISATION = 1e-6
 
 
 class _Parameters(NamedTuple):
@@ -113,6 +116,31 @@ def fit_mixture(
     return _improve(X, first, reg_covar, max_iter, tol)
 
 
+def fit_start(
+    X: Floats,
+    n_components: int,
+    covariance_type: CovarianceType,
+    reg_covar: float,
+    random_state: Any,
+    start: Start,
+) -> Mixture:
+    """Return `fit_mixture`, or if it is singular, a mixture with larger variances.
+
+    The points of one client may be too few, or collinear, although those of all clients are not.
+
+    Examples
+    --------
+    >>> X = np.array([[0.0, 1.0], [1.0, 1.0], [8.0, 1.0], [9.0, 1.0]])  # a constant column
+    >>> fit_start(X, 1, "diag", 0.0, 0, NOTHING_GIVEN).covariances.round(6).tolist()
+    [[[16.250008, 8e-06]]]
+    """
+    try:
+        return fit_mixture(X, n_components, covariance_type, reg_covar, random_state, start)
+    except MessageError:
+        reg_covar += START_REGULARISATION * float(X.var(axis=0).mean())
+        return fit_mixture(X, n_components, covariance_type, reg_covar, random_state, start)
+
+
 def improve(X: Floats, mixture: Mixture, reg_covar: float, max_iter: int, tol: float) -> Mixture:
     """Return the mixture after at most ``max_iter`` steps of EM on points.
 
@@ -175,7 +203,7 @@ def _expect(X: Floats, mixture: Mixture | _Parameters) -> tuple[Moments, float]:
     """Return the moments of `sum_responsibilities`, contracted, and the log-likelihood."""
     _check_features(X, mixture)
     moments = _zeros(mixture.means)
-    log_likelihood = add_expected(np.ascontiguousarray(X), _prepare(mixture), moments)
+    log_likelihood = add_expected(np.ascontiguousarray(X), prepare(mixture), moments)
     products = contract(moments.products, mixture.covariance_type)
     return Moments(moments.counts, moments.sums, products), log_likelihood
 
@@ -279,11 +307,18 @@ def log_joint(X: Floats, mixture: Mixture) -> Floats:
     """
     _check_features(X, mixture)
     joint = np.empty((len(X), len(mixture.means)))
-    log_joint_by_kernel(np.ascontiguousarray(X), _prepare(mixture), joint)
+    log_joint_by_kernel(np.ascontiguousarray(X), prepare(mixture), joint)
     return joint
 
 
-def _prepare(mixture: Mixture | _Parameters) -> Densities:
+def prepare(mixture: Mixture | _Parameters) -> Densities:
+    """Return what the densities of a mixture's components follow from.
+
+    Raises
+    ------
+    LinAlgError
+        When a covariance is not positive definite.
+    """
     n_components, n_features = mixture.means.shape
     matrices = expand(mixture.covariances, n_components, n_features, mixture.covariance_type)
     whitening = np.empty(matrices.shape)

@@ -119,7 +119,9 @@ class FederatedGaussianMixture(ProtectedFederated):
     *Choices that F leaves open.* F does not state how far a client improves the mixture in a round.
     Here it continues to scikit-learn's default criterion: 100 steps, or a change of the
     log-likelihood below 1e-3. F runs a fixed number of rounds. A client with fewer points than
-    components, or fewer than two, contributes to the likelihood but not to the average. The
+    components, fewer than two, or collinear columns and ``reg_covar=0``, contributes to the
+    likelihood but not to the average. If the first mixture at a client would be singular, one
+    millionth of the mean variance of its points is added to each variance. The
     components of different clients match because all clients start from the same mixture. An
     average of positive definite covariances is positive definite.
 

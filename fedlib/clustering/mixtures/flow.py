@@ -16,6 +16,7 @@ from fedlib.clustering.mixtures.checks import PointsHistory, agree_on_magnitude
 from fedlib.clustering.mixtures.covariances import CovarianceType
 from fedlib.clustering.mixtures.em import Moments, assign_components, maximise
 from fedlib.clustering.mixtures.messages import (
+    SINGULAR_ADVICE,
     AssignComponents,
     FitMixture,
     ImprovedMixture,
@@ -41,6 +42,8 @@ __all__ = [
     "fit_in_rounds",
     "step_of_em",
 ]
+
+HIDING_RATIO = 2.0**16  # of coordinates: in a sum, the squares of the smaller ones lose 32 bits
 
 
 @dataclass(frozen=True)
@@ -174,16 +177,19 @@ def _without_the_largest(
 ) -> Generator[Reject, Replies, tuple[Replies, Mixture]]:
     """Return the replies and their next mixture.
 
-    If the replies together give no valid mixture, the clients with the largest points are excluded,
-    because their variances can hide those of the others. A majority stays. If that does not help,
-    the error is raised, and no client is excluded.
+    If the replies together give no valid mixture, the clients with far larger points than the
+    others are excluded, because their variances can hide those of the others. A majority stays. If
+    that does not help, or the points are of a similar size, the error is raised, and no client is
+    excluded.
     """
     try:
         return replies, next_mixture(replies)
     except MessageError as error:
         by_size = sorted(replies, key=lambda name: -(limits.get(name) or 0.0))
         for n_excluded in range(1, (len(by_size) + 1) // 2):
-            excluded = by_size[:n_excluded]
+            excluded, next_size = by_size[:n_excluded], limits.get(by_size[n_excluded]) or 0.0
+            if (limits.get(excluded[-1]) or 0.0) < HIDING_RATIO * next_size:
+                continue
             rest = replies.without(excluded, replies.lost)
             with suppress(MessageError, ValueError):
                 mixture = next_mixture(rest)
@@ -277,8 +283,8 @@ def average_mixtures(replies: Mapping[str, ImprovedMixture]) -> Mixture:
     improved = [reply for reply in replies.values() if reply.improved]
     if not improved:
         raise ValueError(
-            "no client has enough points to improve the mixture: one per component, and at least"
-            " two"
+            "no client can improve the mixture: it needs one point per component, at least two, and"
+            f" positive definite covariances; {SINGULAR_ADVICE}"
         )
     n_points = np.array([reply.n_points for reply in improved], float)
     weights, means, covariances = (

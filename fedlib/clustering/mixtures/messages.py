@@ -38,6 +38,7 @@ MAX_SQUARE = MAX_SUM**2
 # Added to every component's count of points, as in scikit-learn, so that nothing is divided by 0.
 TINY = 10 * np.finfo(np.float64).eps
 MAX_ITER = 100  # of EM on the points of one client alone
+SINGULAR_ADVICE = "fewer components, a larger reg_covar or differently scaled features may help"
 SMALLEST_NORMAL = np.finfo(np.float64).tiny  # smaller numbers have fewer significant digits
 
 Weights = Annotated[np.ndarray, Array("float64", ("components",), ge=0, le=1)]
@@ -87,10 +88,7 @@ class Mixture(Message):
                 f"{name}.covariances must have the shape {wanted}, got {self.covariances.shape}"
             )
         if not positive_definite(self.covariances, self.covariance_type):
-            raise MessageError(
-                f"{name}.covariances must be positive definite; fewer components, a larger"
-                " reg_covar or differently scaled features may help"
-            )
+            raise MessageError(f"{name}.covariances must be positive definite; {SINGULAR_ADVICE}")
 
 
 class PointsIntroduction(Message):
@@ -202,8 +200,9 @@ class SumResponsibilities(Mixture):
 class ImprovedMixture(Mixture):
     """A mixture improved on one client's points, and the likelihood of the mixture received.
 
-    A client with fewer points than `min_points` cannot improve the mixture: it returns the mixture
-    unchanged with ``improved=False``, and the server leaves it out of the average.
+    A client with fewer points than `min_points`, or with a singular covariance, cannot improve the
+    mixture: it returns the mixture unchanged with ``improved=False``, and the server leaves it out
+    of the average.
     """
 
     discloses = "how many points a client has, their log-likelihood, and their Gaussian mixture"

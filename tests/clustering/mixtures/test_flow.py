@@ -1,6 +1,7 @@
 """The rounds: small examples by hand, agreement with scikit-learn, and properties of the result."""
 
 import warnings
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,20 +14,24 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from fedlib import FederatedGaussianMixture
+from fedlib.clustering.mixtures.checks import log_density_range
 from fedlib.clustering.mixtures.client import GaussianMixtureClient
-from fedlib.clustering.mixtures.covariances import sklearn_shape
-from fedlib.clustering.mixtures.em import fit_mixture
-from fedlib.clustering.mixtures.flow import federated_gaussian_mixture
+from fedlib.clustering.mixtures.covariances import positive_definite, sklearn_shape
+from fedlib.clustering.mixtures.em import fit_mixture, log_joint
+from fedlib.clustering.mixtures.flow import federated_gaussian_mixture, step_of_em
 from fedlib.clustering.mixtures.messages import (
     AssignComponents,
     IntroducePoints,
+    Mixture,
     PointsIntroduction,
     ResponsibilitySums,
     SumResponsibilities,
 )
 from fedlib.clustering.mixtures.start import NOTHING_GIVEN
+from fedlib.core.in_process import InProcess
+from fedlib.core.ledger import Ledger
 from fedlib.core.messages import Done, MessageError
-from fedlib.core.protocol import Replies
+from fedlib.core.protocol import Replies, run
 
 from .points import (
     COVARIANCE_TYPES,
@@ -344,7 +349,7 @@ def test_clients_with_few_points(method):
         (
             "average",
             {"precisions_init": ONES["full"]} | START,
-            "no client has enough points to improve the mixture",
+            "no client can improve the mixture: it needs one point per component",
         ),
     ],
 )
@@ -363,6 +368,79 @@ def test_covariances_that_collapse():
         ).fit([X[:2]])
     model = FederatedGaussianMixture(2, "em", precisions_init=ONES["full"], **start)
     assert model.fit([X]).converged_
+
+
+NEARLY_SINGULAR = {
+    "a constant column": lambda B: np.c_[B, np.ones(len(B))],
+    "a multiple": lambda B: np.c_[B, 2 * B[:, 0]],
+    "a sum": lambda B: np.c_[B, B.sum(axis=1)],
+    "scales apart": lambda B: B * [1e-9, 1e3],
+}
+
+
+@each_method
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag"])
+@pytest.mark.parametrize("columns", NEARLY_SINGULAR)
+def test_without_reg_covar_no_client_is_rejected(columns, covariance_type, method):
+    """A singular fit ends with the documented error; rounding decides for collinear columns."""
+    X = NEARLY_SINGULAR[columns](blobs())
+    transport = InProcess(dict(zip("ABC", map(GaussianMixtureClient, divided(X)), strict=True)))
+    model = FederatedGaussianMixture(
+        2, method, covariance_type=covariance_type, reg_covar=0, max_rounds=20, tol=1e-9,
+        random_state=0,
+    )  # fmt: skip
+    ledger, problem, likelihoods = Ledger(), "", [0.0]
+    try:
+        fitted = run(model.protocol(), transport, min_clients=1, ledger=ledger)
+        likelihoods = fitted.log_likelihoods
+    except ValueError as error:
+        problem = str(error)
+    assert np.isfinite(likelihoods).all()
+    assert "larger reg_covar" in problem or columns != "a constant column"
+    assert problem == "" or ("larger reg_covar" in problem and columns != "scales apart")
+    assert ledger.lost == {}
+    assert transport.errors == {}
+
+
+def test_clients_of_a_similar_size_stay_when_the_fit_is_singular():
+    """Without the third client, the points would be on a line, too, but its rows are no lie."""
+    line = np.c_[np.arange(20.0), np.arange(20.0)]
+    parts = {"A": line, "B": line + np.array([0, 1e-3]), "C": 4.0 * line}
+    transport = InProcess({name: GaussianMixtureClient(X) for name, X in parts.items()})
+    whole = step_of_em
+
+    def singular_with_all(mixture, replies, reg_covar):
+        if len(replies) == 3:
+            raise MessageError("covariances must be positive definite")
+        return whole(mixture, replies, reg_covar)
+
+    ledger, flow = Ledger(), FederatedGaussianMixture(1, "em", random_state=0).protocol()
+    with (
+        mock.patch("fedlib.clustering.mixtures.flow.step_of_em", singular_with_all),
+        pytest.raises(MessageError, match="positive definite"),
+    ):
+        run(flow, transport, min_clients=1, ledger=ledger)
+    assert ledger.lost == {}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_range_of_log_densities_contains_those_of_all_points(seed):
+    """Also for covariances that are singular but for rounding, and features of unequal scales."""
+    rng = np.random.default_rng(seed)
+    d = int(rng.integers(1, 6))
+    factors = rng.normal(size=(3, d, d)) * 10.0 ** rng.uniform(-9, 9, d)[:, np.newaxis]
+    factors[:, :, 0] *= 10.0 ** rng.uniform(-9, 0)
+    matrices = factors @ factors.mT
+    matrices = (matrices + matrices.mT) / 2
+    if not positive_definite(matrices, "full"):
+        matrices = matrices + np.eye(d) * 1e-12 * np.abs(matrices).max()
+    limit = 10.0 ** rng.uniform(-2, 6)
+    mixture = Mixture(rng.dirichlet(np.ones(3)), rng.normal(size=(3, d)) * limit, matrices, "full")
+    X = np.r_[rng.uniform(-limit, limit, (500, d)), limit * rng.choice([-1.0, 1.0], (500, d))]
+    densities = np.logaddexp.reduce(log_joint(np.r_[X, mixture.means], mixture), axis=1)
+    low, high = log_density_range(mixture, limit)
+    assert low - 1e-6 * abs(low) <= densities[:-3].min()
+    assert densities.max() <= high + 1e-6 * abs(high)
 
 
 def test_the_flow_checks_its_method():
