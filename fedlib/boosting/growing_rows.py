@@ -21,6 +21,7 @@ from fedlib.boosting.row_client import RowsClient
 from fedlib.boosting.sampling import drawn_rows
 from fedlib.boosting.states import Growing, finite, first_child, new_splits, roots
 from fedlib.core.array_types import Bools, Floats32, Ints, Ints32
+from fedlib.core.client import Unanswerable
 from fedlib.core.messages import Message
 from fedlib.kernels.histograms import (
     absolute_sums,
@@ -59,7 +60,7 @@ class GrowingRows(RowsClient):
             node = self._moved(state, request)
         if len(request.values):
             if len(request.values) < n_nodes:
-                raise ValueError(f"{len(request.values)} values for {n_nodes} nodes")
+                raise Unanswerable(f"{len(request.values)} values for {n_nodes} nodes")
             margins = finite(add_values(margins, node, request.values))
             node, ended = roots(*node.shape), np.full_like(ended, -1)
             n_nodes, n_rounds = len(node), n_rounds + 1
@@ -180,7 +181,7 @@ class GrowingRows(RowsClient):
         offsets, n_bins = state.offsets, len(state.thresholds)
         fit = len(offsets) == self.n_features + 1 and offsets[0] == 0 and offsets[-1] == n_bins
         if not fit or (np.diff(offsets) < 1).any():
-            raise ValueError("the bins do not fit the features")
+            raise Unanswerable("the bins do not fit the features")
         bins = Cuts(offsets, state.thresholds).bins(self._coded(state.levels))
         narrow = np.uint16 if n_bins <= 2**16 else np.uint32
         return (bins + offsets[:-1]).astype(narrow)
@@ -218,7 +219,9 @@ class GrowingRows(RowsClient):
 
     def _check_features(self, feature: Ints32) -> None:
         if feature.size and feature.max() >= self.n_features:
-            raise ValueError(f"feature {feature.max()} of a client with {self.n_features} features")
+            raise Unanswerable(
+                f"feature {feature.max()} of a client with {self.n_features} features"
+            )
 
     def _warn_of_coarse_features(self, cuts: Cuts) -> None:
         if len(cuts.offsets) != self.n_features + 1:

@@ -37,7 +37,7 @@ from fedlib.boosting.scores import RowScores, ScoreRows, score_rows
 from fedlib.boosting.states import Growing, HeldOut, finite, first_child, new_splits, roots
 from fedlib.boosting.trees import add_margins
 from fedlib.core.array_types import Floats32, Ints, Ints32
-from fedlib.core.client import handles, partitions
+from fedlib.core.client import Unanswerable, handles, partitions
 from fedlib.core.messages import Done, Message
 from fedlib.kernels import splits
 from fedlib.kernels.gains import SplitRule
@@ -168,7 +168,7 @@ class TreeClient(GrowingRows):
     def sum_leaves(self, request: SumLeaves) -> LeafSums:
         state = self._update(request)
         if state.n_nodes != request.n_nodes:
-            raise ValueError(f"{request.n_nodes} nodes of a tree that has {state.n_nodes}")
+            raise Unanswerable(f"{request.n_nodes} nodes of a tree that has {state.n_nodes}")
         # A row whose proposals ended stays in that node, even if the other clients split it.
         node = np.where(state.ended >= 0, state.ended, state.node)
         node[:, ~self._drawn(state)] = -1
@@ -188,9 +188,11 @@ class TreeClient(GrowingRows):
         """Apply a request's decisions; return the sums of gradients in bins of the wanted nodes."""
         state, wanted = self.recall(Growing), request.wanted
         if len(wanted) != request.n_open:
-            raise ValueError(f"{len(wanted)} entries of wanted for {request.n_open} open nodes")
+            raise Unanswerable(f"{len(wanted)} entries of wanted for {request.n_open} open nodes")
         if request.n_bins != len(state.thresholds):
-            raise ValueError(f"{request.n_bins} bins requested; there are {len(state.thresholds)}")
+            raise Unanswerable(
+                f"{request.n_bins} bins requested; there are {len(state.thresholds)}"
+            )
         if not (len(request.values) or request.parents):  # the splits of one level, nothing else
             # Then one pass over the rows moves and sums them.
             decisions, n_nodes = new_splits(state, request)
@@ -257,7 +259,7 @@ class TreeClient(GrowingRows):
         # What is refused here follows from the requests and the features, whatever the rows are.
         state = self.recall(Growing)
         if state.subsample < 1 or state.held_out[0] > 0:
-            raise ValueError(
+            raise Unanswerable(
                 "sums with noise must be over all rows, because one row more changes which of its"
                 f" equals are drawn; got subsample={state.subsample} and"
                 f" validation_fraction={state.held_out[0]}"
@@ -265,7 +267,7 @@ class TreeClient(GrowingRows):
         limits = gradient_limits(state.objective, request.max_gradient)
         sensitivity = row_sensitivity(limits, self.n_features, state.margins.shape[1])
         if state.bits != sensitivity.digits:
-            raise ValueError(f"bits must be {sensitivity.digits}, got {state.bits}")
+            raise Unanswerable(f"bits must be {sensitivity.digits}, got {state.bits}")
 
         def gradients(state: Growing) -> Ints:
             return clipped(self._unchecked_gradients(state), limits, state.bits)

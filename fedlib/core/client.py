@@ -14,7 +14,7 @@ from fedlib.core.messages import Declined, Done, Failure, Message
 from fedlib.core.texts import printable
 from fedlib.core.work import MAX_WORK, check_work
 
-__all__ = ["Client", "LostState", "OddRows", "handles", "partitions"]
+__all__ = ["Client", "LostState", "OddRows", "Unanswerable", "handles", "partitions"]
 
 State = TypeVar("State", bound=Message)
 Handler = TypeVar("Handler", bound=Callable[..., Message])
@@ -25,6 +25,13 @@ logger = logging.getLogger(__name__)
 
 class OddRows(ValueError):
     """Some rows do not fit a delivered result. The other rows have their labels."""
+
+
+class Unanswerable(ValueError):
+    """A request does not fit the columns or the earlier requests, whatever the rows are.
+
+    A handler raises it before it looks at the rows. It is no failure of the site.
+    """
 
 
 class LostState(RuntimeError):
@@ -95,6 +102,8 @@ class Client:
         the groups, and whether they count ``singly`` (`partitions`).
     name : str
         The client's name in the run; empty before the run.
+    run : str
+        The identifier of the run, of which there is one per run; empty in process.
     n_clients : int or None
         The number of clients of the run, as the server reports it; None if it does not.
     combinable : tuple of message classes
@@ -118,6 +127,7 @@ class Client:
     features: tuple[str, ...] = ()
     passive = False
     name = ""
+    run = ""
     n_clients: int | None = None
     combinable: ClassVar[tuple[type[Message], ...]] = ()
     open_requests: tuple[type[Message], ...] = ()
@@ -151,9 +161,12 @@ class Client:
         """The number of columns of ``X``."""
         return int(self.X.shape[1])
 
-    def enter(self, name: str, n_clients: int | None) -> None:
-        """Note the client's name and the number of clients. A transport calls it before the run."""
-        self.name, self.n_clients = name, n_clients
+    def enter(self, name: str, n_clients: int | None, run: str = "") -> None:
+        """Note the client's name, the number of clients and the identifier of the run.
+
+        A transport calls it before the run.
+        """
+        self.name, self.n_clients, self.run = name, n_clients, run
 
     def renew(self, state: Message | None) -> None:
         """Begin another session after one that ended with this state.

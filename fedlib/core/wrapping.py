@@ -81,6 +81,11 @@ class Wrapper(Client, Generic[State]):
         self.X, self.features, self.passive = client.X, client.features, client.passive
         self._state = self.state_class()
 
+    def enter(self, name: str, n_clients: int | None, run: str = "") -> None:
+        """Note what a transport tells before the run, also at the wrapped client."""
+        super().enter(name, n_clients, run)
+        self.inner.enter(name, n_clients, run)
+
     def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
         """Return what the wrapped client returns."""
         return self.inner.sum_digits(request)
@@ -165,6 +170,18 @@ class WrappingClient(Client):
         self.state = state
         if self.inner is not None:
             self.inner.renew(self.inner.state)
+
+    def enter(self, name: str, n_clients: int | None, run: str = "") -> None:
+        """Note what a transport tells before the run, also at the wrapped client."""
+        super().enter(name, n_clients, run)
+        if self.inner is not None:
+            self.inner.enter(name, n_clients, run)
+
+    def _wrap(self, inner: Client, rows: Ints) -> None:
+        """Pass requests on, from now on, to a client that has some rows of this one."""
+        inner.n_shares, inner.max_work = self.n_shares, self.max_work
+        inner.enter(self.name, self.n_clients, self.run)
+        self.inner, self.inner_rows = inner, rows
 
     def _answers(self, request: Message) -> bool:
         """Return whether this client answers a request itself."""

@@ -179,7 +179,7 @@ def make_client(
     client: Client = client_class(_part(estimator, table, eval_table), **arguments)
     check_no_identifiers(client)
     client.passive = passive
-    return client if identity is None else SecureClient(client, identity)
+    return client if identity is None else SecureClient(client, identity, protocol)
 
 
 def _part(estimator: type[Federated], table: Table, eval_table: Table | None) -> Any:

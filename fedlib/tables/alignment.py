@@ -280,8 +280,8 @@ class AlignedClient(WrappingClient):
         """Create the protocol's client with some rows, in this order."""
         ids = [self._ids[row] for row in rows]
         part = _take(self._part, rows)
-        self.inner = self._make(part, ids=ids, key=self._key, **self._options)  # type: ignore[call-arg]
-        self._rows = self.inner_rows = rows
+        self._wrap(self._make(part, ids=ids, key=self._key, **self._options), rows)  # type: ignore[call-arg]
+        self._rows = rows
 
 
 def _take(part: Any, rows: Ints) -> Any:

@@ -10,6 +10,7 @@ from sklearn.cluster import KMeans
 from sklearn.neighbors import KDTree
 
 from fedlib.core.array_types import Floats, Ints
+from fedlib.core.client import Unanswerable
 from fedlib.core.validation import count_distinct
 from fedlib.kernels.centres import (
     find_mean_and_squares,
@@ -231,8 +232,8 @@ def assign(X: Floats, centres: Floats) -> tuple[Ints, float]:
 
 def _check_features(X: Floats, centres: Floats) -> None:
     if X.shape[1] != centres.shape[1]:
-        raise ValueError(
+        raise Unanswerable(
             f"X must have the {centres.shape[1]} features of the centres, got {X.shape[1]}"
         )
     if not len(centres):  # the kernels look for the nearest one
-        raise ValueError("there must be at least one centre, got none")
+        raise Unanswerable("there must be at least one centre, got none")

@@ -24,6 +24,7 @@ from fedlib.clustering.mixtures.messages import (
 )
 from fedlib.clustering.mixtures.start import NOTHING_GIVEN, Start
 from fedlib.core.array_types import Floats, Ints
+from fedlib.core.client import Unanswerable
 from fedlib.core.messages import MessageError
 from fedlib.kernels.mixtures import (
     Densities,
@@ -283,7 +284,9 @@ def _maximise_contracted(
 def _check_features(X: Floats, mixture: Mixture | _Parameters) -> None:
     n_features = mixture.means.shape[1]
     if X.shape[1] != n_features:
-        raise ValueError(f"X must have the {n_features} features of the mixture, got {X.shape[1]}")
+        raise Unanswerable(
+            f"X must have the {n_features} features of the mixture, got {X.shape[1]}"
+        )
 
 
 def log_joint(X: Floats, mixture: Mixture) -> Floats:

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedlib.core.array_types import Floats
 from fedlib.core.bounds import MAX_BOUND
+from fedlib.core.client import Unanswerable
 from fedlib.core.messages import Array
 
 __all__ = [
@@ -48,8 +49,8 @@ def to_unit(X: Floats, bounds: Floats) -> Floats:
 
     Raises
     ------
-    ValueError
-        When the points and the bounds have different numbers of features.
+    Unanswerable
+        A ValueError: when the points and the bounds have different numbers of features.
 
     Examples
     --------
@@ -57,7 +58,7 @@ def to_unit(X: Floats, bounds: Floats) -> Floats:
     array([-1. , -0.5,  1. ])
     """
     if X.shape[1] != bounds.shape[1]:
-        raise ValueError(
+        raise Unanswerable(
             f"bounds must have the {X.shape[1]} features of the points, got {bounds.shape[1]}"
         )
     low, high = bounds

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from fedlib.core.client import Client, handles
+from fedlib.core.client import Client, LostState, Unanswerable, handles
 from fedlib.core.messages import Declined, Message, decode, encode
 from fedlib.core.work import check_work
 from fedlib.core.wrapping import WrappedState, Wrapper
@@ -129,6 +129,8 @@ class SecureClient(Wrapper[SecureState]):
         The protocol's client.
     identity : Identity
         The keys of this site and of the others.
+    protocol : str, default=""
+        The name of the protocol, as at all sites: the keys of a sum are signed for it.
 
     Notes
     -----
@@ -144,16 +146,17 @@ class SecureClient(Wrapper[SecureState]):
     still be over other survivors; the rule ``same_members`` of a site forbids it
     (`fedlib.protection.policy`). Values with noise may be requested again: each is charged.
 
-    An unexpected failure is one constant answer. The site then answers no protected request until
-    its operator has deleted the file beside the key that names the reason. That a site has failed
-    is one bit about its rows, which the server learns.
+    A request that does not fit the columns or the earlier requests (`Unanswerable`) is refused for
+    all rows alike, so it is no failure. An unexpected failure is one constant answer. The site then
+    answers no protected request until its operator has deleted the file beside the key that names
+    the reason. That a site has failed is one bit about its rows, which the server learns.
     """
 
     state_class = SecureState
 
-    def __init__(self, client: Client, identity: Identity):
+    def __init__(self, client: Client, identity: Identity, protocol: str = ""):
         super().__init__(client)
-        self.identity = identity
+        self.identity, self.protocol = identity, protocol
         client.n_shares = honest_survivors(len(identity.public_keys))
 
     @property
@@ -173,8 +176,8 @@ class SecureClient(Wrapper[SecureState]):
             confirmed=before.confirmed,
         )
 
-    def enter(self, name: str, n_clients: int | None) -> None:
-        """Note the client's name and the number of clients.
+    def enter(self, name: str, n_clients: int | None, run: str = "") -> None:
+        """Note the client's name, the number of clients and the identifier of the run.
 
         Raises
         ------
@@ -183,8 +186,7 @@ class SecureClient(Wrapper[SecureState]):
         """
         if name != self.identity.name:
             raise ValueError(f"the key is that of {self.identity.name!r}, but this is {name!r}")
-        super().enter(name, n_clients)
-        self.inner.enter(name, n_clients)
+        super().enter(name, n_clients, run)
 
     def handle(self, request: Message) -> Message:
         """Return the reply to a step of a sum, or that of the protocol's client.
@@ -241,7 +243,7 @@ class SecureClient(Wrapper[SecureState]):
         )
         encryption = primitives.public_key(encryption_key)
         masking = primitives.public_key(primitives.private_key(mask_seed))
-        statement = key_statement(request.number, self.identity.name, encryption, masking)
+        statement = self._key_statement(request.number, self.identity.name, encryption, masking)
         return SignedKeys(encryption, masking, primitives.sign(self.identity.private, statement))
 
     @handles(ShareSecrets)
@@ -287,6 +289,9 @@ class SecureClient(Wrapper[SecureState]):
         try:
             reply = self.inner.answer(asked)  # with new noise in each sum, see `Budget`
             words = None if isinstance(reply, Declined) else to_words(reply, request.digits)
+        except (Unanswerable, LostState):  # for every table of these columns, so nothing has failed
+            self._keep(failed=False)
+            raise
         except Exception as error:
             failed = MaskingFailed(f"{type(asked).__name__}: {error}")
             if self.identity.memory is not None:
@@ -361,10 +366,14 @@ class SecureClient(Wrapper[SecureState]):
         assert isinstance(request, ShareSecrets)
         return request.keys
 
+    def _key_statement(self, number: int, name: str, encryption: bytes, masking: bytes) -> bytes:
+        run = self.run, self.protocol, self.identity.public_keys
+        return key_statement(*run, number, name, encryption, masking)
+
     def _signed(self, number: int, name: str, keys: SignedKeys) -> bool:
         """Return whether keys are signed by their site for this sum, and can be used."""
         public = self.identity.public_keys.get(name)
-        statement = key_statement(number, name, keys.encryption, keys.masking)
+        statement = self._key_statement(number, name, keys.encryption, keys.masking)
         if public is None or not primitives.verify(public, keys.signature, statement):
             return False
         usable = [

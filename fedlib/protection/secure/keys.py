@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedlib.protection.secure.primitives import agree_on_key, commit, context
 
 
-def key_statement(number: int, name: str, encryption: bytes, masking: bytes) -> bytes:
-    """Return what a site signs about its keys: their purpose, the sum, its name and the keys."""
-    return context("keys of a secure sum", number, name, encryption, masking)
+def key_statement(
+    run: str,
+    protocol: str,
+    public_keys: Mapping[str, bytes],
+    number: int,
+    name: str,
+    encryption: bytes,
+    masking: bytes,
+) -> bytes:
+    """Return what a site signs about its keys, so that they are valid for one sum of one run.
+
+    Parameters
+    ----------
+    run, protocol : str
+        The identifier of the run, and the name of its protocol.
+    public_keys : mapping of str to bytes
+        The members of the run and the keys by which they sign.
+    number : int
+        The number of the sum.
+    name : str
+        The site.
+    encryption, masking : bytes
+        The public halves of its keys.
+    """
+    members = commit("members of a run", sorted(public_keys.items()))
+    of = context("keys of a secure sum", run, protocol, members)
+    return context(of, number, name, encryption, masking)
 
 
 def sum_statement(

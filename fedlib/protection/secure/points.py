@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Ints
-from fedlib.core.client import handles
+from fedlib.core.client import Unanswerable, handles
 from fedlib.core.estimator import PointsClient
 from fedlib.core.messages import Array, FeatureNames, Message
 from fedlib.core.protocol import Flow
@@ -169,6 +169,11 @@ class SummablePoints(DescribedPoints):
 
     @handles(SumPoints)
     def sum_points(self, request: SumPoints) -> PointSums:
+        if len(request.centre) != self.n_features:
+            raise Unanswerable(
+                f"centre must have the {self.n_features} features of the points, got"
+                f" {len(request.centre)}"
+            )
         shifted = self.X - request.centre
         return PointSums(shifted.sum(axis=0), np.square(shifted).sum(axis=0))
 

@@ -82,7 +82,7 @@ class PipelineClient(WrappingClient, SummaryClient):
             self._rest = tuple(None if values is None else np.asarray(values) for values in rest)
         self.rules: Preprocess | None = None
         super().__init__(part)
-        self._wrap(np.zeros((len(self.X), 1)), np.ones(len(self.X), bool))  # checks the rest
+        self._made(np.zeros((len(self.X), 1)), np.ones(len(self.X), bool))  # checks the rest
 
     @property
     def state(self) -> PipelineState | None:
@@ -116,14 +116,14 @@ class PipelineClient(WrappingClient, SummaryClient):
         Rows that cannot be transformed take no part in the protocol.
         """
         X, kept, n_odd, problem = rules.transform_usable(self.X)
-        before, self.inner = self.inner, self._wrap(X, kept)
+        before, inner = self.inner, self._made(X, kept)
+        self._wrap(inner, np.flatnonzero(kept))
         self.rules, self._kept = rules, kept
         if before is not None:  # other rules end the session, but not what protects the rows
-            self.inner.renew(before.state)
-        self.inner.n_shares, self.inner_rows = self.n_shares, np.flatnonzero(kept)
+            inner.renew(before.state)
         return f"{n_odd} of {len(kept)} rows take no part: {problem}" if n_odd else ""
 
-    def _wrap(self, X: Any, kept: Bools) -> Client:
+    def _made(self, X: Any, kept: Bools) -> Client:
         """Return the protocol's client with transformed rows and their classes and weights."""
         if self._rest is None:
             return self._make(X)

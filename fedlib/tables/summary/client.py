@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Ints
-from fedlib.core.client import Client, handles, partitions
+from fedlib.core.client import Client, Unanswerable, handles, partitions
 from fedlib.core.columns import RawTable, category_groups, present, read_columns
 from fedlib.core.messages import Message
 from fedlib.protection.secure.points import N_MAGNITUDES, DescribeFeatures, Features, magnitudes
@@ -81,6 +81,10 @@ class SummaryClient(Client):
     def _values(self, request: TableRequest, columns: Ints) -> list[NDArray[Any]]:
         """Return the values of columns of numbers, without gaps."""
         table = self.view(request)
+        if columns.max(initial=-1) >= len(table.columns):
+            raise Unanswerable(
+                f"column {columns.max()} of a table with {len(table.columns)} columns"
+            )
         numbers = [table.numbers(j) for j in columns.tolist()]
         return [column[~np.isnan(column)] for column in numbers]
 

@@ -82,7 +82,8 @@ def _answer(
         )
     client = make_client(context)
     client.passive = client.passive or _is_passive(context)
-    client.enter(str(context.node_config.get("partition-id", "")), received.get("clients"))
+    name = str(context.node_config.get("partition-id", ""))
+    client.enter(name, received.get("clients"), str(session))
     _check_budget(client)
     if before and continues:
         client.state = decode(before)

@@ -292,7 +292,7 @@ class ClientLoop:
         self.working.set()  # creating the client may import large packages
         make = self.client
         client = make if isinstance(make, Client) else make(welcome.protocol)
-        client.enter(welcome.client, welcome.n_clients or None)
+        client.enter(welcome.client, welcome.n_clients or None, welcome.run)
         self.checkpoint = Checkpoint.load(self.folder, welcome.run, welcome.client)
         if self.checkpoint.state:
             client.state = decode(self.checkpoint.state)

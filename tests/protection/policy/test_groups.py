@@ -37,8 +37,8 @@ class Watched(Client):
     def state(self, state):
         self.inner.state = state
 
-    def enter(self, name, n_clients):
-        self.inner.enter(name, n_clients)
+    def enter(self, name, n_clients, run=""):
+        self.inner.enter(name, n_clients, run)
 
     def answer(self, request):
         reply = self.inner.answer(request)

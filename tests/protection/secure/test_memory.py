@@ -6,17 +6,36 @@ from itertools import count
 import numpy as np
 import pytest
 
+from fedlib.clustering.kmeans import FederatedKMeansClient
+from fedlib.clustering.kmeans.messages import MeasureInertia
 from fedlib.core.client import handles
 from fedlib.core.messages import Declined, decode, encode
 from fedlib.core.protocol import TooFewClients, run, serve
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.secure import Identity, SecureClient, secure_sum, simulated_identities
 from fedlib.protection.secure.memory import KeyMemory, ReusedMask, SiteIsLocked
-from fedlib.protection.secure.messages import ConfirmSurvivors, MaskValues
+from fedlib.protection.secure.messages import (
+    AdvertiseKeys,
+    ConfirmSurvivors,
+    MaskValues,
+    ShareSecrets,
+)
+from fedlib.tables.pipeline import PipelineClient
+from fedlib.tables.pipeline.messages import Preprocess
 from fedlib.testing import Recorder
 
 from .toy import DIGITS, IDENTITIES, PARTS, REQUEST, AddToy, ToyClient, toy_client
 
+PREPROCESS = Preprocess(
+    (),
+    np.zeros(1, np.uint8),
+    (),
+    "fill",
+    *np.eye(1)[[0, 0, 0]],
+    np.zeros(1, np.int64),
+    (),
+    "ignore",
+)
 LOST = {"D": lambda request, reply: None}
 
 
@@ -151,3 +170,59 @@ def test_a_guarded_site_counts_the_members_in_its_state():
     reply = decode(serve(again, encode(ConfirmSurvivors(1, ("A", "C")))))
     assert reply == Declined("same_members")
     assert IDENTITIES["A"].memory is None
+
+
+# The run -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "other", [{"run": "second"}, {"protocol": "kmeans"}, {"members": ("E",)}], ids=str
+)
+def test_keys_are_signed_for_one_run(other):
+    """Its identifier, its protocol and its members: keys of another run are those of a stranger."""
+    keys = [signed_keys("A"), signed_keys("B"), signed_keys("C"), signed_keys("D", **other)]
+    site = signing("A")
+    site.state, own = keys[0]
+    request = ShareSecrets(1, dict(zip("ABCD", [own, *(one for _, one in keys[1:])], strict=True)))
+    assert site.handle(request).refused.tolist() == [False, False, False, True]
+
+
+def signing(name, run="first", protocol="dbdc", members=()):
+    """Return a site of a run."""
+    identities = simulated_identities([*PARTS, *members])
+    site = SecureClient(ToyClient(PARTS[name]), identities[name], protocol)
+    site.enter(name, len(PARTS), run)
+    return site
+
+
+def signed_keys(name, **options):
+    """Return a site's state after it has sent its keys, and the keys."""
+    site = signing(name, **options)
+    keys = site.handle(AdvertiseKeys(1))
+    return site.state, keys
+
+
+def test_wrappers_pass_on_what_a_transport_tells():
+    inner = PipelineClient([[1.0], [2.0]], FederatedKMeansClient)
+    site = GuardedClient(SecureClient(inner, IDENTITIES["A"]), Policy.from_dict({"max_work": 7}))
+    site.enter("A", 4, "first")
+    assert (inner.name, inner.n_clients, inner.run) == ("A", 4, "first")
+    inner.answer(PREPROCESS)
+    assert (inner.inner.name, inner.inner.n_clients, inner.inner.run) == ("A", 4, "first")
+    with pytest.raises(ValueError, match="the key is that of 'A', but this is 'B'"):
+        site.enter("B", 4)
+
+
+def test_a_request_that_fits_no_table_locks_no_site(identities):
+    """The same error for all rows is no failure: a server could lock all sites by one request."""
+    sites = {name: SecureClient(FederatedKMeansClient([[1.0]]), identities[name]) for name in PARTS}
+    recorder = Recorder(sites)
+
+    def flow(request):
+        return (yield from secure_sum(request, numbers, {"inertia": (20,)}))
+
+    numbers = count(1)
+    with pytest.raises(TooFewClients, match="Unanswerable at MaskValues"):
+        run(flow(MeasureInertia(np.zeros((1, 2)))), recorder)  # the sites have one feature
+    assert not any(identities[name].memory.failed.exists() for name in PARTS)
+    assert run(flow(MeasureInertia(np.zeros((1, 1)))), recorder).total.inertia == 4.0

@@ -31,7 +31,6 @@ from fedlib.protection.secure import (
 )
 from fedlib.protection.secure.fixed_point import to_words
 from fedlib.protection.secure.flow import SumStaysClosed
-from fedlib.protection.secure.keys import key_statement
 from fedlib.protection.secure.messages import (
     AdvertiseKeys,
     ConfirmSurvivors,
@@ -207,7 +206,7 @@ class BadKeys(SecureClient):
         if self.field == "signature":
             return msgspec.structs.replace(keys, signature=wrong_bytes(keys.signature))
         keys = {"encryption": keys.encryption, "masking": keys.masking, self.field: bytes(32)}
-        statement = key_statement(request.number, self.identity.name, **keys)
+        statement = self._key_statement(request.number, self.identity.name, **keys)
         return SignedKeys(**keys, signature=primitives.sign(self.identity.private, statement))
 
 
