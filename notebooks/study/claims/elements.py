@@ -42,6 +42,7 @@ VERDICTS = {
     "corrected": "the book has it, and shows what is wrong in the source",
     "judged": "a claim that was tested; the results state whether it holds",
     "partial": "a part is missing; the note gives the reason",
+    "not done": "the book does not have it; the note gives the reason",
     "not applicable": "there is nothing to reproduce; the note gives the reason",
     "beyond": "no source has it",
 }
