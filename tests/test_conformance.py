@@ -190,6 +190,42 @@ def test_a_client_may_be_lost_at_any_step(case):
             assert list(model.ledger_.lost) == ["3"] * (len(asked) > step)
 
 
+@each_case
+def test_a_failed_fit_leaves_the_model_of_before(case, monkeypatch):
+    """Or none: wherever the run fails, or what the estimator makes of its result."""
+    new, (model, whole) = estimator_of(case), run(case)
+    before = dict(vars(model))
+    steps = len(whole.exchanges)
+
+    def fails(*_):
+        raise ArithmeticError("broken")
+
+    def refit(estimator, step=steps):
+        seen = []
+
+        def vanish(request, reply):
+            seen.append(request)
+            return None if len(seen) > step else reply
+
+        with seeded_noise(0):
+            estimator.fit(Recorder(clients_of(case, estimator), tamper={"0": vanish}))
+
+    asked = sum("0" in one.requests for one in whole.exchanges)
+    for estimator, expected in ((new, dict(vars(new))), (model, before)):
+        for step in sorted({0, asked // 2, asked - 1}):
+            with pytest.raises(TooFewClients):
+                refit(estimator, step)
+            assert vars(estimator) == expected
+        for method in ("_set_model", "_set_names"):
+            with monkeypatch.context() as patch:
+                patch.setattr(type(estimator), method, fails)
+                with pytest.raises(ArithmeticError):
+                    refit(estimator)
+            assert vars(estimator) == expected
+    refit(new)
+    assert vars(new).keys() == before.keys()
+
+
 # Models ------------------------------------------------------------------------------------------
 
 

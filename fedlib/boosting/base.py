@@ -237,7 +237,17 @@ class Boosted(ProtectedFederated):
         fractions = (self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode)
         draws = min(self.subsample, *fractions) < 1 or self.validation_fraction > 0
         seed = check_random_state(self.random_state).randint(2**31 - 1) if draws else 0
+        n_trees, max_depth, max_bin = (
+            self._default(name) for name in ("n_trees", "max_depth", "max_bin")
+        )
         start = self._start()
+        if start is not None:
+            seed = start.seed or seed
+            if start.n_rounds > n_trees:
+                raise ValueError(
+                    f"n_trees must be at least {start.n_rounds}, the rounds of the model that"
+                    f" warm_start continues; got {n_trees}"
+                )
         agreed = agreed_features(self.schema, self.are_summed, start)
         defaults = {
             "leaf": "all",
@@ -246,9 +256,6 @@ class Boosted(ProtectedFederated):
             "classes": self._given_classes(),
             "max_gradient": 1.0,
         }
-        n_trees, max_depth, max_bin = (
-            self._default(name) for name in ("n_trees", "max_depth", "max_bin")
-        )
         reg_lambda = self._default("reg_lambda")
         n_requests = n_trees * max_depth  # one for histograms per level of each tree
         bounds, n_categories = None, None if agreed is None else agreed.n_categories
@@ -441,9 +448,8 @@ class Boosted(ProtectedFederated):
             When the booster is of another kind.
         """
         model = from_booster(booster, classes)
-        n_rounds = len(model.trees) // model.n_outputs
         make: Callable[..., Self] = cls  # the subclass has defaults for all parameters
-        estimator = make(n_trees=max(n_rounds, 1), objective=model.objective, warm_start=True)
+        estimator = make(n_trees=max(model.n_rounds, 1), objective=model.objective, warm_start=True)
         estimator._validate_params()
         estimator._set_model(model)
         return estimator

@@ -61,7 +61,8 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         The predicted classes (n_rows,) of each client's rows; None for a client that was lost. Only
         if the parts were given to `fit`.
     losses_ : list of float
-        The mean log-loss over all rows before the first round and after each round but the last.
+        The mean log-loss over all rows before the first round of the last `fit` and after each of
+        its rounds but the last.
     base_share_ : float
         The fraction of the positive class, from which the log-odds start. Two classes only.
     evals_result_ : dict
@@ -300,7 +301,8 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         Flag,
         """
         Whether `fit` continues the fitted model until it has ``n_trees`` rounds. Its objective,
-        classes and initial prediction stay.
+        classes, initial prediction and seed stay. On the same rows, the result is that of one run:
+        rounds, samples and the values for early stopping count through.
         """,
     ] = False
     secure: Annotated[

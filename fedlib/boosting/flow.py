@@ -70,14 +70,13 @@ def _boosting(settings: Settings, start: BoostedTrees | None) -> Flow[BoostedTre
     training = yield from _agree_on_training(settings, start)
     kind = "lossguide" if settings.grow_policy == "lossguide" else settings.method
     grower = _growers(settings)[kind](training)
-    trees: list[Tree] = []
-    n_started = 0
+    trees: list[Tree] = [] if start is None else list(start.trees)
+    n_started = 0 if start is None else start.n_rounds
     if start is not None:
-        n_started = len(start.trees) // training.n_outputs
         started = yield _with_trees(StartTrees, start.trees, training)
         training.remove(started.lost)
         grower.continue_from(start.trees)
-    validation = Validation(settings.eval_metric, settings.early_stopping_rounds)
+    validation = Validation(settings.eval_metric, settings.early_stopping_rounds, start)
     for _ in range(n_started, settings.n_trees):
         grown = yield from grower.grow()
         if grown is None:
@@ -87,8 +86,10 @@ def _boosting(settings: Settings, start: BoostedTrees | None) -> Flow[BoostedTre
             yield from validation.score(grower)
             if validation.is_over:
                 break
+    if start is not None and len(trees) == len(start.trees):  # nothing was left to add
+        yield _with_trees(KeepTrees, trees, training)
+        return start
     trees = validation.kept(trees, training.n_outputs)
-    trees = trees if start is None else start.trees + trees
     yield _with_trees(KeepTrees, trees, training)
     described = training.described
     return BoostedTrees(
@@ -107,6 +108,7 @@ def _boosting(settings: Settings, start: BoostedTrees | None) -> Flow[BoostedTre
         auc_errors=validation.auc_errors,
         best_round=validation.best_round if validation.metrics else None,
         levels=training.levels,
+        seed=settings.seed,
     )
 
 

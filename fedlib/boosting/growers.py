@@ -40,7 +40,7 @@ class Grower:
     def __init__(self, training: Training):
         self.training = training
         self.max_margin = max(map(abs, training.base_margins))  # no margin of a row is larger
-        self.is_first_round = True
+        self.n_rounds = 0  # of the model, with those that the run continues
         self.categories = training.categories
         self.n_bytes = self.categories.n_bytes  # of a set of categories
         self.weights, self.sums = NodeHistory(), NodeHistory()
@@ -59,13 +59,13 @@ class Grower:
             return None
         self.update["values"] = grown.values
         self.max_margin += float(np.abs(grown.values).max(initial=0))
-        self.is_first_round = False
+        self.n_rounds += 1
         return grown
 
     def continue_from(self, trees: Sequence[Tree]) -> None:
         """Take note of the trees that a run continues."""
         self.max_margin += sum(float(np.abs(tree.value).max(initial=0)) for tree in trees)
-        self.is_first_round = not trees
+        self.n_rounds = len(trees) // self.training.n_outputs
 
     def grow_round(self) -> Flow[Round | None]:
         """Do the work of `grow`."""
@@ -176,7 +176,7 @@ class Grower:
         problem = self.sums.problem(name, sums)
         if problem is None:
             problem = rows.problem(training.unit, sums, self.max_margin)
-        if problem is None and level.first == 0 and self.is_first_round:
+        if problem is None and level.first == 0 and self.n_rounds == 0:
             problem = rows.problem_of_first(training.base_margins, training.unit, sums)
         return problem
 

@@ -77,7 +77,7 @@ class HistogramGrower(Grower):
         """Begin the trees of a round."""
         n_trees = self.training.n_outputs
         self.leaf_sums = []
-        self.sampler.begin_round(n_trees)
+        self.sampler.begin_round(n_trees, self.n_rounds)
         self.nodes = OpenNodes.roots(n_trees)
         self.n_leaves = np.ones(n_trees, np.int64)
 

@@ -65,7 +65,10 @@ def middles(sides: Ints, bounds: Floats32, training: Training) -> Floats32:
 
 
 class ColumnSampler:
-    """Draws the features of each tree, level and node, as XGBoost does, from our own stream.
+    """Draws the features of each tree, level and node, as XGBoost does, from our own streams.
+
+    Each round has a stream of its own, so that a run that continues a model draws what one run of
+    all rounds draws.
 
     Parameters
     ----------
@@ -80,12 +83,13 @@ class ColumnSampler:
             settings.colsample_bynode,
         )
         self.n_features = n_features
-        self.random = np.random.default_rng(settings.seed)
+        self.seed = settings.seed
         self.of_tree: list[Ints] = []
         self.of_level: dict[tuple[int, int], Ints] = {}
 
-    def begin_round(self, n_trees: int) -> None:
-        """Draw the features of the trees of a round."""
+    def begin_round(self, n_trees: int, n_round: int) -> None:
+        """Draw the features of the trees of the round with the index ``n_round``."""
+        self.random = np.random.default_rng([self.seed, n_round])
         everything = np.arange(self.n_features)
         self.of_tree = [self._draw(everything, self.fractions[0]) for _ in range(n_trees)]
         self.of_level = {}

@@ -27,7 +27,6 @@ from fedlib.boosting.growers import Level
 from fedlib.boosting.histograms import HistogramGrower
 from fedlib.boosting.messages import SumNoisyHistograms
 from fedlib.boosting.settings import Settings
-from fedlib.boosting.training import Training
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import Message
@@ -134,10 +133,6 @@ def describe_privately(settings: Settings, aggregation: NoisySums) -> Flow[Descr
 class PrivateGrower(HistogramGrower):
     """Grows trees from noisy sums of all clients' histograms."""
 
-    def __init__(self, training: Training):
-        super().__init__(training)
-        self.n_rounds = 0
-
     def ask(
         self, request: type[Message], largest: Mapping[str, float], **fields: Any
     ) -> Flow[Replies]:
@@ -147,12 +142,11 @@ class PrivateGrower(HistogramGrower):
         asked = SumNoisyHistograms(
             **fields,
             weight=0.0,
-            n_rounds=self.n_rounds,
+            n_rounds=self.n_rounds - (len(fields["values"]) > 0),
             privacy=settings.aggregation.privacy,
             max_gradient=settings.max_gradient,
         )
         total, _ = yield from settings.aggregation.sum(asked)
-        self.n_rounds += len(asked.values) > 0
         return Replies({EVERYONE: total})
 
     def sum_histograms(self, level: Level) -> Flow[Ints | None]:

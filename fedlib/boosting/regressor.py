@@ -40,8 +40,8 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         The predictions (n_rows,) for each client's rows; None for a client that was lost. Only if
         the parts were given to `fit`.
     losses_ : list of float
-        The mean loss over all rows before the first tree and after each tree but the last: the
-        squared error, the pseudo-Huber loss or half the Poisson deviance.
+        The mean loss over all rows before the first tree of the last `fit` and after each of its
+        trees but the last: the squared error, the pseudo-Huber loss or half the Poisson deviance.
     base_score_ : float
         The initial prediction.
     evals_result_ : dict
@@ -199,8 +199,8 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
     warm_start: Annotated[
         Flag,
         """
-        Whether `fit` continues the fitted model until it has ``n_trees`` trees. Its objective,
-        classes and initial prediction stay.
+        Whether `fit` continues the fitted model until it has ``n_trees`` trees; see
+        `FederatedXGBClassifier`.
         """,
     ] = False
     secure: Annotated[

@@ -8,7 +8,7 @@ interval count one half, and half of their fraction is the error bound.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import sqrt
+from math import nan, sqrt
 from typing import Annotated, Any
 
 import msgspec
@@ -18,7 +18,7 @@ from scipy.special import gammaln
 
 from fedlib.boosting.growers import Grower, Level
 from fedlib.boosting.messages import MetricName, Splits
-from fedlib.boosting.trees import Tree
+from fedlib.boosting.trees import BoostedTrees, Tree
 from fedlib.core.array_types import Floats, Floats32
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.protocol import Flow
@@ -155,6 +155,8 @@ class Validation:
     metrics : sequence of str
     early_stopping_rounds : int or None
         End after this many rounds without a better last metric.
+    start : BoostedTrees or None
+        The model that the run continues. Its rounds count; those without these metrics are NaN.
 
     Attributes
     ----------
@@ -164,17 +166,27 @@ class Validation:
         The error bound of the AUC after each round, if it is a metric.
     """
 
-    def __init__(self, metrics: Sequence[str], early_stopping_rounds: int | None):
+    def __init__(
+        self,
+        metrics: Sequence[str],
+        early_stopping_rounds: int | None,
+        start: BoostedTrees | None = None,
+    ):
         self.metrics = tuple(metrics)
         self.early_stopping_rounds = early_stopping_rounds
-        self.results: list[list[float]] = [[] for _ in metrics]
-        self.auc_errors: list[float] = []
+        n_rounds = 0 if start is None else start.n_rounds
+        before = [] if start is None else [*start.evaluations, start.auc_errors]
+        if start is None or start.metrics != self.metrics:
+            before = [[]] * (len(metrics) + 1)
+        known = [values[:n_rounds] + [nan] * (n_rounds - len(values)) for values in before]
+        self.results: list[list[float]] = known[:-1]
+        self.auc_errors = known[-1] if "auc" in metrics else []
 
     @property
     def best_round(self) -> int:
         """The first round with the best value of the last metric."""
         values = np.array(self.results[-1])
-        return int(values.argmax() if self.metrics[-1] == "auc" else values.argmin())
+        return int(np.nanargmax(values) if self.metrics[-1] == "auc" else np.nanargmin(values))
 
     @property
     def is_over(self) -> bool:

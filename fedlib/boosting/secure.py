@@ -117,8 +117,6 @@ class SecureGrower(HistogramGrower):
         The clients whose rows the last sum contains.
     absent, absent_before : list of str
         The clients of earlier sums that the last one does not contain, now and in the last round.
-    n_rounds : int
-        The number of rounds whose values the clients have received.
     """
 
     def __init__(self, training: Training):
@@ -128,7 +126,6 @@ class SecureGrower(HistogramGrower):
         self.members = self.pool.members
         self.absent: list[str] = []
         self.absent_before: list[str] = []
-        self.n_rounds = 0
 
     def ask(
         self, request: type[Message], largest: Mapping[str, float], **fields: Any
@@ -136,10 +133,10 @@ class SecureGrower(HistogramGrower):
         """Return the sum of the clients' histograms as the reply of `EVERYONE`."""
         aggregation, rows = self.training.settings.aggregation, self.training.rows_of(EVERYONE)
         loss = rows.objective.largest_loss(rows.sums, self.max_margin, rows.parameter)
-        asked = SumHistograms(**fields, weight=largest[EVERYONE], n_rounds=self.n_rounds)
+        n_finished = self.n_rounds - (len(fields["values"]) > 0)  # before this request
+        asked = SumHistograms(**fields, weight=largest[EVERYONE], n_rounds=n_finished)
         limits = {"loss": 2 * loss, "weight": self.pool.largest_weight}
         total, members = yield from aggregation.sum(asked, limits)
-        self.n_rounds += len(asked.values) > 0
         try:
             asked.accept(total)
         except MessageError as error:

@@ -288,7 +288,8 @@ class TreeClient(GrowingRows):
         if margins.shape != state.margins.shape:
             n, expected = margins.shape[1], state.margins.shape[1]
             raise ValueError(f"trees with {n} outputs in a run with {expected}")
-        self.state = unchecked_copy(state, margins=margins)
+        n_rounds = len(request.sizes) // margins.shape[1]
+        self.state = unchecked_copy(state, margins=margins, n_rounds=n_rounds)
         return Done()
 
     def _margins(self, request: KeepTrees) -> Floats32:

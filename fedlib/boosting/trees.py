@@ -142,7 +142,8 @@ class BoostedTrees:
     features : tuple of str
         The features' names; empty if they have none.
     losses : list of float
-        The mean loss over all rows before the first round and after each round but the last.
+        The mean loss over all rows before the first round of the last run and after each of its
+        rounds but the last.
     objective : str
         XGBoost's name of the objective.
     parameter : float
@@ -150,7 +151,8 @@ class BoostedTrees:
     metrics : tuple of str
         The metrics of the rows for validation.
     evaluations : list of lists of float
-        The values of each metric after each round.
+        The values of each metric after each round; NaN for rounds before a run that continues a
+        model without it.
     auc_errors : list of float
         The error bounds of the AUC after each round.
     best_round : int or None
@@ -158,6 +160,9 @@ class BoostedTrees:
     levels : tuple of tuple of str or None
         The categories of each feature, None for a feature of numbers; empty if all features are
         numbers.
+    seed : int
+        The seed by which rows and features were drawn, also for the rounds that a later run adds;
+        0 if none were drawn.
     """
 
     trees: list[Tree]
@@ -175,6 +180,7 @@ class BoostedTrees:
     auc_errors: list[float] = field(default_factory=list)
     best_round: int | None = None
     levels: tuple[tuple[str, ...] | None, ...] = ()
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
@@ -195,6 +201,11 @@ class BoostedTrees:
     def n_outputs(self) -> int:
         """The number of margins per row, and of trees per round."""
         return len(self.base_margins)
+
+    @property
+    def n_rounds(self) -> int:
+        """The number of rounds."""
+        return len(self.trees) // self.n_outputs
 
     def staged_margins(self, X: Floats32) -> Iterator[Floats32]:
         """Yield the margins (n_rows, n_outputs) after each round."""

@@ -123,6 +123,7 @@ class Federated(BaseEstimator):
         self
             With ``ledger_``. If a list was given, also with ``labels_``: a list with one array per
             client, None for a client that was lost. On Dask, ``labels_`` is a Dask Series or Array.
+            If `fit` raises an error, the fitted attributes are those of before.
 
         Raises
         ------
@@ -175,10 +176,11 @@ class Federated(BaseEstimator):
         options: Sequence[dict[str, Any]] | None,
         journal: Journal | None = None,
     ) -> Self:
-        """Run the protocol of the estimator ``seeded`` and set the fitted attributes."""
+        """Run the protocol of the estimator ``seeded`` and set the fitted attributes.
+
+        They are set on a copy and kept when all are there: an error leaves the former ones.
+        """
         flow, names = seeded.protocol(), seeded._column_names()
-        for fitted in [name for name in vars(self) if name.endswith("_")]:
-            delattr(self, fitted)
         make = partial(self._make_clients, names)
         transport = parts if isinstance(parts, Transport) else Parts(parts, make)
         if isinstance(transport, Host):
@@ -191,16 +193,21 @@ class Federated(BaseEstimator):
                 "passive applies to a list of parts; over a transport, a client joins as passive;"
                 f" got {passive!r}"
             )
-        self.ledger_ = ledger = Ledger()
+        ledger = Ledger()
         model = run(flow, transport, min_clients=min_clients, ledger=ledger, journal=journal)
         if isinstance(transport, Parts):
             transport.report_problems(ledger.lost, min_clients)
-        self._set_model(model)
-        self._set_names(ledger.features)
+        fitted = copy.copy(self)
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(fitted, name)
+        fitted.ledger_ = ledger
+        fitted._set_model(model)
+        fitted._set_names(ledger.features)
         if isinstance(transport, Host):
-            self._set_labels(transport)
+            fitted._set_labels(transport)
         if isinstance(transport, Parts):
             transport.close()
+        self.__dict__ = fitted.__dict__
         return self
 
     def _set_labels(self, host: Host) -> None:

@@ -154,8 +154,8 @@ def test_bad_parts(part, message):
         FederatedEvaluation().fit([part])
 
 
-def test_classes_that_do_not_fit():
-    """They are found before the first message."""
+def test_classes_that_do_not_fit(monkeypatch):
+    monkeypatch.setattr("fedlib.core.estimator.run", None)  # no message may leave
     model = FederatedEvaluation()
     with pytest.raises(Disagreement, match="whether classes are numbers or text"):
         model.fit([([0.1], ["ill"]), ([0.1], [1])])
@@ -163,7 +163,6 @@ def test_classes_that_do_not_fit():
         model.fit([([0.1, 0.2], ["a", "b"]), ([0.1], ["c"])])
     with pytest.raises(ValueError, match="there must be 2 classes; the clients have 1: 'a'"):
         model.fit([([0.1, 0.2], ["a", "a"])])
-    assert not hasattr(model, "ledger_")
 
 
 @pytest.mark.parametrize("parameters", [{"n_bins": 0}, {"n_groups": 0}])

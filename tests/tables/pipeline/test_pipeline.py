@@ -465,11 +465,11 @@ def test_rare_categories_have_no_column():
         ([{"x": [1]}], {"categorical": ["y"]}, "there is no column y; the columns are x"),
     ],
 )
-def test_data_that_do_not_fit_the_rules(parts, parameters, message):
+def test_data_that_do_not_fit_the_rules(parts, parameters, message, monkeypatch):
+    monkeypatch.setattr("fedlib.core.estimator.run", None)  # no message may leave
     model = FederatedPipeline(GRID, **parameters)
     with pytest.raises(ValueError, match=message):
         model.fit([pd.DataFrame(part) for part in parts])
-    assert not hasattr(model, "ledger_")  # no message has left
 
 
 # Clients that fail or lie
