@@ -93,7 +93,7 @@ def drop_stale_results():
     for profile in PROFILES:
         current = results_of(profile)
         for path in (BUILD / "results" / profile).glob("*"):
-            if path not in current:
+            if path not in current and path.suffix != ".part":  # of an interrupted run
                 path.unlink()
 
 
@@ -118,6 +118,7 @@ def task_notebook():
             folder = BUILD / "results" / profile
             needed = [name for name in needs if "/" not in name]
             arguments = [source, target, "--parameters", json.dumps(parameters)]
+            arguments += ["--complete"] if profile == "full" else []
             arguments += ["--results-dir", str(folder), "--results", *results]
             yield {
                 "name": f"{profile}/{page}",

@@ -149,4 +149,5 @@ def estimator_of(case):
 def make_client(estimator, part):
     """Return a client of an estimator; what it draws follows from a seed."""
     seed = {"random_state": 0} if estimator.name == "ppdbdc" else {}
-    return estimator.client_class(part, **seed)
+    make, (options,) = estimator._client_factory([seed])
+    return make(part, **options)

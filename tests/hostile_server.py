@@ -16,8 +16,17 @@ from unittest import mock
 
 import msgspec
 import numpy as np
-from all_protocols import CASES, estimator_of, make_client
+import pandas as pd
+from all_protocols import CASES, MASKED, NOISY, estimator_of, make_client
 
+from fedlib import (
+    FederatedKMeans,
+    FederatedPipeline,
+    FederatedSummary,
+    FederatedXGBClassifier,
+    FederatedXGBRegressor,
+    Schema,
+)
 from fedlib.core.messages import MessageError, arrays, decode, encode
 from fedlib.core.protocol import run, serve
 from fedlib.protection.policy import GuardedClient, Policy
@@ -28,12 +37,106 @@ from fedlib.protection.secure.points import DescribeFeatures
 from fedlib.tables.summary.messages import DescribeKinds
 from fedlib.testing import Recorder, seeded_noise
 
-NOISY = [case for case in CASES if case.endswith(", noisy")]
-MASKED = [case for case in CASES if case.endswith(", masked")]
 BUDGET = {"budget": {"epsilon": 1e6, "delta": 0.5}}
 OPEN = (DescribeFeatures, DescribeKinds)  # requests for data that are answered without masks
 NUMBERS = [0.0, 1.0, -1.0, 0.5, 3.0, 1e-300, -1e-30, 1e30, -1e30, 1e99, -1e99]  # of requests
 VALUES = [0.0, -0.0, 7.0, -3.0, 1e-300, 1e30, -1e30, 1e99, 1e200]  # of rows
+
+# Protocols for tables with a schema --------------------------------------------------------------
+
+ODD = {  # what a row of a table can have besides the usual
+    "bmi": [np.nan, 0.0, -4.0, 10.0, 60.0, 1e9, 1e300],
+    "age": [np.nan, -1.0, 0.0, 100.0, 1e9, 1e300],
+    "town": ["north", " north", "North", "?", "", None, "x" * 300],
+    "ill": ["yes", "no"],
+}
+
+
+def _schema(*names):
+    """Return a schema; the values outside are clipped or become another category."""
+
+    def number(low, high, **more):
+        limits = {"minimum": low, "maximum": high}
+        return {"type": "number", "constraints": limits, "fedlib": {"outside": "clip", **more}}
+
+    def text(values, **more):
+        return {"type": "string", "constraints": {"enum": values}, "fedlib": more}
+
+    fields = {
+        "bmi": number(10, 60, fill=25),
+        "age": number(0, 100, fill=50),
+        "town": text(["north", "south", "west"], outside="other"),
+        "ill": text(["no", "yes"], role="target"),
+        "cost": number(10, 60, role="target"),
+    }
+    return Schema({"schema": {"fields": [{"name": name, **fields[name]} for name in names]}})
+
+
+def _tables(*names):
+    """Return the tables of three sites, with gaps and with values outside."""
+    rng = np.random.default_rng(0)
+    columns = {
+        "bmi": rng.normal(28, 12, 90),
+        "age": np.where(rng.random(90) < 0.1, np.nan, rng.normal(60, 25, 90)),
+        "town": rng.choice(["north", "south ", "west", "?"], 90),
+        "ill": rng.choice(["no", "yes"], 90),
+        "cost": rng.normal(30, 9, 90),
+    }
+    table = pd.DataFrame({name: columns[name] for name in names})
+    return [table[i::3].reset_index(drop=True) for i in range(3)]
+
+
+X_NAMES = ("bmi", "age", "town")
+TREES = {"n_trees": 2, "max_depth": 2, "max_bin": 4, "method": "histogram", "tol": None}
+START = {"init": [[0.3, 0.2, 1, 0, 0, 0], [0.7, 0.4, 0, 1, 0, 0]], "method": "lloyd", "max_iter": 2}
+TABLES = {
+    "boosting of a table": (
+        lambda **sums: FederatedXGBClassifier(**TREES, schema=_schema(*X_NAMES, "ill"), **sums),
+        (*X_NAMES, "ill"),
+    ),
+    "regression of a table": (
+        lambda **sums: FederatedXGBRegressor(
+            **TREES, schema=_schema(*X_NAMES, "cost"), base_score=30.0, **sums
+        ),
+        (*X_NAMES, "cost"),
+    ),
+    "k-means of a table": (
+        lambda **sums: FederatedPipeline(
+            FederatedKMeans(2, **START, **sums),
+            schema=_schema(*X_NAMES),
+            encode="one_hot",
+            scale="minmax",
+        ),
+        X_NAMES,
+    ),
+    "k-means of a scaled table": (
+        lambda **sums: FederatedPipeline(
+            FederatedKMeans(2, **START, **sums),
+            schema=_schema(*X_NAMES),
+            encode="one_hot",
+            scale="standard",
+        ),
+        X_NAMES,
+    ),
+    "summary of a table": (
+        lambda **sums: FederatedSummary(quantiles=(), schema=_schema("bmi", "age"), **sums),
+        ("bmi", "age"),
+    ),
+}
+SUMS = {"masked": MASKED, "noisy": NOISY}
+NOISY_CASES, MASKED_CASES = (
+    [case for case in CASES if case.endswith(f", {kind}")] + [f"{name}, {kind}" for name in TABLES]
+    for kind in ("noisy", "masked")
+)
+
+
+def subject(case):
+    """Return the estimator of a case, and the function that makes its parts."""
+    if case in CASES:
+        return estimator_of(case), CASES[case][2]
+    name, kind = case.split(", ")
+    make, columns = TABLES[name]
+    return make(**SUMS[kind]), lambda: _tables(*columns)
 
 
 # Requests ----------------------------------------------------------------------------------------
@@ -42,9 +145,9 @@ VALUES = [0.0, -0.0, 7.0, -3.0, 1e-300, 1e30, -1e30, 1e99, 1e200]  # of rows
 @cache
 def conversation(case):
     """Return the requests that the first client of a case receives; of sums, the inner ones."""
-    estimator, (_, _, parts) = estimator_of(case), CASES[case]
+    estimator, parts = subject(case)
     clients = {f"{i}": make_client(estimator, part) for i, part in enumerate(parts())}
-    if estimator.get_params().get("secure"):
+    if case in MASKED_CASES:
         identities = simulated_identities(list(clients))
         clients = {n: SecureClient(one, identities[n]) for n, one in clients.items()}
     recorder = Recorder(clients)
@@ -146,6 +249,8 @@ def neighbours(rng, part):
 
     The row is new, equal to another one, or extreme, and its class may be unknown.
     """
+    if isinstance(part, pd.DataFrame):
+        return _neighbouring_tables(rng, part)
     X, y = part if isinstance(part, tuple) else (part, None)
     n = int(rng.choice([0, 1, 2, 5, len(X)]))
     X, at = np.array(X[:n], float), int(rng.integers(0, n + 1))
@@ -164,10 +269,23 @@ def neighbours(rng, part):
     return tables if rng.random() < 0.5 else tables[::-1]
 
 
+def _neighbouring_tables(rng, table):
+    """Return the same for a table: the row can have gaps, unknown texts and extreme numbers."""
+    n = int(rng.choice([0, 1, 2, 5, len(table)]))
+    at = int(rng.integers(0, n + 1))
+    row = table.iloc[[rng.integers(len(table))]].copy()
+    for name in table.columns:
+        if rng.random() < 0.4 and name in ODD:
+            row[name] = [ODD[name][rng.integers(len(ODD[name]))]]
+    table = table.iloc[:n]
+    tables = [table, pd.concat([table.iloc[:at], row, table.iloc[at:]], ignore_index=True)]
+    return tables if rng.random() < 0.5 else tables[::-1]
+
+
 def accepted(case, part):
     """Return whether a site with this table starts."""
     try:
-        make_client(estimator_of(case), part)
+        make_client(subject(case)[0], part)
     except ValueError:
         return False
     return True
@@ -178,14 +296,14 @@ def accepted(case, part):
 
 def noisy_answers(case, part, requests):
     """Return the class, the error and the size of each reply of a site with a budget."""
-    estimator = estimator_of(case)
+    estimator, _ = subject(case)
     policy = Policy.from_dict(BUDGET)
     return answers(GuardedClient(make_client(estimator, part), policy, estimator.name), requests)
 
 
 def passive_answers(case, part, requests):
     """Return the class, the error and the size of each reply of a passive site."""
-    client = make_client(estimator_of(case), part)
+    client = make_client(subject(case)[0], part)
     client.passive = True
     return answers(client, requests)
 
@@ -210,7 +328,7 @@ def _seen(reply):
 
 def masked_answers(case, part, requests):
     """Return what the server sees of the first of three sites, in secure sums of the requests."""
-    estimator, (_, _, parts) = estimator_of(case), CASES[case]
+    estimator, parts = subject(case)
     members = [part, *parts()[1:]]
     clients = {f"{i}": make_client(estimator, one) for i, one in enumerate(members)}
     identities = simulated_identities(list(clients))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import gzip
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-__all__ = ["find_encoding", "open_text", "unpacked_limit"]
+__all__ = ["csv_reader", "find_encoding", "open_text", "unpacked_limit"]
 
 MARKS = {  # the longer marks come first, since that of UTF-16 begins that of UTF-32
     codecs.BOM_UTF32_LE: "utf-32",
@@ -149,3 +150,12 @@ def undecodable(path: Path, error: UnicodeDecodeError, given: str | None) -> Val
         f"the text is not {name} ({byte or error.reason}{place}); name its encoding, such as"
         " --encoding cp1252 (Windows) or --encoding latin-1, or save the file as UTF-8"
     )
+
+
+def csv_reader(lines: Iterable[str], **options: Any) -> Any:
+    """Return the reader of Python's module csv, for cells of any size.
+
+    The module has one limit for the whole process, and other packages lower it.
+    """
+    csv.field_size_limit(2**31 - 1)
+    return csv.reader(lines, **options)

@@ -17,7 +17,7 @@ from fedlib.core.columns import MAX_EXACT
 from fedlib.tables.cells import clean_text, read_cells
 from fedlib.tables.layouts import Layout, counted, find_layout, separator_name
 from fedlib.tables.read_options import ReadOptions, named_columns
-from fedlib.tables.streams import find_encoding, open_bytes, open_text, undecodable
+from fedlib.tables.streams import csv_reader, find_encoding, open_bytes, open_text, undecodable
 
 __all__ = ["FileTable", "read_text"]
 
@@ -257,7 +257,7 @@ def _records(lines: Iterable[str], separator: str, first: int) -> Iterator[tuple
         for number, line in enumerate(lines, first):
             yield number, re.findall(r'"(?:[^"]|"")*"|\S+', line)
         return
-    reader = csv.reader(lines, delimiter=separator or ",", skipinitialspace=True, strict=True)
+    reader = csv_reader(lines, delimiter=separator or ",", skipinitialspace=True, strict=True)
     number = first
     try:
         for cells in reader:

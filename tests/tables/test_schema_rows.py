@@ -475,3 +475,19 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.csv", None)
     with pytest.raises(ValueError, match="a schema needs pyarrow, which is missing: pip install"):
         schema.apply(pd.DataFrame({"x": ["1"]}))
+
+
+def test_a_table_without_rows_is_read():
+    schema = Schema(
+        {
+            "schema": {
+                "fields": [
+                    {"name": "town", "type": "string", "constraints": {"enum": ["north", "south"]}},
+                    {"name": "age", "type": "number"},
+                ]
+            }
+        }
+    )
+    table, report = schema.apply(pd.DataFrame({"town": ["north"], "age": [1.0]})[:0])
+    assert table.X.shape == (0, 2)
+    assert report.n_rows == 0

@@ -134,7 +134,8 @@ def _texts(column: Column, codes: Ints, words: Any) -> Values:
     if column.values is not None:
         known = set(column.values)
         # What is no number is no category either.
-        outside, unreadable = unreadable | [text not in known for text in texts], outside
+        unknown = np.array([text not in known for text in texts], bool)
+        outside, unreadable = unreadable | unknown, outside
     outside = (outside | ~_matching(column, words)) & ~gaps
     texts[gaps | unreadable] = None
     return Values(texts[codes], gaps[codes], unreadable[codes], outside[codes])

@@ -19,6 +19,7 @@ from fedlib.tables.formulas import unguarded
 from fedlib.tables.schema.arrow import import_arrow
 from fedlib.tables.schema.columns import Column
 from fedlib.tables.schema.descriptor import Dialect
+from fedlib.tables.streams import csv_reader
 
 __all__ = ["Source", "find_names", "open_source"]
 
@@ -224,7 +225,7 @@ def _lines(path: Path, encoding: str, dialect: Dialect) -> Generator[str]:
 
 
 def _reader(lines: Iterable[str], dialect: Dialect, delimiter: str) -> Any:
-    return csv.reader(
+    return csv_reader(
         lines,
         delimiter=delimiter,
         quotechar=dialect.quote_char,

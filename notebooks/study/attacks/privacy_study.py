@@ -1,63 +1,36 @@
 """Measurements of differential privacy: accuracy against epsilon, and a bound on epsilon."""
 
 import numpy as np
-import pandas as pd
 from scipy.stats import beta
 from sklearn.base import clone
-from sklearn.metrics import adjusted_rand_score
 
 from fedlib.clustering.density.bounded_cells import CountWithNoise
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
 from fedlib.clustering.kmeans import FederatedKMeansClient, SumClustersNoisily
 from fedlib.protection.privacy import Privacy
-from fedlib.testing import seeded_noise
 
 
-def scores(estimators, parts, classes, epsilons, n_runs, score=adjusted_rand_score):
-    """Return the scores of estimators by epsilon, with noise per client and in shares.
-
-    Parameters
-    ----------
-    estimators : dict of str to estimator
-        With a ``delta`` above 0, and a ``random_state``.
-    parts : list of array
-    classes : array (n_rows,)
-        Those of all parts, one after the other.
-    epsilons : sequence of float
-    n_runs : int
-        The number of runs, each with other noise.
-    score : callable
-        Takes the classes and the labels.
-
-    Returns
-    -------
-    DataFrame
-        With the columns method, noise, epsilon, run and score.
-    """
-    rows = []
-    for method, estimator in estimators.items():
-        for epsilon in epsilons:
-            for secure in (False, True):
-                for run in range(n_runs):
-                    model = clone(estimator).set_params(epsilon=epsilon, secure=secure)
-                    with seeded_noise(run):
-                        model.fit(parts)
-                    measured = score(classes, np.concatenate(model.labels_))
-                    noise = "in shares" if secure else "per client"
-                    rows.append((method, noise, epsilon, run, measured))
-    return pd.DataFrame(rows, columns=["method", "noise", "epsilon", "run", "score"])
+def keys(methods, epsilons, n_runs):
+    """Return the units of a comparison of methods with noise per client and in shares."""
+    return [
+        {"method": method, "noise": noise, "epsilon": epsilon, "run": run}
+        for method in methods
+        for noise in ("per client", "in shares")
+        for epsilon in epsilons
+        for run in range(n_runs)
+    ]
 
 
-def without_noise(estimators, parts, classes, score=adjusted_rand_score):
-    """Return the score of each estimator without noise."""
-    found = {}
-    for method, estimator in estimators.items():
-        plain = clone(estimator).set_params(epsilon=None, delta=0.0)
-        for name in ("bounds", "bounds"):
-            if name in plain.get_params():
-                plain.set_params(**{name: None})
-        found[method] = score(classes, np.concatenate(plain.fit(parts).labels_))
-    return found
+def without_noise(estimator, parts):
+    """Return the labels of all rows by an estimator without its guarantee and its bounds."""
+    plain = clone(estimator).set_params(epsilon=None, delta=0.0, bounds=None)
+    return np.concatenate(plain.fit(parts).labels_)
+
+
+def medians(rows):
+    """Return the median score of each method and epsilon, with noise per client."""
+    chosen = rows[rows["noise"] == "per client"]
+    return chosen.groupby(["method", "epsilon"])["score"].median()
 
 
 def lower_bound(with_row, without_row, delta=0.0, confidence=0.95):

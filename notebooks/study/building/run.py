@@ -227,6 +227,11 @@ def main(arguments=None):
         default=Path("results"),
         help="passed on to the notebook as $FEDLIB_RESULTS",
     )
+    parser.add_argument(
+        "--complete",
+        action="store_true",
+        help="measure all rows that pages show otherwise from book/results, as $FEDLIB_COMPLETE",
+    )
     parser.add_argument("--results", nargs="*", default=[], help="files that it must write there")
     options = parser.parse_args(arguments)
     if not options.source.is_file():
@@ -238,6 +243,7 @@ def main(arguments=None):
     for path in results:
         path.unlink(missing_ok=True)  # a file of an earlier run must not count as a result
     os.environ |= ENVIRONMENT | {"FEDLIB_RESULTS": str(options.results_dir.absolute())}
+    os.environ |= {"FEDLIB_COMPLETE": "1"} if options.complete else {}
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # its errors are printed below
     try:
         notebook = execute(options.source, parameters)
