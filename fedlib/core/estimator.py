@@ -22,13 +22,13 @@ from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Floats
 from fedlib.core.client import Client
 from fedlib.core.columns import check_no_identifiers
-from fedlib.core.in_process import Parts
+from fedlib.core.in_process import InProcess, Parts
 from fedlib.core.journal import Journal
 from fedlib.core.ledger import Ledger
 from fedlib.core.names import feature_names, in_common_order, in_order
 from fedlib.core.parameters import declare
 from fedlib.core.points import check_coordinates, check_points
-from fedlib.core.protocol import Flow, Host, Transport, run
+from fedlib.core.protocol import Flow, Host, TooFewClients, Transport, run
 from fedlib.core.validation import plain_value
 
 __all__ = ["Federated", "PointsClient"]
@@ -131,7 +131,9 @@ class Federated(BaseEstimator):
             When a parameter or a part is invalid, the parts do not fit together, or the result does
             not fit the rows of a part; with ``min_clients``, the latter is a warning.
         TooFewClients
-            When clients failed and fewer than ``min_clients`` remain.
+            When clients failed and fewer than ``min_clients`` remain. If the clients are in this
+            process, the error of the client that failed is raised instead, with notes about the
+            other clients.
         fedlib.core.journal.JournalError
             A ValueError: when the journal is of another run, damaged or in use.
         """
@@ -194,7 +196,7 @@ class Federated(BaseEstimator):
                 f" got {passive!r}"
             )
         ledger = Ledger()
-        model = run(flow, transport, min_clients=min_clients, ledger=ledger, journal=journal)
+        model = _model_of(flow, transport, min_clients=min_clients, ledger=ledger, journal=journal)
         if isinstance(transport, Parts):
             transport.report_problems(ledger.lost, min_clients)
         fitted = copy.copy(self)
@@ -328,6 +330,17 @@ class PointsClient(Client):
         self.X = check_points(X, ensure_min_samples=0)
         if self.limited:
             check_coordinates("the points", self.X)
+
+
+def _model_of(flow: Flow[Any], transport: Transport, **options: Any) -> Any:
+    """Return the model of `run`; raise a client's own error if it is in this process."""
+    try:
+        return run(flow, transport, **options)
+    except TooFewClients as ended:
+        error = transport.own_error(ended) if isinstance(transport, InProcess) else None
+        if error is None:
+            raise
+    raise error  # outside of the clause, so that the user does not read of both
 
 
 def _indices_within(passive: Collection[int], parts: Sequence[Any]) -> set[int]:

@@ -23,7 +23,7 @@ from fedlib.core.journal import Place
 from fedlib.core.ledger import Ledger
 from fedlib.core.messages import class_name, decode, encode
 from fedlib.core.names import by_client
-from fedlib.core.protocol import serve
+from fedlib.core.protocol import TooFewClients, serve
 from fedlib.core.threads import check_n_jobs, one_thread
 
 __all__ = ["InProcess", "Parts", "arrays_of", "data_digest"]
@@ -107,6 +107,26 @@ class InProcess:
         self._errors.pop(name, None)
         return serve(self._clients[name], request, partial(self._errors.__setitem__, name))
 
+    def own_error(self, ended: TooFewClients) -> BaseException | None:
+        """Return the error of the client whose failure ended the run; None if the server ended it.
+
+        If several clients failed at the same step, it is that of the first. Notes name the client,
+        the errors of the others, and the clients that remain.
+        """
+        lost = {} if self.ledger is None else self.ledger.lost
+        at_the_end = {name: why.partition(" at ")[2] for name, why in lost.items()}
+        last = next(reversed(at_the_end.values()), None)
+        failed = [name for name in lost if name in self._errors and at_the_end[name] == last]
+        if not failed:
+            return None
+        first, *others = failed
+        error = self._errors[first]
+        error.add_note(f"client {first!r} raised this. {ended}")
+        for name in others:
+            if repr(self._errors[name]) != repr(error):
+                error.add_note(f"client {name!r} raised {self._errors[name]!r}")
+        return error
+
     # For a journal
 
     def data_digests(self) -> dict[str, str]:
@@ -159,13 +179,21 @@ class Parts(InProcess):
         self._enter(self._make(self._parts, client_class, options, passive))
 
     def report_problems(self, lost: Collection[str], min_clients: int | None) -> None:
-        """Report what went wrong with delivered results: an error if no client may be lost."""
+        """Report what went wrong at the clients.
+
+        A result that does not fit the rows of a part is an error if no client may be lost. A client
+        that failed although the run went on without it gives a warning.
+        """
+        for name in lost:
+            if name in self._errors:
+                text = f"parts[{name}] left the run: {self._errors[name]!r}"
+                warnings.warn(text, stacklevel=5)
         for name, client in self._clients.items():
             if client.problems and name not in lost:
                 text = f"parts[{name}]: {'; '.join(client.problems)}"
                 if min_clients is None:
                     raise ValueError(text)
-                warnings.warn(text, stacklevel=4)
+                warnings.warn(text, stacklevel=5)
 
     def close(self) -> None:
         """Let the threads end now, and not when nothing refers to them any more."""

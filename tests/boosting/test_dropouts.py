@@ -21,7 +21,6 @@ from fedlib.boosting.messages import (
 )
 from fedlib.core.in_process import InProcess
 from fedlib.core.messages import decode
-from fedlib.core.protocol import TooFewClients
 from fedlib.testing import Recorder
 
 from .common import (
@@ -54,7 +53,7 @@ def test_a_passive_client_receives_the_trees_and_shares_nothing(method):
 
 def test_a_client_without_classes_must_be_passive():
     X, y = make_rows()
-    with pytest.raises(TooFewClients, match="'1': ValueError at DescribeTraining"):
+    with pytest.raises(ValueError, match="'1': ValueError at DescribeTraining"):
         FederatedXGBClassifier().fit([(X, y), (X, None)])
 
 
@@ -103,7 +102,7 @@ def test_a_lost_client(method, request_class, times):
     assert list(model.ledger_.lost) == ["C"]
     assert len(model.trees_) == 3
     assert (model.predict(X) == y).mean() > 0.7
-    with pytest.raises(TooFewClients, match="'C': OSError"):
+    with pytest.raises(OSError, match="client 'C' raised this"):
         model.fit(InProcess(clients()))
 
 

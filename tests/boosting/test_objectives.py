@@ -11,7 +11,6 @@ from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
 from fedlib.boosting.client import BoostingClient, RegressionClient
 from fedlib.boosting.descriptions import TargetDescription
 from fedlib.core.in_process import InProcess
-from fedlib.core.protocol import TooFewClients
 from fedlib.testing import Recorder
 
 from .common import assert_same_trees, deal, each_method, first_message, make_rows
@@ -233,7 +232,7 @@ def test_negative_counts_are_refused_before_any_message():
     with pytest.raises(ValueError, match=message):
         model.fit([(X, y), (X, np.where(y > 3, -1, y))])
     clients = {"A": RegressionClient((X, y)), "B": RegressionClient((X, -y))}
-    with pytest.raises(TooFewClients, match="'B': ValueError at DescribeTargets"):
+    with pytest.raises(ValueError, match="'B': ValueError at DescribeTargets"):
         model.fit(InProcess(clients))
 
 
@@ -287,7 +286,7 @@ def test_a_constant_target_needs_no_tree():
 
 def test_a_client_without_targets_must_be_passive():
     X, y = make_counts()
-    with pytest.raises(TooFewClients, match="'1': ValueError at DescribeTargets"):
+    with pytest.raises(ValueError, match="'1': ValueError at DescribeTargets"):
         FederatedXGBRegressor().fit([(X, y), (X, None)])
     model = FederatedXGBRegressor(2).fit([(X, y), (X, None)], passive=[1])
     np.testing.assert_array_equal(model.labels_[1], model.predict(X))

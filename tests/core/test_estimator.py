@@ -15,7 +15,7 @@ from fedlib.core.client import Client
 from fedlib.core.estimator import Federated
 from fedlib.core.in_process import InProcess
 from fedlib.core.messages import Declined, Done, Labels, Message, decode
-from fedlib.core.protocol import TooFewClients
+from fedlib.core.protocol import Reject, TooFewClients, run
 from fedlib.core.registry import protocols
 from fedlib.core.validation import Interval, StrOptions, plain_value
 from fedlib.testing import Recorder
@@ -53,6 +53,19 @@ class SideClient(Client):
             return ToyMean(len(self.X), float(self.X[:, 0].sum()))
         self.state = Labels((self.X[:, 0] > request.mean).astype(np.int64))
         return Done()
+
+
+class Failing(SideClient):
+    """A client that raises an error at the first request, if there is one."""
+
+    def __init__(self, error):
+        super().__init__([[1.0]])
+        self.error = error
+
+    def handle(self, request):
+        if self.error is not None:
+            raise self.error
+        return super().handle(request)
 
 
 class Sides(Federated):
@@ -179,17 +192,57 @@ def test_all_passive():
 def test_a_lost_client_has_no_labels():
     """With a smaller ``min_clients`` the others continue; the entry of the lost one is None."""
     parts = [*PARTS, [[666.0]]]
-    model = Sides().fit(parts, min_clients=3)
+    with pytest.warns(UserWarning, match=r"parts\[3\] left the run: ArithmeticError"):
+        model = Sides().fit(parts, min_clients=3)
     assert as_lists(model.labels_) == [[0, 0], [0], [1, 0], None]
     assert model.ledger_.lost == {"3": "ArithmeticError at ToyAskMean, step 1"}
 
 
-def test_too_few_clients():
-    """By default all clients must remain; the error is chained to the original exception."""
-    with pytest.raises(TooFewClients, match="'1': ArithmeticError at ToyAskMean, step 1") as caught:
+def test_a_run_in_this_process_ends_with_the_error_of_the_client():
+    """By default all clients must remain. The notes name the client and the step."""
+    with pytest.raises(ArithmeticError) as caught:
         Sides().fit([[[1.0]], [[666.0]]])
-    assert isinstance(caught.value.__cause__, ArithmeticError)
-    assert "666" not in str(caught.value)
+    assert caught.value.__notes__ == [
+        "client '1' raised this. 1 of 2 clients remain, 2 are needed."
+        " Lost: '1': ArithmeticError at ToyAskMean, step 1"
+    ]
+    assert caught.value.__context__ is None
+
+
+ERRORS = {
+    "a": None,
+    "b": KeyError("column"),
+    "c": ValueError("too far"),
+    "d": KeyError("column"),
+}
+
+
+def test_of_several_errors_at_one_step_the_first_is_raised_and_the_others_are_notes():
+    clients = {name: Failing(error) for name, error in ERRORS.items()}
+    with pytest.raises(KeyError, match="client 'b' raised this. 1 of 4 clients remain") as caught:
+        Sides().fit(InProcess(clients))
+    assert caught.value.__notes__[1:] == ["client 'c' raised ValueError('too far')"]
+    with pytest.raises(TooFewClients, match="'b': KeyError at ToyAskMean") as ended:
+        run(Sides().protocol(), InProcess(clients))
+    assert isinstance(ended.value.__cause__, KeyError)
+
+
+def test_an_error_of_an_earlier_step_does_not_hide_why_the_run_ended():
+    """One client failed and was not needed; then the server rejected the reply of another one."""
+    clients = {name: SideClient(part) for name, part in zip("abc", PARTS, strict=True)}
+    clients["a"] = Failing(KeyError("x"))
+
+    def flow():
+        yield ToyAskMean()
+        yield ToyAskMean()
+        yield Reject({"b": "impossible"})
+
+    class Rejecting(Sides):
+        def _flow(self):
+            return flow()
+
+    with pytest.raises(TooFewClients, match="'b': InvalidReply at ToyAskMean, step 2"):
+        Rejecting().fit(InProcess(clients), min_clients=2)
 
 
 @pytest.mark.parametrize("min_clients", [0, 4])
@@ -236,7 +289,7 @@ def test_each_fit_has_its_own_ledger():
 def test_a_failed_fit_changes_nothing():
     model = Sides().fit(PARTS)
     before = dict(vars(model))
-    with pytest.raises(TooFewClients, match="ArithmeticError at ToyAskMean, step 1"):
+    with pytest.raises(ArithmeticError, match="ArithmeticError at ToyAskMean, step 1"):
         model.fit([[[666.0]]])
     assert vars(model) == before
 

@@ -16,7 +16,7 @@ from fedlib.clustering.density.horizontal import (
 )
 from fedlib.core.in_process import InProcess
 from fedlib.core.messages import Done, Failure, decode
-from fedlib.core.protocol import TooFewClients, run, serve
+from fedlib.core.protocol import run, serve
 
 
 class Leaving(HorizontalDBSCANClient):
@@ -63,14 +63,15 @@ def test_a_client_leaves_after_it_has_counted(toy):
 @pytest.mark.parametrize("at", [CountCells, AssignCells])
 def test_by_default_all_clients_must_remain(toy, at):
     text = "2 of 3 clients remain, 3 are needed. Lost: 'C'"
-    with pytest.raises(TooFewClients, match=text) as caught:
+    with pytest.raises(ConnectionError, match=text):
         HorizontalDBSCAN(1.0, 4).fit(InProcess(clients_with(toy, Leaving(toy.second, at))))
-    assert isinstance(caught.value.__cause__, ConnectionError)
 
 
 def test_labels_of_a_lost_part(toy, lists):
     """A part too far out for the grid is lost: its labels are None; the others have labels."""
-    model = HorizontalDBSCAN(1.0, 4).fit([toy.first, [[1e30, 0.0]], toy.second], min_clients=2)
+    parts = [toy.first, [[1e30, 0.0]], toy.second]
+    with pytest.warns(UserWarning, match=r"parts\[1\] left the run: ValueError.*is too small"):
+        model = HorizontalDBSCAN(1.0, 4).fit(parts, min_clients=2)
     first, second = toy.labels
     assert lists(model.labels_) == [first, None, second]
     assert model.ledger_.lost == {"1": "ValueError at CountCells, step 1"}
