@@ -42,6 +42,7 @@ class BoostingClient(TreeClient):
         ``y`` (n_rows,): the classes, text or numbers, or None for a client that stays passive. No
         class may be missing, and blanks around a text do not count.
         ``sample_weight`` (n_rows,): at least 0, in sum at most 2**40; by default 1 for each row.
+        A row with the weight 0 is predicted, and shapes nothing: no class, bin or split.
     learning_rate : float, optional
         The learning rate that this client prefers, above 0 and at most 1; by default the server's.
         The run uses the clients' mean, weighted by their rows.
@@ -78,8 +79,8 @@ class BoostingClient(TreeClient):
     @handles(DescribeTraining)
     def describe_training(self, request: DescribeTraining) -> TrainingDescription:
         y, trains = self._labels(), self._hold_out(request)
-        classes, codes = np.unique(y, return_inverse=True)
-        weights = np.bincount(codes[trains], self.weight[trains], len(classes))
+        classes, codes = np.unique(y[self._counted], return_inverse=True)
+        weights = np.bincount(codes[trains[self._counted]], self.weight[trains], len(classes))
         return TrainingDescription(
             n_features=self.n_features,
             n_rows=int(trains.sum()),
@@ -87,7 +88,7 @@ class BoostingClient(TreeClient):
             weights=weights.astype(np.float64),
             learning_rate=self._rate(request.learning_rate),
             features=self.features,
-            kinds=b"" if request.agreed else self.table.kinds,
+            kinds=self._kinds(request.agreed),
         )
 
     @partitions(DescribeTraining)
@@ -98,29 +99,29 @@ class BoostingClient(TreeClient):
 
     @handles(SumClasses)
     def sum_classes(self, request: SumClasses) -> ClassSums:
-        trains, y = self._training_rows(), self._labels()
-        of_rows = self._codes(y[trains], request.classes)
+        trains = self._training_rows()
+        of_rows = self._codes(request.classes)[trains]
         weights = np.bincount(of_rows, self.weight[trains], len(request.classes)).astype(np.float64)
         return ClassSums(weights, float(weights.sum()) * self._shift(request.learning_rate))
 
     def _target_magnitudes(self, trains: Bools) -> Ints:
         return np.zeros(N_MAGNITUDES, np.int64)
 
-    def _codes(self, y: NDArray[Any], classes: Sequence[Class]) -> Ints:
+    def _codes(self, classes: Sequence[Class]) -> Ints:
         """Return the index of each row's class; an unknown class counts as the first one.
 
         Behind masks and with noise, an error would disclose that there is such a row.
         """
+        y = self._labels()
         try:
-            check_known(y, classes)
+            check_known(y[self._counted], classes)
         except ValueError as error:
             self.note(f"{error}; such rows count as rows of the first class")
         codes = {label: code for code, label in enumerate(classes)}
         return np.array([codes.get(label, 0) for label in y.tolist()], np.int64)
 
     def _compute_targets(self, state: Growing) -> NDArray[Any]:
-        assert self.y is not None
-        of_rows = self._codes(self.y, state.classes)
+        of_rows = self._codes(state.classes)
         return of_rows == 1 if state.objective == "binary:logistic" else of_rows
 
     def _predict(self, margins: Floats32, objective: str) -> Predictions:
@@ -159,7 +160,7 @@ class RegressionClient(TreeClient):
     @handles(DescribeTargets)
     def describe_targets(self, request: DescribeTargets) -> TargetDescription:
         y, trains = self._labels(), self._hold_out(request)
-        check_smallest(y, request.objective)
+        check_smallest(y[self._counted], request.objective)
         sums = target_sums(y[trains], self.weight[trains], request.objective, request.parameter)
         return TargetDescription(
             n_features=self.n_features,
@@ -171,7 +172,7 @@ class RegressionClient(TreeClient):
             hessian=sums.hessian,
             learning_rate=self._rate(request.learning_rate),
             features=self.features,
-            kinds=b"" if request.agreed else self.table.kinds,
+            kinds=self._kinds(request.agreed),
         )
 
     @partitions(DescribeTargets)
@@ -180,7 +181,7 @@ class RegressionClient(TreeClient):
 
     @handles(SumTargets)
     def sum_targets(self, request: SumTargets) -> TargetSums:
-        trains, y = self._training_rows(), self._allowed(self._labels(), request.objective)
+        trains, y = self._training_rows(), self._allowed(request.objective)
         sums = target_sums(y[trains], self.weight[trains], request.objective, request.parameter)
         return TargetSums(
             weight=sums.weight,
@@ -195,13 +196,13 @@ class RegressionClient(TreeClient):
         return magnitudes(self._labels()[trains])
 
     def _compute_targets(self, state: Growing) -> NDArray[Any]:
-        assert self.y is not None
-        return self._allowed(self.y, state.objective)
+        return self._allowed(state.objective)
 
-    def _allowed(self, y: NDArray[Any], objective: str) -> NDArray[Any]:
-        """Return targets from the smallest one on that the objective allows."""
+    def _allowed(self, objective: str) -> NDArray[Any]:
+        """Return the targets from the smallest one on that the objective allows."""
+        y = self._labels()
         try:
-            check_smallest(y, objective)
+            check_smallest(y[self._counted], objective)
         except ValueError as error:
             self.note(f"{error}; smaller ones count as the smallest")
         return np.maximum(y, np.float32(OBJECTIVES[objective].smallest_target))

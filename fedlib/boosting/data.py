@@ -89,11 +89,14 @@ def check_names(given: Sequence[str], names: Sequence[str]) -> None:
 
 
 def check_labels(clients: Mapping[str, Client], check: Callable[[Any], object]) -> None:
-    """Raise ValueError, with the client's name, when the labels of one do not pass a check."""
+    """Raise ValueError, with the client's name, when the labels of one do not pass a check.
+
+    Those of rows without a weight are not checked.
+    """
     for name, client in clients.items():
         y = getattr(client, "y", None)
         if y is not None and not client.passive:
             try:
-                check(y)
+                check(y[client.weight > 0])  # type: ignore[attr-defined]
             except ValueError as error:
                 raise ValueError(f"parts[{name}]: {error}") from error

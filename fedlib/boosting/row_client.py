@@ -102,11 +102,20 @@ class RowsClient(Client):
         self.X = self.table.numbers
 
     def _trains(self, fraction: float, seed: int) -> Bools:
-        """Return which rows are not for validation."""
-        trains = np.arange(len(self.X)) < self.n_training
+        """Return which rows have a weight and are not for validation."""
+        trains = (np.arange(len(self.X)) < self.n_training) & self._counted
         if fraction:
             trains &= ~drawn_rows(self._keys(), fraction, seed, VALIDATION)
         return trains
+
+    @property
+    def _counted(self) -> Bools:
+        """Which rows have a weight above 0: the others are predicted, and shape nothing."""
+        return self.weight > 0
+
+    def _kinds(self, agreed: bool) -> bytes:
+        """Return the kinds of the columns; empty if they are agreed."""
+        return b"" if agreed else self.table.rows(self._counted).kinds
 
     def _hold_out(self, request: DescribeTraining | DescribeTargets) -> Bools:
         """Draw the rows for validation; return the others."""
@@ -129,10 +138,15 @@ class RowsClient(Client):
 
     def _keys(self) -> Words:
         """Return the rows' keys, by which rows are drawn."""
-        return self._cached("keys", self.table, lambda: row_keys(fingerprints(self.table)))
+        return self._cached("keys", self.table, self._make_keys)
+
+    def _make_keys(self) -> Words:
+        keys, counted = np.zeros(len(self.X), np.uint64), self._counted
+        keys[counted] = row_keys(fingerprints(self.table.rows(counted)))
+        return keys
 
     def _training_rows(self) -> Bools:
-        """Return which rows are not for validation, before trees grow."""
+        """Return the rows of `_trains` before trees grow."""
         state = self.state
         if not isinstance(state, HeldOut):
             return self._trains(0.0, 0)

@@ -167,6 +167,8 @@ def test_there_must_be_two_classes_of_one_kind(classes, message):
 
 def test_both_classes_need_weight():
     with pytest.raises(ValueError, match="rows with a weight above 0"):
+        FederatedXGBClassifier().fit([([[1.0], [2.0]], [0, 0], None, ([[3.0]], [1]))])
+    with pytest.raises(ValueError, match="there must be 2 classes; the clients have 1: 0"):
         FederatedXGBClassifier().fit([([[1.0], [2.0]], [0, 1], [1.0, 0.0])])
 
 
