@@ -7,19 +7,19 @@
 (() => {
   const DURATION = 1500 // ms that messages travel, and then the same again to look, at normal speed
   const still = matchMedia("(prefers-reduced-motion: reduce)")
-  const lastBefore = (pictures, end) => pictures.slice(0, end).findLast((picture) => picture) ?? ""
+  const lastBefore = (indices, end) => indices.slice(0, end).findLast((index) => index) ?? 0
 
   function start(root) {
     root.dataset.ready = "yes"
     const find = (selector) => root.querySelector(selector)
-    const recordings = JSON.parse(find("[type='application/json']").text)
+    const { pictures, recordings } = JSON.parse(find("[type='application/json']").text)
     const stage = find(".stage"), ledger = find(".ledger"), play = find(".play")
     const slider = find("input[type='range']"), speed = find("select")
     const server = find(".server"), sites = [...root.querySelectorAll(".site")]
     const circles = sites.map((site) => [...site.querySelectorAll(".points circle")])
     let recording = recordings[0], place = 0, playing = false, run = 0
 
-    const draw = (panel, picture) => { panel.querySelector(".overlay").innerHTML = picture }
+    const draw = (panel, index) => { panel.querySelector(".overlay").innerHTML = pictures[index] }
 
     // Show the run at a place; `sending` is the scene whose messages have left, if any.
     function show(sending = place) {
@@ -29,16 +29,17 @@
       draw(server, lastBefore(scenes.map((scene) => scene.server), flying && out ? sending : place))
       const labelled = place > scenes.findLastIndex((scene) => scene.out)
       sites.forEach((panel, i) => {
-        const pictures = scenes.map((scene) => scene.sites[i])
-        draw(panel, lastBefore(pictures, flying && !out ? sending : place))
-        const classes = labelled ? after[i] : before[i]
+        const indices = scenes.map((scene) => scene.sites[i])
+        draw(panel, lastBefore(indices, flying && !out ? sending : place))
+        const classes = ((labelled && after) || before)[i].split(" ")
         circles[i].forEach((circle, row) => circle.setAttribute("class", classes[row]))
       })
       ;[...ledger.children].forEach((entry, i) => { entry.hidden = i >= sending })
       const last = ledger.children[sending - 1]
       if (last) ledger.scrollTop = last.offsetTop - ledger.offsetTop - ledger.clientHeight + last.offsetHeight
       find(".total").textContent = recording.totals[sending]
-      find(".now").textContent = sending ? scenes[sending - 1].now : "Before the first message."
+      const said = last ? [...last.children].map((part) => part.textContent).join(" · ") : "Before the first message"
+      find(".now").textContent = `${said}.`
       slider.value = sending
       slider.setAttribute("aria-valuetext", `${sending} of ${scenes.length}`)
     }

@@ -1,5 +1,6 @@
 """The figure that plays a protocol: what it shows is what was sent, and the browser plays it."""
 
+import html
 import importlib
 import json
 import re
@@ -41,7 +42,11 @@ def shown(theatre):
 
 @pytest.fixture(scope="module")
 def recordings(shown):
-    return json.loads(re.search(r'application/json">(.*?)</script>', shown)[1])
+    """Return the recordings with their pictures in place of the indices of these."""
+    data = json.loads(re.search(r'application/json">(.*?)</script>', shown)[1])
+    for scene in (scene for each in data["recordings"] for scene in each["scenes"]):
+        scene["server"] = data["pictures"][scene["server"]]
+    return data["recordings"]
 
 
 def test_it_shows_each_message_with_its_size_and_what_it_discloses(theatre, recordings):
@@ -49,13 +54,14 @@ def test_it_shows_each_message_with_its_size_and_what_it_discloses(theatre, reco
     first = recordings[0]
     expected = [theatre.words(name) for name in model.ledger_.conversation()]
     assert [scene["message"] for scene in first["scenes"]] == expected
-    for scene, (_, of_scene) in zip(
+    for scene, entry, (_, of_scene) in zip(
         first["scenes"],
+        first["ledger"],
         model.ledger_.to_frame().groupby(["step", "message"], sort=False),
         strict=True,
     ):
         assert list(scene["sizes"].values()) == [theatre.amount(size) for size in of_scene["bytes"]]
-        assert of_scene["discloses"].iloc[0] in scene["now"]
+        assert of_scene["discloses"].iloc[0] in html.unescape(entry)
     assert first["totals"][-1] == (
         f"Ledger: {len(model.ledger_)} messages, {theatre.amount(model.ledger_.bytes)}"
     )
@@ -63,7 +69,8 @@ def test_it_shows_each_message_with_its_size_and_what_it_discloses(theatre, reco
 
 def test_points_end_in_the_colours_of_their_labels(theatre, recordings):
     labels = HorizontalDBSCAN(0.25, 2).fit(theatre.toy_parts()).labels_
-    assert recordings[0]["after"] == [[theatre.colour(label) for label in part] for part in labels]
+    expected = [" ".join(map(theatre.colour, part)) for part in labels]
+    assert recordings[0]["after"] == expected
 
 
 def test_masked_and_open_sums_are_the_same_picture(recordings):
@@ -189,7 +196,10 @@ class TestInChromium:
         page.locator(".fedlib-theatre").focus()
         page.keyboard.press("ArrowRight")
         page.wait_for_selector(".chip", state="detached")
-        assert "cells, 108 B together" in page.locator("[aria-live]").text_content()
+        assert (
+            "count cells · server → 3 sites · 108 B · discloses the cell"
+            in page.locator("[aria-live]").text_content()
+        )
         page.keyboard.press("ArrowLeft")
         assert state(page)[2] == 0
         page.keyboard.press("End")

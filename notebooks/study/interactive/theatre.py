@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from unittest import mock
 
 import numpy as np
-from sklearn.datasets import make_moons
+from sklearn.datasets import make_blobs, make_moons
 
 from fedlib.clustering.density.horizontal import CellCounts, HorizontalDBSCAN
 from fedlib.core.ledger import SERVER
@@ -70,6 +70,9 @@ STYLE = """
 .fedlib-theatre .ink { fill: #3f90da; }
 .fedlib-theatre .negative { fill: #a96b59; }
 .fedlib-theatre .grey { fill: currentColor; }
+.fedlib-theatre .cross { fill: none; stroke-width: 1.6; }
+.fedlib-theatre .cut { fill: none; stroke: currentColor; stroke-width: 0.7; }
+.fedlib-theatre .ring { fill: none; stroke: currentColor; stroke-width: 0.4; }
 .fedlib-theatre .lines { fill: none; stroke: var(--line); stroke-width: 0.25; }
 .fedlib-theatre .site .overlay { opacity: 0.55; }
 .fedlib-theatre .site:has(.cover) .points { opacity: 0.1; }
@@ -128,17 +131,20 @@ class Scene:
     sites: list[str]
 
 
-def theatre(estimator, parts, *, name, caption, alt, seed=0):
+def theatre(estimator, parts, *, name, caption, alt, options=None, seed=0):
     """Return a figure that plays the messages of a run; it is the last expression of its cell.
 
     Parameters
     ----------
     estimator : Federated, or mapping of str to Federated
         Several ones are recordings between which the reader switches, by what they are called.
-    parts : list or mapping of str to array-like
-        The data of each client, at most about 60 rows: all messages are in the page.
+    parts : list or mapping of str to array-like, or to (X, y)
+        The data of each client in two features, at most about 60 rows: all messages are in the
+        page. Clients with different columns have one of the two each.
     name, caption, alt : str
         As of `study.figure`.
+    options : list of dict, optional
+        Further arguments of each client, such as ``ids`` for `AlignedRows`.
     seed : int, default=0
         Of noise and masks, so that the page is the same each time.
 
@@ -163,7 +169,7 @@ def theatre(estimator, parts, *, name, caption, alt, seed=0):
     if not isinstance(parts, Mapping):
         parts = {f"site {i + 1}": part for i, part in enumerate(parts)}
     several = estimator if isinstance(estimator, Mapping) else {"": estimator}
-    content = page(several, parts, name, alt, seed)
+    content = page(several, parts, name, alt, options, seed)
     if len(content) > MOST_BYTES:
         raise ValueError(
             f"the figure {name} must have at most {MOST_BYTES:,} bytes, got {len(content):,}:"
@@ -174,24 +180,50 @@ def theatre(estimator, parts, *, name, caption, alt, seed=0):
     return figure(caption, name=name, alt=alt, content=content.replace("<!--asset-->", asset, 1))
 
 
-def toy_parts(n_sites=3, n_points=60):
-    """Return points of two half moons at each of some sites, for `theatre`.
+def toy_parts(shape="moons"):
+    """Return small data of three sites, or of two with different columns, for `theatre`.
+
+    Parameters
+    ----------
+    shape : {"moons", "classes", "blobs", "columns"}
+        Two half moons, the same with classes and more noise, three groups, or two groups of which
+        each site has one column.
+
+    Raises
+    ------
+    ValueError
+        When the shape is another one.
 
     Examples
     --------
-    >>> {name: X.shape for name, X in toy_parts(2).items()}
-    {'site 1': (60, 2), 'site 2': (60, 2)}
+    >>> {name: X.shape for name, X in toy_parts("columns").items()}
+    {'site 1': (40, 1), 'site 2': (40, 1)}
     """
-    X = make_moons(n_sites * n_points, noise=0.06, random_state=3)[0].round(3)
-    return {f"site {i + 1}": X[i::n_sites] for i in range(n_sites)}
+    if shape == "moons":
+        X = make_moons(180, noise=0.06, random_state=3)[0].round(3)
+        parts = [X[i::3] for i in range(3)]
+    elif shape == "classes":
+        X, y = make_moons(180, noise=0.2, random_state=0)
+        parts = [(X[i::3].round(3), y[i::3]) for i in range(3)]
+    elif shape == "blobs":
+        centres = [[0, 0], [4, 0], [2, 3]]
+        X = make_blobs(120, centers=centres, cluster_std=0.8, random_state=1)[0].round(3)
+        parts = [X[i::3] for i in range(3)]
+    elif shape == "columns":
+        X = make_blobs(40, centers=[[0, 0], [3, 3]], cluster_std=0.5, random_state=0)[0].round(3)
+        parts = [X[:, :1], X[:, 1:]]
+    else:
+        raise ValueError(f"shape must be 'moons', 'classes', 'blobs' or 'columns', got {shape!r}")
+    return {f"site {i + 1}": part for i, part in enumerate(parts)}
 
 
 # The run ----------------------------------------------------------------------------------------
 
 
-def record(estimator, parts, seed=0):
+def record(estimator, parts, options=None, seed=0):
     """Fit an estimator to parts by name, and return the recorder with all messages."""
-    make, options = estimator._client_factory(estimator._client_options(len(parts)))
+    options = options or estimator._client_options(len(parts))
+    make, options = estimator._client_factory(options)
     random = np.random.default_rng(seed)
     with seeded_noise(seed), mock.patch.object(secrets, "token_bytes", random.bytes):
         clients = estimator._make_clients(estimator._column_names(), parts, make, options, ())
@@ -215,17 +247,18 @@ def scenes(estimator, recorder, plane):
     """Return what happens in a recorded run of an estimator, in two scenes per exchange."""
     disclosed = {(entry.step, entry.sender == SERVER): entry for entry in estimator.ledger_}
     acts = []
+    plane.memory["model"] = estimator
     for step, exchange in enumerate(recorder.exchanges, start=1):
         requests, replies = exchange.requests, exchange.replies
-        asked = {client: picture(m, plane, client) for client, m in requests.items()}
+        asked = pictures(requests, plane)
         first = next(iter(replies.values()))
-        answered = {client: picture(m, plane, client) for client, m in replies.items()}
+        answered = pictures(replies, plane)
         if isinstance(first, RevealedShares):
-            seen = revealed(estimator, plane)
+            seen = revealed(estimator, recorder.exchanges[step:], plane)
         else:
             seen = together(first, replies, plane)
         for outwards, sizes, server, drawn in (
-            (True, exchange.request_bytes, "".join(dict.fromkeys(asked.values())), asked),
+            (True, exchange.request_bytes, at_once(asked), asked),
             (False, exchange.reply_bytes, seen, answered),
         ):
             entry = disclosed[step, outwards]
@@ -242,38 +275,60 @@ def scenes(estimator, recorder, plane):
     return acts
 
 
-def revealed(estimator, plane):
-    """Return the picture of the sums whose masks the server has just removed, if it has one."""
+def pictures(messages, plane):
+    """Return the picture of each client's message."""
+    return {client: picture(message, plane, client) for client, message in messages.items()}
+
+
+def at_once(drawn):
+    """Return the different ones of several pictures on top of each other."""
+    return "".join(dict.fromkeys(drawn.values()))
+
+
+def revealed(estimator, later, plane):
+    """Return the picture of what the server knows when it has removed the masks from a sum.
+
+    For counts these are the sums; otherwise it is what the server computes from them, if a request
+    before the next such sum contains it.
+    """
     if isinstance(estimator, HorizontalDBSCAN):
         counts = estimator.cell_counts_
         return picture(CellCounts(estimator.cells_[counts > 0], counts[counts > 0]), plane, "")
+    for exchange in later:
+        if drawn := at_once(pictures(exchange.requests, plane)):
+            return drawn
+        if any(isinstance(reply, RevealedShares) for reply in exchange.replies.values()):
+            break
     return ""
 
 
 # The page ---------------------------------------------------------------------------------------
 
 
-def page(several, parts, name, alt, seed):
+def page(several, parts, name, alt, options, seed):
     """Return the HTML of the recordings of several estimators, without the script."""
-    X = np.concatenate([np.asarray(part, float) for part in parts.values()])
+    points, classes = positions(next(iter(several.values())), parts)
+    X = np.concatenate(points)
     pad = PAD * np.ptp(X, axis=0)
     plane = Plane(X.min(axis=0) - pad, X.max(axis=0) + pad)
-    recordings = [recording(each, parts, plane, seed) for each in several.values()]
+    recordings = [
+        recording(each, parts, classes, plane, options, seed) for each in several.values()
+    ]
     first = recordings[0]
+    last_classes = first["after"] or first["before"]
     server = last_picture(scene["server"] for scene in first["scenes"])
     panels = panel("server", "server", overlay=server) + '<div class="lane"></div>'
     sites = [
         panel(
             client,
             "site",
-            dots(plane.place(part), classes),
+            dots(plane.place(part), of_client.split()),
             overlay=last_picture(scene["sites"][i] for scene in first["scenes"]),
         )
-        for i, ((client, part), classes) in enumerate(
-            zip(parts.items(), first["after"], strict=True)
-        )
+        for i, (client, part, of_client) in enumerate(zip(parts, points, last_classes, strict=True))
     ]
-    data = json.dumps(recordings, separators=(",", ":")).replace("</", "<\\/")
+    data = {"pictures": number_pictures(recordings), "recordings": recordings}
+    text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
     return (
         f'<div class="fedlib-theatre" role="group" tabindex="0" aria-label="{html.escape(alt)}">'
         f"<style>{STYLE}{colour_rules()}</style>{controls(several, name)}"
@@ -281,22 +336,57 @@ def page(several, parts, name, alt, seed):
         f'<div class="stage">{panels}<div class="sites">{"".join(sites)}</div>'
         f'<div class="record"><p class="total">{first["totals"][-1]}</p>'
         f'<ol class="ledger" tabindex="0" aria-label="Ledger">{"".join(first["ledger"])}</ol></div>'
-        f'</div><script type="application/json">{data}</script><!--asset-->'
+        f'</div><script type="application/json">{text}</script><!--asset-->'
         f"<script>{LOADER}</script></div>"
     )
 
 
-def recording(estimator, parts, plane, seed):
+def number_pictures(recordings):
+    """Replace each picture by its index in the list of the different ones, which is returned.
+
+    All clients often receive what the server has drawn.
+    """
+    indices = {"": 0}
+    for scene in (scene for each in recordings for scene in each["scenes"]):
+        scene["server"] = indices.setdefault(scene["server"], len(indices))
+        scene["sites"] = [indices.setdefault(one, len(indices)) for one in scene["sites"]]
+    return list(indices)
+
+
+def positions(estimator, parts):
+    """Return the points (n, 2) of each client, and their CSS classes before the run.
+
+    The points of a client with one column lie on a line in the middle.
+    """
+    with_classes = all(isinstance(part, tuple) for part in parts.values())
+    X = [np.asarray(part[0] if with_classes else part, float) for part in parts.values()]
+    if not estimator.same_columns:
+        values = np.concatenate([part.ravel() for part in X])
+        middle = (values.min() + values.max()) / 2
+        lines = (np.full((len(part), 2), middle) for part in X)
+        X = [place(line, i, part) for i, (line, part) in enumerate(zip(lines, X, strict=True))]
+    if with_classes:
+        return X, [list(map(colour, y)) for _, y in parts.values()]
+    return X, [["plain"] * len(part) for part in X]
+
+
+def place(line, i, column):
+    """Return points whose coordinate ``i`` is the column."""
+    line[:, [i]] = column
+    return line
+
+
+def recording(estimator, parts, classes, plane, options, seed):
     """Return what the script needs to play a run, ready for JSON."""
-    recorder = record(estimator, parts, seed)
+    recorder = record(estimator, parts, options, seed)
     acts = scenes(estimator, recorder, plane)
     labels = [estimator._labels_of(client) for client in recorder.members.values()]
     sizes = np.cumsum([0] + [sum(act.sizes.values()) for act in acts]).tolist()
     counts = np.cumsum([0] + [len(act.sizes) for act in acts]).tolist()
     index = {client: i for i, client in enumerate(recorder.clients)}
     return {
-        "before": [["plain"] * len(part) for part in parts.values()],
-        "after": [list(map(colour, of_client)) for of_client in labels],
+        "before": list(map(" ".join, classes)),
+        "after": None if labels[0] is None else [" ".join(map(final, of)) for of in labels],
         "ledger": ledger(acts),
         "totals": [
             f"Ledger: {n} messages, {amount(size)}" for n, size in zip(counts, sizes, strict=True)
@@ -305,7 +395,6 @@ def recording(estimator, parts, plane, seed):
             {
                 "out": act.outwards,
                 "message": act.message,
-                "now": sentence(act),
                 "server": act.server,
                 "sites": act.sites,
                 "sizes": {index[client]: amount(size) for client, size in act.sizes.items()},
@@ -313,6 +402,11 @@ def recording(estimator, parts, plane, seed):
             for act in acts
         ],
     }
+
+
+def final(label):
+    """Return the CSS class of a point at the end; a row that took no part has no label."""
+    return "plain" if label is np.ma.masked else colour(label)
 
 
 def panel(title, kind, points="", *, overlay):
@@ -340,9 +434,7 @@ def controls(several, name):
         f"{' checked' if i == 0 else ''}>{html.escape(title)}</label>"
         for i, title in enumerate(several)
     )
-    choice = (
-        f"<fieldset hidden><legend>Sums</legend>{switch}</fieldset>" if len(several) > 1 else ""
-    )
+    choice = f"<fieldset hidden><legend>Run</legend>{switch}</fieldset>" if len(several) > 1 else ""
     return (
         '<div class="controls"><button type="button" class="play" hidden>Play</button>'
         '<span class="more" hidden><button type="button" class="back">Step back</button>'
@@ -371,14 +463,6 @@ def route(act):
     return f"server → {sites}" if act.outwards else f"{sites} → server"
 
 
-def sentence(act):
-    """Return what a scene shows, which a screen reader reads out."""
-    return (
-        f"{route(act)}: {act.message}, {amount(sum(act.sizes.values()))} together."
-        f" Discloses {act.discloses}."
-    )
-
-
 def ledger(acts):
     """Return the HTML of the ledger, one item per scene."""
     return [
@@ -390,4 +474,7 @@ def ledger(acts):
 
 def colour_rules():
     """Return the CSS rules of the clusters' colours."""
-    return "".join(f".fedlib-theatre .k{i}{{fill:{c}}}" for i, c in enumerate(COLOURS))
+    return "".join(
+        f".fedlib-theatre .k{i}{{fill:{c}}}.fedlib-theatre .cross.k{i}{{stroke:{c};fill:none}}"
+        for i, c in enumerate(COLOURS)
+    )
