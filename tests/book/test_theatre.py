@@ -12,7 +12,18 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
-from fedlib import HorizontalDBSCAN
+from fedlib import (
+    DBDC,
+    PPDBDC,
+    SDBDC,
+    AlignedRows,
+    FederatedGaussianMixture,
+    FederatedKMeans,
+    FederatedXGBClassifier,
+    GaussianMixtureDBSCAN,
+    HorizontalDBSCAN,
+    VerticalDBSCAN,
+)
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -23,6 +34,57 @@ ESTIMATORS = {
     "masked": HorizontalDBSCAN(0.25, 2, secure=True, bounds=LIMITS),
     "with noise": HorizontalDBSCAN(0.25, 4, epsilon=5.0, delta=1e-6, bounds=LIMITS),
 }
+START = [[1.0, 1.5], [2.0, 1.5], [3.0, 1.5]]
+EM = {"method": "em", "weights_init": [1 / 3] * 3, "means_init": START, "max_rounds": 1}
+EM |= {"precisions_init": [np.eye(2)] * 3}
+HISTOGRAMS = {"n_trees": 2, "method": "histogram", "max_bin": 8, "max_depth": 2, "tol": None}
+# Estimators with their toy, and the messages of each whose pictures are not empty.
+DRAWN = [
+    (PPDBDC(0.3, 4, random_state=0), "moons", {"blurred representatives", "relabel points"}),
+    (SDBDC(0.3, 6), "moons", {"weighted representatives", "relabel points"}),
+    (DBDC(0.3, 4), "moons", {"local model", "relabel points"}),
+    (
+        FederatedKMeans(3, random_state=0),
+        "blobs",
+        {"local centres", "measure inertia", "assign centres"},
+    ),
+    (
+        FederatedKMeans(3, method="lloyd", init=START, max_iter=2),
+        "blobs",
+        {"sum clusters", "cluster sums", "assign centres"},
+    ),
+    (
+        FederatedGaussianMixture(3, random_state=0, max_rounds=2),
+        "blobs",
+        {"local mixture", "improve mixture", "improved mixture", "assign components"},
+    ),
+    (
+        FederatedGaussianMixture(3, **EM),
+        "blobs",
+        {"sum responsibilities", "responsibility sums", "assign components"},
+    ),
+    (
+        FederatedGaussianMixture(3, secure=True, **EM),
+        "blobs",
+        {"mask values", "masked values", "revealed shares", "assign components"},
+    ),
+    (
+        GaussianMixtureDBSCAN(0.3, 4, n_components=2, random_state=0),
+        "moons",
+        {"cluster mixtures", "assign points"},
+    ),
+    (
+        FederatedXGBClassifier(**HISTOGRAMS),
+        "classes",
+        {"build histograms", "histograms", "keep trees"},
+    ),
+    (
+        FederatedXGBClassifier(2, max_depth=2, n_candidates=3),
+        "classes",
+        {"propose splits", "split proposals", "sum leaves", "keep trees"},
+    ),
+    (VerticalDBSCAN(0.6, 4), "columns", {"neighbour block", "assign labels"}),
+]
 in_chromium = [pytest.mark.book, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")]
 
 
@@ -42,10 +104,15 @@ def shown(theatre):
 
 @pytest.fixture(scope="module")
 def recordings(shown):
+    return recordings_of(shown)
+
+
+def recordings_of(shown):
     """Return the recordings with their pictures in place of the indices of these."""
     data = json.loads(re.search(r'application/json">(.*?)</script>', shown)[1])
     for scene in (scene for each in data["recordings"] for scene in each["scenes"]):
         scene["server"] = data["pictures"][scene["server"]]
+        scene["sites"] = [data["pictures"][i] for i in scene["sites"]]
     return data["recordings"]
 
 
@@ -71,6 +138,50 @@ def test_points_end_in_the_colours_of_their_labels(theatre, recordings):
     labels = HorizontalDBSCAN(0.25, 2).fit(theatre.toy_parts()).labels_
     expected = [" ".join(map(theatre.colour, part)) for part in labels]
     assert recordings[0]["after"] == expected
+
+
+@pytest.mark.parametrize(
+    ("estimator", "shape", "drawn"), DRAWN, ids=lambda value: getattr(value, "name", None)
+)
+def test_each_protocol_draws_what_it_sends(theatre, estimator, shape, drawn):
+    shown = theatre.theatre(
+        estimator, theatre.toy_parts(shape), name="fig-a", caption="C.", alt="A."
+    )
+    (recording,) = recordings_of(shown)
+    assert {scene["message"] for scene in recording["scenes"] if scene["server"]} == drawn
+
+
+def test_means_are_drawn_where_they_are(theatre):
+    """The means of a client are at its sums over its counts, in the units of the panel."""
+    messages = importlib.import_module("fedlib.clustering.kmeans.messages")
+    pictures = importlib.import_module("study.interactive.pictures")
+    plane = pictures.Plane(np.array([0.0, 0.0]), np.array([92.0, 62.0]))
+    sums = messages.ClusterSums(
+        np.array([[[20.0, 40.0], [0.0, 0.0]]]), np.array([[2, 0]]), np.ones(1)
+    )
+    assert pictures.picture(sums, plane, "") == '<circle class="k0" cx="14" cy="46" r="0.99"/>'
+
+
+def test_rows_of_one_site_have_no_label_and_equal_pseudonyms_coincide(theatre):
+    parts = theatre.toy_parts("columns")
+    names = [f"p{i}" for i in range(40)]
+    rows = {"site 1": range(30), "site 2": range(10, 40)}
+    shown = theatre.theatre(
+        AlignedRows(VerticalDBSCAN(0.6, 4)),
+        {site: parts[site][list(of_site)] for site, of_site in rows.items()},
+        options=[{"ids": [names[i] for i in of], "key": bytes(32)} for of in rows.values()],
+        name="fig-a",
+        caption="C.",
+        alt="A.",
+    )
+    (recording,) = recordings_of(shown)
+    first, second = (classes.split() for classes in recording["after"])
+    assert first[:10] == second[20:] == ["plain"] * 10
+    assert first[10:] == second[:20]
+    scenes = {scene["message"]: scene for scene in recording["scenes"]}
+    sent = scenes["pseudonyms"]["sites"]
+    circles = [set(re.findall("<circle[^>]*>", picture)) for picture in sent]
+    assert len(circles[0] & circles[1]) == 20
 
 
 def test_masked_and_open_sums_are_the_same_picture(recordings):

@@ -9,12 +9,14 @@ import html
 import json
 import re
 import secrets
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from unittest import mock
 
 import numpy as np
 from sklearn.datasets import make_blobs, make_moons
+from sklearn.exceptions import ConvergenceWarning
 
 from fedlib.clustering.density.horizontal import CellCounts, HorizontalDBSCAN
 from fedlib.core.ledger import SERVER
@@ -221,11 +223,16 @@ def toy_parts(shape="moons"):
 
 
 def record(estimator, parts, options=None, seed=0):
-    """Fit an estimator to parts by name, and return the recorder with all messages."""
+    """Fit an estimator to parts by name, and return the recorder with all messages.
+
+    A few rounds are enough to watch, so nothing warns that they do not converge.
+    """
     options = options or estimator._client_options(len(parts))
     make, options = estimator._client_factory(options)
     random = np.random.default_rng(seed)
-    with seeded_noise(seed), mock.patch.object(secrets, "token_bytes", random.bytes):
+    seeded_masks = mock.patch.object(secrets, "token_bytes", random.bytes)
+    with seeded_noise(seed), seeded_masks, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
         clients = estimator._make_clients(estimator._column_names(), parts, make, options, ())
         recorder = Recorder(clients)
         estimator.fit(recorder)
