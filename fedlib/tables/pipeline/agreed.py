@@ -22,14 +22,11 @@ from fedlib.protection.sums import NoisySums
 from fedlib.tables.pipeline.flow import PipelineModel, Rules
 from fedlib.tables.pipeline.messages import Preprocess
 from fedlib.tables.schema.columns import Column
-from fedlib.tables.summary.messages import SumColumns
+from fedlib.tables.summary.agreed import UNLIMITED, sum_between
 from fedlib.tables.summary.private import SumChosenColumnsNoisily, noisy_moments
 
 Model = TypeVar("Model")
 Limits = dict[str, tuple[float, float]]
-
-MAX_ROWS = 2.0**31  # at all clients, until a first sum has counted them
-UNLIMITED = 1e100
 
 
 def problems_of(columns: Sequence[Column], rules: Rules, protected: bool) -> list[str]:
@@ -140,33 +137,15 @@ def _preprocess(
 def _moments(
     rules: Rules, n_columns: int, numbers: Ints, limits: Floats, aggregation: Aggregation
 ) -> Flow[tuple[Floats, Floats]]:
-    """Return the mean and the variance of each column of numbers.
-
-    Without noise there are two sums: the first counts the rows, so that the second has all digits,
-    and finds the means, about which the second adds up the squares.
-    """
+    """Return the mean and the variance of each column of numbers."""
     if isinstance(aggregation, NoisySums):
         noisily = SumChosenColumnsNoisily(aggregation.privacy, limits, 0, numbers)
         total, _ = yield from aggregation.sum(noisily)
         return noisy_moments(limits, total.values)
-    n_rows, half = MAX_ROWS, (limits[1] - limits[0]) / 2
-    centres = limits[0] + half
-    centres = np.where(half < UNLIMITED / 2, centres, 0.0)
-    variances = np.zeros(len(numbers))
-    for _ in range(2):
-        largest = 2 * half  # of a value's distance from the centre
-        bounds = {
-            "sums": np.minimum(n_rows * largest, 2 * UNLIMITED).tolist(),
-            "squares": np.minimum(n_rows * np.square(largest), UNLIMITED**2).tolist(),
-        }
-        view = rules.view
-        request = SumColumns(*view, n_columns, numbers, centres)
-        total, _ = yield from aggregation.sum(request, bounds)
-        counts = np.maximum(total.counts[numbers], 1)
-        shifts = total.sums / counts
-        variances = np.maximum(total.squares / counts - np.square(shifts), 0.0)
-        centres, n_rows = centres + shifts, float(max(total.n_rows, 1))
-    return centres, variances
+    _, means, variances = yield from sum_between(
+        rules.view, n_columns, numbers, limits, aggregation
+    )
+    return means, variances
 
 
 def _limits_after(fitted: Preprocess, low: Floats, high: Floats) -> Limits:

@@ -9,10 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Ints
-from fedlib.core.client import Client, Unanswerable, handles, partitions
+from fedlib.core.client import Client, handles, partitions
 from fedlib.core.columns import RawTable, category_groups, present, read_columns
 from fedlib.core.messages import Message
 from fedlib.protection.secure.points import N_MAGNITUDES, DescribeFeatures, Features, magnitudes
+from fedlib.tables.summary.agreed import (
+    CountKnownCategories,
+    CountValues,
+    KnownCategoryCounts,
+    ValueCounts,
+    check_columns,
+    count_known,
+    known_groups,
+)
 from fedlib.tables.summary.keys import bins_of_keys, count_keys, to_keys
 from fedlib.tables.summary.messages import (
     BinCounts,
@@ -36,6 +45,7 @@ from fedlib.tables.summary.messages import (
 )
 from fedlib.tables.summary.private import (
     NoisyColumnSums,
+    SumAgreedColumnsNoisily,
     SumColumnsNoisily,
     sum_columns_noisily,
 )
@@ -81,11 +91,8 @@ class SummaryClient(Client):
     def _values(self, request: TableRequest, columns: Ints) -> list[NDArray[Any]]:
         """Return the values of columns of numbers, without gaps."""
         table = self.view(request)
-        if columns.max(initial=-1) >= len(table.columns):
-            raise Unanswerable(
-                f"column {columns.max()} of a table with {len(table.columns)} columns"
-            )
-        numbers = [table.numbers(j) for j in columns.tolist()]
+        check_columns(table, columns)
+        numbers = [table.numbers_or_gaps(j) for j in columns.tolist()]
         return [column[~np.isnan(column)] for column in numbers]
 
     @handles(DescribeColumns)
@@ -99,6 +106,10 @@ class SummaryClient(Client):
 
     @handles(SumColumnsNoisily)
     def sum_columns_noisily(self, request: SumColumnsNoisily) -> NoisyColumnSums:
+        return sum_columns_noisily(self.X, request, self.n_shares)
+
+    @handles(SumAgreedColumnsNoisily)
+    def sum_agreed_columns(self, request: SumAgreedColumnsNoisily) -> NoisyColumnSums:
         return sum_columns_noisily(self.X, request, self.n_shares)
 
     @handles(DescribeKinds)
@@ -173,8 +184,33 @@ class SummaryClient(Client):
             np.array(others, np.int64),
         )
 
-    @partitions(DescribeColumns, SumColumns, SumValues)
-    def rows_with_values(self, request: DescribeColumns | SumColumns | SumValues) -> Iterable[Ints]:
+    @handles(CountValues)
+    def count_values(self, request: CountValues) -> ValueCounts:
+        table = self.view(request)
+        return ValueCounts(len(table), table.counts, self.features)
+
+    @handles(CountKnownCategories)
+    def count_known_categories(self, request: CountKnownCategories) -> KnownCategoryCounts:
+        counts = count_known(
+            self.view(request), request.columns, request.by_column(), request.min_count
+        )
+        return KnownCategoryCounts(np.concatenate([np.empty(0, np.int64), *counts]))
+
+    @partitions(CountKnownCategories)
+    def rows_by_known_category(self, request: CountKnownCategories) -> Iterable[Ints]:
+        """Yield the category of each row; the rows with other texts are one group."""
+        table, lists = self.view(request), request.by_column()
+        of_columns = known_groups(table, request.columns, lists)
+        for j, groups, names in zip(request.columns.tolist(), of_columns, lists, strict=True):
+            counts = np.bincount(groups + 1, minlength=len(names) + 1)
+            other = (groups < 0) | (counts[groups + 1] < request.min_count)
+            other &= present(table.texts(j))
+            yield self._all_rows(request, np.where(other, len(names), groups))
+
+    @partitions(DescribeColumns, CountValues, SumColumns, SumValues)
+    def rows_with_values(
+        self, request: DescribeColumns | CountValues | SumColumns | SumValues
+    ) -> Iterable[Ints]:
         """Yield the rows with a value in each column; filled gaps do not count."""
         chosen = getattr(request, "columns", np.arange(self.X.shape[1])).tolist()
         unfilled = self.view(TableView(request.categorical, request.drop_gaps))
@@ -187,7 +223,7 @@ class SummaryClient(Client):
         ends = zip(request.low.tolist(), request.high.tolist(), strict=True)
         table = self.view(request)
         for j, (low, high) in zip(request.columns.tolist(), ends, strict=True):
-            numbers = table.numbers(j)
+            numbers = table.numbers_or_gaps(j)
             of_rows = bins_of_keys(to_keys(numbers), low, high, request.n_bins)
             yield self._all_rows(request, np.where(np.isnan(numbers), -1, of_rows))
 

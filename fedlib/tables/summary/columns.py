@@ -82,7 +82,11 @@ def agree_on_columns(described: Mapping[str, ColumnDescription]) -> Columns:
     Disagreement
         When a column contains numbers at one client and text at another.
     """
-    names, kinds = agree_on_kinds(described)
+    return columns_of(*agree_on_kinds(described), described)
+
+
+def columns_of(names: tuple[str, ...], kinds: Bytes, described: Mapping[str, Any]) -> Columns:
+    """Return the columns of clients that have counted their rows and values."""
     named = any(one.features for one in described.values())
     n_rows = sum(reply.n_rows for reply in described.values())
     counts = np.sum([reply.counts for reply in described.values()], axis=0)

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
+from fedlib.core.agreed_columns import AgreedColumns
 from fedlib.core.agreement import agree_on_features
-from fedlib.core.bounds import NO_BOUNDS, Bounds, check_bounds
+from fedlib.core.bounds import NO_BOUNDS
 from fedlib.core.client import Client
 from fedlib.core.columns import NUMBER, TEXT, RawTable
 from fedlib.core.parameters import (
@@ -25,6 +26,7 @@ from fedlib.core.parameters import (
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval
 from fedlib.protection.estimator import ProtectedFederated, is_protected
+from fedlib.tables.summary.agreed import AgreedTable
 from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.columns import agree_on_columns
 from fedlib.tables.summary.flow import TableSummary, summarise
@@ -33,9 +35,10 @@ from fedlib.tables.summary.messages import (
     TableView,
 )
 from fedlib.tables.summary.private import (
+    agreed_private_summary,
     private_summary,
 )
-from fedlib.tables.summary.secure import secure_summary
+from fedlib.tables.summary.secure import agreed_secure_summary, secure_summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,6 +87,10 @@ class FederatedSummary(ProtectedFederated):
     and the order of magnitude of their largest values. Counts are exact. A mean is wrong by at most
     ``n_clients**2 * 2**-61 * limit * n_rows / count``, in addition to rounding, where ``limit`` is
     the largest absolute value, rounded up to a power of two.
+
+    With `schema`, no request asks for kinds, extremes or names of categories. The rows with each
+    category of the schema are counted, also with ``secure=True`` and `epsilon`, and the histograms
+    lie between the limits.
 
     If a client is lost between two requests, the statistics are computed again without it.
 
@@ -187,16 +194,26 @@ class FederatedSummary(ProtectedFederated):
         lacking = super()._lacking()
         if is_protected(self) and np.size(self.quantiles):
             lacking.append(f"quantiles=() (got {self.quantiles!r})")
-        if self.epsilon is not None and self.categorical:
-            lacking.append(f"categorical=None (got {self.categorical!r})")
+        if (self.epsilon is not None or self.schema is not None) and self.categorical:
+            lacking.append(
+                "categorical=None, because codes of categories are an enum of a schema (got"
+                f" categorical={self.categorical!r})"
+            )
         return lacking
+
+    def _lacking_in(self, schema: AgreedColumns) -> list[str]:
+        texts = [c for c in schema.columns if c.role == "feature" and c.kind == TEXT]
+        enums = [f"an enum of {column.name!r}" for column in texts if column.values is None]
+        return super()._lacking_in(schema) or enums
 
     def _flow(self) -> Flow[TableSummary]:
         fractions = np.array(self.quantiles, np.float64).ravel()
         if not ((fractions >= 0) & (fractions <= 1)).all():
             raise ValueError(f"quantiles must lie in [0, 1], got {self.quantiles!r}")
+        if self.schema is not None:
+            return self._agreed_flow(self.schema, fractions.tolist())
         view = TableView(check_names(self.categorical))
-        bounds = self._summary_bounds()
+        bounds = NO_BOUNDS if self.bounds is None else self._bounds()
         if self.epsilon is not None:
             return private_summary(bounds, self.n_bins, self._noisy_sums(1, bounds))
         if self.secure:
@@ -211,16 +228,32 @@ class FederatedSummary(ProtectedFederated):
             self.min_category_count,
         )
 
-    def _summary_bounds(self) -> Bounds:
-        """Return the known limits of columns, of all of them if there is noise."""
-        if self.bounds is not None or (self.epsilon is not None and self.schema is not None):
-            return self._bounds()
-        limits = {} if self.schema is None else self.schema.limits
-        finite = {name: pair for name, pair in limits.items() if np.isfinite(pair).all()}
-        return check_bounds(finite) if finite else NO_BOUNDS
+    def _agreed_flow(self, schema: AgreedColumns, fractions: list[float]) -> Flow[TableSummary]:
+        """Return the flow of a run with a schema."""
+        given = {} if self.bounds is None else self._bounds().by_index(schema.features)
+        columns = [column for column in schema.columns if column.role == "feature"]
+        if is_protected(self):
+            columns = [column.protected() for column in columns]
+        agreed, view, n_bins = AgreedTable.of(columns, given), TableView(), self.n_bins
+        if self.epsilon is not None:
+            return agreed_private_summary(agreed, n_bins, self._noisy_sums(1))
+        if self.secure:
+            return agreed_secure_summary(view, agreed, n_bins, self._sums())
+        return summarise(
+            view,
+            fractions,
+            self.rank_error,
+            NO_BOUNDS,
+            n_bins,
+            self.max_categories,
+            self.min_category_count,
+            agreed,
+        )
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         agree_on_features(clients)
+        if self.schema is not None:
+            return
         if self.epsilon is not None:  # the kinds of columns follow from the bounds
             for name, client in clients.items():
                 _check_numbers(name, client.X)
@@ -278,7 +311,7 @@ class FederatedSummary(ProtectedFederated):
 
     def _top(self, j: int) -> str | None:
         names, counts = self.model_.categories[j], self.model_.category_counts[j]
-        return names[int(counts.argmax())] if names else None
+        return names[int(counts.argmax())] if counts.any() else None
 
     def plot(self) -> Figure:
         """Draw a histogram of each column of numbers and the counts of each column of text.

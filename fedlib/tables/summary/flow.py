@@ -18,10 +18,12 @@ from fedlib.core.array_types import Bytes, Floats, Ints
 from fedlib.core.bounds import Bounds
 from fedlib.core.columns import NUMBER, TEXT
 from fedlib.core.protocol import Flow, Replies
+from fedlib.tables.summary.agreed import AgreedTable, count_all, count_categories
 from fedlib.tables.summary.columns import (
     ClientLost,
     agree_on_columns,
     ask,
+    columns_of,
     describe,
     n_columns,
     repeat,
@@ -100,26 +102,39 @@ def summarise(
     n_bins: int,
     max_categories: int,
     min_category_count: int,
+    agreed: AgreedTable | None = None,
 ) -> Flow[TableSummary]:
-    """Return the server flow; for the parameters see `FederatedSummary`."""
+    """Return the server flow; for the parameters see `FederatedSummary`.
+
+    With the columns of a schema, no request asks for kinds, extremes and names of categories.
+    """
 
     def attempt() -> Flow[TableSummary]:
-        replies = yield from describe(view)
-        columns = agree_on_columns(replies)
+        if agreed is None:
+            replies = yield from describe(view)
+            columns = agree_on_columns(replies)
+            given = bounds.by_index(columns.names)
+        else:
+            replies = yield from count_all(view, agreed)
+            columns = columns_of(agreed.names, agreed.kinds, replies)
+            given = agreed.limits
         numbers, texts = columns.of_kind(NUMBER), columns.of_kind(TEXT)
         means, squares = yield from find_moments(view, replies, numbers)
-        given = bounds.by_index(columns.names)
-        low, high = yield from find_extremes(
-            view, replies, np.setdiff1d(numbers, np.array(list(given), np.int64))
-        )
+        unknown = np.setdiff1d(numbers, np.array(list(given), np.int64))
+        low, high = yield from find_extremes(view, replies, numbers[:0] if agreed else unknown)
         quantiles, errors = yield from find_quantiles(view, replies, numbers, fractions, rank_error)
         ends = np.array([low, high])
         for j, limits in given.items():
             ends[:, j] = limits
         edges, histograms = yield from _find_histograms(view, replies, ends, n_bins, given)
-        categories, counts, others = yield from find_categories(
-            view, replies, texts, max_categories, min_category_count
-        )
+        if agreed is None:
+            categories, counts, others = yield from find_categories(
+                view, replies, texts, max_categories, min_category_count
+            )
+        else:
+            categories = agreed.categories
+            counts = yield from count_categories(view, replies, agreed, min_category_count)
+            others = agreed.others(columns.counts, counts)
         with np.errstate(invalid="ignore", divide="ignore"):
             variances = np.where(columns.counts > 1, squares / (columns.counts - 1.0), np.nan)
         return TableSummary(

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 from math import sqrt
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.bounds import Bounds
@@ -31,8 +32,9 @@ from fedlib.protection.privacy import (
 )
 from fedlib.protection.secure.points import agree_on_bounded_features
 from fedlib.protection.sums import NoisySums
+from fedlib.tables.summary.agreed import AgreedTable, check_columns, check_lengths, count_known
 from fedlib.tables.summary.flow import TableSummary
-from fedlib.tables.summary.messages import MAX_BINS
+from fedlib.tables.summary.messages import MAX_BINS, Category, split
 
 __all__ = [
     "NoisyColumnSums",
@@ -75,17 +77,37 @@ class SumChosenColumnsNoisily(SumColumnsNoisily):
     columns: Annotated[np.ndarray, Array("int64", ("features",), ge=0, le=2**16)]
 
 
-def column_sensitivity(n_columns: int, n_bins: int) -> Sensitivity:
+class SumAgreedColumnsNoisily(SumChosenColumnsNoisily):
+    """Do this, count your rows with given categories of other columns, and add noise."""
+
+    discloses = "the bounds of the columns, and the categories of the schema"
+    texts: Annotated[np.ndarray, Array("int64", ("texts",), ge=0, le=2**16)]
+    lengths: Annotated[np.ndarray, Array("int64", ("texts",), ge=0, le=2**16)]
+    categories: tuple[Category, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_lengths(self.lengths, self.categories)
+
+    def reply_lengths(self) -> dict[str, int]:
+        return {"values": super().reply_lengths()["values"] + len(self.categories)}
+
+    def sensitivity(self) -> Sensitivity:
+        return column_sensitivity(self.bounds.shape[1], self.n_bins, len(self.texts))
+
+
+def column_sensitivity(n_columns: int, n_bins: int, n_texts: int = 0) -> Sensitivity:
     """Return the largest change by one row.
 
     Examples
     --------
-    One row, and for each of two columns a value, its sum, its square and a bin.
+    One row, and for each of two columns a value, its sum, its square and a bin. A column of text
+    adds one category.
 
     >>> column_sensitivity(2, n_bins=10)
     Sensitivity(l1=9.0, l2=3.0, n_entries=9)
     """
-    n = 1 + n_columns * (4 if n_bins else 3)
+    n = 1 + n_columns * (4 if n_bins else 3) + n_texts
     return Sensitivity(float(n), sqrt(n), n)
 
 
@@ -99,19 +121,26 @@ def sum_columns_noisily(
     ValueError
         When the table has another number of columns. No row can cause it.
     """
-    n_columns, n_bins = request.bounds.shape[1], request.n_bins
-    chosen = getattr(request, "columns", np.arange(table.shape[1])).tolist()
-    numbers = np.column_stack([table.numbers_or_gaps(j) for j in chosen])
+    n_bins, sensitivity = request.n_bins, request.sensitivity()
+    columns = getattr(request, "columns", np.arange(table.shape[1]))
+    check_columns(table, columns)
+    chosen = columns.tolist()
+    numbers = np.empty((len(table), len(chosen)))
+    for place, j in enumerate(chosen):
+        numbers[:, place] = table.numbers_or_gaps(j)
     for j in chosen:
         if table.kinds[j] == TEXT:
             logger.warning("column %r contains text, which counts as gaps", table.labels[j])
-    scaled, sensitivity = to_unit(numbers, request.bounds), column_sensitivity(n_columns, n_bins)
+    scaled = to_unit(numbers, request.bounds)
     values = [np.array([float(len(table))])]
     for column in scaled.T:
         column = column[~np.isnan(column)]
         moments = quantise(np.column_stack([column, np.square(column)]), sensitivity).sum(axis=0)
         n_values = np.array([float(len(column))])
         values += [n_values, moments, _bin_counts(column, n_bins)]
+    if isinstance(request, SumAgreedColumnsNoisily):
+        lists = split(request.categories, request.lengths)
+        values += count_known(table, request.texts, lists, min_count=1)
     noisy = add_noise(np.concatenate(values), sensitivity, request.privacy, n_shares)
     return NoisyColumnSums(noisy)
 
@@ -137,6 +166,54 @@ def private_summary(bounds: Bounds, n_bins: int, aggregation: NoisySums) -> Flow
     names = bounds.names or stated or tuple(map(str, range(limits.shape[1])))
     total, _ = yield from aggregation.sum(request)
     return _summary(names, limits, n_bins, total.values)
+
+
+def agreed_private_summary(
+    agreed: AgreedTable, n_bins: int, aggregation: NoisySums
+) -> Flow[TableSummary]:
+    """Return the server flow with noise and a schema, which has the limits of all columns."""
+    numbers = agreed.numbers
+    limits = agreed.ends[:, numbers]
+    texts, lengths, categories = agreed.lists
+    request = SumAgreedColumnsNoisily(
+        aggregation.privacy, limits, n_bins, numbers, texts, lengths, categories
+    )
+    aggregation.scale(request.sensitivity())  # too small an epsilon is refused before any message
+    aggregation.features = agreed.names
+    yield from agree_on_bounded_features(aggregation, len(agreed.names))
+    total, _ = yield from aggregation.sum(request)
+    end = len(total.values) - len(categories)
+    found = _summary(tuple(agreed.names[j] for j in numbers), limits, n_bins, total.values[:end])
+    category_counts = agreed.by_column(_as_counts(total.values[end:]))
+    n_columns = len(agreed.names)
+
+    def spread(values: NDArray[Any], empty: Any) -> NDArray[Any]:
+        """Return the values of columns of numbers among those of all columns."""
+        everything = np.full((n_columns, *values.shape[1:]), empty, values.dtype)
+        everything[numbers] = values
+        return everything
+
+    counts = spread(found.counts, 0)
+    counts[texts] = [int(category_counts[j].sum()) for j in texts]
+    nothing = np.full(n_columns, np.nan)
+    return TableSummary(
+        features=agreed.names,
+        kinds=agreed.kinds,
+        n_rows=found.n_rows,
+        counts=counts,
+        means=spread(found.means, np.nan),
+        variances=spread(found.variances, np.nan),
+        minima=nothing,
+        maxima=nothing,
+        fractions=np.empty(0),
+        quantiles=np.empty((0, n_columns)),
+        rank_errors=np.empty((0, n_columns), np.int64),
+        edges=spread(found.edges, np.nan),
+        histograms=spread(found.histograms, 0),
+        categories=agreed.categories,
+        category_counts=category_counts,
+        category_others=np.zeros(n_columns, np.int64),
+    )
 
 
 def noisy_moments(limits: Floats, values: Floats) -> tuple[Floats, Floats]:

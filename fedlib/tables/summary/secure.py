@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from fedlib.core.aggregation import Aggregation
+from fedlib.core.array_types import Floats, Ints
 from fedlib.core.bounds import Bounds
 from fedlib.core.columns import NUMBER
 from fedlib.core.protocol import Flow
-from fedlib.protection.secure.points import largest_magnitude
+from fedlib.protection.secure.points import agree_on_bounded_features, largest_magnitude
+from fedlib.tables.summary.agreed import UNLIMITED, AgreedTable, sum_between
 from fedlib.tables.summary.columns import agree_on_kinds
 from fedlib.tables.summary.flow import TableSummary, histogram_bins
 from fedlib.tables.summary.messages import (
@@ -18,6 +22,18 @@ from fedlib.tables.summary.messages import (
     TableView,
 )
 from fedlib.tables.summary.quantiles import count_parts
+
+
+class _Moments(NamedTuple):
+    """The counts of rows and of all columns' values, and the moments of the columns of numbers.
+
+    ``squares`` are the sums of squared deviations from the means.
+    """
+
+    n_rows: int
+    counts: Ints
+    means: Floats
+    squares: Floats
 
 
 def secure_summary(
@@ -44,24 +60,61 @@ def secure_summary(
         shifts = total.sums / n_values
         about = np.maximum(total.squares - np.square(shifts) * n_values, 0.0)
         centres, squares = centres + shifts, about + least
-    means, variances, minima, maxima = np.full((4, n_columns), np.nan)
-    present = total.counts[columns] > 0
-    means[columns[present]] = centres[present]
-    several = total.counts[columns] > 1
-    variances[columns[several]] = (about / np.maximum(n_values - 1, 1))[several]
     ends = np.full((2, n_columns), np.nan)
     for j, pair in given.items():
         ends[:, j] = pair
+    moments = _Moments(total.n_rows, total.counts, centres, about)
+    agreed = AgreedTable(names, kinds, ((),) * n_columns, ends)
+    return (yield from _summary(view, agreed, n_bins, moments, aggregation))
+
+
+def agreed_secure_summary(
+    view: TableView, agreed: AgreedTable, n_bins: int, aggregation: Aggregation
+) -> Flow[TableSummary]:
+    """Return the server flow with secure sums and a schema, which has the limits of all columns."""
+    aggregation.features = agreed.names
+    yield from agree_on_bounded_features(aggregation, len(agreed.names))
+    numbers = agreed.numbers
+    limits = np.clip(agreed.ends[:, numbers], -UNLIMITED, UNLIMITED)
+    total, means, variances = yield from sum_between(
+        view, len(agreed.names), numbers, limits, aggregation
+    )
+    squares = variances * np.maximum(total.counts[numbers], 1)
+    moments = _Moments(total.n_rows, total.counts, means, squares)
+    return (yield from _summary(view, agreed, n_bins, moments, aggregation))
+
+
+def _summary(
+    view: TableView,
+    agreed: AgreedTable,
+    n_bins: int,
+    moments: _Moments,
+    aggregation: Aggregation,
+) -> Flow[TableSummary]:
+    """Count the bins and the known categories, and return the summary."""
+    names, kinds, categories, ends = agreed
+    columns, n_columns, counts = agreed.numbers, len(names), moments.counts
+    means, variances, minima, maxima = np.full((4, n_columns), np.nan)
+    n_values = counts[columns]
+    means[columns[n_values > 0]] = moments.means[n_values > 0]
+    unbiased = moments.squares / np.maximum(n_values - 1, 1)
+    variances[columns[n_values > 1]] = unbiased[n_values > 1]
     edges, drawn, intervals = histogram_bins(ends, n_bins)
     histograms = np.zeros((n_columns, n_bins), np.int64)
     if drawn:
         bins, _ = yield from aggregation.sum(count_parts(view, intervals, 1))
         histograms[drawn] = bins.counts.reshape(len(drawn), n_bins)
+    category_counts = (np.empty(0, np.int64),) * n_columns
+    others = np.zeros(n_columns, np.int64)
+    if any(categories):
+        found, _ = yield from aggregation.sum(agreed.request(view, min_count=1))
+        category_counts = agreed.by_column(found.counts)
+        others = agreed.others(counts, category_counts)
     return TableSummary(
         features=names,
         kinds=kinds,
-        n_rows=total.n_rows,
-        counts=total.counts,
+        n_rows=moments.n_rows,
+        counts=counts,
         means=means,
         variances=variances,
         minima=minima,
@@ -71,7 +124,7 @@ def secure_summary(
         rank_errors=np.empty((0, n_columns), np.int64),
         edges=edges,
         histograms=histograms,
-        categories=((),) * n_columns,
-        category_counts=(np.empty(0, np.int64),) * n_columns,
-        category_others=np.zeros(n_columns, np.int64),
+        categories=categories,
+        category_counts=category_counts,
+        category_others=others,
     )

@@ -65,6 +65,7 @@ from fedlib.protection.secure.messages import (
 )
 from fedlib.protection.secure.points import Features, MagnitudeCounts, PointSums
 from fedlib.tables.alignment import Pseudonyms
+from fedlib.tables.summary.agreed import KnownCategoryCounts, ValueCounts
 from fedlib.tables.summary.messages import (
     BinCounts,
     CategoryCounts,
@@ -399,6 +400,8 @@ NO_ROWS = "the reply does not depend on single rows"
 WITHOUT_ATTACK: dict[type[Message], str] = {
     ClassCounts: SIZES,
     CategoryCounts: SIZES,
+    KnownCategoryCounts: SIZES,
+    ValueCounts: SIZES,
     LevelCounts: SIZES,
     TrainingDescription: SIZES,
     ColumnDescription: SIZES,

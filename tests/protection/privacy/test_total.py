@@ -38,7 +38,7 @@ from fedlib.protection.secure import SecureClient, simulated_identities
 from fedlib.protection.secure.points import DescribeFeatures
 from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.messages import DescribeKinds
-from fedlib.tables.summary.private import SumColumnsNoisily
+from fedlib.tables.summary.private import SumAgreedColumnsNoisily, SumColumnsNoisily
 from fedlib.testing import Recorder, seeded_noise
 
 PRIVACY = Privacy(rho=1e-3)
@@ -332,6 +332,18 @@ REQUESTS = {
     "no bins": (FederatedSummary, SumColumnsNoisily(PRIVACY, BOUNDS, 0)),
     "columns of another table": (FederatedSummary, SumColumnsNoisily(PRIVACY, BOUNDS[:, :1], 2)),
     "narrow bounds": (FederatedSummary, SumColumnsNoisily(PRIVACY, BOUNDS * 1e-320, 2)),
+    "categories of numbers, and texts that are no categories": (
+        FederatedSummary,
+        SumAgreedColumnsNoisily(
+            PRIVACY,
+            BOUNDS[:, :1],
+            2,
+            np.array([0]),
+            np.array([1, 1]),
+            np.array([2, 1]),
+            ("0.5", "true", "x"),
+        ),
+    ),
     "no centres": (FederatedKMeans, SumClustersNoisily(PRIVACY, BOUNDS, np.empty((0, 2)))),
     "far centres": (FederatedKMeans, SumClustersNoisily(PRIVACY, BOUNDS, BOUNDS * 1e100)),
     "features of other points": (
