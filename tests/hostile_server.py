@@ -119,8 +119,8 @@ TABLES = {
         X_NAMES,
     ),
     "summary of a table": (
-        lambda **sums: FederatedSummary(quantiles=(), schema=_schema("bmi", "age"), **sums),
-        ("bmi", "age"),
+        lambda **sums: FederatedSummary(quantiles=(), schema=_schema(*X_NAMES), **sums),
+        X_NAMES,
     ),
 }
 SUMS = {"masked": MASKED, "noisy": NOISY}
