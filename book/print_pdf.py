@@ -14,10 +14,9 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 FOOTER = """<div style="width: 100%; font: 8px sans-serif; text-align: center">
 <span class="pageNumber"></span> of <span class="totalPages"></span></div>"""
 MARGINS = dict.fromkeys(("left", "right"), "15mm") | {"top": "15mm", "bottom": "18mm"}
-# Chromium prints what is visible: formulas must be drawn, and solutions open. Hidden code and long
-# tables stay folded: they would be most of the pages.
+# Chromium prints what is visible: solutions must be open. Hidden code and long tables stay folded:
+# they would be most of the pages.
 PREPARE = """async () => {
-  await window.MathJax?.startup?.promise
   document.querySelectorAll('details.toggle-details, details.fedlib-parameters').forEach(
     part => { part.open = true })
   await document.fonts.ready
@@ -33,8 +32,6 @@ STYLE = """.skip-link, #pst-skip-link, .bd-header, .bd-header-article, .bd-sideb
   { break-inside: auto !important; display: block; overflow: visible !important }
   .bd-article :is(figure.fedlib-figure, tr, .sd-card, .sd-row) { break-inside: avoid }
   .bd-article :is(h1, h2, h3, h4, figcaption, .admonition-title) { break-after: avoid }
-  /* Some viewers draw lines of width 0 as thin lines, which makes formulas bold. */
-  mjx-container g[stroke-width="0"] { stroke: none }
   /* Paper does not scroll. */
   .bd-article .fedlib-scroll { overflow: visible !important }
   .bd-article table { font-size: 8pt !important }

@@ -1,12 +1,17 @@
 """What depends on the public addresses in `_config.yml`: of the repository and of the book.
 
 Without the repository's address, pages have no buttons that lead to it or start its notebooks.
-Without the book's address, the page for wrong addresses refers to the root of its host.
+Without the book's address, the page for wrong addresses refers to the root of its host, and
+previews have no address of the page and no image, which must not be relative. A page's description
+in previews and in results of search engines is its question.
 """
 
+import html
 import re
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from docutils import nodes
 
 LAUNCH = {"binderhub_url": "https://mybinder.org", "notebook_interface": "jupyterlab"}
 COLAB = "https://colab.research.google.com/github"
@@ -18,6 +23,9 @@ COLAB_BUTTON = {
 }
 REPEATED = re.compile(r"(/notebooks/\w+)-[^/]*\.ipynb")
 NOT_FOUND = "404"
+QUESTION = "Question."
+DESCRIBED = 200  # characters of a description
+WITH_ADDRESS = re.compile(r'<meta property="og:(?:url|image(?::\w+)?)"[^>]*>\s*')
 RELATIVE = re.compile(r'((?:href|src|action|data-content_root)=")(?!#|/|[a-z]+:)(?:\./)?([^"]*)')
 
 
@@ -47,6 +55,26 @@ def adapt_buttons(app, pagename, templatename, context, doctree):
                 group["buttons"].append(COLAB_BUTTON | {"url": url})
 
 
+def describe(app, pagename, templatename, context, doctree):
+    """Let the question of a page be its description, without the word "Question"."""
+    for paragraph in doctree.findall(nodes.paragraph) if doctree else ():
+        text = " ".join(paragraph.astext().split())
+        if text.startswith(QUESTION):
+            text = text.removeprefix(QUESTION).strip()
+            if len(text) > DESCRIBED:
+                text = text[:DESCRIBED].rpartition(" ")[0] + " …"
+            content = html.escape(text)
+            context["metatags"] += f'<meta name="description" content="{content}">\n'
+            context["meta"] = {**(context["meta"] or {}), "og:description": content}
+            return
+
+
+def drop_relative(app, pagename, templatename, context, doctree):
+    """Remove the addresses in previews if nobody knows where the book is."""
+    if not app.config.html_baseurl:
+        context["metatags"] = WITH_ADDRESS.sub("", context.get("metatags", ""))
+
+
 def make_absolute(app, error):
     """Let the page for wrong addresses refer to other files by absolute paths.
 
@@ -63,5 +91,7 @@ def setup(app):
     """Connect the functions to Sphinx."""
     app.connect("config-inited", use_addresses)
     app.connect("html-page-context", adapt_buttons, priority=900)  # after the theme's own buttons
+    app.connect("html-page-context", describe, priority=400)  # before sphinxext.opengraph
+    app.connect("html-page-context", drop_relative, priority=900)  # after it
     app.connect("build-finished", make_absolute, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -3,18 +3,21 @@
 - A quotation that begins with the bold words "In short.", "In practice." or "Try it." becomes a box
   with that title. In JupyterLab, which knows no MyST, it still reads as a quotation.
 - An output that `study.shared.pages` wraps in ``<figure class="fedlib-…">`` becomes a figure or a
-  table with a number, and its name a target of ``{numref}``. Its image becomes a file of the page,
-  and a script that it contains for JupyterLab the file of the same name in ``_static``.
+  table with a number, and its name a target of ``{numref}``. Its images become files of the page,
+  as WebP, which needs less than half of the bytes of PNG for the same pixels, and a script that it
+  contains for JupyterLab the file of the same name in ``_static``.
 - A figure with ``in_short=True`` also stands in the box "In short".
 """
 
 import base64
 import hashlib
 import html
+import io
 import re
 from pathlib import Path
 
 from docutils import nodes
+from PIL import Image
 from sphinx.transforms import SphinxTransform
 from sphinx.util.osutil import relative_uri
 
@@ -25,8 +28,10 @@ CAPTIONED = re.compile(
     re.DOTALL,
 )
 CAPTION = re.compile(r"<figcaption>(.*?)</figcaption>", re.DOTALL)
-IMAGE = re.compile(r"<img [^>]*>")
-EMBEDDED = re.compile(r"(?<= src=\")data:image/png;base64,([A-Za-z0-9+/=]+)")
+PICTURE = re.compile(
+    r'<span class="fedlib-panels".*?</span>|<picture>.*?</picture>|<img [^>]*>', re.DOTALL
+)
+EMBEDDED = re.compile(r'((?:src|srcset)=")data:image/png;base64,([A-Za-z0-9+/=]+)')
 ASSET = re.compile(r'(<script type="text/plain" data-asset="([\w.]+)")>.*?</script>', re.DOTALL)
 TAG = re.compile(r"<[^>]+>")
 
@@ -99,7 +104,7 @@ class Captions(SphinxTransform):
         """Show a figure's images in the box "In short", as a link to it, and its caption."""
         for box in self.document.findall(nodes.admonition):
             if "fedlib-in-short" in box["classes"]:
-                images = "".join(IMAGE.findall(captioned["content"]))
+                images = "".join(PICTURE.findall(captioned["content"]))
                 link = f'<a class="fedlib-preview" href="#{captioned["ids"][0]}">{images}</a>'
                 caption = f'<p class="fedlib-preview-caption">{captioned["caption"]}</p>'
                 box += Preview("", content=link + caption)
@@ -121,12 +126,12 @@ def store_files(translator, content):
     page = builder.get_target_uri(builder.current_docname)
 
     def store(match):
-        data = base64.b64decode(match[1])
-        name = f"{hashlib.sha256(data).hexdigest()[:20]}.png"
+        data = base64.b64decode(match[2])
+        name = f"{hashlib.sha256(data).hexdigest()[:20]}.webp"
         folder = Path(builder.outdir, builder.imagedir)
         folder.mkdir(exist_ok=True)
-        (folder / name).write_bytes(data)
-        return relative_uri(page, f"{builder.imagedir}/{name}")
+        Image.open(io.BytesIO(data)).save(folder / name, lossless=True, method=2)
+        return match[1] + relative_uri(page, f"{builder.imagedir}/{name}")
 
     def refer(match):
         return f'{match[1]} data-src="{relative_uri(page, f"_static/{match[2]}")}"></script>'

@@ -1,7 +1,8 @@
-// Filter the table of all claims by its fields.
+// Filter the table of all claims by its fields. The table may come later than the page.
 const form = document.querySelector(".claims-filter");
-const rows = [...document.querySelectorAll(".claims-table tbody tr")];
-const texts = rows.map((row) => row.textContent.toLowerCase());
+const box = document.querySelector(".claims-box");
+let rows = [];
+let texts = [];
 
 function filter() {
   const words = form.words.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -18,7 +19,7 @@ function filter() {
 }
 
 // A row to which a link leads must not be hidden by a filter that the browser restored.
-function reveal() {
+function showTarget() {
   const row = document.getElementById(decodeURIComponent(location.hash.slice(1)));
   if (row?.hidden) {
     form.reset();
@@ -27,8 +28,16 @@ function reveal() {
   row?.scrollIntoView();
 }
 
+function start() {
+  rows = [...box.querySelectorAll("tbody tr")];
+  texts = rows.map((row) => row.textContent.toLowerCase());
+  if (!rows.length) return;
+  filter();
+  if (location.hash) showTarget();
+}
+
 form.addEventListener("input", filter);
 form.addEventListener("submit", (event) => event.preventDefault());
-window.addEventListener("hashchange", reveal);
-filter();
-if (location.hash) reveal();
+window.addEventListener("hashchange", showTarget);
+box.addEventListener("filled", start);
+start();

@@ -467,7 +467,7 @@ def slider(frames: Mapping[Any, Figure], name: str, start: int = 0, dpi: int = 9
         f'<figure class="fedlib-slider" id="{key}" data-values="{values}">'
         f'<label style="display:block">{html.escape(name)} = <output>{first}</output> '
         f'<input type="range" min="0" max="{len(images) - 1}" value="{start}" '
-        f'aria-valuetext="{first}" oninput="{script}">'
+        f'aria-label="{html.escape(name)}" aria-valuetext="{first}" oninput="{script}">'
         f"</label>{''.join(images)}</figure>"
     )
 

@@ -87,7 +87,7 @@ FIND_COLOURS = """options => {
 }"""
 
 # Boxes in the article that are cut off on the right and do not scroll inside another box.
-CUT_OFF = """width => [...document.querySelectorAll('article *:not(mjx-assistive-mml *)')]
+CUT_OFF = """width => [...document.querySelectorAll('article *')]
   .filter(element => {
     const box = element.getBoundingClientRect()
     if (box.width === 0 || box.right <= width + 1) return false
@@ -133,7 +133,6 @@ def load(tab, address, view):
     errors.clear()
     show(page, view)
     page.goto(address.as_uri(), wait_until="load")
-    page.evaluate("async () => { await window.MathJax?.startup?.promise }")  # the formulas
 
 
 def errors_of(tab):

@@ -50,6 +50,8 @@ ENVIRONMENT = {
 CELL_FILE = re.compile(r"/[^\s\"']*/ipykernel_\d+/\d+\.py")
 STYLED_TABLE = re.compile(r"\bT_[0-9a-f]{5}(?=[_\"\s])")  # pandas chooses the identifier at random
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+# A number that is rounded to zero, in what a reader sees and not in a tag.
+SIGNED_ZERO = re.compile(r"(?<![\w.,-])[-−](0(?:\.0+)?)(?![\w.,]|-\d)(?![^<]*>)")
 # What gives a place in a page a name: `(name)=`, the option of a formula, a label after `$$`.
 TARGET = re.compile(
     r"^\([a-z0-9-]+\)=[ \t]*\n?|^:label:(?! *ex-).*\n|(?<=\$\$) *\([a-z0-9-]+\)$", re.MULTILINE
@@ -140,7 +142,10 @@ def name_cell(source, parameters, unfinished):
 
 
 def strip(notebook):
-    """Remove what differs from run to run: times, paths, widget state, random identifiers."""
+    """Remove what differs from run to run: times, paths, widget state, random identifiers.
+
+    A number that is rounded to zero loses its sign.
+    """
     for holder in (notebook, *notebook.cells):
         for key in ("papermill", "widgets", "execution"):
             holder.metadata.pop(key, None)
@@ -151,6 +156,8 @@ def strip(notebook):
             elif "text/html" in output.get("data", {}):
                 output.data["text/html"] = name_styles(output.data["text/html"])
                 output.data["text/plain"] = ADDRESS.sub("", output.data["text/plain"])  # not shown
+            for kind in {"text/html", "text/markdown"} & output.get("data", {}).keys():
+                output.data[kind] = SIGNED_ZERO.sub(r"\1", output.data[kind])
     return notebook
 
 

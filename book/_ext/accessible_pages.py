@@ -1,6 +1,5 @@
-"""Make the pages independent of other hosts, and readable with assistive technology.
+"""Make the pages readable with assistive technology.
 
-- MathJax is a part of the book: the single file from sphinx-mathjax-offline that draws TeX as SVG.
 - Bibliography: docutils gives its entries the role `doc-biblioentry`, which is deprecated and not
   allowed for a child of a list. Each entry becomes a `listitem`.
 - Navigation: the theme's switches that fold a part of the contents have no name. Each gets the name
@@ -8,11 +7,8 @@
 """
 
 import re
-import shutil
-from importlib.metadata import files
 from pathlib import Path
 
-MATHJAX = "mathjax/tex-svg.js"
 FIXES = [
     (re.compile('role="doc-biblioentry"'), 'role="listitem"'),
     (
@@ -20,20 +16,6 @@ FIXES = [
         r'>\1\2<summary aria-label="Contents of \1">',
     ),
 ]
-
-
-def use_local_mathjax(app, config):
-    """Point the pages at the copy under _static."""
-    config.mathjax_path = MATHJAX
-
-
-def copy_mathjax(app, error):
-    """Copy MathJax to the pages' static files."""
-    if error is None and app.builder.format == "html":
-        source = next(file for file in files("sphinx-mathjax-offline") if file.match(MATHJAX))
-        target = Path(app.outdir, "_static", MATHJAX)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source.locate(), target)
 
 
 def fix_pages(app, error):
@@ -47,8 +29,6 @@ def fix_pages(app, error):
 
 
 def setup(app):
-    """Connect the functions to Sphinx."""
-    app.connect("config-inited", use_local_mathjax)
-    app.connect("build-finished", copy_mathjax)
+    """Connect the function to Sphinx."""
     app.connect("build-finished", fix_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
