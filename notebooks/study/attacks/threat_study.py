@@ -1,6 +1,7 @@
 """What the page on the threat model reads from the code, and the attacks on one run."""
 
 import inspect
+import re
 
 import numpy as np
 import pandas as pd
@@ -132,3 +133,54 @@ def seconds_of(exchanges):
 def variants(estimator, parameters, options, needed):
     """Return an estimator per option; ``needed`` are parameters that the options need."""
     return {name: estimator(**parameters, **one, **needed) for name, one in options.items()}
+
+
+def requests_of_protocols():
+    """Return all requests for data: one row each, read from the code."""
+    rows = {}
+    for estimator in protocols().values():
+        client = estimator.client_class
+        for request, reply in messages_of(estimator):
+            if not request.asks_for_data or reply is Done or request in rows:
+                continue
+            rows[request] = {
+                "request": request.__name__,
+                "reply": reply.__name__,
+                "the reply has": kind_of_reply(request, reply),
+                "work per row": formula(request.work),
+                "with min_count": with_min_count(client, request, reply),
+            }
+    return pd.DataFrame(rows.values()).sort_values("request", ignore_index=True)
+
+
+def with_min_count(client, request, reply):
+    """Return what a site with a minimum count does with a request."""
+    if request in client.open_requests or issubclass(request, NoisyRequest):
+        return "answered"
+    singly = client.partitioners.get(request, ("", None))[1]
+    if singly is None:
+        return "declined"
+    if reply.grouped_by:
+        return "small groups are left out"
+    return "only if groups count singly" if singly else "declined if a group is small"
+
+
+def kind_of_reply(request, reply):
+    """Return what protects a reply, if anything does."""
+    if issubclass(request, NoisyRequest):
+        return "noise"
+    return "extremes" if reply.extremes else "sums or values"
+
+
+def formula(method):
+    """Return the expression that a method returns.
+
+    Examples
+    --------
+    >>> from fedlib.clustering.kmeans import SumClusters
+    >>> formula(SumClusters.work)
+    'n_init * n_clusters'
+    """
+    (line,) = re.findall(r"return (.+)", inspect.getsource(method))
+    line = re.sub(r"^float\((.*)\)$", r"\1", line.replace("self.", ""))
+    return "1" if line == "1.0" else line
