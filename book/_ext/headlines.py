@@ -1,33 +1,25 @@
 """Numbers for the text of pages without code, counted when the book is built.
 
-``{{ n_published }}`` is the number of published values in ``book/results/fidelity.csv``, and
-``{{ n_exact }}``, ``{{ n_within }}``, ``{{ n_differs }}`` and ``{{ n_misprint }}`` count them by
-status; ``{{ share_exact }}`` and so on are their shares. The file has the last complete run.
+``{{ n_published }}``, ``{{ n_exact }}`` and so on are the counts of `study.claims.counts` over the
+last complete run, with ``_`` in place of blanks.
 """
 
-import csv
-from collections import Counter
+import sys
 from pathlib import Path
 
-STATUSES = ("exact", "within", "differs", "misprint")
+sys.path.insert(0, str(Path(__file__).parents[2] / "notebooks"))
 
 
-def count(path):
-    """Return the numbers of a result file, by the names that a page uses."""
-    with Path(path).open(newline="", encoding="utf-8") as file:
-        counts = Counter(row["status"] for row in csv.DictReader(file))
-    total = counts.total()
-    numbers = {"n_published": f"{total:,}"}
-    for status in STATUSES:
-        numbers[f"n_{status}"] = f"{counts[status]:,}"
-        numbers[f"share_{status}"] = f"{counts[status] / total:.0%}"
-    return numbers
+def count():
+    """Return the counts by the names that a page uses."""
+    from study.claims import counts  # slow to import, and only for a build of the book
+
+    return {f"n_{name.replace(' ', '_')}": f"{value:,}" for name, value in counts.kept().items()}
 
 
 def substitute(app, config):
     """Give the numbers to the pages."""
-    found = count(Path(app.srcdir, "book/results/fidelity.csv"))
-    config.myst_substitutions = {**config.myst_substitutions, **found}
+    config.myst_substitutions = {**config.myst_substitutions, **count()}
 
 
 def setup(app):

@@ -84,32 +84,32 @@ def test_the_counterexample_is_the_run_farthest_from_the_claim(claims):
         [("regular", 2), ("regular", 20), ("arbitrary", 20)], names=["split", "n_clients"]
     )
     values = pd.Series([0.95, 0.89, 0.5], index)
-    universal = claims.judge(values, "above 0.9", "P", 31, "d", "PPDBDC", "set 1")
+    universal = claims.judge(values, "above 0.9", "P", 32, "d", "PPDBDC", "set 1")
     assert universal["status"] == "refuted"
     assert (universal["agreeing"], universal["runs"]) == (1, 3)
     assert universal["counterexample"] == "arbitrary, 20 clients: 0.5"
     assert (universal["low"], universal["measured"], universal["high"]) == (0.5, 0.89, 0.95)
     general = claims.judge(values[:2], "above 0.9", "P", 1)
     assert general["status"] == "holds partly"
-    assert claims.judge(values[:1], "above 0.9", "P", 31)["counterexample"] == ""
+    assert claims.judge(values[:1], "above 0.9", "P", 32)["counterexample"] == ""
 
 
 def test_tests_of_one_claim_are_combined_and_printed_numbers_are_not(claims):
     rows = pd.DataFrame(
         [
-            claims.judge([0.95, 0.97], "above 0.9", "P", 31, method="A"),
-            claims.judge([0.95, 0.4], "above 0.9", "P", 31, method="B", condition="set 2"),
-            claims.judge([0.1], "above 0.9", "P", 31, method="C", printed=True),
+            claims.judge([0.95, 0.97], "above 0.9", "P", 32, method="A"),
+            claims.judge([0.95, 0.4], "above 0.9", "P", 32, method="B", condition="set 2"),
+            claims.judge([0.1], "above 0.9", "P", 32, method="C", printed=True),
             claims.judge([1.0], "above 0", "P", 4),
         ]
     )
     combined = claims.combine(rows).set_index("claim")
-    assert combined.loc["P31", ["agreeing", "runs", "status"]].tolist() == [3, 4, "refuted"]
-    assert combined.loc["P31", "counterexample"] == "B, set 2, 0.4"
+    assert combined.loc["P32", ["agreeing", "runs", "status"]].tolist() == [3, 4, "refuted"]
+    assert combined.loc["P32", "counterexample"] == "B, set 2, 0.4"
     assert combined.loc["P4", "status"] == "holds"
-    assert list(combined.index) == ["P4", "P31"]
+    assert list(combined.index) == ["P4", "P32"]
     by_method = claims.combine(rows, ["method"]).set_index(["claim", "method"])["status"]
-    assert by_method["P31", "A"] == "holds"
+    assert by_method["P32", "A"] == "holds"
     assert claims.combine(rows, printed=True)["counterexample"].tolist() == ["C, 0.1"]
 
 
@@ -179,3 +179,30 @@ def test_numbers_and_tests_of_claims_are_separated(claims):
     assert of_numbers[study.KEY].to_numpy().tolist() == order
     assert "runs" not in of_numbers
     assert of_claims["table"].tolist() == [test["table"].item()]
+
+
+def test_numbers_are_counted_once(claims):
+    counts = importlib.import_module("study.claims.counts")
+    rows = [
+        ("M1", "vertical", "", "exact", ""),
+        ("M1", "passive 10%", "I", "exact", "found by search over subsets"),
+        ("M1", "passive 10%", "mean", "exact", "of the measured runs"),
+        ("M1", "data sets", "", "exact", ""),
+        ("F", "3.3", "", "within", "below the central 95 % by itself; its row is plausible"),
+        ("F", "3.3", "", "within", ""),
+        ("F", "5.2", "", "differs", ""),
+    ]
+    frame = pd.DataFrame(rows, columns=["source", "table", "run", "status", "note"])
+    found = counts.of_numbers(frame)
+    assert (found["published"], found["results"], found["of data"]) == (7, 5, 2)
+    assert (found["predicted"], found["searched"], found["summaries"]) == (1, 1, 1)
+    assert (found["within"], found["by row"], found["differs"]) == (2, 1, 0)
+
+
+def test_the_counts_of_the_last_run_add_up(claims):
+    study = importlib.import_module("study")
+    counts = importlib.import_module("study.claims.counts")
+    found = counts.kept()
+    assert found["published"] == len(study.published()) == found["results"] + found["of data"]
+    assert found["results"] == sum(found[status] for status in counts.STATUSES)
+    assert found["claims"] == len(claims.listed())

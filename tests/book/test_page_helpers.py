@@ -1,5 +1,7 @@
 """Test the modules with what pages compute besides their experiments."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -63,6 +65,32 @@ def test_thin_keeps_a_share_of_the_rows(clients, modules):
 def test_run_times_add_up(clients):
     times = clients.run_times(SDBDC(0.8, 3), [X[:30], X[30:]], n_repeats=2)
     assert times["time"] == times["slowest party"] + times["server"]
+
+
+def test_strips_are_equally_wide_and_hold_each_row_once(clients):
+    rows = clients.strips(np.array([[0.0, 5], [1, 5], [2, 5], [3.9, 5], [10, 5]]), 2)
+    assert [part.tolist() for part in rows] == [[0, 1, 2, 3], [4]]
+
+
+def test_scores_that_no_single_order_gives_together_differ(modules):
+    module, study = modules("study.clustering.horizontal_study"), modules("study")
+    names = {"source": "M1", "table": "horizontal", "dataset": "s-set1"}
+    rows = study.published(**names, method="horizontal_dbscan")
+    of_dbscan = study.published(**names, method="dbscan")
+    data = SimpleNamespace(source="generated", X=X, sha256=None)
+    printed = {metric: float(value) for metric, value in study.by_metric(rows).items()}
+    apart = pd.DataFrame([printed, printed, printed])
+    apart.iloc[0, 0] -= 0.1  # each order gives all scores but one or two
+    apart.iloc[1, 1] += 0.1
+    apart.iloc[2, :2] += [0.1, -0.1]
+    found = module.verdict("M1", data, apart, rows, of_dbscan)
+    assert found["status"].tolist() == ["differs"] * 2 + ["exact"] * 3
+    assert (
+        found["note"].str.contains("no order gives more than 4 of the 5").tolist()[:2] == [True] * 2
+    )
+    together = pd.concat([apart, pd.DataFrame([printed])], ignore_index=True)
+    found = module.verdict("M1", data, together, rows, of_dbscan)
+    assert set(found["status"]) <= {"exact", "within"}
 
 
 def test_withholding_omits_small_counts(modules):

@@ -1,9 +1,10 @@
 """Articles in the form of ReScience C: for each source, what replicates, what does not, and why.
 
 ``article/`` has the templates and, for each source, what was proposed and the reasons in words. All
-numbers and verdicts come from the records of the claims. A title begins with ``[Re]`` if more than
-half of the printed results have the same digits, or of the statements hold if the source prints no
-numbers; otherwise with ``[¬Re]``.
+numbers and verdicts come from the records of the claims. All titles begin with ``[Re]``. A
+replication is *partial*, and title and abstract state it, unless more than half of the printed
+results have the same digits, or of the statements hold if the source prints no numbers. ReScience's
+other mark, ``[¬Re]``, would state that a replication failed.
 """
 
 from collections import Counter
@@ -16,6 +17,7 @@ from pybtex.database import parse_file
 from pybtex.richtext import Text
 
 import study
+from study.claims import counts
 
 FOLDER = study.ROOT / "article"
 SOURCES = {"M": ["M", "M1", "M2"], "K": ["K"], "P": ["P"], "F": ["F"]}
@@ -48,24 +50,29 @@ def content(source, records, citation):
         The content of `CITATION.cff`.
     """
     own = [record for record in records if record["source"] in SOURCES[source]]
-    numbers = [record for record in own if record["kind"] == "number"]
+    printed = [record for record in own if record["kind"] == "number"]
+    numbers = [r for r in printed if (r["source"], r["place"]) not in counts.OF_DATA]
     statements = [record for record in own if record["kind"] == "statement"]
     by_status = {
         status: [record for record in statements if record["status"] == status]
         for status in STATEMENTS
     }
     cited = [reference(key) for key in dict.fromkeys(k for r in own for k in r["documents"])]
-    sign = "[Re]" if replicates(numbers, statements) else "[¬Re]"
-    found = [r for r in numbers if r["status"] == "exact" and "found by search" in r["reason"]]
+    exact = [r for r in numbers if r["status"] == "exact"]
+    found = [r for r in exact if "found by search" in r["reason"]]
+    of_found = [r for r in exact if r["cell"].get("run") in ("mean", "std")]
+    partial = "" if replicates(numbers, statements) else " (partial)"
     return {
         "source": source,
-        "title": f"{sign} {TITLES[source]}",
+        "title": f"[Re] {TITLES[source]}{partial}",
         "citation": "; ".join(cite["text"] for cite in cited),
         "citations": cited,
         "first": own[0]["id"],
         "numbers": numbers,
         "n": _count(numbers, NUMBERS),
         "searched": len(found),
+        "of_found": len(of_found),
+        "of_data": len(printed) - len(numbers),
         "tables": _tables(numbers),
         "statements": statements,
         "w": _count(statements, STATEMENTS),
@@ -118,9 +125,10 @@ def _data(records):
 
 def _abstract(source, numbers, statements):
     n, w = _count(numbers, NUMBERS), _count(statements, STATEMENTS)
-    texts = [f"A replication of {TITLES[source]}."]
+    kind = "A replication" if replicates(numbers, statements) else "A partial replication"
+    texts = [f"{kind} of {TITLES[source]}."]
     if numbers:
-        texts.append(f"Of {len(numbers)} printed numbers, {n['exact']} have the same digits.")
+        texts.append(f"Of {len(numbers)} printed results, {n['exact']} have the same digits.")
     texts.append(
         f"Of {len(statements)} statements in words, {w['holds']} hold, {w['holds partly']} hold"
         f" partly and {w['refuted']} are refuted."

@@ -1,5 +1,6 @@
 """Clients of DBDC's successors that the pages vary, their rows, and how the pages run them."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +25,7 @@ from fedlib.core.messages import encode
 from fedlib.datasets.partition import split_rows
 from fedlib.kernels.representatives import cover_in_order
 from fedlib.testing import Recorder
+from study.shared.timing import timed
 
 
 def thin(data, share):
@@ -128,6 +130,11 @@ def run_times(estimator, parts, n_repeats=1):
     return min(runs, key=lambda times: times["time"])
 
 
+def time_anew(parts, eps):
+    """Return the processor time in which the slowest party chooses all anew; see below."""
+    return max(timed(choose_all_anew, X, eps, clock=time.process_time)[0][0] for X in parts)
+
+
 def choose_all_anew(X, eps):
     """Choose representatives as P describes it: compute all of DynRep again every time."""
     start, near = neighbours_within(X, X, eps)
@@ -151,6 +158,17 @@ def turned_regions(X, n_clients, dealing, n_dealings):
     angle = np.pi / 2 * dealing / n_dealings
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     return split_rows(X @ turn, n_clients, how="spatial")
+
+
+def strips(X, n_clients):
+    """Return the rows of each client, which holds a strip of the map; all are equally wide.
+
+    Unlike the regions of `turned_regions`, they have different numbers of rows.
+    """
+    x = X[:, 0]
+    edges = np.linspace(x.min(), x.max(), n_clients + 1)[1:-1]
+    strip = np.digitize(x, edges)
+    return [np.flatnonzero(strip == i) for i in range(n_clients)]
 
 
 def share_shape(X, shape, n_clients, n_holders):
