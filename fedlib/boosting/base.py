@@ -436,8 +436,9 @@ class Boosted(ProtectedFederated):
         Parameters
         ----------
         booster : xgboost.Booster or xgboost.XGBModel
-            One with an objective of this estimator and one target. If it splits categories, it must
-            contain their names, as those trained on a DataFrame do.
+            A gbtree with an objective of this estimator and one target. After early stopping, the
+            rounds up to the best one are taken, as XGBoost's estimators predict. If it splits
+            categories, it must contain their names, as those trained on a DataFrame do.
         classes : sequence, optional
             The classes that XGBoost's numbers 0, 1, … stand for, in ascending order; by default
             these numbers.
@@ -447,10 +448,11 @@ class Boosted(ProtectedFederated):
         TypeError, ValueError
             When the booster is of another kind.
         """
-        model = from_booster(booster, classes)
+        options = cls._parameter_constraints["objective"]
+        objectives = set().union(*(c.options for c in options if isinstance(c, StrOptions)))
+        model = from_booster(booster, classes, sorted(objectives))
         make: Callable[..., Self] = cls  # the subclass has defaults for all parameters
         estimator = make(n_trees=max(model.n_rounds, 1), objective=model.objective, warm_start=True)
-        estimator._validate_params()
         estimator._set_model(model)
         return estimator
 

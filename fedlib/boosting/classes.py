@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
@@ -13,6 +14,7 @@ from fedlib.core.labels import read_classes
 
 __all__ = [
     "Class",
+    "OneClassWarning",
     "agree_on_kind",
     "agree_on_two_classes",
     "class_weights",
@@ -20,6 +22,10 @@ __all__ = [
 ]
 
 Class = bool | int | float | str
+
+
+class OneClassWarning(UserWarning):
+    """Some clients have rows of one class only, and so propose no splits or poor ones."""
 
 
 def problem_of_classes(classes: Sequence[Class]) -> str | None:
@@ -96,6 +102,19 @@ def check_weights_of_classes(classes: Sequence[Class], weights: Sequence[float])
         each = "both classes need" if len(classes) == 2 else "every class needs"
         raise ValueError(
             f"{each} rows with a weight above 0; {list(classes)} have the weights {list(weights)}"
+        )
+
+
+def warn_of_one_class(replies: Mapping[str, Any], method: str) -> None:
+    """Warn if clients that propose splits by their own rows have rows of one class only."""
+    if names := [name for name, reply in replies.items() if (reply.weights > 0).sum() == 1]:
+        shown = ", ".join(map(repr, names[:10])) + (", …" if len(names) > 10 else "")
+        warnings.warn(
+            f"{len(names)} of {len(replies)} clients have rows of one class only, {shown}: with"
+            f" method={method!r} they find no split that separates classes, and the model may be"
+            " poor; method='histogram' gives the trees of all rows together",
+            OneClassWarning,
+            stacklevel=2,
         )
 
 

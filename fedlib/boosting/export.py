@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -95,17 +95,23 @@ def to_booster(model: BoostedTrees) -> Booster:
     return booster
 
 
-def from_booster(booster: Any, classes: Sequence[Any] | None = None) -> BoostedTrees:
+def from_booster(
+    booster: Any,
+    classes: Sequence[Any] | None = None,
+    objectives: Collection[str] = tuple(OBJECTIVES),
+) -> BoostedTrees:
     """Return the model of an `xgboost.Booster`, or of a fitted estimator of XGBoost.
 
     Parameters
     ----------
     booster : xgboost.Booster or xgboost.XGBModel
-        A model with trees and one of the objectives of this package. After early stopping, that of
-        an estimator has the rounds up to the best one.
+        A model with trees and one of the objectives of this package. After early stopping, the
+        rounds up to the best one are taken, as the estimators of XGBoost predict.
     classes : sequence, optional
         The classes that the numbers 0, 1, … stand for, in ascending order; by default these
         numbers.
+    objectives : collection of str
+        The objectives that are accepted.
 
     Raises
     ------
@@ -114,13 +120,15 @@ def from_booster(booster: Any, classes: Sequence[Any] | None = None) -> BoostedT
     ValueError
         When the booster is of another kind.
     """
-    document = json.loads(_booster_of(booster).save_raw("json"), strict=False)["learner"]
+    booster = _booster_of(booster)
+    document = json.loads(booster.save_raw("json"), strict=False)["learner"]
     objective, parameters = document["objective"]["name"], document["learner_model_param"]
-    if objective not in OBJECTIVES or document["gradient_booster"]["name"] != "gbtree":
-        name = document["gradient_booster"]["name"]
+    name = document["gradient_booster"]["name"]
+    if objective not in objectives or name != "gbtree":
         raise ValueError(
-            f"the booster must be a gbtree for one of {', '.join(OBJECTIVES)}; got {name} for"
-            f" {objective}"
+            f"the booster must be a gbtree for one of {', '.join(objectives)}; got {name} for"
+            f" {objective}: train it with booster='gbtree' and one of these objectives, or take the"
+            " estimator of its objective"
         )
     if (n_targets := int(parameters.get("num_target", 1))) > 1:
         raise ValueError(
@@ -128,16 +136,21 @@ def from_booster(booster: Any, classes: Sequence[Any] | None = None) -> BoostedT
         )
     forest = document["gradient_booster"]["model"]
     n_outputs = max(int(parameters["num_class"]), 1)
+    n_parallel = int(forest["gbtree_model_param"]["num_parallel_tree"])
+    if n_outputs > 1 < n_parallel:
+        raise ValueError(
+            "the booster must have one tree per class and round; got"
+            f" num_parallel_tree={n_parallel}"
+        )
+    if (best := booster.attr("best_iteration")) is not None:
+        del forest["trees"][(int(best) + 1) * n_outputs * n_parallel :]
     scores = [float(score) for score in parameters["base_score"].strip("[]").split(",")]
     scores = scores * n_outputs if len(scores) == 1 else scores
     n_classes = 0 if objective.startswith(("reg", "count")) else max(n_outputs, 2)
     known = list(range(n_classes)) if classes is None else _ascending(classes)
-    if len(known) != n_classes or forest["tree_info"] != [
-        t % n_outputs for t in range(len(forest["trees"]))
-    ]:
+    if len(known) != n_classes:
         raise ValueError(
-            f"the booster must have one tree per class and round, and {n_classes} classes; got"
-            f" {len(known)} classes"
+            f"classes must be those of the booster, {n_classes} classes; got {len(known)}: {known}"
         )
     options = document["objective"]
     slope = options.get("pseudo_huber_param", {}).get("huber_slope", 0.0)
@@ -162,15 +175,14 @@ def from_booster(booster: Any, classes: Sequence[Any] | None = None) -> BoostedT
 def _booster_of(given: Any) -> Booster:
     """Return the booster of a fitted estimator, or a booster itself."""
     if hasattr(given, "get_booster"):
-        booster: Booster = given.get_booster()
-        best = booster.attr("best_iteration")
-        return booster if best is None else booster[: int(best) + 1]
+        given = given.get_booster()
     if not hasattr(given, "save_raw"):
         raise TypeError(
             "booster must be an xgboost.Booster or a fitted estimator of XGBoost; got a"
             f" {type(given).__name__}"
         )
-    return given
+    booster: Booster = given
+    return booster
 
 
 def _ascending(classes: Sequence[Any]) -> list[Any]:

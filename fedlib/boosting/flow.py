@@ -11,7 +11,12 @@ import numpy as np
 
 from fedlib.boosting.categories import agree_on_categories, agree_on_kinds, listed
 from fedlib.boosting.checks import DeclaredRows
-from fedlib.boosting.classes import agree_on_kind, agree_on_two_classes, class_weights
+from fedlib.boosting.classes import (
+    agree_on_kind,
+    agree_on_two_classes,
+    class_weights,
+    warn_of_one_class,
+)
 from fedlib.boosting.cuts import Cuts, agree_on_cuts
 from fedlib.boosting.data import check_names
 from fedlib.boosting.described import Described, agree_on_names, check_weight
@@ -209,6 +214,8 @@ def _describe(settings: Settings) -> Flow[Described]:
         if only_two:
             replies = yield from settle(replies, partial(agree_on_two_classes, remedy=REMEDY))
         classes, _ = class_weights(replies, only_two=only_two)
+        if settings.method != "histogram":
+            warn_of_one_class(replies, settings.method)
         sums = {
             name: _class_sums(reply, classes).scaled(settings.scale_pos_weight)
             for name, reply in replies.items()

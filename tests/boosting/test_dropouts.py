@@ -217,6 +217,7 @@ def test_a_client_with_an_invalid_reply_is_lost(case):
     assert len(model.trees_) == 2
 
 
+@pytest.mark.filterwarnings("ignore:.*one class only")
 @settings(max_examples=20)
 @given(dealings(), st.data(), st.sampled_from(METHODS))
 def test_no_correct_reply_is_rejected(parts, data, method):

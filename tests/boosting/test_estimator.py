@@ -18,6 +18,7 @@ from .common import assert_same_trees, deal, each_method, make_rows
 # Data -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*one class only")
 @each_method
 def test_text_classes_and_clients_with_one_class(method):
     X, y = make_rows()

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlib import FederatedXGBClassifier
+from fedlib.boosting.classes import OneClassWarning
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.descriptions import DescribeTraining
 from fedlib.boosting.messages import ProposeSplits
@@ -96,6 +97,7 @@ def test_all_bytes_are_the_same_every_time(method, n_jobs):
     assert recorded[0] == recorded[1] == recorded[2]
 
 
+@pytest.mark.filterwarnings("ignore:.*one class only")
 @settings(max_examples=10)
 @given(dealings(), st.integers(0, 9), st.sampled_from(METHODS))
 def test_the_order_of_clients_and_rows_does_not_matter(parts, seed, method):
@@ -170,6 +172,19 @@ def test_both_classes_need_weight():
         FederatedXGBClassifier().fit([([[1.0], [2.0]], [0, 0], None, ([[3.0]], [1]))])
     with pytest.raises(ValueError, match="there must be 2 classes; the clients have 1: 0"):
         FederatedXGBClassifier().fit([([[1.0], [2.0]], [0, 1], [1.0, 0.0])])
+
+
+@pytest.mark.parametrize("method", ["top_splits", "union"])
+def test_clients_with_one_class_find_no_splits(method):
+    """The server names them, since the model may be poor; rows of weight 0 do not count."""
+    X, y = make_rows()
+    pure = [(X[y == k], y[y == k]) for k in (0, 1)]
+    text = f"2 of 3 clients have rows of one class only, '0', '1': with method='{method}'"
+    with pytest.warns(OneClassWarning, match=f"{text}.*method='histogram' gives the trees of all"):
+        FederatedXGBClassifier(1, method=method).fit([*pure, (X, y)])
+    with pytest.warns(OneClassWarning, match="1 of 2 clients have rows of one class only, '1'"):
+        FederatedXGBClassifier(1, method=method).fit([(X, y), (X, y, y == 1)])
+    FederatedXGBClassifier(1, method="histogram").fit(pure)
 
 
 def test_at_least_one_client_needs_classes():

@@ -82,6 +82,7 @@ def nodes_of_package(trees):
     return found
 
 
+@pytest.mark.filterwarnings("ignore:.*one class only")
 @pytest.mark.parametrize("leaf", ["all", "ended", "parent"])
 @pytest.mark.parametrize("n_clients", CLIENTS)
 def test_the_trees_are_those_of_the_text(n_clients, leaf):

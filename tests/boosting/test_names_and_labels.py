@@ -290,14 +290,42 @@ def test_categories_of_xgboost_that_are_numbers():
     assert again.model_.levels == (("3", "5", "8"),)
 
 
-def test_an_estimator_of_xgboost_is_imported_with_its_best_rounds():
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_booster_that_was_stopped_early_is_imported_with_its_best_rounds(n_classes):
+    """As XGBoost's estimators predict, whether it is given as one of them or as a booster."""
     rng = np.random.default_rng(0)
-    rows, y = rng.normal(size=(300, 2)), rng.integers(0, 2, 300)
+    rows, y = rng.normal(size=(300, 2)), rng.integers(0, n_classes, 300)
     theirs = xgboost.XGBClassifier(n_estimators=50, early_stopping_rounds=2)
     theirs.fit(rows[:200], y[:200], eval_set=[(rows[200:], y[200:])], verbose=False)
-    again = FederatedXGBClassifier.from_xgboost(theirs)
-    assert len(again.trees_) == theirs.best_iteration + 1 < 50
-    np.testing.assert_allclose(again.predict_proba(rows), theirs.predict_proba(rows), atol=1e-5)
+    n_outputs = n_classes if n_classes > 2 else 1
+    for given in (theirs, theirs.get_booster()):
+        again = FederatedXGBClassifier.from_xgboost(given)
+        assert len(again.trees_) == n_outputs * (theirs.best_iteration + 1) < n_outputs * 50
+        np.testing.assert_allclose(again.predict_proba(rows), theirs.predict_proba(rows), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"booster": "gblinear"}, "must be a gbtree for one of .*; got gblinear for binary:log"),
+        (
+            {"booster": "dart"},
+            "must be a gbtree .*; got dart for .*: train it with booster='gbtree'",
+        ),
+        ({"objective": "rank:pairwise"}, "got gbtree for rank:pairwise"),
+        ({"objective": "reg:squarederror"}, "got gbtree for reg:.* take the estimator of its obj"),
+        (
+            {"objective": "multi:softprob", "num_class": 2, "num_parallel_tree": 3},
+            "one tree per class and round; got num_parallel_tree=3",
+        ),
+    ],
+)
+def test_boosters_that_are_not_supported(options, message):
+    rows = np.random.default_rng(0).normal(size=(50, 3))
+    data = xgboost.DMatrix(rows, rows[:, 0] > 0)
+    booster = xgboost.train({"objective": "binary:logistic"} | options, data, 2)
+    with pytest.raises(ValueError, match=message):
+        FederatedXGBClassifier.from_xgboost(booster)
 
 
 @pytest.mark.parametrize("other", ["model.json", None, FederatedXGBClassifier()])

@@ -53,6 +53,7 @@ def test_votes_are_gains_times_rows():
     assert flow.send(replies)["A"].threshold[0] == 5  # B's and C's; A's is at 3
 
 
+@pytest.mark.filterwarnings("ignore:.*one class only")
 def test_which_rows_determine_a_leaf():
     """A third client has one row, at 1, so it finds no split and its tree ends at the root.
 
@@ -138,6 +139,7 @@ def splits_by_path(tree, node=0, path=""):
     }
 
 
+@pytest.mark.filterwarnings("ignore:.*one class only")
 @settings(max_examples=25)
 @given(
     dealings(),
