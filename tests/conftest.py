@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import zlib
 from pathlib import Path
 
 import numba
@@ -32,6 +33,15 @@ def pytest_configure(config):
     if numba.config.DISABLE_JIT:
         # Compiled code wraps around, as hashes do on purpose, and overflows to infinity silently.
         config.addinivalue_line("filterwarnings", "ignore:overflow encountered in scalar")
+
+
+@pytest.fixture(autouse=True)
+def state_folder(request, tmp_path_factory, monkeypatch):
+    """Give each test a memory of its own: what a site remembers outlives its processes."""
+    test = zlib.crc32(request.node.nodeid.encode())
+    folder = tmp_path_factory.getbasetemp() / "state" / f"{test:08x}"
+    monkeypatch.setenv("FEDLIB_STATE", str(folder))
+    return folder
 
 
 @pytest.fixture

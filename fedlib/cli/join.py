@@ -32,6 +32,7 @@ from fedlib.tables.read_options import ReadOptions
 if TYPE_CHECKING:
     from fedlib.core.client import Client
     from fedlib.core.messages import Message
+    from fedlib.core.site_memory import TableMemory
     from fedlib.protection.policy import Policy
     from fedlib.protection.secure import Identity
     from fedlib.tables.files import Table
@@ -227,6 +228,7 @@ def take_part(
     rows.read(options.data)  # so that what cannot be read is reported before any call
     guarded = bool(options.policy or options.ledger_out or review)
     states: list[Message | None] = []
+    memory = read_memory(options.data, options.secure_key)
 
     def make(served: str) -> Client:
         from fedlib.sites.site import make_client  # imports the protocols, which takes a second
@@ -239,6 +241,7 @@ def take_part(
             passive=options.passive,
             eval_table=None if options.eval_data is None else rows.read(options.eval_data),
             identity=identity,
+            memory=memory,
         )
         if not guarded:
             return client
@@ -339,16 +342,32 @@ def read_identity(private: Path | None, public: Path | None) -> Identity | None:
         if public is not None:
             raise click.UsageError("--public-keys needs --secure-key")
         return None
+    from fedlib.core.site_memory import SiteIsLocked
     from fedlib.protection.secure import Identity
-    from fedlib.protection.secure.memory import SiteIsLocked
 
     try:
         identity = Identity.read(private, public)
         if identity.memory is not None:
-            identity.memory.check()
+            identity.memory.lock.check()
         return identity
     except (SiteIsLocked, ValueError) as error:
         raise click.ClickException(str(error)) from error
+
+
+def read_memory(data: Path, key: Path | None) -> TableMemory:
+    """Return what this site remembers about the rows in a file."""
+    from fedlib.core.site_memory import OldMemory, SiteIsLocked, TableMemory
+
+    try:
+        memory = TableMemory.of_file(data, key)
+        assert memory.lock is not None
+        memory.lock.check()
+        memory.values("")  # reports a file that cannot be read, or is too old
+    except OSError as error:
+        raise click.ClickException(f"the state folder ($FEDLIB_STATE): {error}") from error
+    except (OldMemory, SiteIsLocked, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    return memory
 
 
 def check_allowed(policy: Policy | None, protocol: str) -> None:

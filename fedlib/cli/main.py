@@ -32,6 +32,11 @@ COMMANDS = {
     ),
     "join": ("join", "join", "Take part in the run at URL as one site."),
     "ledger": ("ledger", "show_ledger", "Print the ledger of the run in a journal."),
+    "memory": (
+        "memory",
+        "memory",
+        "Print what this site remembers about the rows in DATA, or unlock the site.",
+    ),
     "predict": ("predict", "predict", "Write the clusters or classes of new rows."),
     "protocols": ("protocols", "list_protocols", "List the protocols and their disclosures."),
     "schema": ("schema", "schema", "Draft the schema of a study, or check rows against it."),

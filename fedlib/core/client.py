@@ -11,10 +11,20 @@ from typing import Any, ClassVar, TypeVar
 
 from fedlib.core.array_types import Ints
 from fedlib.core.messages import Declined, Done, Failure, Message
+from fedlib.core.privacy_loss import privacy_of
+from fedlib.core.site_memory import TableMemory
 from fedlib.core.texts import printable
 from fedlib.core.work import MAX_WORK, check_work
 
-__all__ = ["Client", "LostState", "OddRows", "Unanswerable", "handles", "partitions"]
+__all__ = [
+    "Client",
+    "LostState",
+    "OddRows",
+    "ProtectedFailure",
+    "Unanswerable",
+    "handles",
+    "partitions",
+]
 
 State = TypeVar("State", bound=Message)
 Handler = TypeVar("Handler", bound=Callable[..., Message])
@@ -32,6 +42,10 @@ class Unanswerable(ValueError):
 
     A handler raises it before it looks at the rows. It is no failure of the site.
     """
+
+
+class ProtectedFailure(Exception):
+    """A reply with noise could not be computed. The reason stays in the log of the site."""
 
 
 class LostState(RuntimeError):
@@ -116,6 +130,8 @@ class Client:
         The other requests for data that a client with secure sums answers without masks.
     n_shares : int
         How many clients add noise to a sum for certain; more than 1 only within secure sums.
+    memory : TableMemory or None
+        What the site remembers about the rows beyond this client; None in a simulation.
     max_work : float
         The most operations per row and feature for one reply (`Message.work`).
     problems : tuple of str
@@ -135,6 +151,7 @@ class Client:
     n_shares = 1
     problems: tuple[str, ...] = ()
     max_work: float = MAX_WORK
+    memory: TableMemory | None = None
     state: Any = None
     handlers: ClassVar[dict[type[Message], str]] = {}
     partitioners: ClassVar[dict[type[Message], tuple[str, bool]]] = {}
@@ -220,17 +237,36 @@ class Client:
         ------
         fedlib.core.work.TooMuchWork
             A ValueError: when the request is too much work, before anything is computed from rows.
+        ProtectedFailure
+            When a reply with noise fails, whatever the reason is. It locks the site's memory.
+        fedlib.core.site_memory.SiteIsLocked
+            When the site is locked, and the reply would have noise.
         """
         if request.asks_for_data:
             if self.passive:
                 return Declined()
             check_work(request, self.max_work)
-            return self.handle(request)
+            return self.handle(request) if privacy_of(request) is None else self._noisy(request)
         try:
             return self.handle(request)
         except Exception as error:
             self.note(f"{type(request).__name__}: {error}", not isinstance(error, OddRows))
             return Done()
+
+    def _noisy(self, request: Message) -> Message:
+        """Return a reply with noise. What fails for some rows only is one constant answer."""
+        lock = None if self.memory is None else self.memory.lock
+        if lock is not None:
+            lock.check()
+        try:
+            return self.handle(request)
+        except (Unanswerable, LostState):  # for all rows alike
+            raise
+        except Exception as error:
+            failed = ProtectedFailure(f"{type(request).__name__}: {error}")
+            if lock is not None:
+                lock.close(str(failed))
+            raise failed from error
 
     def note(self, problem: str, exc_info: bool = False) -> None:
         """Log what the server must not learn, and add it to `problems` once."""

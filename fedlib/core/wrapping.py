@@ -79,6 +79,7 @@ class Wrapper(Client, Generic[State]):
     def __init__(self, client: Client):
         self.inner = client
         self.X, self.features, self.passive = client.X, client.features, client.passive
+        self.memory = client.memory
         self._state = self.state_class()
 
     def enter(self, name: str, n_clients: int | None, run: str = "") -> None:
@@ -179,7 +180,7 @@ class WrappingClient(Client):
 
     def _wrap(self, inner: Client, rows: Ints) -> None:
         """Pass requests on, from now on, to a client that has some rows of this one."""
-        inner.n_shares, inner.max_work = self.n_shares, self.max_work
+        inner.n_shares, inner.max_work, inner.memory = self.n_shares, self.max_work, self.memory
         inner.enter(self.name, self.n_clients, self.run)
         self.inner, self.inner_rows = inner, rows
 

@@ -14,6 +14,7 @@ from fedlib.core.client import Client
 from fedlib.core.columns import check_no_identifiers
 from fedlib.core.estimator import Federated
 from fedlib.core.registry import find_estimator, protocols, wrapper_of
+from fedlib.core.site_memory import TableMemory
 from fedlib.protection.secure import Identity, SecureClient
 from fedlib.tables.files import Table
 from fedlib.tables.schema import Schema
@@ -129,6 +130,7 @@ def make_client(
     passive: bool = False,
     eval_table: Table | None = None,
     identity: Identity | None = None,
+    memory: TableMemory | None = None,
 ) -> Client:
     """Return a site's client of a protocol.
 
@@ -149,6 +151,8 @@ def make_client(
         Further rows for validation only, for a protocol that validates.
     identity : Identity, optional
         The keys of the sites. With it, the client sends data only as terms of secure sums.
+    memory : TableMemory, optional
+        What the site remembers about the rows over all runs.
 
     Raises
     ------
@@ -178,7 +182,7 @@ def make_client(
         client_class = wrapper.client_class
     client: Client = client_class(_part(estimator, table, eval_table), **arguments)
     check_no_identifiers(client)
-    client.passive = passive
+    client.passive, client.memory = passive, memory
     return client if identity is None else SecureClient(client, identity, protocol)
 
 

@@ -54,6 +54,7 @@ if __name__ == "__main__":
     for stream in (1, 2):
         os.dup2(file, stream)
     os.environ.pop("FEDLIB_TOKEN", None)
+    os.environ["FEDLIB_STATE"] = str(Path(settings["folder"], "state").absolute())
     if "dies" in settings:
         die_at(*settings["dies"])
     if "installed" in settings:

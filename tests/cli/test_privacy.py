@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from cli_helpers import SITES, joining, refuse, serving
+from cli_helpers import SITES, invoke, joining, refuse, serving
 
+from fedlib.core.site_memory import TableMemory
 from fedlib.protection.policy import Policy
 
 pytest.importorskip("uvicorn")
@@ -29,7 +30,7 @@ def run(command, ledger, *, code=0):
     return outputs[0], outputs[-1], pd.read_csv(ledger)
 
 
-def test_a_site_with_a_budget_declines_the_run_that_exceeds_it(command, site):
+def test_a_site_with_a_budget_declines_the_run_that_exceeds_it(command, site, monkeypatch):
     """One run costs epsilon 1, and two cost 1.45. The others have no budget and go on alone."""
     np.save("bounds.npy", BOUNDS)
     for name in SITES:
@@ -38,10 +39,13 @@ def test_a_site_with_a_budget_declines_the_run_that_exceeds_it(command, site):
     requests = ledger[ledger["message"] == "CountWithNoise"]
     assert len(requests) == 3
     assert requests["discloses"].str.contains(r"the reply has rho=0\.02\d+ \(zCDP\)").all()
-    (charge,) = Policy.read("0.toml").budget.charges
+    monkeypatch.setenv("FEDLIB_STATE", "state")
+    budget = Policy.read("0.toml").budget.of(TableMemory.of_file(Path("0.csv")))
+    (charge,) = budget.charges
     assert (charge.protocol, charge.request) == ("horizontal-dbscan", "CountWithNoise")
     assert f"rho={charge.rho:.6g} (zCDP)" in requests["discloses"].iloc[0]
-    assert 0.99 < Policy.read("0.toml").budget.spent <= 1
+    assert 0.99 < budget.spent <= 1
+    assert "charges: 1, with epsilon=0 and rho=0.02" in invoke("memory", "0.csv")
 
     site_output, server_output, ledger = run(command, "second.csv", code=1)
     assert "declined CountWithNoise: CountWithNoise with rho=0.02" in site_output
@@ -49,7 +53,7 @@ def test_a_site_with_a_budget_declines_the_run_that_exceeds_it(command, site):
     assert "client '0' declined CountWithNoise (budget)" in server_output
     counts = ledger[ledger["message"] == "NoisyCounts"]
     assert counts["sender"].astype(str).tolist() == ["1", "2"]
-    assert Policy.read("0.toml").budget.charges == [charge]
+    assert budget.charges == [charge]
 
 
 @pytest.mark.parametrize(

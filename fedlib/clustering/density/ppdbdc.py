@@ -192,8 +192,9 @@ class PPDBDCClient(RepresentativeClient):
     disclose points. Therefore the seed and the request are a part of the state, and a client that
     is started again with its state behaves in the same way.
 
-    A new client with the same ``random_state`` has no such memory: give every run over a transport
-    its own seed, as by default.
+    The program of a site (``fedlib join``, the app on Flower) remembers the seed and the request
+    for each table, over all runs. Another client has no such memory: give every run over a
+    transport its own seed, as by default.
     """
 
     def __init__(self, X: ArrayLike, random_state: int | None = None):
@@ -204,10 +205,13 @@ class PPDBDCClient(RepresentativeClient):
     def draw_representatives(self, request: DrawRepresentatives) -> BlurredRepresentatives:
         seed, before = self._memory()
         drawn = encode(request) + hashlib.sha256(self.X.tobytes()).digest()
+        if self.memory is not None:
+            seed, kept = self.memory.first("noise", "ppdbdc", [seed, drawn.hex()])
+            before = bytes.fromhex(kept)
         if before not in (b"", drawn):
             raise AnotherDraw(
-                "this client has answered DrawRepresentatives with other parameters or features;"
-                " use a new client, which draws new noise"
+                "this site has answered DrawRepresentatives with other parameters or features, and"
+                " two replies with different noise would disclose points: use the same parameters"
             )
         rng = np.random.default_rng(int(seed, 16))
         order = lexicographic_order(self.X)

@@ -21,6 +21,7 @@ from fedlib.protection.secure.messages import ConfirmSurvivors, MaskValues
 
 logger = logging.getLogger(__name__)
 
+DECLINED = "declined"  # of a record
 Review = Callable[[Message, Message], bool]
 Row = tuple[int, str, str, str, int, str]
 
@@ -32,11 +33,13 @@ class Forbidden(Exception):
     ----------
     rule : str
         The name of the rule, which the server learns. The text stays at the site.
+    of_rows : bool
+        Whether it is forbidden because of the rows: then the answer is a bit about them.
     """
 
-    def __init__(self, rule: str, text: str):
+    def __init__(self, rule: str, text: str, of_rows: bool = False):
         super().__init__(text)
-        self.rule = rule
+        self.rule, self.of_rows = rule, of_rows
 
 
 class GuardedState(WrappedState):
@@ -88,6 +91,9 @@ class GuardedClient(Wrapper[GuardedState]):
     A minimum count does not apply to a reply with noise, nor to one that describes no rows: whether
     it is sent would depend on the number of rows, without noise.
 
+    The charges to a budget, and the requests that are declined because of the rows, are counted in
+    all runs about the table (`Policy.memory_of`), whatever becomes of the policy or a session.
+
     After it has declined one request for data, it declines all others of the run. So it either
     takes no part in the result, or leaves the run if it has shared data before.
 
@@ -133,7 +139,8 @@ class GuardedClient(Wrapper[GuardedState]):
         super().__init__(client)
         self.protocol, self.review = protocol, review
         policy = policy or Policy()
-        self.rules, self.budget = policy.rules(protocol), policy.budget
+        self.rules, self.records = policy.rules(protocol), policy.memory_of(client)
+        self.budget = None if policy.budget is None else policy.budget.of(self.records)
         if self.rules is not None:
             client.max_work = self.rules.max_work
 
@@ -151,6 +158,8 @@ class GuardedClient(Wrapper[GuardedState]):
                 "declined %s: %s (%s)", type(request).__name__, forbidden, forbidden.rule
             )
             reply = Declined(forbidden.rule)
+            if forbidden.of_rows:
+                self.records.add(DECLINED, self.protocol, [type(request).__name__, forbidden.rule])
             self._keep(declined=forbidden.rule)
         self._record(reply, sent=True)
         return reply
@@ -221,6 +230,10 @@ class GuardedClient(Wrapper[GuardedState]):
             value = getattr(asked, name, allowed)
             if value is not allowed and not allowed.permits(value):
                 raise Forbidden("parameters", f"{name} must be {allowed}, got {value!r}")
+        most = rules.max_declines if privacy_of(request) is None else None
+        if most is not None and len(self.records.values(DECLINED)) >= most:
+            text = f"{most} requests about this table were declined because of the rows"
+            raise Forbidden("max_declines", f"{text}, in all runs")
         if problem := problem_of_work(asked, rules.max_work):
             raise Forbidden("max_work", problem)
 
@@ -248,7 +261,7 @@ class GuardedClient(Wrapper[GuardedState]):
             reply = self._with_large_groups(rules, request, reply)
         size = self._state.n_bytes + len(encode(reply))
         if rules.max_bytes is not None and size > rules.max_bytes:
-            raise Forbidden("max_bytes", f"the replies have {size} bytes, with this one")
+            raise Forbidden("max_bytes", f"the replies have {size} bytes, with this one", True)
         return reply
 
     def _with_large_groups(self, rules: Rules, request: Message, reply: Message) -> Message:
@@ -273,7 +286,7 @@ class GuardedClient(Wrapper[GuardedState]):
                 classes = _refined(classes, groups)
                 sizes = np.bincount(classes)
             if n_small := int(((sizes > 0) & (sizes < least)).sum()):
-                raise Forbidden("min_count", f"{n_small} groups of rows are too small")
+                raise Forbidden("min_count", f"{n_small} groups of rows are too small", True)
         self._keep(classes=classes)
         return reply
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from fedlib.core.client import Client
 from fedlib.core.messages import Message, arrays
 from fedlib.core.registry import find_estimator, protocols, wrapper_of, wrappers
+from fedlib.core.site_memory import TableMemory
 from fedlib.core.work import MAX_WORK
 from fedlib.protection.privacy import Budget
 
@@ -23,6 +25,7 @@ KINDS: dict[str, tuple[type, str]] = {
     "max_rounds": (int, "an integer from 1 on"),
     "max_bytes": (int, "an integer from 1 on"),
     "max_work": (int, "an integer from 1 on"),
+    "max_declines": (int, "an integer from 1 on"),
     "extremes": (bool, "true or false"),
     "same_members": (bool, "true or false"),
 }
@@ -93,6 +96,9 @@ class Rules:
     max_work : int, default=10**8
         The most operations per row and feature for one reply, by the request's own formula
         (`fedlib.core.messages.Message.work`).
+    max_declines : int, optional
+        The most requests that are declined because of the rows, in all runs about the table. After
+        them, every request for data without noise is. Each such answer is a bit about the rows.
     extremes : bool, default=True
         Whether the smallest and the largest value of a column may leave.
     same_members : bool, default=False
@@ -108,6 +114,7 @@ class Rules:
     max_rounds: int | None = None
     max_bytes: int | None = None
     max_work: int = MAX_WORK
+    max_declines: int | None = None
     extremes: bool = True
     same_members: bool = False
     parameters: Mapping[str, Allowed] = field(default_factory=lambda: MappingProxyType({}))
@@ -124,9 +131,11 @@ class Policy:
     protocols : mapping of str to Rules, optional
         The allowed protocols with their rules; by default all are allowed.
     budget : Budget, optional
-        The limit on the privacy loss of all runs that are charged to the same file. With it, a
-        request for data is answered only if the reply has noise (`fedlib.protection.privacy`), or
-        describes no rows.
+        The limit on the privacy loss of all runs about a table. With it, a request for data is
+        answered only if the reply has noise (`fedlib.protection.privacy`), or describes no rows.
+    from_file : bool, default=False
+        Whether a site has read the policy from a file. What it limits is then kept in the memory of
+        each table; otherwise, in a simulation, it ends with this object or its budget.
 
     Examples
     --------
@@ -138,6 +147,16 @@ class Policy:
     general: Rules = field(default_factory=Rules)
     protocols: Mapping[str, Rules] | None = None
     budget: Budget | None = None
+    from_file: bool = False
+    _memory: TableMemory = field(default_factory=TableMemory, repr=False, compare=False)
+
+    def memory_of(self, client: Client) -> TableMemory:
+        """Return what a site with this policy remembers about the rows of a client."""
+        if client.memory is not None:
+            return client.memory
+        if self.from_file:
+            return TableMemory.of_rows(client.X)
+        return self._memory if self.budget is None else self.budget.memory
 
     def rules(self, protocol: str) -> Rules | None:
         """Return the rules for a protocol; None if it is not allowed."""
@@ -154,8 +173,8 @@ class Policy:
 
         Notes
         -----
-        The charges to a budget are kept next to the policy, in a file with the suffix
-        ``.spent.jsonl``, unless the table has the entry ``file``.
+        What the policy limits is kept in the memory of each table, in the state folder of the site
+        (`fedlib.core.site_memory`). Two policies over one table share it.
         """
         path = Path(path)
         try:
@@ -163,11 +182,9 @@ class Policy:
         except (OSError, ValueError) as error:
             raise ValueError(f"cannot be read: {error}") from error
         policy = cls.from_dict(content)
-        if policy.budget is not None:
-            file = policy.budget.file or path.with_suffix(".spent.jsonl").name
-            policy.budget.file = path.parent / file
-            _ = policy.budget.spent  # a file that cannot be read is reported now
-        return policy
+        if policy.budget is not None:  # charges that are of no table
+            policy.budget.memory = TableMemory(path.with_suffix(".spent.jsonl"))
+        return replace(policy, from_file=True)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Policy:
@@ -176,7 +193,7 @@ class Policy:
         Parameters
         ----------
         content : mapping
-            The general rules by name, a table ``budget`` with ``epsilon``, ``delta`` and ``file``,
+            The general rules by name, a table ``budget`` with ``epsilon`` and ``delta``,
             and a table ``protocols`` with one table per allowed protocol. The latter contain rules
             that replace the general ones, and a table ``parameters``.
 
@@ -192,7 +209,7 @@ class Policy:
         Traceback (most recent call last):
         ...
         ValueError: min_cuont is not a rule; the rules are min_clients, min_count, groups, \
-max_rounds, max_bytes, max_work, extremes, same_members, budget, protocols
+max_rounds, max_bytes, max_work, max_declines, extremes, same_members, budget, protocols
         """
         rest = dict(content)
         tables, budget = rest.pop("protocols", None), _read_budget(rest.pop("budget", None))
@@ -234,15 +251,14 @@ def _read_budget(table: Any) -> Budget | None:
     if table is None:
         return None
     given = dict(table) if isinstance(table, Mapping) else {}
-    file = given.get("file", "")
-    if "epsilon" in given and given.keys() <= {"epsilon", "delta", "file"} and type(file) is str:
+    if "epsilon" in given and given.keys() <= {"epsilon", "delta"}:
         try:
-            return Budget(given["epsilon"], given.get("delta", 0.0), Path(file) if file else None)
+            return Budget(**given)
         except ValueError as error:
             raise ValueError(f"budget.{error}") from error
     raise ValueError(
-        'budget must be { epsilon = NUMBER, delta = NUMBER, file = "PATH" }, of which only epsilon'
-        f" is required; got {table!r}"
+        "budget must be { epsilon = NUMBER, delta = NUMBER }, of which only epsilon is required;"
+        f" got {table!r}"
     )
 
 

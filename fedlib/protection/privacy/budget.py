@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import fsum, inf
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from fedlib.core.privacy_loss import Privacy
-from fedlib.core.records import open_private
+from fedlib.core.site_memory import Record, TableMemory
 from fedlib.protection.privacy.accounting import check_guarantee, epsilon_of
 
+KIND = "charge"  # of a record
 Loss = Annotated[float, msgspec.Meta(ge=0)]
 
 
@@ -46,9 +42,9 @@ class Budget:
         The guarantee for each row over all runs: epsilon is positive and at most 10**6, delta at
         least 0 and below 1.
         With ``delta=0``, only requests with an epsilon and no rho can be answered.
-    file : path, optional
-        The file that keeps the charges, one line of JSON per reply. Without it they are kept in
-        memory. Several programs can use one file at the same time.
+    memory : TableMemory, optional
+        Where the charges are kept; by default with this object. The budget of a site belongs to its
+        table, so two policies over one table charge the same memory (`of`).
 
     Raises
     ------
@@ -84,12 +80,14 @@ raise the spent epsilon from 0.75 to 1.25, the budget is 1.0 with delta=0.0
 
     epsilon: float
     delta: float = 0.0
-    file: Path | None = None
+    memory: TableMemory = field(default_factory=TableMemory, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_guarantee(self.epsilon, self.delta)
-        self._charges: list[Charge] = []
-        self._lock = threading.Lock()
+
+    def of(self, memory: TableMemory) -> Budget:
+        """Return this limit on the charges that another memory keeps."""
+        return replace(self, memory=memory)
 
     @property
     def charges(self) -> list[Charge]:
@@ -98,9 +96,9 @@ raise the spent epsilon from 0.75 to 1.25, the budget is 1.0 with delta=0.0
         Raises
         ------
         ValueError
-            When the file cannot be read or does not contain charges.
+            When the file of the memory cannot be read or does not contain charges.
         """
-        return _read(self.file) if self.file is not None else list(self._charges)
+        return [_charge(value) for value in self.memory.values(KIND)]
 
     @property
     def spent(self) -> float:
@@ -117,21 +115,18 @@ raise the spent epsilon from 0.75 to 1.25, the budget is 1.0 with delta=0.0
         DisclosureBudgetSpent
             When the total would exceed the budget. Nothing is charged then.
         ValueError
-            When the file cannot be used.
+            When the file of the memory cannot be used.
         """
-        with self._lock, self._locked():
-            charges = self.charges
-            charge = Charge(protocol, request, privacy.epsilon, privacy.rho)
+        charge = Charge(protocol, request, privacy.epsilon, privacy.rho)
+        with self.memory.records() as records:
+            charges = [_charge(one.value) for one in records if one.kind == KIND]
             before, after = self._total(charges), self._total([*charges, charge])
             if after > self.epsilon:
                 raise DisclosureBudgetSpent(
                     f"{request} with {privacy} would raise the spent epsilon from {before:.6g} to"
                     f" {after:.6g}, the budget is {self.epsilon} with delta={self.delta}"
                 )
-            if self.file is None:
-                self._charges.append(charge)
-            else:
-                _append(self.file, charge)
+            records.append(Record(KIND, protocol, msgspec.to_builtins(charge)))
 
     def _total(self, charges: list[Charge]) -> float:
         rho = fsum(charge.rho for charge in charges)
@@ -139,37 +134,9 @@ raise the spent epsilon from 0.75 to 1.25, the budget is 1.0 with delta=0.0
             return inf
         return fsum([*(charge.epsilon for charge in charges), epsilon_of(rho, self.delta)])
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keep other programs from charging the same file."""
-        if self.file is None:
-            yield
-            return
-        import fcntl  # not on Windows
 
-        try:
-            lock = os.fdopen(open_private(Path(f"{self.file}.lock")), "ab")
-        except OSError as error:
-            raise ValueError(f"{self.file}: cannot be written: {error}") from error
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
-
-def _read(file: Path) -> list[Charge]:
-    """Return the charges in a file; none if there is no file."""
+def _charge(value: Any) -> Charge:
     try:
-        lines = file.read_bytes().splitlines() if file.exists() else []
-        return [msgspec.json.decode(line, type=Charge) for line in lines]
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ValueError(f"{file} must contain one charge per line: {error}") from error
-
-
-def _append(file: Path, charge: Charge) -> None:
-    try:
-        with os.fdopen(open_private(file, os.O_APPEND), "ab") as opened:
-            opened.write(msgspec.json.encode(charge) + b"\n")
-            opened.flush()
-            os.fsync(opened.fileno())
-    except OSError as error:
-        raise ValueError(f"{file}: cannot be written: {error}") from error
+        return msgspec.convert(value, Charge)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"a charge must have a protocol and losses: {error}") from error

@@ -30,6 +30,11 @@ from fedlib.protection.secure.messages import (
     SignedKeys,
 )
 
+OTHER = (
+    "an equal sum was confirmed for other clients, and the difference of both would be the values"
+    " of single sites: run with the same clients or with epsilon. If single sites may be disclosed,"
+    " each operator can forget the sums with fedlib memory --forget-sums"
+)
 STEPS: tuple[type[Message], ...] = (
     AdvertiseKeys,
     ShareSecrets,
@@ -202,7 +207,7 @@ class SecureClient(Wrapper[SecureState]):
         """
         if type(request) in STEPS:
             if self.identity.memory is not None:
-                self.identity.memory.check()
+                self.identity.memory.lock.check()
             return self._once(request)
         unmasked = (*self.open_requests, *self.inner.unmasked_requests)
         if request.asks_for_data and type(request) not in unmasked:
@@ -295,7 +300,7 @@ class SecureClient(Wrapper[SecureState]):
         except Exception as error:
             failed = MaskingFailed(f"{type(asked).__name__}: {error}")
             if self.identity.memory is not None:
-                self.identity.memory.fail(str(failed))
+                self.identity.memory.lock.close(str(failed))
             raise failed from error
         self._keep(failed=False)
         if words is None:
@@ -333,11 +338,11 @@ class SecureClient(Wrapper[SecureState]):
         if not state.noisy:
             confirmed = dict(state.confirmed)
             if confirmed.setdefault(state.agreed, members) != members:
-                raise OtherMembers(
-                    "an equal sum was confirmed for other clients, and the difference of both would"
-                    " be the values of single sites: start the run again without the lost client,"
-                    " or with epsilon"
-                )
+                raise OtherMembers(OTHER)
+            if self.memory is not None:
+                sums = "sum", state.agreed.hex(), members.hex()
+                if self.memory.first(*sums) != members.hex():
+                    raise OtherMembers(OTHER)
             self._keep(confirmed=tuple(confirmed.items()))
         self._keep(survivors=request.survivors)
         return Confirmation(primitives.sign(self.identity.private, self._statement()))

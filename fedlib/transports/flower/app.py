@@ -102,11 +102,10 @@ def _answer(
 def _check_budget(client: Client) -> None:
     """Raise ValueError when a client has a budget that ends with it."""
     budget = getattr(client, "budget", None)
-    if budget is not None and budget.file is None:
+    if budget is not None and budget.memory.path is None:
         raise ValueError(
-            "a budget on Flower needs a file, because a client is made for each request and would"
-            " forget what it has spent: read the policy from a file with Policy.read, or give the"
-            " budget a file"
+            "a budget on Flower needs a memory in a file, because a client is made for each request"
+            " and would forget what it has spent: read the policy from a file with Policy.read"
         )
 
 

@@ -253,7 +253,9 @@ def main(arguments=None):
     os.environ |= {"FEDLIB_COMPLETE": "1"} if options.complete else {}
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # its errors are printed below
     try:
-        notebook = execute(options.source, parameters)
+        with tempfile.TemporaryDirectory() as state:  # a notebook must not remember earlier runs
+            os.environ["FEDLIB_STATE"] = state
+            notebook = execute(options.source, parameters)
         if missing := [path.name for path in results if not path.exists()]:
             raise NotebookError(
                 f"{describe(options.source, parameters)}: did not write "

@@ -1,10 +1,15 @@
 """The budget of a site: in memory, in a file, and in the policy."""
 
+import json
+
 import numpy as np
 import pytest
 
+from fedlib.core.client import handles
 from fedlib.core.ledger import Ledger
-from fedlib.core.messages import Declined, decode, encode
+from fedlib.core.messages import Declined, Failure, decode, encode
+from fedlib.core.protocol import serve
+from fedlib.core.site_memory import SiteIsLocked, TableMemory
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import Budget, Charge, DisclosureBudgetSpent, Privacy, epsilon_of
 
@@ -32,8 +37,9 @@ def test_nothing_is_charged_for_what_is_declined():
 
 
 def test_a_budget_holds_across_runs(tmp_path):
-    path = tmp_path / "spent.jsonl"
+    path = TableMemory(tmp_path / "spent.jsonl")
     Budget(1.0, 0.0, path).charge(Privacy(epsilon=0.625), "toy", "Count")
+    path = TableMemory(tmp_path / "spent.jsonl")
     budget = Budget(1.0, 0.0, path)
     assert budget.spent == 0.625
     with pytest.raises(DisclosureBudgetSpent):
@@ -44,11 +50,17 @@ def test_a_budget_holds_across_runs(tmp_path):
 
 def test_a_damaged_file_is_no_fresh_budget(tmp_path):
     path = tmp_path / "spent.jsonl"
-    path.write_text('{"protocol": "toy"}\n')
-    with pytest.raises(ValueError, match="must contain one charge per line"):
-        Budget(1.0, 0.0, path).charge(Privacy(epsilon=0.1), "toy", "Count")
-    with pytest.raises(ValueError, match="cannot be written"):
-        Budget(1.0, 0.0, tmp_path / "none" / "file").charge(Privacy(epsilon=0.1), "toy", "Count")
+    for damaged, message in {
+        '{"protocol": "toy"}\n': "must contain one record per line",
+        '["charge", "toy", {"epsilon": -1}]\n': "a charge must have a protocol and losses",
+    }.items():
+        path.write_text(damaged)
+        with pytest.raises(ValueError, match=message):
+            Budget(1.0, 0.0, TableMemory(path)).charge(Privacy(epsilon=0.1), "toy", "Count")
+    with pytest.raises(ValueError, match="cannot be used"):
+        Budget(1.0, 0.0, TableMemory(tmp_path / "none" / "file")).charge(
+            Privacy(epsilon=0.1), "toy", "Count"
+        )
 
 
 # In the policy -----------------------------------------------------------------------------------
@@ -60,7 +72,7 @@ def test_a_damaged_file_is_no_fresh_budget(tmp_path):
         ("budget = 1", "budget must be { epsilon = NUMBER, .*; got 1"),
         ("budget = { delta = 0.1 }", "budget must be { epsilon = NUMBER"),
         ("budget = { epsilon = 1, rho = 1 }", "of which only epsilon is required; got"),
-        ("budget = { epsilon = 1, file = 1 }", "budget must be"),
+        ('budget = { epsilon = 1, file = "x" }', "budget must be"),
         ("budget = { epsilon = 0 }", "budget.epsilon must be a positive number up to 1e"),
         ("budget = { epsilon = 1, delta = 1.0 }", "budget.delta must be at least 0 and below 1"),
     ],
@@ -77,16 +89,6 @@ def read_policy(folder, text):
     return Policy.read(folder / "policy.toml")
 
 
-def test_the_file_is_next_to_the_policy(tmp_path):
-    policy = read_policy(tmp_path, "budget = { epsilon = 2, delta = 1e-6 }")
-    assert policy.budget == Budget(2, 1e-6, tmp_path / "policy.spent.jsonl")
-    policy = read_policy(tmp_path, 'budget = { epsilon = 2, file = "other" }')
-    assert policy.budget.file == tmp_path / "other"
-    (tmp_path / "other").write_text("?")
-    with pytest.raises(ValueError, match="must contain one charge per line"):
-        read_policy(tmp_path, 'budget = { epsilon = 2, file = "other" }')
-
-
 def guarded(policy):
     return GuardedClient(ToyClient([[1.0], [2.0]]), policy, "toy")
 
@@ -95,10 +97,55 @@ def test_a_site_declines_what_exceeds_its_budget(tmp_path):
     request = CountNoisily(Privacy(epsilon=0.5))
     for declined in (False, False, True):  # three runs
         policy = read_policy(tmp_path, "budget = { epsilon = 1 }")
-        reply = guarded(policy).answer(request)
+        site = guarded(policy)
+        reply = site.answer(request)
         assert isinstance(reply, Declined if declined else NoisyCount)
     assert reply == Declined("budget")
-    assert policy.budget.spent == 1.0
+    assert site.budget.spent == 1.0
+
+
+def test_two_policies_over_one_table_share_a_budget(tmp_path):
+    """Another table has its own, and the order of the files does not matter."""
+    request, sites = CountNoisily(Privacy(epsilon=1.0)), []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        sites.append(guarded(read_policy(tmp_path / name, "budget = { epsilon = 1 }")))
+    other = GuardedClient(ToyClient([[1.0], [3.0]]), Policy.read(tmp_path / "first/policy.toml"))
+    replies = [site.answer(request) for site in (*sites, other)]
+    assert [isinstance(reply, NoisyCount) for reply in replies] == [True, False, True]
+
+
+def test_what_is_charged_is_in_the_state_folder(tmp_path, state_folder):
+    guarded(read_policy(tmp_path, "budget = { epsilon = 1 }")).answer(
+        CountNoisily(Privacy(epsilon=0.5))
+    )
+    (file,) = state_folder.iterdir()
+    assert json.loads(file.read_text()) == [
+        "charge",
+        "toy",
+        {"protocol": "toy", "request": "CountNoisily", "epsilon": 0.5, "rho": 0.0},
+    ]
+    assert state_folder.stat().st_mode & 0o777 == 0o700
+
+
+class FailingClient(ToyClient):
+    @handles(CountNoisily)
+    def count_noisily(self, request):
+        raise ZeroDivisionError("of row 3")
+
+
+def test_a_failure_with_noise_is_one_answer_and_locks_the_site(tmp_path):
+    client, request = FailingClient([[1.0]]), CountNoisily(Privacy(epsilon=1.0))
+    client.memory = TableMemory(tmp_path / "table.jsonl")
+    assert decode(serve(client, encode(request), lambda error: None)) == Failure("ProtectedFailure")
+    assert (tmp_path / "table.failed").read_text() == "CountNoisily: of row 3\n"
+    again = ToyClient([[1.0]])
+    again.memory = TableMemory(tmp_path / "table.jsonl")
+    with pytest.raises(SiteIsLocked):
+        again.answer(request)
+    assert again.answer(CountRows()).n_rows == 1
+    again.memory.lock.path.unlink()
+    assert isinstance(again.answer(request), NoisyCount)
 
 
 def test_a_site_with_a_budget_sends_nothing_without_noise():
@@ -129,12 +176,13 @@ def test_noise_of_a_few_rows_passes_the_minimum_count():
 
 
 def test_the_file_is_private_and_no_link(tmp_path):
-    budget = Budget(1.0, file=tmp_path / "spent.jsonl")
+    budget = Budget(1.0, memory=TableMemory(tmp_path / "spent.jsonl"))
     budget.charge(Privacy(epsilon=0.1), "kmeans", "SumClusters")
-    for name in ("spent.jsonl", "spent.jsonl.lock"):
-        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "spent.jsonl").stat().st_mode & 0o777 == 0o600
     (tmp_path / "other").write_text("")
     (tmp_path / "link.jsonl").symlink_to(tmp_path / "other")
-    with pytest.raises(ValueError, match="link.jsonl: cannot be written"):
-        Budget(1.0, file=tmp_path / "link.jsonl").charge(Privacy(epsilon=0.1), "kmeans", "x")
+    with pytest.raises(ValueError, match="link.jsonl: cannot be used"):
+        Budget(1.0, memory=TableMemory(tmp_path / "link.jsonl")).charge(
+            Privacy(epsilon=0.1), "kmeans", "x"
+        )
     assert (tmp_path / "other").read_text() == ""

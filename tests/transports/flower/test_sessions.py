@@ -62,14 +62,16 @@ def test_groups_are_counted_over_sessions():
     assert min(answered) < 60
 
 
-def test_a_budget_needs_a_file(tmp_path, caplog):
+def test_a_budget_needs_a_memory(tmp_path, caplog):
     request = CountWithNoise(1.0, np.array([0, 0]), np.array([2, 2]), Privacy(rho=0.01))
     budget = {"epsilon": 1.0, "delta": 1e-6}
     with caplog.at_level(logging.ERROR), pytest.raises(TooFewClients, match="ValueError at Count"):
         ask(grid(lambda context: guarded({"budget": budget})), request)
-    assert "a budget on Flower needs a file" in caplog.text
-    file = {"file": str(tmp_path / "spent.jsonl")}
-    nodes = grid(lambda context: guarded({"budget": budget | file}))
+    assert "a budget on Flower needs a memory" in caplog.text
+    path = tmp_path / "policy.toml"
+    path.write_text("budget = { epsilon = 1, delta = 1e-6 }")
+    client = HorizontalDBSCANClient(X)
+    nodes = grid(lambda context: GuardedClient(client, Policy.read(path), "horizontal-dbscan"))
     privacy = Privacy(rho=0.02)  # more than half of the budget
     request = CountWithNoise(1.0, np.array([0, 0]), np.array([2, 2]), privacy)
     assert len(ask(nodes, request)) == 1

@@ -19,6 +19,9 @@ The configuration of the site's node describes the site:
   contains the secret.
 - ``demo=true`` replaces ``data``: the site gets a part of the run's demonstration data set.
 
+What the site remembers about its rows over all runs, such as a spent budget, is in the folder
+``$FEDLIB_STATE`` of the node, by default ``~/.local/state/fedlib``.
+
 Any other key is an error, so that misspelt keys are reported.
 """
 
@@ -29,6 +32,7 @@ from typing import Any
 
 from fedlib import datasets
 from fedlib.core.client import Client
+from fedlib.core.site_memory import TableMemory
 from fedlib.datasets.partition import split_columns, split_rows
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.secure import Identity
@@ -59,8 +63,17 @@ def make_client(context: Context) -> Client:
         client_options(config),
         agreed=config.get("protocol"),
         identity=identity,
+        memory=memory_of(config),
     )
     return GuardedClient(client, policy, protocol) if policy or "ledger" in config else client
+
+
+def memory_of(config: Mapping[str, Any]) -> TableMemory | None:
+    """Return what the site remembers about its rows over all runs; None for a demonstration."""
+    if "data" not in config:
+        return None
+    key = config.get("secure-key")
+    return TableMemory.of_file(Path(config["data"]), None if key is None else Path(key))
 
 
 def configuration(context: Context) -> dict[str, Any]:

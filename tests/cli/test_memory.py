@@ -1,0 +1,65 @@
+"""``fedlib memory``, and what a locked or restored site does when it joins."""
+
+from pathlib import Path
+
+import pytest
+from cli_helpers import invoke, refuse
+
+from fedlib.core.site_memory import TableMemory
+from fedlib.protection.privacy import epsilon_of
+from fedlib.protection.secure.memory import KeyMemory
+
+pytest.importorskip("opendp")
+DATA = Path("north.csv")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    DATA.write_text("x,y\n1,2\n")
+    Path("north.key").write_text("")
+    Path("token").write_text("secret")
+
+
+def test_a_site_reads_what_it_remembers():
+    memory = TableMemory.of_file(DATA)
+    charge = {"protocol": "kmeans", "request": "SumClustersNoisily"}
+    memory.add("charge", "kmeans", charge | {"epsilon": 0.5})
+    memory.add("charge", "kmeans", charge | {"rho": 0.02})
+    memory.add("sum", "a", "b")
+    assert invoke("memory", DATA).splitlines() == [
+        f"memory: {memory.path}",
+        "charges: 2, with epsilon=0.5 and rho=0.02 in all",
+        f"  rho is epsilon={epsilon_of(0.02, 1e-6):.6g} with delta=1e-06",
+        "requests declined because of the rows: 0",
+        "secure sums without noise: 1",
+        "noise that is drawn once: no",
+    ]
+    assert "secure sums without noise: 0" in invoke("memory", DATA, "--forget-sums")
+    assert "charges: 2," in invoke("memory", DATA)  # they are never forgotten
+
+
+def test_a_locked_site_does_not_join_until_it_is_unlocked():
+    TableMemory.of_file(DATA).lock.close("CountWithNoise: of row 3")
+    KeyMemory(Path("north.key")).lock.close("AddToy: of row 5")
+    join = "join", "http://127.0.0.1:9", "--data", DATA, "--token-file", "token", "--patience=0"
+    assert "clear it with fedlib memory --unlock" in refuse(*join)
+    given = "memory", DATA, "--secure-key", "north.key"
+    reasons = ["failed: CountWithNoise: of row 3", "failed: AddToy: of row 5"]
+    shown = invoke(*given).splitlines()[-4:]
+    assert shown == [reasons[0], LOCKED, reasons[1], LOCKED]
+    shown = invoke(*given, "--unlock").splitlines()[-4:]
+    assert shown == [reasons[0], "unlocked", reasons[1], "unlocked"]
+    assert "locked" not in invoke(*given)
+    assert "no answer" in refuse(*join)
+
+
+LOCKED = "the site is locked; see --unlock"
+
+
+def test_a_restored_folder_is_reported(state_folder):
+    TableMemory.of_file(DATA, Path("north.key")).add("sum", "a", "b")
+    for file in state_folder.iterdir():
+        file.unlink()
+    output = refuse("memory", DATA, "--secure-key", "north.key")
+    assert "the state folder was restored or copied" in output
