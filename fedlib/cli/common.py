@@ -17,6 +17,7 @@ from fedlib.tables.read_options import ReadOptions, split_list
 
 if TYPE_CHECKING:
     from fedlib.tables.files import SiteFile, Table
+    from fedlib.tables.schema import Schema
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 EXISTING = click.Path(path_type=Path, dir_okay=False, exists=True, readable=True)
@@ -139,6 +140,16 @@ def read_rows(data: Path, options: ReadOptions, raw: bool) -> Table:
     file = read_file(data, options)
     with naming(data):
         return file.table(raw)
+
+
+def check_reading(schema: Schema, options: ReadOptions) -> None:
+    """Refuse the options that say something else than a schema."""
+    from fedlib.tables.schema.options import check_options
+
+    try:
+        check_options(schema, options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from fedlib.cli.common import extra, naming, read_file, read_rows
+from fedlib.cli.common import extra, naming, read_file
 from fedlib.cli.join import (
     JoinCommand,
     JoinOptions,
@@ -68,8 +68,8 @@ def _findings(options: JoinOptions) -> Iterator[Finding]:
             return
     table = yield from (_unchecked(options) if schema is None else _agreed(options, schema))
     if options.eval_data is not None:
-        data, given = options.eval_data, options.reading
-        yield _read("--eval-data", lambda: read_rows(data, given, options.raw), _size)[1]
+        data, rows = options.eval_data, SiteRows(options, options.secure_key is not None)
+        yield _read("--eval-data", lambda: rows.read(data), _size)[1]
     outputs = {"--labels-out": options.labels_out, "--ledger-out": options.ledger_out}
     for option, path in outputs.items():
         if path is not None:
@@ -134,7 +134,7 @@ def _unchecked(options: JoinOptions) -> Generator[Finding, None, Table | None]:
 def _agreed(options: JoinOptions, schema: Schema) -> Generator[Finding, None, Table | None]:
     """Name what in the data the schema does not accept; return the rows as the run has them."""
     with suppress(ValueError):  # the next check reports it
-        for problem in schema.check(options.data).problems:
+        for problem in schema.check(options.data, sheet=options.reading.sheet).problems:
             yield Finding("data", False, problem)
     rows = SiteRows(options, options.secure_key is not None)
     checked = _read("data", lambda: rows.read(options.data), _size)

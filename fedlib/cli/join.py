@@ -17,6 +17,7 @@ from fedlib.cli.common import (
     FILE,
     FOLDER,
     check_folder,
+    check_reading,
     data_option,
     extra,
     naming,
@@ -283,6 +284,8 @@ class SiteRows:
     def __init__(self, options: JoinOptions, protected: bool):
         self.options, self.protected = options, protected
         self.schema = read_schema(options.schema)
+        if self.schema is not None:
+            check_reading(self.schema, options.reading)
         self._tables: dict[tuple[Path, bool], Table] = {}
 
     def read(self, path: Path) -> Table:
@@ -295,8 +298,9 @@ class SiteRows:
     def _read(self, path: Path) -> Table:
         if self.schema is None:
             return read_rows(path, self.options.reading, self.options.raw)
+        sheet = self.options.reading.sheet
         with naming(path):
-            table, changes = self.schema.apply(path, self.protected)
+            table, changes = self.schema.apply(path, self.protected, sheet=sheet)
         for line in str(changes).splitlines():
             report(f"{path.name}: {printable(line)}")
         return table

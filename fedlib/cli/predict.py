@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -12,6 +13,7 @@ from fedlib.cli.common import (
     EXISTING,
     FILE,
     check_folder,
+    check_reading,
     data_option,
     naming,
     read_rows,
@@ -19,16 +21,25 @@ from fedlib.cli.common import (
     reading_options,
     writing,
 )
+from fedlib.cli.log import report
 from fedlib.core.estimator import Federated
+from fedlib.core.texts import printable
+from fedlib.protection.estimator import is_protected
 from fedlib.sites.models import ModelFileError, load
 from fedlib.tables.files import write_labels
+
+if TYPE_CHECKING:
+    from fedlib.tables.files import Table
+    from fedlib.tables.read_options import ReadOptions
+    from fedlib.tables.schema import Schema
 
 
 def _predict(model: Path, data: Path, labels_out: Path, probabilities: bool, **given: Any) -> None:
     """Write the clusters or classes of new rows.
 
     MODEL is a file that `fedlib serve --model-out` or fedlib.sites.models.save has written. The
-    columns that --target, --sample-weight and --ids name are not used as features.
+    columns that --target, --sample-weight and --ids name are not used as features. If the run had a
+    schema, the rows are read by it.
     """
     if probabilities and labels_out.suffix == ".npy":
         raise click.UsageError("--probabilities needs a .csv file for --labels-out")
@@ -40,13 +51,30 @@ def _predict(model: Path, data: Path, labels_out: Path, probabilities: bool, **g
         if not hasattr(estimator, method):
             lacking = "predictions for new rows" if method == "predict" else "probabilities"
             raise click.ClickException(f"{estimator.name} has no {lacking}")
-    raw = getattr(estimator.client_class, "raw", False)
-    table = read_rows(data, reading(given), raw)
+    options, schema = reading(given), getattr(estimator, "schema", None)
+    if schema is None:
+        table = read_rows(data, options, getattr(estimator.client_class, "raw", False))
+    else:
+        table = _agreed(estimator, schema, data, options)
+        estimator = copy(estimator)
+        setattr(estimator, "schema", None)  # noqa: B010 - the rows have the agreed form already
     with naming(data):
         labels = estimator.predict(table.X)
         shares = _probabilities(estimator, table.X) if probabilities else {}
         with writing(labels_out):
             write_labels(labels_out, labels, table, shares)
+
+
+def _agreed(estimator: Federated, schema: Schema, data: Path, options: ReadOptions) -> Table:
+    """Return the rows as the model's schema has them; classes and weights are not needed."""
+    protected = is_protected(getattr(estimator, "estimator", estimator))
+    check_reading(schema, options)
+    new = schema.of_new_rows(*(["identifier"] if options.ids is not None else []))
+    with naming(data):
+        table, changes = new.apply(data, protected, sheet=options.sheet)
+    for line in str(changes).splitlines():
+        report(f"{data.name}: {printable(line)}")
+    return table
 
 
 def _probabilities(estimator: Federated, X: Any) -> dict[str, np.ndarray]:

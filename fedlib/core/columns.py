@@ -186,6 +186,20 @@ def present(column: Column) -> Bools:
     return ~np.isnan(column)
 
 
+def spelled_truth(text: str | None) -> str | None:
+    """Return a truth value in its usual spelling, and any other text or a gap as it is.
+
+    Whether a column's truth values are spelled so depends on its other texts. So compare texts with
+    known categories by this function.
+
+    Examples
+    --------
+    >>> spelled_truth("TRUE"), spelled_truth("yes"), spelled_truth(None)
+    ('True', 'yes', None)
+    """
+    return text and TRUTH.get(text.lower(), text)
+
+
 def category_groups(texts: Column, least: int) -> Ints:
     """Return the group of each row (n_rows,): that of its category, -1 for a gap.
 

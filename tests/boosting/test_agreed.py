@@ -403,3 +403,23 @@ def test_only_clients_without_a_schema_refuse_text():
     part = PARTS["north"]
     with pytest.raises(ValueError, match="'town', 'code' contain text; a schema"):
         model.fit([(part[FEATURES].astype({"code": "category"}), part["ill"])] * 3)
+
+
+def test_rows_for_validation_are_read_by_the_schema():
+    """As a table with all columns, as pairs of features and classes, or as a list of one pair."""
+    schema = schema_of(*FEATURES, "ill", age=FIELDS["age"] | {"fedlib": {"outside": "missing"}})
+    more = PARTS["south"].assign(extra=1)
+    X, y = more[["code", "age", "town", "extra"]], more["ill"].to_numpy()
+    options = {**TREES, "eval_metric": "error", "schema": schema}
+    found = []
+    for evaluated in (more, (X, y), [(X, y)]):
+        part = (X, y, None, evaluated)
+        found.append(FederatedXGBClassifier(**options).fit([part, part]).evals_result_)
+    table = schema.apply(more)[0]
+    by_hand = FederatedXGBClassifier(**{**options, "schema": None}, min_category_count=1)
+    by_hand.fit([(table.X, table.y, None, (table.X, table.y))] * 2)
+    assert found == [by_hand.evals_result_] * 3
+    with pytest.raises(ValueError, match="role 'weight', and the schema no such field"):
+        FederatedXGBClassifier(**options).fit([(X, y, np.ones(len(y)))] * 2)
+    with pytest.raises(ValueError, match="rows do not fit the schema: column 'ill'"):
+        FederatedXGBClassifier(**options).fit([(X, y, None, (X, np.repeat("maybe", len(y))))] * 2)

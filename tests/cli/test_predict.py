@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from cli_helpers import CASES, classes, fitted, invoke, refuse, rows
 
+from fedlib import FederatedXGBClassifier, Schema
 from fedlib.core.registry import protocols
 from fedlib.sites import models
 
@@ -97,3 +98,45 @@ def test_an_error_is_reported_in_one_line(name, options, message, code, folder):
     arguments = ["predict", path, "--data", "rows.csv", "--labels-out", "out.csv"]
     assert message in refuse(*arguments, *options.split(), code=code)
     assert not Path("out.csv").exists()
+
+
+def test_a_model_with_a_schema_reads_the_rows_by_it(folder):
+    """Here, the file has other words for truth values and gaps, dates, and values outside."""
+    fields = [
+        {"name": "age", "type": "integer", "constraints": {"minimum": 0, "maximum": 99}},
+        {"name": "born", "type": "date", "format": "%d.%m.%Y"},
+        {"name": "wet", "type": "boolean", "trueValues": ["ja"], "falseValues": ["nein"]},
+        {"name": "town", "type": "string", "constraints": {"enum": ["x", "y"]}},
+        {"name": "ill", "type": "boolean", "trueValues": ["T"], "falseValues": ["F"]},
+        {"name": "id", "type": "string"},
+    ]
+    fields[0]["fedlib"], fields[3]["fedlib"] = {"outside": "clip"}, {"outside": "other"}
+    fields[4]["fedlib"] = {"role": "target"}
+    descriptor = {"fields": fields, "missingValues": ["", "-"], "primaryKey": "id"}
+    schema = Schema({"schema": descriptor, "dialect": {"delimiter": ";"}})
+    table = pd.DataFrame(
+        {
+            "id": [f"p{i}" for i in range(40)],
+            "town": ["x", "y", "z", "-"] * 10,
+            "wet": ["ja", "nein"] * 20,
+            "born": ["31.12.1950", "01.02.2001"] * 20,
+            "age": [150, 20, 50, 80] * 10,
+            "ill": ["T", "F"] * 20,
+        }
+    )
+    model = FederatedXGBClassifier(3, method="histogram", schema=schema).fit([table, table])
+    models.save(model, "model.npz")
+    table.drop(columns="ill").to_csv("new.csv", sep=";", index=False)
+    arguments = ["predict", "model.npz", "--data", "new.csv", "--labels-out", "out.csv"]
+    output = invoke(*arguments, "--ids", "id", "--probabilities")
+    assert "column 'age': 10 numbers became the limits" in output
+    written = pd.read_csv("out.csv")
+    assert written["id"].tolist() == table["id"].tolist()
+    assert written["label"].tolist() == model.predict(table).tolist() == [1.0, 0.0] * 20
+    refused = refuse(*arguments, "--separator=,", "--target=sick", "--sample-weight=w", code=2)
+    for part in (
+        "target 'sick' (the schema has 'ill')",
+        "'w' (the schema has no such",
+        "delimiter",
+    ):
+        assert part in refused

@@ -149,3 +149,9 @@ def test_doctor_names_what_the_schema_does_not_accept(study):
     output = invoke("doctor", "http://127.0.0.1:9", *given, code=1)
     assert "fix  data: column 'age': 1 cell is not of the column's type (row 2)" in output
     assert "fix  data: column 'age': 1 value is not accepted (row 3)" in output
+
+
+def test_options_that_say_something_else_than_the_schema_are_refused(study):
+    given = ["--data", f"{SITES[0]}.csv", "--schema", "schema.json", "--token-file", "init.npy"]
+    output = refuse("join", "http://127.0.0.1:9", *given, "--target=ill", "--text=sex", code=2)
+    assert "target 'ill' (the schema has no such column), text (give the type string" in output

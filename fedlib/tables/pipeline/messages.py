@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Bools, Floats, Ints
-from fedlib.core.columns import MAX_NUMBER, TEXT, RawTable, present
+from fedlib.core.columns import MAX_NUMBER, TEXT, RawTable, present, spelled_truth
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError, decode
 from fedlib.tables.summary.messages import MAX_ROWS, Category, split
 
@@ -140,8 +141,7 @@ class Preprocess(Message):
                 wrong = present(table.columns[j])
             else:
                 texts = table.texts(j)
-                index = pd.Index(categories, dtype=object)
-                codes[j] = index.get_indexer(pd.Index(texts, dtype=object))  # -1 is unknown
+                codes[j] = _positions(texts, categories)
                 if self.unknown != "error":
                     continue
                 wrong = present(texts) & (codes[j] < 0)
@@ -208,6 +208,19 @@ class PipelineState(Message):
         """
         inner: Any = decode(self.inner) if self.inner else None
         return expand(inner.labels, self.kept)
+
+
+def _positions(texts: NDArray[Any], categories: Sequence[str]) -> NDArray[np.intp]:
+    """Return the position of each text among the categories, -1 for others and gaps."""
+    positions: NDArray[np.intp] = pd.Index(np.array([*categories], object)).get_indexer(
+        pd.Index(texts)
+    )
+    spelled = pd.Index(np.array([*map(spelled_truth, categories)], object))
+    others = np.flatnonzero(positions < 0)
+    if len(others) and spelled.is_unique:
+        again = pd.Index(np.array([*map(spelled_truth, texts[others])], object))
+        positions[others] = spelled.get_indexer(again)
+    return positions
 
 
 def _new_name(name: str, taken: set[str]) -> str:

@@ -7,6 +7,7 @@ by Arrow. Regular expressions are those of RE2, whose time is linear in the text
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Bools, Floats, Ints
-from fedlib.core.columns import MAX_EXACT, MAX_NUMBER, TEXT
+from fedlib.core.columns import MAX_EXACT, MAX_NUMBER, TEXT, TRUTH
 from fedlib.tables.schema.arrow import import_arrow, whole
 from fedlib.tables.schema.columns import Column, Notation
 
@@ -133,12 +134,25 @@ def _texts(column: Column, codes: Ints, words: Any) -> Values:
     outside = unreadable & False
     if column.values is not None:
         known = set(column.values)
+        texts = _spelled(texts, column.values)
         # What is no number is no category either.
         unknown = np.array([text not in known for text in texts], bool)
         outside, unreadable = unreadable | unknown, outside
     outside = (outside | ~_matching(column, words)) & ~gaps
     texts[gaps | unreadable] = None
     return Values(texts[codes], gaps[codes], unreadable[codes], outside[codes])
+
+
+def _spelled(texts: NDArray[Any], values: Sequence[str]) -> NDArray[Any]:
+    """Return texts with truth values as the enum spells them, whatever their case."""
+    words = {value.lower(): value for value in values if value.lower() in TRUTH}
+    if len(words) < sum(value.lower() in TRUTH for value in values) or not words:
+        return texts
+    known = {*values}
+    spelled = [
+        text if text is None or text in known else words.get(text.lower(), text) for text in texts
+    ]
+    return np.array([*spelled, None], object)[:-1]
 
 
 def _matching(column: Column, words: Any) -> Bools:

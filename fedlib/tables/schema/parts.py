@@ -45,28 +45,62 @@ class AgreedParts:
         ----------
         part : DataFrame, path or tuple
             A table with all columns of the schema, a file with one, or ``(X, y)`` or ``(X, y,
-            sample_weight)`` with the features in a table of their own.
+            sample_weight)`` with the features in a table of their own. The fourth of ``(X, y,
+            sample_weight, eval_set)`` are rows for validation, in one of these forms.
         **options
             Further arguments of the client.
         """
-        return self.client_class(self._of_client(self._table(part)), **options)
+        return self.client_class(self._of(part), **options)
 
-    def _table(self, part: Any) -> Table:
-        schema = self.schema
-        if isinstance(part, tuple):
-            X, *rest = part
-            if not isinstance(X, pd.DataFrame):
-                X = pd.DataFrame(np.asarray(X), columns=list(schema.features))
-            columns = dict(zip((schema.target, schema.weight), rest, strict=False))
-            part = X.assign(**{name: v for name, v in columns.items() if name is not None})
-        elif not isinstance(part, pd.DataFrame | str | Path):
-            part = pd.DataFrame(np.asarray(part), columns=list(schema.features))
-        return schema.apply(part, self.protected)[0]
-
-    def _of_client(self, table: Table) -> Any:
+    def _of(self, part: Any) -> Any:
+        """Return what the client takes of a part: the features, or a tuple with them."""
+        evaluated = None
+        if self.supervised and isinstance(part, list) and len(part) == 1:
+            part = part[0]  # XGBoost's list with one set of rows for validation
+        if isinstance(part, tuple) and len(part) == 4:
+            *part, evaluated = part
+            part = tuple(part)
+        table = self._table(part)
         if not self.supervised:
             return table.X
         if table.y is None:
             raise ValueError("the schema has no field with the role 'target'")
         weights = () if table.sample_weight is None else (table.sample_weight,)
-        return (table.X, table.y, *weights)
+        if evaluated is None:
+            return (table.X, table.y, *weights)
+        return (table.X, table.y, table.sample_weight, self._of(evaluated))
+
+    def _table(self, part: Any) -> Table:
+        schema = self.schema
+        if isinstance(part, tuple):
+            X, *rest = part
+            X = self._named(X)
+            for role, values in zip(("target", "weight"), rest, strict=False):
+                if values is not None:
+                    X = X.assign(**{self._column(role): np.asarray(values)})
+            part = X
+        elif not isinstance(part, str | Path):
+            part = self._named(part)
+        return schema.apply(part, self.protected)[0]
+
+    def _column(self, role: str) -> str:
+        """Return the name of the column with a role, which a part has beside its table."""
+        name: str | None = getattr(self.schema, role)
+        if name is None:
+            raise ValueError(
+                f"the part has values with the role {role!r}, and the schema no such field: leave"
+                " them out, or declare the field in the copies of all sites"
+            )
+        return name
+
+    def _named(self, X: Any) -> pd.DataFrame:
+        """Return a table with names; those of an array are the features of the schema."""
+        if isinstance(X, pd.DataFrame):
+            return X
+        array, features = np.asarray(X), list(self.schema.features)
+        if array.ndim != 2 or array.shape[1] != len(features):
+            raise ValueError(
+                f"an array must have the {len(features)} features of the schema in their order, got"
+                f" the shape {array.shape}; a DataFrame with names may have them in any order"
+            )
+        return pd.DataFrame(array, columns=features)

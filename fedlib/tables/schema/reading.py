@@ -50,6 +50,7 @@ def open_source(
     fields: Sequence[str],
     dialect: Dialect,
     encoding: str | None,
+    sheet: str | None = None,
 ) -> Source:
     """Return the columns of a file or a DataFrame by their names.
 
@@ -64,6 +65,8 @@ def open_source(
     dialect : Dialect
     encoding : str, optional
         The encoding of a text file; UTF-8 by default.
+    sheet : str, optional
+        The sheet of an Excel file.
 
     Raises
     ------
@@ -87,7 +90,7 @@ def open_source(
     from fedlib.tables.files import SiteFile
     from fedlib.tables.read_options import ReadOptions
 
-    return _frame(SiteFile.read(path, ReadOptions()).content.frame, columns)
+    return _frame(SiteFile.read(path, ReadOptions(sheet=sheet)).content.frame, columns)
 
 
 def _frame(frame: pd.DataFrame, columns: Sequence[Column]) -> Source:

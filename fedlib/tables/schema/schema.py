@@ -309,7 +309,11 @@ class Schema(AgreedColumns):
         return self._with(tuple(column.protected() for column in self.columns))
 
     def apply(
-        self, source: pd.DataFrame | str | Path, protected: bool = False
+        self,
+        source: pd.DataFrame | str | Path,
+        protected: bool = False,
+        *,
+        sheet: str | None = None,
     ) -> tuple[Table, Report]:
         """Return a site's rows as the study has agreed, and what was changed.
 
@@ -323,6 +327,8 @@ class Schema(AgreedColumns):
             Whether the run is protected: `protected` describes what then holds. The gaps of columns
             with ``fill`` are filled, cells that cannot be read are gaps, and nothing that a feature
             contains is an error.
+        sheet : str, optional
+            The sheet of an Excel file; needed if there are several.
 
         Returns
         -------
@@ -339,7 +345,7 @@ class Schema(AgreedColumns):
             neither accepts nor treats. The text lists counts and rows by column, and no values.
         """
         schema = self.protected() if protected else self
-        values, report = schema._values(source, protected)
+        values, report = schema._values(source, protected, sheet)
         check(schema.columns, report, protected)
         return to_table(schema.columns, values), report
 
@@ -374,10 +380,22 @@ class Schema(AgreedColumns):
         """
         if not isinstance(X, pd.DataFrame) or not feature_names(X):
             return X
-        columns = tuple(column for column in self.columns if column.role == "feature")
-        table, _ = self._with(columns).apply(X, protected)
+        table, _ = self.of_new_rows().apply(X, protected)
         table.X.index = X.index
         return table.X
+
+    def of_new_rows(self, *roles: str) -> Schema:
+        """Return the schema of rows without classes and weights, such as those of predictions.
+
+        Parameters
+        ----------
+        *roles : str
+            The roles of further columns that the rows have.
+        """
+        wanted = ("feature", *roles)
+        schema = self._with(tuple(column for column in self.columns if column.role in wanted))
+        schema._match = "subset"
+        return schema
 
     def _with(self, columns: tuple[Column, ...]) -> Schema:
         """Return the schema with other columns."""
@@ -386,7 +404,7 @@ class Schema(AgreedColumns):
         schema.columns = columns
         return schema
 
-    def check(self, source: pd.DataFrame | str | Path) -> Report:
+    def check(self, source: pd.DataFrame | str | Path, *, sheet: str | None = None) -> Report:
         """Return what a site's rows have that the schema does not accept.
 
         `apply` raises an error if, and only if, `Report.problems` is not empty.
@@ -405,11 +423,15 @@ class Schema(AgreedColumns):
         ("column 'x': 1 cell is not of the column's type (row 3)", \
 "column 'x': 1 required value is missing (row 2)")
         """
-        return self._values(source, False)[1]
+        return self._values(source, False, sheet)[1]
 
-    def _values(self, source: Any, protected: bool) -> tuple[dict[str, Any], Report]:
+    def _values(
+        self, source: Any, protected: bool, sheet: str | None
+    ) -> tuple[dict[str, Any], Report]:
         """Return the values of all columns, and the report."""
-        opened = open_source(source, self.columns, self._fields, self._dialect, self._encoding)
+        opened = open_source(
+            source, self.columns, self._fields, self._dialect, self._encoding, sheet
+        )
         self._check_match(opened)
         return apply_columns(self.columns, opened, protected)
 

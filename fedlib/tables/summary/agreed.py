@@ -16,7 +16,7 @@ from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Bytes, Floats, Ints
 from fedlib.core.client import Unanswerable
-from fedlib.core.columns import NUMBER, TEXT, TRUTH, RawTable
+from fedlib.core.columns import NUMBER, TEXT, RawTable, spelled_truth
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
 from fedlib.core.protocol import Flow, Replies
 from fedlib.tables.schema.columns import Column
@@ -109,16 +109,9 @@ def check_lengths(lengths: Ints, categories: Sequence[str]) -> None:
     """Raise MessageError if the lengths of lists do not add up, or categories repeat."""
     if int(lengths.sum()) != len(categories):
         raise MessageError("lengths must sum to the number of categories")
-    if any(len(set(map(_spelled, names))) < len(names) for names in split(categories, lengths)):
-        raise MessageError("categories must be distinct, also truth values in small letters")
-
-
-def _spelled(text: str | None) -> str | None:
-    """Return a truth value in its usual spelling, and any other text as it is.
-
-    Without a schema, the spelling in a table depends on the other rows, and so must no count.
-    """
-    return text and TRUTH.get(text.lower(), text)
+    for names in split(categories, lengths):
+        if len(set(map(spelled_truth, names))) < len(names):
+            raise MessageError("categories must be distinct, also truth values in small letters")
 
 
 def check_columns(table: RawTable, columns: Ints) -> None:
@@ -153,8 +146,8 @@ def known_groups(table: RawTable, columns: Ints, categories: Sequence[Sequence[s
     check_columns(table, columns)
     groups = []
     for j, names in zip(columns.tolist(), categories, strict=True):
-        places = {_spelled(name): i for i, name in enumerate(names)}
-        found = [places.get(_spelled(text), -1) for text in table.texts(j)]
+        places = {spelled_truth(name): i for i, name in enumerate(names)}
+        found = [places.get(spelled_truth(text), -1) for text in table.texts(j)]
         groups.append(np.array(found, np.int64))
     return groups
 

@@ -15,6 +15,7 @@ from fedlib import (
     HorizontalDBSCAN,
     Schema,
 )
+from fedlib.core.columns import read_columns
 from fedlib.core.messages import decode
 from fedlib.core.privacy_loss import privacy_of
 from fedlib.protection.privacy.accounting import privacy_per_request
@@ -296,3 +297,26 @@ def test_messages_of_the_rules_decode():
     for exchange in recorder.exchanges:
         for data in exchange.request_bytes.values():
             decode(data)
+
+
+@pytest.mark.parametrize("words", [["true", "false"], ["TRUE", "FALSE", "true?"]])
+def test_truth_values_as_texts_are_categories_in_any_spelling(words):
+    """Without another text in a column, its truth values are spelled True and False."""
+    fields = [
+        {"name": "x", "type": "number", "constraints": {"minimum": 0, "maximum": 1}},
+        {"name": "k", "type": "string", "constraints": {"enum": words}},
+    ]
+    schema = Schema({"schema": {"fields": fields}})
+    rows = pd.DataFrame({"x": [0.0, 0.2, 0.8, 1.0], "k": ["True", words[0], words[1], "false"]})
+    part = {
+        "north": pd.concat([rows] * 5),
+        "south": pd.concat([rows.assign(k=[True, True, False, False])] * 5),
+    }
+    model = FederatedPipeline(
+        FederatedKMeans(2, method="lloyd", random_state=0), schema=schema, encode="one_hot"
+    ).fit(part)
+    columns = [f"k_{word}" for word in words]
+    hot = model.model_.rules.transform(read_columns(schema.apply(rows)[0].X))[0][columns[:2]]
+    assert hot.to_numpy().tolist() == [[1, 0], [1, 0], [0, 1], [0, 1]]
+    assert model.predict(part["south"]).tolist() == model.labels_[0].tolist()
+    assert model.labels_[1].tolist() == model.labels_[0].tolist()

@@ -41,6 +41,7 @@ from fedlib.tables.files import Table, read_table, write_file, write_labels
 from fedlib.tables.formulas import csv_bytes
 from fedlib.tables.read_options import ReadOptions
 from fedlib.tables.schema import Schema
+from fedlib.tables.schema.options import check_options
 from fedlib.transports.flower import Context, client_app
 
 READING = tuple(field.name for field in fields(ReadOptions))
@@ -112,10 +113,11 @@ def read(context: Context) -> Table:
                 f"the run has the schema {wanted or 'none'}, and this site {digest or 'none'}:"
                 " schema in node-config and schema-digest in run-config must fit"
             )
+        options: dict[str, Any] = {name: config[name] for name in READING if name in config}
         if schema is not None:
             protected = "secure-key" in config or "epsilon" in str(context.run_config["parameters"])
-            return schema.apply(Path(config["data"]), protected)[0]
-        options: dict[str, Any] = {name: config[name] for name in READING if name in config}
+            check_options(schema, ReadOptions(**options))
+            return schema.apply(Path(config["data"]), protected, sheet=options.get("sheet"))[0]
         raw = site.takes_raw_tables(str(context.run_config["protocol"]))
         return read_table(Path(config["data"]), raw=raw, **options)
     run: dict[str, Any] = dict(context.run_config)
