@@ -12,7 +12,7 @@ from playwright.sync_api import sync_playwright
 ROOT = Path(__file__).parents[2]
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-METHODS = ("horizontal-dbscan", "kmeans", "ppdbdc", "boosting")
+METHODS = ("horizontal-dbscan", "own-table", "kmeans", "ppdbdc", "boosting")
 N_SETTINGS = 12  # per method, besides the first settings
 
 pytestmark = [

@@ -1,4 +1,4 @@
-// Figures that compute in the page. `interactive.py` writes the HTML around this file and fills it
+// Figures that compute in the page. `rendering.py` writes the HTML around this file and fills it
 // with the result of fedlib for the first settings, so the figure is complete without this script.
 //
 // A method takes the data of the figure and the settings, and returns
@@ -107,6 +107,23 @@
       ringed: range(points.length).filter((row) => !shares(row)),
       shapes,
       summary: `${found(labels)} ${received}${clusters.size} of them are dense.`,
+    }
+  }
+
+  // The same for a table of the reader, without passive clients: what the counts of each site say.
+  function ownTable({ points }, settings) {
+    const { cell_size, n_clients, site } = settings
+    const state = horizontalDBSCAN({ points }, { ...settings, n_passive: 0 })
+    const sent = range(n_clients).flatMap((client) => {
+      const part = points.filter((_, row) => row % n_clients === client)
+      return [...countCells(part, cell_size).values()]
+    })
+    const alone = sent.filter((n) => n === 1).length
+    return {
+      ...state,
+      ringed: range(points.length).filter((row) => row % n_clients === site - 1),
+      summary: `${state.summary} The sites send ${count(sent.length, "count")}; ${alone} of them ` +
+        "are 1, and place a row to within one cell.",
     }
   }
 
@@ -314,7 +331,9 @@
 
   // ---------------------------------------------------------------- the figure
 
-  const METHODS = { "horizontal-dbscan": horizontalDBSCAN, kmeans, ppdbdc, boosting }
+  const METHODS = {
+    "horizontal-dbscan": horizontalDBSCAN, "own-table": ownTable, kmeans, ppdbdc, boosting,
+  }
 
   function element(shape, unit) {
     const { x, y } = shape
@@ -343,7 +362,7 @@
 
   function start(figure) {
     const { method, data, unit } = JSON.parse(figure.querySelector("[type='application/json']").text)
-    const inputs = [...figure.querySelectorAll("input")]
+    const inputs = [...figure.querySelectorAll("input[type='range']")]
     const valuesOf = (input) => JSON.parse(input.dataset.values)
     const compute = (settings) => METHODS[method](data, settings)
     const update = () => {
@@ -359,6 +378,12 @@
     inputs.forEach((input) => input.addEventListener("input", update))
     figure.querySelector(".controls").hidden = false
     figure.compute = compute
+    figure.showPoints = (points) => { // others than those of the page
+      data.points = points
+      figure.querySelector(".points").replaceChildren(...points.map(([x, y]) =>
+        element({ kind: "disc", class: "", x, y, size: 0.85 }, unit)))
+      update()
+    }
     figure.dataset.ready = "yes"
   }
 

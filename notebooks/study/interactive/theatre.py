@@ -22,8 +22,8 @@ from fedlib.clustering.density.horizontal import CellCounts, HorizontalDBSCAN
 from fedlib.core.ledger import SERVER
 from fedlib.protection.secure.messages import RevealedShares
 from fedlib.testing import Recorder, seeded_noise
-from study.interactive.interactive import COLOURS
 from study.interactive.pictures import HEIGHT, WIDTH, Plane, colour, dots, picture, together
+from study.interactive.rendering import COLOURS
 from study.shared.pages import ROOT, figure
 
 SCRIPT = ROOT / "book/_static/theatre.js"
