@@ -16,11 +16,9 @@ from fedlib.boosting.categories import listed, read_table
 from fedlib.boosting.classes import Class
 from fedlib.boosting.cuts import MAX_VALUE, bounded_cuts
 from fedlib.boosting.export import from_booster, to_booster
-from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.settings import (
     DEFAULTS,
     HISTOGRAM_ONLY,
-    METRICS_OF,
     NOT_PRIVATE,
     NOT_SECURE,
     POISSON_STEP,
@@ -199,7 +197,7 @@ class Boosted(ProtectedFederated):
         such as 1e-6, the noise is Gaussian and smaller over several requests.
         """,
     ] = 0.0
-    objective: str
+    objective: Any
     method: Literal["top_splits", "union", "histogram"]
     n_candidates: int
     reg_lambda: float | None
@@ -229,8 +227,9 @@ class Boosted(ProtectedFederated):
 
     def _settings(self, **others: Any) -> Settings:
         """Return the settings of a run; ``others`` are those that only some estimators have."""
-        self._check_base_score()
         self._check_growth()
+        given = self.eval_metric
+        metrics = None if given is None else (given,) if isinstance(given, str) else tuple(given)
         is_poisson = self.objective == "count:poisson"
         step = self.max_delta_step
         step = (POISSON_STEP if is_poisson else 0.0) if step is None else step
@@ -264,9 +263,10 @@ class Boosted(ProtectedFederated):
         aggregation = self._aggregation(n_requests, bounds)
         if agreed is not None:
             aggregation.features = agreed.names
-        return Settings(
+        settings = Settings(
             **{
-                "objective": self.objective,
+                "objective": self.objective or "binary:logistic",
+                "by_classes": self.objective is None,
                 "n_trees": n_trees,
                 "n_candidates": self.n_candidates,
                 "method": self.method,
@@ -292,7 +292,7 @@ class Boosted(ProtectedFederated):
                 "min_category_count": self.min_category_count,
                 "histograms": self.histograms,
                 "validation_fraction": self.validation_fraction,
-                "eval_metric": self._metrics(),
+                "eval_metric": metrics,
                 "early_stopping_rounds": self.early_stopping_rounds,
                 "seed": int(seed),
                 "aggregation": aggregation,
@@ -304,6 +304,16 @@ class Boosted(ProtectedFederated):
                 **others,
             }
         )
+        if self.objective is not None:
+            return settings.decided()
+        try:
+            settings.decided(2)
+        except ValueError as error:  # before any message, if no number of classes fits
+            try:
+                settings.decided(3)
+            except ValueError:
+                raise error from None
+        return settings
 
     def _default(self, name: str) -> Any:
         """Return the value of a parameter, or the default for sums with or without noise."""
@@ -313,15 +323,6 @@ class Boosted(ProtectedFederated):
     def _given_classes(self) -> tuple[Class, ...]:
         """Return the classes that are agreed; none if they follow from the data."""
         return ()
-
-    def _check_base_score(self) -> None:
-        """Raise ValueError when the objective cannot start from ``base_score``."""
-        objective = OBJECTIVES[self.objective]
-        if self.base_score is not None and not objective.check_score(self.base_score):
-            raise ValueError(
-                f"base_score must be {objective.valid_scores} for objective={self.objective!r};"
-                f" got {self.base_score}"
-            )
 
     def _check_growth(self) -> None:
         """Raise ValueError when a parameter does not apply to the others."""
@@ -370,22 +371,6 @@ class Boosted(ProtectedFederated):
                 " contain text; a schema with their categories allows them"
             )
 
-    def _metrics(self) -> tuple[str, ...]:
-        """Return the metrics of the rows for validation; empty if there is no validation."""
-        given = self.eval_metric
-        default = OBJECTIVES[self.objective].default_metric
-        if given is None:
-            wanted = self.validation_fraction or self.early_stopping_rounds
-            return (default,) if wanted else ()
-        metrics = (given,) if isinstance(given, str) else tuple(given)
-        allowed = METRICS_OF.get(self.objective, ("rmse", "mae", default))
-        if not metrics or not set(metrics) <= set(allowed):
-            raise ValueError(
-                f"eval_metric must be among {', '.join(sorted(set(allowed)))} for"
-                f" objective={self.objective!r}; got {given!r}"
-            )
-        return metrics
-
     def _monotone(self) -> tuple[int, ...]:
         """Return the monotone constraints of all features, or an empty tuple."""
         if self.monotone_constraints is None:
@@ -401,6 +386,7 @@ class Boosted(ProtectedFederated):
     def _set_model(self, model: BoostedTrees) -> None:
         super()._set_model(model)
         self.trees_ = model.trees
+        self.ended_by_ = model.ended_by
         self.losses_ = model.losses
         self.learning_rate_ = model.learning_rate
         self.n_features_in_ = model.n_features

@@ -90,7 +90,7 @@ def class_weights(
     if only_two and len(classes) != 2:
         raise ValueError(_not_two(classes))
     if len(classes) < 2:
-        raise ValueError(f"there must be at least 2 classes; the clients have {len(classes)}")
+        raise ValueError(_not_two(classes).replace("2 classes", "at least 2 classes"))
     weights = [total[label] for label in classes]
     check_weights_of_classes(classes, weights)
     return classes, weights

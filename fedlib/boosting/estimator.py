@@ -60,6 +60,9 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     labels_ : list of array
         The predicted classes (n_rows,) of each client's rows; None for a client that was lost. Only
         if the parts were given to `fit`.
+    ended_by_ : str
+        The parameter that ended the last run: ``"n_trees"``, ``"tol"`` or
+        ``"early_stopping_rounds"``.
     losses_ : list of float
         The mean log-loss over all rows before the first round of the last `fit` and after each of
         its rounds but the last.
@@ -239,15 +242,16 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         """,
     ] = "all"
     objective: Annotated[
-        Literal["binary:logistic", "multi:softprob"],
+        Literal["binary:logistic", "multi:softprob"] | None,
         StrOptions({"binary:logistic", "multi:softprob"}),
+        None,
         """
-        XGBoost's name of the objective. ``"binary:logistic"`` needs exactly two classes at all
-        clients together, so that a mistyped class is noticed. ``"multi:softprob"`` takes any
-        number of classes and grows one tree per class in each round, side by side. A client need
-        not have all classes.
+        XGBoost's name of the objective; by default the first one for two classes at all clients
+        together, and the second one for more. ``"binary:logistic"`` needs exactly two, so that a
+        mistyped class is noticed. ``"multi:softprob"`` takes any number of classes and grows one
+        tree per class in each round, side by side. A client need not have all classes.
         """,
-    ] = "binary:logistic"
+    ] = None
     base_score: Annotated[
         float | None,
         Interval(Real, None, None, closed="neither"),
@@ -337,20 +341,19 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     ] = None
 
     def _flow(self) -> Flow[BoostedTrees]:
+        start, classes = self._start(), self._given_classes()
+        if self.objective is None and (start is not None or classes):  # known before the run
+            by_classes = "multi:softprob" if len(classes) > 2 else "binary:logistic"
+            self.objective = by_classes if start is None else start.objective  # type: ignore[assignment]
         if self.leaf != "all" and self.method != "top_splits":
             raise ValueError(f"leaf must be 'all' for method={self.method!r}; got {self.leaf!r}")
-        if self.scale_pos_weight != 1 and self.objective != "binary:logistic":
-            raise ValueError(
-                f"scale_pos_weight must be 1 for objective={self.objective!r}; got"
-                f" {self.scale_pos_weight}"
-            )
         scale = float(np.float32(self.scale_pos_weight))
         settings = self._settings(
             leaf=self.leaf,
             scale_pos_weight=scale,
             base_score=self._first_score(),
         )
-        return boosting(settings, self._start())
+        return boosting(settings, start)
 
     def _first_score(self) -> float | None:
         """Return the given ``base_score``; with noise, one that does not depend on the data."""

@@ -73,6 +73,7 @@ def boosting(settings: Settings, start: BoostedTrees | None = None) -> Flow[Boos
 def _boosting(settings: Settings, start: BoostedTrees | None) -> Flow[BoostedTrees]:
     """Do the work of `boosting`."""
     training = yield from _agree_on_training(settings, start)
+    settings = training.settings  # with the objective
     kind = "lossguide" if settings.grow_policy == "lossguide" else settings.method
     grower = _growers(settings)[kind](training)
     trees: list[Tree] = [] if start is None else list(start.trees)
@@ -81,15 +82,18 @@ def _boosting(settings: Settings, start: BoostedTrees | None) -> Flow[BoostedTre
         started = yield _with_trees(StartTrees, start.trees, training)
         training.remove(started.lost)
         grower.continue_from(start.trees)
-    validation = Validation(settings.eval_metric, settings.early_stopping_rounds, start)
+    ended_by = "n_trees"
+    validation = Validation(settings.eval_metric or (), settings.early_stopping_rounds, start)
     for _ in range(n_started, settings.n_trees):
         grown = yield from grower.grow()
         if grown is None:
+            ended_by = "tol"
             break
         trees += grown.trees
         if validation.metrics:
             yield from validation.score(grower)
             if validation.is_over:
+                ended_by = "early_stopping_rounds"
                 break
     if start is not None and len(trees) == len(start.trees):  # nothing was left to add
         yield _with_trees(KeepTrees, trees, training)
@@ -114,6 +118,7 @@ def _boosting(settings: Settings, start: BoostedTrees | None) -> Flow[BoostedTre
         best_round=validation.best_round if validation.metrics else None,
         levels=training.levels,
         seed=settings.seed,
+        ended_by=ended_by,
     )
 
 
@@ -132,6 +137,8 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
         described = yield from describe_securely(settings)
     else:
         described = yield from _describe(settings)
+        if settings.by_classes:
+            settings = settings.decided(len(described.classes))
     if start is not None and not described.features:
         described = replace(described, features=start.features)
     sums, n_features = described.sums, described.n_features
@@ -210,16 +217,14 @@ def _describe(settings: Settings) -> Flow[Described]:
             settings.learning_rate, *_held_out(settings), settings.agreed is not None
         )
         replies = yield from settings.aggregation.describe(training, agree_on_kinds, agree_on_kind)
-        only_two = settings.objective == "binary:logistic"
+        only_two = settings.objective == "binary:logistic" and not settings.by_classes
         if only_two:
             replies = yield from settle(replies, partial(agree_on_two_classes, remedy=REMEDY))
         classes, _ = class_weights(replies, only_two=only_two)
         if settings.method != "histogram":
             warn_of_one_class(replies, settings.method)
-        sums = {
-            name: _class_sums(reply, classes).scaled(settings.scale_pos_weight)
-            for name, reply in replies.items()
-        }
+        scale = settings.scale_pos_weight if len(classes) == 2 else 1.0
+        sums = {name: _class_sums(reply, classes).scaled(scale) for name, reply in replies.items()}
     return Described(
         sums=sums,
         n_rows={name: int(reply.n_rows) for name, reply in replies.items()},

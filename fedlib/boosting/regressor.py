@@ -39,6 +39,9 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
     labels_ : list of array
         The predictions (n_rows,) for each client's rows; None for a client that was lost. Only if
         the parts were given to `fit`.
+    ended_by_ : str
+        The parameter that ended the last run: ``"n_trees"``, ``"tol"`` or
+        ``"early_stopping_rounds"``.
     losses_ : list of float
         The mean loss over all rows before the first tree of the last `fit` and after each of its
         trees but the last: the squared error, the pseudo-Huber loss or half the Poisson deviance.

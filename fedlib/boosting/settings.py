@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fedlib.boosting.agreed import AgreedFeatures
@@ -11,6 +11,7 @@ from fedlib.boosting.messages import (
     Class,
     ObjectiveName,
 )
+from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.core.aggregation import Aggregation
 
 HISTOGRAM_ONLY: dict[str, Any] = {
@@ -62,6 +63,7 @@ class Settings:
     """
 
     objective: ObjectiveName
+    by_classes: bool  # whether the number of classes decides on the objective, see `decided`
     n_trees: int
     n_candidates: int
     method: Literal["top_splits", "union", "histogram"]
@@ -90,7 +92,7 @@ class Settings:
     min_category_count: int
     histograms: Literal["dense", "packed"]
     validation_fraction: float
-    eval_metric: tuple[str, ...]
+    eval_metric: tuple[str, ...] | None  # None: by default; empty without validation
     early_stopping_rounds: int | None
     seed: int
     aggregation: Aggregation
@@ -98,6 +100,38 @@ class Settings:
     agreed: AgreedFeatures | None  # the features of a schema; None if the clients describe them
     max_gradient: float
     classes: tuple[Class, ...]  # on which they have agreed; empty if they follow from the data
+
+    def decided(self, n_classes: int = 0) -> Settings:
+        """Return the settings with the objective for a number of classes, and its metrics.
+
+        Raises
+        ------
+        ValueError
+            When other parameters do not fit the objective.
+        """
+        name: ObjectiveName = self.objective
+        if self.by_classes and n_classes > 2:
+            name = "multi:softprob"
+        objective, metrics, score = OBJECTIVES[name], self.eval_metric, self.base_score
+        follows = f", which follows from {n_classes} classes" if self.by_classes else ""
+        chosen = f"objective={name!r}{follows}"
+        if self.scale_pos_weight != 1 and name != "binary:logistic":
+            raise ValueError(
+                f"scale_pos_weight must be 1 for {chosen}; got {self.scale_pos_weight}"
+            )
+        if score is not None and not objective.check_score(score):
+            scores = objective.valid_scores
+            raise ValueError(f"base_score must be {scores} for {chosen}; got {score}")
+        if metrics is None:
+            wanted = self.validation_fraction or self.early_stopping_rounds
+            metrics = (objective.default_metric,) if wanted else ()
+        allowed = METRICS_OF.get(name, ("rmse", "mae", objective.default_metric))
+        if self.eval_metric == () or not set(metrics) <= set(allowed):
+            raise ValueError(
+                f"eval_metric must be among {', '.join(sorted(set(allowed)))} for {chosen}; got"
+                f" {list(metrics)}"
+            )
+        return replace(self, objective=name, eval_metric=metrics, by_classes=False)
 
     @property
     def is_regression(self) -> bool:

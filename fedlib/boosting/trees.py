@@ -163,6 +163,9 @@ class BoostedTrees:
     seed : int
         The seed by which rows and features were drawn, also for the rounds that a later run adds;
         0 if none were drawn.
+    ended_by : str
+        The parameter that ended the last run: ``"n_trees"``, ``"tol"`` or
+        ``"early_stopping_rounds"``.
     """
 
     trees: list[Tree]
@@ -181,6 +184,7 @@ class BoostedTrees:
     best_round: int | None = None
     levels: tuple[tuple[str, ...] | None, ...] = ()
     seed: int = 0
+    ended_by: str = "n_trees"
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:

@@ -186,6 +186,7 @@ def test_estimator_conventions():
         "seed",
         "aggregation",
         "agreed",
+        "by_classes",
     } == both - {
         "secure",
         "epsilon",

@@ -301,4 +301,73 @@ def test_one_class_is_not_enough(label):
 def test_two_classes_are_not_three():
     X, y = make_three()
     with pytest.raises(ValueError, match="2 classes; the clients have 3"):
-        FederatedXGBClassifier().fit(InProcess({"A": BoostingClient((X, y))}))
+        FederatedXGBClassifier(objective="binary:logistic").fit(
+            InProcess({"A": BoostingClient((X, y))})
+        )
+
+
+# The objective of classes -------------------------------------------------------------------------
+
+
+@each_method
+def test_the_classes_decide_on_the_objective(method):
+    """And before the run if they are known: the model is that of the objective by name."""
+    X, y = make_rows()
+    several = y + (X[:, 2] > 0.5)
+    options = {"method": method, "tol": None, "validation_fraction": 0.2, "random_state": 0}
+    for labels, objective in ((y, "binary:logistic"), (several, "multi:softprob")):
+        parts = deal(X, labels, 2)
+        model = FederatedXGBClassifier(2, **options).fit(parts)
+        named = FederatedXGBClassifier(2, objective=objective, **options).fit(parts)
+        assert_same_trees(model.trees_, named.trees_)
+        assert model.model_.objective == objective
+        assert model.evals_result_ == named.evals_result_
+        assert len(model.set_params(n_trees=3, warm_start=True).fit(parts).trees_) == (
+            3 if objective == "binary:logistic" else 9
+        )
+
+
+def test_agreed_classes_decide_on_the_objective():
+    X, y = make_rows()
+    several = y + (X[:, 2] > 0.5)
+    bounds = [[-4.0] * 4, [4.0] * 4]
+    for classes, labels in (([0, 1], y), ([0, 1, 2], several)):
+        model = FederatedXGBClassifier(
+            1, method="histogram", tol=None, secure=True, bounds=bounds, classes=classes
+        ).fit(deal(X, labels, 2))
+        assert len(model.trees_) == (1 if len(classes) == 2 else 3)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (
+            {"scale_pos_weight": 2.0},
+            "scale_pos_weight must be 1 for .*follows from 3 classes; got 2",
+        ),
+        ({"eval_metric": "auc"}, "must be among merror, mlogloss for .*, which follows from 3 cl"),
+        ({"eval_metric": ["auc", "merror"]}, "eval_metric must be among auc, error, logloss"),
+        ({"objective": "binary:logistic"}, "there must be 2 classes; the clients have 3"),
+    ],
+)
+def test_parameters_that_do_not_fit_the_classes(parameters, message):
+    X, y = make_rows()
+    model = FederatedXGBClassifier(1, method="histogram", validation_fraction=0.2, **parameters)
+    with pytest.raises(ValueError, match=message):
+        model.fit([(X, y + (X[:, 2] > 0.5))])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "ended_by"),
+    [
+        ({"n_trees": 3}, "n_trees"),
+        ({"n_trees": 50, "tol": 0.05}, "tol"),
+        ({"n_trees": 50, "early_stopping_rounds": 1}, "early_stopping_rounds"),
+    ],
+)
+def test_a_model_says_what_ended_it(parameters, ended_by):
+    X, y = make_rows()
+    options = {"method": "histogram", "tol": None, "validation_fraction": 0.4, "random_state": 0}
+    model = FederatedXGBClassifier(**options | parameters | {"learning_rate": 1.0}).fit([(X, y)])
+    assert model.ended_by_ == ended_by
+    assert (len(model.trees_) < model.n_trees) == (ended_by != "n_trees")

@@ -172,7 +172,10 @@ def test_features_are_drawn(name):
         ({"method": "histogram", "monotone_constraints": [2]}, "one of -1, 0 and 1"),
         ({"max_depth": 0}, "max_depth must be at least 1"),
         ({"objective": "multi:softprob", "scale_pos_weight": 2.0}, "scale_pos_weight must be 1"),
-        ({"base_score": 1.0}, "base_score must be above 0 and below 1"),
+        (
+            {"objective": "binary:logistic", "base_score": 1.0},
+            "base_score must be above 0 and below 1",
+        ),
         ({"subsample": 0.0}, "subsample"),
         ({"reg_alpha": -1.0}, "reg_alpha"),
         ({"max_delta_step": -1.0}, "max_delta_step"),

@@ -225,7 +225,10 @@ def test_below_the_threshold_the_run_ends():
         ({"early_stopping_rounds": 2}, "needs early_stopping_rounds=None .got 2"),
         ({"classes": None}, "secure=True needs classes, those .* .got classes=None"),
         ({"classes": [0, 1], "secure": False}, "classes need secure=True or epsilon; got classes"),
-        ({"classes": [0, 1, 2]}, "classes must be two texts or numbers; got .*: there are 3"),
+        (
+            {"classes": [0, 1, 2], "objective": "binary:logistic"},
+            "classes must be two texts or numbers; got .*: there are 3",
+        ),
         ({"classes": [1, 1]}, "a class occurs twice"),
         ({"bounds": [1.0, 2.0]}, "two rows with a number per column"),
         ({"bounds": [[2.0], [1.0]]}, "the lower below the upper, within .*, got"),
