@@ -17,6 +17,7 @@ from fedlib.cli.join import (
     JoinOptions,
     SiteRows,
     check_allowed,
+    check_welcome,
     join_options,
     read_identity,
     read_policy,
@@ -112,7 +113,7 @@ def _findings(options: JoinOptions) -> Iterator[Finding]:
                 yield Finding("schema", same, f"the run has {how}")
             elif welcome.digest:
                 yield Finding("schema", False, "the run has a schema; use --schema")
-            yield _protocol(welcome.protocol, table, options, rules)
+            yield _protocol(welcome, table, options, rules)
 
 
 def _unchecked(options: JoinOptions) -> Generator[Finding, None, Table | None]:
@@ -196,11 +197,15 @@ def _privacy(file: Path) -> Finding:
     return Finding("--token-file", True, f"only its owner can read {file}")
 
 
-def _protocol(served: str, table: Table, options: JoinOptions, policy: Policy | None) -> Finding:
-    """Check that the rules allow the protocol that the server runs, and that the data fit it."""
+def _protocol(
+    welcome: Welcome, table: Table, options: JoinOptions, policy: Policy | None
+) -> Finding:
+    """Check that the rules and options allow the run of the server, and that the data fit it."""
     from fedlib.sites.site import make_client
 
+    served = welcome.protocol
     try:
+        check_welcome(welcome, options)
         check_allowed(policy, served)
         make_client(
             served, table, options.arguments, agreed=options.protocol, passive=options.passive

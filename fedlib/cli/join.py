@@ -250,14 +250,20 @@ def take_part(
 
         return GuardedClient(client, rules, served, review)
 
+    def accept(welcome: Welcome) -> None:
+        check_welcome(welcome, options)
+        if rows.schema is not None:
+            rows.accept(welcome)
+
     if protocol is not None:  # so that invalid data are reported before any call
         try:
             check_allowed(rules, protocol)
+            check_labels(protocol, options.labels_out)
             make(protocol)
         except ValueError as error:
             raise click.ClickException(str(error)) from error
     try:
-        problems = _run(options, make, secret, states, rows)
+        problems = _run(options, make, secret, states, rows, accept)
     finally:
         if options.ledger_out:
             _write_ledger(options.ledger_out, states)
@@ -381,6 +387,24 @@ def check_allowed(policy: Policy | None, protocol: str) -> None:
         raise ValueError(f"the protocol {protocol} is not allowed by the policy, only {allowed}")
 
 
+def check_welcome(welcome: Welcome, options: JoinOptions) -> None:
+    """Raise ValueError when this site cannot take part in a run as it wants to."""
+    if welcome.secure and options.secure_key is None:
+        raise ValueError("the run has secure sums: join with --secure-key NAME.key")
+    check_labels(welcome.protocol, options.labels_out)
+
+
+def check_labels(protocol: str, file: Path | None) -> None:
+    """Raise ValueError when there will be no labels for a file."""
+    if file is None:
+        return
+    from fedlib.core.registry import find_estimator, wrapper_of  # takes a second
+
+    estimator = find_estimator(wrapper_of(protocol)[1])
+    if estimator is not None and not estimator.has_labels:
+        raise ValueError(f"{protocol} gives the rows no labels: join without --labels-out")
+
+
 def read_token(file: Path | None) -> str:
     """Return the site's token from a file or the environment."""
     text = file.read_text(errors="replace") if file else os.environ.get("FEDLIB_TOKEN", "")
@@ -411,10 +435,12 @@ def _run(
     secret: str,
     states: list[Message | None],
     rows: SiteRows,
+    accept: Callable[[Welcome], None],
 ) -> Sequence[str]:
     """Join the run with the client that ``make`` returns; append its last state to ``states``.
 
-    Return the problems with the result (`Client.problems`).
+    ``accept`` raises ValueError if this site cannot take part. Return the problems with the result
+    (`Client.problems`).
     """
     with extra("http"):
         from fedlib.transports.http import Checkpoint, JoinError, Unreachable, kept_state
@@ -439,7 +465,7 @@ def _run(
             insecure=options.insecure,
             proxy=options.proxy,
             schema=rows.schema.digest if rows.schema else "",
-            accept=rows.accept if rows.schema else None,
+            accept=accept,
         )
     except Unreachable as error:
         state = kept_state(state_dir) if state_dir else None

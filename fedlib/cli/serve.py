@@ -270,12 +270,13 @@ def _listen(estimator: Federated, clients: dict[str, str], options: dict[str, An
         options[file] = options[file] and str(options[file])
     parameters = {name: _summary(value) for name, value in estimator.get_params().items()}
     try:
-        protected = is_protected(getattr(estimator, "estimator", estimator))
+        inner = getattr(estimator, "estimator", estimator)
         return HTTP(
             clients,
             protocol=estimator.name,
             parameters=parameters,
-            protected=protected,
+            protected=is_protected(inner),
+            secure=bool(getattr(inner, "secure", False)),
             **options,
         )
     except ValueError as error:

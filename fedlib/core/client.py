@@ -215,7 +215,8 @@ class Client:
         """
         name = self.handlers.get(type(request))
         if name is None:
-            raise TypeError(f"{type(self).__name__} has no handler for {type(request).__name__}")
+            text = f"{type(self).__name__} has no handler for {type(request).__name__}"
+            raise TypeError(f"{text}; {request.needs}" if request.needs else text)
         reply: Message = getattr(self, name)(request)
         return reply
 

@@ -51,6 +51,8 @@ class Federated(BaseEstimator):
         The present names of parameters, by those that earlier versions wrote into model files.
     same_columns : bool
         Whether the clients hold rows of the same columns, which `fit` puts into one order.
+    has_labels : bool
+        Whether each client has labels of its rows after a run.
     """
 
     name: ClassVar[str]
@@ -58,6 +60,7 @@ class Federated(BaseEstimator):
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
     former_names: ClassVar[dict[str, str]] = {}
     same_columns: ClassVar[bool] = True
+    has_labels: ClassVar[bool] = True
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -220,8 +223,8 @@ class Federated(BaseEstimator):
             self.labels_ = host.labels(reader._labels_of, self.ledger_.lost)
 
     def _has_labels(self) -> bool:
-        """Return whether each client has labels of its rows after a run."""
-        return True
+        """Return whether `fit` sets the labels of the rows of all clients."""
+        return self.has_labels
 
     def _labels_of(self, client: Client) -> NDArray[Any] | None:
         """Return the labels of the rows of one client after a run."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from fedlib.core.messages import Declined, Failure, Message
 from fedlib.core.privacy_loss import privacy_of
+from fedlib.core.texts import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,7 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["SERVER", "Entry", "Ledger"]
 
 SERVER = "server"
+MAX_REASON = 300  # characters of the reason why a reply is rejected
 ROW_RULES = ("max_bytes", "min_count", "review")  # the others depend on the request only
+
+logger = logging.getLogger(__name__)
 
 
 class Entry(NamedTuple):
@@ -42,6 +47,9 @@ class Ledger:
     entries : list of Entry
     lost : dict of str to str
         For each client that left the run, the type of the error, the request and the step.
+    rejected : dict of str to str
+        Why the reply of a client was rejected, in words, which the transport may send it. A ledger
+        that is read from a file does not have it.
     features : tuple of str
         The names of the columns, as the first client with names has stated them; empty if none has.
 
@@ -57,7 +65,19 @@ class Ledger:
 
     entries: list[Entry] = field(default_factory=list)
     lost: dict[str, str] = field(default_factory=dict)
+    rejected: dict[str, str] = field(default_factory=dict, compare=False)
     features: tuple[str, ...] = ()
+
+    def note_rejected(self, client: str, request: str, problem: str) -> None:
+        """Log why the reply of a client to a request is rejected, and keep the reason."""
+        self.rejected[client] = printable(problem, MAX_REASON)
+        shown = printable(problem)
+        logger.warning("the reply of client %r to %s was rejected: %s", client, request, shown)
+
+    def why_lost(self, client: str) -> str:
+        """Return why a client left the run, with the reason in words if its reply was rejected."""
+        words = self.rejected.get(client)
+        return self.lost[client] + (f" ({words})" if words else "")
 
     def record(self, step: int, sender: str, receiver: str, message: Message, size: int) -> None:
         """Record one message of ``size`` bytes."""

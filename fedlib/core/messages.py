@@ -96,6 +96,8 @@ class Message(
         For a request, whether the flow catches `fedlib.core.protocol.GroupsTooSmall`.
     advice : str, default=""
         For a request, what a user can do if sites decline it because groups of rows are too small.
+    needs : str, default=""
+        For a request, what a client that cannot handle it lacks, and the remedy.
     extremes : bool, default=False
         For a reply, whether it contains the smallest or the largest value of a feature.
     combine : callable, default=None
@@ -124,6 +126,7 @@ class Message(
     grouped_by: ClassVar[str] = ""
     tolerated: ClassVar[bool] = False
     advice: ClassVar[str] = ""
+    needs: ClassVar[str] = ""
     extremes: ClassVar[bool] = False
     combine: ClassVar[Any] = None
 

@@ -32,7 +32,6 @@ from fedlib.core.journal import Journal
 from fedlib.core.ledger import SERVER, Ledger
 from fedlib.core.messages import Declined, Failure, Message, MessageError, decode, encode
 from fedlib.core.replies import Combined, Reject, Replies
-from fedlib.core.texts import printable
 from fedlib.core.threads import one_thread
 
 __all__ = [
@@ -47,13 +46,13 @@ __all__ = [
     "serve",
 ]
 
+NEVER_JOINED = "NeverJoined"
 MIN_COUNT = "min_count"  # the rule of a site about small groups of rows, as `Declined` names it
 
 Model = TypeVar("Model")
 Flow = Generator["Message | Mapping[str, Message] | Reject", "Replies", Model]
 
 logger = logging.getLogger(__name__)
-REJECTED = "the reply of client %r to %s was rejected: %s"
 
 
 @runtime_checkable
@@ -78,7 +77,8 @@ class Transport(Protocol):
     def exchange(self, requests: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """Deliver each request and return the replies.
 
-        For a client that sent no reply, return an encoded `Failure` or leave the client out.
+        For a client that sent no reply, return an encoded `Failure` or leave the client out. The
+        error of a client that has never joined begins with ``NeverJoined``.
         """
         ...
 
@@ -213,18 +213,20 @@ def run(
             journal.note(ledger)
         error = _reason_to_stop(replies, len(names), needed)
         if isinstance(error, TooFewClients) and not isinstance(asked, Reject):
-            suspect = _suspect(current.requests, lost_before, replies.lost)
+            suspect = _suspect(current.requests, lost_before, ledger.lost)
             advice = current.advice(lost_before)
             kind = GroupsTooSmall if advice else TooFewClients
-            error = kind(f"{error}{suspect}{advice}")
+            error = kind(f"{_joined(ledger.lost, len(names), needed) or error}{suspect}{advice}")
         if error is None and current.refused:
             resume = partial(flow.throw, _too_small(current))
         elif error is None:
             resume = partial(flow.send, replies)
         elif isinstance(asked, Reject) and asked.error is not None:
-            resume = partial(flow.throw, _describe(asked.error, lost_before, transport.errors))
+            resume = partial(
+                flow.throw, _describe(asked.error, lost_before, ledger, transport.errors)
+            )
         else:
-            resume = partial(flow.throw, _describe(error, ledger.lost, transport.errors))
+            resume = partial(flow.throw, _describe(error, ledger.lost, ledger, transport.errors))
 
 
 @dataclass
@@ -269,7 +271,7 @@ class _Run:
         reasons |= {name: reasons[into] for name, into in combined.items() if into in reasons}
         for name, reason in reasons.items():
             request = type(self.requests[name]).__name__
-            logger.warning(REJECTED, name, request, printable(reason))
+            self.ledger.note_rejected(name, request, reason)
             self.ledger.lost[name] = f"InvalidReply at {request}, step {self.step}"
         self.replies = Replies({}, self.replies.declined, list(self.ledger.lost), combined)
         self.refused = []
@@ -296,11 +298,11 @@ class _Run:
         combines = getattr(self.transport, "combines", False)
         for name, request in self.requests.items():
             data = received.get(name, b"")
-            reply, accepted = _read(name, data, request, combines)
+            reply, accepted, problem = _read(data, request, combines)
             if isinstance(reply, Combined) and reply.into not in replies:
-                problem = "no combined reply contains it"
-                logger.warning(REJECTED, name, type(request).__name__, problem)
-                reply = Failure("InvalidReply")
+                reply, problem = Failure("InvalidReply"), "no combined reply contains it"
+            if problem:
+                self.ledger.note_rejected(name, type(request).__name__, problem)
             self.ledger.record(self.step, name, SERVER, reply, len(data))
             if isinstance(reply, Failure):
                 self._lose(name, reply.error)
@@ -381,22 +383,21 @@ def _address(
     return {name: asked[name] for name in present if name in asked}
 
 
-def _read(name: str, data: bytes, request: Message, combines: bool = False) -> tuple[Message, Any]:
-    """Return a client's reply, and the value that the flow receives for it.
+def _read(data: bytes, request: Message, combines: bool) -> tuple[Message, Any, str]:
+    """Return a client's reply, the value that the flow receives for it, and what is wrong with it.
 
-    A reply that does not fit its request becomes ``Failure("InvalidReply")``; the reason stays in
-    the server's log. `Combined` is accepted only if the transport ``combines`` replies.
+    A reply that does not fit its request becomes ``Failure("InvalidReply")``. `Combined` is
+    accepted only if the transport ``combines`` replies.
     """
     if not data:
-        return Failure("Lost"), None
+        return Failure("Lost"), None, ""
     try:
         others = (Declined,) * request.asks_for_data + (Combined,) * combines
         reply = decode(data, request.reply, *others, Failure)
         accepted = request.accept(reply) if isinstance(reply, request.reply) else None
     except MessageError as error:
-        logger.warning(REJECTED, name, type(request).__name__, printable(str(error)))
-        return Failure("InvalidReply"), None
-    return reply, accepted
+        return Failure("InvalidReply"), None, str(error)
+    return reply, accepted, ""
 
 
 def _reason_to_stop(replies: Replies, n_clients: int, needed: int) -> Exception | None:
@@ -410,11 +411,21 @@ def _reason_to_stop(replies: Replies, n_clients: int, needed: int) -> Exception 
     return None
 
 
+def _joined(lost: Mapping[str, str], n_clients: int, needed: int) -> str:
+    """Return how many clients have joined, if that alone ends the run, else no text."""
+    if not all(why.startswith(NEVER_JOINED) for why in lost.values()):
+        return ""
+    n_joined = n_clients - len(lost)
+    joined = f"{n_joined} of {n_clients} clients have" if n_joined else "no client has"
+    return f"{joined} joined in time, {needed} are needed"
+
+
 def _suspect(
-    requests: Mapping[str, Message], lost_before: Collection[str], lost: Sequence[str]
+    requests: Mapping[str, Message], lost_before: Collection[str], lost: Mapping[str, str]
 ) -> str:
     """Return a remark if most clients failed at the same request, else no text."""
-    n_failed = len(lost) - len(lost_before)
+    failed = [why for name, why in lost.items() if name not in lost_before]
+    n_failed = sum(not why.startswith(NEVER_JOINED) for why in failed)
     if n_failed < 2 or 2 * n_failed <= len(requests):
         return ""
     request = type(next(iter(requests.values()))).__name__
@@ -422,12 +433,12 @@ def _suspect(
 
 
 def _describe(
-    error: Exception, lost: Mapping[str, str], errors: Mapping[str, BaseException]
+    error: Exception, lost: Collection[str], ledger: Ledger, errors: Mapping[str, BaseException]
 ) -> Exception:
     """Return the error with the lost clients in its text and their last exception as its cause."""
     if not lost:
         return error
-    reasons = "; ".join(f"{name!r}: {why}" for name, why in lost.items())
+    reasons = "; ".join(f"{name!r}: {ledger.why_lost(name)}" for name in lost)
     described = type(error)(f"{error}. Lost: {reasons}")
     described.__cause__ = next(
         (errors[name] for name in reversed(list(lost)) if name in errors), None

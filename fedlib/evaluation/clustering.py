@@ -382,6 +382,7 @@ class FederatedClusteringScore(Federated):
 
     name = "clustering-score"
     client_class = ClusteringScoreClient
+    has_labels = False
     _: KW_ONLY
     noise: Annotated[
         Noise,
@@ -430,9 +431,6 @@ class FederatedClusteringScore(Federated):
             "Davies-Bouldin": model.davies_bouldin,
             "Calinski-Harabasz": model.calinski_harabasz,
         }
-
-    def _has_labels(self) -> bool:
-        return False
 
     def to_frame(self) -> pd.DataFrame:
         """Return the profiles: one row per cluster.

@@ -344,6 +344,7 @@ class FederatedEvaluation(Federated):
 
     name = "evaluation"
     client_class = EvaluationClient
+    has_labels = False
     _: KW_ONLY
     n_bins: Annotated[
         int,
@@ -384,9 +385,6 @@ class FederatedEvaluation(Federated):
             "log-loss": model.log_loss,
             "Brier score": model.brier,
         }
-
-    def _has_labels(self) -> bool:
-        return False
 
     def to_frame(self) -> pd.DataFrame:
         """Return the calibration curve: one row per bin.

@@ -4,7 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from cli_helpers import fitted, invoke, refuse, rows
+from cli_helpers import fitted, invoke, refuse, rows, serving
 
 from fedlib.cli.common import reading
 from fedlib.cli.inspect import inspect_command
@@ -97,3 +97,17 @@ def test_predict_reads_with_the_same_options(tmp_path, monkeypatch):
     options = ["--skip-lines", "1", "--separator", ":", "--decimal", ",", "--na-values", "-999"]
     invoke(*arguments, "colon.csv", *options)
     assert Path("labels.csv").read_bytes() == expected
+
+
+@pytest.mark.parametrize("protocol", ["summary", "pipeline/evaluation"])
+def test_labels_of_a_protocol_that_has_none_are_refused_before_any_call(protocol, site):
+    arguments = ["join", "http://127.0.0.1:1", "--data", "0.csv", "--token-file", "tokens/0.token"]
+    text = f"{protocol} gives the rows no labels: join without --labels-out"
+    assert text in refuse(*arguments, "--protocol", protocol, "--labels-out", "labels.csv")
+
+
+def test_labels_are_refused_when_the_server_tells_its_protocol(command, site):
+    _, url = serving(command, protocol=["serve", "summary"])
+    arguments = [url, "--data", "0.csv", "--token-file", "tokens/0.token"]
+    text = "summary gives the rows no labels: join without --labels-out"
+    assert text in refuse("join", *arguments, "--labels-out", "labels.csv")

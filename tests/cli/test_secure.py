@@ -18,7 +18,9 @@ from cli_helpers import (
     serving,
 )
 
-from fedlib import ApproximateDBSCAN, FederatedXGBClassifier
+from fedlib import ApproximateDBSCAN, FederatedKMeans, FederatedXGBClassifier
+from fedlib.clustering.kmeans import FederatedKMeansClient
+from fedlib.core.in_process import InProcess
 from fedlib.protection.secure import Identity
 
 pytest.importorskip("uvicorn")
@@ -73,6 +75,23 @@ def test_secure_boosting_over_http(command, site):
     )
     for name, expected in zip(SITES, plain.labels_, strict=True):
         assert labels(name).tolist() == expected.tolist()
+
+
+def test_a_site_without_keys_learns_at_once_that_the_run_has_secure_sums(command, site):
+    np.save("bounds.npy", BOUNDS)
+    protocol = ["serve", "approximate-dbscan", "--eps=0.8", "--min-samples=4", "--rho=1.0"]
+    _, url = serving(command, "--secure", "--bounds", "bounds.npy", protocol=protocol)
+    arguments = [url, "--data", "0.csv", "--token-file", "tokens/0.token"]
+    text = "the run has secure sums: join with --secure-key NAME.key"
+    assert text in refuse("join", *arguments)
+    assert text in invoke("doctor", *arguments, code=1)
+
+
+def test_the_error_of_a_client_without_keys_names_them():
+    transport = InProcess({name: FederatedKMeansClient(np.eye(2)) for name in "abc"})
+    start = {"method": "lloyd", "init": [[0.0, 0.0]]}
+    with pytest.raises(TypeError, match="the site needs its keys: join with --secure-key"):
+        FederatedKMeans(1, **start, secure=True).fit(transport)
 
 
 def test_bad_keys_are_reported(site):

@@ -254,6 +254,40 @@ def test_a_step_in_which_most_clients_fail_points_at_the_request(three):
     assert "points to" not in str(caught.value)
 
 
+class Absent(InProcess):
+    """A transport to which some clients have never come."""
+
+    def __init__(self, clients, absent):
+        super().__init__(clients)
+        self.absent = absent
+
+    def exchange(self, requests):
+        replies = {name: encode(Failure("NeverJoined")) for name in requests if name in self.absent}
+        return replies | super().exchange(
+            {name: data for name, data in requests.items() if name not in self.absent}
+        )
+
+
+@pytest.mark.parametrize(
+    ("absent", "text"),
+    [
+        ("abc", "no client has joined in time, 3 are needed. Lost: 'c': NeverJoined at ToyAdd"),
+        ("bc", "1 of 3 clients have joined in time, 3 are needed. Lost: 'c'"),
+    ],
+)
+def test_clients_that_have_never_joined_are_the_cause(three, absent, text):
+    with pytest.raises(TooFewClients, match=text) as caught:
+        run(add_up(1), Absent(three, absent))
+    assert "points to" not in str(caught.value)
+
+
+def test_a_failure_next_to_a_client_that_has_never_joined(three):
+    """Only failures of clients that were asked can point to the request."""
+    three["a"] = Breaking(1)
+    with pytest.raises(TooFewClients, match=r"1 of 3 clients remain, 3 are needed\. Lost"):
+        run(add_up(1), Absent(three, "b"))
+
+
 def test_the_flow_may_catch_too_few_clients(three, relay):
     """`TooFewClients` is raised at the flow's ``yield``, so the flow can save its work."""
     three["a"] = Breaking(10, at=2)
@@ -328,11 +362,13 @@ def test_a_bad_reply_loses_the_client(three, relay, reply, reason):
 def test_a_rejected_reply_is_logged_at_the_server(three, relay, caplog):
     """The ledger records `InvalidReply`, and the reason is in the server's log."""
     transport = relay(three, {"a": lambda request, reply: encode(Done())})
-    with caplog.at_level(logging.WARNING, "fedlib.core.protocol"):
+    with caplog.at_level(logging.WARNING, "fedlib.core.ledger"):
         run(add_up(1), transport, min_clients=2)
     [record] = caplog.records
     text = "the reply of client 'a' to ToyAdd was rejected: expected ToySum or Declined or"
     assert record.getMessage().startswith(text)
+    assert transport.ledger.rejected["a"].startswith("expected ToySum or Declined")
+    assert transport.ledger.why_lost("a").startswith("InvalidReply at ToyAdd, step 1 (expected T")
     failures = [e for e in transport.ledger if e.message == "Failure"]
     assert [e.discloses for e in failures] == ["the type of an error (InvalidReply)"]
 

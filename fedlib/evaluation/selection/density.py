@@ -329,6 +329,7 @@ class DensitySuggestion(Federated):
 
     name = "suggest"
     client_class = DensitySuggestionClient
+    has_labels = False
     min_samples: Annotated[
         int,
         Interval(Integral, 1, 2**40, closed="both"),
@@ -374,9 +375,6 @@ class DensitySuggestion(Federated):
         self.cell_size_ = float(model.sizes[model.size_knee])
         self.error_ = model.error
         self.n_features_in_ = model.n_features
-
-    def _has_labels(self) -> bool:
-        return False
 
     def to_frame(self) -> pd.DataFrame:
         """Return the k-distance curve: one row per distance, with its rank and number of points.

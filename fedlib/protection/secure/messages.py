@@ -47,6 +47,10 @@ class AdvertiseKeys(Message):
 
     discloses = "the number of the sum"
     reply = SignedKeys
+    needs = (
+        "the run has secure sums, for which the site needs its keys: join with --secure-key, or"
+        " wrap the client in a SecureClient"
+    )
     number: Number
 
 

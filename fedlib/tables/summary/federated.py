@@ -109,6 +109,7 @@ class FederatedSummary(ProtectedFederated):
 
     name = "summary"
     client_class = SummaryClient
+    has_labels = False
     _: KW_ONLY
     quantiles: Annotated[
         Any,
@@ -270,9 +271,6 @@ class FederatedSummary(ProtectedFederated):
             )
             for j in np.flatnonzero(model.kinds == TEXT)
         }
-
-    def _has_labels(self) -> bool:
-        return False
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per column of the data, and one column per statistic.

@@ -407,7 +407,9 @@ class ClientLoop:
             except httpx.TransportError as error:
                 kind: type[JoinError] = Unreachable
                 reason = f"no answer ({type(error).__name__}: {error})"
-                again = "CERTIFICATE_VERIFY_FAILED" not in reason
+                other = other_scheme(self.link.base_url, error)
+                reason += f"; {other}" if other else ""
+                again = "CERTIFICATE_VERIFY_FAILED" not in reason and not other
             else:
                 if response.is_success:
                     return response
@@ -424,6 +426,23 @@ class ClientLoop:
             time.sleep(pause * _random.uniform(0.5, 1))
             pause = min(2 * pause, MAX_RETRY)
         raise RunEnded(self.ended)
+
+
+def other_scheme(url: httpx.URL, error: httpx.TransportError) -> str:
+    """Return a remedy if a call failed because the server uses TLS and the URL not, or vice versa.
+
+    It calls the port once more, with TLS and without the token, if that is needed to find out.
+    """
+    if url.scheme == "https":
+        plain = "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER_FAILURE" in str(error)
+        return "the server does not use TLS: call it as http://" if plain else ""
+    if not isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
+        return ""
+    try:
+        ssl.get_server_certificate((url.host, url.port or 80), timeout=CONNECT)
+    except OSError:
+        return ""
+    return "the server uses TLS: call it as https://"
 
 
 def reason_of(response: httpx.Response) -> str:

@@ -14,7 +14,7 @@ import httpx
 import msgspec
 
 from fedlib import __version__
-from fedlib.transports.http.client import connect, reason_of
+from fedlib.transports.http.client import connect, other_scheme, reason_of
 from fedlib.transports.http.wire import Welcome
 
 __all__ = ["Finding", "diagnose"]
@@ -87,7 +87,7 @@ def diagnose(
                 response.read()
                 certificate = _certificate(response)
         except httpx.TransportError as error:
-            yield _unreachable(error, proxy)
+            yield _unreachable(error, proxy, other_scheme(link.base_url, error))
             return
     way = f" through {proxy}" if proxy else ""
     yield Finding("reachability", True, f"{url} answers{way}")
@@ -97,7 +97,7 @@ def diagnose(
     yield from _answer(response, [] if welcomes is None else welcomes)
 
 
-def _unreachable(error: httpx.TransportError, proxy: str | None) -> Finding:
+def _unreachable(error: httpx.TransportError, proxy: str | None, scheme: str) -> Finding:
     """Return what an error on the way to the server means."""
     text = f"{type(error).__name__}: {error}"
     if "CERTIFICATE_VERIFY_FAILED" in text:
@@ -108,7 +108,9 @@ def _unreachable(error: httpx.TransportError, proxy: str | None) -> Finding:
         else:
             remedy = "name the file of the authority that has signed it with --ca"
         return Finding("certificate", False, f"{text}; {remedy}")
-    if isinstance(error, httpx.ProxyError):
+    if scheme:
+        remedy = scheme
+    elif isinstance(error, httpx.ProxyError):
         remedy = f"ask who runs the proxy {proxy} to allow calls to the server"
     elif isinstance(error, httpx.ConnectTimeout):
         remedy = "ask for outgoing connections to the server's port in the firewall, or use --proxy"

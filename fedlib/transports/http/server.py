@@ -92,6 +92,8 @@ class HTTP:
     protected : bool, default=False
         Whether the server sees only sums over the clients, or noise, so that the sites apply the
         schema as a protected run does.
+    secure : bool, default=False
+        Whether the run has secure sums, so that a site without keys does not join.
 
     Attributes
     ----------
@@ -149,6 +151,7 @@ class HTTP:
         run: str | None = None,
         schema: AgreedColumns | None = None,
         protected: bool = False,
+        secure: bool = False,
     ):
         limits = limits or Limits()
         if (cert is None) != (key is None):
@@ -160,7 +163,7 @@ class HTTP:
         self.errors: Mapping[str, BaseException] = {}
         self.run = run or secrets.token_hex(8)
         self.protocol = protocol
-        self._schema, self._protected = schema, protected
+        self._schema, self._protected, self._secure = schema, protected, secure
         self.parameters = dict(parameters or {})
         self.journaled = False
         now = time.monotonic()
@@ -312,7 +315,7 @@ class HTTP:
         # Some heartbeats may be late or lost before the shorter of the two limits is over.
         heartbeat = min(limits.gone_after, limits.silent_after) / HEARTBEATS
         welcome = Welcome(name, self.run, self.protocol, heartbeat, len(self.clients))
-        welcome.protected = self._protected
+        welcome.protected, welcome.secure = self._protected, self._secure
         if self._schema is not None:
             text = self._schema.to_json().decode()
             welcome.digest = self._schema.digest

@@ -20,8 +20,6 @@ from fedlib.core.messages import (
     decode,
     encode,
 )
-from fedlib.core.protocol import REJECTED
-from fedlib.core.texts import printable
 from fedlib.transports.http.session import Reply
 from fedlib.transports.http.sessions import Sessions
 from fedlib.transports.http.wire import HOLD
@@ -215,9 +213,11 @@ class SessionService:
         if number != session.number or not session.awaited:
             return
         request = type(self._expected[name].request).__name__
-        logger.warning(REJECTED, name, request, printable(problem))
-        step = f", step {self.ledger.entries[-1].step}" if self.ledger else ""
-        session.lose(f"InvalidReply at {request}{step}", time.monotonic())
+        ledger = Ledger() if self.ledger is None else self.ledger
+        ledger.note_rejected(name, request, problem)
+        step = f", step {ledger.entries[-1].step}" if ledger else ""
+        why = f"InvalidReply at {request}{step} ({ledger.rejected[name]})"
+        session.lose(why, time.monotonic())
         self._wake(name)
         self._changed(name)
 
@@ -303,7 +303,7 @@ class SessionService:
     def _note_rejected(self) -> None:
         """Lose the clients whose replies the run has rejected since the last check."""
         if self.ledger is not None and len(self.ledger.lost) != self._n_rejected:
-            lost = dict(self.ledger.lost)
+            lost = {name: self.ledger.why_lost(name) for name in self.ledger.lost}
             self._n_rejected = len(lost)
             self.sessions.reject(lost)
             for name in lost:

@@ -80,6 +80,8 @@ class Welcome(msgspec.Struct):
         The digest of the schema; empty if the run has none.
     protected : bool
         Whether the server sees only sums over the clients, or noise.
+    secure : bool
+        Whether the run has secure sums, for which each site needs its keys.
     """
 
     client: str
@@ -90,6 +92,7 @@ class Welcome(msgspec.Struct):
     schema: str = ""
     digest: str = ""
     protected: bool = False
+    secure: bool = False
 
 
 def check_version(site: str, server: str = __version__) -> None:

@@ -126,14 +126,16 @@ def test_a_malformed_reply_loses_only_its_sender(body, points, start):
         ledger = Ledger()
         labels = start(run, estimator().protocol(), transport, min_clients=1, ledger=ledger)
         assert link.get("/request").headers[NUMBER] == "1"
-        reason = {"error": "InvalidReply at CountCells, step 1"}
         for _ in range(2):  # it learns it at once
             response = link.post("/reply", content=body, headers={NUMBER: "1"})
             assert refused(response, 410)
-            assert response.json() == reason
+            reason = response.json()
+            assert reason == {
+                "error": f"InvalidReply at CountCells, step 1 ({ledger.rejected['0']})"
+            }
         labels.result(ANSWER)
         assert link.get("/request").json() == reason
-        assert ledger.lost["0"] == reason["error"]
+        assert ledger.why_lost("0") == reason["error"]
     assert end.result(ANSWER) == "finished"
     assert list(ledger.lost) == ["0"]
 

@@ -189,13 +189,16 @@ class Liar(HorizontalDBSCANClient):
         return Done()
 
 
+REASON = "InvalidReply at CountCells, step 1 (expected CellCounts or Declined or Failure, got Done)"
+
+
 def test_a_client_whose_reply_is_rejected_receives_the_reason(points, start):
     clients = {"0": Liar(points[0]), "1": HorizontalDBSCANClient(points[1])}
     with serve("01") as transport:
         ends = attend(start, transport, clients)
         model = estimator().fit(transport, min_clients=1)
     assert model.ledger_.lost == {"0": "InvalidReply at CountCells, step 1"}
-    assert [end.result(ANSWER) for end in ends] == [model.ledger_.lost["0"], "finished"]
+    assert [end.result(ANSWER) for end in ends] == [model.ledger_.why_lost("0"), "finished"]
 
 
 @pytest.mark.parametrize("min_clients", [1, 2])
@@ -210,7 +213,7 @@ def test_a_client_whose_reply_a_direct_run_rejects_receives_the_reason(min_clien
         rejected = transport.status().clients[0]
         assert (rejected.state, rejected.why) == ("lost", "InvalidReply at CountCells, step 1")
     ends = [end.result(ANSWER) for end in ends]
-    assert ends == ["InvalidReply at CountCells, step 1", "finished"]
+    assert ends == [REASON, "finished"]
 
 
 def test_the_status_shows_a_direct_run(points, start):

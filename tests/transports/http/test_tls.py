@@ -2,11 +2,13 @@
 
 import functools
 import socket
+import threading
 import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 
+import httpx
 import pytest
 from http_helpers import (
     ANSWER,
@@ -22,6 +24,7 @@ from http_helpers import (
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
 from fedlib.core.client import Client
 from fedlib.transports.http import HTTP, JoinError, Limits, join
+from fedlib.transports.http.client import other_scheme
 
 USAGES = (
     "digital_signature",
@@ -110,6 +113,32 @@ def test_a_server_with_an_unknown_certificate_receives_no_call(authority, certif
             join(transport.url, Client(), TOKENS["0"], ca=ca, patience=ANSWER)
         assert session(transport).process == ""
     assert time.monotonic() - begin < 5  # it does not try again
+
+
+def test_a_plain_call_to_a_server_with_tls_learns_it_at_once(serve_tls):
+    with serve_tls("0") as transport:
+        begin = time.monotonic()
+        with pytest.raises(JoinError, match="the server uses TLS: call it as https://"):
+            join(transport.url.replace("https", "http"), Client(), TOKENS["0"], patience=ANSWER)
+        assert time.monotonic() - begin < ANSWER / 2
+        assert session(transport).process == ""
+
+
+def test_a_call_with_tls_to_a_plain_server_learns_it_at_once():
+    with serve("0") as transport:
+        begin = time.monotonic()
+        with pytest.raises(JoinError, match="the server does not use TLS: call it as http://"):
+            join(transport.url.replace("http", "https"), Client(), TOKENS["0"], patience=ANSWER)
+        assert time.monotonic() - begin < ANSWER / 2
+
+
+def test_a_plain_server_that_breaks_off_is_not_taken_for_one_with_tls():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = httpx.URL(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        threading.Thread(target=lambda: listener.accept()[0].close(), daemon=True).start()
+        assert other_scheme(url, httpx.RemoteProtocolError("disconnected")) == ""
+    assert other_scheme(url, httpx.ReadError("cut")) == ""  # nobody listens
+    assert other_scheme(url, httpx.ConnectError("refused")) == ""
 
 
 def test_silent_and_plain_callers_delay_nobody(certificates, serve_tls, points, start, capfd):
