@@ -11,6 +11,7 @@ from all_protocols import CASES, OURS, PROTOCOLS, estimator_of, fitted, frozen, 
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
+from fedlib.core.estimator import Clusterer
 from fedlib.core.messages import decode, encode
 from fedlib.core.protocol import TooFewClients
 from fedlib.core.registry import protocols
@@ -167,6 +168,25 @@ def test_a_passive_client_shares_nothing(case):
         client = transport.members["3"]
         assert len(client.state.labels) == len(client.X)
     assert model.ledger_.lost == {}
+
+
+@each_case
+def test_fit_predict_returns_the_labels_of_fit(case):
+    """Clusterers have it; over a transport to other sites, they refuse before any message."""
+    name, parameters, parts = CASES[case]
+    estimator = protocols()[name](**parameters)
+    if not isinstance(estimator, Clusterer):
+        assert not hasattr(estimator, "fit_predict")
+        return
+    with seeded_noise(0):
+        expected = clone(estimator).fit(parts()).labels_
+    with seeded_noise(0):
+        assert frozen(list(estimator.fit_predict(parts()))) == frozen(list(expected))
+    if name not in EVERYBODY:
+        transport = Recorder(clients_of(case, estimator))
+        with pytest.raises(ValueError, match="the labels stay at the sites; got Recorder"):
+            clone(estimator).fit_predict(transport)
+        assert transport.exchanges == []
 
 
 @each_case

@@ -31,7 +31,7 @@ from fedlib.core.points import check_coordinates, check_points
 from fedlib.core.protocol import Flow, Host, TooFewClients, Transport, run
 from fedlib.core.validation import plain_value
 
-__all__ = ["Federated", "PointsClient"]
+__all__ = ["Clusterer", "Federated", "PointsClient"]
 
 
 @dataclass_transform()
@@ -304,6 +304,44 @@ class Federated(BaseEstimator):
             if to_frame is None
             else to_frame().to_string(na_rep="", float_format="{:.6g}".format)
         )
+
+
+class Clusterer:
+    """What all estimators of clusters have; a mixin class."""
+
+    def fit_predict(self, parts: Sequence[Any] | Host, **options: Any) -> Any:
+        """Fit the model and return the cluster of each row, as scikit-learn's clusterers do.
+
+        Parameters
+        ----------
+        parts : list, mapping, Series or Host
+            As for `fit`. Over a transport to other sites, the labels stay at the sites.
+        **options
+            Those of `fit`.
+
+        Returns
+        -------
+        list of array, or array
+            ``labels_``.
+
+        Raises
+        ------
+        ValueError
+            When ``parts`` is a transport to other sites, before any message; and as `fit`.
+
+        Examples
+        --------
+        >>> from fedlib import HorizontalDBSCAN
+        >>> HorizontalDBSCAN(cell_size=1.0, min_samples=2).fit_predict([[[0.1], [0.2]], [[5.0]]])
+        [array([0, 0]), array([-1])]
+        """
+        elsewhere = isinstance(parts, Transport) and not isinstance(parts, Host)
+        if elsewhere and self._has_labels():  # type: ignore[attr-defined]
+            raise ValueError(
+                "fit_predict needs the data of all clients, such as a list of parts: over a"
+                f" transport the labels stay at the sites; got {type(parts).__name__}"
+            )
+        return self.fit(parts, **options).labels_  # type: ignore[attr-defined]
 
 
 class PointsClient(Client):

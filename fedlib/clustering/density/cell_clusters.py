@@ -7,12 +7,13 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from fedlib.core.array_types import Ints
+from fedlib.core.estimator import Clusterer
 from fedlib.protection.estimator import ProtectedFederated
 
 __all__ = ["CellClusters"]
 
 
-class CellClusters(ProtectedFederated):
+class CellClusters(Clusterer, ProtectedFederated):
     """Base class of the estimators whose model has ``cells``, ``counts``, ``labels``, ``place``."""
 
     def _set_model(self, model: Any) -> None:

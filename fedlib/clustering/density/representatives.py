@@ -19,7 +19,7 @@ from fedlib.clustering.density.engine.dbscan import dbscan, nearest_within
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import handles
-from fedlib.core.estimator import Federated, PointsClient
+from fedlib.core.estimator import Clusterer, Federated, PointsClient
 from fedlib.core.messages import Array, Done, Labels, Message, MessageError
 from fedlib.core.protocol import Replies
 
@@ -151,7 +151,7 @@ class RepresentativeClient(PointsClient):
         return Done()
 
 
-class RepresentativeClustering(Federated):
+class RepresentativeClustering(Clusterer, Federated):
     """Base class of `DBDC`, `SDBDC` and `PPDBDC`."""
 
     def _set_model(self, model: RepresentativeModel) -> None:

@@ -30,7 +30,7 @@ from fedlib.clustering.density.neighbour_search import Search, find_block, make_
 from fedlib.core.agreement import agree, require_all
 from fedlib.core.array_types import Ints, Words
 from fedlib.core.client import Client, handles, partitions
-from fedlib.core.estimator import Federated
+from fedlib.core.estimator import Clusterer, Federated
 from fedlib.core.labels import read_ids
 from fedlib.core.messages import Array, Done, Labels, Message, MessageError
 from fedlib.core.parameters import PositiveFloat, PositiveInt
@@ -283,7 +283,7 @@ def _digest(ids: Sequence[Any], key: bytes | None, n_rows: int) -> str:
     return hmac.new(secret, content, hashlib.sha256).hexdigest()
 
 
-class VerticalDBSCAN(Federated):
+class VerticalDBSCAN(Clusterer, Federated):
     """DBSCAN over clients that hold different features of the same rows.
 
     Attributes

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.cluster import KMeans
+from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -43,6 +44,7 @@ from fedlib.clustering.kmeans.private import (
 )
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import handles, partitions
+from fedlib.core.estimator import Clusterer
 from fedlib.core.messages import Done, Labels
 from fedlib.core.parameters import (
     KW_ONLY,
@@ -123,7 +125,7 @@ def _settings(request: FindCentres) -> dict[str, Any]:
     return settings | {"random_state": settings.pop("seed")}
 
 
-class FederatedKMeans(ProtectedFederated):
+class FederatedKMeans(Clusterer, ProtectedFederated):
     """k-means over clients that hold different rows of the same features.
 
     Attributes
@@ -155,6 +157,11 @@ class FederatedKMeans(ProtectedFederated):
     ValueError
         When a parameter is out of range; when there are fewer than `n_clusters` distinct local
         centres, or distinct means from which to draw a start.
+
+    Warns
+    -----
+    ConvergenceWarning
+        When clusters have no points. Only for ``"lloyd"`` without noise.
 
     See Also
     --------
@@ -392,6 +399,57 @@ class FederatedKMeans(ProtectedFederated):
         """
         points = self._new_points(X)
         return self.model_.place(points)
+
+    def transform(self, X: ArrayLike) -> Floats:
+        """Return the distance of each point to each centre, as scikit-learn does.
+
+        Parameters
+        ----------
+        X : array-like (n_points, n_features)
+
+        Returns
+        -------
+        array (n_points, n_clusters)
+
+        Raises
+        ------
+        ValueError
+            When the points are not finite or have a different number of features.
+        NotFittedError
+            When called before `fit`.
+
+        Examples
+        --------
+        >>> from fedlib import FederatedKMeans
+        >>> start = [[0.0], [10.0]]
+        >>> model = FederatedKMeans(2, method="lloyd", init=start).fit([[[0.0]], [[10.0]]])
+        >>> model.transform([[4.0]])
+        array([[4., 6.]])
+        """
+        return np.asarray(euclidean_distances(self._placeable(X), self.cluster_centers_))
+
+    def score(self, X: ArrayLike, y: Any = None) -> float:
+        """Return minus the inertia of points: the sum of squared distances to nearest centres.
+
+        Parameters
+        ----------
+        X : array-like (n_points, n_features)
+        y : ignored
+
+        Raises
+        ------
+        ValueError
+            When the points are not finite or have a different number of features.
+        NotFittedError
+            When called before `fit`.
+        """
+        return -assign(self._placeable(X), self.cluster_centers_)[1]
+
+    def _placeable(self, X: ArrayLike) -> Floats:
+        """Return new points, which must have the features of the centres."""
+        points = self._new_points(X)
+        self.model_.place(points[:0])  # raises the error that `predict` raises
+        return points
 
     def to_sklearn(self) -> KMeans:
         """Return a fitted `sklearn.cluster.KMeans` with these centres and the same predictions.

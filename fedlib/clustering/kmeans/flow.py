@@ -10,6 +10,7 @@ from typing import Annotated
 
 import numpy as np
 from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from fedlib.clustering.kmeans.local import GROUP_SIZE, assign
@@ -243,6 +244,7 @@ def _iterate_starts(
     n_iter = np.zeros(len(centres), int)
     inertias = np.full(len(centres), np.inf)  # finite for the starts that have ended
     last = inertias.copy()  # of the centres before the last step
+    empty = np.zeros(len(centres), int)  # the clusters without points
     moving = np.ones(len(centres), bool)
     while (active := np.flatnonzero(np.isinf(inertias))).size:
         try:
@@ -259,7 +261,16 @@ def _iterate_starts(
                 moving[start] = shift > tolerance and n_iter[start] < max_iter
             if shift == 0:
                 inertias[start] = measured[i]
+                empty[start] = np.count_nonzero(counts[i] == 0)
     best = inertias.argmin()
+    if empty[best]:
+        warnings.warn(
+            f"{empty[best]} of n_clusters={centres.shape[1]} clusters have no points, because no"
+            " point is nearest to their centres, or these are equal to others; fewer clusters or"
+            " another init may help",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
     return KMeansModel(centres[best], float(inertias[best]), int(n_iter[best]))
 
 

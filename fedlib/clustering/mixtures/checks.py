@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from statistics import median_low
 from typing import Any
 
 import numpy as np
 from scipy.special import logsumexp
 
-from fedlib.clustering.mixtures.covariances import MATRICES, scatter
+from fedlib.clustering.mixtures.covariances import MATRICES, expand, scatter
 from fedlib.clustering.mixtures.em import START_REGULARISATION, prepare
 from fedlib.clustering.mixtures.messages import (
     ImprovedMixture,
@@ -38,6 +39,8 @@ __all__ = [
 MAX_RATIO = 26
 SMALLEST_FRACTION = 2.0**-120  # of the largest square: a smaller variance is rounding
 ROUNDING = 1e-9
+EQUAL = 1e-6  # standard deviations: equal components are that near to each other
+NO_WEIGHT = 1e-12  # of a component without points: above 0, as in scikit-learn
 
 
 def agree_on_magnitude(described: Mapping[str, Any]) -> None:
@@ -217,3 +220,20 @@ def log_density_range(mixture: Mixture, limit: float) -> tuple[float, float]:
     farthest = (np.abs(densities.whitening) @ reach[:, :, np.newaxis])[:, :, 0]
     nearest = densities.log_factors - 0.5 * np.square(farthest).sum(axis=1)
     return float(nearest.max()), float(logsumexp(densities.log_factors))
+
+
+def degenerate(mixture: Mixture) -> str:
+    """Return what is wrong with a mixture whose components have no points or are equal."""
+    advice = "fewer components or another start may help"
+    unused = np.flatnonzero(mixture.weights < NO_WEIGHT).tolist()
+    if unused:
+        return f"the components {unused} have no points: their weights are almost 0; {advice}"
+    n_components, n_features = mixture.means.shape
+    matrices = expand(mixture.covariances, n_components, n_features, mixture.covariance_type)
+    for i, j in combinations(range(n_components), 2):
+        distance = float(np.square(mixture.means[i] - mixture.means[j]).sum())
+        if distance <= EQUAL**2 * np.trace(matrices[i]) and np.allclose(
+            matrices[i], matrices[j], rtol=EQUAL, atol=EQUAL * np.trace(matrices[i])
+        ):
+            return f"the components {i} and {j} are equal; {advice}"
+    return ""

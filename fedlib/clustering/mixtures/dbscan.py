@@ -26,7 +26,7 @@ from fedlib.clustering.mixtures.messages import MAX_ITER, Mixture
 from fedlib.core.agreement import agree_on_features, exclude, settle
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import handles
-from fedlib.core.estimator import Federated, PointsClient
+from fedlib.core.estimator import Clusterer, Federated, PointsClient
 from fedlib.core.messages import Array, Done, FeatureNames, Labels, Message, MessageError
 from fedlib.core.parameters import (
     KW_ONLY,
@@ -241,7 +241,7 @@ class GaussianMixtureDBSCANClient(PointsClient):
         return Done()
 
 
-class GaussianMixtureDBSCAN(Federated):
+class GaussianMixtureDBSCAN(Clusterer, Federated):
     """DBSCAN on points drawn from Gaussian mixtures of the clients' clusters.
 
     Attributes

@@ -25,15 +25,19 @@ from sklearn.mixture import GaussianMixture
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from fedlib.clustering.mixtures.checks import degenerate
 from fedlib.clustering.mixtures.client import GaussianMixtureClient
-from fedlib.clustering.mixtures.covariances import CovarianceType, precisions, sklearn_shape
-from fedlib.clustering.mixtures.flow import MixtureModel, check_start, federated_gaussian_mixture
-from fedlib.clustering.mixtures.private import (
-    private_em,
+from fedlib.clustering.mixtures.covariances import (
+    CovarianceType,
+    precisions,
+    sklearn_shape,
 )
+from fedlib.clustering.mixtures.flow import MixtureModel, check_start, federated_gaussian_mixture
+from fedlib.clustering.mixtures.private import private_em
 from fedlib.clustering.mixtures.secure import secure_em
 from fedlib.clustering.mixtures.start import Start, given_start
 from fedlib.core.array_types import Floats, Ints
+from fedlib.core.estimator import Clusterer
 from fedlib.core.parameters import (
     KW_ONLY,
     Flag,
@@ -54,7 +58,7 @@ __all__ = [
 ]
 
 
-class FederatedGaussianMixture(ProtectedFederated):
+class FederatedGaussianMixture(Clusterer, ProtectedFederated):
     """A Gaussian mixture fitted over clients that hold different rows of the same features.
 
     Attributes
@@ -96,7 +100,8 @@ class FederatedGaussianMixture(ProtectedFederated):
     Warns
     -----
     ConvergenceWarning
-        When ``tol`` is above 0 and was not reached within ``max_rounds``.
+        When ``tol`` is above 0 and was not reached within ``max_rounds``; when a component has no
+        points, or two components are equal.
 
     See Also
     --------
@@ -321,6 +326,8 @@ class FederatedGaussianMixture(ProtectedFederated):
     def _fit(self, *arguments: Any, **options: Any) -> FederatedGaussianMixture:
         super()._fit(*arguments, **options)
         # Not in `_set_model`, which loading also calls.
+        if problem := degenerate(self.model_.mixture):
+            warnings.warn(problem, ConvergenceWarning, stacklevel=3)
         if not self.converged_ and self.tol > 0 and self.epsilon is None:
             warnings.warn(
                 f"not converged to tol={self.tol} within max_rounds={self.max_rounds}",
@@ -373,6 +380,62 @@ class FederatedGaussianMixture(ProtectedFederated):
         if not len(points):  # scikit-learn takes no empty table
             return np.empty((0, len(self.weights_)))
         return self.to_sklearn().predict_proba(points)
+
+    def score_samples(self, X: ArrayLike) -> Floats:
+        """Return the log-likelihood (n_points,) of each point.
+
+        Parameters
+        ----------
+        X : array-like (n_points, n_features)
+
+        Raises
+        ------
+        ValueError
+            When the points are not finite or have a different number of features.
+        NotFittedError
+            When called before `fit`.
+        """
+        points = self._new_points(X)
+        if not len(points):  # scikit-learn takes no empty table
+            return np.empty(0)
+        return np.asarray(self.to_sklearn().score_samples(points))
+
+    def sample(self, n_samples: int = 1, random_state: Any = None) -> tuple[Floats, Ints]:
+        """Draw points from the mixture.
+
+        Parameters
+        ----------
+        n_samples : int, default=1
+            At least 1.
+        random_state : int, RandomState or None, default=None
+            An int gives the same points at each call.
+
+        Returns
+        -------
+        X : array (n_samples, n_features)
+            The points, by component.
+        y : array (n_samples,) of int64
+            The component of each point.
+
+        Raises
+        ------
+        ValueError
+            When ``n_samples`` is below 1.
+        NotFittedError
+            When called before `fit`.
+
+        Examples
+        --------
+        >>> from fedlib import FederatedGaussianMixture
+        >>> model = FederatedGaussianMixture(1, random_state=0).fit([[[0.0], [1.0], [2.0]]])
+        >>> X, y = model.sample(5, random_state=0)
+        >>> X.shape, y
+        ((5, 1), array([0, 0, 0, 0, 0]))
+        """
+        model = self.to_sklearn()
+        model.random_state = random_state
+        points, components = model.sample(n_samples)
+        return points, components.astype(np.int64)
 
     def score(self, X: ArrayLike, y: Any = None) -> float:
         """Return the mean log-likelihood of points.

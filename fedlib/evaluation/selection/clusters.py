@@ -28,7 +28,7 @@ from fedlib.clustering.mixtures.federated import FederatedGaussianMixture
 from fedlib.clustering.mixtures.messages import Likelihood, MeasureLikelihood
 from fedlib.core.array_types import Ints
 from fedlib.core.client import handles
-from fedlib.core.estimator import Federated
+from fedlib.core.estimator import Clusterer, Federated
 from fedlib.core.parameters import KW_ONLY
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval, StrOptions
@@ -62,7 +62,7 @@ class GaussianMixtureSelectionClient(GaussianMixtureClient):
 # The estimators
 
 
-class KMeansSelection(Federated):
+class KMeansSelection(Clusterer, Federated):
     """k-means for a range of numbers of clusters, and the number at the knee of the inertia.
 
     Attributes
@@ -200,7 +200,7 @@ class KMeansSelection(Federated):
         return criteria(self.to_frame(), {"inertia": self.model_.best})
 
 
-class GaussianMixtureSelection(Federated):
+class GaussianMixtureSelection(Clusterer, Federated):
     """Gaussian mixtures for a range of numbers of components, and the number with the best BIC.
 
     Attributes

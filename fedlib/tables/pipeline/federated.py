@@ -21,7 +21,7 @@ from fedlib.core.array_types import Floats
 from fedlib.core.bounds import NO_BOUNDS, check_bounds
 from fedlib.core.client import Client
 from fedlib.core.columns import TEXT, read_columns
-from fedlib.core.estimator import Federated
+from fedlib.core.estimator import Clusterer, Federated
 from fedlib.core.names import listed
 from fedlib.core.parameters import KW_ONLY, Fraction, Kind, OptionalBounds
 from fedlib.core.protocol import Flow, Host
@@ -385,6 +385,14 @@ class FederatedPipeline(Federated):
         if self.schema is not None:
             X = self.schema.rows(X, is_protected(self.estimator))
         return super()._like_fit(X)
+
+    @available_if(_inner_has("fit_predict"))
+    def fit_predict(self, parts: Any, **options: Any) -> Any:
+        """Fit the pipeline and return the cluster of each row.
+
+        See `fedlib.core.estimator.Clusterer.fit_predict`.
+        """
+        return Clusterer.fit_predict(self, parts, **options)
 
     @available_if(_inner_has("predict"))
     def predict(self, X: Any) -> NDArray[Any]:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from fedlib import FederatedKMeans
 from fedlib.clustering.kmeans.federated import FederatedKMeansClient
@@ -34,7 +34,8 @@ def test_to_sklearn_predicts_the_same(method):
 
 
 def test_to_sklearn_when_centres_coincide():
-    model = FederatedKMeans(2, method="lloyd", init=[[5.0], [5.0]]).fit([[[1.0]], [[3.0]]])
+    with pytest.warns(ConvergenceWarning, match="1 of n_clusters=2 clusters have no points"):
+        model = FederatedKMeans(2, method="lloyd", init=[[5.0], [5.0]]).fit([[[1.0]], [[3.0]]])
     assert model.to_sklearn().predict([[2.0]]).tolist() == model.predict([[2.0]]).tolist() == [0]
 
 
@@ -220,3 +221,26 @@ def test_the_model_has_all_fitted_attributes(method):
     assert set(vars(model)) - set(vars(loaded)) == {"labels_", "ledger_"}
     assert loaded.to_sklearn().predict(X).tolist() == model.predict(X).tolist()
     assert model.model_.n_features == model.n_features_in_ == 2
+
+
+@each_method
+def test_transform_and_score_are_those_of_scikit_learn(method):
+    X, new = blobs()[0], blobs(seed=1)[0]
+    model = FederatedKMeans(3, method=method, random_state=0).fit(np.array_split(X, 3))
+    pooled = model.to_sklearn()
+    assert model.transform(new).tobytes() == pooled.transform(new).tobytes()
+    np.testing.assert_allclose(model.score(new), pooled.score(new))
+    np.testing.assert_allclose(model.score(X), -model.inertia_)
+    assert model.transform(new).argmin(axis=1).tolist() == model.predict(new).tolist()
+    for function in (model.transform, model.score):
+        with pytest.raises(ValueError, match="X must have the 2 features of the centres, got 1"):
+            function([[1.0]])
+        with pytest.raises(NotFittedError):
+            getattr(FederatedKMeans(3), function.__name__)(new)
+
+
+def test_equal_centres_are_clusters_without_points():
+    start = [[0.5], [8.5], [8.5], [50.0]]
+    with pytest.warns(ConvergenceWarning, match="2 of n_clusters=4 clusters have no points"):
+        model = FederatedKMeans(4, method="lloyd", init=start).fit([[[0.0], [8.0]], [[1.0], [9.0]]])
+    assert model.cluster_centers_.ravel().tolist() == [0.5, 8.5, 8.5, 50.0]

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 
 from fedlib import FederatedKMeans
 from fedlib.clustering.kmeans.federated import FederatedKMeansClient
@@ -65,7 +66,8 @@ def test_lloyd_by_hand():
 
 def test_a_centre_without_points_does_not_move():
     """No point is near 100, and no client has to disclose a point to which it could move."""
-    model = FederatedKMeans(2, method="lloyd", init=[[0.0], [100.0]]).fit([[[1.0]], [[3.0]]])
+    with pytest.warns(ConvergenceWarning, match="1 of n_clusters=2 clusters have no points"):
+        model = FederatedKMeans(2, method="lloyd", init=[[0.0], [100.0]]).fit([[[1.0]], [[3.0]]])
     assert model.cluster_centers_.tolist() == [[2.0], [100.0]]
     assert [labels.tolist() for labels in model.labels_] == [[0], [0]]
 

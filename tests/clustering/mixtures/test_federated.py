@@ -297,3 +297,32 @@ def test_predict_checks_its_points():
     for method in (model.predict, model.predict_proba, model.score):
         with pytest.raises(ValueError, match="features"):
             method(np.zeros((1, 1)))
+
+
+@each_covariance_type
+def test_score_samples_and_sample_are_those_of_scikit_learn(covariance_type):
+    X = blobs()
+    model = FederatedGaussianMixture(3, "em", covariance_type=covariance_type, random_state=0)
+    pooled = model.fit(divided(X)).to_sklearn()
+    assert model.score_samples(X).tobytes() == pooled.score_samples(X).tobytes()
+    np.testing.assert_allclose(model.score_samples(X).mean(), model.score(X))
+    assert model.score_samples(X[:0]).shape == (0,)
+    points, components = model.sample(200, random_state=1)
+    pooled.random_state = 1
+    expected, of_which = pooled.sample(200)
+    assert points.tobytes() == expected.tobytes()
+    assert components.tolist() == of_which.tolist()
+    assert not np.array_equal(model.sample(5)[0], model.sample(5)[0])
+    with pytest.raises(ValueError, match="n_samples"):
+        model.sample(0)
+
+
+def test_components_without_points_and_equal_components_give_a_warning():
+    X = [[0.0], [1.0], [2.0], [3.0]]
+    start = {"weights_init": [0.5, 0.5], "precisions_init": np.ones((2, 1, 1))}
+    far = FederatedGaussianMixture(2, "em", means_init=[[1.0], [900.0]], **start)
+    with pytest.warns(ConvergenceWarning, match=r"the components \[1\] have no points"):
+        far.fit([X])
+    equal = FederatedGaussianMixture(2, "em", means_init=[[1.0], [1.0]], **start)
+    with pytest.warns(ConvergenceWarning, match="the components 0 and 1 are equal"):
+        equal.fit([X])

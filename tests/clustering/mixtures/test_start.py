@@ -44,6 +44,7 @@ def test_a_start_with_another_number_of_features(start):
         FederatedGaussianMixture(2, **start).fit(divided(blobs()))
 
 
+@pytest.mark.filterwarnings("ignore:.*(have no points|are equal)")
 def test_the_given_part_of_a_start_is_used(relay):
     transport = relay({"A": GaussianMixtureClient(blobs())})
     means = [[50.0, 50.0], [0.0, 0.0]]
