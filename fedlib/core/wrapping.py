@@ -15,6 +15,7 @@ import numpy as np
 from fedlib.core.array_types import Ints
 from fedlib.core.client import Client, LostState
 from fedlib.core.messages import Message, decode, encode
+from fedlib.core.site_memory import TableMemory
 
 __all__ = [
     "WrappedState",
@@ -79,7 +80,6 @@ class Wrapper(Client, Generic[State]):
     def __init__(self, client: Client):
         self.inner = client
         self.X, self.features, self.passive = client.X, client.features, client.passive
-        self.memory = client.memory
         self._state = self.state_class()
 
     def enter(self, name: str, n_clients: int | None, run: str = "") -> None:
@@ -90,6 +90,15 @@ class Wrapper(Client, Generic[State]):
     def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
         """Return what the wrapped client returns."""
         return self.inner.sum_digits(request)
+
+    @property
+    def memory(self) -> TableMemory | None:
+        """What the site remembers about the rows of the wrapped client."""
+        return self.inner.memory
+
+    @memory.setter
+    def memory(self, memory: TableMemory | None) -> None:
+        self.inner.memory = memory
 
     @property
     def problems(self) -> tuple[str, ...]:

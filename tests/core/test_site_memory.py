@@ -20,9 +20,21 @@ from fedlib.core.site_memory import Lock, OldMemory, SiteIsLocked, TableMemory, 
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import Budget, DisclosureBudgetSpent, Privacy
 from fedlib.protection.secure.memory import KeyMemory, ReusedMask
+from fedlib.tables.pipeline import PipelineClient
+from fedlib.tables.pipeline.messages import Preprocess
 
 pytest.importorskip("opendp")
 X = np.random.default_rng(0).random((30, 2))
+AS_IT_IS = Preprocess(
+    (),
+    np.zeros(2, np.uint8),
+    (),
+    "fill",
+    *np.array([[0.0, 0], [0, 0], [1, 1]]),
+    np.zeros(2, np.int64),
+    (),
+    "ignore",
+)
 
 
 def test_the_folder(monkeypatch, tmp_path):
@@ -112,6 +124,21 @@ def test_the_noise_of_ppdbdc_is_the_same_in_all_runs(tmp_path):
         draw(tmp_path, (0.3, *parameters[1:]))
     (tmp_path / "other").mkdir()
     assert draw(tmp_path / "other", parameters).tolist() != first.tolist()
+
+
+def test_a_policy_in_a_file_gives_a_client_its_memory(tmp_path, state_folder):
+    """Also the client inside: another process draws the same noise."""
+    (tmp_path / "policy.toml").write_text("min_clients = 1\n")
+    policy, request = (
+        Policy.read(tmp_path / "policy.toml"),
+        DrawRepresentatives(0.2, None, 1.0, "centred", 5),
+    )
+    sites = [GuardedClient(PipelineClient(X, PPDBDCClient), policy, "any") for _ in range(2)]
+    for site in sites:
+        site.answer(AS_IT_IS)
+    first, second = (site.answer(request).representatives for site in sites)
+    assert first.tolist() == second.tolist()
+    assert len(list(state_folder.iterdir())) == 1
 
 
 def small_groups(policy):

@@ -1,16 +1,22 @@
 """Each kind of attack is found again when the fix for it is taken back."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from fedlib.boosting.client import BoostingClient
 from fedlib.clustering.kmeans import private
 from fedlib.core.client import Client
 from fedlib.core.messages import Declined
+from fedlib.core.site_memory import TableMemory
 from fedlib.protection.policy import guard
 from fedlib.protection.secure import SecureClient
 from fedlib.testing import Recorder
 
+from ..core.test_site_memory import Site
 from . import test_audit as audit
 from .policy import test_groups
 from .secure import test_memory
@@ -57,6 +63,14 @@ def test_groups_by_themselves(monkeypatch):
         except (AssertionError, pytest.fail.Exception):
             found += 1
     assert found > 5
+
+
+def test_a_memory_that_ends(monkeypatch):
+    """Without its folder, a site answers after a restart as if nothing had been asked before."""
+    monkeypatch.setattr(TableMemory, "records", lambda memory: nullcontext([]))
+    few = settings(max_examples=50, deadline=None, phases=[Phase.generate], database=None)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(Site, settings=few)
 
 
 def test_differences_between_sums():

@@ -151,11 +151,14 @@ class Policy:
     _memory: TableMemory = field(default_factory=TableMemory, repr=False, compare=False)
 
     def memory_of(self, client: Client) -> TableMemory:
-        """Return what a site with this policy remembers about the rows of a client."""
+        """Return what a site with this policy remembers about the rows of a client.
+
+        If the policy is a file, the client remembers it, too.
+        """
+        if client.memory is None and self.from_file:
+            client.memory = TableMemory.of_rows(client.X)
         if client.memory is not None:
             return client.memory
-        if self.from_file:
-            return TableMemory.of_rows(client.X)
         return self._memory if self.budget is None else self.budget.memory
 
     def rules(self, protocol: str) -> Rules | None:
