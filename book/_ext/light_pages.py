@@ -17,7 +17,11 @@ from pathlib import Path
 from fontTools import subset
 from fontTools.ttLib import TTFont
 
-ICON_SCRIPT = re.compile(r'<script src="[^"]*_static/scripts/fontawesome\.js[^"]*"></script>\s*')
+# The script of all icons, and requests for scripts before the style sheets.
+DROPPED = re.compile(
+    r'<script src="[^"]*_static/scripts/fontawesome\.js[^"]*"></script>\s*'
+    r'|<link rel="preload" as="script"[^>]*>\s*'
+)
 CLASSES = re.compile(r'\bclass="([^"]*)"')
 WORDS = re.compile(r"[\w-]+")
 SELECTED = re.compile(r"\.((?:\\.|[\w-])+)")
@@ -36,7 +40,7 @@ FOLDED = re.compile(
 )
 BOX = re.compile(r'<div class="(?:fedlib-scroll|claims-box)"[^>]*>')
 DIVISION = re.compile(r"<div\b|</div>")
-FOLDED_HEAVY, HEAVY = 4_000, 40_000  # bytes that are worth a file of their own
+FOLDED_HEAVY, HEAVY = 4_000, 25_000  # bytes that are worth a file of their own
 PARTS = "_static/parts"
 
 
@@ -47,7 +51,7 @@ def lighten(app, error):
     folder = Path(app.outdir)
     used = set()
     for page in folder.rglob("*.html"):
-        text = ICON_SCRIPT.sub("", page.read_text(encoding="utf-8"))
+        text = DROPPED.sub("", page.read_text(encoding="utf-8"))
         for names in CLASSES.findall(text):
             used.update(names.split())
         page.write_text(store_parts(light_page(text), page.parent, folder), encoding="utf-8")

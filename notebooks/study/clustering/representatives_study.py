@@ -7,7 +7,7 @@ from matplotlib.ticker import LogLocator
 
 import study
 from fedlib.figures import plots
-from study.shared.pages import PAGE_WIDTH
+from study.shared.pictures import PAGE_WIDTH
 
 BLUE, RED = "#3f90da", "#bd1f01"
 SPLITS = {"regular": BLUE, "arbitrary": "#e76300"}

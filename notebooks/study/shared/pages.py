@@ -4,32 +4,22 @@ Each function returns HTML that JupyterLab shows as it is. In the book, `book/_e
 numbers the figures and tables and makes their names targets of ``{numref}`name```.
 """
 
-import base64
 import html
 import inspect
-import io
 import re
-import struct
-from itertools import pairwise
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from IPython.display import Markdown
-from matplotlib.ticker import MaxNLocator
 from pandas.io.formats.style import Styler
-from PIL import Image
+
+from study.shared.pictures import PAGE_WIDTH, image
 
 ROOT = Path(__file__).parents[3]
 pd.options.display.precision = 4
 
-PAGE_WIDTH = 7.0  # of the text in a window of 1,280 pixels, in inches at 96 pixels per inch
-PIXELS = 96  # of a page per inch
-RESOLUTION = 160  # of a figure, in its pixels per inch
-PHONE_WIDTH = 3.7  # of the text on a phone, in inches
-NARROW = 1.0  # inches: a column of panels is wider
-WHITE = 250  # of 255: what is lighter in all colours is not drawn
 VISIBLE_ROWS = 12
 DECIMAL = re.compile(r"[-+]?[\d,]*\d(\.\d+)?")
 NUMBER = re.compile(r"([-+]?[\d,]*\.?\d+(e[-+]?\d+)?%?)?")
@@ -117,95 +107,6 @@ def source(*objects):
         docstring = rf' *"""{re.escape(item.__doc__)}"""\n+'
         texts.append(re.sub(docstring, "", inspect.getsource(item).rstrip(), count=1))
     return Markdown("```python\n" + "\n\n\n".join(texts) + "\n```")
-
-
-def image(drawn, alt):
-    """Return a figure as HTML, and close the figure.
-
-    Panels side by side are images of their own, which stand below each other on a phone. A wide
-    figure of one panel is drawn again for a phone, so that its text keeps its size.
-    """
-    width, height = drawn.get_size_inches()
-    if width > PAGE_WIDTH:
-        drawn.set_size_inches(PAGE_WIDTH, height * PAGE_WIDTH / width)
-        width, height = drawn.get_size_inches()
-    data = png(drawn)
-    columns = columns_of(drawn)
-    parts = cut(data, columns)
-    if len(parts) > 1:
-        tags = [tag(part, "" if number else alt, True) for number, part in enumerate(parts)]
-        body = f'<span class="fedlib-panels" style="display:flex">{"".join(tags)}</span>'
-    elif width > PHONE_WIDTH and len(columns) == 1:
-        drawn.set_size_inches(PHONE_WIDTH, min(height, PHONE_WIDTH))
-        narrow = f'srcset="{address(png(drawn))}" media="(max-width: 40rem)"'
-        body = f"<picture><source {narrow}>{tag(data, alt)}</picture>"
-    else:
-        body = tag(data, alt)
-    plt.close(drawn)
-    return body
-
-
-def columns_of(drawn):
-    """Return the left and right ends of the columns of panels, in pixels of the saved figure.
-
-    A narrow column, such as a colour bar, belongs to the one on its left.
-    """
-    origin = drawn.get_tightbbox().x0 - plt.rcParams["savefig.pad_inches"]
-    boxes = [axes.get_tightbbox().get_points()[:, 0] / drawn.dpi for axes in drawn.axes]
-    columns = []
-    for left, right in sorted(map(tuple, boxes)):
-        is_narrow = right - left < NARROW
-        if columns and (is_narrow or left < columns[-1][1]):
-            columns[-1][1] = max(columns[-1][1], right)
-        else:
-            columns.append([left, right])
-    return [[round((end - origin) * RESOLUTION) for end in column] for column in columns]
-
-
-def cut(data, columns):
-    """Return a PNG cut between its columns, where no pixel is drawn; the parts are PNGs."""
-    picture = Image.open(io.BytesIO(data)).convert("RGB")
-    drawn = (np.asarray(picture) < WHITE).any(axis=(0, 2))
-    cuts = [0]
-    for (_, right), (left, _) in pairwise(columns):
-        empty = [x for x in range(max(right, 0), left) if not drawn[x]]
-        if empty:
-            cuts.append(empty[len(empty) // 2])
-    parts = []
-    for left, right in pairwise([*cuts, picture.width]):
-        buffer = io.BytesIO()
-        picture.crop((left, 0, right, picture.height)).save(buffer, "PNG")
-        parts.append(buffer.getvalue())
-    return parts
-
-
-def png(drawn):
-    """Return the bytes of a figure as PNG, with fewer ticks where labels would overlap."""
-    drawn.canvas.draw()
-    for axis in (axes.xaxis for axes in drawn.axes):
-        labels = [label.get_window_extent() for label in axis.get_ticklabels() if label.get_text()]
-        collides = any(one.x1 > other.x0 for one, other in pairwise(labels))
-        if collides and isinstance(axis.get_major_locator(), MaxNLocator):
-            axis.set_major_locator(MaxNLocator(3))
-    buffer = io.BytesIO()
-    drawn.savefig(buffer, format="png", dpi=RESOLUTION, metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def address(data):
-    """Return an address that contains a PNG."""
-    return f"data:image/png;base64,{base64.b64encode(data).decode()}"
-
-
-def tag(data, alt, is_part=False):
-    """Return a PNG as an element ``img`` of its own size, or as a part of a row of them."""
-    pixels = struct.unpack(">II", data[16:24])  # the width and the height, in the header of a PNG
-    width, height = (round(size / RESOLUTION * PIXELS) for size in pixels)
-    style = f'style="flex:0 1 {width}px;min-width:0;height:auto" ' if is_part else ""
-    return (
-        f'<img alt="{html.escape(alt)}" width="{width}" height="{height}" {style}'
-        f'src="{address(data)}">'
-    )
 
 
 def check(name, prefix, **texts):
