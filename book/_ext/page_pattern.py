@@ -13,6 +13,7 @@ import base64
 import hashlib
 import html
 import io
+import json
 import re
 from pathlib import Path
 
@@ -32,7 +33,7 @@ PICTURE = re.compile(
     r'<span class="fedlib-panels".*?</span>|<picture>.*?</picture>|<img [^>]*>', re.DOTALL
 )
 EMBEDDED = re.compile(r'((?:src|srcset)=")data:image/png;base64,([A-Za-z0-9+/=]+)')
-ASSET = re.compile(r'(<script type="text/plain" data-asset="([\w.]+)")>.*?</script>', re.DOTALL)
+ASSET = re.compile(r'(<script type="[\w/]+" data-asset="([\w.]+)")>(.*?)</script>', re.DOTALL)
 TAG = re.compile(r"<[^>]+>")
 HEAVY = 150_000  # bytes of a picture, of noise for example, that is stored with a loss
 
@@ -138,7 +139,14 @@ def store_files(translator, content):
         return match[1] + relative_uri(page, f"{builder.imagedir}/{name}")
 
     def refer(match):
-        return f'{match[1]} data-src="{relative_uri(page, f"_static/{match[2]}")}"></script>'
+        name = match[2]
+        if "json" in match[1]:  # data, which a script puts into the page
+            path = Path(builder.outdir, "_static/parts", f"{name}.js")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            place = f"document.querySelector('[data-asset=\"{name}\"]')"
+            path.write_text(f"{place}.text = {json.dumps(match[3])}\n", encoding="utf-8")
+            name = f"parts/{path.name}"
+        return f'{match[1]} data-src="{relative_uri(page, f"_static/{name}")}"></script>'
 
     return ASSET.sub(refer, EMBEDDED.sub(store, content))
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -109,7 +110,7 @@ def recordings(shown):
 
 def recordings_of(shown):
     """Return the recordings with their pictures in place of the indices of these."""
-    data = json.loads(re.search(r'application/json">(.*?)</script>', shown)[1])
+    data = json.loads(re.search(r"application/json[^>]*>(.*?)</script>", shown)[1])
     for scene in (scene for each in data["recordings"] for scene in each["scenes"]):
         scene["server"] = data["pictures"][scene["server"]]
         scene["sites"] = [data["pictures"][i] for i in scene["sites"]]
@@ -207,9 +208,16 @@ def test_the_page_is_the_same_each_time(theatre, shown):
 def test_a_large_figure_is_refused(theatre):
     parts = [np.random.default_rng(i).normal(size=(2000, 2)) for i in range(2)]
     with pytest.raises(
-        ValueError, match=r"fig-a must have at most 150,000 bytes, got .*fewer rows"
+        ValueError, match=r"the figure of fig-a must have at most 150,000 bytes, got .*fewer rows"
     ):
         theatre.theatre(HorizontalDBSCAN(0.1, 2), parts, name="fig-a", caption="C.", alt="A.")
+
+
+def test_the_first_page_has_the_present_run(theatre):
+    """`python -m study.building.first_page` writes it again."""
+    first_page = importlib.import_module("study.building.first_page")
+    assert (ROOT / "book/run_to_watch.html").read_text("utf-8").strip() == first_page.run_to_watch()
+    assert ":file: run_to_watch.html" in (ROOT / "book/intro.md").read_text("utf-8")
 
 
 # In the browser ---------------------------------------------------------------------------------
@@ -251,6 +259,23 @@ def opened(browser, content):
     assert errors == []
 
 
+@pytest.fixture
+def stored(shown, tmp_path):
+    """Return a page of the book with the figure: its recordings and the script are files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "book/_ext")
+        pattern = importlib.import_module("page_pattern")
+    uri = SimpleNamespace(
+        current_docname="notebooks/a", get_target_uri=lambda name: f"{name}.html", outdir=tmp_path
+    )
+    page = tmp_path / "notebooks/a.html"
+    page.parent.mkdir()
+    content = pattern.store_files(SimpleNamespace(builder=uri), shown)
+    page.write_text(f"<!doctype html><html lang='en'><title>x</title>{content}</html>")
+    shutil.copy(ROOT / "book/_static/theatre.js", tmp_path / "_static/theatre.js")
+    return page
+
+
 def press(page, name):
     page.get_by_role("button", name=name, exact=True).click()
 
@@ -275,6 +300,21 @@ def at_the_start(page):
 
 class TestInChromium:
     pytestmark = in_chromium
+
+    def test_a_page_of_the_book_loads_the_run_when_the_reader_plays_it(self, browser, stored):
+        still, limit = stored.stat().st_size, 40_000  # light_pages.HEAVY: what needs JavaScript
+        assert still < limit
+        page, requests = browser.new_page(), []
+        page.on("request", lambda request: requests.append(Path(request.url).name))
+        page.goto(stored.as_uri())
+        assert requests == ["a.html"]
+        press(page, "Play")
+        page.wait_for_selector(".chip")
+        assert requests[-1] == "theatre.js"
+        assert len(requests) == 3
+        page.get_by_role("slider").press("End")
+        assert state(page)[2] == 4
+        page.close()
 
     def test_the_last_place_is_the_still(self, opened):
         page = opened()

@@ -1,6 +1,7 @@
 """Draw the pictures of the book's first page, each for light and dark pages, and of the README.
 
-``python -m study.building.first_page`` writes them to ``book/_static``.
+``python -m study.building.first_page`` writes them to ``book/_static``, and the run that the page
+plays to ``book/run_to_watch.html``.
 """
 
 from pathlib import Path
@@ -15,7 +16,9 @@ from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
 from fedlib.datasets import load
 from fedlib.datasets.partition import split_rows
 from fedlib.figures import plots
+from study.interactive.theatre import theatre, toy_parts, without_assets
 
+RUN = Path(__file__).parents[3] / "book/run_to_watch.html"
 STATIC = Path(__file__).parents[3] / "book/_static"
 THEMES = {
     "light": {"text": "#1f2328", "line": "#57606a", "box": "#eef4fb", "border": "#7aa7d6"},
@@ -147,8 +150,28 @@ def tour():
     return figure
 
 
+def run_to_watch():
+    """Return the figure that plays a run of DBSCAN on a grid, in the clear and with masks."""
+    limits = [[-1.6, -1.0], [2.6, 1.5]]
+    shown = theatre(
+        {
+            "in the clear": HorizontalDBSCAN(cell_size=0.25, min_samples=2),
+            "masked": HorizontalDBSCAN(cell_size=0.25, min_samples=2, secure=True, bounds=limits),
+        },
+        toy_parts(),
+        name="fig-run-to-watch",
+        caption="Three sites find the clusters of all their points. Press *Play* to watch every "
+        "message: its size, what it discloses, and what the server sees. *Masked*, the server "
+        "sees random numbers until it has their sum.",
+        alt="Three sites with points below a server. The server asks for counts, receives the "
+        "counts of each site's cells, and sends the cells of two clusters.",
+    )
+    return without_assets(shown)
+
+
 def main():
-    """Write the pictures."""
+    """Write the pictures and the run."""
+    RUN.write_text(run_to_watch() + "\n", encoding="utf-8")
     figure = tour()
     figure.savefig(STATIC / "tour.png", dpi=200, metadata={"Software": None})
     plt.close(figure)

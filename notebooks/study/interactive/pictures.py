@@ -43,7 +43,7 @@ from fedlib.tables.alignment import KeepRows, Pseudonyms
 
 WIDTH, HEIGHT, MARGIN = 100, 70, 4
 N_COLOURS = 10  # of clusters; more repeat them
-N_TILES = 16  # across a panel, of the picture of a classifier
+N_TILES = 14  # across a panel, of the picture of a classifier
 BAR = 16  # the length of the longest bar of a histogram
 MASKED_COLUMNS, MASKED_ROWS, MASKED_SIZE = 16, 10, 5  # the masked numbers that are drawn
 
@@ -323,8 +323,11 @@ def cluster_mixtures(message: ClusterMixtures, plane, client):
 
 @picture.register
 def drawn_points(message: AssignPoints, plane, client):
-    """Draw the points that the server has drawn from the mixtures."""
-    return dots(plane.place(message.points), map(colour, message.labels), 0.8)
+    """Draw the points that the server has drawn from the mixtures, as one path per cluster."""
+    paths = {}
+    for (x, y), label in zip(plane.place(message.points), message.labels, strict=True):
+        paths.setdefault(colour(label), []).append(f"M{x:.4g} {y:.4g}h0")
+    return "".join(f'<path class="dot {name}" d="{"".join(d)}"/>' for name, d in paths.items())
 
 
 # Boosted trees ----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import secrets
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from unittest import mock
 
 import numpy as np
@@ -29,6 +30,7 @@ from study.shared.pages import ROOT, figure
 SCRIPT = ROOT / "book/_static/theatre.js"
 PAD = 0.06  # the margin around the points, as a fraction of their range
 MOST_BYTES = 150_000  # of the figure with all its recordings
+MOST_STILL_BYTES = 38_000  # of the rest, which book/_ext/light_pages.py then leaves in the page
 STYLE = """
 .fedlib-theatre { --line: var(--pst-color-border, #8888); --ground: var(--pst-color-surface, #8882);
   container-type: inline-size; font-size: 0.9rem; line-height: 1.35; }
@@ -73,6 +75,7 @@ STYLE = """
 .fedlib-theatre .negative { fill: #a96b59; }
 .fedlib-theatre .grey { fill: currentColor; }
 .fedlib-theatre .cross { fill: none; stroke-width: 1.6; }
+.fedlib-theatre .dot { fill: none; stroke-width: 1.8; stroke-linecap: round; }
 .fedlib-theatre .cut { fill: none; stroke: currentColor; stroke-width: 0.7; }
 .fedlib-theatre .ring { fill: none; stroke: currentColor; stroke-width: 0.4; }
 .fedlib-theatre .lines { fill: none; stroke: var(--line); stroke-width: 0.25; }
@@ -92,16 +95,22 @@ STYLE = """
 }
 """
 SPEEDS = {"half speed": 0.5, "normal speed": 1, "double speed": 2, "4 × speed": 4}
-# Loads the script, or runs it where the page contains it, when the reader first presses Play.
+# Loads the recordings and the script when the reader first presses Play, or runs the script if the
+# page contains it.
 LOADER = """document.querySelectorAll('.fedlib-theatre:not([data-loader])').forEach(root => {
 root.dataset.loader = 'yes'
 root.querySelector('.play').hidden = false
-root.querySelector('.play').addEventListener('click', () => {
-const from = root.querySelector('[data-asset]'), script = document.createElement('script')
-root.dataset.wanted = 'yes'
-if (from.dataset.src) script.src = from.dataset.src
-else script.text = from.text
+const run = set => new Promise(done => {
+const script = document.createElement('script')
+script.onload = done
+set(script)
 document.head.append(script)
+})
+root.querySelector('.play').addEventListener('click', async () => {
+root.dataset.wanted = 'yes'
+for (const from of root.querySelectorAll('script[data-asset]'))
+if (from.dataset.src) await run(script => { script.src = from.dataset.src })
+else if (from.type === 'text/plain') run(script => { script.text = from.text })
 }, {once: true})
 })"""
 
@@ -153,7 +162,7 @@ def theatre(estimator, parts, *, name, caption, alt, options=None, seed=0):
     Raises
     ------
     ValueError
-        When the figure would have more than 150 kB.
+        When the figure would have more than 150 kB, or more than 38 kB without its recordings.
 
     Examples
     --------
@@ -172,14 +181,26 @@ def theatre(estimator, parts, *, name, caption, alt, options=None, seed=0):
         parts = {f"site {i + 1}": part for i, part in enumerate(parts)}
     several = estimator if isinstance(estimator, Mapping) else {"": estimator}
     content = page(several, parts, name, alt, options, seed)
-    if len(content) > MOST_BYTES:
-        raise ValueError(
-            f"the figure {name} must have at most {MOST_BYTES:,} bytes, got {len(content):,}:"
-            " take fewer rows, rounds or recordings"
-        )
+    still = re.sub(r'(<script type="application/json"[^>]*>).*?</script>', r"\1</script>", content)
+    for what, size, most in (
+        ("figure", len(content), MOST_BYTES),
+        ("still", len(still), MOST_STILL_BYTES),
+    ):
+        if size > most:
+            raise ValueError(
+                f"the {what} of {name} must have at most {most:,} bytes, got {size:,}:"
+                " take fewer rows, rounds or recordings"
+            )
     script = html.escape(SCRIPT.name)
     asset = f'<script type="text/plain" data-asset="{script}">{SCRIPT.read_text("utf-8")}</script>'
     return figure(caption, name=name, alt=alt, content=content.replace("<!--asset-->", asset, 1))
+
+
+def without_assets(shown):
+    """Return a figure for a page without code: the book has the file of its script."""
+    return re.sub(
+        r'(<script type="text/plain"[^>]*>).*?</script>', r"\1</script>", shown, flags=re.S
+    )
 
 
 def toy_parts(shape="moons"):
@@ -336,6 +357,7 @@ def page(several, parts, name, alt, options, seed):
     ]
     data = {"pictures": number_pictures(recordings), "recordings": recordings}
     text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
+    key = sha256(text.encode()).hexdigest()[:20]
     return (
         f'<div class="fedlib-theatre" role="group" tabindex="0" aria-label="{html.escape(alt)}">'
         f"<style>{STYLE}{colour_rules()}</style>{controls(several, name)}"
@@ -343,7 +365,7 @@ def page(several, parts, name, alt, options, seed):
         f'<div class="stage">{panels}<div class="sites">{"".join(sites)}</div>'
         f'<div class="record"><p class="total">{first["totals"][-1]}</p>'
         f'<ol class="ledger" tabindex="0" aria-label="Ledger">{"".join(first["ledger"])}</ol></div>'
-        f'</div><script type="application/json">{text}</script><!--asset-->'
+        f'</div><script type="application/json" data-asset="{key}">{text}</script><!--asset-->'
         f"<script>{LOADER}</script></div>"
     )
 
@@ -482,6 +504,7 @@ def ledger(acts):
 def colour_rules():
     """Return the CSS rules of the clusters' colours."""
     return "".join(
-        f".fedlib-theatre .k{i}{{fill:{c}}}.fedlib-theatre .cross.k{i}{{stroke:{c};fill:none}}"
+        f".fedlib-theatre .k{i}{{fill:{c}}}"
+        f".fedlib-theatre :is(.cross,.dot).k{i}{{stroke:{c};fill:none}}"
         for i, c in enumerate(COLOURS)
     )
