@@ -107,12 +107,7 @@ def _findings(options: JoinOptions) -> Iterator[Finding]:
         yield Finding("reachability", False, str(error))
     if table is not None:
         for welcome in welcomes:
-            if schema is not None:
-                same = schema.digest == welcome.digest
-                how = "the same" if same else "another one; fedlib join names the differences"
-                yield Finding("schema", same, f"the run has {how}")
-            elif welcome.digest:
-                yield Finding("schema", False, "the run has a schema; use --schema")
+            yield from _schema(schema, welcome)
             yield _protocol(welcome, table, options, rules)
 
 
@@ -161,6 +156,19 @@ def _read(
     except OSError as error:
         return None, Finding(subject, False, str(error))
     return value, Finding(subject, True, describe(value))
+
+
+def _schema(schema: Schema | None, welcome: Welcome) -> Iterator[Finding]:
+    """Compare the schema of the site with that of the run, if there are any."""
+    from fedlib.tables.schema.agreeing import check_same
+
+    try:
+        check_same(schema, welcome.digest, welcome.schema)
+    except ValueError as error:
+        yield Finding("schema", False, f"{error}{'' if schema else ', with --schema'}")
+    else:
+        if schema is not None:
+            yield Finding("schema", True, "the run has the same")
 
 
 def _columns(schema: Schema | None) -> str:

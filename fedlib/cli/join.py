@@ -252,6 +252,12 @@ def take_part(
 
     def accept(welcome: Welcome) -> None:
         check_welcome(welcome, options)
+        n_keys = len(identity.public_keys) if identity else welcome.n_clients
+        if welcome.secure and n_keys < welcome.n_clients:
+            raise ValueError(
+                f"the file of public keys has {n_keys} sites, and the run {welcome.n_clients}: get"
+                " the file keys.json with the keys of all sites"
+            )
         if rows.schema is not None:
             rows.accept(welcome)
 
@@ -313,17 +319,10 @@ class SiteRows:
 
     def accept(self, welcome: Welcome) -> None:
         """Raise ValueError, with the differences, if the run has another schema."""
-        assert self.schema is not None
+        from fedlib.tables.schema.agreeing import check_same
+
         self.protected = self.protected or welcome.protected
-        if welcome.digest == self.schema.digest:
-            return
-        if not welcome.digest:
-            raise ValueError("the run has no schema, and this site has one: join without --schema")
-        lines = [f"its digest is {welcome.digest}, and that of this site {self.schema.digest}"]
-        if welcome.schema:
-            theirs = type(self.schema).from_json(welcome.schema.encode())
-            lines = [printable(line) for line in self.schema.difference(theirs)] or lines
-        raise ValueError("the run has another schema: " + "; ".join(lines))
+        check_same(self.schema, welcome.digest, welcome.schema)
 
 
 def read_schema(path: Path | None) -> Schema | None:

@@ -128,7 +128,7 @@ def test_a_site_with_another_schema_reads_the_differences(command, study):
     checked = invoke(
         "doctor", url, "--data", f"{name}.csv", "--schema", "other.json", *token, code=1
     )
-    assert "fix  schema: the run has another one" in checked
+    assert "fix  schema: the run has another schema: column" in checked
     checked = invoke("doctor", url, "--data", f"{name}.csv", "--schema", "schema.json", *token)
     assert "ok   schema: the run has the same" in checked
     server.process.kill()

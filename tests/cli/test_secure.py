@@ -100,3 +100,19 @@ def test_bad_keys_are_reported(site):
     keys = ["--secure-key", "wrong.key", "--public-keys", "tokens/keys.json"]
     assert "wrong.key must contain a site's private key" in refuse(*arguments, *keys)
     assert "--public-keys needs --secure-key" in refuse(*arguments, *keys[2:], code=2)
+
+
+def test_a_site_without_the_keys_of_a_masked_run_does_not_join(command, site):
+    np.save("bounds.npy", BOUNDS)
+    protocol = ["serve", "horizontal-dbscan", "--cell-size=0.8", "--min-samples=4"]
+    server, url = serving(command, "--secure", "--bounds=bounds.npy", protocol=protocol)
+    name = SITES[0]
+    token = ["--data", f"{name}.csv", "--token-file", f"tokens/{name}.token"]
+    assert "join with --secure-key NAME.key" in refuse("join", url, *token)
+    known = json.loads(Path("tokens/keys.json").read_text())
+    known.pop(SITES[2])
+    Path("few.json").write_text(json.dumps(known))
+    keys = ["--secure-key", f"tokens/{name}.key", "--public-keys", "few.json"]
+    refused = refuse("join", url, *token, *keys)
+    assert f"has {len(SITES) - 1} sites, and the run {len(SITES)}: get the file keys" in refused
+    server.process.kill()

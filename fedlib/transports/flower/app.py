@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from fedlib.core.client import Client, LostState
 from fedlib.core.messages import decode, encode
 from fedlib.core.protocol import serve
+from fedlib.tables.schema.agreeing import OtherSchema
 from fedlib.transports.flower.records import RECORD, failure, fields, reply
 
 logger = logging.getLogger(__name__)
@@ -80,7 +81,10 @@ def _answer(
             f"request {sequence} needs the state after request {sequence - 1}, but the saved state"
             f" is that after request {kept['sequence']}"
         )
-    client = make_client(context)
+    try:
+        client = make_client(context)
+    except OtherSchema as error:  # the site's log names the differences
+        raise error.with_descriptor(str(received.get("schema", ""))) from None
     client.passive = client.passive or _is_passive(context)
     name = str(context.node_config.get("partition-id", ""))
     client.enter(name, received.get("clients"), str(session))

@@ -107,7 +107,11 @@ class FIN(Strategy):
             raise ValueError("the flow has already been started; each start needs a new flow")
         self.summary()
         transport = Flower(
-            grid, self.n_clients, join_timeout=self.join_timeout, request_timeout=timeout
+            grid,
+            self.n_clients,
+            join_timeout=self.join_timeout,
+            request_timeout=timeout,
+            schema=getattr(self.protocol, "schema", None),
         )
         if hasattr(self.protocol, "fit"):
             model = self.protocol.fit(transport, min_clients=self.min_clients)

@@ -6,11 +6,12 @@ import logging
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedlib.core.agreed_columns import AgreedColumns
 from fedlib.core.ledger import Ledger
 from fedlib.transports.flower.records import (
     PARTITION,
@@ -50,6 +51,9 @@ class Flower:
     request_timeout : float, default=3600
         The time, in seconds, within which a node must answer; positive. Its client is lost
         (TimedOut) otherwise.
+    schema : Schema, optional
+        The schema of the run, which is sent with the first request, so that a site with another
+        one can name the differences in its log.
 
     Attributes
     ----------
@@ -88,6 +92,7 @@ class Flower:
         *,
         join_timeout: float = 600,
         request_timeout: float = 3600,
+        schema: AgreedColumns | None = None,
     ):
         if not n_clients >= 1:
             raise ValueError(f"n_clients must be at least 1, got {n_clients}")
@@ -101,6 +106,7 @@ class Flower:
         self.errors: Mapping[str, BaseException] = {}
         self.ledger: Ledger | None = None
         self.join_timeout, self.request_timeout = join_timeout, request_timeout
+        self.schema = schema
         self._grid = grid
         self._session = secrets.token_hex(8)
         self._sequence = dict.fromkeys(self.clients, 0)
@@ -132,12 +138,14 @@ class Flower:
         messages = {}
         for name, request in requests.items():
             self._sequence[name] += 1
-            content = {
+            content: dict[str, Any] = {
                 "session": self._session,
                 "sequence": self._sequence[name],
                 "request": request,
                 "clients": len(self.clients),
             }
+            if self.schema is not None and self._sequence[name] == 1:
+                content["schema"] = self.schema.to_json().decode()
             messages[name] = message(self._nodes[name], REQUEST, content, self.request_timeout)
         return self._push(messages)
 

@@ -222,12 +222,30 @@ def test_a_site_with_another_schema_takes_no_part(app, tmp_path):
     (tmp_path / "0.csv").write_text("age\n1\n")
     config = {"partition-id": 0, "data": str(tmp_path / "0.csv")}
     for more, run, text in (
-        ({"schema": str(tmp_path / "schema.json")}, {}, "the run has the schema none, and this"),
+        ({"schema": str(tmp_path / "schema.json")}, {}, "the run has no schema, and this site"),
         ({}, {"schema-digest": "0123"}, "the run has the schema 0123, and this site none"),
     ):
         context = Context(1, 0, config | more, RecordDict(), app[2] | run)
         with pytest.raises(ValueError, match=text):
             sys.modules["fedlib_app.client_app"].read(context)
+
+
+def test_the_log_of_a_site_names_what_differs_in_its_schema(app, tmp_path, caplog):
+    """The server learns the type of the error only."""
+    paths = [tmp_path / f"{i}.json" for i in range(3)]
+    for path, high in zip(paths, (9, 9, 10), strict=True):
+        field = {"name": "age", "type": "number", "constraints": {"maximum": high}}
+        path.write_text(json.dumps({"schema": {"fields": [field]}}))
+        path.with_suffix(".csv").write_text("age\n1\n2\n8\n9\n")
+    schema = Schema.read(paths[0])
+    parameters = f"n_clusters = 1, random_state = 0, schema = '{paths[0]}'"
+    changes = {"protocol": "kmeans", "parameters": parameters, "n-clients": 3, "min-clients": 2}
+    changes |= {"output": "", "schema-digest": schema.digest}
+    grid = GridInProcess(app[0], 3, app[2] | changes)
+    for path, config in zip(paths, grid.node_configs.values(), strict=True):
+        config |= {"data": str(path.with_suffix(".csv")), "schema": str(path)}
+    serve(app, grid)
+    assert "column 'age': the maximum is 10 here and 9 there" in caplog.text
 
 
 def test_a_sites_secret_is_read_from_its_file(app, tmp_path):

@@ -41,6 +41,7 @@ from fedlib.tables.files import Table, read_table, write_file, write_labels
 from fedlib.tables.formulas import csv_bytes
 from fedlib.tables.read_options import ReadOptions
 from fedlib.tables.schema import Schema
+from fedlib.tables.schema.agreeing import check_same
 from fedlib.tables.schema.options import check_options
 from fedlib.transports.flower import Context, client_app
 
@@ -107,12 +108,7 @@ def read(context: Context) -> Table:
         )
     if not demo:
         schema = Schema.read(config["schema"]) if "schema" in config else None
-        wanted, digest = context.run_config["schema-digest"], schema.digest if schema else ""
-        if digest != wanted:
-            raise ValueError(
-                f"the run has the schema {wanted or 'none'}, and this site {digest or 'none'}:"
-                " schema in node-config and schema-digest in run-config must fit"
-            )
+        check_same(schema, str(context.run_config["schema-digest"]))
         options: dict[str, Any] = {name: config[name] for name in READING if name in config}
         if schema is not None:
             protected = "secure-key" in config or "epsilon" in str(context.run_config["parameters"])
