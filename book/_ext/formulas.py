@@ -52,7 +52,8 @@ def visit_displaymath(translator, node):
     text = node.astext()
     tag = TAG.search(text)
     number = get_node_equation_number(translator, node) if node["number"] else None
-    translator.body.append(translator.starttag(node, "div", CLASS="math"))
+    # On a phone, a long formula scrolls, which the keyboard must be able to do.
+    translator.body.append(translator.starttag(node, "div", CLASS="math", tabindex="0"))
     if number or tag:
         translator.body.append(f'<span class="eqno">({tag[1] if tag else number})')
         if number:

@@ -149,6 +149,15 @@ def too_wide(page, width):
     return page.evaluate(CUT_OFF, width) + ["the page"] * (scrolled > width)
 
 
+def cut_figures(page):
+    """Return the figures of which a phone shows only a part at a time."""
+    return page.evaluate(
+        """() => [...document.querySelectorAll('figure.fedlib-figure .fedlib-scroll')]
+          .filter(box => box.querySelector('img') && box.scrollWidth > box.clientWidth + 1)
+          .map(box => box.closest('figure').id)"""
+    )
+
+
 def violations(page):
     """Return the serious violations that axe finds; the page must have axe."""
     found = page.evaluate(FIND, ALL_BUT_COLOURS)
@@ -181,6 +190,7 @@ def test_a_page_in_both_views(tab, address):
             page.wait_for_timeout(RESIZED)
         assert page.evaluate("document.documentElement.dataset.theme") == view[0]
         assert too_wide(page, view[1]) == [], view
+        assert cut_figures(page) == [], view
         assert errors_of(tab) == [], view
         assert violations(page) == [], view
         errors.clear()  # axe logs errors of its own when it asks frames
