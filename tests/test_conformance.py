@@ -98,7 +98,8 @@ def test_a_bad_parameter_is_refused_by_name_before_any_message(name, parameter):
     parameters, parts = PROTOCOLS[name]
     estimator = protocols()[name](**parameters | {parameter: object()})
     asked = []
-    transport = Recorder({"A": make_client(estimator, parts()[0])}, {"A": asked.append})
+    client = make_client(protocols()[name](**parameters), parts()[0])
+    transport = Recorder({"A": client}, {"A": asked.append})
     with pytest.raises((ValueError, TypeError), match=parameter):
         estimator.fit(transport)
     assert transport.exchanges == []
