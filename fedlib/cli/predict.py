@@ -39,7 +39,7 @@ def _predict(model: Path, data: Path, labels_out: Path, probabilities: bool, **g
 
     MODEL is a file that `fedlib serve --model-out` or fedlib.sites.models.save has written. The
     columns that --target, --sample-weight and --ids name are not used as features. If the run had a
-    schema, the rows are read by it.
+    schema, the rows are read by it, and a file with its primary key needs no --ids.
     """
     if probabilities and labels_out.suffix == ".npy":
         raise click.UsageError("--probabilities needs a .csv file for --labels-out")
@@ -66,12 +66,17 @@ def _predict(model: Path, data: Path, labels_out: Path, probabilities: bool, **g
 
 
 def _agreed(estimator: Federated, schema: Schema, data: Path, options: ReadOptions) -> Table:
-    """Return the rows as the model's schema has them; classes and weights are not needed."""
+    """Return the rows as the model's schema has them; classes and weights are not needed.
+
+    The rows have identifiers if the file contains the primary key.
+    """
     protected = is_protected(getattr(estimator, "estimator", estimator))
     check_reading(schema, options)
-    new = schema.of_new_rows(*(["identifier"] if options.ids is not None else []))
     with naming(data):
-        table, changes = new.apply(data, protected, sheet=options.sheet)
+        table, changes = schema.of_new_rows().apply(data, protected, sheet=options.sheet)
+        if options.ids is not None or schema.identifier in changes.ignored:
+            new = schema.of_new_rows("identifier")
+            table, changes = new.apply(data, protected, sheet=options.sheet)
     for line in str(changes).splitlines():
         report(f"{data.name}: {printable(line)}")
     return table

@@ -128,11 +128,17 @@ def test_a_model_with_a_schema_reads_the_rows_by_it(folder):
     models.save(model, "model.npz")
     table.drop(columns="ill").to_csv("new.csv", sep=";", index=False)
     arguments = ["predict", "model.npz", "--data", "new.csv", "--labels-out", "out.csv"]
-    output = invoke(*arguments, "--ids", "id", "--probabilities")
+    output = invoke(*arguments, "--probabilities")
     assert "column 'age': 10 numbers became the limits" in output
     written = pd.read_csv("out.csv")
     assert written["id"].tolist() == table["id"].tolist()
     assert written["label"].tolist() == model.predict(table).tolist() == [1.0, 0.0] * 20
+    table.drop(columns="id").to_csv("new.csv", sep=";", index=False)
+    invoke(*arguments)
+    assert pd.read_csv("out.csv").columns.tolist() == ["label"]
+    assert "new.csv: there is no column 'id'" in refuse(*arguments, "--ids=id")
+    table.assign(id="p1").to_csv("new.csv", sep=";", index=False)
+    assert "column 'id': 39 values repeat an earlier one" in refuse(*arguments)
     refused = refuse(*arguments, "--separator=,", "--target=sick", "--sample-weight=w", code=2)
     for part in (
         "target 'sick' (the schema has 'ill')",

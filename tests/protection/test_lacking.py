@@ -27,6 +27,11 @@ FREE = Schema(
                     "constraints": {"minimum": 1, "maximum": 9},
                     "fedlib": {"unconfirmed": ["constraints.minimum"]},
                 },
+                {
+                    "name": "visit",
+                    "type": "number",
+                    "constraints": {"minimum": 5, "maximum": 5},
+                },
                 {"name": "ill", "type": "string", "fedlib": {"role": "target"}},
             ]
         }
@@ -36,6 +41,7 @@ IN_SCHEMA = [
     "a minimum and a maximum of 'age'",
     "an enum of 'town'",
     "the confirmation of constraints.minimum of 'bmi'",
+    "a maximum of 'visit' above its minimum, or its role 'ignore' (got 5 for both)",
     "an enum of 'ill'",
 ]
 NOISE = {"epsilon": 1.0, "secure": True}

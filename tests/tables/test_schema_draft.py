@@ -120,7 +120,7 @@ def test_everything_is_unconfirmed(cohort, tmp_path):
     )
     assert unconfirmed["visit"][:3] == ("role", "type", "format")
     assert "outside" in unconfirmed["town"]
-    with pytest.raises(ValueError, match="must be confirmed before a protected run"):
+    with pytest.raises(ValueError, match="a protected run needs the confirmation of role, type"):
         schema.protected()
 
 

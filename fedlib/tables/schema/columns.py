@@ -149,6 +149,11 @@ class Column:
             lacking.append(f"an enum of {name}")
         if self.kind == NUMBER and (self.low is None or self.high is None):
             lacking.append(f"a minimum and a maximum of {name}")
+        elif self.kind == NUMBER and self.role == "feature" and self.low == self.high:
+            lacking.append(
+                f"a maximum of {name} above its minimum, or its role 'ignore' (got {self.low:g} for"
+                " both)"
+            )
         if self.unconfirmed:
             properties = printable(", ".join(self.unconfirmed), 200)
             lacking.append(f"the confirmation of {properties} of {name}")
