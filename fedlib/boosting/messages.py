@@ -321,6 +321,10 @@ class Splits(Growth):
     parents: Annotated[tuple[Count, ...], msgspec.Meta(max_length=2**20)] = ()
     right: Sets = b""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_sets(self.right, len(self.feature))
+
     def _sets(self) -> Bytes:
         return _sets_of(self.right, len(self.feature))
 

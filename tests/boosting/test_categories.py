@@ -268,6 +268,7 @@ def test_a_journal_notices_another_text(tmp_path):
         FederatedXGBRegressor(1).fit([(other, score)], journal=tmp_path / "journal")
 
 
+@pytest.mark.filterwarnings("ignore::fedlib.boosting.classes.OneClassWarning")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_client_with_one_class(method):
     """With histograms, the trees are those of the pooled rows."""

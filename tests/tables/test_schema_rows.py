@@ -6,9 +6,11 @@ import sys
 
 import numpy as np
 import pandas as pd
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 
 from fedlib.core.columns import read_columns
 from fedlib.tables.schema import Schema, read_with_schema
@@ -491,3 +493,15 @@ def test_a_table_without_rows_is_read():
     table, report = schema.apply(pd.DataFrame({"town": ["north"], "age": [1.0]})[:0])
     assert table.X.shape == (0, 2)
     assert report.n_rows == 0
+
+
+def test_the_gaps_of_a_masked_array_and_other_tables_are_read():
+    schema = schema_of(field(), field(name="z"))
+    make = schema.clients(lambda rows: rows, protected=False)
+    masked = np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[False, True], [False, False]])
+    np.testing.assert_array_equal(np.asarray(make(masked)), [[1, np.nan], [3, 4]])
+    np.testing.assert_array_equal(
+        np.asarray(make(pyarrow.table({"z": [1.0], "x": [2.0]}))), [[2.0, 1.0]]
+    )
+    with pytest.raises(ValueError, match="X must be dense, got a sparse table"):
+        make(csr_array([[1.0, 2.0]]))

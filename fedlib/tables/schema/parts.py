@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedlib.core.names import as_table
 from fedlib.tables.files import Table
 
 __all__ = ["AgreedParts"]
@@ -77,7 +78,7 @@ class AgreedParts:
             X = self._named(X)
             for role, values in zip(("target", "weight"), rest, strict=False):
                 if values is not None:
-                    X = X.assign(**{self._column(role): np.asarray(values)})
+                    X = X.assign(**{self._column(role): np.asarray(as_table(values))})
             part = X
         elif not isinstance(part, str | Path):
             part = self._named(part)
@@ -95,6 +96,7 @@ class AgreedParts:
 
     def _named(self, X: Any) -> pd.DataFrame:
         """Return a table with names; those of an array are the features of the schema."""
+        X = as_table(X)
         if isinstance(X, pd.DataFrame):
             return X
         array, features = np.asarray(X), list(self.schema.features)
