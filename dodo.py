@@ -219,7 +219,9 @@ def task_book():
             "file_dep": [
                 "_config.yml",
                 "CHANGELOG.md",
+                "CITATION.cff",
                 "requirements.lock",
+                "notebooks/study/measuring/methods.py",
                 *CLAIMS,
                 *LIBRARY,
                 *(path for path in Path("book").rglob("*") if is_source(path)),

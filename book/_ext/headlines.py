@@ -1,13 +1,19 @@
-"""Numbers for the text of pages without code, counted when the book is built.
+"""Numbers for the text of pages without code, counted or measured when the book is built.
 
 ``{{ n_published }}``, ``{{ n_exact }}`` and so on are the counts of `study.claims.counts` over the
-last complete run, with ``_`` in place of blanks.
+last complete run, with ``_`` in place of blanks. ``{{ methods_accuracy }}`` and
+``{{ methods_cost }}`` are the tables of `study.measuring.methods`, and ``{{ citation_text }}`` and
+``{{ citation_bibtex }}`` are made from ``CITATION.cff``.
 """
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "notebooks"))
+import yaml
+
+# A build runs in a folder below the repository, with copies of the pages but not of the results.
+ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "dodo.py").exists())
+sys.path.insert(0, str(ROOT / "notebooks"))
 
 
 def count():
@@ -17,9 +23,35 @@ def count():
     return {f"n_{name.replace(' ', '_')}": f"{value:,}" for name, value in counts.kept().items()}
 
 
+def tabulate():
+    """Return the tables by the names that a page uses."""
+    from study.measuring import methods  # it runs every method, which takes some seconds
+
+    return methods.tables()
+
+
+def cite():
+    """Return how to cite the package, in words and in BibTeX, by the names that a page uses."""
+    facts = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    authors = [author["name"] for author in facts["authors"]]
+    title, version = facts["title"], facts["version"]
+    name = title.partition(":")[0]
+    fields = {
+        "author": " and ".join(f"{{{author}}}" for author in authors),
+        "title": title,
+        "version": version,
+    }
+    entry = ",\n".join(f"  {field} = {{{value}}}" for field, value in fields.items())
+    return {
+        "citation_text": f"{', '.join(authors)}. *{title}*. Version {version}.",
+        "citation_bibtex": f"```bibtex\n@software{{{name},\n{entry}\n}}\n```",
+    }
+
+
 def substitute(app, config):
-    """Give the numbers to the pages."""
-    config.myst_substitutions = {**config.myst_substitutions, **count()}
+    """Give the numbers, the tables and the citation to the pages."""
+    made = {**count(), **tabulate(), **cite()}
+    config.myst_substitutions = {**config.myst_substitutions, **made}
 
 
 def setup(app):

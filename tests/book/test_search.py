@@ -19,8 +19,8 @@ CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 QUESTIONS = {
     "how do I choose eps": ["notebooks/choosing_parameters"],
     "missing values": ["notebooks/your_own_data"],
-    "which method should I use?": ["notebooks/density_methods"],
-    "is it safe": ["notebooks/privacy_threat_model"],
+    "which method should I use?": ["book/which_method"],
+    "is it safe": ["book/protect", "notebooks/privacy_threat_model"],
     "what does the server see": ["notebooks/explore", "notebooks/privacy_summary"],
     "how many clients": ["notebooks/performance_growth"],
     "how much does it cost": ["notebooks/where_one_machine_is_not_enough"],
@@ -35,7 +35,7 @@ QUESTIONS = {
     "how many rows": ["notebooks/performance_growth"],
     "categorical columns": ["notebooks/your_own_data"],
     "predict new patients": ["notebooks/your_own_data"],
-    "cite": ["book/intro"],
+    "cite": ["book/cite"],
     # The same in other words.
     "what radius is right for my data": ["notebooks/choosing_parameters"],
     "some cells in my tables are empty": ["notebooks/your_own_data"],
