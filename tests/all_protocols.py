@@ -53,7 +53,10 @@ PROTOCOLS = {
     "suggest": ({"min_samples": 4}, _blobs),
     "kmeans-selection": ({"max_clusters": 3, "n_init": 1, "random_state": 0}, _blobs),
     "gaussian-mixture-selection": ({"max_components": 2, "random_state": 0}, _blobs),
-    "xgboost": ({"n_trees": 3, "n_candidates": 4}, _supervised),
+    "xgboost": (
+        {"n_trees": 3, "n_candidates": 4, "method": "top_splits", "tol": 0.004},
+        _supervised,
+    ),
     "xgb-regressor": ({"n_trees": 2, "max_depth": 2}, _numbers),
 }
 OURS = [name for name, kind in protocols().items() if kind.__module__.startswith("fedlib.")]

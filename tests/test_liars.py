@@ -29,6 +29,8 @@ from fedlib.core.messages import Declined, encode
 from fedlib.core.registry import protocols
 from fedlib.testing import Recorder
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*one class only")
+
 RNG = np.random.default_rng(0)
 POINTS = {
     name: np.concatenate([RNG.normal(0, 0.5, (30, 2)), RNG.normal(6, 0.5, (30, 2))])

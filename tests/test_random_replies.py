@@ -50,6 +50,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:feature .* extends over:UserWarning"),
     pytest.mark.filterwarnings("ignore:Number of distinct clusters"),
     pytest.mark.filterwarnings("ignore:.*not converged"),  # of a few rounds
+    pytest.mark.filterwarnings("ignore:.*one class only"),
 ]
 
 RNG = np.random.default_rng(0)

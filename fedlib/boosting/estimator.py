@@ -218,11 +218,12 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         Interval(Real, None, None, closed="neither"),
         None,
         """
-        Stop after a tree that lowers the mean log-loss of all rows by less than this. None: grow
-        all trees. In F, each client stops independently, and the merged model has as many trees as
+        Stop after a tree that lowers the mean log-loss of all rows by less than this, such as 0.004
+        (F's example), which is too much for rare classes and small learning rates. None: grow all
+        trees. In F, each client stops independently, and the merged model has as many trees as
         the client that stops last.
         """,
-    ] = 0.004
+    ] = None
     leaf: Annotated[
         Literal["all", "ended", "parent"],
         StrOptions({"all", "ended", "parent"}),

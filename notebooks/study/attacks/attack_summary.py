@@ -116,7 +116,7 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
         "GaussianMixtureDBSCAN": GaussianMixtureDBSCAN(
             **density, n_components=n_components, **seed
         ),
-        "FederatedXGBClassifier, top splits": FederatedXGBClassifier(**trees),
+        "FederatedXGBClassifier, top splits": FederatedXGBClassifier(**trees, method="top_splits"),
         "FederatedXGBClassifier, union": FederatedXGBClassifier(**trees, method="union"),
         "FederatedXGBClassifier, histogram": FederatedXGBClassifier(**trees, method="histogram"),
         "FederatedXGBClassifier, packed": FederatedXGBClassifier(**trees, **packed),

@@ -83,7 +83,7 @@ LABELLING = {
     "FederatedKMeans, lloyd": FederatedKMeans(2, **LLOYD, n_init=1),
     "FederatedGaussianMixture, em": FederatedGaussianMixture(2, method="em", **MIXTURE),
     "FederatedGaussianMixture, average": FederatedGaussianMixture(2, method="average", **MIXTURE),
-    "FederatedXGBClassifier, top_splits": FederatedXGBClassifier(**TREES),
+    "FederatedXGBClassifier, top_splits": FederatedXGBClassifier(**TREES, method="top_splits"),
     "FederatedXGBClassifier, union": FederatedXGBClassifier(**TREES, method="union"),
     "FederatedXGBClassifier, histogram": FederatedXGBClassifier(
         **TREES, method="histogram", max_bin=4

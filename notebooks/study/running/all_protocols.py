@@ -18,7 +18,7 @@ def parameters(random_state):
         "kmeans": {"n_clusters": 2, **seed},
         "gaussian-mixture": {"n_components": 2, **seed},
         "gaussian-mixture-dbscan": DENSITY | {"n_components": 5, **seed},
-        "xgboost": {"n_trees": 1, "max_depth": 3},
+        "xgboost": {"n_trees": 1, "max_depth": 3, "method": "top_splits"},
     }
 
 
