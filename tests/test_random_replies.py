@@ -105,6 +105,13 @@ OTHERS = {
     "xgb-regressor, Poisson": FederatedXGBRegressor(
         **TREES, objective="count:poisson", method="union"
     ),
+    "xgb-regressor, gamma": FederatedXGBRegressor(**TREES, objective="reg:gamma"),
+    "xgb-regressor, Tweedie": FederatedXGBRegressor(
+        **TREES, objective="reg:tweedie", method="top_splits"
+    ),
+    "xgb-regressor, logistic": FederatedXGBRegressor(
+        **TREES, objective="reg:logistic", method="union"
+    ),
     "xgb-regressor, categories": FederatedXGBRegressor(**TREES, max_bin=8, max_cat_to_onehot=2),
     "summary of a table": FederatedSummary(
         quantiles=[0.5], rank_error=0.2, n_bins=3, max_categories=9
@@ -293,7 +300,10 @@ def client_of(case, estimator, name):
             X = pd.DataFrame(X, columns=["x", "y"]).assign(
                 town=["a", "b", "c", "a", "d", "b", None] * 2
             )
-        return RegressionClient((X, np.abs(POINTS[name][:, 0])))
+        y = np.abs(POINTS[name][:, 0])
+        if case.endswith("logistic"):
+            y = y / (1 + y)
+        return RegressionClient((X, y + 0.1 * case.endswith("gamma")))
     if isinstance(estimator, FederatedSummary):
         return estimator.client_class(TABLES[name])
     if isinstance(estimator, FederatedPipeline):

@@ -16,6 +16,7 @@ from fedlib.boosting.categories import listed, read_table
 from fedlib.boosting.classes import Class
 from fedlib.boosting.cuts import MAX_VALUE, bounded_cuts
 from fedlib.boosting.export import from_booster, to_booster
+from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.settings import (
     DEFAULTS,
     HISTOGRAM_ONLY,
@@ -251,6 +252,7 @@ class Boosted(ProtectedFederated):
         defaults = {
             "leaf": "all",
             "huber_slope": 1.0,
+            "tweedie_variance_power": 1.5,
             "scale_pos_weight": 1.0,
             "classes": self._given_classes(),
             "max_gradient": 1.0,
@@ -438,7 +440,13 @@ class Boosted(ProtectedFederated):
         objectives = set().union(*(c.options for c in options if isinstance(c, StrOptions)))
         model = from_booster(booster, classes, sorted(objectives))
         make: Callable[..., Self] = cls  # the subclass has defaults for all parameters
-        estimator = make(n_trees=max(model.n_rounds, 1), objective=model.objective, warm_start=True)
+        name = OBJECTIVES[model.objective].parameter_name
+        estimator = make(
+            n_trees=max(model.n_rounds, 1),
+            objective=model.objective,
+            warm_start=True,
+            **({name: model.parameter} if name else {}),
+        )
         estimator._set_model(model)
         return estimator
 

@@ -20,7 +20,7 @@ from fedlib.boosting.descriptions import (
     TargetSums,
     TrainingDescription,
 )
-from fedlib.boosting.objectives import OBJECTIVES, check_smallest, target_sums
+from fedlib.boosting.objectives import OBJECTIVES, check_allowed, target_sums
 from fedlib.boosting.states import Growing, PredictedTargets, Predictions
 from fedlib.boosting.tree_client import TreeClient
 from fedlib.core.array_types import Bools, Floats32, Ints
@@ -160,7 +160,7 @@ class RegressionClient(TreeClient):
     @handles(DescribeTargets)
     def describe_targets(self, request: DescribeTargets) -> TargetDescription:
         y, trains = self._labels(), self._hold_out(request)
-        check_smallest(y[self._counted], request.objective)
+        check_allowed(y[self._counted], request.objective)
         sums = target_sums(y[trains], self.weight[trains], request.objective, request.parameter)
         return TargetDescription(
             n_features=self.n_features,
@@ -199,13 +199,13 @@ class RegressionClient(TreeClient):
         return self._allowed(state.objective)
 
     def _allowed(self, objective: str) -> NDArray[Any]:
-        """Return the targets from the smallest one on that the objective allows."""
+        """Return the targets, limited to those that the objective allows."""
         y = self._labels()
         try:
-            check_smallest(y[self._counted], objective)
+            check_allowed(y[self._counted], objective)
         except ValueError as error:
-            self.note(f"{error}; smaller ones count as the smallest")
-        return np.maximum(y, np.float32(OBJECTIVES[objective].smallest_target))
+            self.note(f"{error}; such targets count as the nearest valid one")
+        return np.clip(y, *np.array(OBJECTIVES[objective].targets, np.float32))
 
     def _predict(self, margins: Floats32, objective: str) -> PredictedTargets:
         return PredictedTargets(np.nan_to_num(OBJECTIVES[objective].response(margins)[:, 0]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +27,6 @@ NAME_CHARACTERS = str.maketrans("[]<", "()_") | {
 }  # XGBoost rejects the first three, and its JSON has no escapes for these control characters
 FEATURES, LEVELS = "fedlib_features", "fedlib_levels"  # attributes of a booster
 NO_PARENT = 2**31 - 1
-PARAMETERS: dict[str, Callable[[float], dict[str, float]]] = {
-    "reg:pseudohubererror": lambda slope: {"huber_slope": slope},
-    "count:poisson": lambda step: {"max_delta_step": step},
-}
 
 
 def to_booster(model: BoostedTrees) -> Booster:
@@ -57,13 +53,13 @@ def to_booster(model: BoostedTrees) -> Booster:
 
     trees, n_outputs = model.trees, model.n_outputs
     # An empty model of the installed version supplies every entry that is not replaced below.
-    labels = np.arange(max(2, n_outputs)).astype(float)
+    labels = np.arange(n_outputs).astype(float) if n_outputs > 1 else np.ones(2)
     data = xgboost.DMatrix(np.zeros((len(labels), model.n_features)), label=labels)
     options = {
         "objective": model.objective,
         "base_score": 0.5,
         "max_depth": 1,
-        **PARAMETERS.get(model.objective, lambda parameter: {})(model.parameter),
+        **({name: model.parameter} if (name := OBJECTIVES[model.objective].parameter_name) else {}),
         **({"num_class": n_outputs} if n_outputs > 1 else {}),
     }
     document = json.loads(xgboost.train(options, data, 1).save_raw("json"))
@@ -152,9 +148,8 @@ def from_booster(
         raise ValueError(
             f"classes must be those of the booster, {n_classes} classes; got {len(known)}: {known}"
         )
-    options = document["objective"]
-    slope = options.get("pseudo_huber_param", {}).get("huber_slope", 0.0)
-    step = options.get("poisson_regression_param", {}).get("max_delta_step", 0.0)
+    name = OBJECTIVES[objective].parameter_name
+    groups = [group for group in document["objective"].values() if name in group]
     levels = _levels_of(document, int(parameters["num_feature"]))
     n_bytes = (max((len(known) + 1 for known in levels if known is not None), default=0) + 7) // 8
     return BoostedTrees(
@@ -167,7 +162,7 @@ def from_booster(
         features=_features_of(document),
         losses=[],
         objective=objective,
-        parameter=float(slope) or float(step),
+        parameter=float(np.float32(groups[0][name])) if name else 0.0,
         levels=levels,
     )
 

@@ -168,7 +168,7 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
         described=described,
         base_scores=[float(score) for score in scores],
         base_margins=margins,
-        bits=_bits(settings, described),
+        bits=_bits(settings, described, margins),
         weights=described.weights | dict.fromkeys(described.replies.declined, 0.0),
         declared={
             name: DeclaredRows(
@@ -189,13 +189,14 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
     return training
 
 
-def _bits(settings: Settings, described: Described) -> int:
+def _bits(settings: Settings, described: Described, margins: Sequence[float]) -> int:
     """Return the ``bits`` of the unit of gradients."""
     if isinstance(settings.aggregation, NoisySums):
         assert settings.aggregation.sensitivity is not None  # known after `describe_privately`
         return settings.aggregation.sensitivity.digits
     objective, parameter = OBJECTIVES[settings.objective], settings.parameter
-    return unit_bits(sum(objective.total(part, parameter) for part in described.sums.values()))
+    parts = described.sums.values()
+    return unit_bits(sum(objective.total(part, margins, parameter) for part in parts))
 
 
 def _describe(settings: Settings) -> Flow[Described]:

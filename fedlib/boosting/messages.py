@@ -49,6 +49,9 @@ ObjectiveName = Literal[
     "reg:squarederror",
     "reg:pseudohubererror",
     "count:poisson",
+    "reg:logistic",
+    "reg:gamma",
+    "reg:tweedie",
 ]
 MetricName = Literal[
     "logloss",
@@ -60,6 +63,9 @@ MetricName = Literal[
     "mae",
     "mphe",
     "poisson-nloglik",
+    "gamma-nloglik",
+    "gamma-deviance",
+    "tweedie-nloglik",
 ]
 Fraction = Annotated[float, msgspec.Meta(ge=0, lt=1)]
 Seed = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
@@ -117,6 +123,8 @@ class BeginBoosting(Message):
         n_classes = len(self.classes)
         if self.objective == "binary:logistic" and n_classes != 2:
             raise MessageError(f"{n_classes} classes, binary:logistic has 2")
+        if self.objective == "reg:tweedie" and not 1.001 <= self.parameter <= 1.999:
+            raise MessageError(f"a variance power of {self.parameter}, outside of 1.001..1.999")
         several = self.objective == "multi:softprob"
         wanted = max(n_classes, 1) if several else 1  # or a kernel would read beyond an array
         if (several or self.base_margins) and len(self.base_margins) != wanted:

@@ -4,7 +4,8 @@ The server knows the sums over each client's labels (`LabelSums`). From them fol
 before the first tree, the unit of gradients, and the largest sums that a client can have.
 
 Gradients, hessians, links and initial margins are XGBoost's. The ``parameter`` of an objective is
-the slope of the pseudo-Huber loss or the maximum step of Poisson regression; otherwise 0.
+the slope of the pseudo-Huber loss, the maximum step of Poisson regression or the variance power of
+Tweedie regression; otherwise 0.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ __all__ = [
 SUM_BITS = 52  # no sum of a client reaches 2**52 units, so each is exact as a float64
 
 SMALLEST_FRACTION = 1e-6  # XGBoost's, in the logarithm of a class's fraction
-LARGEST_EXPONENT = 80.0  # of a Poisson margin in bounds; more overflows a float32
+LARGEST_EXPONENT = 80.0  # of a margin in bounds; more overflows a float32
+SMALLEST_POSITIVE = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True)
@@ -103,16 +105,21 @@ class Objective:
         Upper bounds of the sums of absolute gradients and of hessians, for one output.
     largest_loss : callable (sums, largest margin, parameter) -> float
         An upper bound of the loss.
-    total : callable (sums, parameter) -> float
-        The size of all clients' sums, which determines the unit of gradients.
+    total : callable (sums, margins, parameter) -> float
+        The size of all clients' sums, which determines the unit of gradients; ``margins`` are those
+        before the first tree.
     default_metric : str
         XGBoost's metric for validation.
     check_score : callable (score) -> bool
         Whether a given ``base_score`` is valid.
     valid_scores : str
         Which ones are, in words.
-    smallest_target : float
-        The smallest target allowed.
+    targets : tuple of float
+        The smallest and the largest target allowed.
+    valid_targets : str
+        Which ones are, in words.
+    parameter_name : str
+        XGBoost's name of the parameter; empty if there is none.
     """
 
     gradients: Callable[..., Ints]
@@ -123,11 +130,13 @@ class Objective:
     first_sums: Callable[[LabelSums, Sequence[float], float], Floats | None]
     largest_sums: Callable[[LabelSums, float, float], tuple[float, float]]
     largest_loss: Callable[[LabelSums, float, float], float]
-    total: Callable[[LabelSums, float], float]
+    total: Callable[[LabelSums, Sequence[float], float], float]
     default_metric: str
     check_score: Callable[[float], bool] = lambda score: True
     valid_scores: str = "a finite number"
-    smallest_target: float = -float("inf")
+    targets: tuple[float, float] = (-float("inf"), float("inf"))
+    valid_targets: str = "a finite number"
+    parameter_name: str = ""
 
 
 # Two classes
@@ -150,6 +159,23 @@ def _fraction(sums: LabelSums, is_scaled: bool) -> list[np.float32]:
 def _first_logistic(sums: LabelSums, margins: Sequence[float], parameter: float) -> Floats:
     p = float(expit(margins[0]))
     return np.array([[sums.weight * p - sums.classes[1], sums.weight * p * (1 - p)]])
+
+
+def _first_fractions(sums: LabelSums, margins: Sequence[float], parameter: float) -> Floats:
+    p = float(expit(margins[0]))
+    return np.array([[sums.weight * p - sums.total, sums.weight * p * (1 - p)]])
+
+
+def _largest_logistic(sums: LabelSums, margin: float, parameter: float) -> tuple[float, float]:
+    return sums.weight, sums.weight / 4
+
+
+def _largest_logistic_loss(sums: LabelSums, margin: float, parameter: float) -> float:
+    return sums.weight * (margin + log(2))
+
+
+def _expit(margins: Floats32) -> Floats:
+    return np.asarray(expit(margins.astype(np.float64)))
 
 
 def _log_odds(scores: Sequence[Any]) -> Floats32:
@@ -201,6 +227,10 @@ def _as_float64(margins: Floats32) -> Floats:
     return margins.astype(np.float64)
 
 
+def _exp(margins: Floats32) -> Floats:
+    return np.exp(margins.astype(np.float64))
+
+
 def _first_squared(sums: LabelSums, margins: Sequence[float], parameter: float) -> Floats:
     return np.array([[sums.weight * margins[0] - sums.total, sums.weight]])
 
@@ -224,20 +254,90 @@ def _largest_poisson_loss(sums: LabelSums, margin: float, parameter: float) -> f
     return means + sums.squares + sums.total * margin
 
 
+# With a link of the logarithm, sums of targets and of rows have factors exp(a·margin). A unit that
+# follows from them leaves room for sums that grow by 2**8 while trees grow.
+
+
+def _powers(margin: float, parameter: float) -> tuple[float, float]:
+    """Return the factors of targets and of rows in gradients of Tweedie regression."""
+    return exp((1 - parameter) * margin), exp((2 - parameter) * margin)
+
+
+def _first_gamma(sums: LabelSums, margins: Sequence[float], parameter: float) -> Floats:
+    ratios = sums.total * exp(-margins[0])
+    return np.array([[sums.weight - ratios, ratios]])
+
+
+def _largest_gamma(sums: LabelSums, margin: float, parameter: float) -> tuple[float, float]:
+    ratios = sums.total * exp(min(margin, LARGEST_EXPONENT))
+    return sums.weight + ratios, ratios
+
+
+def _largest_gamma_loss(sums: LabelSums, margin: float, parameter: float) -> float:
+    ratios = sums.total * exp(min(margin, LARGEST_EXPONENT))
+    return ratios + sums.weight * (margin - log(SMALLEST_POSITIVE))
+
+
+def _total_gamma(sums: LabelSums, margins: Sequence[float], parameter: float) -> float:
+    return 2.0**8 * max(sums.weight, sums.total * exp(min(-margins[0], LARGEST_EXPONENT)))
+
+
+def _first_tweedie(sums: LabelSums, margins: Sequence[float], parameter: float) -> Floats:
+    of_targets, of_rows = _powers(margins[0], parameter)
+    of_targets, of_rows = sums.total * of_targets, sums.weight * of_rows
+    h = (parameter - 1) * of_targets + (2 - parameter) * of_rows
+    return np.array([[of_rows - of_targets, h]])
+
+
+def _largest_tweedie(sums: LabelSums, margin: float, parameter: float) -> tuple[float, float]:
+    margin = min(margin, LARGEST_EXPONENT)
+    of_targets = sums.total * _powers(-margin, parameter)[0]
+    of_rows = sums.weight * _powers(margin, parameter)[1]
+    return of_targets + of_rows, (parameter - 1) * of_targets + (2 - parameter) * of_rows
+
+
+def _largest_tweedie_loss(sums: LabelSums, margin: float, parameter: float) -> float:
+    margin = min(margin, LARGEST_EXPONENT)
+    of_targets = sums.total * _powers(-margin, parameter)[0]
+    of_rows = sums.weight * _powers(margin, parameter)[1]
+    return of_targets / (parameter - 1) + of_rows / (2 - parameter)
+
+
+def _total_tweedie(sums: LabelSums, margins: Sequence[float], parameter: float) -> float:
+    of_targets, of_rows = _powers(max(margins[0], -LARGEST_EXPONENT), parameter)
+    return 2.0**8 * max(sums.total * of_targets, sums.weight * of_rows)
+
+
 OBJECTIVES: Mapping[str, Objective] = {
     "binary:logistic": Objective(
         gradients=objectives.logistic,
         loss=objectives.logistic_loss,
         base_scores=_fraction,
         link=_log_odds,
-        response=lambda margins: expit(margins.astype(np.float64)),
+        response=_expit,
         first_sums=_first_logistic,
-        largest_sums=lambda sums, margin, parameter: (sums.weight, sums.weight / 4),
-        largest_loss=lambda sums, margin, parameter: sums.weight * (margin + log(2)),
-        total=lambda sums, parameter: sums.weight,
+        largest_sums=_largest_logistic,
+        largest_loss=_largest_logistic_loss,
+        total=lambda sums, margins, parameter: sums.weight,
         default_metric="logloss",
         check_score=lambda score: 0 < score < 1,
         valid_scores="above 0 and below 1",
+    ),
+    "reg:logistic": Objective(
+        gradients=objectives.logistic_of_fractions,
+        loss=objectives.logistic_of_fractions_loss,
+        base_scores=lambda sums, is_scaled: [_inside_0_and_1(sums.total / sums.weight)],
+        link=_log_odds,
+        response=_expit,
+        first_sums=_first_fractions,
+        largest_sums=_largest_logistic,
+        largest_loss=_largest_logistic_loss,
+        total=lambda sums, margins, parameter: sums.weight,
+        default_metric="rmse",
+        check_score=lambda score: 0 < score < 1,
+        valid_scores="above 0 and below 1",
+        targets=(0.0, 1.0),
+        valid_targets="in 0..1",
     ),
     "multi:softprob": Objective(
         gradients=objectives.softmax,
@@ -250,7 +350,7 @@ OBJECTIVES: Mapping[str, Objective] = {
         largest_loss=lambda sums, margin, parameter: (
             sums.weight * (2 * margin + log(max(len(sums.classes), 2)))
         ),
-        total=lambda sums, parameter: 2 * sums.weight,
+        total=lambda sums, margins, parameter: 2 * sums.weight,
         default_metric="mlogloss",
     ),
     "reg:squarederror": Objective(
@@ -262,7 +362,7 @@ OBJECTIVES: Mapping[str, Objective] = {
         first_sums=_first_squared,
         largest_sums=_largest_squared,
         largest_loss=lambda sums, margin, parameter: 2 * (sums.weight * margin**2 + sums.squares),
-        total=lambda sums, parameter: max(sums.weight, 4 * sums.absolute),
+        total=lambda sums, margins, parameter: max(sums.weight, 4 * sums.absolute),
         default_metric="rmse",
     ),
     "reg:pseudohubererror": Objective(
@@ -276,23 +376,61 @@ OBJECTIVES: Mapping[str, Objective] = {
         largest_loss=lambda sums, margin, parameter: (
             parameter * (sums.weight * margin + sums.absolute)
         ),
-        total=lambda sums, parameter: sums.weight * max(parameter, 1.0),
+        total=lambda sums, margins, parameter: sums.weight * max(parameter, 1.0),
         default_metric="mphe",
+        parameter_name="huber_slope",
     ),
     "count:poisson": Objective(
         gradients=objectives.poisson,
         loss=objectives.poisson_loss,
         base_scores=_mean,
         link=_log,
-        response=lambda margins: np.exp(margins.astype(np.float64)),
+        response=_exp,
         first_sums=_first_poisson,
         largest_sums=_largest_poisson,
         largest_loss=_largest_poisson_loss,
-        total=lambda sums, parameter: 2.0**6 * exp(parameter) * max(sums.weight, sums.total),
+        total=lambda sums, margins, parameter: (
+            2.0**6 * exp(parameter) * max(sums.weight, sums.total)
+        ),
         default_metric="poisson-nloglik",
         check_score=lambda score: score > 0,
         valid_scores="above 0",
-        smallest_target=0.0,
+        targets=(0.0, float("inf")),
+        valid_targets="at least 0",
+        parameter_name="max_delta_step",
+    ),
+    "reg:gamma": Objective(
+        gradients=objectives.gamma,
+        loss=objectives.gamma_loss,
+        base_scores=_mean,
+        link=_log,
+        response=_exp,
+        first_sums=_first_gamma,
+        largest_sums=_largest_gamma,
+        largest_loss=_largest_gamma_loss,
+        total=_total_gamma,
+        default_metric="gamma-nloglik",
+        check_score=lambda score: score > 0,
+        valid_scores="above 0",
+        targets=(SMALLEST_POSITIVE, float("inf")),
+        valid_targets="above 0",
+    ),
+    "reg:tweedie": Objective(
+        gradients=objectives.tweedie,
+        loss=objectives.tweedie_loss,
+        base_scores=_mean,
+        link=_log,
+        response=_exp,
+        first_sums=_first_tweedie,
+        largest_sums=_largest_tweedie,
+        largest_loss=_largest_tweedie_loss,
+        total=_total_tweedie,
+        default_metric="tweedie-nloglik",
+        check_score=lambda score: score > 0,
+        valid_scores="above 0",
+        targets=(0.0, float("inf")),
+        valid_targets="at least 0",
+        parameter_name="tweedie_variance_power",
     ),
 }
 
@@ -302,20 +440,21 @@ def unit_bits(total: float) -> int:
     return SUM_BITS - ceil(log2(total))
 
 
-def check_smallest(y: Floats32, objective: str) -> None:
-    """Raise ValueError when a target is below the smallest one that the objective allows.
+def check_allowed(y: Floats32, objective: str) -> None:
+    """Raise ValueError when the objective does not allow a target.
 
     Examples
     --------
-    >>> check_smallest(np.array([3.0, -1.0]), "count:poisson")
+    >>> check_allowed(np.array([3.0, -1.0]), "count:poisson")
     Traceback (most recent call last):
     ...
     ValueError: y must be at least 0 for objective='count:poisson'; got -1.0
     """
-    smallest = OBJECTIVES[objective].smallest_target
-    if (y < smallest).any():
+    low, high = OBJECTIVES[objective].targets
+    if (outside := (y < low) | (y > high)).any():
         raise ValueError(
-            f"y must be at least {smallest:g} for objective={objective!r}; got {y.min()}"
+            f"y must be {OBJECTIVES[objective].valid_targets} for objective={objective!r}; got"
+            f" {y[outside][0]}"
         )
 
 
@@ -323,7 +462,7 @@ def target_sums(y: Floats32, weight: Floats32, objective: str, parameter: float)
     """Return the sums over the rows of a client with the targets ``y`` (n_rows,)."""
     wide = y.astype(np.float64)
     sums = LabelSums(weight=fsum(weight), total=fsum(weight * wide), squares=fsum(weight * wide**2))
-    size = OBJECTIVES[objective].total(sums, parameter)
+    size = OBJECTIVES[objective].total(sums, [0.0], parameter)
     if size == 0:
         return sums
     bits = unit_bits(size)

@@ -46,14 +46,19 @@ __all__ = [
 def gradient_limits(objective: str, max_gradient: float) -> tuple[float, float]:
     """Return the largest absolute gradient and the largest hessian of a row, for one output.
 
-    Those of classes follow from the objective. A row has a weight of at most 1.
+    Those of classes and of ``"reg:logistic"`` follow from the objective. A row has a weight of at
+    most 1.
 
     Examples
     --------
     >>> gradient_limits("binary:logistic", 5.0), gradient_limits("reg:squarederror", 5.0)
     ((1.0, 0.25), (5.0, 1.0))
     """
-    known = {"binary:logistic": (1.0, 0.25), "multi:softprob": (1.0, 0.5)}
+    known = {
+        "binary:logistic": (1.0, 0.25),
+        "reg:logistic": (1.0, 0.25),
+        "multi:softprob": (1.0, 0.5),
+    }
     return known.get(objective, (max_gradient, 1.0))
 
 

@@ -15,7 +15,7 @@ from fedlib.boosting.base import Boosted
 from fedlib.boosting.client import RegressionClient
 from fedlib.boosting.data import check_labels
 from fedlib.boosting.flow import boosting
-from fedlib.boosting.objectives import check_smallest
+from fedlib.boosting.objectives import OBJECTIVES, check_allowed
 from fedlib.boosting.scores import METRICS
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.array_types import Floats
@@ -25,6 +25,8 @@ from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval, StrOptions
 
 __all__ = ["FederatedXGBRegressor"]
+
+UNBOUNDED = ("count:poisson", "reg:gamma", "reg:tweedie")  # hessians
 
 
 class FederatedXGBRegressor(RegressorMixin, Boosted):
@@ -44,7 +46,8 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         ``"early_stopping_rounds"``.
     losses_ : list of float
         The mean loss over all rows before the first tree of the last `fit` and after each of its
-        trees but the last: the squared error, the pseudo-Huber loss or half the Poisson deviance.
+        trees but the last: the squared error, the pseudo-Huber loss, the log-loss, or half the
+        deviance of the gamma, Tweedie or Poisson distribution.
     base_score_ : float
         The initial prediction.
     evals_result_ : dict
@@ -116,10 +119,20 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         """,
     ] = "histogram"
     objective: Annotated[
-        Literal["reg:squarederror", "reg:pseudohubererror", "count:poisson"],
-        StrOptions({"reg:squarederror", "reg:pseudohubererror", "count:poisson"}),
+        Literal[
+            "reg:squarederror",
+            "reg:pseudohubererror",
+            "reg:logistic",
+            "reg:gamma",
+            "reg:tweedie",
+            "count:poisson",
+        ],
+        StrOptions({name for name in OBJECTIVES if name.startswith(("reg:", "count:"))}),
         """
-        XGBoost's name of the objective. ``"count:poisson"`` needs targets of at least 0.
+        XGBoost's name of the objective. ``"reg:logistic"`` needs targets in 0..1, such as
+        fractions, ``"reg:gamma"`` targets above 0, ``"reg:tweedie"`` and ``"count:poisson"``
+        targets of at least 0. As in XGBoost, a leaf of ``"reg:gamma"`` or ``"reg:tweedie"`` with
+        targets far below the prediction takes a huge step; ``max_delta_step=0.7`` limits it.
         """,
     ] = "reg:squarederror"
     reg_lambda: Annotated[
@@ -161,12 +174,21 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         1e-6..1e6.
         """,
     ] = 1.0
+    tweedie_variance_power: Annotated[
+        float,
+        Interval(Real, 1.001, 1.999, closed="both"),
+        """
+        For ``"reg:tweedie"``: the variance of a target is proportional to this power of its mean,
+        in 1.001..1.999. Near 1 it is that of counts, near 2 that of a gamma distribution.
+        """,
+    ] = 1.5
     base_score: Annotated[
         float | None,
         Interval(Real, None, None, closed="neither"),
         None,
         """
-        The initial prediction; above 0 for ``"count:poisson"``. By default it is estimated as in
+        The initial prediction; above 0 for ``"count:poisson"``, ``"reg:gamma"`` and
+        ``"reg:tweedie"``, and also below 1 for ``"reg:logistic"``. By default it is estimated as in
         XGBoost: the mean of the targets, or a Newton step from 0 for the pseudo-Huber loss.
         """,
     ] = None
@@ -194,9 +216,10 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         None,
         Kind("str or list of str"),
         """
-        The metrics: ``"rmse"``, ``"mae"``, and ``"mphe"`` or ``"poisson-nloglik"`` for its
-        objective; by default the one of the objective. Given without rows for validation, it is an
-        error.
+        The metrics: ``"rmse"``, ``"mae"``, and for their objectives ``"mphe"``,
+        ``"poisson-nloglik"``, ``"gamma-nloglik"``, ``"gamma-deviance"`` and ``"tweedie-nloglik"``
+        (with the variance power of the run); by default the one of the objective, ``"rmse"`` for
+        ``"reg:logistic"``. Given without rows for validation, it is an error.
         """,
     ] = None
     warm_start: Annotated[
@@ -222,8 +245,9 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         parameters as ``secure``, with which it can be combined, and `base_score`, ``tol=None``,
         ``subsample=1`` and ``grow_policy="depthwise"``. The noise grows with ``n_trees *
         max_depth``, and its sum in a node with ``max_bin``, so few shallow trees with few bins are
-        best. A row has a weight of at most 1. Not for ``"count:poisson"``. There is no loss, and
-        the learning rate is the server's.
+        best. A row has a weight of at most 1. Not for ``"count:poisson"``, ``"reg:gamma"`` and
+        ``"reg:tweedie"``, whose hessians have no bound. There is no loss, and the learning rate is
+        the server's.
         """,
     ] = None
     max_gradient: Annotated[
@@ -231,16 +255,17 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         Interval(Real, 0, 1e6, closed="right"),
         """
         For `epsilon`: the gradient of a row, which for the squared error is the prediction minus
-        the target, is clipped to ±max_gradient; above 0 and at most 1e6.
+        the target, is clipped to ±max_gradient; above 0 and at most 1e6. Not used by
+        ``"reg:logistic"``, whose gradients lie within ±1.
         """,
     ] = 1.0
 
     def _lacking(self) -> list[str]:
         lacking = super()._lacking()
-        if self.epsilon is not None and self.objective == "count:poisson":
+        if self.epsilon is not None and self.objective in UNBOUNDED:
             lacking.append(
-                "objective='reg:squarederror' or 'reg:pseudohubererror', because the hessians have"
-                f" no bound (got {self.objective!r})"
+                "objective='reg:squarederror', 'reg:pseudohubererror' or 'reg:logistic', because"
+                f" the hessians have no bound (got {self.objective!r})"
             )
         if self.epsilon is not None and self.base_score is None:
             lacking.append("base_score, a guess of the mean (got None)")
@@ -248,13 +273,15 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
 
     def _flow(self) -> Flow[BoostedTrees]:
         settings = self._settings(
-            huber_slope=float(np.float32(self.huber_slope)), max_gradient=self.max_gradient
+            huber_slope=float(np.float32(self.huber_slope)),
+            tweedie_variance_power=float(np.float32(self.tweedie_variance_power)),
+            max_gradient=self.max_gradient,
         )
         return boosting(settings, self._start())
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)
-        check_labels(clients, partial(check_smallest, objective=self.objective))
+        check_labels(clients, partial(check_allowed, objective=self.objective))
 
     def _set_model(self, model: BoostedTrees) -> None:
         super()._set_model(model)

@@ -30,6 +30,7 @@ __all__ = [
 
 N_INTERVALS = 1024  # of probabilities, for the AUC
 SMALLEST = 1e-16  # probability in a log-loss, as in XGBoost
+SMALLEST_MEAN = 1e-6  # of a gamma distribution, as in XGBoost
 Loss = Callable[[Floats, NDArray[Any], float], Floats]
 
 
@@ -40,7 +41,7 @@ class RowScores(Message):
         "the metrics of a client's rows for validation; for the AUC, how many rows of each class "
         "have which probability"
     )
-    sums: Annotated[np.ndarray, Array("float64", ("metrics",), ge=0, le=2.0**200)]
+    sums: Annotated[np.ndarray, Array("float64", ("metrics",), ge=-(2.0**200), le=2.0**200)]
     weight: Annotated[float, msgspec.Meta(ge=0, le=2.0**40)]
     positives: Annotated[np.ndarray, Array("float64", ("intervals",), ge=0, le=2.0**40)]
     negatives: Annotated[np.ndarray, Array("float64", ("intervals",), ge=0, le=2.0**40)]
@@ -66,6 +67,9 @@ class ScoreRows(Splits, kw_only=True):
                 f"{len(reply.sums)} sums and {len(reply.positives)} intervals for the metrics"
                 f" {', '.join(self.metrics)}"
             )
+        for name, total in zip(self.metrics, reply.sums, strict=True):
+            if total < 0 and name != "gamma-nloglik":  # the logarithm of a density
+                raise MessageError(f"the sum of {name} is negative")
         return reply
 
 
@@ -94,6 +98,21 @@ def _poisson(p: Floats, y: NDArray[Any], _: float) -> Floats:
     return np.maximum(gammaln(y.astype(np.float64) + 1) + p - y * np.log(p), 0)
 
 
+def _gamma(p: Floats, y: NDArray[Any], _: float) -> Floats:
+    p = np.maximum(p[:, 0], SMALLEST_MEAN)
+    return y / p + np.log(p)
+
+
+def _gamma_deviance(p: Floats, y: NDArray[Any], _: float) -> Floats:
+    ratio = (y + SMALLEST_MEAN) / (p[:, 0] + SMALLEST_MEAN)
+    return np.maximum(2 * (ratio - np.log(ratio) - 1), 0)
+
+
+def _tweedie(p: Floats, y: NDArray[Any], power: float) -> Floats:
+    p = np.maximum(p[:, 0], SMALLEST)
+    return y * p ** (1 - power) / (power - 1) + p ** (2 - power) / (2 - power)
+
+
 METRICS: Mapping[str, Loss] = {
     "logloss": _log_loss,
     "error": _is_wrong,
@@ -104,6 +123,9 @@ METRICS: Mapping[str, Loss] = {
     "mae": lambda p, y, _: np.abs(p[:, 0] - y),
     "mphe": _pseudo_huber,
     "poisson-nloglik": _poisson,
+    "gamma-nloglik": _gamma,
+    "gamma-deviance": _gamma_deviance,
+    "tweedie-nloglik": _tweedie,
 }
 
 

@@ -42,7 +42,8 @@ NOT_PRIVATE: dict[str, Any] = {
 METRICS_OF = {
     "binary:logistic": ("logloss", "error", "auc"),
     "multi:softprob": ("mlogloss", "merror"),
-}  # for a regression: rmse, mae and that of the objective
+    "reg:gamma": ("rmse", "mae", "gamma-nloglik", "gamma-deviance"),
+}  # for another regression: rmse, mae and that of the objective
 # The parameters whose best values depend on whether sums have noise: by default without and with
 # it. The page "How much accuracy does differential privacy cost?" measures how they were chosen.
 DEFAULTS: dict[str, tuple[Any, Any]] = {
@@ -76,6 +77,7 @@ class Settings:
     tol: float | None
     leaf: Literal["all", "ended", "parent"]
     huber_slope: float
+    tweedie_variance_power: float
     base_score: float | None
     reg_alpha: float
     max_delta_step: float
@@ -141,6 +143,5 @@ class Settings:
     @property
     def parameter(self) -> float:
         """The parameter of the objective."""
-        if self.objective == "reg:pseudohubererror":
-            return self.huber_slope
-        return self.max_delta_step if self.objective == "count:poisson" else 0.0
+        name = OBJECTIVES[self.objective].parameter_name
+        return float(getattr(self, name)) if name else 0.0

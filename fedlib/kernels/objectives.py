@@ -10,9 +10,15 @@ import math
 import numpy as np
 
 from fedlib.kernels import kernel
-from fedlib.kernels.splits import MIN_HESSIAN, ONE, fill_gradients, sum_losses
+from fedlib.kernels.splits import (
+    MAX_EXPONENT,
+    MIN_HESSIAN,
+    ONE,
+    fill_gradients,
+    sum_losses,
+)
 
-MIN_SQUARE = np.float32(1e-38)  # of a slope: nothing is divided by 0
+MIN_SQUARE = np.float32(1e-38)  # of a slope, or a mean: nothing is divided by 0
 
 
 @kernel
@@ -146,5 +152,83 @@ def poisson_loss(margins, targets, weights, parameter):
         loss = math.exp(m) - y
         if y > 0:
             loss += y * (math.log(y) - m)
+        total += max(loss, 0.0) * weights[i]
+    return total
+
+
+@kernel
+def logistic_of_fractions(margins, targets, weights, parameter, bits):
+    """Return the gradients of the log-loss of fractions in 0..1."""
+    scale = 2.0**bits
+    gradients = np.empty((1, margins.shape[0], 2), np.int64)
+    for i in range(margins.shape[0]):
+        x = min(-margins[i, 0], MAX_EXPONENT)
+        p = np.float32(ONE / np.float32(np.float32(np.exp(x)) + ONE))
+        g = np.float32(np.float32(p - targets[i]) * weights[i])
+        h = np.float32(max(np.float32(p * np.float32(ONE - p)), MIN_HESSIAN) * weights[i])
+        store(gradients, 0, i, g, h, scale)
+    return gradients
+
+
+@kernel
+def logistic_of_fractions_loss(margins, targets, weights, parameter):
+    """Return the log-loss of fractions in 0..1."""
+    total = 0.0
+    for i in range(margins.shape[0]):
+        m = np.float64(margins[i, 0])
+        loss = max(m, 0.0) - m * targets[i] + math.log1p(math.exp(-abs(m)))
+        total += loss * weights[i]
+    return total
+
+
+@kernel
+def gamma(margins, targets, weights, parameter, bits):
+    """Return the gradients of the gamma deviance."""
+    scale = 2.0**bits
+    gradients = np.empty((1, margins.shape[0], 2), np.int64)
+    for i in range(margins.shape[0]):
+        mean = max(np.float32(np.exp(margins[i, 0])), MIN_SQUARE)
+        ratio = np.float32(targets[i] / mean)
+        g = np.float32(np.float32(ONE - ratio) * weights[i])
+        store(gradients, 0, i, g, np.float32(ratio * weights[i]), scale)
+    return gradients
+
+
+@kernel
+def gamma_loss(margins, targets, weights, parameter):
+    """Return half the gamma deviance."""
+    total = 0.0
+    for i in range(margins.shape[0]):
+        log_ratio = math.log(np.float64(targets[i])) - np.float64(margins[i, 0])
+        total += max(math.exp(log_ratio) - log_ratio - 1, 0.0) * weights[i]
+    return total
+
+
+@kernel
+def tweedie(margins, targets, weights, parameter, bits):
+    """Return the gradients of the Tweedie deviance; ``parameter`` is its variance power."""
+    scale = 2.0**bits
+    gradients = np.empty((1, margins.shape[0], 2), np.int64)
+    first = np.float32(ONE - np.float32(parameter))
+    second = np.float32(np.float32(2) - np.float32(parameter))
+    for i in range(margins.shape[0]):
+        m, y = margins[i, 0], targets[i]
+        of_target = np.float32(np.exp(np.float32(first * m)))
+        of_row = np.float32(np.exp(np.float32(second * m)))
+        g = np.float32(np.float32(-y * of_target) + of_row)
+        h = np.float32(np.float32(np.float32(-y * first) * of_target) + np.float32(second * of_row))
+        store(gradients, 0, i, np.float32(g * weights[i]), np.float32(h * weights[i]), scale)
+    return gradients
+
+
+@kernel
+def tweedie_loss(margins, targets, weights, parameter):
+    """Return half the Tweedie deviance; ``parameter`` is its variance power, inside of 1..2."""
+    total, first, second = 0.0, 1.0 - parameter, 2.0 - parameter
+    for i in range(margins.shape[0]):
+        m, y = np.float64(margins[i, 0]), np.float64(targets[i])
+        loss = math.exp(second * m) / second - y * math.exp(first * m) / first
+        if y > 0:
+            loss += y**second / (first * second)
         total += max(loss, 0.0) * weights[i]
     return total

@@ -29,6 +29,9 @@ def task(data, objective):
     noise = np.random.default_rng(1).normal(scale=0.1, size=len(X))  # no two gains are equal
     if objective == "count:poisson":
         return X[:, :-1], np.round(3 * (target - target.min()))
+    if objective in ("reg:logistic", "reg:gamma", "reg:tweedie"):
+        positive = target - target.min() + np.abs(noise)
+        return X[:, :-1], positive / positive.max() if objective == "reg:logistic" else positive
     return X[:, :-1], target - target.mean() + noise
 
 
@@ -49,6 +52,9 @@ def estimator_for(objective, **options):
         ("reg:squarederror", 15_000),
         ("reg:pseudohubererror", 15_000),
         ("count:poisson", 15_000),
+        ("reg:logistic", 10_000),
+        ("reg:gamma", 12_000),
+        ("reg:tweedie", 14_000),
     ],
 )
 def test_every_node_is_that_of_xgboost(objective, at_least, real_data, record_property):

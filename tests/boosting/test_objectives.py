@@ -16,7 +16,14 @@ from fedlib.testing import Recorder
 from .common import assert_same_trees, deal, each_method, first_message, make_rows
 from .exact import different_nodes
 
-REGRESSIONS = ["reg:squarederror", "reg:pseudohubererror", "count:poisson"]
+REGRESSIONS = [
+    "reg:squarederror",
+    "reg:pseudohubererror",
+    "count:poisson",
+    "reg:logistic",
+    "reg:gamma",
+    "reg:tweedie",
+]
 SOFTPROB = {"objective": "multi:softprob", "tol": None}
 each_regression = pytest.mark.parametrize("objective", REGRESSIONS)
 
@@ -39,8 +46,20 @@ def estimator_for(objective, **parameters):
     return FederatedXGBRegressor(objective=objective, **parameters)
 
 
-def data_for(objective, **options):
-    return make_three(**options) if objective == "multi:softprob" else make_counts(**options)
+def data_for(objective, n=120, **options):
+    if objective == "multi:softprob":
+        return make_three(n, **options)
+    X, y = make_counts(n, **options)
+    return X, for_objective(y, objective)
+
+
+def for_objective(y, objective):
+    """Return numbers that the objective allows."""
+    if objective == "reg:logistic":
+        return (y - y.min()) / (y.max() - y.min())
+    if objective in ("reg:gamma", "reg:tweedie"):
+        return y - y.min() + (objective == "reg:gamma")
+    return np.round(y) if objective == "count:poisson" else y
 
 
 def codes(y):
@@ -68,6 +87,27 @@ def test_poisson_by_hand():
     step = 1 / (2 * np.exp(0.7) + 1)
     assert model.trees_[0].value.tolist() == pytest.approx([0, -0.3 * step, 0.3 * step])
     assert model.predict([[1.0]]) == pytest.approx(2 * np.exp(-0.3 * step))
+
+
+@pytest.mark.parametrize(
+    ("objective", "power", "y", "sums"),
+    [
+        # The mean is 2, and the ratios to it are 1/2 and 3/2: g = 1 - ratio, h = ratio.
+        ("reg:gamma", 1.5, (1, 3), [(0.5, 0.5), (-0.5, 1.5)]),
+        # The mean is 1: g = 1 - y and h = (power - 1) y + 2 - power.
+        ("reg:tweedie", 1.25, (0, 2), [(1, 0.75), (-1, 1.25)]),
+        # The mean is 1/2: g = 1/2 - y, h = 1/4.
+        ("reg:logistic", 1.5, (0.25, 0.75), [(0.25, 0.25), (-0.25, 0.25)]),
+    ],
+)
+def test_the_first_tree_by_hand(objective, power, y, sums):
+    model = FederatedXGBRegressor(
+        1, max_depth=1, objective=objective, tweedie_variance_power=power, min_child_weight=0
+    )
+    model.fit([([[1.0]], y[:1]), ([[2.0]], y[1:])])
+    expected = [-0.3 * g / (h + 1) for g, h in sums]
+    assert model.trees_[0].value.tolist() == pytest.approx([0, *expected])
+    assert model.base_score_ == np.mean(y)
 
 
 def test_softprob_by_hand():
@@ -103,9 +143,11 @@ def test_the_initial_prediction_is_that_of_xgboost(objective):
 
 def scaled_targets(name, objective):
     if name == "counts":
-        return make_counts(400)
+        return data_for(objective, n=400)
     X, y = load_diabetes(return_X_y=True)
-    return X, np.round(y) if objective == "count:poisson" else (y - y.mean()) / y.std()
+    if objective == "count:poisson":
+        return X, np.round(y)
+    return X, for_objective((y - y.mean()) / y.std(), objective)
 
 
 @pytest.mark.jit
@@ -172,11 +214,11 @@ def test_one_client_grows_the_trees_of_exact_xgboost(objective, method):
     if objective == "reg:squarederror":  # sums of whole numbers would give equal gains
         y = y + np.random.default_rng(0).normal(size=len(y))
     model = estimator_for(
-        objective, n_trees=5, n_candidates=1, method=method, max_depth=4, base_score=1.0
+        objective, n_trees=5, n_candidates=1, method=method, max_depth=4, base_score=0.5
     ).fit([(X, y)])
     options = {"num_class": 3} if objective == "multi:softprob" else {}
     options |= {"objective": objective, "tree_method": "exact", "max_depth": 4, "nthread": 1}
-    booster = xgboost.train(options | {"base_score": 1.0}, xgboost.DMatrix(X, codes(y)), 5)
+    booster = xgboost.train(options | {"base_score": 0.5}, xgboost.DMatrix(X, codes(y)), 5)
     ours = model.predict_proba(X) if objective == "multi:softprob" else model.predict(X)
     np.testing.assert_allclose(ours, booster.predict(xgboost.DMatrix(X)), rtol=1e-4, atol=1e-5)
 
@@ -223,6 +265,47 @@ def test_a_class_that_only_one_client_has():
     trees = model.fit(parts).trees_
     assert_same_trees(model.fit([(X, y)]).trees_, trees)
     assert len(trees) == 9
+
+
+@pytest.mark.parametrize("objective", ["reg:gamma", "reg:tweedie"])
+def test_a_far_initial_prediction_excludes_no_client(objective):
+    X, y = data_for(objective)
+    model = FederatedXGBRegressor(3, objective=objective, base_score=1e-3, max_delta_step=0.7)
+    model.fit(deal(X, y, 3))
+    assert not model.ledger_.lost
+    assert (np.diff(model.losses_) < 0).all()
+
+
+@pytest.mark.parametrize(
+    ("objective", "y", "message"),
+    [
+        ("reg:gamma", 0.0, "y must be above 0 for objective='reg:gamma'; got 0.0"),
+        ("reg:tweedie", -1.0, "y must be at least 0 for objective='reg:tweedie'; got -1.0"),
+        ("reg:logistic", 1.5, "y must be in 0..1 for objective='reg:logistic'; got 1.5"),
+    ],
+)
+def test_targets_that_the_objective_does_not_allow(objective, y, message):
+    """XGBoost refuses them, too."""
+    with pytest.raises(ValueError, match=message):
+        FederatedXGBRegressor(objective=objective).fit([([[1.0], [2.0]], [0.5, y])])
+    with pytest.raises(xgboost.core.XGBoostError):
+        xgboost.train({"objective": objective}, xgboost.DMatrix([[1.0], [2.0]], [0.5, y]), 1)
+
+
+@pytest.mark.parametrize("power", [1.2, 1.9])
+def test_a_variance_power_goes_to_xgboost_and_back(power):
+    X, y = data_for("reg:tweedie")
+    options = {"objective": "reg:tweedie", "tweedie_variance_power": power}
+    model = FederatedXGBRegressor(4, **options).fit(deal(X, y, 2))
+    n_nodes, differences = different_nodes(model, X, y, **options)
+    assert n_nodes > 50
+    assert differences == []
+    taken = FederatedXGBRegressor.from_xgboost(model.to_xgboost())
+    assert taken.tweedie_variance_power == pytest.approx(power)
+    assert taken.model_.parameter == model.model_.parameter
+    whole = FederatedXGBRegressor(6, **options).fit(deal(X, y, 2))
+    taken.set_params(n_trees=6).fit(deal(X, y, 2))
+    np.testing.assert_array_equal(taken.predict(X), whole.predict(X))
 
 
 def test_negative_counts_are_refused_before_any_message():

@@ -180,7 +180,7 @@ def test_boosting_answers_for_all_rows_or_for_none(name):
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("objective", ["squarederror", "pseudohubererror"])
+@pytest.mark.parametrize("objective", ["squarederror", "pseudohubererror", "logistic", "gamma"])
 @pytest.mark.parametrize("parameter", [0.0, 1e-300, 1e300])
 def test_regressions_answer_for_all_targets(objective, parameter):
     requests = [begin(f"reg:{objective}", parameter=parameter), histograms()]

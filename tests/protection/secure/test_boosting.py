@@ -97,11 +97,16 @@ def test_trees_are_those_of_the_plain_run(options):
     assert [x.tolist() for x in secure.labels_] == [x.tolist() for x in plain.labels_]
 
 
-@pytest.mark.parametrize("name", ["squarederror", "pseudohubererror", "poisson"])
+@pytest.mark.parametrize(
+    "name", ["squarederror", "pseudohubererror", "poisson", "logistic", "gamma", "tweedie"]
+)
 def test_a_regression_with_weights(name):
     """Weights of whole eighths are exact, and so is the prediction before the first tree."""
     objective = "count:poisson" if name == "poisson" else f"reg:{name}"
-    data = parts(np.abs(Y), RNG.integers(1, 9, len(Y)) / 8)
+    y = np.abs(Y)
+    if name in ("logistic", "gamma", "tweedie"):
+        y = np.round(y / y.max() + (name == "gamma"), 10)
+    data = parts(y, RNG.integers(1, 9, len(Y)) / 8)
     plain, secure = (
         FederatedXGBRegressor(**TREES, objective=objective, secure=secure).fit(data)
         for secure in (False, True)
