@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from sklearn.utils import check_array
 
 from fedlib.boosting.cuts import MAX_VALUE
 from fedlib.boosting.messages import MAX_WEIGHT
 from fedlib.core.array_types import Floats32
 from fedlib.core.client import Client
+from fedlib.core.columns import REPLACE
 from fedlib.core.labels import read_targets, read_weights
-from fedlib.core.names import difference
+from fedlib.core.names import difference, feature_names
+from fedlib.core.points import as_numbers
 
 
 def check_rows(X: Any, **checks: Any) -> Floats32:
@@ -22,19 +25,24 @@ def check_rows(X: Any, **checks: Any) -> Floats32:
     Parameters
     ----------
     X : array-like (n_rows, n_features)
-        Numbers within ±2**127, or NaN.
+        Numbers within ±2**127, or gaps; see `fedlib.core.points.as_numbers`.
     **checks
         Additional arguments of `sklearn.utils.check_array`.
 
     Raises
     ------
     ValueError
-        When the rows are not a table of such numbers.
+        When the rows are not a table of such numbers. The text names the column and the row.
     """
+    names, given = feature_names(X), as_numbers(X)
     with np.errstate(over="ignore"):  # what becomes infinite is refused
-        X = check_array(X, dtype=np.float32, order="C", ensure_all_finite="allow-nan", **checks)
+        X = check_array(given, dtype=np.float32, order="C", ensure_all_finite=False, **checks)
     if X.size and np.nanmax(np.abs(X), initial=0) > MAX_VALUE:
-        raise ValueError("X must lie within ±2**127")
+        row, j = np.argwhere(np.abs(X) > MAX_VALUE)[0]
+        raise ValueError(
+            f"column {(names[j] if names else str(j))!r} must contain numbers within ±2**127 or"
+            f" gaps, got {pd.DataFrame(given).iloc[row, j]:g} in row {row + 1}; {REPLACE}"
+        )
     return X
 
 

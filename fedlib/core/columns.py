@@ -25,6 +25,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from fedlib.core.array_types import Bools, Bytes, Floats, Ints
+from fedlib.core.labels import check_characters
 from fedlib.core.names import as_table, feature_names, order
 
 __all__ = [
@@ -46,6 +47,7 @@ MAX_TEXT = 200  # characters of a category
 # What programs write for "no value"; in a column of numbers these words are gaps.
 GAP_WORDS = {"na", "n/a", "nan", "null", "none", "nil", ".", "-", "--", "?", "#n/a"}
 TRUTH = {"true": "True", "false": "False"}
+REPLACE = "replace it by a number or a gap, or leave the row out"
 # A text column is one of identifiers if it has more distinct texts, and if this fraction of its
 # texts are distinct.
 MIN_DISTINCT, DISTINCT_FRACTION = 50, 0.9
@@ -301,11 +303,18 @@ def read_column(column: pd.Series, label: str, limit: float = MAX_NUMBER) -> Col
     if isinstance(dtype, pd.CategoricalDtype) or types.is_bool_dtype(dtype):
         return _texts(column.astype(object), label)
     if types.is_complex_dtype(dtype):
-        raise ValueError(f"column {label!r} must contain numbers or text, got complex numbers")
+        raise ValueError(
+            f"column {label!r} must contain numbers or text, got complex numbers; write the real"
+            " and the imaginary part as two columns"
+        )
     if types.is_numeric_dtype(dtype):
         return _numbers(column, label, limit)
     if not (types.is_object_dtype(dtype) or types.is_string_dtype(dtype)):
-        raise _dates(label, dtype)
+        raise (
+            _unknown(label, dtype)
+            if isinstance(dtype, pd.IntervalDtype)
+            else dates_refused(label, dtype)
+        )
     values = column[column.notna().to_numpy()].to_numpy(object)
     values = values[values != ""]
     kinds = {_kind(value) for value in values}
@@ -317,12 +326,15 @@ def read_column(column: pd.Series, label: str, limit: float = MAX_NUMBER) -> Col
     if kinds == {"number"}:
         return _numbers(_as_numbers(column, label), label, limit)
     if kinds & {"date", "duration"}:
-        raise _dates(label, " and ".join(sorted(f"{kind}s" for kind in kinds)))
+        raise dates_refused(label, " and ".join(sorted(f"{kind}s" for kind in kinds)))
     if "bytes" in kinds:
         raise ValueError(
             f"column {label!r} must contain numbers or text, got bytes; decode them with"
             f" X[{label!r}].str.decode('utf-8')"
         )
+    if "other" in kinds:
+        other = next(value for value in values if _kind(value) == "other")
+        raise _unknown(label, type(other).__name__)
     odd = next((value for value in values if _kind(value) not in ("number", "text")), None)
     odd = next(value for value in values if _kind(value) != "number") if odd is None else odd
     raise ValueError(
@@ -348,7 +360,10 @@ def _kind(value: object) -> str:
 def _as_numbers(column: pd.Series, label: str) -> pd.Series:
     """Return a column of numbers of Python's types, among them decimal ones, as numbers."""
     for row, value in enumerate(column):
-        if isinstance(value, Integral) and abs(int(value)) > MAX_EXACT:
+        is_integer = isinstance(value, Integral) or (
+            isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value()
+        )
+        if is_integer and abs(value) > MAX_EXACT:
             raise inexact(label, value, row + 1)
     gaps = column.isna().to_numpy() | (column == "").to_numpy(bool, na_value=False)
     numbers = [np.nan if gap else float(v) for v, gap in zip(column, gaps, strict=True)]
@@ -367,7 +382,7 @@ def _numbers_with_words(column: pd.Series, values: NDArray[Any], label: str) -> 
     if not len(texts):
         return None
     if texts.str.fullmatch(DATE).mean() > 0.5:
-        raise _dates(label, repr(texts.iloc[0][:40]))
+        raise dates_refused(label, repr(texts.iloc[0][:40]))
     words = texts.str.lower().isin(GAP_WORDS)
     numeric = pd.to_numeric(texts, errors="coerce").notna()
     if words.any() and not words.all() and numeric[~words].all():
@@ -391,10 +406,18 @@ def _numbers_with_words(column: pd.Series, values: NDArray[Any], label: str) -> 
     return None
 
 
-def _dates(label: str, found: object) -> ValueError:
+def dates_refused(label: str, found: object) -> ValueError:
+    """Return the error for dates and durations in a column."""
     return ValueError(
         f"column {label!r} must contain numbers or text, got {found}; replace dates by numbers,"
         " such as the days since a fixed date, or leave the column out"
+    )
+
+
+def _unknown(label: str, found: object) -> ValueError:
+    return ValueError(
+        f"column {label!r} must contain numbers or text, got values of the type {found}; convert"
+        " them to numbers or text, or leave the column out"
     )
 
 
@@ -409,17 +432,18 @@ def _numbers(column: pd.Series, label: str, limit: float) -> Floats:
     numbers = column.to_numpy(np.float64, na_value=np.nan)
     with np.errstate(invalid="ignore"):
         large = np.abs(numbers) > limit
-        rounded = np.abs(numbers) > MAX_EXACT
     if large.any():
         row = int(np.argmax(large))
         within = f" within ±{limit:g}" if limit == MAX_NUMBER else ""
         raise ValueError(
             f"column {label!r} must contain finite numbers{within}, got {numbers[row]:g} in row"
-            f" {row + 1}"
+            f" {row + 1}; {REPLACE}"
         )
-    if pd.api.types.is_integer_dtype(column) and rounded.any():
-        row = int(np.argmax(rounded))
-        raise inexact(label, column.iloc[row], row + 1)
+    if pd.api.types.is_integer_dtype(column):  # compared as integers: floats are rounded
+        rounded = (column > MAX_EXACT) | (column < -MAX_EXACT)
+        if rounded.any():
+            row = int(np.argmax(rounded.to_numpy(bool, na_value=False)))
+            raise inexact(label, column.iloc[row], row + 1)
     return numbers + 0.0  # a copy without negative zeros
 
 
@@ -435,6 +459,7 @@ def _texts(column: pd.Series, label: str) -> Column:
         texts = np.array([text and TRUTH[text.lower()] for text in texts], object)
     if any(len(text) > MAX_TEXT for text in values):
         raise ValueError(f"column {label!r} must contain texts of at most {MAX_TEXT} characters")
+    check_characters(texts, f"column {label!r}")
     return texts
 
 

@@ -86,7 +86,7 @@ def read_classes(y: Any, what: str = "y", n_rows: int | None = None) -> NDArray[
             f" {odd + 1} and {str(values[text])[:40]!r} in row {text + 1}: convert all to text"
         )
     texts = [value.strip() for value in values]
-    _check_characters(texts, what)
+    check_characters(texts, what)
     return np.array(texts, np.str_)
 
 
@@ -195,10 +195,10 @@ def read_ids(ids: Any, n_rows: int) -> list[str]:
         if text is None:
             raise ValueError(
                 f"ids must be text or integers; got {_described(value)} in row {row}"
-                f"{_REMEDIES.get(_kind(value), '')}"
+                f"{_REMEDIES.get(_kind(value), ': convert it to text')}"
             )
         texts.append(text)
-    _check_characters(texts, "ids")
+    check_characters(texts, "ids")
     if len(set(texts)) < len(texts):
         counts = Counter(texts)
         repeated = sum(n > 1 for n in counts.values())
@@ -360,14 +360,15 @@ def _check_kinds(kinds: list[str], what: str, allowed: str) -> None:
         if kind not in ("text", "number", "truth value"):
             found = "a date" if kind == "date" else kind
             raise ValueError(
-                f"{what} must be {allowed}; got {found} in row {row}{_REMEDIES.get(kind, '')}"
+                f"{what} must be {allowed}; got {found} in row {row}"
+                f"{_REMEDIES.get(kind, ': convert it to a number')}"
             )
 
 
-def _check_characters(texts: list[str], what: str) -> None:
+def check_characters(texts: Iterable[str | None], what: str) -> None:
     """Raise ValueError for text that no message can contain, or that arrays would shorten."""
     for row, text in enumerate(texts, 1):
-        if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        if text and ("\0" in text or any("\ud800" <= character <= "\udfff" for character in text)):
             raise ValueError(
                 f"{what} must be text of Unicode characters other than U+0000; row {row} has"
                 " another: read the file with its right encoding"
@@ -378,7 +379,7 @@ def _check_finite(numbers: NDArray[Any], what: str, allowed: str = "finite") -> 
     finite = np.isfinite(numbers)
     if not finite.all():
         row = int(np.argmin(finite))
-        raise ValueError(f"{what} must be {allowed}; got {numbers[row]} in row {row + 1}")
+        raise ValueError(f"{what} must be {allowed}; got {numbers[row]} in row {row + 1}: {DROP}")
 
 
 def _number(value: Any) -> int | float | bool:
@@ -397,7 +398,9 @@ def _as_numbers(values: NDArray[Any], what: str) -> NDArray[Any]:
     numbers = np.array([_number(value) for value in values])
     integers = all(isinstance(value, Integral | np.bool_) for value in values)
     if numbers.dtype.kind not in ("biu" if integers else "biuf"):
-        raise ValueError(f"{what} must contain integers within 64 bits; got larger ones")
+        raise ValueError(
+            f"{what} must contain integers within 64 bits; got larger ones: convert all to text"
+        )
     _check_finite(numbers, what)
     return numbers
 

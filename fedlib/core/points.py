@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,18 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from sklearn.utils import check_array
 
 from fedlib.core.array_types import Floats
-from fedlib.core.columns import GAP_WORDS, MAX_EXACT, inexact, read_column
+from fedlib.core.columns import (
+    DATE,
+    GAP_WORDS,
+    MAX_EXACT,
+    REPLACE,
+    dates_refused,
+    inexact,
+    read_column,
+)
 from fedlib.core.names import as_table, feature_names
 
-__all__ = ["MAX_COORDINATE", "check_coordinates", "check_points"]
+__all__ = ["MAX_COORDINATE", "as_numbers", "check_coordinates", "check_points"]
 
 MAX_COORDINATE = 1e100  # so that no sum of squares over any number of clients overflows
 
@@ -51,17 +60,8 @@ def check_points(X: ArrayLike, **checks: Any) -> Floats:
     array([[1., 2.],
            [3., 4.]])
     """
-    X = as_table(X)
-    if not isinstance(X, pd.DataFrame | np.ndarray):
-        X = _array(X)
     names = feature_names(X)
-    if X.ndim == 2:
-        if _all_numbers(X):
-            _check_exact(X)
-        elif X.shape[1]:
-            frame = X if isinstance(X, pd.DataFrame) else pd.DataFrame(X).infer_objects()
-            labels = names or tuple(map(str, range(frame.shape[1])))
-            X = np.column_stack([_points(frame.iloc[:, j], one) for j, one in enumerate(labels)])
+    X = as_numbers(X)
     try:
         points: Floats = check_array(X, dtype=np.float64, order="C", **checks)
     except ValueError as error:
@@ -71,10 +71,44 @@ def check_points(X: ArrayLike, **checks: Any) -> Floats:
     return points
 
 
+def as_numbers(X: ArrayLike) -> pd.DataFrame | NDArray[Any]:
+    """Return a table with NumPy's own numbers in all columns, and NaN for gaps.
+
+    Parameters
+    ----------
+    X : array-like (n_rows, n_features)
+        Numbers of any type, truth values, and texts that contain numbers. What has no two axes is
+        returned as an array.
+
+    Raises
+    ------
+    ValueError
+        When a column contains anything else, or integers beyond ±2**53. The text names the column,
+        the row and the remedy.
+
+    Examples
+    --------
+    >>> as_numbers(pd.DataFrame({"a": pd.array([1, None], "Int64"), "b": ["2", " 3.5"]}))
+    array([[1. , 2. ],
+           [nan, 3.5]])
+    """
+    X = as_table(X)
+    if not isinstance(X, pd.DataFrame | np.ndarray):
+        X = _array(X)
+    if X.ndim != 2 or not X.shape[1]:
+        return X
+    if _all_numbers(X):
+        _check_exact(X)
+        return X
+    frame = X if isinstance(X, pd.DataFrame) else pd.DataFrame(X).infer_objects()
+    labels = feature_names(X) or tuple(map(str, range(frame.shape[1])))
+    return np.column_stack([_points(frame.iloc[:, j], one) for j, one in enumerate(labels)])
+
+
 def _all_numbers(X: pd.DataFrame | NDArray[Any]) -> bool:
     """Return whether all columns are NumPy's own numbers or truth values."""
     dtypes = X.dtypes if isinstance(X, pd.DataFrame) else [X.dtype]
-    return all(isinstance(dtype, np.dtype) and dtype.kind in "biufc" for dtype in dtypes)
+    return all(isinstance(dtype, np.dtype) and dtype.kind in "biuf" for dtype in dtypes)
 
 
 def _check_exact(X: pd.DataFrame | NDArray[Any]) -> None:
@@ -98,27 +132,38 @@ def _points(column: pd.Series, label: str) -> Floats:
         return column.to_numpy(np.float64, na_value=np.nan)
     if isinstance(column.dtype, pd.CategoricalDtype) or not is_numeric_dtype(column.dtype):
         cells = column.astype(object)
+        if all(isinstance(value, bool | np.bool_) for value in cells.dropna()):
+            return cells.where(cells.notna(), np.nan).to_numpy(np.float64)
         column = pd.Series([_cell(value, label, i) for i, value in enumerate(cells, 1)])
     values = read_column(column, label, MAX_FLOAT)
     return np.full(len(column), np.nan) if values.dtype == object else values  # only gaps
 
 
 def _cell(value: Any, label: str, row: int) -> Any:
-    """Return a truth value, or the number in a text, as a number, and another value unchanged."""
-    if isinstance(value, bool | np.bool_):
-        return float(value)
+    """Return the number in a text, None for a text that is a gap, and another value unchanged."""
     if not isinstance(value, str):
         return value
     text = value.strip()
     if not text or text.lower() in GAP_WORDS:
         return None
-    try:
-        return float(text)
-    except ValueError:
+    if re.fullmatch(DATE, text):
+        raise dates_refused(label, f"{text[:40]!r} in row {row}")
+    if re.fullmatch(r"[-+]?0[0-9].*", text):
         raise ValueError(
-            f"column {label!r} must contain numbers, got {text[:40]!r} in row {row};"
-            " FederatedPipeline(..., encode='one_hot') encodes text"
-        ) from None
+            f"column {label!r} contains {text[:40]!r} in row {row}, whose first zero a number does"
+            " not have; write numbers without it, or leave codes out"
+        )
+    try:
+        if re.fullmatch(r"[-+]?[0-9]+", text):
+            return int(text)  # so that large ones are refused, and not rounded
+        if "_" not in text and text.isascii():  # which `float` accepts
+            return float(text)
+    except ValueError:
+        pass
+    raise ValueError(
+        f"column {label!r} must contain numbers, got {text[:40]!r} in row {row};"
+        " FederatedPipeline(..., encode='one_hot') encodes text"
+    )
 
 
 def _not_finite(X: Any, names: tuple[str, ...], input_name: str) -> str | None:
@@ -139,7 +184,7 @@ def _not_finite(X: Any, names: tuple[str, ...], input_name: str) -> str | None:
         )
     return (
         f"{start} contains infinity: column {label!r} must contain finite numbers, got {value} in"
-        f" row {row + 1}"
+        f" row {row + 1}; {REPLACE}"
     )
 
 

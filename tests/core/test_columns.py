@@ -89,7 +89,7 @@ def test_gaps_are_filled():
         ([Decimal("Infinity")], "must contain finite numbers within .* got inf in row 1"),
         ([True, "m"], "'c' must contain either numbers or text, got both"),
         ([1j, 2.0], "'c' must contain numbers or text, got complex numbers"),
-        ([{1}, 2.0], "'c' must contain either numbers or text"),
+        ([{1}, 2.0], "'c' must contain numbers or text, got values of the type set; convert"),
         (["a" * 201, "b"], "'c' must contain texts of at most 200 characters, got 201; leave"),
         (pd.Categorical(["a" * 201, "b"]), "'c' must contain texts of at most 200 characters"),
     ],

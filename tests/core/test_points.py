@@ -48,7 +48,7 @@ def test_points_in_the_right_form_are_not_copied():
         (3.0, "Expected 2D array, got scalar"),
         (np.zeros((1, 1, 1)), "Found array with dim 3"),
         ([["a", "b"]], "column '0' must contain numbers, got 'a'"),
-        (np.array([[1j]]), "Complex data not supported"),
+        (np.array([[1j]]), "column '0' .* got complex numbers; write the real"),
         (np.empty((0, 2)), r"Found array with 0 sample\(s\)"),
         (np.empty((2, 0)), r"Found array with 0 feature\(s\)"),
     ],
@@ -115,7 +115,7 @@ def test_texts_of_numbers_are_numbers():
         ([2, -(2**60)], "'c' must contain integers within .* in row 2"),
         (pd.array([2**60, None], "Int64"), "'c' must contain integers within"),
         ([b"a", b"b"], "'c' must contain numbers or text, got bytes"),
-        ([{1}, 2], "'c' must contain either numbers or text"),
+        ([{1}, 2], "'c' must contain numbers or text, got values of the type set; convert"),
     ],
 )
 def test_the_column_is_named(column, message):

@@ -89,7 +89,8 @@ def _unusable(column: Column, numbers: Floats) -> Bools:
     with np.errstate(invalid="ignore"):
         unusable: Bools = np.abs(numbers) > MAX_NUMBER
         if column.type == "integer":
-            unusable |= (np.abs(numbers) > MAX_EXACT) | (numbers != np.rint(numbers))
+            # 2**53 itself may be a rounded 2**53 + 1.
+            unusable |= (np.abs(numbers) >= MAX_EXACT) | (numbers != np.rint(numbers))
             unusable &= ~np.isnan(numbers)
     return unusable
 

@@ -7,13 +7,17 @@ import gzip
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
+from decimal import Decimal
 from itertools import islice
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from fedlib.core.columns import MAX_EXACT
+from fedlib.core.labels import check_characters
 from fedlib.core.texts import printable
 from fedlib.tables.formulas import unguarded
 from fedlib.tables.schema.arrow import import_arrow
@@ -124,10 +128,16 @@ def _cells(series: pd.Series, column: Column) -> Any:
     dtype, types = series.dtype, pd.api.types
     if isinstance(dtype, pd.CategoricalDtype):
         return _words(series.astype(object))
+    if types.is_object_dtype(dtype) and types.infer_dtype(series, skipna=True) == "boolean":
+        series = series.astype("boolean")  # truth values are the same in every type
+        dtype = series.dtype
     if types.is_bool_dtype(dtype):
-        if column.type == "string":
-            return _words(series.map({True: "true", False: "false"}))
+        if column.type in ("string", "date"):
+            return _words(series.astype(object))
         return series.to_numpy(np.float64, na_value=np.nan)
+    if isinstance(dtype, pd.ArrowDtype) and types.is_datetime64_any_dtype(dtype):
+        series = pd.to_datetime(series.astype(object))
+        dtype = series.dtype
     if types.is_datetime64_any_dtype(dtype):
         if getattr(dtype, "tz", None) is not None:
             series = series.dt.tz_localize(None)  # the date at the place of the site
@@ -135,7 +145,8 @@ def _cells(series: pd.Series, column: Column) -> Any:
             return _words(series.dt.strftime("%Y-%m-%d"))
         days = series.to_numpy("datetime64[D]")
         return np.where(np.isnat(days), np.nan, days.astype(np.int64).astype(np.float64))
-    if types.is_numeric_dtype(dtype) and not types.is_complex_dtype(dtype):
+    large = types.is_integer_dtype(dtype) and bool((series.abs() > MAX_EXACT).any())
+    if types.is_numeric_dtype(dtype) and not types.is_complex_dtype(dtype) and not large:
         numbers = series.to_numpy(np.float64, na_value=np.nan)
         if column.type in ("number", "integer", "string"):
             return numbers
@@ -150,8 +161,9 @@ def _words(series: pd.Series) -> Any:
     values = series.to_numpy(object)
     try:
         return arrow.array(values, arrow.string(), mask=gaps)
-    except (arrow.ArrowInvalid, arrow.ArrowTypeError):
+    except (arrow.ArrowInvalid, arrow.ArrowTypeError, UnicodeEncodeError):
         words = [None if gap else _word(value) for value, gap in zip(values, gaps, strict=True)]
+        check_characters(words, f"column {series.name!r}")
         return arrow.array(words, arrow.string())
 
 
@@ -159,7 +171,11 @@ def _word(value: object) -> str:
     """Return a value of a column with values of several types as text."""
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
-    if isinstance(value, int | float | np.number):
+    if isinstance(value, Decimal) and value.is_finite() and value == value.to_integral_value():
+        value = int(value)
+    if isinstance(value, Integral):
+        return str(int(value))
+    if isinstance(value, float | np.number):
         return f"{float(value):.17g}"
     if hasattr(value, "isoformat"):
         return str(value.isoformat())[:10]
