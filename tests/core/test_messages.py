@@ -32,8 +32,7 @@ from fedlib import (
     Schema,
 )
 from fedlib.boosting.client import BoostingClient
-from fedlib.boosting.messages import BeginBoosting
-from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
+from fedlib.boosting.messages import BeginBoosting, BuildHistograms, Splits, SumHistograms
 from fedlib.core import messages
 from fedlib.core.array_fields import DTYPES, MAX_EMPTY_AXIS, PIECE
 from fedlib.core.messages import (
@@ -188,6 +187,8 @@ def field_values(hint, length):
 
 NUMBER = {"type": "number", "constraints": {"minimum": -4, "maximum": 4, "required": True}}
 SCHEMA_OF_TWO = Schema({"schema": {"fields": [NUMBER | {"name": name} for name in "xy"]}})
+WORD = {"name": "word", "type": "string", "constraints": {"enum": ["a", "b"]}}
+SCHEMA_OF_WORDS = Schema({"schema": {"fields": [NUMBER | {"name": "x"}, WORD]}})
 
 
 @cache
@@ -218,12 +219,15 @@ def conversations():
         *noisy,
         GaussianMixtureDBSCAN(1.0, 2, random_state=0),
         FederatedXGBClassifier(2, method="histogram", max_depth=2),
+        FederatedXGBClassifier(2, method="histogram", max_depth=2, histograms="packed"),
         FederatedXGBClassifier(2, max_depth=2, tol=None, warm_start=True),
         FederatedXGBRegressor(2, max_depth=2, validation_fraction=0.3),
         FederatedPipeline(HorizontalDBSCAN(1.0, 2), scale="robust"),
         FederatedPipeline(
             HorizontalDBSCAN(1.0, 2, epsilon=1.0), scale="standard", schema=SCHEMA_OF_TWO
         ),
+        FederatedSummary(quantiles=(), schema=SCHEMA_OF_WORDS),
+        FederatedSummary(quantiles=(), schema=SCHEMA_OF_WORDS, epsilon=1.0),
         GaussianMixtureSelection(2, random_state=0),
         FederatedClusteringScore(),
         FederatedEvaluation(),
@@ -231,14 +235,13 @@ def conversations():
         parts = [X[::2], X[1::2]]
         if getattr(estimator, "schema", None) is not None:
             parts = [pd.DataFrame(part, columns=["x", "y"]).clip(-4, 4) for part in parts]
+            parts = [part.assign(word=["a", "b"] * (len(part) // 2)) for part in parts]
         if estimator.name == "evaluation":
             parts = [(y[::2].astype(float), y[::2]), (y[1::2].astype(float), y[1::2])]
         if estimator.name in ("xgboost", "xgb-regressor", "clustering-score"):
             parts = [(X[::2], y[::2]), (X[1::2], y[1::2])]
-        options = {}
-        if isinstance(estimator, FederatedPipeline):
-            options["client_class"] = HorizontalDBSCANClient
-        clients = [estimator.client_class(part, **options) for part in parts]
+        make, (options,) = estimator._client_factory([{}])
+        clients = [make(part, **options) for part in parts]
         recorder = Recorder(dict(zip("AB", clients, strict=True)))
         estimator.fit(recorder)
         if getattr(estimator, "warm_start", False):
@@ -249,6 +252,10 @@ def conversations():
     client = BoostingClient((X, y))
     client.handle(by_class[BeginBoosting][0])
     by_class[type(client.state)] = [client.state]  # which no client has at the end of a run
+    (dense, *_) = by_class[BuildHistograms]
+    for kind in (Splits, SumHistograms):  # the base class, and the request of masked sums
+        names = kind.__struct_fields__
+        by_class[kind] = [kind(**{name: getattr(dense, name, 0) for name in names})]
     noisy_requests = [m for of_class in by_class.values() for m in of_class if privacy_of(m)]
     return by_class | {Privacy: [request.privacy for request in noisy_requests]}
 
