@@ -27,7 +27,7 @@ POINT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 COMMA = re.compile(r"[-+]?(\d+(,\d*)?|,\d+)([eE][-+]?\d+)?")
 INTEGER = re.compile(r"[-+]?\d+")
 # A number in whatever form: with another decimal mark or with marks between thousands.
-LIKE_NUMBER = re.compile(r"[-+]?[.,]?\d[\d.,'\u2019\u00a0\u202f ]*([eE][-+]?\d+)?\s?%?")
+LIKE_NUMBER = re.compile(r"[-+\u2212]?[.,]?\d[\d.,'\u2019\u00a0\u202f ]*([eE][-+]?\d+)?\s?%?")
 
 
 def read_cells(

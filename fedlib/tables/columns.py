@@ -288,5 +288,6 @@ def complete(column: pd.Series, content: str) -> pd.Series:
     """Return a column; raise ValueError if a value is missing."""
     gaps = np.flatnonzero(column.isna())
     if len(gaps):
-        raise ValueError(f"column {column.name!r} has no {content} in row {gaps[0] + 1}")
+        remedy = "" if content == "value" else "; leave such rows out, or correct them"
+        raise ValueError(f"column {column.name!r} has no {content} in row {gaps[0] + 1}{remedy}")
     return column
