@@ -119,7 +119,7 @@ OPTIONS = {
 NEEDED = {
     "horizontal-dbscan": ({"bounds": BOUNDS}, {"bounds": BOUNDS}),
     "approximate-dbscan": ({"rho": 1.0, "bounds": BOUNDS},) * 2,
-    "kmeans": (LLOYD, LLOYD | {"bounds": BOUNDS}),
+    "kmeans": (LLOYD | {"bounds": BOUNDS},) * 2,
     "gaussian-mixture": (EM | EM_START, EM | {"bounds": BOUNDS}),
     "xgboost": (HISTOGRAMS | {"classes": [0, 1]},) * 2,
     "xgb-regressor": (HISTOGRAMS, HISTOGRAMS | {"base_score": 2.0}),

@@ -16,13 +16,11 @@ from fedlib.core.protocol import Flow
 from fedlib.core.replies import Replies
 from fedlib.protection.privacy.messages import NOISY
 from fedlib.protection.privacy.noise import Sensitivity, noise_scale
-from fedlib.protection.secure.fixed_point import Digits, digits_for
+from fedlib.protection.secure.fixed_point import Digits, digits_of_limits
 from fedlib.protection.secure.flow import secure_sum
 from fedlib.protection.secure.identities import honest_survivors
 
 __all__ = ["MaskedNoisySums", "MaskedSums", "NoisySums"]
-
-SMALLEST = 2.0**-600  # a limit below it counts as it, so that limits of 0 have digits, too
 
 
 class MaskedSums(Aggregation):
@@ -47,14 +45,7 @@ class MaskedSums(Aggregation):
         stated = request.sum_digits(self.n_clients)
         if stated is not None:
             return stated
-        largest = {
-            name: np.maximum(np.atleast_1d(limit), SMALLEST).tolist()
-            for name, limit in limits.items()
-        }
-        return {
-            name: tuple(digits_for(one, self.n_clients) for one in several)
-            for name, several in largest.items()
-        }
+        return digits_of_limits(limits, self.n_clients)
 
 
 class NoisySums(Aggregation):

@@ -91,7 +91,7 @@ def test_the_error_of_a_client_without_keys_names_them():
     transport = InProcess({name: FederatedKMeansClient(np.eye(2)) for name in "abc"})
     start = {"method": "lloyd", "init": [[0.0, 0.0]]}
     with pytest.raises(TypeError, match="the site needs its keys: join with --secure-key"):
-        FederatedKMeans(1, **start, secure=True).fit(transport)
+        FederatedKMeans(1, **start, secure=True, bounds=[[0, 0], [1, 1]]).fit(transport)
 
 
 def test_bad_keys_are_reported(site):

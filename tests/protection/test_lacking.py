@@ -60,6 +60,7 @@ GIVEN = np.zeros((2, 1))
             FederatedKMeans(2, secure=True, schema=FREE),
             ["an array as init", *IN_SCHEMA, "text in 'town'"],
         ),
+        (FederatedKMeans(2, secure=True), ["an array as init", "bounds, the smallest"]),
         (
             FederatedGaussianMixture(2, method="average", **NOISE),
             [DELTA, "method='em'", "bounds, the smallest"],

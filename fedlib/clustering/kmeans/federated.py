@@ -33,6 +33,7 @@ from fedlib.clustering.kmeans.messages import (
     Inertia,
     LocalCentres,
     MeasureInertia,
+    SumClippedClusters,
     SumClusters,
     SummariseGroups,
 )
@@ -58,8 +59,10 @@ from fedlib.core.parameters import (
 from fedlib.core.points import check_coordinates, check_points
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval, StrOptions
-from fedlib.protection.estimator import ProtectedFederated
+from fedlib.protection.estimator import ProtectedFederated, is_protected
+from fedlib.protection.privacy import clipped
 from fedlib.protection.secure.points import SummablePoints
+from fedlib.protection.sums import NoisySums
 
 __all__ = ["FederatedKMeans", "FederatedKMeansClient", "draw_seed"]
 
@@ -100,10 +103,11 @@ class FederatedKMeansClient(SummablePoints):
 
     @handles(SumClusters)
     def sum_clusters(self, request: SumClusters) -> ClusterSums:
-        sums, counts, inertias = zip(
-            *[sum_clusters(self.X, centres) for centres in request.centres], strict=True
-        )
-        return ClusterSums(np.array(sums), np.array(counts), np.array(inertias))
+        return _sum_clusters(self.X, request)
+
+    @handles(SumClippedClusters)
+    def sum_clipped_clusters(self, request: SumClippedClusters) -> ClusterSums:
+        return _sum_clusters(clipped(self.X, request.bounds), request)
 
     @handles(SumClustersNoisily)
     def sum_clusters_noisily(self, request: SumClustersNoisily) -> NoisyClusterSums:
@@ -117,6 +121,14 @@ class FederatedKMeansClient(SummablePoints):
     def assign_centres(self, request: AssignCentres) -> Done:
         self.state = Labels(assign(self.X, request.centres)[0])
         return Done()
+
+
+def _sum_clusters(X: Floats, request: SumClusters) -> ClusterSums:
+    """Return the sums of points by their nearest centre, for the centres of each start."""
+    sums, counts, inertias = zip(
+        *[sum_clusters(X, centres) for centres in request.centres], strict=True
+    )
+    return ClusterSums(np.array(sums), np.array(counts), np.array(inertias))
 
 
 def _settings(request: FindCentres) -> dict[str, Any]:
@@ -173,11 +185,10 @@ class FederatedKMeans(Clusterer, ProtectedFederated):
     method hides this: ``(local_counts_ == 1).sum()`` is the number of points disclosed by
     ``"one_shot"``.
 
-    With ``secure=True``, the server sees the sums over all clients and the order of magnitude of
-    their largest coordinates. The sums are in fixed point: a coordinate of a centre is wrong by at
-    most ``n_clients**2 * 2**-62 * limit * n_points / count``, where ``limit`` is the largest
-    absolute coordinate, rounded up to a power of two, and ``count`` the number of points of the
-    cluster.
+    With ``secure=True``, the server sees the sums over all clients, whose points are clipped to
+    `bounds`. The sums are in fixed point: a coordinate of a centre is wrong by at most
+    ``n_clients**2 * 2**-62 * limit * n_points / count``, where ``limit`` is the largest absolute
+    bound of the feature, and ``count`` the number of points of the cluster.
 
     With `epsilon`, the server sees sums and counts with noise instead, also of clusters without
     points, and the guarantee holds for each row of each client.
@@ -292,8 +303,8 @@ class FederatedKMeans(Clusterer, ProtectedFederated):
         Flag,
         """
         For ``"lloyd"`` from an array `init`: whether the server sees sums over the clients and no
-        client's reply; see `fedlib.protection.secure` for what remains open. Each sum takes five
-        requests per client.
+        client's reply; see `fedlib.protection.secure` for what remains open. It needs `bounds`.
+        Each sum takes five requests per client.
         """,
     ] = False
     epsilon: Annotated[
@@ -312,8 +323,6 @@ class FederatedKMeans(Clusterer, ProtectedFederated):
         """,
     ] = 0.0
 
-    masked_sums_need_bounds = False
-
     def _lacking(self) -> list[str]:
         lacking = super()._lacking()
         if self.epsilon is not None and self.method != "lloyd":
@@ -331,32 +340,24 @@ class FederatedKMeans(Clusterer, ProtectedFederated):
     def _flow(self) -> Flow[KMeansModel]:
         n_clusters = self.n_clusters
         init = self._check_init()
-        if self.epsilon is not None:
-            return self._private_flow(init)
-        if self.bounds is not None:
-            raise ValueError("bounds need epsilon, got epsilon=None")
-        seed = draw_seed(self.random_state)
-        stop = self.n_init, self.max_iter, self.tol, seed
-        if self.method == "one_shot":
-            return one_shot(n_clusters, self.update_fraction, self.weighted, *stop)
-        return lloyd(n_clusters, init, *stop, self._sums())
-
-    def _private_flow(self, init: Floats | None) -> Flow[KMeansModel]:
-        bounds = self._bounds()
+        if not is_protected(self):
+            if self.bounds is not None:
+                raise ValueError("bounds need secure=True or epsilon, got neither")
+            stop = self.n_init, self.max_iter, self.tol, draw_seed(self.random_state)
+            if self.method == "one_shot":
+                return one_shot(n_clusters, self.update_fraction, self.weighted, *stop)
+            return lloyd(n_clusters, init, *stop, self._sums())
+        bounds, max_iter, seed = self._bounds(), self.max_iter, draw_seed(self.random_state)
         limits = bounds.limits
         if init is not None and init.shape[1] != limits.shape[1]:
             raise ValueError(
                 f"bounds must have the {init.shape[1]} features of init, got {limits.shape[1]}"
             )
-        max_iter, seed = self.max_iter, draw_seed(self.random_state)
-        return private_lloyd(
-            self.n_clusters,
-            init,
-            limits,
-            max_iter,
-            seed,
-            self._noisy_sums(max_iter, bounds),
-        )
+        aggregation = self._aggregation(max_iter, bounds)
+        if isinstance(aggregation, NoisySums):
+            return private_lloyd(n_clusters, init, limits, max_iter, seed, aggregation)
+        stop = self.n_init, max_iter, self.tol, seed
+        return lloyd(n_clusters, init, *stop, aggregation, limits)
 
     def _check_init(self) -> Floats | None:
         """Return the given start, or None for k-means++."""

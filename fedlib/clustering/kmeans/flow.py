@@ -20,16 +20,17 @@ from fedlib.clustering.kmeans.messages import (
     FindCentres,
     GroupMeans,
     MeasureInertia,
+    SumClippedClusters,
     SumClusters,
     SummariseGroups,
 )
-from fedlib.core.aggregation import Aggregation, Limits
+from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features, settle
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import Array
 from fedlib.core.protocol import Flow, GroupsTooSmall
 from fedlib.core.replies import Replies
-from fedlib.protection.secure.points import PooledPoints, agree_on_points, find_variance
+from fedlib.protection.secure.points import count_bounded_points, find_variance
 
 __all__ = [
     "KMeansModel",
@@ -134,6 +135,7 @@ def lloyd(
     tol: float,
     seed: int,
     aggregation: Aggregation,
+    bounds: Floats | None = None,
 ) -> Flow[KMeansModel]:
     """Return the flow of Lloyd's iteration; for the parameters see `FederatedKMeans`.
 
@@ -144,7 +146,7 @@ def lloyd(
     ValueError
         As `iterate`.
     """
-    model = yield from iterate(n_clusters, init, n_init, max_iter, tol, seed, aggregation)
+    model = yield from iterate(n_clusters, init, n_init, max_iter, tol, seed, aggregation, bounds)
     yield AssignCentres(model.centres)
     return model
 
@@ -157,10 +159,12 @@ def iterate(
     tol: float,
     seed: int,
     aggregation: Aggregation,
+    bounds: Floats | None = None,
 ) -> Flow[KMeansModel]:
     """Return the best model of Lloyd's iterations; the clients do not receive it.
 
-    A start is drawn only if the server sees single replies. Masked sums need ``init``.
+    A start is drawn only if the server sees single replies. Masked sums need ``init`` and
+    ``bounds`` (2, n_features).
 
     Raises
     ------
@@ -170,45 +174,37 @@ def iterate(
     """
     if aggregation.masked:
         assert init is not None
-        points = yield from agree_on_points(aggregation)
-        check_start(init, points.n_features)
-        tolerance = tol * (yield from find_variance(points, aggregation)) if tol else 0.0
-        sum_clusters = partial(_sum_clusters, aggregation, limits=partial(_limits, points))
+        assert bounds is not None
+        n_points = yield from count_bounded_points(aggregation, bounds)
+        found = (yield from find_variance(aggregation, bounds, n_points)) if tol else 0.0
+        request = partial(SumClippedClusters, bounds=bounds, n_points=n_points)
+        sum_clusters = partial(_sum_clusters, aggregation, request)
         return (
-            yield from _iterate_starts(init[np.newaxis].copy(), sum_clusters, max_iter, tolerance)
+            yield from _iterate_starts(init[np.newaxis].copy(), sum_clusters, max_iter, tol * found)
         )
-    request = SummariseGroups(0 if init is not None else GROUPS_PER_CLUSTER * n_clusters)
-    described = yield from aggregation.describe(request)
+    n_groups = 0 if init is not None else GROUPS_PER_CLUSTER * n_clusters
+    described = yield from aggregation.describe(SummariseGroups(n_groups))
     tolerance = tol * _mean_variance(described)
     if init is None:
         centres = _draw_starts(described, n_clusters, n_init, seed)
     else:
         check_start(init, agree_on_features(described))
         centres = init[np.newaxis].copy()
-    sum_clusters = partial(_sum_clusters, aggregation, check=partial(_contradictions, described))
+    check = partial(_contradictions, described)
+    sum_clusters = partial(_sum_clusters, aggregation, SumClusters, check=check)
     return (yield from _iterate_starts(centres, sum_clusters, max_iter, tolerance))
 
 
 def _sum_clusters(
     aggregation: Aggregation,
+    request: Callable[[Floats], SumClusters],
     centres: Floats,
-    limits: Callable[[Floats], Limits] | None = None,
     check: Callable[[Replies], Mapping[str, str]] | None = None,
 ) -> Flow[ClusterSums]:
     """Return the sums of the points of all clients by their nearest centres."""
-    bounds = None if limits is None else limits(centres)
-    total, _ = yield from aggregation.sum(SumClusters(centres), bounds, check)
+    total, _ = yield from aggregation.sum(request(centres), check=check)
     sums: ClusterSums = total
     return sums
-
-
-def _limits(points: PooledPoints, centres: Floats) -> Limits:
-    """Return the largest sums of a client."""
-    reach = points.limit + np.abs(centres).max()  # of a point from a centre
-    return {
-        "sums": points.limit_of(points.limit),
-        "inertias": points.limit_of(points.n_features * reach**2),
-    }
 
 
 def check_start(init: Floats, n_features: int) -> None:

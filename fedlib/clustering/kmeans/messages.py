@@ -10,6 +10,9 @@ import numpy as np
 from fedlib.clustering.kmeans.local import GROUP_SIZE
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
 from fedlib.core.points import MAX_COORDINATE
+from fedlib.protection.privacy import BoundsArray
+from fedlib.protection.secure.fixed_point import digits_of_limits
+from fedlib.protection.secure.points import NumberOfPoints, farthest
 
 __all__ = [
     "AssignCentres",
@@ -165,6 +168,22 @@ class SumClusters(Message):
         if (abs(received.sums) > MAX_MEAN * received.counts[..., np.newaxis]).any():
             raise MessageError("ClusterSums.sums are too large for the counts of points")
         return reply
+
+
+class SumClippedClusters(SumClusters):
+    """Clip your points to bounds, then sum them by their nearest centre."""
+
+    discloses = "the centres, the bounds, and the number of all points"
+    bounds: BoundsArray
+    n_points: NumberOfPoints
+
+    def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
+        squares = np.square(farthest(self.centres, self.bounds)).sum(axis=-1)
+        limits = {
+            "sums": self.n_points * np.abs(self.bounds).max(axis=0),
+            "inertias": self.n_points * squares.max(axis=-1, initial=0),
+        }
+        return digits_of_limits(limits, n_clients)
 
 
 class Inertia(Message):

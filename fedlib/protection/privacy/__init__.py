@@ -54,7 +54,7 @@ from fedlib.protection.privacy.accounting import (
     privacy_per_request,
     rho_of,
 )
-from fedlib.protection.privacy.bounds import BoundsArray, from_unit, to_unit
+from fedlib.protection.privacy.bounds import BoundsArray, clipped, from_unit, to_unit
 from fedlib.protection.privacy.budget import Budget, Charge, DisclosureBudgetSpent
 from fedlib.protection.privacy.messages import NOISY, NoisyRequest
 from fedlib.protection.privacy.noise import Sensitivity, add_noise, noise_scale, quantise
@@ -70,6 +70,7 @@ __all__ = [
     "Sensitivity",
     "add_noise",
     "check_guarantee",
+    "clipped",
     "epsilon_of",
     "from_unit",
     "noise_scale",

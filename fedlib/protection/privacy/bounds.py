@@ -39,6 +39,27 @@ BoundsArray = Annotated[
 ]
 
 
+def clipped(X: Floats, bounds: Floats) -> Floats:
+    """Return points (n_points, n_features) clipped to bounds (2, n_features).
+
+    Raises
+    ------
+    Unanswerable
+        A ValueError: when the points and the bounds have different numbers of features.
+
+    Examples
+    --------
+    >>> clipped(np.array([[0.0], [5.0], [99.0]]), np.array([[1.0], [20.0]])).ravel()
+    array([ 1.,  5., 20.])
+    """
+    if X.shape[1] != bounds.shape[1]:
+        raise Unanswerable(
+            f"bounds must have the {X.shape[1]} features of the points, got {bounds.shape[1]}"
+        )
+    low, high = bounds
+    return np.clip(X, low, high)
+
+
 def to_unit(X: Floats, bounds: Floats) -> Floats:
     """Return points clipped to bounds and scaled, so that every feature is in [-1, 1].
 
@@ -57,13 +78,9 @@ def to_unit(X: Floats, bounds: Floats) -> Floats:
     >>> to_unit(np.array([[0.0], [5.0], [99.0]]), np.array([[0.0], [20.0]])).ravel()
     array([-1. , -0.5,  1. ])
     """
-    if X.shape[1] != bounds.shape[1]:
-        raise Unanswerable(
-            f"bounds must have the {X.shape[1]} features of the points, got {bounds.shape[1]}"
-        )
     low, high = bounds
     middle, half = low + (high - low) / 2, (high - low) / 2
-    scaled: Floats = np.clip((np.clip(X, low, high) - middle) / half, -1.0, 1.0)
+    scaled: Floats = np.clip((clipped(X, bounds) - middle) / half, -1.0, 1.0)
     return scaled
 
 

@@ -17,15 +17,16 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedlib.core.array_types import Floats, Words
-from fedlib.core.messages import Message, arrays
+from fedlib.core.messages import Message, MessageError, arrays
 
 Digits = Mapping[str, tuple[int, ...]]
 Reply = TypeVar("Reply", bound=Message)
 
 LIMIT = 63  # bits of a positive number
+SMALLEST = 2.0**-600
 MIN_DIGITS = 8  # with fewer, a sum of rounded values could be a count of the larger ones
 
 
@@ -62,6 +63,35 @@ def digits_for(largest: float, n_clients: int) -> int:
             " weights), so that they are smaller"
         )
     return digits
+
+
+def digits_of_limits(limits: Mapping[str, ArrayLike], n_clients: int) -> dict[str, tuple[int, ...]]:
+    """Return the digits after the point for fields with limits.
+
+    Parameters
+    ----------
+    limits : mapping of str to float or array-like (n_entries,)
+        For each field, the largest absolute value of every client's entries: one, or one per entry
+        of the last axis. A limit below `SMALLEST` counts as it, so that limits of 0 have digits.
+    n_clients : int
+
+    Raises
+    ------
+    ValueError
+        As `digits_for`.
+
+    Examples
+    --------
+    >>> digits_of_limits({"sums": [1000.0, 1.0], "inertia": 4.0}, n_clients=10)
+    {'sums': (49, 59), 'inertia': (57,)}
+    """
+    return {
+        name: tuple(
+            digits_for(one, n_clients)
+            for one in np.maximum(np.atleast_1d(limit), SMALLEST).tolist()
+        )
+        for name, limit in limits.items()
+    }
 
 
 def check_digits(digits: Digits, wanted: Digits | None) -> None:
@@ -203,11 +233,20 @@ def from_words(request: Message, words: Words, digits: Digits) -> Any:
     Inertia(inertia=2.75)
     """
     values: dict[str, Any] = {}
+    kinds = {field.name: field.type for field in msgspec.structs.fields(request.reply)}
     rest = words.view(np.int64)
     for name, is_float, shape in _fields(request):
         field, rest = rest[: prod(shape)].reshape(shape), rest[prod(shape) :]
         if is_float:
             places = np.array(digits[name], np.int32).reshape(_shape(field))
             field = np.ldexp(field.astype(np.float64), -places)
-        values[name] = field if shape else field.item()
+        values[name] = field if shape else _checked(field.item(), kinds[name])
     return request.reply(**values)
+
+
+def _checked(value: Any, kind: Any) -> Any:
+    """Return a number of a message, whose class checks its arrays only."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise MessageError(str(error)) from error

@@ -1,8 +1,7 @@
 """What every secure protocol on points needs first: the features, and the digits of its sums.
 
-Fixed point needs a bound on the values. The clients agree on it by a secure sum, too: each adds 1
-at the order of magnitude of its largest coordinate. So the server learns which magnitudes occur,
-but not at which client.
+Fixed point needs a bound on the values. It follows from the bounds of the features, to which each
+client clips its points, and from the number of all points.
 """
 
 from __future__ import annotations
@@ -17,12 +16,15 @@ from numpy.typing import NDArray
 
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features
-from fedlib.core.array_types import Ints
+from fedlib.core.array_types import Floats, Ints
+from fedlib.core.bounds import MAX_BOUND
 from fedlib.core.client import Unanswerable, handles
 from fedlib.core.estimator import PointsClient
 from fedlib.core.messages import Array, FeatureNames, Message
 from fedlib.core.protocol import Flow
 from fedlib.core.replies import Replies
+from fedlib.protection.privacy.bounds import BoundsArray, clipped, from_unit
+from fedlib.protection.secure.fixed_point import digits_of_limits
 from fedlib.protection.secure.flow import ImpossibleSum
 
 __all__ = [
@@ -41,6 +43,8 @@ __all__ = [
 ]
 
 # Coordinates below 2**LOWEST count as 2**LOWEST; 2**HIGHEST is above any accepted coordinate.
+MAX_POINTS = 2**50
+NumberOfPoints = Annotated[int, msgspec.Meta(ge=1, le=MAX_POINTS)]  # of all clients
 LOWEST, HIGHEST = -128, 340
 N_MAGNITUDES = HIGHEST - LOWEST + 1
 MAX_SUM = 1e300
@@ -65,7 +69,7 @@ class MagnitudeCounts(Message):
     """The number of a client's points, and 1 at the magnitude of its largest coordinate."""
 
     discloses = "the number of points; how many clients have coordinates of each magnitude"
-    n_points: Annotated[int, msgspec.Meta(ge=0, le=2**50)]
+    n_points: Annotated[int, msgspec.Meta(ge=0, le=MAX_POINTS)]
     counts: Annotated[np.ndarray, Array("int64", ("magnitudes",), ge=0, le=2**30)]
 
 
@@ -79,6 +83,20 @@ class CountMagnitudes(Message):
         return {"magnitudes": N_MAGNITUDES}
 
 
+class PointCount(Message):
+    """The number of a client's points."""
+
+    discloses = "the number of points"
+    n_points: Annotated[int, msgspec.Meta(ge=0, le=MAX_POINTS)]
+
+
+class CountPoints(Message):
+    """Count your points."""
+
+    discloses = "nothing"
+    reply = PointCount
+
+
 class PointSums(Message):
     """The sums of the points' differences from a centre, and of their squares."""
 
@@ -88,14 +106,33 @@ class PointSums(Message):
 
 
 class SumPoints(Message):
-    """Sum the differences of your points from a centre, and their squares."""
+    """Clip your points to bounds, and sum their differences from a centre and the squares."""
 
-    discloses = "the mean of all points"
+    discloses = "the bounds, and the number and the mean of all points"
     reply = PointSums
-    centre: Annotated[np.ndarray, Array("float64", ("features",), -MAX_SUM, MAX_SUM)]
+    centre: Annotated[np.ndarray, Array("float64", ("features",), -4 * MAX_BOUND, 4 * MAX_BOUND)]
+    bounds: BoundsArray
+    n_points: NumberOfPoints
 
     def reply_lengths(self) -> dict[str, int]:
         return {"features": len(self.centre)}
+
+    def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
+        reach = farthest(self.centre, self.bounds)
+        limits = {"sums": self.n_points * reach, "squares": self.n_points * np.square(reach)}
+        return digits_of_limits(limits, n_clients)
+
+
+def farthest(centres: Floats, bounds: Floats) -> Floats:
+    """Return the largest distance of points within bounds from centres, per feature.
+
+    Examples
+    --------
+    >>> farthest(np.array([[1.0], [6.0]]), np.array([[0.0], [4.0]]))
+    array([[3.],
+           [6.]])
+    """
+    return np.maximum(np.abs(bounds[0] - centres), np.abs(bounds[1] - centres))
 
 
 def magnitudes(X: NDArray[np.floating[Any]]) -> Ints:
@@ -167,6 +204,10 @@ class SummablePoints(DescribedPoints):
     def count_magnitudes(self, request: CountMagnitudes) -> MagnitudeCounts:
         return MagnitudeCounts(len(self.X), magnitudes(self.X))
 
+    @handles(CountPoints)
+    def count_points(self, request: CountPoints) -> PointCount:
+        return PointCount(len(self.X))
+
     @handles(SumPoints)
     def sum_points(self, request: SumPoints) -> PointSums:
         if len(request.centre) != self.n_features:
@@ -174,7 +215,7 @@ class SummablePoints(DescribedPoints):
                 f"centre must have the {self.n_features} features of the points, got"
                 f" {len(request.centre)}"
             )
-        shifted = self.X - request.centre
+        shifted = clipped(self.X, request.bounds) - request.centre
         return PointSums(shifted.sum(axis=0), np.square(shifted).sum(axis=0))
 
 
@@ -232,11 +273,26 @@ def agree_on_bounded_features(aggregation: Aggregation, n_bounded: int) -> Flow[
     return replies
 
 
-def find_variance(points: PooledPoints, aggregation: Aggregation) -> Flow[float]:
+def count_bounded_points(aggregation: Aggregation, bounds: Floats) -> Flow[int]:
+    """Agree on the features, whose bounds are given, and count all points by a masked sum.
+
+    Raises
+    ------
+    ValueError
+        When the clients disagree on the features, have others than the bounds, or have no points.
+    """
+    yield from agree_on_bounded_features(aggregation, bounds.shape[1])
+    total, _ = yield from aggregation.sum(CountPoints())
+    if not total.n_points:
+        raise ValueError("the clients have no points")
+    n_points: int = total.n_points
+    return n_points
+
+
+def find_variance(aggregation: Aggregation, bounds: Floats, n_points: int) -> Flow[float]:
     """Return the variance of all points, averaged over the features, by two masked sums."""
-    centre, spread = np.zeros(points.n_features), points.limit
-    for _ in range(2):  # about 0 and then about the mean, so that no digits cancel out
-        limits = {"sums": points.limit_of(spread), "squares": points.limit_of(spread**2)}
-        total, _ = yield from aggregation.sum(SumPoints(centre), limits)
-        centre, spread = centre + total.sums / points.n_points, 2 * points.limit
-    return float(total.squares.mean() / points.n_points)
+    centre = from_unit(np.zeros(bounds.shape[1]), bounds)
+    for _ in range(2):  # about the middle and then about the mean, so that no digits cancel out
+        total, _ = yield from aggregation.sum(SumPoints(centre, bounds, n_points))
+        centre = centre + total.sums / n_points
+    return float(total.squares.mean() / n_points)

@@ -101,7 +101,9 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
         "FederatedKMeans, Lloyd from k-means++": FederatedKMeans(
             **clusters, method="lloyd", n_init=1
         ),
-        "FederatedKMeans, Lloyd, secure": FederatedKMeans(**clusters, **lloyd, secure=True),
+        "FederatedKMeans, Lloyd, secure": FederatedKMeans(
+            **clusters, **lloyd, secure=True, bounds=bounds
+        ),
         "FederatedKMeans, Lloyd, ε = 1": FederatedKMeans(
             **clusters, **lloyd, **private, bounds=bounds
         ),

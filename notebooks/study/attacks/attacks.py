@@ -63,7 +63,7 @@ from fedlib.protection.secure.messages import (
     RevealedShares,
     SignedKeys,
 )
-from fedlib.protection.secure.points import Features, MagnitudeCounts, PointSums
+from fedlib.protection.secure.points import Features, MagnitudeCounts, PointCount, PointSums
 from fedlib.tables.alignment import Pseudonyms
 from fedlib.tables.summary.agreed import KnownCategoryCounts, ValueCounts
 from fedlib.tables.summary.messages import (
@@ -413,6 +413,7 @@ WITHOUT_ATTACK: dict[type[Message], str] = {
     ColumnMagnitudes: WHOLE,
     ColumnSums: WHOLE,
     MagnitudeCounts: WHOLE,
+    PointCount: WHOLE,
     PointSums: WHOLE,
     Inertia: WHOLE,
     Likelihood: WHOLE,

@@ -428,8 +428,9 @@ def test_the_replies_that_a_minimum_count_always_declines():
     single_rows = {"FindNeighbours", "ListPseudonyms", "BuildLocalModel", "ChooseRepresentatives"}
     chosen = {"MeasureInertia", "MeasureDistances", "ProposeSplits", "EvaluateSplits", "ScoreRows"}
     extremes = {"FindExtremes"}
+    # only of runs with secure sums
     masked = {"CountMagnitudes", "SumPoints", "CountLabelMagnitudes", "SumClasses", "SumTargets"}
-    masked |= {"CountColumnMagnitudes", "DescribeKinds"}  # only of runs with secure sums
+    masked |= {"CountColumnMagnitudes", "DescribeKinds", "CountPoints", "SumClippedClusters"}
     assert declined == mixtures | single_rows | chosen | extremes | masked
     singly = {kind.__name__ for kind, one in requests.items() if one}
     histograms = {"BuildHistograms", "BuildPackedHistograms", "SumHistograms"}

@@ -463,7 +463,7 @@ def test_a_minimum_count_does_not_decline_masked_sums_with_noise():
     """The noise protects single rows; without it, the site cannot know the sums and declines."""
     parts = dict(zip("ABC", np.array_split(POINTS[:9].astype(float), 3), strict=True))
     identities = simulated_identities(list(parts))
-    for options in ({"epsilon": 1.0, "delta": 1e-6, "bounds": BOUNDS}, {}):
+    for options in ({"epsilon": 1.0, "delta": 1e-6}, {}):
         clients = {
             name: GuardedClient(
                 SecureClient(FederatedKMeans.client_class(X), identities[name]),
@@ -472,7 +472,9 @@ def test_a_minimum_count_does_not_decline_masked_sums_with_noise():
             )
             for name, X in parts.items()
         }
-        model = FederatedKMeans(2, method="lloyd", max_iter=2, secure=True, init=BOUNDS, **options)
+        model = FederatedKMeans(
+            2, method="lloyd", max_iter=2, secure=True, init=BOUNDS, bounds=BOUNDS, **options
+        )
         if options:
             assert model.fit(Recorder(clients)).cluster_centers_.shape == (2, 2)
         else:

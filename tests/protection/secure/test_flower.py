@@ -12,6 +12,7 @@ from fedlib.transports.flower import FIN, GridInProcess, client_app
 
 PARTS = [[[0.0], [1.0], [9.0]], [[2.0], [8.0]], [[7.5], [10.0]]]
 LABELLED = [(X, [x + 1 for (x,) in X]) for X in PARTS]
+LLOYD = {"method": "lloyd", "init": [[0.0], [9.0]]}
 TREES = {"n_trees": 2, "max_depth": 2, "max_bin": 10, "bounds": [[0.0], [10.0]]}
 
 
@@ -19,8 +20,8 @@ TREES = {"n_trees": 2, "max_depth": 2, "max_bin": 10, "bounds": [[0.0], [10.0]]}
     ("secure", "plain", "attribute"),
     [
         (
-            FederatedKMeans(2, method="lloyd", init=[[0.0], [9.0]], secure=True),
-            FederatedKMeans(2, method="lloyd", init=[[0.0], [9.0]]),
+            FederatedKMeans(2, **LLOYD, secure=True, bounds=[[0.0], [99.0]]),
+            FederatedKMeans(2, **LLOYD),
             "cluster_centers_",
         ),
         (

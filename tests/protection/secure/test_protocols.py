@@ -1,6 +1,6 @@
 """The protocols that work with secure sums: equal to the plain runs, and clients that are lost."""
 
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 import pandas as pd
@@ -14,13 +14,14 @@ from fedlib import (
     FederatedSummary,
     HorizontalDBSCAN,
 )
-from fedlib.clustering.kmeans import FederatedKMeansClient, SumClusters
+from fedlib.clustering.kmeans import FederatedKMeansClient
+from fedlib.clustering.kmeans.messages import SumClippedClusters
 from fedlib.core.client import Client
 from fedlib.core.in_process import InProcess
 from fedlib.core.ledger import SERVER
 from fedlib.core.messages import decode
-from fedlib.core.protocol import TooFewClients
-from fedlib.protection.secure import ImpossibleSum, SecureClient, simulated_identities
+from fedlib.core.protocol import TooFewClients, run
+from fedlib.protection.secure import ImpossibleSum, SecureClient, secure_sum, simulated_identities
 from fedlib.protection.secure.messages import MaskValues, RevealShares
 from fedlib.testing import Recorder
 
@@ -32,6 +33,7 @@ BLOBS = np.concatenate([RNG.normal(centre, 1, (60, 2)) for centre in ((0, 0), (9
 RNG.shuffle(BLOBS)
 DYADIC = np.round(BLOBS * 2**20) / 2**20  # sums of these are exact in float64
 START = DYADIC[:3]
+BOUNDS = [[-12.0, -12.0], [40.0, 40.0]]
 IDENTITIES = simulated_identities([str(i) for i in range(N_CLIENTS)])
 
 
@@ -40,8 +42,12 @@ def parts(X):
 
 
 def kmeans(X, **parameters):
-    estimator = FederatedKMeans(3, method="lloyd", init=START, **parameters)
-    return estimator.fit(parts(X))
+    return FederatedKMeans(3, method="lloyd", init=START, **parameters).fit(parts(X))
+
+
+def masked_kmeans(**parameters):
+    parameters = {"bounds": BOUNDS} | parameters
+    return FederatedKMeans(3, method="lloyd", init=START, secure=True, **parameters)
 
 
 def transport(X, tamper=None):
@@ -54,7 +60,7 @@ def transport(X, tamper=None):
 
 @pytest.mark.parametrize("tol", [0, 1e-4])
 def test_kmeans_is_bit_identical_when_the_sums_are_exact(tol):
-    plain, secure = kmeans(DYADIC, tol=tol), kmeans(DYADIC, tol=tol, secure=True)
+    plain, secure = kmeans(DYADIC, tol=tol), masked_kmeans(tol=tol).fit(parts(DYADIC))
     assert secure.cluster_centers_.tolist() == plain.cluster_centers_.tolist()
     assert secure.n_iter_ == plain.n_iter_
     assert secure.inertia_ == pytest.approx(plain.inertia_, rel=1e-12)
@@ -65,17 +71,48 @@ def test_kmeans_is_bit_identical_when_the_sums_are_exact(tol):
 def test_kmeans_keeps_the_stated_error():
     """One iteration, from the same start: the counts are equal, the sums are not."""
     X = BLOBS * np.pi
-    plain, secure = (kmeans(X, max_iter=1, secure=secure) for secure in (False, True))
+    plain, secure = kmeans(X, max_iter=1), masked_kmeans(max_iter=1).fit(parts(X))
     smallest = np.bincount(plain.predict(X)).min()
-    limit = 2.0 ** np.ceil(np.log2(np.abs(X).max()))
+    limit = np.abs(BOUNDS).max()
     bound = N_CLIENTS**2 * 2.0**-62 * limit * len(X) / smallest
     error = np.abs(secure.cluster_centers_ - plain.cluster_centers_).max()
     assert error <= bound + 2 * np.spacing(limit)  # and the rounding of both
 
 
+def test_kmeans_clips_points_to_the_bounds():
+    bounds = np.array([[-1.0, -1.0], [8.0, 9.5]])
+    inside = np.clip(DYADIC, *bounds)
+    assert (inside != DYADIC).any(axis=0).all()
+    expected = kmeans(inside)
+    secure = masked_kmeans(bounds=bounds).fit(parts(DYADIC))
+    assert secure.cluster_centers_.tolist() == expected.cluster_centers_.tolist()
+    assert secure.n_iter_ == expected.n_iter_
+
+
+def test_the_digits_of_kmeans_do_not_depend_on_the_points():
+    """The requests before the first result, and the digits of all of them."""
+
+    def digits(X):
+        run = transport(X)
+        masked_kmeans(max_iter=1, tol=0).fit(run)
+        steps = [exchange.requests["0"] for exchange in run.exchanges]
+        return [step.digits for step in steps if isinstance(step, MaskValues)]
+
+    found = digits(DYADIC)
+    assert [sorted(one) for one in found[:2]] == [[], ["inertias", "sums"]]
+    assert digits(DYADIC / 2)[:2] == digits(DYADIC[::-1] + 1)[:2] == found[:2]
+
+
+def test_a_site_refuses_other_digits_of_kmeans():
+    request = SumClippedClusters(START[np.newaxis], np.array(BOUNDS), n_points=len(DYADIC))
+    flow = secure_sum(request, count(1), {"sums": (8, 8), "inertias": (8,)})
+    with pytest.raises(TooFewClients, match="WrongDigits at MaskValues"):
+        run(flow, transport(DYADIC))
+
+
 def test_no_message_of_kmeans_describes_one_client_alone():
     run = transport(DYADIC)
-    FederatedKMeans(3, method="lloyd", init=START, secure=True).fit(run)
+    masked_kmeans().fit(run)
     sent = {entry.message for entry in run.ledger if entry.sender != SERVER}
     assert sent == {
         "Features",
@@ -94,22 +131,18 @@ def test_no_message_of_kmeans_describes_one_client_alone():
 def test_kmeans_goes_on_without_lost_clients():
     """From the sixth sum on: three of five clients are not enough, four are."""
     run = transport(DYADIC, {"1": at(MaskValues, None, nth=6)})
-    model = FederatedKMeans(3, method="lloyd", init=START, secure=True).fit(run, min_clients=4)
+    model = masked_kmeans().fit(run, min_clients=4)
     assert list(model.ledger_.lost) == ["1"]
     assert model.n_iter_ > 1
     two = {name: at(RevealShares, None, nth=6) for name in "12"}
     with pytest.raises(TooFewClients, match="3 of 5 clients remain, 4 are needed"):
-        FederatedKMeans(3, method="lloyd", init=START, secure=True).fit(
-            transport(DYADIC, two), min_clients=4
-        )
+        masked_kmeans().fit(transport(DYADIC, two), min_clients=4)
 
 
 def test_a_false_sum_ends_the_run_with_a_typed_error():
     lie = changed(words=lambda words: words + np.uint64(2**63))
     with pytest.raises(ImpossibleSum, match="so at least one client has sent wrong values"):
-        FederatedKMeans(3, method="lloyd", init=START, secure=True).fit(
-            transport(DYADIC, {"2": at(MaskValues, lie)})
-        )
+        masked_kmeans().fit(transport(DYADIC, {"2": at(MaskValues, lie)}))
 
 
 def test_a_site_with_keys_takes_part_in_no_plain_run():
@@ -122,14 +155,14 @@ def test_a_site_without_keys_takes_part_in_no_secure_run():
         str(i): FederatedKMeansClient(part) for i, part in enumerate(parts(DYADIC))
     }
     with pytest.raises(TypeError, match="TypeError at AdvertiseKeys"):
-        FederatedKMeans(3, method="lloyd", init=START, secure=True).fit(InProcess(clients))
+        masked_kmeans().fit(InProcess(clients))
 
 
 def test_a_run_continues_from_its_journal(tmp_path):
     """Also in the middle of a sum: the states of the clients are in the journal."""
     path = tmp_path / "run.journal"
-    estimator = FederatedKMeans(3, method="lloyd", init=START, secure=True)
-    whole = FederatedKMeans(3, method="lloyd", init=START, secure=True).fit(parts(DYADIC))
+    estimator = masked_kmeans()
+    whole = masked_kmeans().fit(parts(DYADIC))
 
     class Stop(BaseException):
         pass
@@ -249,6 +282,9 @@ def test_points_outside_of_the_grid_are_reported():
 @pytest.mark.parametrize(
     ("estimator", "text"),
     [
+        (FederatedKMeans(2, bounds=BOUNDS), "bounds need secure=True or epsilon"),
+        (masked_kmeans(bounds=None), "secure=True needs bounds, the smallest"),
+        (masked_kmeans(bounds=[[0.0], [1.0]]), "bounds must have the 2 features of init, got 1"),
         (FederatedKMeans(2, secure=True), "needs method='lloyd' and an array"),
         (FederatedKMeans(2, method="lloyd", secure=True), "got method='lloyd' and init='k-means"),
         (FederatedSummary(secure=True), r"needs quantiles=\(\)"),
@@ -288,35 +324,37 @@ def test_bad_parts_raise_before_any_message():
         estimator.fit([[[1.0]]])
     with pytest.raises(ValueError, match="bounds must have the 2 features"):
         estimator.fit([[[1.0, 2.0]], [[1.0, 2.0]]])
-    with pytest.raises(ValueError, match="init must have the 1 features"):
-        FederatedKMeans(3, method="lloyd", init=START, secure=True).fit([[[1.0]], [[2.0]]])
+    with pytest.raises(ValueError, match="bounds must have the 1 features of the clients' points"):
+        masked_kmeans().fit([[[1.0]], [[2.0]]])
     with pytest.raises(ValueError, match="the clients have no points"):
-        FederatedKMeans(3, method="lloyd", init=START, secure=True).fit(
-            [np.empty((0, 2)), np.empty((0, 2))]
-        )
+        masked_kmeans().fit([np.empty((0, 2)), np.empty((0, 2))])
 
 
 def test_requests_of_the_server_differ_per_round():
     """A message in the middle of a sum contains the protocol's request, which all must see."""
     run = transport(DYADIC)
-    FederatedKMeans(3, method="lloyd", init=START, secure=True, tol=0).fit(run)
+    masked_kmeans(tol=0).fit(run)
     asked = [
         decode(exchange.requests["0"].request)
         for exchange in run.exchanges
         if isinstance(exchange.requests["0"], MaskValues)
     ]
-    rounds = [request for request in asked if isinstance(request, SumClusters)]
+    rounds = [request for request in asked if isinstance(request, SumClippedClusters)]
     assert len(rounds) > 2
     assert all(one != other for one, other in pairwise(rounds))
 
 
 def test_more_marked_magnitudes_than_clients_end_the_run():
     """Five clients mark five magnitudes; a lie about another number of the sum adds a sixth."""
+    start = {"weights_init": [1.0], "means_init": [[3.0, 3.0]], "precisions_init": [np.eye(2)]}
+    estimator = FederatedGaussianMixture(1, method="em", secure=True, **start)
+    clients = {
+        name: SecureClient(estimator.client_class(part), IDENTITIES[name])
+        for name, part in zip(IDENTITIES, parts(DYADIC), strict=True)
+    }
     lie = changed(words=lambda words: np.concatenate([words[:-1], words[-1:] + np.uint64(1)]))
     with pytest.raises(ImpossibleSum, match="5 clients cannot mark 6 magnitudes"):
-        FederatedKMeans(3, method="lloyd", init=START, secure=True).fit(
-            transport(DYADIC, {"2": at(MaskValues, lie)})
-        )
+        estimator.fit(Recorder(clients, {"2": at(MaskValues, lie)}))
 
 
 def test_products_that_no_points_have_end_the_run():
