@@ -335,7 +335,10 @@ def masked_answers(case, part, requests):
     recorder = Recorder({n: SecureClient(one, identities[n]) for n, one in clients.items()})
     numbers = count(1)
     for request in requests:
-        digits = clients["0"].sum_digits(request)
+        try:
+            digits = clients["0"].sum_digits(request)
+        except ValueError:  # such as a sum beyond the room: a server may still send it
+            digits = None
         try:
             run(_ask(request, numbers, digits), recorder, min_clients=2)
         except Exception:  # the server goes on with the next request

@@ -53,7 +53,9 @@ ESTIMATORS = {
         2, method="average", random_state=3
     ),  # drawn: liar
     "mixture and DBSCAN": GaussianMixtureDBSCAN(**DENSITY, random_state=0, max_points=1000),
-    "xgboost, top splits": FederatedXGBClassifier(3, max_depth=2, tol=None),
+    "xgboost, top splits": FederatedXGBClassifier(
+        3, objective="binary:logistic", max_depth=2, tol=None
+    ),
     "xgboost, union": FederatedXGBClassifier(3, max_depth=2, tol=None, method="union"),
     "xgboost, histogram": FederatedXGBClassifier(3, max_depth=2, tol=None, method="histogram"),
     "xgb-regressor, histogram": FederatedXGBRegressor(3, max_depth=2),

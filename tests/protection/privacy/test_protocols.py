@@ -387,7 +387,7 @@ def test_bad_parameters_of_cells(changes, message):
 
 @each_estimator
 def test_parameters_without_epsilon_are_refused(estimator):
-    with pytest.raises(ValueError, match="bounds need epsilon"):
+    with pytest.raises(ValueError, match="bounds need (secure=True or )?epsilon"):
         fresh(estimator, epsilon=None).protocol()
     with pytest.raises(ValueError, match="delta needs epsilon"):
         fresh(estimator, epsilon=None, bounds=None, delta=0.1).protocol()
