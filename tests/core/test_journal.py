@@ -113,6 +113,7 @@ def outcome(model, folder):
     )
 
 
+@pytest.mark.filterwarnings("ignore::fedlib.boosting.classes.OneClassWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_killed_at_every_moment(name, killer, tmp_path):
     """Each attempt is killed at the next moment, so the run dies once at each of them."""
