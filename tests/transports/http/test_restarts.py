@@ -108,7 +108,8 @@ def test_a_client_that_is_killed_and_stays_away(dies, two_sites, spawn, start, t
         ("computing", 2): "'1': Gone at AssignCells, step 2",
         ("before the reply", 2): "'1': Gone at AssignCells, step 2",
     }[dies]
-    with pytest.raises(TooFewClients, match=f"1 of 2 clients remain, 2 are needed. Lost: {why}"):
+    left = "have joined in time" if dies == ("before joining", 0) else "remain"
+    with pytest.raises(TooFewClients, match=f"1 of 2 clients {left}, 2 are needed. Lost: {why}"):
         run_with_a_death(two_sites, spawn, start, tmp_path, dies)
 
 
