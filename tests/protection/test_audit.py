@@ -66,7 +66,7 @@ def test_a_passive_site_discloses_nothing(case):
 def test_masked_replies_do_not_depend_on_rows(case):
     """Nor does a hostile request make a site fail, which would lock it."""
     for answers in compare(case, masked_answers, max(5, N // 4)):
-        assert not any(error == "MaskingFailed" for _, error, _ in answers)
+        assert not any(error == "MaskingFailed" for _, error, _ in answers), "MaskingFailed"
 
 
 @pytest.mark.parametrize("case", NOISY_CASES)
