@@ -24,9 +24,9 @@ from .secure.toy import IDENTITIES, PARTS, ToyClient
 
 
 def test_errors_that_depend_on_rows(monkeypatch):
-    def refuse(client, y, classes):
+    def refuse(client, classes):
         codes = {label: code for code, label in enumerate(classes)}
-        return np.array([codes[label] for label in y.tolist()], np.int64)
+        return np.array([codes[label] for label in client.y.tolist()], np.int64)
 
     monkeypatch.setattr(BoostingClient, "_codes", refuse)
     with pytest.raises(AssertionError, match="MaskingFailed"):

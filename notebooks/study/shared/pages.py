@@ -7,6 +7,7 @@ numbers the figures and tables and makes their names targets of ``{numref}`name`
 import html
 import inspect
 import re
+import warnings
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -18,6 +19,11 @@ from pandas.io.formats.style import Styler
 from study.shared.pictures import PAGE_WIDTH, image
 
 ROOT = Path(__file__).parents[3]
+
+# Some sites of the examples have one class only, on purpose, and a figure that is drawn again for
+# phones can be too narrow for its labels.
+for text in ("[0-9]+ of [0-9]+ clients have rows of one class", "constrained_layout not applied"):
+    warnings.filterwarnings("ignore", text)
 pd.options.display.precision = 4
 
 VISIBLE_ROWS = 12
