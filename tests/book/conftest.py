@@ -3,16 +3,24 @@
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import matplotlib as mpl
 import nbformat
 import pytest
 from nbformat import v4
+from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "_build"
+BOOK = BUILD / ("quick" if (BUILD / "quick/html/index.html").exists() else "full") / "html"
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 PARAMETERS = v4.new_code_cell("n_rows = 3\nname = 'a'", metadata={"tags": ["parameters"]})
 PATIENCE = 120  # seconds that a run may take on a busy machine
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -32,6 +40,55 @@ for line in sys.stdin:
     process.join()
     print(process.exitcode, flush=True)
 """
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Return Chromium. Not for the session: other tests of a process may have event loops."""
+    path = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if path is None:
+        pytest.skip("no Chromium on the PATH")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class NotFoundHandler(SimpleHTTPRequestHandler):
+    """A server of files that answers wrong addresses with the book's own page, as hosts do."""
+
+    def log_message(self, *args):
+        """Print nothing."""
+
+    def send_error(self, code, *args):
+        """Send the page for wrong addresses."""
+        content = (BOOK / "404.html").read_bytes()
+        self.send_response(code)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@pytest.fixture(scope="module")
+def address():
+    """Return the address of the built book."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(NotFoundHandler, directory=BOOK))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def paths():
+    """Let a test import the notebooks' packages and the extensions of the book."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "notebooks")
+        patch.syspath_prepend(ROOT / "book/_ext")
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,10 @@ light colours and without a search for violations. `make book` builds the pages.
 without Chromium, these tests are skipped.
 """
 
-import shutil
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import sync_playwright
 
 BUILD = Path(__file__).parents[2] / "_build"
 BOOK = BUILD / ("quick" if (BUILD / "quick/html/index.html").exists() else "full") / "html"
@@ -41,15 +39,12 @@ GENERATED = [
 VISITED = [
     page for page in PAGES if page not in GENERATED or str(page.relative_to(BOOK)) in SAMPLES
 ]
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 DESKTOP, PHONE = ("light", 1280), ("dark", 390)  # the colours and the width of the window
 RESIZED = 400  # ms after which the theme has adapted a page; it waits for the end of a resizing
 
 pytestmark = [
     pytest.mark.book,
     pytest.mark.skipif(not PAGES, reason="no book is built: make book"),
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"),
 ]
 # Results without the list of passed checks. Styles are preloaded only for a rule on rotation that
 # is not used: a page that is a file may not read them, and logs an error.
@@ -96,14 +91,6 @@ CUT_OFF = """width => [...document.querySelectorAll('article *')]
     return true
   })
   .map(element => element.outerHTML.slice(0, 200))"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

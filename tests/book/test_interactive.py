@@ -1,23 +1,18 @@
 """The figures that compute in the page: the browser must find what fedlib finds."""
 
 import importlib
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 METHODS = ("horizontal-dbscan", "own-table", "kmeans", "ppdbdc", "boosting")
 N_SETTINGS = 12  # per method, besides the first settings
 
 pytestmark = [
     pytest.mark.book,  # they need no book, but Chromium and some time
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"),
 ]
 
 
@@ -31,14 +26,6 @@ def interactive():
 @pytest.fixture(scope="module")
 def examples(interactive):
     return {name: interactive.EXAMPLES[name]() for name in METHODS}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module", params=METHODS)

@@ -14,12 +14,7 @@ from sphinx import addnodes
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def paths():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "notebooks")
-        patch.syspath_prepend(ROOT / "book/_ext")
-        yield
+pytestmark = pytest.mark.usefixtures("paths")
 
 
 @pytest.fixture(scope="module")

@@ -1,25 +1,20 @@
 """The figure in which a reader tries a table: read in the page, sent nowhere, and right."""
 
 import importlib
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import sync_playwright
 
 from fedlib import HorizontalDBSCAN
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 SETTINGS = {"cell_size": 0.1, "min_samples": 3, "n_clients": 3, "site": 0}
 
 pytestmark = [
     pytest.mark.book,  # they need no book, but Chromium
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH"),
 ]
 
 
@@ -30,14 +25,6 @@ def content():
         interactive = importlib.import_module("study.interactive.interactive")
         figure = interactive.figure("own-table")
     return f"<!doctype html><html lang='en'><title>x</title><main><h1>x</h1>{figure}</main></html>"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -20,12 +20,7 @@ from docutils.utils import new_document
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def paths():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "notebooks")
-        patch.syspath_prepend(ROOT / "book/_ext")
-        yield
+pytestmark = pytest.mark.usefixtures("paths")
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +103,14 @@ def test_figure_fits_the_page_and_is_closed(pages, pictures):
 
 def widths(shown):
     return [int(width) for width in re.findall(r'<img [^>]*width="(\d+)"', shown)]
+
+
+def test_a_figure_whose_labels_fill_a_phone_is_not_drawn_again_for_it(pictures):
+    for label, is_again in (("short", True), ("long " * 20, False)):
+        drawn, axes = plt.subplots(figsize=(6.5, 3), layout="constrained")
+        axes.set_yticks([0, 1], [label, label], fontsize=7)
+        assert ("<picture>" in pictures.image(drawn, "bars")) == is_again
+        assert not plt.fignum_exists(drawn.number)
 
 
 def test_panels_are_images_of_their_own_and_a_legend_above_them_too(pictures):

@@ -2,18 +2,14 @@
 
 import importlib
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 import yaml
-from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "_build"
 BOOK = BUILD / ("quick" if (BUILD / "quick/html/index.html").exists() else "full") / "html"
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 
 # Questions that are not in book/search.yml, and the pages of which one must come first.
 QUESTIONS = {
@@ -116,16 +112,12 @@ def test_a_word_in_a_title_weighs_more_than_in_a_text(search):
 
 
 @pytest.fixture(scope="module")
-def tab():
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser.new_page()
-        browser.close()
+def tab(browser):
+    return browser.new_page()
 
 
 @pytest.mark.book
 @pytest.mark.skipif(not BOOK.exists(), reason="no book is built: make book")
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
 @pytest.mark.parametrize(("question", "pages"), QUESTIONS.items(), ids=QUESTIONS)
 def test_the_page_that_answers_comes_first(tab, question, pages):
     """The page of results is a file here: it works without a server."""
@@ -138,7 +130,6 @@ def test_the_page_that_answers_comes_first(tab, question, pages):
 
 @pytest.mark.book
 @pytest.mark.skipif(not BOOK.exists(), reason="no book is built: make book")
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
 def test_words_that_no_page_has_are_answered(tab):
     tab.goto(f"{(BOOK / 'search.html').as_uri()}?q=qqqqzzzz")
     tab.locator("text=No page has these words").wait_for()

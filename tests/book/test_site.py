@@ -3,16 +3,12 @@
 import json
 import os
 import re
-import shutil
-import threading
-from functools import cache, partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from playwright.sync_api import sync_playwright
 from pypdf import PdfReader
 
 BUILD = Path(__file__).parents[2] / "_build"
@@ -20,15 +16,12 @@ BUILT = BUILD / ("quick" if (BUILD / "quick/html/index.html").exists() else "ful
 BOOK = BUILT / "html"
 PDF = BUILT / "book.pdf"
 PAGES = [page for page in sorted(BOOK.rglob("*.html")) if "_static" not in page.parts]
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 
 pytestmark = [
     pytest.mark.book,
     pytest.mark.skipif(not PAGES, reason="no book is built: make book"),
     pytest.mark.xdist_group("site"),
 ]
-in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
 
 SCRIPT = re.compile(r"<script\b[^>]*>.*?</script>|<!--.*?-->", re.DOTALL)
 REFERENCE = re.compile(r'<(?:a|img|link|iframe|source)\b[^>]*?\s(?:href|src)="([^"]*)"')
@@ -115,42 +108,11 @@ def test_pages_state_their_title_and_description_for_previews():
         assert all(urlsplit(address).scheme for address in addresses), page.name
 
 
-class NotFoundHandler(SimpleHTTPRequestHandler):
-    """A server of files that answers wrong addresses with the book's own page, as hosts do."""
-
-    def log_message(self, *args):
-        """Print nothing."""
-
-    def send_error(self, code, *args):
-        """Send the page for wrong addresses."""
-        content = (BOOK / "404.html").read_bytes()
-        self.send_response(code)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-
 @pytest.fixture(scope="module")
-def address():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(NotFoundHandler, directory=BOOK))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+def tab(browser):
+    return browser.new_page()
 
 
-@pytest.fixture(scope="module")
-def tab(address):
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser.new_page()
-        browser.close()
-
-
-@in_browser
 @pytest.mark.parametrize(("words", "page"), SEARCHES.items(), ids=SEARCHES)
 def test_search_finds_the_page_first(tab, address, words, page):
     tab.goto(f"{address}/search.html?q={words.replace(' ', '+')}")
@@ -159,7 +121,6 @@ def test_search_finds_the_page_first(tab, address, words, page):
     assert first.get_attribute("href").removeprefix("./").partition("#")[0] == page
 
 
-@in_browser
 def test_a_wrong_address_leads_back_to_the_book(tab, address):
     failed = []
     tab.goto("about:blank")  # ends the requests of the page before

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import sync_playwright
 
 from fedlib import (
     DBDC,
@@ -27,8 +26,6 @@ from fedlib import (
 )
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 LIMITS = [[-1.6, -1.0], [2.6, 1.5]]
 ESTIMATORS = {
     "in the clear": HorizontalDBSCAN(0.25, 2),
@@ -86,7 +83,7 @@ DRAWN = [
     ),
     (VerticalDBSCAN(0.6, 4), "columns", {"neighbour block", "assign labels"}),
 ]
-in_chromium = [pytest.mark.book, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")]
+in_chromium = pytest.mark.book
 
 
 @pytest.fixture(scope="module")
@@ -221,14 +218,6 @@ def test_the_first_page_has_the_present_run(theatre):
 
 
 # In the browser ---------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,10 @@
 """Pages are light: their bytes, and the time until a reader on a slow line sees something."""
 
 import re
-import shutil
-import threading
-from functools import cache, partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from functools import cache
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 BUILD = Path(__file__).parents[2] / "_build"
 BOOK = BUILD / ("quick" if (BUILD / "quick/html/index.html").exists() else "full") / "html"
@@ -17,8 +13,6 @@ PAGES = [
     for page in sorted(BOOK.rglob("*.html"))
     if "_static" not in page.parts and page not in (BOOK / "index.html", BOOK / "404.html")
 ]
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
 BLOCKING = 450_000  # bytes that a page must have before the browser shows it
 ALL = 900_000  # bytes of a page with all that it shows
 PATIENCE = 3000  # ms until the first text is visible
@@ -89,33 +83,6 @@ def test_a_page_has_few_bytes(page):
     assert everything <= ALL
 
 
-class QuietHandler(SimpleHTTPRequestHandler):
-    """A server of files that prints nothing."""
-
-    def log_message(self, *args):
-        """Print nothing."""
-
-
-@pytest.fixture(scope="module")
-def address():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=BOOK))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_page_is_visible_after_three_seconds_at_1600_kilobits(browser, address, name):
     """The line has 1.6 Mbit/s and a delay of 150 ms; nothing is compressed or in a cache."""

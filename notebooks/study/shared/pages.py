@@ -20,10 +20,8 @@ from study.shared.pictures import PAGE_WIDTH, image
 
 ROOT = Path(__file__).parents[3]
 
-# Some sites of the examples have one class only, on purpose, and a figure that is drawn again for
-# phones can be too narrow for its labels.
-for text in ("[0-9]+ of [0-9]+ clients have rows of one class", "constrained_layout not applied"):
-    warnings.filterwarnings("ignore", text)
+# Some sites of the examples have one class only, on purpose.
+warnings.filterwarnings("ignore", "[0-9]+ of [0-9]+ clients have rows of one class")
 pd.options.display.precision = 4
 
 VISIBLE_ROWS = 12

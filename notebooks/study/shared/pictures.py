@@ -4,6 +4,7 @@ import base64
 import html
 import io
 import struct
+import warnings
 from itertools import pairwise
 
 import matplotlib.pyplot as plt
@@ -24,7 +25,7 @@ def image(drawn, alt):
 
     Panels side by side are images of their own, which stand below each other on a phone, and so is
     a legend or a title above all of them. A wide figure of one panel is drawn again for a phone, so
-    that its text keeps its size.
+    that its text keeps its size, unless its labels leave no room for the panel.
     """
     width, height = drawn.get_size_inches()
     if width > PAGE_WIDTH:
@@ -41,12 +42,11 @@ def image(drawn, alt):
         body = f'<span class="fedlib-panels" style="display:flex;flex-wrap:wrap">{row}</span>'
         if above:
             body = tag(above, "", "display:block;margin:auto") + body
-    elif width > PHONE_WIDTH and len(columns) == 1:
-        drawn.set_size_inches(PHONE_WIDTH, min(height, PHONE_WIDTH))
-        narrow = f'srcset="{address(png(drawn))}" media="(max-width: 40rem)"'
-        body = f"<picture><source {narrow}>{tag(data, alt)}</picture>"
     else:
         body = tag(data, alt)
+        if width > PHONE_WIDTH and len(columns) == 1 and (narrow := png_for_phone(drawn)):
+            source = f'srcset="{address(narrow)}" media="(max-width: 40rem)"'
+            body = f"<picture><source {source}>{body}</picture>"
     plt.close(drawn)
     return body
 
@@ -119,6 +119,17 @@ def png(drawn):
     buffer = io.BytesIO()
     drawn.savefig(buffer, format="png", dpi=RESOLUTION, metadata={"Software": None})
     return buffer.getvalue()
+
+
+def png_for_phone(drawn):
+    """Return the bytes of a figure as PNG as wide as a phone; None if its labels have no room."""
+    drawn.set_size_inches(PHONE_WIDTH, min(drawn.get_size_inches()[1], PHONE_WIDTH))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "constrained_layout not applied")
+        try:
+            return png(drawn)
+        except UserWarning:
+            return None
 
 
 def collides(axis):
