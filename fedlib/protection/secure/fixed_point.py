@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedlib.core.array_types import Floats, Words
-from fedlib.core.client import Unanswerable
 from fedlib.core.messages import Message, MessageError, arrays
 
 Digits = Mapping[str, tuple[int, ...]]
@@ -31,7 +30,7 @@ SMALLEST = 2.0**-600
 MIN_DIGITS = 8  # with fewer, a sum of rounded values could be a count of the larger ones
 
 
-class WrongDigits(Unanswerable):
+class WrongDigits(ValueError):
     """The digits after the point are not those of the request, or are too few."""
 
 

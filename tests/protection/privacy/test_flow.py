@@ -6,6 +6,7 @@ import pytest
 
 from fedlib.core.messages import decode, encode
 from fedlib.core.protocol import TooFewClients, run
+from fedlib.core.site_memory import TableMemory
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import NOISY, Budget, Privacy, epsilon_of, noise_scale
 from fedlib.protection.secure import SecureClient, simulated_identities
@@ -59,8 +60,11 @@ def test_each_share_has_the_scale_for_the_fewest_honest_survivors():
     assert ToyClient([[1.0]]).n_shares == 1  # outside of a secure sum, a client relies on nobody
 
 
-def test_a_server_cannot_round_the_noise_of_others_away():
-    """With fewer digits, the sum would be of rounded shares, whose loss is unknown."""
+def test_a_server_cannot_round_the_noise_of_others_away(tmp_path):
+    """With fewer digits, the sum would be of rounded shares, whose loss is unknown.
+
+    The refusal does not depend on rows, so it locks no site.
+    """
     few = {"count": (COUNT.digits - 1,)}
 
     class Rounding(Recorder):
@@ -73,8 +77,13 @@ def test_a_server_cannot_round_the_noise_of_others_away():
             message = MaskValues(message.number, message.sealed, message.request, few)
         return encode(message)
 
+    sites = clients(True)
+    for name, site in sites.items():
+        site.memory = TableMemory(tmp_path / name)
     with pytest.raises(TooFewClients, match="WrongDigits at MaskValues"):
-        noisy_count(True, 0, Rounding(clients(True)))
+        noisy_count(True, 0, Rounding(sites))
+    for site in sites.values():
+        site.memory.lock.check()
 
 
 def test_lost_clients_leave_the_others_sum():
