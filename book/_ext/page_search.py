@@ -29,7 +29,7 @@ FIELDS = {
 SATURATION = 1.2  # of BM25: many occurrences count at most this much more than one
 AS_SYNONYM = 0.4  # how much a word counts that only means the same
 GENERATED, REPEATED = 0.5, 0.8  # weights of pages from the source code, and of "the same on 3MC"
-SCALE = 20  # the index has whole numbers
+SCALE = 20  # the index has integers
 WORD = re.compile(r"[^\W_]+")
 SINGLE = re.compile(r"\b([a-z])-(?=[a-z])")  # k-means is one word
 SHOWN = 220  # characters of a page's summary in the results
