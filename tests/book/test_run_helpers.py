@@ -49,7 +49,7 @@ def test_secured_clients_give_the_plain_result(modules):
     transports = modules("study.running.transports")
     clients = {str(i): make(i % 2) for i in range(4)}
     plain = model().fit(InProcess(clients))
-    secure = model(secure=True).fit(InProcess(transports.secured(clients)))
+    secure = model(secure=True, bounds=[[0.0], [12.0]]).fit(InProcess(transports.secured(clients)))
     assert np.allclose(plain.cluster_centers_, secure.cluster_centers_)
 
 

@@ -33,6 +33,7 @@ from fedlib import (
 )
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.messages import BeginBoosting, BuildHistograms, Splits, SumHistograms
+from fedlib.clustering.kmeans.messages import SumClippedClusters
 from fedlib.core import messages
 from fedlib.core.array_fields import DTYPES, MAX_EMPTY_AXIS, PIECE
 from fedlib.core.messages import (
@@ -46,6 +47,7 @@ from fedlib.core.messages import (
     encode,
 )
 from fedlib.protection.privacy import Privacy, privacy_of
+from fedlib.protection.secure.points import SumPoints
 from fedlib.testing import Recorder
 
 # Messages of all kinds of fields ----------------------------------------------------------------
@@ -256,6 +258,11 @@ def conversations():
     for kind in (Splits, SumHistograms):  # the base class, and the request of masked sums
         names = kind.__struct_fields__
         by_class[kind] = [kind(**{name: getattr(dense, name, 0) for name in names})]
+    for kind, places in (
+        (SumPoints, X[0]),
+        (SumClippedClusters, X[:1, np.newaxis]),
+    ):  # inside masked steps
+        by_class[kind] = [kind(places, np.array(bounds), n_points=len(X))]
     noisy_requests = [m for of_class in by_class.values() for m in of_class if privacy_of(m)]
     return by_class | {Privacy: [request.privacy for request in noisy_requests]}
 

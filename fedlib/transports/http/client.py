@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import secrets
+import socket
 import ssl
 import threading
 import time
@@ -438,11 +439,22 @@ def other_scheme(url: httpx.URL, error: httpx.TransportError) -> str:
         return "the server does not use TLS: call it as http://" if plain else ""
     if not isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
         return ""
+    return "the server uses TLS: call it as https://" if uses_tls(url.host, url.port or 80) else ""
+
+
+def uses_tls(host: str, port: int) -> bool:
+    """Return whether a server answers the first message of a TLS handshake with a TLS record."""
+    hello = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        ssl.create_default_context().wrap_bio(
+            ssl.MemoryBIO(), hello, server_hostname=host
+        ).do_handshake()
     try:
-        ssl.get_server_certificate((url.host, url.port or 80), timeout=CONNECT)
+        with socket.create_connection((host, port), CONNECT) as line:
+            line.sendall(hello.read())
+            return line.recv(1) in (b"\x15", b"\x16")  # an alert, or a handshake
     except OSError:
-        return ""
-    return "the server uses TLS: call it as https://"
+        return False
 
 
 def reason_of(response: httpx.Response) -> str:

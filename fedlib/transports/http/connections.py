@@ -27,6 +27,7 @@ import socket
 import ssl
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import httptools
@@ -278,30 +279,35 @@ class Listener:
         self._strangers: dict[Connection, None] = {}
         self._by_address: defaultdict[str, dict[Connection, None]] = defaultdict(dict)
         self._n_links: Counter[str] = Counter()
-        self._accepting: asyncio.Task[None] | None = None
+        self._pause: asyncio.TimerHandle | None = None  # without file descriptors
 
     def start(self, server: Server) -> None:
         """Start to accept connections for a server."""
-        self._accepting = asyncio.get_running_loop().create_task(self._accept(server))
+        asyncio.get_running_loop().add_reader(self.sock, self._accept, server)
 
-    async def _accept(self, server: Server) -> None:
+    def _accept(self, server: Server) -> None:
+        """Accept one connection. The loop calls it again while callers wait, and others between."""
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, address = await loop.sock_accept(self.sock)
-            except OSError:  # the caller has gone, or the process has no file descriptor left
-                self._close_first(self._strangers)
-                await asyncio.sleep(0.1)
-                continue
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # answers are short
-            connection = Connection(self, address[0], server.config, server.server_state, {}, loop)
-            if self._make_room(address[0]):
-                self.connections.add(connection)
-                self._strangers[connection] = self._by_address[address[0]][connection] = None
-                connection.opening = loop.create_task(self._open(connection, sock))
-            else:
-                sock.close()
-            await asyncio.sleep(0)  # let the connection begin, and others continue
+        try:
+            sock, address = self.sock.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # the caller has gone
+        except OSError:  # the process has no file descriptor left
+            self._close_first(self._strangers)
+            loop.remove_reader(self.sock)
+            self._pause = loop.call_later(0.1, self.start, server)
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # answers are short
+        connection = Connection(self, address[0], server.config, server.server_state, {}, loop)
+        if self._make_room(address[0]):
+            self.connections.add(connection)
+            self._strangers[connection] = self._by_address[address[0]][connection] = None
+            connection.opening = loop.create_task(self._open(connection, sock))
+            connection.opening.add_done_callback(partial(self._opened, connection, sock))
+        else:
+            connection.limit(None)
+            sock.close()
 
     def _make_room(self, address: str) -> bool:
         """Close a stranger if there are too many; return whether one more is allowed."""
@@ -328,14 +334,16 @@ class Listener:
             seconds = self.limits.stranger_seconds
             options = {"ssl_handshake_timeout": seconds, "ssl_shutdown_timeout": 1}
         loop = asyncio.get_running_loop()
-        try:
-            await loop.connect_accepted_socket(
-                lambda: connection, sock, ssl=self.context, **options
-            )
-        except (OSError, asyncio.CancelledError):
-            self.forget(connection)  # the caller has gone, does not speak TLS, or is too slow
-        finally:
-            connection.opening = None
+        await loop.connect_accepted_socket(lambda: connection, sock, ssl=self.context, **options)
+
+    def _opened(
+        self, connection: Connection, sock: socket.socket, opening: asyncio.Task[None]
+    ) -> None:
+        """Forget a caller that has gone, does not speak TLS, is too slow, or was closed before."""
+        connection.opening = None
+        if opening.cancelled() or opening.exception() is not None:
+            sock.close()  # a task that is cancelled before it begins has no transport that does it
+            self.forget(connection)
 
     def identify(self, connection: Connection, authorization: bytes) -> None:
         """Identify the client whose token a call carries.
@@ -380,12 +388,14 @@ class Listener:
 
     def close(self) -> None:
         """Accept no more connections, and close the open ones within a second."""
-        if self._accepting is not None:
-            self._accepting.cancel()
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self.sock)
+        if self._pause is not None:
+            self._pause.cancel()
         self.sock.close()
         for connection in [*self._strangers]:
             connection.close()
-        asyncio.get_running_loop().call_later(1, self._close_all)
+        loop.call_later(1, self._close_all)
 
     def _close_all(self) -> None:
         for connection in [*self.connections]:

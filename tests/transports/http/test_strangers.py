@@ -1,5 +1,6 @@
 """Callers without a token cannot stop a run, whatever they send and however slowly."""
 
+import asyncio
 import contextlib
 import os
 import resource
@@ -8,11 +9,13 @@ import threading
 import time
 
 import pytest
+import uvicorn
 from http_helpers import ANSWER, TOKENS, address, attend, caller, estimator, serve, wait_for
 
 from fedlib import __version__
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
 from fedlib.transports.http import connections
+from fedlib.transports.http.limits import Limits
 from fedlib.transports.http.wire import PROCESS, VERSION
 
 SHORT = {"stranger_seconds": 0.5}
@@ -183,3 +186,24 @@ def test_a_client_has_few_connections():
             line.sendall(f"POST /join HTTP/1.1\r\n{KNOWN}Content-Length: 0\r\n\r\n".encode())
             answers.append(line.recv(2**16).split()[1])
         assert answers == [b"200"] * connections.MAX_LINKS + [b"429"]
+
+
+def test_a_caller_that_is_closed_before_it_opens_leaves_no_socket():
+    """An event loop that accepts a caller and ends at once has not begun to set it up."""
+
+    async def accept_and_close():
+        with socket.create_server(("127.0.0.1", 0)) as waiting:
+            waiting.setblocking(False)
+            listener = connections.Listener(
+                waiting, None, Limits(), 0, 9, lambda token: None, lambda connection: None
+            )
+            with socket.create_connection(waiting.getsockname(), ANSWER) as line:
+                config = uvicorn.Config(None, ws="none", log_config=None)
+                config.load()
+                listener._accept(connections.WebServer(config, listener))
+                listener.close()
+                await asyncio.wait_for(listener.wait_closed(), ANSWER)
+                line.settimeout(ANSWER)
+                assert line.recv(1) == b""
+
+    asyncio.run(accept_and_close())
