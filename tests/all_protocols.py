@@ -107,12 +107,22 @@ EM_START = {
     "precisions_init": np.tile(4 * np.eye(2), (3, 1, 1)),
 }
 HISTOGRAMS = {"method": "histogram", "max_bin": 8, "tol": None, "bounds": BOUNDS}
+CONSTRAINED = {
+    "method": "histogram",
+    "monotone_constraints": {0: 1},
+    "interaction_constraints": [[0], [1]],
+}
 OPTIONS = {
     "horizontal-dbscan": ({"border": "absorb", "random_state": 0},),
     "approximate-dbscan": ({"rho": 1.0, "bounds": BOUNDS},),
     "kmeans": (LLOYD,),
     "gaussian-mixture": (EM, {"covariance_type": "diag"}),
-    "xgboost": ({"method": "histogram"}, {"method": "union"}, {"objective": "multi:softprob"}),
+    "xgboost": (
+        {"method": "histogram"},
+        {"method": "union"},
+        {"objective": "multi:softprob"},
+        CONSTRAINED,
+    ),
     "xgb-regressor": ({"method": "top_splits"},),
 }
 # What each protocol needs for sums that are masked, and for sums that have noise.

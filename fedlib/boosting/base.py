@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.boosting.agreed import agreed_features, problems_of
 from fedlib.boosting.categories import listed, read_table
 from fedlib.boosting.classes import Class
+from fedlib.boosting.constraints import Constrained
 from fedlib.boosting.cuts import MAX_VALUE, bounded_cuts
 from fedlib.boosting.export import from_booster, to_booster
 from fedlib.boosting.objectives import OBJECTIVES
@@ -34,20 +35,18 @@ from fedlib.core.journal import Journal
 from fedlib.core.parameters import (
     KW_ONLY,
     Fraction,
-    Kind,
     OptionalBounds,
     OptionalPositiveInt,
     RandomSource,
 )
 from fedlib.core.validation import Interval, StrOptions
-from fedlib.protection.estimator import ProtectedFederated
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from xgboost import Booster
 
 
-class Boosted(ProtectedFederated):
+class Boosted(Constrained):
     """Base class of `FederatedXGBClassifier` and `FederatedXGBRegressor`."""
 
     former_names: ClassVar[dict[str, str]] = {"feature_bounds": "bounds"}
@@ -108,16 +107,6 @@ class Boosted(ProtectedFederated):
         float,
         Interval(Real, 0, 1, closed="right"),
     ] = 1.0
-    monotone_constraints: Annotated[
-        Any,
-        "array-like",
-        None,
-        Kind("array-like (n_features,) of int"),
-        """
-        1 for a feature in which predictions may only increase, -1 if they may only decrease, else
-        0. ``"histogram"`` only.
-        """,
-    ] = None
     grow_policy: Annotated[
         Literal["depthwise", "lossguide"],
         StrOptions({"depthwise", "lossguide"}),
@@ -286,7 +275,7 @@ class Boosted(ProtectedFederated):
                 "colsample_bytree": self.colsample_bytree,
                 "colsample_bylevel": self.colsample_bylevel,
                 "colsample_bynode": self.colsample_bynode,
-                "monotone_constraints": self._monotone(),
+                "constraints": self._constraints(),
                 "grow_policy": self.grow_policy,
                 "max_leaves": self.max_leaves,
                 "max_cat_to_onehot": self.max_cat_to_onehot,
@@ -372,18 +361,6 @@ class Boosted(ProtectedFederated):
                 f"sums over all clients need features of numbers; {listed(sorted(texts), names)}"
                 " contain text; a schema with their categories allows them"
             )
-
-    def _monotone(self) -> tuple[int, ...]:
-        """Return the monotone constraints of all features, or an empty tuple."""
-        if self.monotone_constraints is None:
-            return ()
-        constraints = np.asarray(self.monotone_constraints)
-        if constraints.ndim != 1 or not np.isin(constraints, [-1, 0, 1]).all():
-            raise ValueError(
-                "monotone_constraints must contain one of -1, 0 and 1 per feature; got"
-                f" {self.monotone_constraints!r}"
-            )
-        return tuple(constraints.astype(int).tolist())
 
     def _set_model(self, model: BoostedTrees) -> None:
         super()._set_model(model)

@@ -66,7 +66,9 @@ def boosting(settings: Settings, start: BoostedTrees | None = None) -> Flow[Boos
     DescribeTraining(learning_rate=0.3)
     """
     if settings.agreed is not None:  # what follows from the schema is an error before any message
-        _check_texts(settings, start, settings.agreed.texts, settings.agreed.names)
+        texts, names = settings.agreed.texts, settings.agreed.names
+        settings = settings.constrained(len(names), names)
+        _check_texts(settings, start, texts, names)
     return _boosting(settings, start)
 
 
@@ -142,12 +144,8 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
     if start is not None and not described.features:
         described = replace(described, features=start.features)
     sums, n_features = described.sums, described.n_features
-    if len(settings.monotone_constraints) not in (0, n_features):
-        raise ValueError(
-            f"monotone_constraints must have one entry per feature, {n_features}; got"
-            f" {len(settings.monotone_constraints)}"
-        )
     if settings.agreed is None:
+        settings = settings.constrained(n_features, described.features)
         _check_texts(settings, start, described.texts, described.features)
     elif n_features != len(settings.agreed.names):
         raise ValueError(

@@ -51,7 +51,7 @@ class HistogramGrower(Grower):
     def __init__(self, training: Training):
         super().__init__(training)
         self.sampler = ColumnSampler(training.settings, training.described.n_features)
-        self.nodes = OpenNodes.roots(training.n_outputs)
+        self.nodes = OpenNodes.roots(training)
         self.n_leaves = np.ones(training.n_outputs, np.int64)
         self.lost: list[str] = []
         self.histograms = np.empty((0, 0, 2), np.int64)
@@ -78,7 +78,7 @@ class HistogramGrower(Grower):
         n_trees = self.training.n_outputs
         self.leaf_sums = []
         self.sampler.begin_round(n_trees, self.n_rounds)
-        self.nodes = OpenNodes.roots(n_trees)
+        self.nodes = OpenNodes.roots(self.training)
         self.n_leaves = np.ones(n_trees, np.int64)
 
     def split_level(self, level: Level) -> Flow[Decisions | None]:
@@ -152,7 +152,7 @@ class HistogramGrower(Grower):
     def best_splits(self, histograms: Ints) -> HistogramSplits:
         """Return the best split of each open node."""
         training = self.training
-        limits = self.sampler.limits(self.nodes, training.monotone, self.categories)
+        limits = self.sampler.limits(self.nodes, training, self.categories)
         splits: HistogramSplits = best_splits_by_kernel(
             histograms, training.cuts.offsets, training.rule, limits
         )

@@ -1,37 +1,41 @@
-"""What limits the splits of a node: drawn features, and monotone constraints as in XGBoost."""
+"""What limits the splits of a node: drawn features, and constraints as in XGBoost."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedlib.boosting.settings import Settings
 from fedlib.boosting.training import Training
-from fedlib.core.array_types import Floats32, Ints, Ints32
+from fedlib.core.array_types import Bools, Floats32, Ints, Ints32
 from fedlib.kernels.gains import Categories, Limits, newton_steps, no_limits
 
 
 class OpenNodes(NamedTuple):
     """The trees (n_open,), depths (n_open,) and bounds (n_open, 4) of open nodes.
 
-    The bounds are those of `fedlib.kernels.gains.Limits`.
+    The bounds are those of `fedlib.kernels.gains.Limits`. ``path`` (n_open, n_features) of bool
+    says which features split the nodes above; without interaction constraints, it is
+    (n_open, 0).
     """
 
     tree: Ints
     depth: Ints
     bounds: Floats32
+    path: Bools
 
     @classmethod
-    def roots(cls, n_trees: int) -> OpenNodes:
+    def roots(cls, training: Training) -> OpenNodes:
         """Return the roots of the trees of a round."""
+        n_trees = training.n_outputs
         bounds = no_limits(n_trees, 0).bounds
-        return cls(np.arange(n_trees), np.zeros(n_trees, np.int64), bounds)
+        path = np.zeros((n_trees, training.interactions.shape[1]), bool)
+        return cls(np.arange(n_trees), np.zeros(n_trees, np.int64), bounds, path)
 
     def take(self, which: Ints) -> OpenNodes:
         """Return the nodes at these positions."""
-        return OpenNodes(self.tree[which], self.depth[which], self.bounds[which])
+        return OpenNodes(self.tree[which], self.depth[which], self.bounds[which], self.path[which])
 
     def children(
         self,
@@ -54,7 +58,35 @@ class OpenNodes(NamedTuple):
             rises, falls = np.flatnonzero(constraint > 0), np.flatnonzero(constraint < 0)
             bounds[2 * rises, 1] = bounds[2 * rises + 1, 0] = middle[rises]
             bounds[2 * falls, 0] = bounds[2 * falls + 1, 1] = middle[falls]
-        return OpenNodes(self.tree[parent], self.depth[parent] + 1, bounds)
+        path = self.path[parent]
+        if path.size:
+            path[np.arange(len(parent)), feature[parent]] = True
+        return OpenNodes(self.tree[parent], self.depth[parent] + 1, bounds, path)
+
+
+def may_interact(path: Bools, groups: Bools) -> Bools:
+    """Return which features (n_open, n_features) may follow on the paths to nodes.
+
+    As in XGBoost, these are the features of the path, and those of each group that contains the
+    whole path; for a root, all features.
+
+    Parameters
+    ----------
+    path : array (n_open, n_features) of bool
+        The features that split the nodes above.
+    groups : array (n_groups, n_features) of bool
+
+    Examples
+    --------
+    Of four features, the first two may interact, and the second with the third:
+
+    >>> groups = np.array([[1, 1, 0, 0], [0, 1, 1, 0]], bool)
+    >>> path = np.array([[0, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]], bool)
+    >>> may_interact(path, groups).astype(int).tolist()
+    [[1, 1, 1, 1], [1, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 1]]
+    """
+    contains: Bools = ~(path @ ~groups.T)  # of booleans: whether any product is true
+    return path | (contains @ groups) | ~path.any(axis=1, keepdims=True)
 
 
 def middles(sides: Ints, bounds: Floats32, training: Training) -> Floats32:
@@ -94,9 +126,7 @@ class ColumnSampler:
         self.of_tree = [self._draw(everything, self.fractions[0]) for _ in range(n_trees)]
         self.of_level = {}
 
-    def limits(
-        self, nodes: OpenNodes, monotone: NDArray[np.int8], categories: Categories
-    ) -> Limits:
+    def limits(self, nodes: OpenNodes, training: Training, categories: Categories) -> Limits:
         """Return the limits of open nodes."""
         n_nodes = len(nodes.tree)
         allowed = np.ones((n_nodes, self.n_features), bool)
@@ -106,7 +136,9 @@ class ColumnSampler:
                 if key not in self.of_level:
                     self.of_level[key] = self._draw(self.of_tree[key[0]], self.fractions[1])
                 allowed[node, self._draw(self.of_level[key], self.fractions[2])] = True
-        return Limits(nodes.bounds, monotone, allowed, categories)
+        if nodes.path.size:
+            allowed &= may_interact(nodes.path, training.interactions)
+        return Limits(nodes.bounds, training.monotone, allowed, categories)
 
     def _draw(self, features: Ints, fraction: float) -> Ints:
         if fraction == 1:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fedlib.boosting.agreed import AgreedFeatures
+from fedlib.boosting.constraints import Constraints
 from fedlib.boosting.cuts import Cuts
 from fedlib.boosting.messages import (
     Class,
@@ -19,6 +21,7 @@ HISTOGRAM_ONLY: dict[str, Any] = {
     "colsample_bylevel": 1.0,
     "colsample_bynode": 1.0,
     "monotone_constraints": None,
+    "interaction_constraints": None,
     "grow_policy": "depthwise",
     "max_leaves": 0,
     "max_cat_to_onehot": 4,
@@ -86,7 +89,9 @@ class Settings:
     colsample_bytree: float
     colsample_bylevel: float
     colsample_bynode: float
-    monotone_constraints: tuple[int, ...]
+    constraints: Constraints  # as they were given
+    monotone_constraints: tuple[int, ...] = ()  # of each feature, see `constrained`
+    interaction_constraints: tuple[tuple[int, ...], ...] = ()
     grow_policy: Literal["depthwise", "lossguide"]
     max_leaves: int
     max_cat_to_onehot: int
@@ -134,6 +139,20 @@ class Settings:
                 f" {list(metrics)}"
             )
         return replace(self, objective=name, eval_metric=metrics, by_classes=False)
+
+    def constrained(self, n_features: int, names: Sequence[str]) -> Settings:
+        """Return the settings with the constraints of these features.
+
+        Raises
+        ------
+        ValueError
+            When a constraint does not fit the features.
+        """
+        return replace(
+            self,
+            monotone_constraints=self.constraints.directions(n_features, names),
+            interaction_constraints=self.constraints.groups(n_features, names),
+        )
 
     @property
     def is_regression(self) -> bool:

@@ -15,6 +15,7 @@ from fedlib.boosting.described import Described
 from fedlib.boosting.messages import Levels
 from fedlib.boosting.objectives import OBJECTIVES, LabelSums, Objective
 from fedlib.boosting.settings import Settings
+from fedlib.core.array_types import Bools
 from fedlib.kernels.gains import Categories, SplitRule
 
 
@@ -86,6 +87,15 @@ class Training:
         """The monotone constraint of each feature."""
         constraints = self.settings.monotone_constraints or (0,) * self.described.n_features
         return np.array(constraints, np.int8)
+
+    @cached_property
+    def interactions(self) -> Bools:
+        """Which features (n_groups, n_features) each group that may interact has."""
+        groups = self.settings.interaction_constraints
+        members = np.zeros((len(groups), self.described.n_features if groups else 0), bool)
+        for i, group in enumerate(groups):
+            members[i, list(group)] = True
+        return members
 
     @property
     def categories(self) -> Categories:

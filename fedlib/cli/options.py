@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Callable, Sequence
 from numbers import Integral
@@ -79,6 +80,11 @@ class Parameter(click.ParamType):
                 return Schema.read(value)
             except ValueError as error:
                 self.fail(f"{value}: {error}", param, ctx)
+        if (self.names or self.limits) and value.lstrip().startswith(("[", "{")):
+            try:
+                return json.loads(value)
+            except ValueError as error:
+                self.fail(f"{value!r} is not valid JSON: {error}", param, ctx)
         kinds: list[Callable[[str], Any]] = [int] if self.whole else []
         for kind in [*kinds, float] if self.real else kinds:
             try:

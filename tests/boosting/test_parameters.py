@@ -1,6 +1,7 @@
 """The parameters of trees: equal to XGBoost where nothing is drawn, and clear errors."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import xgboost
 
@@ -12,6 +13,7 @@ from .exact import different_nodes
 from .test_objectives import codes, make_counts, make_three
 
 MONOTONE = [1, -1, 0, 1]
+GROUPS = [[0, 1], [1, 2, 3]]
 TREES = [
     {"reg_alpha": 0.7},
     {"max_delta_step": 0.4},
@@ -23,6 +25,16 @@ TREES = [
     {"grow_policy": "lossguide", "max_depth": 3},
     {"max_leaves": 5},
     {"grow_policy": "lossguide", "max_leaves": 7, "monotone_constraints": MONOTONE},
+    {"interaction_constraints": GROUPS},
+    {"interaction_constraints": [[0, 2]]},
+    {"interaction_constraints": [[3, 1], [0], [2, 0]], "monotone_constraints": MONOTONE},
+    {"interaction_constraints": GROUPS, "grow_policy": "lossguide", "max_leaves": 12},
+    {
+        "interaction_constraints": GROUPS,
+        "grow_policy": "lossguide",
+        "max_leaves": 9,
+        "monotone_constraints": MONOTONE,
+    },
 ]
 
 
@@ -39,10 +51,12 @@ def xgboost_options(parameters):
     options = {"max_depth": 6, **parameters}
     if "monotone_constraints" in options:
         options["monotone_constraints"] = str(tuple(options["monotone_constraints"]))
+    if "interaction_constraints" in options:
+        options["interaction_constraints"] = str(options["interaction_constraints"])
     return options
 
 
-@each_of_trees(2, 4, 9)
+@each_of_trees(2, 4, 9, 10, 14)
 @pytest.mark.parametrize("missing", [0.0, 0.15])
 def test_two_classes_are_xgboost_on_the_same_bins(parameters, missing):
     X, y = make_rows(300, missing=missing)
@@ -120,6 +134,92 @@ def test_predictions_follow_the_monotone_constraints():
         margins = model.decision_function(moved.reshape(-1, 4)).reshape(30, 20)
         if direction:
             assert (direction * np.diff(margins, axis=0) >= 0).all()
+
+
+# Constraints by name ----------------------------------------------------------------------------
+
+NAMES = ["age", "sex", "bmi", "height"]
+
+
+def named(parts):
+    return [(pd.DataFrame(X, columns=NAMES), y) for X, y in parts]
+
+
+@pytest.mark.parametrize("kind", [FederatedXGBClassifier, FederatedXGBRegressor])
+def test_constraints_by_name_are_those_by_index(kind):
+    parts = deal(*make_rows(300), 3)
+    options = {"n_trees": 3, "method": "histogram"}
+    by_index = kind(**options, monotone_constraints=MONOTONE, interaction_constraints=GROUPS).fit(
+        parts
+    )
+    given = {"age": 1, "sex": -1, "height": np.int64(1)}
+    groups = [["age", "sex"], ("sex", 2, "height")]
+    by_name = kind(**options, monotone_constraints=given, interaction_constraints=groups)
+    assert_same_trees(by_name.fit(named(parts)).trees_, by_index.trees_)
+    mixed = kind(
+        **options, monotone_constraints={0: 1, 1: -1, 3: 1}, interaction_constraints=GROUPS
+    )
+    assert_same_trees(mixed.fit(parts).trees_, by_index.trees_)
+    plain = kind(**options).fit(parts)
+    assert plain.trees_[0].feature.tolist() != by_index.trees_[0].feature.tolist()
+
+
+def test_only_the_features_of_a_group_are_on_a_path():
+    groups = [{0, 1}, {1, 2, 3}]
+    model = FederatedXGBClassifier(
+        8, method="histogram", interaction_constraints=GROUPS, colsample_bynode=0.6, random_state=0
+    ).fit(deal(*make_rows(400), 3))
+    longest = 0
+    for tree in model.trees_:
+        paths = {0: set()}
+        for node, f in enumerate(tree.feature.tolist()):
+            if f >= 0:
+                paths[tree.left[node]] = paths[tree.left[node] + 1] = paths[node] | {f}
+        assert all(any(path <= group for group in groups) for path in paths.values())
+        longest = max(longest, *map(len, paths.values()))
+    assert longest >= 2
+
+
+@pytest.mark.parametrize(
+    ("constraints", "message"),
+    [
+        (
+            {"monotone_constraints": {"weight": 1}},
+            "monotone_constraints must contain the features 'age', .*'height'; got 'weight'",
+        ),
+        ({"monotone_constraints": {4: 1}}, r"indices of features, 0\.\.3; got 4"),
+        ({"interaction_constraints": [[0, -1]]}, r"indices of features, 0\.\.3; got -1"),
+        (
+            {"interaction_constraints": [["age"], ["weight"]]},
+            "interaction_constraints must contain the features 'age', .*; got 'weight'",
+        ),
+    ],
+)
+def test_a_constraint_on_an_unknown_feature(constraints, message):
+    model = FederatedXGBClassifier(2, method="histogram", **constraints)
+    with pytest.raises(ValueError, match=message):
+        model.fit(named([make_rows()]))
+
+
+def test_a_name_needs_features_with_names():
+    model = FederatedXGBClassifier(2, method="histogram", monotone_constraints={"age": 1})
+    with pytest.raises(ValueError, match="the clients' features have no names; got 'age'"):
+        model.fit([make_rows()])
+
+
+@pytest.mark.parametrize(
+    ("constraints", "message"),
+    [
+        ({"monotone_constraints": {"age": 2}}, "one of -1, 0 and 1"),
+        ({"monotone_constraints": {1.5: 1}}, "names or indices of features"),
+        ({"interaction_constraints": ["age", "sex"]}, "must be a list of lists of features"),
+        ({"interaction_constraints": [[0, True]]}, "names or indices of features"),
+        ({"interaction_constraints": [[0]], "method": "union"}, "needs method='histogram'"),
+    ],
+)
+def test_a_malformed_constraint_is_refused_before_any_message(constraints, message):
+    with pytest.raises(ValueError, match=message):
+        FederatedXGBClassifier(**{"method": "histogram", **constraints}).protocol()
 
 
 # Draws ------------------------------------------------------------------------------------------

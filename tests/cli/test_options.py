@@ -52,6 +52,10 @@ def test_names_and_limits_are_lists_in_one_text():
     assert convert("age, sex", list, tuple, None) == ["age", "sex"]
     assert convert("age=0:120,a=b=-1:1e3", dict, None) == {"age": (0, 120), "a=b": (-1, 1000)}
     assert convert("none", dict, None) is None
+    assert convert('{"age": 1}', dict, "array-like", None) == {"age": 1}
+    assert convert('[["age", 1], ["sex"]]', list, None) == [["age", 1], ["sex"]]
+    with pytest.raises(click.BadParameter, match="is not valid JSON"):
+        convert("[[0, 1]", list, None)
     assert convert("no, yes", "array-like", list, None) == ["no", "yes"]
     assert convert("0,1", "array-like", list, None) == [0, 1]
     assert convert("0.5,1", "array-like", list, None) == [0.5, 1]

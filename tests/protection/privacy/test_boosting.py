@@ -223,3 +223,19 @@ def test_a_huge_noisy_number_is_no_overflow():
     units = in_units(np.full((1, 3, 2), [largest, -largest]), bits=40)
     totals = units.sum(axis=1, dtype=object)[0].tolist()
     assert totals == pytest.approx([2**60, -(2**60)])
+
+
+def test_constraints_apply_to_noisy_sums():
+    """They restrict the server, so a run asks the same with them and without."""
+    options = {"n_trees": 6, "max_depth": 3, "epsilon": 50.0}
+    constraints = {"interaction_constraints": [[0], [1]], "monotone_constraints": {0: 1}}
+    with seeded_noise(0):
+        free = classifier(**options).fit(parts(Y > 0))
+    with seeded_noise(0):
+        model = classifier(**options, **constraints).fit(parts(Y > 0))
+    assert model.ledger_.conversation() == free.ledger_.conversation()
+    paths = [set(tree.feature[tree.feature >= 0]) for tree in model.trees_]
+    assert max(map(len, paths)) == 1
+    assert max(len(set(tree.feature[tree.feature >= 0])) for tree in free.trees_) == 2
+    grid = np.column_stack([np.linspace(-2, 2, 50), np.zeros(50)])
+    assert (np.diff(model.decision_function(grid)) >= 0).all()

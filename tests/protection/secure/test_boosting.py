@@ -82,6 +82,7 @@ def test_a_toy_by_hand():
         {"tol": 0.004},
         {"subsample": 0.7, "colsample_bynode": 0.5, "random_state": 0},
         {"scale_pos_weight": 2.5, "monotone_constraints": [1, 0, 0]},
+        {"monotone_constraints": {0: 1}, "interaction_constraints": [[0, 1], [2]]},
         LEAVES,
         {"objective": "multi:softprob"},
     ],
