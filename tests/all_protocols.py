@@ -130,7 +130,7 @@ NEEDED = {
     "horizontal-dbscan": ({"bounds": BOUNDS}, {"bounds": BOUNDS}),
     "approximate-dbscan": ({"rho": 1.0, "bounds": BOUNDS},) * 2,
     "kmeans": (LLOYD | {"bounds": BOUNDS},) * 2,
-    "gaussian-mixture": (EM | EM_START, EM | {"bounds": BOUNDS}),
+    "gaussian-mixture": (EM | EM_START | {"bounds": BOUNDS}, EM | {"bounds": BOUNDS}),
     "xgboost": (HISTOGRAMS | {"classes": [0, 1]},) * 2,
     "xgb-regressor": (HISTOGRAMS, HISTOGRAMS | {"base_score": 2.0}),
     "summary": ({"quantiles": ()}, {"quantiles": (), "bounds": [[-3, -3], [7, 7]]}),

@@ -62,7 +62,7 @@ DRAWN = [
         {"sum responsibilities", "responsibility sums", "assign components"},
     ),
     (
-        FederatedGaussianMixture(3, secure=True, **EM),
+        FederatedGaussianMixture(3, secure=True, bounds=LIMITS, **EM),
         "blobs",
         {"mask values", "masked values", "revealed shares", "assign components"},
     ),

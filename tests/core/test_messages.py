@@ -33,7 +33,6 @@ from fedlib import (
 )
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.messages import BeginBoosting, BuildHistograms, Splits, SumHistograms
-from fedlib.clustering.kmeans.messages import SumClippedClusters
 from fedlib.core import messages
 from fedlib.core.array_fields import DTYPES, MAX_EMPTY_AXIS, PIECE
 from fedlib.core.messages import (
@@ -46,8 +45,9 @@ from fedlib.core.messages import (
     decode,
     encode,
 )
+from fedlib.protection.estimator import mask_clients
 from fedlib.protection.privacy import Privacy, privacy_of
-from fedlib.protection.secure.points import SumPoints
+from fedlib.protection.secure.messages import MaskValues
 from fedlib.testing import Recorder
 
 # Messages of all kinds of fields ----------------------------------------------------------------
@@ -215,10 +215,17 @@ def conversations():
             epsilon=1.0,
         ),
     ]  # fmt: skip
+    lloyd = {"method": "lloyd", "init": [[0.0, 0.0], [1.0, 1.0]], "max_iter": 1}
+    start = {"weights_init": [1.0], "means_init": [[0.0, 0.0]], "precisions_init": [np.eye(2)]}
+    masked = [
+        FederatedKMeans(2, bounds=bounds, secure=True, **lloyd),
+        FederatedGaussianMixture(1, "em", max_rounds=1, tol=0, bounds=bounds, secure=True, **start),
+    ]
     by_class = {}
     for estimator in (
         *mixtures,
         *noisy,
+        *masked,
         GaussianMixtureDBSCAN(1.0, 2, random_state=0),
         FederatedXGBClassifier(2, method="histogram", max_depth=2),
         FederatedXGBClassifier(2, method="histogram", max_depth=2, histograms="packed"),
@@ -243,13 +250,16 @@ def conversations():
         if estimator.name in ("xgboost", "xgb-regressor", "clustering-score"):
             parts = [(X[::2], y[::2]), (X[1::2], y[1::2])]
         make, (options,) = estimator._client_factory([{}])
-        clients = [make(part, **options) for part in parts]
-        recorder = Recorder(dict(zip("AB", clients, strict=True)))
+        clients = {name: make(part, **options) for name, part in zip("AB", parts, strict=True)}
+        is_masked = getattr(estimator, "secure", False)
+        recorder = Recorder(mask_clients(clients) if is_masked else clients)
         estimator.fit(recorder)
         if getattr(estimator, "warm_start", False):
             estimator.set_params(n_trees=3).fit(recorder)
         for exchange in recorder.exchanges:
             for message in (*exchange.requests.values(), *exchange.replies.values()):
+                if isinstance(message, MaskValues):
+                    message = decode(message.request)
                 by_class.setdefault(type(message), []).append(message)
     client = BoostingClient((X, y))
     client.handle(by_class[BeginBoosting][0])
@@ -258,11 +268,6 @@ def conversations():
     for kind in (Splits, SumHistograms):  # the base class, and the request of masked sums
         names = kind.__struct_fields__
         by_class[kind] = [kind(**{name: getattr(dense, name, 0) for name in names})]
-    for kind, places in (
-        (SumPoints, X[0]),
-        (SumClippedClusters, X[:1, np.newaxis]),
-    ):  # inside masked steps
-        by_class[kind] = [kind(places, np.array(bounds), n_points=len(X))]
     noisy_requests = [m for of_class in by_class.values() for m in of_class if privacy_of(m)]
     return by_class | {Privacy: [request.privacy for request in noisy_requests]}
 

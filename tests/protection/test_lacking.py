@@ -70,6 +70,10 @@ GIVEN = np.zeros((2, 1))
             ["precisions_init", "got method='em', means_init)", *IN_SCHEMA],
         ),
         (
+            FederatedGaussianMixture(2, method="em", secure=True),
+            ["precisions_init", "bounds, the smallest"],
+        ),
+        (
             FederatedSummary(categorical=["age"], **NOISE),
             [DELTA, "quantiles=()", "categorical=None", "bounds, the smallest"],
         ),

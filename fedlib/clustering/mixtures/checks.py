@@ -206,17 +206,16 @@ class PointsHistory:
             margin = ROUNDING * n * (limit + np.abs(mixture.means).max())
             if (np.abs(total - self.sums.setdefault(name, total)) > margin).any():
                 return "the mean of the client's points has changed"
-        low, high = log_density_range(mixture, limit)
+        low, high = log_density_range(mixture, limit + np.abs(mixture.means))
         margin = 1e-6 * (abs(low) + abs(high)) + 1e-6
         if not n * (low - margin) <= reply.log_likelihood <= n * (high + margin):
             return f"log_likelihood must be in {n * low}..{n * high}, got {reply.log_likelihood}"
         return None
 
 
-def log_density_range(mixture: Mixture, limit: float) -> tuple[float, float]:
-    """Return bounds on the log-density of any point with coordinates up to ``limit``."""
-    densities, reach = prepare(mixture), limit + np.abs(mixture.means)
-    # By the triangle inequality: no coordinate of a difference from a mean is above its reach.
+def log_density_range(mixture: Mixture, reach: Floats) -> tuple[float, float]:
+    """Return bounds on the log-density of points, up to ``reach`` (k, d) away from the means."""
+    densities = prepare(mixture)
     farthest = (np.abs(densities.whitening) @ reach[:, :, np.newaxis])[:, :, 0]
     nearest = densities.log_factors - 0.5 * np.square(farthest).sum(axis=1)
     return float(nearest.max()), float(logsumexp(densities.log_factors))

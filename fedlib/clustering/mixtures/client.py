@@ -30,10 +30,12 @@ from fedlib.clustering.mixtures.private import (
     SumResponsibilitiesNoisily,
     sum_responsibilities_noisily,
 )
+from fedlib.clustering.mixtures.secure import SumClippedResponsibilities
 from fedlib.clustering.mixtures.start import Start
 from fedlib.core.client import handles
 from fedlib.core.messages import Done, Labels, MessageError
 from fedlib.core.validation import count_distinct
+from fedlib.protection.privacy import clipped
 from fedlib.protection.secure.points import SummablePoints
 
 __all__ = ["GaussianMixtureClient"]
@@ -64,6 +66,12 @@ class GaussianMixtureClient(SummablePoints):
     @handles(SumResponsibilities)
     def sum_responsibilities(self, request: SumResponsibilities) -> ResponsibilitySums:
         return sum_responsibilities(self.X, request)
+
+    @handles(SumClippedResponsibilities)
+    def sum_clipped_responsibilities(
+        self, request: SumClippedResponsibilities
+    ) -> ResponsibilitySums:
+        return sum_responsibilities(clipped(self.X, request.bounds), request)
 
     @handles(SumResponsibilitiesNoisily)
     def sum_noisily(self, request: SumResponsibilitiesNoisily) -> NoisyResponsibilitySums:

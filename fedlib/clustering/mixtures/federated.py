@@ -51,7 +51,8 @@ from fedlib.core.parameters import (
 )
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import StrOptions
-from fedlib.protection.estimator import ProtectedFederated
+from fedlib.protection.estimator import ProtectedFederated, is_protected
+from fedlib.protection.sums import NoisySums
 
 __all__ = [
     "FederatedGaussianMixture",
@@ -140,9 +141,9 @@ class FederatedGaussianMixture(Clusterer, ProtectedFederated):
     ``"em"`` a client discloses the number, mean and covariance of its points per
     component; if it has one point, this is the point itself. With ``"average"`` it discloses a
     mixture of its own points in every round. With both methods, the client that fits the first
-    mixture discloses that mixture. With ``secure=True``, the server sees the sums over all clients
-    and the order of magnitude of their largest coordinates. These sums are in fixed point: the
-    error of a sum is below ``n_clients**2 * 2**-61`` times the largest possible sum.
+    mixture discloses that mixture. With ``secure=True``, the server sees the sums over all clients,
+    whose points are clipped to `bounds`. These sums are in fixed point: the error of a sum is below
+    ``n_clients**2 * 2**-61`` times the largest possible sum.
 
     Source: F, §5.1.
 
@@ -235,8 +236,8 @@ class FederatedGaussianMixture(Clusterer, ProtectedFederated):
         Flag,
         """
         For ``"em"`` from a complete first mixture: whether the server sees sums over the clients
-        and no client's reply; see `fedlib.protection.secure` for what remains open. Each sum takes
-        five requests per client.
+        and no client's reply; see `fedlib.protection.secure` for what remains open. It needs
+        `bounds`. Each sum takes five requests per client.
         """,
     ] = False
     epsilon: Annotated[
@@ -255,8 +256,6 @@ class FederatedGaussianMixture(Clusterer, ProtectedFederated):
         such as 1e-6, the noise is Gaussian and smaller over several rounds.
         """,
     ] = 0.0
-
-    masked_sums_need_bounds = False
 
     def _lacking(self) -> list[str]:
         lacking = super()._lacking()
@@ -283,19 +282,10 @@ class FederatedGaussianMixture(Clusterer, ProtectedFederated):
             self.means_init,
             self.precisions_init,
         )
-        if self.epsilon is not None:
-            return self._private_flow(start)
+        if is_protected(self):
+            return self._protected_flow(start)
         if self.bounds is not None:
-            raise ValueError("bounds need epsilon, got epsilon=None")
-        if self.secure:
-            return secure_em(
-                self.covariance_type,
-                self.reg_covar,
-                start,
-                self.max_rounds,
-                self.tol,
-                self._sums(),
-            )
+            raise ValueError("bounds need secure=True or epsilon, got neither")
         return federated_gaussian_mixture(
             self.n_components,
             self.method,
@@ -308,10 +298,20 @@ class FederatedGaussianMixture(Clusterer, ProtectedFederated):
             self.random_state,
         )
 
-    def _private_flow(self, start: Start) -> Flow[MixtureModel]:
-        bounds = self._bounds()
+    def _protected_flow(self, start: Start) -> Flow[MixtureModel]:
+        bounds, max_rounds = self._bounds(), self.max_rounds
         check_start(start, bounds.limits.shape[1], self.covariance_type)
-        max_rounds = self.max_rounds
+        aggregation = self._aggregation(max_rounds, bounds)
+        if not isinstance(aggregation, NoisySums):
+            return secure_em(
+                self.covariance_type,
+                self.reg_covar,
+                start,
+                bounds.limits,
+                max_rounds,
+                self.tol,
+                aggregation,
+            )
         return private_em(
             self.n_components,
             self.covariance_type,
@@ -320,7 +320,7 @@ class FederatedGaussianMixture(Clusterer, ProtectedFederated):
             bounds.limits,
             max_rounds,
             int(check_random_state(self.random_state).randint(2**31)),
-            self._noisy_sums(max_rounds, bounds),
+            aggregation,
         )
 
     def _fit(self, *arguments: Any, **options: Any) -> FederatedGaussianMixture:

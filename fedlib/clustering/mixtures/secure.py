@@ -6,8 +6,8 @@ import msgspec
 import numpy as np
 
 from fedlib.clustering.mixtures.checks import log_density_range
-from fedlib.clustering.mixtures.covariances import MATRICES, CovarianceType
-from fedlib.clustering.mixtures.flow import MixtureModel, check_start, step_of_em
+from fedlib.clustering.mixtures.covariances import MATRICES, CovarianceType, scatter
+from fedlib.clustering.mixtures.flow import MixtureModel, step_of_em
 from fedlib.clustering.mixtures.messages import (
     AssignComponents,
     Mixture,
@@ -16,44 +16,76 @@ from fedlib.clustering.mixtures.messages import (
     parameters,
 )
 from fedlib.clustering.mixtures.start import Start
-from fedlib.core.aggregation import Aggregation, Limits
+from fedlib.core.aggregation import Aggregation
+from fedlib.core.array_types import Floats
 from fedlib.core.messages import MessageError
 from fedlib.core.protocol import Flow
+from fedlib.protection.privacy import BoundsArray
+from fedlib.protection.secure.fixed_point import digits_of_limits
 from fedlib.protection.secure.flow import ImpossibleSum
-from fedlib.protection.secure.points import PooledPoints, agree_on_points
+from fedlib.protection.secure.points import NumberOfPoints, count_bounded_points, farthest
 
 ROUNDING = 2.0**-40  # of the largest products: far more than the digits of a sum lose
+
+
+class SumClippedResponsibilities(SumResponsibilities):
+    """Clip your points to bounds, then sum them by the responsibilities of this mixture."""
+
+    discloses = (
+        "the Gaussian mixture of all clients' points so far, the bounds, and the number of all"
+        " points"
+    )
+    bounds: BoundsArray
+    n_points: NumberOfPoints
+
+    def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
+        reach, n = farthest(self.means, self.bounds), self.n_points
+        low, high = log_density_range(self, reach)
+        limits = {
+            "log_likelihood": n * (1 + max(abs(low), abs(high))),
+            "counts": 2.0 * n,
+            "sums": n * reach.max(axis=0),
+            "products": n * self.largest_products().max(axis=(0, 1)),
+        }
+        return digits_of_limits(limits, n_clients)
+
+    def largest_products(self) -> Floats:
+        """Return bounds on the products of one point, in the shape of one covariance."""
+        reach = farthest(self.means, self.bounds).max(axis=0, keepdims=True)
+        return scatter(reach, np.ones(1), self.covariance_type)
 
 
 def secure_em(
     covariance_type: CovarianceType,
     reg_covar: float,
     start: Start,
+    bounds: Floats,
     max_rounds: int,
     tol: float,
     aggregation: Aggregation,
 ) -> Flow[MixtureModel]:
     """Return the server's flow with secure sums; for the parameters see `FederatedGaussianMixture`.
 
-    ``start`` is complete.
+    ``start`` is complete, and ``bounds`` (2, n_features) are of its features.
 
     Raises
     ------
     ValueError
-        When the clients disagree on the features or have no points, or a covariance is not positive
-        definite by rounding.
+        When the clients disagree on the features, have others than the bounds, or have no points;
+        when a covariance is not positive definite by rounding.
     ImpossibleSum
         When no points have the products in a sum.
     """
-    points = yield from agree_on_points(aggregation)
-    check_start(start, points.n_features, covariance_type)
+    n_points = yield from count_bounded_points(aggregation, bounds)
     mixture = Mixture(*start, covariance_type)
     log_likelihoods: list[float] = []
     previous, converged = 0, False
     while not converged and len(log_likelihoods) < max_rounds:
-        request = SumResponsibilities(*parameters(mixture), covariance_type)
-        total, _ = yield from aggregation.sum(request, _limits(points, mixture))
-        mixture = _step(mixture, total, reg_covar, points)
+        request = SumClippedResponsibilities(
+            *parameters(mixture), covariance_type, bounds, n_points
+        )
+        total, _ = yield from aggregation.sum(request)
+        mixture = _step(request, total, reg_covar)
         log_likelihoods.append(total.log_likelihood / total.n_points)
         same_rows = total.n_points == previous
         converged = same_rows and abs(log_likelihoods[-1] - log_likelihoods[-2]) < tol
@@ -63,7 +95,7 @@ def secure_em(
 
 
 def _step(
-    mixture: Mixture, total: ResponsibilitySums, reg_covar: float, points: PooledPoints
+    request: SumClippedResponsibilities, total: ResponsibilitySums, reg_covar: float
 ) -> Mixture:
     """Return the mixture after one step of EM over all clients' points.
 
@@ -71,35 +103,18 @@ def _step(
     needed to make them so, a client has lied.
     """
     try:
-        return step_of_em(mixture, {"all clients": total}, reg_covar)
+        return step_of_em(request, {"all clients": total}, reg_covar)
     except MessageError as error:
-        rounding = ROUNDING * points.n_points * _largest_product(points, mixture)
-        is_matrix = mixture.covariance_type in MATRICES
-        shift = rounding * (np.eye(points.n_features) if is_matrix else 1.0)
+        square = np.square(farthest(request.means, request.bounds)).sum(axis=1).max()
+        rounding = ROUNDING * request.n_points * square
+        is_matrix = request.covariance_type in MATRICES
+        shift = rounding * (np.eye(request.means.shape[1]) if is_matrix else 1.0)
         moved = msgspec.structs.replace(total, products=total.products + shift)
         try:
-            step_of_em(mixture, {"all clients": moved}, reg_covar)
+            step_of_em(request, {"all clients": moved}, reg_covar)
         except MessageError:
             raise ImpossibleSum(
-                "the sum of SumResponsibilities over all clients is impossible, so at least one"
-                f" client has sent wrong values: {error}"
+                f"the sum of {type(request).__name__} over all clients is impossible, so at least"
+                f" one client has sent wrong values: {error}"
             ) from error
         raise
-
-
-def _largest_product(points: PooledPoints, mixture: Mixture) -> float:
-    """Return a bound on the squared distance of a point from a mean."""
-    reach = points.limit + float(np.abs(mixture.means).max())
-    return points.n_features * reach**2
-
-
-def _limits(points: PooledPoints, mixture: Mixture) -> Limits:
-    """Return the largest sums of a client for a mixture."""
-    reach = points.limit + float(np.abs(mixture.means).max())
-    low, high = log_density_range(mixture, points.limit)
-    return {
-        "log_likelihood": points.limit_of(1 + max(abs(low), abs(high))),
-        "counts": points.limit_of(2.0),
-        "sums": points.limit_of(reach),
-        "products": points.limit_of(_largest_product(points, mixture)),
-    }

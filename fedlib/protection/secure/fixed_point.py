@@ -55,7 +55,9 @@ def digits_for(largest: float, n_clients: int) -> int:
     >>> digits_for(1000.0, 10)
     49
     """
-    digits = LIMIT - ceil(log2(n_clients)) - ceil(log2(largest))
+    digits = 0  # for infinity, too
+    if largest < 2.0**LIMIT:
+        digits = LIMIT - ceil(log2(n_clients)) - ceil(log2(largest))
     if digits < MIN_DIGITS:
         raise ValueError(
             f"a secure sum over {n_clients} clients must be below 2**{LIMIT - MIN_DIGITS}, but a"

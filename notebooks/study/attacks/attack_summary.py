@@ -110,7 +110,7 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
         "FederatedGaussianMixture, average": FederatedGaussianMixture(**components),
         "FederatedGaussianMixture, EM": FederatedGaussianMixture(**components, method="em"),
         "FederatedGaussianMixture, EM, secure": FederatedGaussianMixture(
-            **components, **start, method="em", secure=True
+            **components, **start, method="em", secure=True, bounds=bounds
         ),
         "FederatedGaussianMixture, EM, ε = 1": FederatedGaussianMixture(
             **components, **start, **private, method="em", bounds=bounds

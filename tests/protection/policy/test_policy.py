@@ -431,6 +431,7 @@ def test_the_replies_that_a_minimum_count_always_declines():
     # only of runs with secure sums
     masked = {"CountMagnitudes", "SumPoints", "CountLabelMagnitudes", "SumClasses", "SumTargets"}
     masked |= {"CountColumnMagnitudes", "DescribeKinds", "CountPoints", "SumClippedClusters"}
+    masked |= {"SumClippedResponsibilities"}
     assert declined == mixtures | single_rows | chosen | extremes | masked
     singly = {kind.__name__ for kind, one in requests.items() if one}
     histograms = {"BuildHistograms", "BuildPackedHistograms", "SumHistograms"}

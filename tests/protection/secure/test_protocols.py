@@ -1,6 +1,6 @@
 """The protocols that work with secure sums: equal to the plain runs, and clients that are lost."""
 
-from itertools import count, pairwise
+from itertools import count, pairwise, product
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,8 @@ from fedlib import (
 )
 from fedlib.clustering.kmeans import FederatedKMeansClient
 from fedlib.clustering.kmeans.messages import SumClippedClusters
+from fedlib.clustering.mixtures.covariances import MATRICES, covariance_shape
+from fedlib.clustering.mixtures.secure import SumClippedResponsibilities
 from fedlib.core.client import Client
 from fedlib.core.in_process import InProcess
 from fedlib.core.ledger import SERVER
@@ -34,6 +36,7 @@ RNG.shuffle(BLOBS)
 DYADIC = np.round(BLOBS * 2**20) / 2**20  # sums of these are exact in float64
 START = DYADIC[:3]
 BOUNDS = [[-12.0, -12.0], [40.0, 40.0]]
+ONE = {"weights_init": [1.0], "means_init": [[3.0, 3.0]], "precisions_init": [np.eye(2)]}
 IDENTITIES = simulated_identities([str(i) for i in range(N_CLIENTS)])
 
 
@@ -50,12 +53,21 @@ def masked_kmeans(**parameters):
     return FederatedKMeans(3, method="lloyd", init=START, secure=True, **parameters)
 
 
-def transport(X, tamper=None):
+def masked_mixture(**parameters):
+    parameters = ONE | {"bounds": BOUNDS} | parameters
+    return FederatedGaussianMixture(1, method="em", secure=True, **parameters)
+
+
+def transport(X, tamper=None, kind=FederatedKMeansClient):
     clients = {
-        name: SecureClient(FederatedKMeansClient(part), IDENTITIES[name])
+        name: SecureClient(kind(part), IDENTITIES[name])
         for name, part in zip(IDENTITIES, parts(X), strict=True)
     }
     return Recorder(clients, tamper)
+
+
+def mixture_clients(tamper=None):
+    return transport(DYADIC, tamper, FederatedGaussianMixture.client_class)
 
 
 @pytest.mark.parametrize("tol", [0, 1e-4])
@@ -242,15 +254,67 @@ def test_the_mixture_is_that_of_the_plain_run(kind):
             precisions_init=precisions.get(kind, np.ones(3)),
             max_rounds=5,
             tol=0,
-            secure=secure,
+            **protection,
         ).fit(parts(BLOBS))
-        for secure in (False, True)
+        for protection in ({}, {"secure": True, "bounds": BOUNDS})
     ]
     plain, secure = models
     np.testing.assert_allclose(secure.means_, plain.means_, atol=1e-12)
     np.testing.assert_allclose(secure.covariances_, plain.covariances_, atol=1e-11)
     np.testing.assert_allclose(secure.lower_bounds_, plain.lower_bounds_, atol=1e-12)
     assert [x.tolist() for x in secure.labels_] == [x.tolist() for x in plain.labels_]
+
+
+def test_the_mixture_clips_points_to_the_bounds():
+    bounds = np.array([[-1.0, -1.0], [8.0, 9.5]])
+    inside = np.clip(BLOBS, *bounds)
+    assert (inside != BLOBS).any(axis=0).all()
+    plain = FederatedGaussianMixture(1, method="em", max_rounds=1, tol=0, **ONE).fit(parts(inside))
+    secure = masked_mixture(max_rounds=1, tol=0, bounds=bounds).fit(parts(BLOBS))
+    np.testing.assert_allclose(secure.means_, plain.means_, atol=1e-12)
+    np.testing.assert_allclose(secure.covariances_, plain.covariances_, atol=1e-11)
+    np.testing.assert_allclose(secure.lower_bounds_, plain.lower_bounds_, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
+def test_the_digits_of_mixtures_have_room_for_points_at_the_bounds(kind):
+    """Every sum of a client with all points on one corner is below the limit of its digits."""
+    request = SumClippedResponsibilities(
+        np.array([0.25, 0.75]),
+        np.array([[-9.0, 40.0], [3.0, 0.0]]),
+        np.full(covariance_shape(2, 2, kind), 0.5) * (np.eye(2) if kind in MATRICES else 1.0),
+        kind,
+        np.array(BOUNDS),
+        n_points=50,
+    )
+    digits = request.sum_digits(N_CLIENTS)
+    for corner in product(*np.transpose(BOUNDS)):
+        client = FederatedGaussianMixture.client_class(np.tile(2.0 * np.array(corner), (50, 1)))
+        sums = client.handle(request)
+        for name, places in digits.items():
+            room = 2.0 ** (63 - np.array(places)) / N_CLIENTS
+            assert (np.abs(getattr(sums, name)) <= room).all(), (name, corner)
+
+
+def test_a_site_refuses_other_digits_of_mixtures():
+    spread = np.eye(2)[np.newaxis]
+    points = np.array(BOUNDS), len(DYADIC)
+    request = SumClippedResponsibilities(np.ones(1), START[:1], spread, "full", *points)
+    digits = dict.fromkeys(("log_likelihood", "counts", "sums", "products"), (8,))
+    with pytest.raises(TooFewClients, match="WrongDigits at MaskValues"):
+        run(secure_sum(request, count(1), digits), mixture_clients())
+
+
+def test_a_mixture_too_narrow_for_fixed_point_is_refused_by_the_server():
+    """No site has sent a value: only the number of the points is known."""
+    recorder = mixture_clients()
+    narrow = masked_mixture(precisions_init=[1e300 * np.eye(2)])
+    with pytest.raises(
+        ValueError, match=r"must be below 2\*\*55, but a client's part of it can be"
+    ):
+        narrow.fit(recorder)
+    asked = [step.requests["0"] for step in recorder.exchanges]
+    assert sum(isinstance(step, MaskValues) for step in asked) == 1
 
 
 # Cells ------------------------------------------------------------------------------------------
@@ -289,6 +353,9 @@ def test_points_outside_of_the_grid_are_reported():
         (FederatedKMeans(2, method="lloyd", secure=True), "got method='lloyd' and init='k-means"),
         (FederatedSummary(secure=True), r"needs quantiles=\(\)"),
         (FederatedGaussianMixture(2, method="em", secure=True), "needs method='em', weights_init"),
+        (FederatedGaussianMixture(1, bounds=BOUNDS), "bounds need secure=True or epsilon"),
+        (masked_mixture(bounds=None), "secure=True needs bounds, the smallest"),
+        (masked_mixture(bounds=[[0.0], [1.0]]), "means_init must have the 1 features"),
         (HorizontalDBSCAN(1.0, 2, secure=True), "secure=True needs bounds, the smallest"),
         (HorizontalDBSCAN(1.0, 2, bounds=[[0.0], [1.0]]), "bounds need secure=True or eps"),
         (
@@ -344,34 +411,8 @@ def test_requests_of_the_server_differ_per_round():
     assert all(one != other for one, other in pairwise(rounds))
 
 
-def test_more_marked_magnitudes_than_clients_end_the_run():
-    """Five clients mark five magnitudes; a lie about another number of the sum adds a sixth."""
-    start = {"weights_init": [1.0], "means_init": [[3.0, 3.0]], "precisions_init": [np.eye(2)]}
-    estimator = FederatedGaussianMixture(1, method="em", secure=True, **start)
-    clients = {
-        name: SecureClient(estimator.client_class(part), IDENTITIES[name])
-        for name, part in zip(IDENTITIES, parts(DYADIC), strict=True)
-    }
-    lie = changed(words=lambda words: np.concatenate([words[:-1], words[-1:] + np.uint64(1)]))
-    with pytest.raises(ImpossibleSum, match="5 clients cannot mark 6 magnitudes"):
-        estimator.fit(Recorder(clients, {"2": at(MaskValues, lie)}))
-
-
 def test_products_that_no_points_have_end_the_run():
     """The last number of a sum is the variance of the last feature, and becomes negative."""
-    estimator = FederatedGaussianMixture(
-        1,
-        method="em",
-        weights_init=[1.0],
-        means_init=[[3.0, 3.0]],
-        precisions_init=[np.eye(2)],
-        max_rounds=2,
-        secure=True,
-    )
-    clients = {
-        name: SecureClient(estimator.client_class(part), IDENTITIES[name])
-        for name, part in zip(IDENTITIES, parts(DYADIC), strict=True)
-    }
     lie = changed(words=lambda words: np.concatenate([words[:-1], words[-1:] - np.uint64(2**61)]))
     with pytest.raises(ImpossibleSum, match="covariances must be positive definite"):
-        estimator.fit(Recorder(clients, {"2": at(MaskValues, lie, nth=2)}))
+        masked_mixture(max_rounds=2).fit(mixture_clients({"2": at(MaskValues, lie, nth=2)}))
