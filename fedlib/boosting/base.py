@@ -16,6 +16,7 @@ from fedlib.boosting.categories import listed, read_table
 from fedlib.boosting.classes import Class
 from fedlib.boosting.constraints import Constrained
 from fedlib.boosting.cuts import MAX_VALUE, bounded_cuts
+from fedlib.boosting.explained import Explained
 from fedlib.boosting.export import from_booster, to_booster
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.settings import (
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from xgboost import Booster
 
 
-class Boosted(Constrained):
+class Boosted(Explained, Constrained):
     """Base class of `FederatedXGBClassifier` and `FederatedXGBRegressor`."""
 
     former_names: ClassVar[dict[str, str]] = {"feature_bounds": "bounds"}

@@ -121,6 +121,7 @@ def _boosting(settings: Settings, start: BoostedTrees | None) -> Flow[BoostedTre
         levels=training.levels,
         seed=settings.seed,
         ended_by=ended_by,
+        has_noise=isinstance(settings.aggregation, NoisySums),
     )
 
 

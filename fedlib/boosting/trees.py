@@ -166,6 +166,8 @@ class BoostedTrees:
     ended_by : str
         The parameter that ended the last run: ``"n_trees"``, ``"tol"`` or
         ``"early_stopping_rounds"``.
+    has_noise : bool
+        Whether the sums at the nodes have noise.
     """
 
     trees: list[Tree]
@@ -185,6 +187,7 @@ class BoostedTrees:
     levels: tuple[tuple[str, ...] | None, ...] = ()
     seed: int = 0
     ended_by: str = "n_trees"
+    has_noise: bool = False
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:

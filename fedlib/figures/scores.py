@@ -8,9 +8,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["curves", "learning_curve", "profiles"]
+__all__ = ["contributions", "curves", "learning_curve", "profiles"]
 
 WIDEST = 7.5  # width of a page, in inches
 LONG = 9  # letters of a name that is drawn at an angle
@@ -155,3 +155,67 @@ def learning_curve(
     ax.set_xlabel("rounds")
     ax.set_ylabel(name)
     return ax
+
+
+def contributions(
+    values: ArrayLike,
+    X: ArrayLike,
+    names: Sequence[str],
+    *,
+    most: int = 10,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw what each feature adds to the prediction of each row, one point per row and feature.
+
+    The features with the largest mean absolute value come first. The colour of a point is the rank
+    of the row's value of the feature; grey is a missing value.
+
+    Parameters
+    ----------
+    values : array (n_rows, n_features)
+        SHAP values, without their mean.
+    X : array (n_rows, n_features)
+        The values of the features.
+    names : sequence of str
+        The name of each feature.
+    most : int, default=10
+        The number of features that are drawn, at least 1.
+    ax : Axes, optional
+        By default the current ones.
+
+    Examples
+    --------
+    >>> from fedlib.figures.scores import contributions
+    >>> ax = plt.figure().subplots()
+    >>> ax = contributions([[0.1, -2.0], [0.0, 1.0]], [[1, 2], [3, 4]], ["age", "sex"], ax=ax)
+    >>> [text.get_text() for text in ax.get_yticklabels()]
+    ['sex', 'age']
+    """
+    values, X = np.asarray(values, float), np.asarray(X, float)
+    ax = plt.gca() if ax is None else ax
+    shown = np.argsort(-np.abs(values).mean(axis=0), kind="stable")[:most]
+    shades = plt.get_cmap("viridis")
+    for place, f in enumerate(shown):
+        known = ~np.isnan(X[:, f])
+        _, ranks = np.unique(X[known, f], return_inverse=True)
+        colours = np.full((len(X), 4), 0.6)
+        colours[known] = shades(ranks / max(ranks.max(initial=0), 1))
+        ax.scatter(values[:, f], place + _spread(values[:, f]), s=6, color=colours, linewidths=0)
+    ax.axvline(0, color="#8c8c8c", lw=0.8)
+    ax.set_yticks(range(len(shown)), [names[f] for f in shown])
+    ax.set_ylim(len(shown) - 0.5, -0.5)
+    ax.set_xlabel("contribution to the margin (dark: low values, bright: high values)")
+    return ax
+
+
+def _spread(values: NDArray[np.float64], n_bins: int = 60) -> NDArray[np.float64]:
+    """Return heights within ±0.4 for points, so that equal ones do not cover each other."""
+    low, high = values.min(initial=0), values.max(initial=0)
+    bins = np.floor((values - low) / ((high - low) or 1.0) * (n_bins - 1)).astype(int)
+    order = np.argsort(bins, kind="stable")
+    counts = np.bincount(bins, minlength=n_bins)
+    rank = np.empty(len(values), int)
+    rank[order] = np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)
+    side = np.where(rank % 2, -1, 1) * ((rank + 1) // 2)
+    heights: NDArray[np.float64] = 0.8 * side / max(counts.max(), 1)
+    return np.clip(heights, -0.4, 0.4)
