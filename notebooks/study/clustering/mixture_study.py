@@ -203,10 +203,10 @@ def disclosure_plot(curve, bound):
 
 def set_curves(ax, runs, x, y, **style):
     """Draw the mean of ``y`` against ``x``, one curve per data set."""
-    names = list(runs["set"].unique())
+    names = list(runs["dataset"].unique())
     colours = plots.colours(range(len(names)))
     for name, marker, colour in zip(names, MARKERS[: len(names)], colours, strict=True):
-        mean = runs[runs["set"] == name].groupby(x)[y].mean()
+        mean = runs[runs["dataset"] == name].groupby(x)[y].mean()
         ax.plot(mean.index, mean, marker=marker, ms=4, color=colour, label=name, **style)
     ax.set(xlabel=x, ylabel=y, xticks=sorted(runs[x].unique()))
 
@@ -228,7 +228,7 @@ def clients_plot(runs):
             set_curves(ax, runs[runs["setting"] == setting], "clients", y, ls=line)
     axes[2].set_ylabel("drawn points (share)")
     handles, names = axes[0].get_legend_handles_labels()
-    n_sets = runs["set"].nunique()
+    n_sets = runs["dataset"].nunique()
     figure.legend(handles[:n_sets], names[:n_sets], ncols=6, loc="outside upper center")
     line_legend(figure, styles, loc="outside lower center")
 
