@@ -133,7 +133,7 @@ NEEDED = {
     "gaussian-mixture": (EM | EM_START | {"bounds": BOUNDS}, EM | {"bounds": BOUNDS}),
     "xgboost": (HISTOGRAMS | {"classes": [0, 1]},) * 2,
     "xgb-regressor": (HISTOGRAMS, HISTOGRAMS | {"base_score": 2.0}),
-    "summary": ({"quantiles": ()}, {"quantiles": (), "bounds": [[-3, -3], [7, 7]]}),
+    "summary": ({"quantiles": (), "bounds": [[-3, -3], [7, 7]]},) * 2,
 }
 
 

@@ -34,11 +34,10 @@ from fedlib.protection.secure import SecureClient, simulated_identities
 from fedlib.protection.secure.flow import secure_sum
 from fedlib.protection.secure.messages import MaskValues
 from fedlib.protection.secure.points import DescribeFeatures
-from fedlib.tables.summary.messages import DescribeKinds
 from fedlib.testing import Recorder, seeded_noise
 
 BUDGET = {"budget": {"epsilon": 1e6, "delta": 0.5}}
-OPEN = (DescribeFeatures, DescribeKinds)  # requests for data that are answered without masks
+OPEN = (DescribeFeatures,)  # requests for data that are answered without masks
 NUMBERS = [0.0, 1.0, -1.0, 0.5, 3.0, 1e-300, -1e-30, 1e30, -1e30, 1e99, -1e99]  # of requests
 VALUES = [0.0, -0.0, 7.0, -3.0, 1e-300, 1e30, -1e30, 1e99, 1e200]  # of rows
 

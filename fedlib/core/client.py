@@ -126,8 +126,6 @@ class Client:
         The requests for data whose replies describe no rows, such as the names of the features. A
         client with secure sums answers them without masks, and a site with a budget free of charge:
         the reply, and whether there is one, must be the same for all rows.
-    unmasked_requests : tuple of message classes
-        The other requests for data that a client with secure sums answers without masks.
     n_shares : int
         How many clients add noise to a sum for certain; more than 1 only within secure sums.
     memory : TableMemory or None
@@ -147,7 +145,6 @@ class Client:
     n_clients: int | None = None
     combinable: ClassVar[tuple[type[Message], ...]] = ()
     open_requests: tuple[type[Message], ...] = ()
-    unmasked_requests: tuple[type[Message], ...] = ()
     n_shares = 1
     problems: tuple[str, ...] = ()
     max_work: float = MAX_WORK

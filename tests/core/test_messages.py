@@ -220,6 +220,7 @@ def conversations():
     masked = [
         FederatedKMeans(2, bounds=bounds, secure=True, **lloyd),
         FederatedGaussianMixture(1, "em", max_rounds=1, tol=0, bounds=bounds, secure=True, **start),
+        FederatedSummary(quantiles=(), bounds=bounds, secure=True),
     ]
     by_class = {}
     for estimator in (

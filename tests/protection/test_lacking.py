@@ -79,6 +79,10 @@ GIVEN = np.zeros((2, 1))
         ),
         (FederatedSummary(secure=True, schema=FREE), ["quantiles=()", *IN_SCHEMA]),
         (
+            FederatedSummary(categorical=["age"], secure=True),
+            ["quantiles=()", "categorical=None", "bounds, the smallest"],
+        ),
+        (
             FederatedXGBClassifier(2, validation_fraction=0.5, method="union", secure=True),
             ["method='histogram'", "validation_fraction=0", "classes", "bounds, the smallest"],
         ),

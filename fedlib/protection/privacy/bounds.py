@@ -18,7 +18,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class _TwoRows(Array):
+class TwoRows(Array):
     """The rules for bounds in a message: two rows, the lower below the upper.
 
     Without them, a client would divide by zero, and fail for some rows only.
@@ -34,9 +34,7 @@ class _TwoRows(Array):
         return None
 
 
-BoundsArray = Annotated[
-    np.ndarray, _TwoRows("float64", ("ends", "features"), -MAX_BOUND, MAX_BOUND)
-]
+BoundsArray = Annotated[np.ndarray, TwoRows("float64", ("ends", "features"), -MAX_BOUND, MAX_BOUND)]
 
 
 def clipped(X: Floats, bounds: Floats) -> Floats:

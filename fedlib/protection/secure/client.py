@@ -125,8 +125,8 @@ class SecureClient(Wrapper[SecureState]):
 
     It answers the five steps of a sum itself. A request that does not ask for data goes to the
     protocol's client, and so does one that the protocol's client lists in ``open_requests``,
-    because its reply describes no rows, such as the names of the features, or in
-    ``unmasked_requests``. It refuses any other one.
+    because its reply describes no rows, such as the names of the features. It refuses any other
+    one.
 
     Parameters
     ----------
@@ -209,8 +209,7 @@ class SecureClient(Wrapper[SecureState]):
             if self.identity.memory is not None:
                 self.identity.memory.lock.check()
             return self._once(request)
-        unmasked = (*self.open_requests, *self.inner.unmasked_requests)
-        if request.asks_for_data and type(request) not in unmasked:
+        if request.asks_for_data and type(request) not in self.open_requests:
             raise NotMasked(f"{type(request).__name__} asks for data without masks")
         return self.inner.handle(request)
 

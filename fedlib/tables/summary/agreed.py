@@ -6,6 +6,7 @@ them: clients count values and rows with known categories, and report no extreme
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple
 
@@ -29,15 +30,19 @@ from fedlib.tables.summary.messages import (
     ColumnSums,
     Count,
     Positions,
+    SumClippedColumns,
     SumColumns,
     TableRequest,
     TableView,
+    half_range,
     split,
 )
 
 __all__ = ["KnownCategoryCounts", "ValueCounts"]
 
-FIRST_ROWS = 2.0**31  # at all clients, until a first sum has counted them
+logger = logging.getLogger(__name__)
+
+FIRST_ROWS = 2**31  # at all clients, until a first sum has counted them
 UNLIMITED = 1e100
 
 
@@ -118,6 +123,17 @@ def check_columns(table: RawTable, columns: Ints) -> None:
     """Raise Unanswerable if a table does not have columns at these positions."""
     if columns.max(initial=-1) >= len(table.columns):
         raise Unanswerable(f"column {columns.max()} of a table with {len(table.columns)} columns")
+
+
+def chosen_numbers(table: RawTable, columns: Ints) -> Floats:
+    """Return columns of a table as numbers (n_rows, n_chosen) with NaN for gaps and for texts."""
+    check_columns(table, columns)
+    numbers = np.empty((len(table), len(columns)))
+    for place, j in enumerate(columns.tolist()):
+        numbers[:, place] = table.numbers_or_gaps(j)
+        if table.kinds[j] == TEXT:
+            logger.warning("column %r contains text, which counts as gaps", table.labels[j])
+    return numbers
 
 
 def count_known(
@@ -265,7 +281,8 @@ def sum_between(
     """Return the last sums over the clients, the mean of each column, and its variance.
 
     There are two sums: the first counts the rows, so that the second has all digits, and finds the
-    means, about which the second adds up the squares. Variances are divided by the counts.
+    means, about which the second adds up the squares. Variances are divided by the counts. For
+    masked sums, clients clip their values to the limits.
 
     Parameters
     ----------
@@ -278,19 +295,18 @@ def sum_between(
         Their limits, within ±1e100.
     aggregation : Aggregation
     """
-    n_rows, half = FIRST_ROWS, (limits[1] - limits[0]) / 2
-    centres = limits[0] + half
-    centres = np.where(half < UNLIMITED / 2, centres, 0.0)
+    n_rows, half = FIRST_ROWS, half_range(limits)
+    centres = np.where(half < UNLIMITED / 2, limits[0] + half, 0.0)
     for _ in range(2):
-        largest = 2 * half  # of a value's distance from the centre
-        bounds = {
-            "sums": np.minimum(n_rows * largest, 2 * UNLIMITED).tolist(),
-            "squares": np.minimum(n_rows * np.square(largest), UNLIMITED**2).tolist(),
-        }
-        request = SumColumns(*view, n_columns, numbers, centres)
-        total, _ = yield from aggregation.sum(request, bounds)
+        request, unit = SumColumns(*view, n_columns, numbers, centres), np.ones(len(numbers))
+        if aggregation.masked:
+            request = SumClippedColumns(*view, n_columns, numbers, centres, limits, n_rows)
+            unit = half
+        total, _ = yield from aggregation.sum(request)
         counts = np.maximum(total.counts[numbers], 1)
-        shifts = total.sums / counts
-        variances = np.maximum(total.squares / counts - np.square(shifts), 0.0)
-        centres, n_rows = centres + shifts, float(max(total.n_rows, 1))
-    return total, centres, variances
+        shifts = unit * total.sums / counts
+        variances = np.square(unit) * total.squares / counts - np.square(shifts)
+        centres, n_rows = centres + shifts, max(total.n_rows, 1)
+        if aggregation.masked:
+            centres = np.clip(centres, *limits)
+    return total, centres, np.maximum(variances, 0.0)

@@ -12,13 +12,14 @@ from fedlib.core.array_types import Ints
 from fedlib.core.client import Client, handles, partitions
 from fedlib.core.columns import RawTable, category_groups, present, read_columns
 from fedlib.core.messages import Message
-from fedlib.protection.secure.points import N_MAGNITUDES, DescribeFeatures, Features, magnitudes
+from fedlib.protection.secure.points import DescribeFeatures, Features
 from fedlib.tables.summary.agreed import (
     CountKnownCategories,
     CountValues,
     KnownCategoryCounts,
     ValueCounts,
     check_columns,
+    chosen_numbers,
     count_known,
     known_groups,
 )
@@ -27,16 +28,13 @@ from fedlib.tables.summary.messages import (
     BinCounts,
     CategoryCounts,
     ColumnDescription,
-    ColumnKinds,
-    ColumnMagnitudes,
     ColumnSums,
     CountBins,
     CountCategories,
-    CountColumnMagnitudes,
     DescribeColumns,
-    DescribeKinds,
     Extremes,
     FindExtremes,
+    SumClippedColumns,
     SumColumns,
     SumValues,
     TableRequest,
@@ -74,7 +72,6 @@ class SummaryClient(Client):
 
     raw: ClassVar[bool] = True
     open_requests: tuple[type[Message], ...] = (DescribeFeatures,)
-    unmasked_requests: tuple[type[Message], ...] = (DescribeKinds,)
     X: RawTable
 
     def __init__(self, X: Any):
@@ -112,16 +109,6 @@ class SummaryClient(Client):
     def sum_agreed_columns(self, request: SumAgreedColumnsNoisily) -> NoisyColumnSums:
         return sum_columns_noisily(self.X, request, self.n_shares)
 
-    @handles(DescribeKinds)
-    def describe_kinds(self, request: DescribeKinds) -> ColumnKinds:
-        return ColumnKinds(self.view(request).kinds, self.features)
-
-    @handles(CountColumnMagnitudes)
-    def count_magnitudes(self, request: CountColumnMagnitudes) -> ColumnMagnitudes:
-        rows = [magnitudes(values) for values in self._values(request, request.columns)]
-        counts = np.array(rows, np.int64).reshape(-1, N_MAGNITUDES)
-        return ColumnMagnitudes(len(self.view(request)), counts)
-
     @handles(SumColumns)
     def sum_columns(self, request: SumColumns) -> ColumnSums:
         table = self.view(request)
@@ -130,6 +117,15 @@ class SummaryClient(Client):
         sums = np.array([one.sum() for one in shifted], np.float64)
         squares = np.array([np.square(one).sum() for one in shifted], np.float64)
         return ColumnSums(len(table), table.counts, sums, squares)
+
+    @handles(SumClippedColumns)
+    def sum_clipped_columns(self, request: SumClippedColumns) -> ColumnSums:
+        table = self.view(request)
+        scaled = request.scaled(chosen_numbers(table, request.columns))
+        counts = table.counts.copy()
+        counts[request.columns] = np.count_nonzero(~np.isnan(scaled), axis=0)
+        sums, squares = np.nansum(scaled, axis=0), np.nansum(np.square(scaled), axis=0)
+        return ColumnSums(len(table), counts, sums, squares)
 
     @handles(SumValues)
     def sum_values(self, request: SumValues) -> ValueMoments:
@@ -207,7 +203,7 @@ class SummaryClient(Client):
             other &= present(table.texts(j))
             yield self._all_rows(request, np.where(other, len(names), groups))
 
-    @partitions(DescribeColumns, CountValues, SumColumns, SumValues)
+    @partitions(DescribeColumns, CountValues, SumColumns, SumClippedColumns, SumValues)
     def rows_with_values(
         self, request: DescribeColumns | CountValues | SumColumns | SumValues
     ) -> Iterable[Ints]:

@@ -26,6 +26,7 @@ from fedlib.core.parameters import (
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval
 from fedlib.protection.estimator import ProtectedFederated, is_protected
+from fedlib.protection.sums import NoisySums
 from fedlib.tables.summary.agreed import AgreedTable
 from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.columns import agree_on_columns
@@ -83,10 +84,10 @@ class FederatedSummary(ProtectedFederated):
     *Disclosure.* Extremes and exact quantiles are values of single rows. Give `bounds` and
     `rank_error` to avoid this. A client with one row discloses the row by its means.
 
-    With ``secure=True``, the server sees the kinds of each client's columns, sums over all clients,
-    and the order of magnitude of their largest values. Counts are exact. A mean is wrong by at most
-    ``n_clients**2 * 2**-61 * limit * n_rows / count``, in addition to rounding, where ``limit`` is
-    the largest absolute value, rounded up to a power of two.
+    With ``secure=True``, the server sees sums over all clients, whose values are clipped to
+    `bounds`; texts count as gaps. Counts are exact. A mean is wrong by at most
+    ``n_clients**2 * 2**-61 * width * n_rows / count``, in addition to rounding, where ``width`` is
+    the difference of the bounds.
 
     With `schema`, no request asks for kinds, extremes or names of categories. The rows with each
     category of the schema are counted, also with ``secure=True`` and `epsilon`, and the histograms
@@ -169,9 +170,9 @@ class FederatedSummary(ProtectedFederated):
         Flag,
         """
         Whether the server sees sums over the clients and no client's reply; see
-        `fedlib.protection.secure` for what remains open. It needs ``quantiles=()``. There are
-        counts, means and variances, and histograms of the columns with `bounds`, but no extremes
-        and no categories.
+        `fedlib.protection.secure` for what remains open. It needs ``quantiles=()`` and `bounds` of
+        all columns in their order; values beyond are moved to them. There are counts, means,
+        variances and histograms, but no extremes, and only the categories of a schema.
         """,
     ] = False
     epsilon: Annotated[
@@ -189,13 +190,11 @@ class FederatedSummary(ProtectedFederated):
         Interval(Real, 0, 1, closed="left"),
     ] = 0.0
 
-    masked_sums_need_bounds = False
-
     def _lacking(self) -> list[str]:
         lacking = super()._lacking()
         if is_protected(self) and np.size(self.quantiles):
             lacking.append(f"quantiles=() (got {self.quantiles!r})")
-        if (self.epsilon is not None or self.schema is not None) and self.categorical:
+        if (is_protected(self) or self.schema is not None) and self.categorical:
             lacking.append(
                 "categorical=None, because codes of categories are an enum of a schema (got"
                 f" categorical={self.categorical!r})"
@@ -213,14 +212,14 @@ class FederatedSummary(ProtectedFederated):
             raise ValueError(f"quantiles must lie in [0, 1], got {self.quantiles!r}")
         if self.schema is not None:
             return self._agreed_flow(self.schema, fractions.tolist())
-        view = TableView(check_names(self.categorical))
         bounds = NO_BOUNDS if self.bounds is None else self._bounds()
-        if self.epsilon is not None:
-            return private_summary(bounds, self.n_bins, self._noisy_sums(1, bounds))
-        if self.secure:
-            return secure_summary(view, bounds, self.n_bins, self._sums())
+        if is_protected(self):
+            aggregation = self._aggregation(1, bounds)
+            if isinstance(aggregation, NoisySums):
+                return private_summary(bounds, self.n_bins, aggregation)
+            return secure_summary(bounds, self.n_bins, aggregation)
         return summarise(
-            view,
+            TableView(check_names(self.categorical)),
             fractions.tolist(),
             self.rank_error,
             bounds,
@@ -235,13 +234,13 @@ class FederatedSummary(ProtectedFederated):
         columns = [column for column in schema.columns if column.role == "feature"]
         if is_protected(self):
             columns = [column.protected() for column in columns]
-        agreed, view, n_bins = AgreedTable.of(columns, given), TableView(), self.n_bins
+        agreed, n_bins = AgreedTable.of(columns, given), self.n_bins
         if self.epsilon is not None:
             return agreed_private_summary(agreed, n_bins, self._noisy_sums(1))
         if self.secure:
-            return agreed_secure_summary(view, agreed, n_bins, self._sums())
+            return agreed_secure_summary(agreed, n_bins, self._sums())
         return summarise(
-            view,
+            TableView(),
             fractions,
             self.rank_error,
             NO_BOUNDS,
@@ -255,7 +254,7 @@ class FederatedSummary(ProtectedFederated):
         agree_on_features(clients)
         if self.schema is not None:
             return
-        if self.epsilon is not None:  # the kinds of columns follow from the bounds
+        if is_protected(self):  # the kinds of columns follow from the bounds
             for name, client in clients.items():
                 _check_numbers(name, client.X)
             return

@@ -10,16 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Floats, Ints
+from fedlib.core.bounds import MAX_BOUND
 from fedlib.core.columns import EMPTY, MAX_NUMBER, MAX_TEXT
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
-from fedlib.protection.secure.points import N_MAGNITUDES
+from fedlib.protection.privacy.bounds import TwoRows
+from fedlib.protection.secure.fixed_point import digits_of_limits
+from fedlib.protection.secure.points import NumberOfPoints, farthest
 
 __all__ = [
     "BinCounts",
     "CategoryCounts",
     "ColumnDescription",
-    "ColumnKinds",
-    "ColumnMagnitudes",
     "ColumnSums",
     "Extremes",
     "ValueMoments",
@@ -101,43 +102,6 @@ class DescribeColumns(TableRequest):
         return reply
 
 
-class ColumnKinds(Message):
-    """The kinds of a client's columns and their names."""
-
-    discloses = "a client's columns, and which of them have no values"
-    kinds: Annotated[np.ndarray, Array("uint8", ("columns",), le=EMPTY)]
-    features: FeatureNames = ()
-
-    @property
-    def n_features(self) -> int:
-        """The number of columns."""
-        return len(self.kinds)
-
-
-class DescribeKinds(TableRequest):
-    """Describe your columns: their kinds and names."""
-
-    reply = ColumnKinds
-
-
-class ColumnMagnitudes(Message):
-    """The number of rows, and 1 per column at the magnitude of the largest value."""
-
-    discloses = "the number of rows; how many clients have values of each magnitude"
-    n_rows: Count
-    magnitudes: Annotated[np.ndarray, Array("int64", ("chosen", "magnitudes"), ge=0, le=2**30)]
-
-
-class CountColumnMagnitudes(TableRequest):
-    """Count your rows, and mark the order of magnitude of the largest value of some columns."""
-
-    reply = ColumnMagnitudes
-    columns: Positions
-
-    def reply_lengths(self) -> dict[str, int]:
-        return {"chosen": len(self.columns), "magnitudes": N_MAGNITUDES}
-
-
 class ColumnSums(Message):
     """The number of rows and values, and sums of some columns about their centres."""
 
@@ -162,6 +126,35 @@ class SumColumns(TableRequest):
 
     def reply_lengths(self) -> dict[str, int]:
         return {"columns": self.n_columns, "chosen": len(self.columns)}
+
+
+class SumClippedColumns(SumColumns):
+    """Clip the values of some columns to limits, and sum them in units of half their range.
+
+    The sums do not depend on the units of the columns, so that all have the same digits.
+    """
+
+    discloses = "the limits of the columns, and the number of rows and the means of all clients"
+    limits: Annotated[np.ndarray, TwoRows("float64", ("ends", "chosen"), -MAX_BOUND, MAX_BOUND)]
+    n_rows: NumberOfPoints
+
+    def scaled(self, values: Floats) -> Floats:
+        """Return values (n_values, n_chosen) as differences from the centres, in these units."""
+        with np.errstate(over="ignore"):
+            scaled: Floats = np.clip(values, *self.limits) - self.centres
+            return scaled / half_range(self.limits)
+
+    def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
+        with np.errstate(over="ignore"):
+            reach = farthest(self.centres, self.limits) / half_range(self.limits)
+            limits = {"sums": self.n_rows * reach, "squares": self.n_rows * np.square(reach)}
+        return digits_of_limits(limits, n_clients)
+
+
+def half_range(limits: Floats) -> Floats:
+    """Return half of the difference of the limits (2, n_columns) of each column."""
+    half: Floats = (limits[1] - limits[0]) / 2
+    return half
 
 
 class ValueMoments(Message):

@@ -7,7 +7,6 @@ count of one bin, each by at most 1.
 
 from __future__ import annotations
 
-import logging
 from math import sqrt
 from typing import Annotated, Any
 
@@ -15,9 +14,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.bounds import Bounds
-from fedlib.core.columns import NUMBER, TEXT, RawTable
+from fedlib.core.columns import NUMBER, RawTable
 from fedlib.core.messages import Array, Message
 from fedlib.core.protocol import Flow
 from fedlib.protection.privacy import (
@@ -32,15 +32,13 @@ from fedlib.protection.privacy import (
 )
 from fedlib.protection.secure.points import agree_on_bounded_features
 from fedlib.protection.sums import NoisySums
-from fedlib.tables.summary.agreed import AgreedTable, check_columns, check_lengths, count_known
+from fedlib.tables.summary.agreed import AgreedTable, check_lengths, chosen_numbers, count_known
 from fedlib.tables.summary.flow import TableSummary
 from fedlib.tables.summary.messages import MAX_BINS, Category, split
 
 __all__ = [
     "NoisyColumnSums",
 ]
-
-logger = logging.getLogger(__name__)
 
 
 class NoisyColumnSums(Message):
@@ -123,15 +121,7 @@ def sum_columns_noisily(
     """
     n_bins, sensitivity = request.n_bins, request.sensitivity()
     columns = getattr(request, "columns", np.arange(table.shape[1]))
-    check_columns(table, columns)
-    chosen = columns.tolist()
-    numbers = np.empty((len(table), len(chosen)))
-    for place, j in enumerate(chosen):
-        numbers[:, place] = table.numbers_or_gaps(j)
-    for j in chosen:
-        if table.kinds[j] == TEXT:
-            logger.warning("column %r contains text, which counts as gaps", table.labels[j])
-    scaled = to_unit(numbers, request.bounds)
+    scaled = to_unit(chosen_numbers(table, columns), request.bounds)
     values = [np.array([float(len(table))])]
     for column in scaled.T:
         column = column[~np.isnan(column)]
@@ -161,11 +151,23 @@ def private_summary(bounds: Bounds, n_bins: int, aggregation: NoisySums) -> Flow
     limits = bounds.limits
     request = SumColumnsNoisily(aggregation.privacy, limits, n_bins)
     aggregation.scale(request.sensitivity())  # too small an epsilon is refused before any message
-    replies = yield from agree_on_bounded_features(aggregation, limits.shape[1])
-    stated = next((reply.features for reply in replies.values() if reply.features), ())
-    names = bounds.names or stated or tuple(map(str, range(limits.shape[1])))
+    names = yield from agree_on_names(aggregation, bounds)
     total, _ = yield from aggregation.sum(request)
     return _summary(names, limits, n_bins, total.values)
+
+
+def agree_on_names(aggregation: Aggregation, bounds: Bounds) -> Flow[tuple[str, ...]]:
+    """Return the names of the columns, whose bounds are given; their positions if they have none.
+
+    Raises
+    ------
+    ValueError
+        When the clients disagree on the columns, or have other ones than the bounds.
+    """
+    n_columns = bounds.limits.shape[1]
+    replies = yield from agree_on_bounded_features(aggregation, n_columns)
+    stated = next((reply.features for reply in replies.values() if reply.features), ())
+    return bounds.names or stated or tuple(map(str, range(n_columns)))
 
 
 def agreed_private_summary(

@@ -430,7 +430,7 @@ def test_the_replies_that_a_minimum_count_always_declines():
     extremes = {"FindExtremes"}
     # only of runs with secure sums
     masked = {"CountMagnitudes", "SumPoints", "CountLabelMagnitudes", "SumClasses", "SumTargets"}
-    masked |= {"CountColumnMagnitudes", "DescribeKinds", "CountPoints", "SumClippedClusters"}
+    masked |= {"CountPoints", "SumClippedClusters"}
     masked |= {"SumClippedResponsibilities"}
     assert declined == mixtures | single_rows | chosen | extremes | masked
     singly = {kind.__name__ for kind, one in requests.items() if one}

@@ -29,7 +29,7 @@ from fedlib.boosting.private import gradient_limits, row_sensitivity
 from fedlib.clustering.density.bounded_cells import CountWithNoise
 from fedlib.clustering.kmeans.private import SumClustersNoisily
 from fedlib.clustering.mixtures.private import SumResponsibilitiesNoisily
-from fedlib.core.messages import Declined, MessageError, decode, encode
+from fedlib.core.messages import MessageError, decode, encode
 from fedlib.core.protocol import TooFewClients
 from fedlib.core.registry import protocols
 from fedlib.protection.policy import GuardedClient, Policy
@@ -37,7 +37,6 @@ from fedlib.protection.privacy import NoisyRequest, Privacy
 from fedlib.protection.secure import SecureClient, simulated_identities
 from fedlib.protection.secure.points import DescribeFeatures
 from fedlib.tables.summary.client import SummaryClient
-from fedlib.tables.summary.messages import DescribeKinds
 from fedlib.tables.summary.private import SumAgreedColumnsNoisily, SumColumnsNoisily
 from fedlib.testing import Recorder, seeded_noise
 
@@ -425,21 +424,6 @@ def test_open_requests_do_not_depend_on_rows():
         for request in estimator.client_class.open_requests
     }
     assert described == {DescribeFeatures, BeginBoosting, StartTrees}
-
-
-@pytest.mark.parametrize("drop_gaps", [False, True])
-@pytest.mark.parametrize("secure", [False, True])
-def test_a_site_with_a_budget_does_not_describe_kinds(drop_gaps, secure):
-    table = pd.DataFrame({"age": [1.0, 2.0], "test": [np.nan, np.nan]})
-    more = pd.concat([table, pd.DataFrame({"age": [3.0], "test": [4.0]})], ignore_index=True)
-    request = DescribeKinds((), drop_gaps, np.empty(0, np.int64), np.empty(0))
-    for data in (table, more):
-        client = SummaryClient(data)
-        if secure:
-            client = SecureClient(client, simulated_identities(list("ABCDE"))["A"])
-        assert answers(client, [request], "summary")[0][0] == "Declined"
-    client = GuardedClient(SummaryClient(more), Policy.from_dict({"min_count": 2}))
-    assert client.answer(request) == Declined("min_count")
 
 
 @pytest.mark.parametrize("n_rows", [0, 1, 4, 5])

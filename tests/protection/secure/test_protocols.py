@@ -23,6 +23,7 @@ from fedlib.core.in_process import InProcess
 from fedlib.core.ledger import SERVER
 from fedlib.core.messages import decode
 from fedlib.core.protocol import TooFewClients, run
+from fedlib.protection.estimator import mask_clients
 from fedlib.protection.secure import ImpossibleSum, SecureClient, secure_sum, simulated_identities
 from fedlib.protection.secure.messages import MaskValues, RevealShares
 from fedlib.testing import Recorder
@@ -200,6 +201,9 @@ def test_a_run_continues_from_its_journal(tmp_path):
 # Summary ----------------------------------------------------------------------------------------
 
 
+LIMITS = {"large": (1e6 - 8, 1e6 + 8), "small": (-8e-6, 8e-6), "gaps": (0, 8), "none": (-1, 1)}
+
+
 def table(n=50):
     rng = np.random.default_rng(1)
     return pd.DataFrame(
@@ -207,8 +211,7 @@ def table(n=50):
             "large": rng.normal(1e6, 1, n),
             "small": rng.normal(0, 1e-6, n),
             "gaps": np.where(rng.random(n) < 0.3, np.nan, rng.integers(0, 9, n)),
-            "empty": np.full(n, np.nan),
-            "text": rng.choice(["a", "b"], n),
+            "none": np.full(n, np.nan),
         }
     )
 
@@ -216,25 +219,51 @@ def table(n=50):
 def test_the_summary_has_the_moments_of_the_plain_run():
     frame = table()
     tables = [frame[:20], frame[20:21], frame[21:]]
-    options = {"quantiles": (), "n_bins": 4, "bounds": {"gaps": (0, 8)}}
+    options = {"quantiles": (), "n_bins": 4, "bounds": LIMITS}
     plain, secure = (
         FederatedSummary(**options, secure=secure).fit(tables).model_ for secure in (False, True)
     )
     assert secure.counts.tolist() == plain.counts.tolist()
-    assert (secure.n_rows, secure.kinds.tolist()) == (50, plain.kinds.tolist())
-    limits = 2.0 ** np.ceil(np.log2([1e6 + 4, 4e-6, 8]))
+    assert (secure.n_rows, secure.features) == (50, plain.features)
+    widths = np.array([high - low for low, high in LIMITS.values()])[:3]
     error = np.abs(secure.means - plain.means)[:3]
-    bound = 3**2 * 2.0**-61 * limits * 50 / plain.counts[:3]
+    bound = 3**2 * 2.0**-61 * widths * 50 / plain.counts[:3]
     assert (error <= bound + 2 * np.spacing(np.abs(plain.means[:3]))).all()
     np.testing.assert_allclose(secure.variances, plain.variances, rtol=1e-9)
-    assert secure.histograms[2].tolist() == plain.histograms[2].tolist()
+    assert secure.histograms[:3].tolist() == plain.histograms[:3].tolist()
     assert np.isnan(secure.minima).all()
-    assert np.isnan(secure.means[3:]).all()
+    assert np.isnan([secure.means[3], secure.variances[3]]).all()
+
+
+def test_the_summary_clips_values_to_the_bounds_and_takes_texts_as_gaps():
+    """One site has a text in the second column, so it has no numbers there."""
+    tables = [
+        pd.DataFrame({"x": [-5.0, 1.0], "y": ["1", "two"]}),
+        pd.DataFrame({"x": [9.0], "y": [3]}),
+    ]
+    clients = {
+        name: FederatedSummary.client_class(one) for name, one in zip("AB", tables, strict=True)
+    }
+    summary = FederatedSummary(quantiles=(), secure=True, bounds={"x": (0, 4), "y": (0, 4)})
+    model = summary.fit(Recorder(mask_clients(clients))).model_
+    assert model.counts.tolist() == [3, 1]
+    assert model.means == pytest.approx([5 / 3, 3.0], rel=1e-15)  # of 0, 1 and 4
+    with pytest.raises(ValueError, match="column 'y' must contain numbers"):
+        summary.fit(tables)
+
+
+def test_no_message_of_the_summary_describes_one_client_alone():
+    run = Recorder(mask_clients({n: FederatedSummary.client_class(table()) for n in "ABC"}))
+    FederatedSummary(quantiles=(), secure=True, bounds=LIMITS).fit(run)
+    sent = {entry.message for entry in run.ledger if entry.sender != SERVER}
+    steps = {"SignedKeys", "EncryptedShares", "MaskedValues", "Confirmation", "RevealedShares"}
+    assert sent == {"Features", *steps}
 
 
 def test_the_summary_of_no_rows():
     empty = pd.DataFrame({"x": np.empty(0)})
-    model = FederatedSummary(quantiles=(), secure=True).fit([empty, empty]).model_
+    summary = FederatedSummary(quantiles=(), secure=True, bounds={"x": (0, 1)})
+    model = summary.fit([empty, empty]).model_
     assert (model.n_rows, model.counts.tolist()) == (0, [0])
 
 

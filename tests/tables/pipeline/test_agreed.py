@@ -116,7 +116,7 @@ def test_an_open_run_asks_for_no_kinds_categories_or_extremes():
     assert asked == {
         *("DescribeFeatures", "Features", "SumColumns", "ColumnSums", "Preprocess", "Done"),
         *("SumClusters", "ClusterSums", "MeasureInertia", "Inertia", "AssignCentres"),
-    } or not asked & {"DescribeColumns", "CountCategories", "FindExtremes", "DescribeKinds"}
+    } or not asked & {"DescribeColumns", "CountCategories", "FindExtremes"}
 
 
 def clients_of(estimator, parts):

@@ -81,13 +81,7 @@ def test_quantiles_are_those_of_the_pooled_rows():
 
 
 def test_no_request_asks_for_kinds_extremes_or_names_of_categories():
-    asked = {
-        "DescribeColumns",
-        "DescribeKinds",
-        "CountCategories",
-        "FindExtremes",
-        "CountColumnMagnitudes",
-    }
+    asked = {"DescribeColumns", "CountCategories", "FindExtremes"}
     model = FederatedSummary(schema=SCHEMA).fit(PARTS)
     assert not asked & {*model.ledger_.conversation()}
     noisy = FederatedSummary(**PROTECTED, epsilon=1.0).fit(PARTS)
