@@ -179,8 +179,8 @@ def summary(
     Parameters
     ----------
     X, y : array (n_points, n_features), (n_points,)
-        Points between 0 and 1 and their classes, dealt to the clients. The first client that sends
-        a reply of some kind is attacked.
+        Points between 0 and 1 and their classes, split among the clients. The first client that
+        sends a reply of some kind is attacked.
     known, known_y : array
         Points of the same distribution that the server knows, and their classes.
     n_clients : int
@@ -249,7 +249,7 @@ def _reason(kind, seen):
 
 
 def _clients(estimator, parts) -> Iterator[tuple[str, Client]]:
-    """Yield the name and the client of each part; columns are dealt if the protocol needs them."""
+    """Yield the name and the client of each part; of columns if the protocol needs them."""
     aligned = estimator.name.startswith("aligned/")
     if not aligned and estimator.name != "vertical-dbscan":
         for i, (X, y) in enumerate(parts):

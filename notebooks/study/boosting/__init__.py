@@ -1,1 +1,1 @@
-"""Boosted trees: splits, models, peers, and the search for F's settings."""
+"""Boosted trees: splits, models, peers, and the search for Vasilopoulou's settings."""

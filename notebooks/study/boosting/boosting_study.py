@@ -92,8 +92,8 @@ def after_trees(data, train, test, numbers):
 def compare(X, y, train, test, n_clients, seed):
     """Yield each method, its number of clients, and its predictions for the test rows.
 
-    How rows are dealt does not matter to ``"histogram"``, so it learns once for all ``n_clients``.
-    XGBoost itself counts as one client.
+    The split of the rows does not matter to ``"histogram"``, so it learns once for all
+    ``n_clients``. XGBoost itself counts as one client.
     """
     yield ORIGINAL, 1, original(X[train], y[train]).predict(xgboost.DMatrix(X[test]))
     pooled = federated("histogram").fit([(X[train], y[train])]).predict_proba(X[test])[:, 1]

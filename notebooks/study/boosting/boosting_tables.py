@@ -45,7 +45,7 @@ def as_printed(judged, index, columns, titles, number, name):
     rows = judged[judged["table"] == number]
     if rows.empty:
         return "Without the real data there is nothing to compare."
-    caption = f"F's Table {number}, printed and measured."
+    caption = f"Vasilopoulou's Table {number}, printed and measured."
     printed = layouts.as_printed(rows, index, columns, titles)
     return study.table(printed, caption=caption, name=name)
 

@@ -57,7 +57,7 @@ def votes(classes, parts, share, first, last, reg_lambda, n_candidates, min_chil
 
 
 def follow(classes, parts, reg_lambda, n_candidates, min_child_weight=0.0):
-    """Return which classings lead to which part of F's example.
+    """Return which classings lead to which part of Vasilopoulou's example.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""F's boosting in one compiled loop, for the search for its settings.
+"""Vasilopoulou's boosting in one compiled loop, for the search for its settings.
 
 The trees are those of ``FederatedXGBClassifier(method="top_splits")``, as a test checks: the same
 kernels compute gradients, proposals and splits. No messages are exchanged, so that a search can
@@ -47,7 +47,7 @@ class Growth(NamedTuple):
 
 
 def boost(parts, X_new, grid, options):
-    """Fit F's trees and return predictions after several numbers of trees.
+    """Fit Vasilopoulou's trees and return predictions after several numbers of trees.
 
     Parameters
     ----------

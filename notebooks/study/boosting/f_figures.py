@@ -1,4 +1,4 @@
-"""Figures of the search for F's settings."""
+"""Figures of the search for Vasilopoulou's settings."""
 
 import matplotlib.pyplot as plt
 import numpy as np

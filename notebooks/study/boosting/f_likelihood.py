@@ -1,4 +1,4 @@
-"""How plausible a setting is: the likelihood of F's printed numbers over many splits.
+"""How plausible a setting is: the likelihood of Vasilopoulou's printed numbers over many splits.
 
 F prints one split. A *row* of a table (one number of clients or the original, under one condition)
 is a vector of scores of the same split: a lucky split raises validation or test scores together.

@@ -1,4 +1,4 @@
-"""The search for the settings of F's experiments on boosting (Tables 3.3–3.7).
+"""The search for the settings of Vasilopoulou's experiments on boosting (Tables 3.3–3.7).
 
 A *job* trains one setting on one split: F's original (XGBoost) once, or F's federated method once
 per number of clients. All jobs form a *plan*, the most informative first. The *journal* is a text
@@ -56,7 +56,7 @@ class Setting(NamedTuple):
         The maximum depth, the learning rate, ``min_child_weight``, and λ.
     leaf, update, n_candidates, dealing
         Of the federated method: F's leaf, whether rows are updated from the merged leaves
-        (``server``) or from those of the client (``client``), S, and how rows are dealt.
+        (``server``) or from those of the client (``client``), S, and how rows are split.
     start : {"share", "half"}
         Of the original: its first prediction, F's P/(P + N) or XGBoost's own ½ until version 2.
     """
@@ -172,7 +172,7 @@ def _rows_of_ratio(y, share, preparation, seed):
 
 
 def run_job(job, data):
-    """Return the trees of F's rule and the scores, one entry per number of clients.
+    """Return the trees of Vasilopoulou's rule and the scores, one entry per number of clients.
 
     The scores (entries, scored) are those of the validation, if the table has one, and of the test,
     in the order of `SCORES`; an entry is a number of trees of `GRID`, and for the federated method

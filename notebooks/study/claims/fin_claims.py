@@ -34,7 +34,7 @@ RADII |= {"no_structure": 0.3}
 
 
 def printed_numbers(table):
-    """Return a table of F as numbers, indexed by the columns that name them."""
+    """Return a table of Vasilopoulou as numbers, indexed by the columns that name them."""
     rows = study.published(source="F", table=table)
     index = [rows[column] for column in ("dataset", "condition", "run", "metric")]
     return pd.Series(rows["published"].astype(float).to_numpy(), index)
@@ -291,7 +291,7 @@ def deal(X, n_clients, seed):
 
 
 def mixture_run(name, X, n_clients, seed):
-    """Return the silhouettes of F's federated and of the ordinary mixture on one split.
+    """Return the silhouettes of Vasilopoulou's federated and of the ordinary mixture on one split.
 
     Each client scales its own part, as in F.
     """

@@ -1,4 +1,4 @@
-"""P's claims on accuracy and time, tested by the measurements of two pages."""
+"""Gorawski and Łuk's claims on accuracy and time, tested by the measurements of two pages."""
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ TWICE = "twice was taken for much"
 
 
 class Claims:
-    """A list of tests of P's claims, each a row of `claims.judge`.
+    """A list of tests of Gorawski and Łuk's claims, each a row of `claims.judge`.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Claims:
 
 
 class AccuracyClaims(Claims):
-    """P's claims on accuracy.
+    """Gorawski and Łuk's claims on accuracy.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class AccuracyClaims(Claims):
         return rows.set_index(["split", "n_clients", "dealing"])[column].sort_index()
 
     def change(self, values):
-        """Return what is gained from the fewest parties to the most, for each dealing."""
+        """Return what is gained from the fewest parties to the most, for each split."""
         return values.xs(self.last, level="n_clients") - values.xs(self.first, level="n_clients")
 
     def _dbdc(self, method, setting):
@@ -168,7 +168,7 @@ class AccuracyClaims(Claims):
 
 
 class SpeedClaims(Claims):
-    """P's claims on time.
+    """Gorawski and Łuk's claims on time.
 
     Parameters
     ----------

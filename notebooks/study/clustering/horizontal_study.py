@@ -1,4 +1,4 @@
-"""What the page on horizontal DBSCAN compares with M's editions."""
+"""What the page on horizontal DBSCAN compares with Marino's editions."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""M's pseudocode, line by line: DBSCAN (§1.3), and the server of vertical DBSCAN (§3.2).
+"""Marino's pseudocode, line by line: DBSCAN (§1.3), and the server of vertical DBSCAN (§3.2).
 
 The comments contain the line numbers of the blocks on the pages. The functions are slow; the pages
 compare `fedlib` with them.

@@ -1,4 +1,4 @@
-"""A replica of M's programs for horizontal DBSCAN (M1 and M2, §4.2), with their weaknesses.
+"""A replica of Marino's programs for horizontal DBSCAN (M1 and M2, §4.2), with their weaknesses.
 
 It exists to be compared with `fedlib` and attacked on one page. Never run it with data that matter:
 every caller can start a run, read a client's rows, and execute code in the server.
@@ -141,7 +141,7 @@ class Client(Program):
         }
 
     def post(self, data):
-        """Answer the calls that M's server makes."""
+        """Answer the calls that Marino's server makes."""
         if data.get("action") == "compute_local_update":
             return self.counts()
         if data.get("action") == "assign_points_to_cluster":
@@ -266,7 +266,7 @@ def programs(sites, cell_size, min_samples, order_seed=0):
 
 
 def grow(total, min_samples, seed):
-    """Return the cells of all clusters and their labels, as M's server computes them.
+    """Return the cells of all clusters and their labels, as Marino's server computes them.
 
     A cluster absorbs the cells at its border that have not been visited before.
     """

@@ -1,4 +1,4 @@
-"""Strangers and failing clients, for M's programs (`m_replica`) and for `fedlib` over HTTP."""
+"""Strangers and failing clients, for Marino's programs (`m_replica`) and for `fedlib` over HTTP."""
 
 import socket
 from collections import Counter

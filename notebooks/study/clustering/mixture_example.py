@@ -1,4 +1,4 @@
-"""F's example of mixtures at clients with DBSCAN (Figure 5.2, Table 5.2), rebuilt."""
+"""Vasilopoulou's example of mixtures at clients with DBSCAN (Figure 5.2, Table 5.2), rebuilt."""
 
 import numpy as np
 

@@ -73,7 +73,7 @@ def convergence_plot(differences):
 
 
 def judge_silhouettes(runs, sets, components, n_clients):
-    """Return F's Table 5.1 next to the measured silhouettes.
+    """Return Vasilopoulou's Table 5.1 next to the measured silhouettes.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def silhouette_plot(runs, fidelity, names):
     for method, shift in (("gmm", -0.2), ("federated_gmm", 0)):
         printed = fidelity[fidelity["method"] == method].set_index("dataset")["published"]
         left = np.arange(len(names)) + shift - 0.09
-        label = "printed in F" if shift else None
+        label = "printed" if shift else None
         ax.hlines(printed[names].astype(float), left, left + 0.18, color=RED, lw=2, label=label)
     ax.set_xticks(range(len(names)), names)
     ax.set_ylabel("silhouette")
@@ -154,7 +154,7 @@ def silhouette_plot(runs, fidelity, names):
 
 
 def loss_plot(runs, client_numbers):
-    """Draw the lost log-likelihood against the number of clients, one panel per dealing."""
+    """Draw the lost log-likelihood against the number of clients, one panel per split."""
     mean = runs.groupby(["dealing", "method", "dataset", "clients"])["loss"].mean()
     names = list(runs["dataset"].unique())
     figure, axes = study.panels(2, width=4.6, height=3.4, sharey=True)

@@ -5,7 +5,7 @@
 #   "scikit-learn==1.2.2", "scipy==1.11.4", "threadpoolctl>=3",
 # ]
 # ///
-"""Run fedlib's one-shot k-means with scikit-learn 1.2.2, which gives K's random numbers.
+"""Run fedlib's one-shot k-means with scikit-learn 1.2.2, which gives Reidy's random numbers.
 
 ``uv run --script notebooks/study/clustering/old_sklearn.py`` prints a table with one row per seed:
 the sums of squared errors on K's data, federated and centralised. Its recorded output is

@@ -176,7 +176,7 @@ def slip(printed, measured):
 
 
 def drawn(n_clients, n_passive, seeds) -> Iterator[tuple[int, ...]]:
-    """Yield for each seed the clients that the draw of M's programs leaves passive."""
+    """Yield for each seed the clients that the draw of Marino's programs leaves passive."""
     for seed in seeds:
         random.seed(seed)
         active = random.sample(range(n_clients), n_clients - n_passive)

@@ -114,7 +114,7 @@ def noise_plot(shifts):
 
 
 def agreement_bars(agreement, names, methods):
-    """Draw the agreement with DBSCAN: bars per method and dealing, one panel per data set.
+    """Draw the agreement with DBSCAN: bars per method and split, one panel per data set.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ def min_samples_plot(runs, settings):
 
 
 def thin_cluster_plot(thinned):
-    """Draw how much of a thinly dealt shape is found, against the number of its parties."""
+    """Draw how much of a thinly spread shape is found, against the number of its parties."""
     _, axes = study.panels(2, width=4.3, height=3.3, sharex=True)
     titles = {"found": "share of the disc in one cluster", "accuracy": "accuracy, all points"}
     for (method, rows), style in zip(

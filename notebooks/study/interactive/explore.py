@@ -107,7 +107,7 @@ class Settings:
     n_clients : int
         At least 1. Vertical DBSCAN always has one client per feature.
     dealing : str
-        How the rows are dealt, one of `DEALINGS`.
+        How the rows are split, one of `DEALINGS`.
     n_passive : int
         This many of the last clients share nothing.
     n_lost : int

@@ -65,12 +65,12 @@ def shortened(X):
 
 
 def deal(X, n_clients):
-    """Return the rows of each client: they are dealt in turn, as in `interactive.js`."""
+    """Return the rows of each client: row by row in turn, as in `interactive.js`."""
     return [X[i::n_clients] for i in range(n_clients)]
 
 
 def gather(parts):
-    """Return dealt values in the order of the rows."""
+    """Return the clients' values in the order of the rows."""
     labels = np.empty(sum(map(len, parts)), int)
     for i, part in enumerate(parts):
         labels[i :: len(parts)] = part

@@ -1,8 +1,9 @@
 """Federated, pooled and local-only learning of every method, on the same data with the same score.
 
-A problem is one data set with the measure of its source. It deals the rows (or columns) to sites
-and fits a model in three ways: on the pooled data, at each site alone, and federated. What a model
-is depends on the problem: the labels of all rows, a matrix of centres, a mixture, or probabilities.
+A problem is one data set with the measure of its source. It splits the rows (or columns) among
+sites and fits a model in three ways: on the pooled data, at each site alone, and federated. What a
+model is depends on the problem: the labels of all rows, a matrix of centres, a mixture, or
+probabilities.
 """
 
 import hashlib
@@ -57,7 +58,7 @@ class Sites(NamedTuple):
 
 
 class Problem:
-    """Base class: rows of one data set, dealt to sites."""
+    """Base class: rows of one data set, split among sites."""
 
     deal = "uniform"  # the source's way, a `how` of `split_rows`
     hows = (AS_SOURCE, REGIONS)
@@ -172,7 +173,7 @@ class Columns(Density):
 
 
 class Means(Problem):
-    """k-means with K's three clusters. A model is the matrix of the centres."""
+    """k-means with Reidy's three clusters. A model is the matrix of the centres."""
 
     methods = ("k-means, one shot", "k-means, one shot, weighted", "k-means, Lloyd")
     scores = (SSE,)

@@ -173,7 +173,7 @@ def settings_plot(owned, people, features):
 
 
 def flower_round():
-    """Draw one round of Flower: F's Figure 1.1."""
+    """Draw one round of Flower: Vasilopoulou's Figure 1.1."""
     _, ax = plt.subplots(figsize=(8, 3.6), layout="constrained")
     plots.calls(
         ax,

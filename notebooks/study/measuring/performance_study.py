@@ -16,7 +16,7 @@ import study
 PAUSE = 0.4  # seconds; OpenMP's threads wait in a loop for 0.2 by default
 PEERS = ("dbscan", "xgboost", "lightgbm", "faiss-cpu", "scikit-learn-intelex")
 COLUMNS = [
-    *("row", "work", "peer", "ours_seconds", "peer_seconds", "ratio", "goal", "met"),
+    *("row", "work", "peer", "ours_seconds", "peer_seconds", "ratio"),
     *("cores", "versions"),
 ]
 
@@ -56,27 +56,23 @@ def medians(functions, n_repeats):
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def compare(row, work, ours, peers, goals, n_repeats=3, max_seconds=None):
-    """Measure one row of the table of all results, next to each of its peers.
+def compare(row, work, ours, peers, n_repeats=3):
+    """Measure one kind of work of the table of all results, next to each of its peers.
 
     Our computation runs once before, which compiles its kernels.
 
     Parameters
     ----------
     row : int
-        The number of the row.
+        The kind of work, an identifier by which the results are ordered.
     work : str
         What is computed, with its size.
     ours : callable
         The computation with fedlib, without arguments.
     peers : mapping of str to callable
         The same work with other programs.
-    goals : mapping of str to float
-        For some peers, the ratio of our time to theirs that must not be exceeded.
     n_repeats : int
         The median of this many times counts.
-    max_seconds : float, optional
-        The goal for our time itself.
 
     Returns
     -------
@@ -87,13 +83,7 @@ def compare(row, work, ours, peers, goals, n_repeats=3, max_seconds=None):
     times = medians({"": ours, **peers}, n_repeats)
     rows = []
     for peer in peers:
-        ratio = times[""] / times[peer]
-        goal, met = "", ""
-        if peer in goals:
-            goal, met = f"ratio <= {goals[peer]:g}", ratio <= goals[peer]
-        elif max_seconds is not None:
-            goal, met = f"seconds <= {max_seconds:g}", times[""] <= max_seconds
-        rows.append([row, work, peer, times[""], times[peer], ratio, goal, met])
+        rows.append([row, work, peer, times[""], times[peer], times[""] / times[peer]])
     frame = pd.DataFrame(rows, columns=COLUMNS[:-2])
     return stamped(frame)
 
@@ -112,7 +102,7 @@ def finish(frames, family):
     study.save(measured, f"performance-{family}.csv")
     if not (study.KEPT / "performance.csv").exists():
         return measured
-    kept = study.read("performance.csv", [study.KEPT]).fillna({"goal": "", "met": ""})
+    kept = study.read("performance.csv", [study.KEPT])
     kept = kept[kept["row"].isin(measured["row"])].reset_index(drop=True)
     is_kept = set(kept["work"]) != set(measured["work"])
     shown = kept if is_kept else measured
@@ -128,10 +118,8 @@ def badge(shown, is_kept):
 
 def show(measured, name, caption):
     """Show rows of results as a table."""
-    columns = ["row", "work", "peer", "ours_seconds", "peer_seconds", "ratio", "goal", "met"]
+    columns = ["work", "peer", "ours_seconds", "peer_seconds", "ratio"]
     shown = measured[columns].rename(columns={"ours_seconds": "ours, s", "peer_seconds": "peer, s"})
-    shown["goal"] = [_goal(goal) for goal in shown["goal"]]
-    shown["met"] = shown["met"].astype(str).map({"True": "met", "False": "missed"}).fillna("")
     formats = dict.fromkeys(("ours, s", "peer, s", "ratio"), _digits)
     return study.table(shown, formats, caption=caption, name=name)
 
@@ -141,20 +129,8 @@ def _digits(value):
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
 
 
-def _goal(goal):
-    """Return a goal such as ``ratio <= 0.833333`` as people write it.
-
-    Examples
-    --------
-    >>> _goal("ratio <= 0.833333"), _goal("seconds <= 3"), _goal("")
-    ('at most 0.833', 'at most 3 s', '')
-    """
-    kind, _, limit = goal.partition(" <= ")
-    return f"at most {float(limit):.3g}{' s' if kind == 'seconds' else ''}" if limit else ""
-
-
-# What a row means. The key has the row, the beginnings of the work and of the peer; ``{ratio}`` and
-# ``{seconds}``, which is our time, are filled in.
+# What the results mean. The key has the kind of work (`row`) and the beginnings of the work and of
+# the peer; ``{ratio}`` and ``{seconds}``, which is our time, are filled in.
 SENTENCES = {
     (1, "", ""): "A client counts its points in the time of {ratio} sums over the data, if the "
     "cells are few.",
@@ -201,7 +177,7 @@ SENTENCES = {
 
 
 def sentences(measured):
-    """Return what each row of the results means, as a list in Markdown.
+    """Return what the results mean, as a list in Markdown with an item per kind of work.
 
     The numbers of lines that share a sentence become a range.
     """
@@ -214,8 +190,8 @@ def sentences(measured):
             text = text.format(
                 ratio=_range(lines["ratio"]), seconds=f"{lines['ours_seconds'].max():.2g}"
             )
-            items.setdefault(row, []).append(text + _verdict(lines))
-    return "\n".join(f"- **Row {row}.** {' '.join(texts)}" for row, texts in items.items())
+            items.setdefault(row, []).append(text)
+    return "\n".join(f"- {' '.join(texts)}" for texts in items.values())
 
 
 def _range(ratios):
@@ -229,15 +205,6 @@ def _range(ratios):
     ends = min(ratios), max(ratios)
     low, high = (f"1/{1 / end:.0f}" if end < 0.1 else f"{end:.2g}" for end in ends)
     return low if low == high else f"{low} to {high}"
-
-
-def _verdict(lines):
-    """Return the goal of some lines and whether all meet it, or nothing if they have none."""
-    judged = lines[lines["goal"].astype(bool)]
-    if not len(judged):
-        return ""
-    met = "met" if judged["met"].astype(str).eq("True").all() else "**missed**"
-    return f" *(Goal: {_goal(judged['goal'].iloc[0])}; {met}.)*"
 
 
 def exponent(sizes, values):

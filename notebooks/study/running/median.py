@@ -1,4 +1,4 @@
-"""The example of the page on F's threads: clients find a median, and one of them fails.
+"""The example of the page on Vasilopoulou's threads: clients find a median, and one of them fails.
 
 The server halves an interval until one number remains. In each step it sends which half to keep;
 each client returns how many of its values are in each half of what remains.
@@ -70,7 +70,7 @@ def decide(rank, replies):
 
 
 def leaving(coroutine, n_replies):
-    """Run a coroutine of F's design that is gone after so many replies."""
+    """Run a coroutine of Vasilopoulou's design that is gone after so many replies."""
     reply = next(coroutine)
     for _ in range(n_replies):
         reply = coroutine.send((yield reply))
