@@ -131,8 +131,11 @@ NEEDED = {
     "approximate-dbscan": ({"rho": 1.0, "bounds": BOUNDS},) * 2,
     "kmeans": (LLOYD | {"bounds": BOUNDS},) * 2,
     "gaussian-mixture": (EM | EM_START | {"bounds": BOUNDS}, EM | {"bounds": BOUNDS}),
-    "xgboost": (HISTOGRAMS | {"classes": [0, 1]},) * 2,
-    "xgb-regressor": (HISTOGRAMS, HISTOGRAMS | {"base_score": 2.0}),
+    "xgboost": (
+        HISTOGRAMS | {"classes": [0, 1], "max_weight": 2.0},
+        HISTOGRAMS | {"classes": [0, 1]},
+    ),
+    "xgb-regressor": (HISTOGRAMS | {"max_target": 16.0}, HISTOGRAMS | {"base_score": 2.0}),
     "summary": ({"quantiles": (), "bounds": [[-3, -3], [7, 7]]},) * 2,
 }
 

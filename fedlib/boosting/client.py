@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.boosting.classes import Class, check_known
-from fedlib.boosting.data import check_targets
+from fedlib.boosting.data import check_size, check_targets
 from fedlib.boosting.descriptions import (
     ClassSums,
     DescribeTargets,
@@ -23,10 +24,9 @@ from fedlib.boosting.descriptions import (
 from fedlib.boosting.objectives import OBJECTIVES, check_allowed, target_sums
 from fedlib.boosting.states import Growing, PredictedTargets, Predictions
 from fedlib.boosting.tree_client import TreeClient
-from fedlib.core.array_types import Bools, Floats32, Ints
+from fedlib.core.array_types import Floats32, Ints
 from fedlib.core.client import handles, partitions
 from fedlib.core.labels import read_classes
-from fedlib.protection.secure.points import N_MAGNITUDES, magnitudes
 
 __all__ = ["BoostingClient", "RegressionClient"]
 
@@ -100,12 +100,10 @@ class BoostingClient(TreeClient):
     @handles(SumClasses)
     def sum_classes(self, request: SumClasses) -> ClassSums:
         trains = self._training_rows()
-        of_rows = self._codes(request.classes)[trains]
-        weights = np.bincount(of_rows, self.weight[trains], len(request.classes)).astype(np.float64)
+        of_rows, weight = self._codes(request.classes), self._limited_weight(request.max_weight)
+        weights = np.bincount(of_rows[trains], weight[trains], len(request.classes))
+        weights = weights.astype(np.float64)
         return ClassSums(weights, float(weights.sum()) * self._shift(request.learning_rate))
-
-    def _target_magnitudes(self, trains: Bools) -> Ints:
-        return np.zeros(N_MAGNITUDES, np.int64)
 
     def _codes(self, classes: Sequence[Class]) -> Ints:
         """Return the index of each row's class; an unknown class counts as the first one.
@@ -181,8 +179,9 @@ class RegressionClient(TreeClient):
 
     @handles(SumTargets)
     def sum_targets(self, request: SumTargets) -> TargetSums:
-        trains, y = self._training_rows(), self._allowed(request.objective)
-        sums = target_sums(y[trains], self.weight[trains], request.objective, request.parameter)
+        trains, weight = self._training_rows(), self._limited_weight(request.max_weight)
+        y = self._allowed(request.objective, request.max_target)
+        sums = target_sums(y[trains], weight[trains], request.objective, request.parameter)
         return TargetSums(
             weight=sums.weight,
             total=sums.total,
@@ -192,20 +191,19 @@ class RegressionClient(TreeClient):
             shift=sums.weight * self._shift(request.learning_rate),
         )
 
-    def _target_magnitudes(self, trains: Bools) -> Ints:
-        return magnitudes(self._labels()[trains])
-
     def _compute_targets(self, state: Growing) -> NDArray[Any]:
-        return self._allowed(state.objective)
+        return self._allowed(state.objective, state.max_target)
 
-    def _allowed(self, objective: str) -> NDArray[Any]:
-        """Return the targets, limited to those that the objective allows."""
+    def _allowed(self, objective: str, max_target: float) -> NDArray[Any]:
+        """Return the targets, limited to those that the objective and the run allow."""
         y = self._labels()
-        try:
-            check_allowed(y[self._counted], objective)
-        except ValueError as error:
-            self.note(f"{error}; such targets count as the nearest valid one")
-        return np.clip(y, *np.array(OBJECTIVES[objective].targets, np.float32))
+        for check in (partial(check_allowed, objective=objective), partial(check_size, max_target)):
+            try:
+                check(y[self._counted])
+            except ValueError as error:
+                self.note(f"{error}; such targets count as the nearest valid one")
+        low, high = np.array(OBJECTIVES[objective].targets, np.float32)
+        return np.clip(y, max(low, -np.float32(max_target)), min(high, np.float32(max_target)))
 
     def _predict(self, margins: Floats32, objective: str) -> PredictedTargets:
         return PredictedTargets(np.nan_to_num(OBJECTIVES[objective].response(margins)[:, 0]))

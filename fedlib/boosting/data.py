@@ -64,6 +64,13 @@ def check_targets(y: Any, n_rows: int) -> Floats32:
     return numbers.astype(np.float32)
 
 
+def check_size(max_target: float, y: Floats32) -> None:
+    """Raise ValueError when a target is beyond ±``max_target``."""
+    largest = float(np.abs(y).max(initial=0))
+    if largest > max_target:
+        raise ValueError(f"y must be within ±max_target={max_target:g}; got {largest:g} in size")
+
+
 def check_weights(weights: Any, n_rows: int) -> Floats32:
     """Return the weights (n_rows,) of rows as float32, all 1 if there are none.
 

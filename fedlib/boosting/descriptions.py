@@ -1,7 +1,7 @@
 """How clients describe their rows: the first messages of federated boosting.
 
-With secure sums, clients describe them by three sums instead: the magnitudes of weights and
-targets, from which the digits of the next sum follow, and the sums over labels.
+With secure sums, clients describe them by two sums instead: the number of rows, from which the
+digits of the next sum follow, and the sums over labels.
 """
 
 from __future__ import annotations
@@ -12,14 +12,22 @@ import msgspec
 import numpy as np
 
 from fedlib.boosting.classes import Class, problem_of_classes
-from fedlib.boosting.messages import MAX_ROWS, MAX_WEIGHT, Fraction, ObjectiveName, Seed
+from fedlib.boosting.messages import (
+    MAX_ROWS,
+    MAX_WEIGHT,
+    Fraction,
+    ObjectiveName,
+    RowLimit,
+    Seed,
+)
+from fedlib.boosting.objectives import OBJECTIVES, LabelSums
 from fedlib.core.columns import EMPTY
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
-from fedlib.protection.secure.points import N_MAGNITUDES
+from fedlib.protection.secure.fixed_point import digits_of_limits
+from fedlib.protection.secure.points import NumberOfPoints
 
 __all__ = [
     "ClassSums",
-    "LabelMagnitudes",
     "TargetDescription",
     "TargetSums",
     "TrainingDescription",
@@ -131,25 +139,6 @@ class DescribeTargets(Message):
         return reply
 
 
-class LabelMagnitudes(Message):
-    """The number of a client's rows, and 1 at the magnitudes of its largest weight and target."""
-
-    discloses = "the number of rows; how many clients have weights and targets of each magnitude"
-    n_rows: Annotated[int, msgspec.Meta(ge=0, le=2**50)]
-    weights: Annotated[np.ndarray, Array("int64", ("magnitudes",), ge=0, le=2**30)]
-    targets: Annotated[np.ndarray, Array("int64", ("magnitudes",), ge=0, le=2**30)]
-
-
-class CountLabelMagnitudes(Message):
-    """Count your rows, and mark the orders of magnitude of your largest weight and target."""
-
-    discloses = "nothing"
-    reply = LabelMagnitudes
-
-    def reply_lengths(self) -> dict[str, int]:
-        return {"magnitudes": N_MAGNITUDES}
-
-
 class ClassSums(Message):
     """The weight of the rows of each class, and how far the learning rate should be another one.
 
@@ -163,15 +152,24 @@ class ClassSums(Message):
 
 
 class SumClasses(Message):
-    """Sum the weights of your rows by their classes, which must be among these."""
+    """Sum the weights of your rows by their classes, which must be among these.
 
-    discloses = "the classes and the learning rate"
+    Weights above ``max_weight`` count as it. All clients together have ``n_rows`` rows.
+    """
+
+    discloses = "the classes, the learning rate, and the number of all rows"
     reply = ClassSums
     classes: Annotated[tuple[Class, ...], msgspec.Meta(min_length=1, max_length=2**10)]
     learning_rate: float
+    max_weight: RowLimit
+    n_rows: NumberOfPoints
 
     def reply_lengths(self) -> dict[str, int]:
         return {"classes": len(self.classes)}
+
+    def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
+        largest = self.n_rows * self.max_weight
+        return digits_of_limits({"weights": largest, "shift": largest}, n_clients)
 
 
 class TargetSums(Message):
@@ -187,13 +185,35 @@ class TargetSums(Message):
 
 
 class SumTargets(Message):
-    """Sum your targets; ``parameter`` is that of the objective."""
+    """Sum your targets; ``parameter`` is that of the objective.
 
-    discloses = "the objective and the learning rate"
+    Weights above ``max_weight`` and targets beyond ±``max_target`` count as these. All clients
+    together have ``n_rows`` rows.
+    """
+
+    discloses = "the objective, the learning rate, and the number of all rows"
     reply = TargetSums
     objective: ObjectiveName
     parameter: float
     learning_rate: float
+    max_weight: RowLimit
+    max_target: RowLimit
+    n_rows: NumberOfPoints
+
+    def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
+        weight, target = self.n_rows * self.max_weight, self.max_target
+        largest = LabelSums(weight, total=weight * target, squares=weight * target**2)
+        objective = OBJECTIVES[self.objective]
+        gradient, hessian = objective.largest_sums(largest, 0.0, self.parameter)
+        limits = {
+            "weight": weight,
+            "total": largest.total,
+            "squares": largest.squares,
+            "gradient": 2 * gradient,
+            "hessian": 2 * hessian,
+            "shift": weight,
+        }
+        return digits_of_limits(limits, n_clients)
 
 
 def _check_agreed(agreed: bool, kinds: bytes) -> None:

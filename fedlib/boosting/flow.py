@@ -319,6 +319,8 @@ def _begin_boosting(training: Training) -> BeginBoosting:
         reg_alpha=settings.reg_alpha,
         max_delta_step=settings.max_delta_step,
         levels=training.levels,
+        max_weight=settings.max_weight,
+        max_target=settings.max_target,
         **_margin_fields(training),
     )
 

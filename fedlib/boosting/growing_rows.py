@@ -149,7 +149,7 @@ class GrowingRows(RowsClient):
 
     def _targets(self, state: Growing) -> NDArray[Any]:
         """Return the labels as the objective takes them."""
-        return self._cached("targets", state.classes, lambda: self._compute_targets(state))
+        return self._cached("targets", state.thresholds, lambda: self._compute_targets(state))
 
     def _weights(self, state: Growing) -> Floats32:
         """Return the rows' weights in training, 0 for the rows for validation.
@@ -161,7 +161,8 @@ class GrowingRows(RowsClient):
 
     def _compute_weights(self, state: Growing) -> Floats32:
         trains = self._trains(*state.held_out)
-        weights = self.weight if trains.all() else self.weight * trains
+        weights = self._limited_weight(state.max_weight)
+        weights = weights if trains.all() else weights * trains
         if state.scale_pos_weight == 1:
             return weights
         factors = np.where(self._targets(state), np.float32(state.scale_pos_weight), np.float32(1))

@@ -23,6 +23,7 @@ from fedlib.core.privacy_loss import Privacy
 from fedlib.kernels.histograms import extremes
 from fedlib.kernels.splits import Decisions
 from fedlib.protection.privacy.messages import NOISY, NoisyRequest
+from fedlib.protection.secure.fixed_point import digits_of_limits
 from fedlib.tables.summary.messages import Category
 
 __all__ = [
@@ -73,6 +74,7 @@ Margins = Annotated[tuple[float, ...], msgspec.Meta(max_length=2**10)]  # one pe
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_NODES)]
 Parameter = Annotated[float, msgspec.Meta(ge=0)]
 Weight = Annotated[float, msgspec.Meta(ge=0, le=MAX_SUM)]
+RowLimit = Annotated[float, msgspec.Meta(gt=0, le=MAX_WEIGHT)]  # of a weight or a target
 MAX_LOSS = 2.0**200
 Loss = Annotated[float, msgspec.Meta(ge=0, le=MAX_LOSS)]
 Features = Annotated[np.ndarray, Array("int32", ("nodes",), ge=-1)]
@@ -96,7 +98,8 @@ class BeginBoosting(Message):
     regression has no classes. ``parameter`` is that of the objective. The weight of the rows of the
     second class is multiplied by ``scale_pos_weight``. Each tree uses a fraction ``subsample`` of
     the rows, drawn with ``seed``. Proposals have the penalty ``reg_alpha`` and steps of at most
-    ``max_delta_step``, if that is not 0. ``levels`` are the categories of each feature.
+    ``max_delta_step``, if that is not 0. ``levels`` are the categories of each feature. Weights
+    above ``max_weight`` and targets beyond ±``max_target`` count as these.
     """
 
     discloses = (
@@ -117,6 +120,8 @@ class BeginBoosting(Message):
     reg_alpha: Parameter = 0.0
     max_delta_step: Parameter = 0.0
     levels: Levels = ()
+    max_weight: RowLimit = MAX_WEIGHT
+    max_target: RowLimit = MAX_WEIGHT
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -368,12 +373,18 @@ class SumHistograms(BuildHistograms, kw_only=True):
     """Sum your gradients as for `BuildHistograms`, for a sum over all clients.
 
     A sum that fails is requested again. ``n_rounds`` is the number of rounds that were finished
-    when this request was first made, so that a client adds the values of a tree only once.
+    when this request was first made, so that a client adds the values of a tree only once. A larger
+    loss or weight of your rows than ``max_loss`` or ``max_sum`` counts as it.
     """
 
     discloses = BuildHistograms.discloses
     reply: ClassVar[type[Message]] = SummableHistograms
     n_rounds: Count
+    max_loss: Loss
+    max_sum: Weight
+
+    def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
+        return digits_of_limits({"loss": self.max_loss, "weight": self.max_sum}, n_clients)
 
 
 class NoisyHistograms(Message):

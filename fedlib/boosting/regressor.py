@@ -13,8 +13,9 @@ from sklearn.base import RegressorMixin
 
 from fedlib.boosting.base import Boosted
 from fedlib.boosting.client import RegressionClient
-from fedlib.boosting.data import check_labels
+from fedlib.boosting.data import check_labels, check_size
 from fedlib.boosting.flow import boosting
+from fedlib.boosting.messages import MAX_WEIGHT
 from fedlib.boosting.objectives import OBJECTIVES, check_allowed
 from fedlib.boosting.scores import METRICS
 from fedlib.boosting.trees import BoostedTrees
@@ -234,7 +235,8 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         """
         Whether the server sees sums over the clients and no client's reply; see
         `fedlib.protection.secure` for what remains open. It needs ``method="histogram"``,
-        `bounds`, or a `schema` with limits, and allows neither validation nor packed histograms.
+        `bounds` and `max_target`, or a `schema` with limits, and allows neither validation nor
+        packed histograms.
         Columns of text need a `schema`. The trees are those of the run without it.
         """,
     ] = False
@@ -260,8 +262,22 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         """,
     ] = 1.0
 
+    max_target: Annotated[
+        float | None,
+        Interval(Real, 0, MAX_WEIGHT, closed="right"),
+        None,
+        """
+        For ``secure=True``: the largest absolute value of a target, on which the clients agree
+        before the run, above 0 and at most 2**40. By default that of the `schema`, and 1 for
+        ``"reg:logistic"``. Targets beyond ±max_target count as it.
+        """,
+    ] = None
+
     def _lacking(self) -> list[str]:
         lacking = super()._lacking()
+        needs_target = self.secure and self.epsilon is None and self.schema is None
+        if needs_target and self.max_target is None and self.objective != "reg:logistic":
+            lacking.append("max_target, the largest absolute value of a target (got None)")
         if self.epsilon is not None and self.objective in UNBOUNDED:
             lacking.append(
                 "objective='reg:squarederror', 'reg:pseudohubererror' or 'reg:logistic', because"
@@ -276,12 +292,14 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
             huber_slope=float(np.float32(self.huber_slope)),
             tweedie_variance_power=float(np.float32(self.tweedie_variance_power)),
             max_gradient=self.max_gradient,
+            max_target=self._row_limit("target", 1.0),
         )
         return boosting(settings, self._start())
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)
         check_labels(clients, partial(check_allowed, objective=self.objective))
+        check_labels(clients, partial(check_size, self._row_limit("target", 1.0)))
 
     def _set_model(self, model: BoostedTrees) -> None:
         super()._set_model(model)

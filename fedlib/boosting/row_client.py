@@ -25,19 +25,14 @@ from fedlib.boosting.cuts import (
     sorted_keys,
 )
 from fedlib.boosting.data import check_weights
-from fedlib.boosting.descriptions import (
-    CountLabelMagnitudes,
-    DescribeTargets,
-    DescribeTraining,
-    LabelMagnitudes,
-)
+from fedlib.boosting.descriptions import DescribeTargets, DescribeTraining
 from fedlib.boosting.sampling import drawn_rows, row_keys
 from fedlib.boosting.states import HeldOut
-from fedlib.core.array_types import Bools, Ints, Words
+from fedlib.core.array_types import Bools, Floats32, Ints, Words
 from fedlib.core.client import Client, handles, partitions
 from fedlib.core.columns import category_groups
 from fedlib.core.names import feature_names, in_order
-from fedlib.protection.secure.points import DescribeFeatures, Features, magnitudes
+from fedlib.protection.secure.points import CountPoints, DescribeFeatures, Features, PointCount
 
 Value = TypeVar("Value")
 VALIDATION = 2**19  # the index of the draw of rows for validation, beyond all rounds
@@ -113,6 +108,17 @@ class RowsClient(Client):
         """Which rows have a weight above 0: the others are predicted, and shape nothing."""
         return self.weight > 0
 
+    def _limited_weight(self, max_weight: float) -> Floats32:
+        """Return the weights (n_rows,), none above ``max_weight``."""
+        largest = float(self.weight.max(initial=0))
+        if largest <= max_weight:
+            return self.weight
+        self.note(
+            f"sample_weight must be at most max_weight={max_weight:g} in sums over all clients; got"
+            f" {largest:g}; larger weights count as max_weight"
+        )
+        return np.minimum(self.weight, np.float32(max_weight))
+
     def _kinds(self, agreed: bool) -> bytes:
         """Return the kinds of the columns; empty if they are agreed."""
         return b"" if agreed else self.table.rows(self._counted).kinds
@@ -156,12 +162,9 @@ class RowsClient(Client):
     def describe_features(self, request: DescribeFeatures) -> Features:
         return Features(self.n_features, self.features)
 
-    @handles(CountLabelMagnitudes)
-    def count_label_magnitudes(self, request: CountLabelMagnitudes) -> LabelMagnitudes:
-        trains = self._training_rows()
-        return LabelMagnitudes(
-            int(trains.sum()), magnitudes(self.weight[trains]), self._target_magnitudes(trains)
-        )
+    @handles(CountPoints)
+    def count_points(self, request: CountPoints) -> PointCount:
+        return PointCount(int(self._training_rows().sum()))
 
     @handles(CountLevels)
     def count_levels(self, request: CountLevels) -> LevelCounts:
@@ -205,10 +208,6 @@ class RowsClient(Client):
 
     def _check_labels(self, y: Any, n_rows: int) -> NDArray[Any]:
         """Return the labels (n_rows,); raise ValueError when they are of another kind."""
-        raise NotImplementedError
-
-    def _target_magnitudes(self, trains: Bools) -> Ints:
-        """Return 1 at the order of magnitude of the largest target, and 0 elsewhere."""
         raise NotImplementedError
 
 

@@ -13,16 +13,12 @@ import numpy as np
 
 from fedlib.boosting.classes import check_weights_of_classes
 from fedlib.boosting.described import EVERYONE, Described, Pool, agree_on_names, check_weight
-from fedlib.boosting.descriptions import (
-    CountLabelMagnitudes,
-    SumClasses,
-    SumTargets,
-)
+from fedlib.boosting.descriptions import SumClasses, SumTargets
 from fedlib.boosting.growers import Grower, Level
 from fedlib.boosting.histograms import HistogramGrower
 from fedlib.boosting.lossguide import LossguideGrower
-from fedlib.boosting.messages import SumHistograms
-from fedlib.boosting.objectives import OBJECTIVES, LabelSums
+from fedlib.boosting.messages import MAX_LOSS, MAX_SUM, SumHistograms
+from fedlib.boosting.objectives import LabelSums
 from fedlib.boosting.settings import Settings
 from fedlib.boosting.training import Training
 from fedlib.core.aggregation import Aggregation
@@ -30,74 +26,58 @@ from fedlib.core.agreement import agree_on_features
 from fedlib.core.messages import Message, MessageError
 from fedlib.core.protocol import Flow, Replies
 from fedlib.protection.secure.flow import ImpossibleSum
-from fedlib.protection.secure.points import DescribeFeatures, largest_magnitude
+from fedlib.protection.secure.points import CountPoints, DescribeFeatures
 
 
 def describe_securely(settings: Settings) -> Flow[Described]:
     """Return the sums over the labels of all clients, by two secure sums.
 
-    The first one has the orders of magnitude of weights and targets, from which the digits of the
-    second one follow.
+    The first one counts the rows, from which the digits of the second one follow.
 
     Raises
     ------
     ValueError
         When the clients disagree on the features, or no row or class has a weight.
-    ImpossibleSum
-        When more clients than there are have marked a magnitude.
     """
     aggregation = settings.aggregation
     replies = yield from aggregation.describe(DescribeFeatures())
-    found, clients = yield from aggregation.sum(CountLabelMagnitudes())
-    weight, target = (
-        2.0 ** largest_magnitude(counts, clients) for counts in (found.weights, found.targets)
-    )
-    largest = max(found.n_rows, 1) * weight
-    sums, shift, members = yield from _sum_labels(settings, aggregation, largest, target)
+    found, _ = yield from aggregation.sum(CountPoints())
+    n_rows = max(found.n_points, 1)
+    sums, shift, members = yield from _sum_labels(settings, aggregation, n_rows)
     check_weight(sums.weight)
     rate = settings.learning_rate + shift / sums.weight
+    largest = n_rows * settings.max_weight * max(settings.scale_pos_weight, 1)
     return Described(
         sums={EVERYONE: sums.scaled(settings.scale_pos_weight)},
-        n_rows={EVERYONE: found.n_rows},
+        n_rows={EVERYONE: found.n_points},
         classes=list(settings.classes),
         n_features=agree_on_features(replies),
         features=agree_on_names(replies),
         texts=[],
         learning_rate=float(np.float32(rate)),
         replies=replies,
-        pool=Pool(members, largest * max(settings.scale_pos_weight, 1)),
+        pool=Pool(members, min(largest, MAX_SUM)),
     )
 
 
 def _sum_labels(
-    settings: Settings, aggregation: Aggregation, largest: float, target: float
+    settings: Settings, aggregation: Aggregation, n_rows: int
 ) -> Flow[tuple[LabelSums, float, tuple[str, ...]]]:
     """Return the sums over the labels, that of the shifts of the learning rate, and their clients.
 
-    No client has a larger weight than ``largest`` or a larger target than ``target``.
+    All clients together have at most ``n_rows`` rows.
     """
+    rate, largest = settings.learning_rate, settings.max_weight
     if not settings.is_regression:
-        request = SumClasses(settings.classes, settings.learning_rate)
-        limits = {"weights": largest, "shift": largest}
-        total, members = yield from aggregation.sum(request, limits)
+        request = SumClasses(settings.classes, rate, largest, n_rows)
+        total, members = yield from aggregation.sum(request)
         classes = tuple(total.weights.tolist())
         check_weight(sum(classes))
         check_weights_of_classes(settings.classes, classes)
         return LabelSums(sum(classes), classes), total.shift, members
-    objective, parameter = settings.objective, settings.parameter
-    bounds = LabelSums(largest, total=largest * target, squares=largest * target**2)
-    gradient, hessian = OBJECTIVES[objective].largest_sums(bounds, 0.0, parameter)
-    total, members = yield from aggregation.sum(
-        SumTargets(objective, parameter, settings.learning_rate),
-        {
-            "weight": largest,
-            "total": bounds.total,
-            "squares": bounds.squares,
-            "gradient": 2 * gradient,
-            "hessian": 2 * hessian,
-            "shift": largest,
-        },
-    )
+    objective = settings.objective, settings.parameter
+    targets = SumTargets(*objective, rate, largest, settings.max_target, n_rows)
+    total, members = yield from aggregation.sum(targets)
     sums = LabelSums(
         weight=total.weight,
         total=total.total,
@@ -134,9 +114,14 @@ class SecureGrower(HistogramGrower):
         aggregation, rows = self.training.settings.aggregation, self.training.rows_of(EVERYONE)
         loss = rows.objective.largest_loss(rows.sums, self.max_margin, rows.parameter)
         n_finished = self.n_rounds - (len(fields["values"]) > 0)  # before this request
-        asked = SumHistograms(**fields, weight=largest[EVERYONE], n_rounds=n_finished)
-        limits = {"loss": 2 * loss, "weight": self.pool.largest_weight}
-        total, members = yield from aggregation.sum(asked, limits)
+        asked = SumHistograms(
+            **fields,
+            weight=largest[EVERYONE],
+            n_rounds=n_finished,
+            max_loss=min(2 * loss, MAX_LOSS),
+            max_sum=self.pool.largest_weight,
+        )
+        total, members = yield from aggregation.sum(asked)
         try:
             asked.accept(total)
         except MessageError as error:

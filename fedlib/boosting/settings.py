@@ -106,6 +106,8 @@ class Settings:
     bounds: Cuts | None  # the bins between them; None if bins follow from the data
     agreed: AgreedFeatures | None  # the features of a schema; None if the clients describe them
     max_gradient: float
+    max_weight: float  # of a row; so large that it has no effect unless sums are only masked
+    max_target: float  # the same of targets
     classes: tuple[Class, ...]  # on which they have agreed; empty if they follow from the data
 
     def decided(self, n_classes: int = 0) -> Settings:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from fedlib.boosting.cuts import Cuts
 from fedlib.boosting.growing_rows import ROWS_PER_VALUE, GrowingRows
 from fedlib.boosting.messages import (
-    MAX_LOSS,
     BeginBoosting,
     BuildHistograms,
     CandidateSums,
@@ -246,8 +245,9 @@ class TreeClient(GrowingRows):
     @handles(SumHistograms)
     def sum_histograms(self, request: SumHistograms) -> SummableHistograms:
         sums, state = self._sum_bins(request, self._unchecked_gradients), self.recall(Growing)
-        loss = float(np.clip(np.nan_to_num(self._loss(state)), 0.0, MAX_LOSS))
-        return SummableHistograms(sums, loss, float(self._weights(state).sum(dtype=np.float64)))
+        loss = float(np.clip(np.nan_to_num(self._loss(state)), 0.0, request.max_loss))
+        weight = float(self._weights(state).sum(dtype=np.float64))
+        return SummableHistograms(sums, loss, min(weight, request.max_sum))
 
     def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
         if isinstance(request, SumNoisyHistograms):  # the handler checks that these are the bits

@@ -94,6 +94,7 @@ GIVEN = np.zeros((2, 1))
             FederatedXGBRegressor(2, objective="count:poisson", method="union", **NOISE),
             [DELTA, "method='histogram'", "objective=", "base_score", "bounds, the smallest"],
         ),
+        (FederatedXGBRegressor(2, secure=True), ["max_target", "bounds, the smallest"]),
         (
             FederatedPipeline(FederatedKMeans(2, **NOISE), schema=FREE),
             [DELTA, "method='lloyd'", "encode='one_hot'", *IN_SCHEMA, "a fill for the gaps of"],

@@ -128,7 +128,7 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
         "FederatedXGBRegressor, union": FederatedXGBRegressor(**trees, method="union"),
         "FederatedXGBRegressor, histogram": FederatedXGBRegressor(**trees, method="histogram"),
         "FederatedXGBRegressor, packed": FederatedXGBRegressor(**trees, **packed),
-        "FederatedXGBRegressor, secure": FederatedXGBRegressor(**secure_trees),
+        "FederatedXGBRegressor, secure": FederatedXGBRegressor(**secure_trees, max_target=1.0),
         "FederatedXGBRegressor, ε = 1": FederatedXGBRegressor(**private_trees, **targets),
         "FederatedSummary": FederatedSummary(n_bins=10),
         "FederatedSummary, secure": FederatedSummary(**bounded, secure=True),

@@ -21,7 +21,6 @@ from fedlib.boosting.categories import LevelCounts
 from fedlib.boosting.cuts import RowsPerBucket
 from fedlib.boosting.descriptions import (
     ClassSums,
-    LabelMagnitudes,
     TargetDescription,
     TargetSums,
     TrainingDescription,
@@ -407,7 +406,6 @@ WITHOUT_ATTACK: dict[type[Message], str] = {
     TargetDescription: WHOLE,
     TargetSums: WHOLE,
     ClassSums: SIZES,
-    LabelMagnitudes: WHOLE,
     ColumnSums: WHOLE,
     MagnitudeCounts: WHOLE,
     PointCount: WHOLE,

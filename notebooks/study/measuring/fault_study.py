@@ -100,7 +100,7 @@ PROTOCOLS = {
     "FederatedXGBRegressor": FederatedXGBRegressor(**TREES, max_bin=4),
     "HorizontalDBSCAN, secure": HorizontalDBSCAN(0.5, 3, secure=True, bounds=BOUNDS),
     "FederatedXGBRegressor, secure": FederatedXGBRegressor(
-        n_trees=1, max_depth=1, max_bin=4, secure=True, bounds=BOUNDS
+        n_trees=1, max_depth=1, max_bin=4, secure=True, bounds=BOUNDS, max_target=16.0
     ),
     "HorizontalDBSCAN, epsilon": HorizontalDBSCAN(1.0, 3, epsilon=9.0, bounds=BOUNDS),
     "HorizontalDBSCAN, secure, epsilon": HorizontalDBSCAN(

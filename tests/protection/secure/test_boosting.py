@@ -1,15 +1,25 @@
 """Boosting with secure sums: the trees of the plain run, lost clients, and false sums."""
 
+from itertools import count
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
-from fedlib.boosting.client import BoostingClient
-from fedlib.boosting.messages import BuildHistograms
+from fedlib import FederatedXGBClassifier, FederatedXGBRegressor, Schema
+from fedlib.boosting.client import BoostingClient, RegressionClient
+from fedlib.boosting.descriptions import SumClasses
+from fedlib.boosting.messages import BeginBoosting, BuildHistograms
 from fedlib.core.ledger import SERVER
-from fedlib.core.protocol import TooFewClients
-from fedlib.protection.secure import ImpossibleSum, SecureClient, digits_for, simulated_identities
+from fedlib.core.protocol import TooFewClients, run
+from fedlib.protection.estimator import mask_clients
+from fedlib.protection.secure import (
+    ImpossibleSum,
+    SecureClient,
+    digits_for,
+    secure_sum,
+    simulated_identities,
+)
 from fedlib.protection.secure.flow import SumStaysClosed
 from fedlib.protection.secure.messages import MaskValues, ShareSecrets
 from fedlib.testing import Recorder
@@ -109,11 +119,75 @@ def test_a_regression_with_weights(name):
         y = np.round(y / y.max() + (name == "gamma"), 10)
     data = parts(y, RNG.integers(1, 9, len(Y)) / 8)
     plain, secure = (
-        FederatedXGBRegressor(**TREES, objective=objective, secure=secure).fit(data)
-        for secure in (False, True)
+        FederatedXGBRegressor(**TREES, objective=objective, **masked).fit(data)
+        for masked in ({}, {"secure": True, "max_target": None if name == "logistic" else 16.0})
     )
     assert_same_trees(secure, plain)
     assert secure.base_score_ == plain.base_score_
+
+
+@pytest.mark.parametrize("name", ["squarederror", "logistic"])
+def test_weights_and_targets_are_clipped_to_what_the_sites_agreed_on(name, caplog):
+    """A site notes in its log what it clips; no message depends on it."""
+    y, weights = np.abs(Y) / np.abs(Y).max(), np.linspace(0.25, 4, len(Y))
+    limits = {"max_weight": 2.0, "max_target": 0.75}
+    options = {**TREES, "objective": f"reg:{name}"}
+    plain = FederatedXGBRegressor(**options).fit(
+        parts(np.minimum(y, 0.75), np.minimum(weights, 2.0))
+    )
+    clients = {
+        name: SecureClient(RegressionClient(part), IDENTITIES[name])
+        for name, part in zip(IDENTITIES, parts(y, weights), strict=True)
+    }
+    secure = FederatedXGBRegressor(**options, secure=True, **limits).fit(Recorder(clients))
+    assert_same_trees(secure, plain)
+    assert secure.base_score_ == pytest.approx(plain.base_score_, rel=1e-7)
+    assert (
+        "sample_weight must be at most max_weight=2 in sums over all clients; got 4" in caplog.text
+    )
+    assert "y must be within ±max_target=0.75; got 1 in size" in caplog.text
+
+
+def test_limits_of_weights_and_targets_come_from_the_schema():
+    def field(name, role, minimum, maximum):
+        limits = {"minimum": minimum, "maximum": maximum}
+        return {"name": name, "type": "number", "constraints": limits, "fedlib": {"role": role}}
+
+    fields = [field("x", "feature", 0, 1), field("y", "target", -7, 5), field("w", "weight", 0, 9)]
+    schema = Schema({"schema": {"fields": fields}})
+    begin = {}
+    for given in ({}, {"max_weight": 3, "max_target": 4}):
+        table = pd.DataFrame({"x": [0.0, 1.0] * 4, "y": [-7.0, 5.0] * 4, "w": 3.0})
+        model = FederatedXGBRegressor(2, secure=True, schema=schema, **given)
+        factory, (options,) = model._client_factory([{}])
+        run = Recorder(mask_clients({name: factory(table, **options) for name in "ABC"}))
+        model.fit(run)
+        (found,) = {
+            (request.max_weight, request.max_target)
+            for exchange in run.exchanges
+            for request in exchange.requests.values()
+            if isinstance(request, BeginBoosting)
+        }
+        begin[len(given)] = found
+    assert begin == {0: (9.0, 7.0), 2: (3.0, 4.0)}
+
+
+def test_a_second_run_has_its_own_limit_of_targets():
+    """The targets of the first run, which are clipped, are not those of the second."""
+    clients = [RegressionClient(part) for part in parts(Y)]
+    run = Recorder(mask_clients(dict(zip(IDENTITIES, clients, strict=True))))
+    options = {**TREES, "secure": True}
+    FederatedXGBRegressor(**options, max_target=0.5).fit(run)
+    again = Recorder(mask_clients(dict(zip(IDENTITIES, clients, strict=True))))
+    second = FederatedXGBRegressor(**options, max_target=16.0).fit(again)
+    assert_same_trees(second, FederatedXGBRegressor(**TREES).fit(parts(Y)))
+
+
+def test_a_site_refuses_other_digits_of_labels():
+    request = SumClasses((False, True), 0.3, max_weight=1.0, n_rows=len(Y))
+    flow = secure_sum(request, count(1), {"weights": (8,), "shift": (8,)})
+    with pytest.raises(TooFewClients, match="WrongDigits at MaskValues"):
+        run(flow, transport())
 
 
 def test_the_loss_keeps_the_stated_error():
@@ -236,6 +310,10 @@ def test_below_the_threshold_the_run_ends():
             "classes must be two texts or numbers; got .*: there are 3",
         ),
         ({"classes": [1, 1]}, "a class occurs twice"),
+        (
+            {"max_weight": 2.0, "secure": False, "classes": None},
+            "max_weight needs secure=True without epsilon; got max_weight=2.0",
+        ),
         ({"bounds": [1.0, 2.0]}, "two rows with a number per column"),
         ({"bounds": [[2.0], [1.0]]}, "the lower below the upper, within .*, got"),
         (
@@ -260,6 +338,16 @@ def test_bad_parts_raise_before_any_message():
         model.fit([(np.ones((1, 3)), ["maybe"]), (np.ones((1, 3)), ["yes"])])
     with pytest.raises(ValueError, match="bounds must have the 1 features .* got 3"):
         model.fit([([[1.0]], ["no"]), ([[1.0]], ["yes"])])
+    with pytest.raises(
+        ValueError, match=r"parts\[1\]: sample_weight must be at most max_weight=1;"
+    ):
+        model.fit([(np.ones((1, 3)), ["no"]), (np.ones((1, 3)), ["yes"], [1.5])])
+    with pytest.raises(
+        ValueError, match=r"parts\[0\]: y must be within ±max_target=2; got 3 in size"
+    ):
+        FederatedXGBRegressor(**TREES, secure=True, max_target=2).fit(
+            [(np.ones((1, 3)), [-3.0])] * 2
+        )
     with pytest.raises(ValueError, match="both classes need rows with a weight above 0"):
         model.fit([(np.ones((1, 3)), ["no"])] * 2)
     with pytest.raises(ValueError, match="at least one row must have a weight above 0"):
