@@ -32,7 +32,7 @@ from fedlib import (
     Schema,
 )
 from fedlib.boosting.client import BoostingClient
-from fedlib.boosting.messages import BeginBoosting, BuildHistograms, Splits, SumHistograms
+from fedlib.boosting.messages import BeginBoosting, BuildHistograms, Splits
 from fedlib.core import messages
 from fedlib.core.array_fields import DTYPES, MAX_EMPTY_AXIS, PIECE
 from fedlib.core.messages import (
@@ -221,6 +221,9 @@ def conversations():
         FederatedKMeans(2, bounds=bounds, secure=True, **lloyd),
         FederatedGaussianMixture(1, "em", max_rounds=1, tol=0, bounds=bounds, secure=True, **start),
         FederatedSummary(quantiles=(), bounds=bounds, secure=True),
+        FederatedXGBClassifier(
+            1, method="histogram", max_depth=1, bounds=bounds, classes=[0, 1], secure=True
+        ),
     ]
     by_class = {}
     for estimator in (
@@ -266,9 +269,7 @@ def conversations():
     client.handle(by_class[BeginBoosting][0])
     by_class[type(client.state)] = [client.state]  # which no client has at the end of a run
     (dense, *_) = by_class[BuildHistograms]
-    for kind in (Splits, SumHistograms):  # the base class, and the request of masked sums
-        names = kind.__struct_fields__
-        by_class[kind] = [kind(**{name: getattr(dense, name, 0) for name in names})]
+    by_class[Splits] = [Splits(*(getattr(dense, name) for name in Splits.__struct_fields__))]
     noisy_requests = [m for of_class in by_class.values() for m in of_class if privacy_of(m)]
     return by_class | {Privacy: [request.privacy for request in noisy_requests]}
 
