@@ -16,6 +16,7 @@ from fedlib.boosting.categories import listed, read_table
 from fedlib.boosting.classes import Class
 from fedlib.boosting.constraints import Constrained
 from fedlib.boosting.cuts import MAX_VALUE, bounded_cuts
+from fedlib.boosting.data import check_largest_weight, row_limit
 from fedlib.boosting.explained import Explained
 from fedlib.boosting.export import from_booster, to_booster
 from fedlib.boosting.messages import MAX_WEIGHT
@@ -257,7 +258,7 @@ class Boosted(Explained, Constrained):
             "scale_pos_weight": 1.0,
             "classes": self._given_classes(),
             "max_gradient": 1.0,
-            "max_weight": self._row_limit("weight", 1.0),
+            "max_weight": row_limit(self, "weight"),
             "max_target": MAX_WEIGHT,
         }
         reg_lambda = self._default("reg_lambda")
@@ -325,23 +326,6 @@ class Boosted(Explained, Constrained):
         given = getattr(self, name)
         return DEFAULTS[name][self.epsilon is not None] if given is None else given
 
-    def _row_limit(self, role: str, default: float) -> float:
-        """Return the largest weight or target of a row, by the parameter, the schema or a default.
-
-        Without masks, and with noise, for which gradients are clipped, it has no effect.
-        """
-        name = f"max_{role}"
-        given = getattr(self, name)
-        if not self.secure or self.epsilon is not None:
-            if given is not None:
-                raise ValueError(f"{name} needs secure=True without epsilon; got {name}={given!r}")
-            return MAX_WEIGHT
-        columns = () if self.schema is None else self.schema.columns
-        of_role = [c.limits for c in columns if c.role == role and c.limits is not None]
-        if given is None:
-            given = max((abs(end) for ends in of_role for end in ends), default=default)
-        return min(float(np.float32(given)), MAX_WEIGHT)
-
     def _given_classes(self) -> tuple[Class, ...]:
         """Return the classes that are agreed; none if they follow from the data."""
         return ()
@@ -385,13 +369,7 @@ class Boosted(Explained, Constrained):
         super()._check_clients(clients)
         if not self.are_summed or self.schema is not None:
             return
-        largest = self._row_limit("weight", 1.0)
-        for name, client in clients.items():
-            if (found := client.weight.max(initial=0)) > largest:  # type: ignore[attr-defined]
-                raise ValueError(
-                    f"parts[{name}]: sample_weight must be at most max_weight={largest:g}; got"
-                    f" {found:g}"
-                )
+        check_largest_weight(clients, row_limit(self, "weight"))
         texts = {f for client in clients.values() for f in client.table.texts}  # type: ignore[attr-defined]
         if texts:
             names = next((client.features for client in clients.values() if client.features), ())

@@ -103,6 +103,47 @@ def check_names(given: Sequence[str], names: Sequence[str]) -> None:
         raise ValueError(f"the columns must be those of the model: {problem}")
 
 
+def row_limit(estimator: Any, role: str) -> float:
+    """Return the largest weight or target of a row, by the parameter, the schema, or else 1.
+
+    Without masks, and with noise, for which gradients are clipped, it is so large that it has no
+    effect.
+
+    Parameters
+    ----------
+    estimator : Boosted
+        With ``max_weight`` or ``max_target``.
+    role : {"weight", "target"}
+
+    Raises
+    ------
+    ValueError
+        When the parameter is given without masks, or with noise.
+    """
+    given = getattr(estimator, f"max_{role}")
+    if not estimator.secure or estimator.epsilon is not None:
+        if given is not None:
+            raise ValueError(
+                f"max_{role} needs secure=True without epsilon; got max_{role}={given!r}"
+            )
+        return MAX_WEIGHT
+    columns = () if estimator.schema is None else estimator.schema.columns
+    limits = [one.limits for one in columns if one.role == role and one.limits is not None]
+    if given is None:
+        given = max((abs(end) for ends in limits for end in ends), default=1.0)
+    return min(float(np.float32(given)), MAX_WEIGHT)
+
+
+def check_largest_weight(clients: Mapping[str, Client], largest: float) -> None:
+    """Raise ValueError, with the client's name, when a row has a weight above ``largest``."""
+    for name, client in clients.items():
+        if (found := client.weight.max(initial=0)) > largest:  # type: ignore[attr-defined]
+            raise ValueError(
+                f"parts[{name}]: sample_weight must be at most max_weight={largest:g}; got"
+                f" {found:g}"
+            )
+
+
 def check_labels(clients: Mapping[str, Client], check: Callable[[Any], object]) -> None:
     """Raise ValueError, with the client's name, when the labels of one do not pass a check.
 

@@ -13,7 +13,7 @@ from sklearn.base import RegressorMixin
 
 from fedlib.boosting.base import Boosted
 from fedlib.boosting.client import RegressionClient
-from fedlib.boosting.data import check_labels, check_size
+from fedlib.boosting.data import check_labels, check_size, row_limit
 from fedlib.boosting.flow import boosting
 from fedlib.boosting.messages import MAX_WEIGHT
 from fedlib.boosting.objectives import OBJECTIVES, check_allowed
@@ -292,14 +292,14 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
             huber_slope=float(np.float32(self.huber_slope)),
             tweedie_variance_power=float(np.float32(self.tweedie_variance_power)),
             max_gradient=self.max_gradient,
-            max_target=self._row_limit("target", 1.0),
+            max_target=row_limit(self, "target"),
         )
         return boosting(settings, self._start())
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)
         check_labels(clients, partial(check_allowed, objective=self.objective))
-        check_labels(clients, partial(check_size, self._row_limit("target", 1.0)))
+        check_labels(clients, partial(check_size, row_limit(self, "target")))
 
     def _set_model(self, model: BoostedTrees) -> None:
         super()._set_model(model)
