@@ -42,7 +42,7 @@ def draft(
     under "unconfirmed" must be confirmed by a person, who then removes it from the list.
     """
     from fedlib.tables.files import write_file
-    from fedlib.tables.schema.drafting import draft_schema
+    from fedlib.tables.schema.drafting import draft_schema, not_read
 
     if out.exists():
         raise click.UsageError(f"{out} exists; remove it or choose another name with --out")
@@ -53,6 +53,8 @@ def draft(
     with writing(out):
         write_file(out, drafted.to_json())
     click.echo(f"{out}: {len(drafted.columns)} columns to confirm, {len(drafted.skipped)} not read")
+    if drafted.skipped:
+        click.echo(f"not read: {not_read(drafted.skipped)}")
 
 
 @schema.command("check")

@@ -22,7 +22,7 @@ from fedlib.core.columns import (
     inexact,
     read_columns,
 )
-from fedlib.tables.cells import LIKE_NUMBER
+from fedlib.tables.cells import LIKE_NUMBER, WITH_UNIT
 
 __all__ = ["ColumnContent", "describe_columns"]
 
@@ -30,6 +30,7 @@ PREPROCESS = (
     "text and gaps need a run that preprocesses: fedlib serve with --encode and --impute, fedlib"
     " join with --protocol pipeline/NAME"
 )
+MIN_NUMBERS = 3  # different ones, in a column of numbers with units
 MOST = 0.5  # of the texts in a column of codes look like numbers
 
 
@@ -139,7 +140,7 @@ def raw_features(frame: pd.DataFrame, text: Collection[str], separator: str = ""
 
 
 def check_codes(column: pd.Series) -> None:
-    """Raise ValueError if most texts of a column look like numbers, but the column is text."""
+    """Raise ValueError if most texts of a column look like numbers, also with units."""
     texts = column[[isinstance(value, str) for value in column]]
     if not len(texts):
         return
@@ -147,6 +148,7 @@ def check_codes(column: pd.Series) -> None:
     like = {text for text in unique if LIKE_NUMBER.fullmatch(text) and not re.fullmatch(DATE, text)}
     share = texts.isin(like).mean()
     if share <= MOST:
+        _check_units(column, texts, unique)
         return
     name, option = column.name, _option("--text", column.name)
     if share == 1:
@@ -163,6 +165,26 @@ def check_codes(column: pd.Series) -> None:
         f"column {name!r} must contain either numbers or text, got numbers and {word!r} in row"
         f" {first + 1}; if they are codes, keep the column as text with {option} (in Python"
         f" text=[{name!r}]); if the word is a gap, name it with {_option('--na-values', word)}"
+    )
+
+
+def _check_units(column: pd.Series, texts: pd.Series, unique: pd.Series) -> None:
+    """Raise ValueError if most texts of a column are numbers with a unit, such as 20 kg.
+
+    There is one unit, or it stands behind a space and each one has several numbers. So the codes
+    1A and 1B, and 1st and 2nd, have no units.
+    """
+    matches = {text: match for text in unique if (match := WITH_UNIT.fullmatch(text.strip()))}
+    units = {(m["sign"] or "", m["unit"] or "") for m in matches.values()} - {("", "")}
+    spaced = all(m["unit"] and m.string[m.start("unit") - 1] == " " for m in matches.values())
+    few = len(units) == 1 or (spaced and 2 * len(units) <= len(matches))
+    if not units or not few or len(matches) < MIN_NUMBERS or texts.isin(matches).mean() <= MOST:
+        return
+    first = _where(column, lambda text: text in matches and not LIKE_NUMBER.fullmatch(text))
+    raise ValueError(
+        f"column {column.name!r} must contain numbers without units and signs, got"
+        f" {column.iloc[first][:40]!r} in row {first + 1}; remove them, or keep the column as text"
+        f" with {_option('--text', column.name)} (in Python text=[{column.name!r}])"
     )
 
 
@@ -212,8 +234,9 @@ def features(frame: pd.DataFrame, text: Collection[str]) -> pd.DataFrame:
             raise ValueError(f"column {name!r} is kept as text; {PREPROCESS}")
     if all(dtype.kind in "iuf" for dtype in frame.dtypes):  # faster than one column after another
         numbers = np.asfortranarray(frame.to_numpy(np.float64))
-        if np.isfinite(numbers).all() and np.abs(numbers).max(initial=0) <= MAX_EXACT:
-            return pd.DataFrame(numbers, columns=frame.columns)
+        largest = max(numbers.max(initial=0), -numbers.min(initial=0))  # NaN if there is a gap
+        if largest <= MAX_EXACT:
+            return pd.DataFrame(numbers, columns=frame.columns, copy=False)
     return pd.DataFrame({name: _feature(frame[name]) for name in frame}, columns=frame.columns)
 
 
@@ -222,6 +245,8 @@ def _feature(column: pd.Series) -> np.ndarray:
     try:
         return numbers(column)
     except ValueError as error:
+        if not pd.api.types.is_numeric_dtype(column):
+            check_codes(column)  # whose error has a remedy for numbers in another form
         raise ValueError(f"{error}; {PREPROCESS}") from error
 
 

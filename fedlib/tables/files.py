@@ -137,10 +137,11 @@ class SiteFile:
         frame, options = self.content.frame, self.options
         names = self._feature_names()
         self._check_marks([*names, *options.others])
+        chosen = frame if names == [*frame.columns] else frame[names]  # which is a copy
         if raw:
-            X = checks.raw_features(frame[names], self.text, self.content.separator)
+            X = checks.raw_features(chosen, self.text, self.content.separator)
         else:
-            X = checks.features(frame[names], self.text)
+            X = checks.features(chosen, self.text)
         target, weight, ids = options.target, options.sample_weight, options.ids
         return Table(
             X if self.named or self.text else X.to_numpy(),

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlib.tables.cells import COMMA, POINT
+from fedlib.tables.cells import COMMA, POINT, QUOTED
 from fedlib.tables.formulas import unguarded
 from fedlib.tables.read_options import ReadOptions
 from fedlib.tables.streams import open_text
@@ -26,6 +26,7 @@ N_LINES = 100  # from which the separator is found, and that are compared with t
 ENOUGH = 0.8  # of the score of the best separator, at which another one is as good
 NAMES = {",": "the comma", ";": "the semicolon", "\t": "the tab", "|": "|", " ": "spaces"}
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
+UNNAMED = re.compile(r"Unnamed: \d+")  # what pandas writes for a column without a name
 LEADING_ZERO = re.compile(r"0\d+")
 # Characters that stand for those in quotation marks, until the fields are separated.
 HIDDEN = 0xE000  # private characters begin here
@@ -49,6 +50,8 @@ class Layout:
         The number of separators at the end of each row.
     leading_zeros : mapping of str to str
         By column, a text that begins with 0, such as 007.
+    spaced_quotes : bool
+        Whether there are spaces between a separator and a quotation mark.
     """
 
     encoding: str
@@ -57,6 +60,7 @@ class Layout:
     names: list[str]
     n_extra: int
     leading_zeros: dict[str, str]
+    spaced_quotes: bool
 
 
 def find_layout(path: Path, encoding: str, options: ReadOptions) -> Layout:
@@ -90,7 +94,8 @@ def find_layout(path: Path, encoding: str, options: ReadOptions) -> Layout:
             text = cell.strip(QUOTE)
             if text.startswith("0") and LEADING_ZERO.fullmatch(text):
                 zeros.setdefault(name, text)
-    return Layout(encoding, separator, first - 1, names, n_extra, zeros)
+    spaced = bool(separator) and any(f'{separator} "' in line for line in lines[:N_LINES])
+    return Layout(encoding, separator, first - 1, names, n_extra, zeros, spaced)
 
 
 def _head(path: Path, encoding: str) -> tuple[list[str], bool]:
@@ -216,7 +221,7 @@ def _name(cell: str) -> str:
     cell = cell.translate(UNQUOTED)
     if len(cell) > 1 and cell[0] == cell[-1] == '"':
         cell = cell[1:-1].replace('""', '"')
-    return unguarded(" ".join(cell.split("\n"))).strip()
+    return unguarded(" ".join(cell.split("\n"))).strip("\ufeff").strip()
 
 
 def _checked(
@@ -230,7 +235,12 @@ def _checked(
 
 
 def check_header(names: Sequence[str], rows: Sequence[Sequence[str]], place: str) -> None:
-    """Raise ValueError if names look like values of their columns."""
+    """Raise ValueError if names look like values of their columns, or are in quotation marks."""
+    if quoted := next(filter(QUOTED.fullmatch, names), None):
+        raise ValueError(
+            f'the name {quoted} in {place} has quotation marks of another kind than "; replace'
+            " them, or use --header if they belong to the names"
+        )
     numeric = [_is_number(name) for name in names]
     if all(numeric):
         raise ValueError(
@@ -251,14 +261,15 @@ def check_header(names: Sequence[str], rows: Sequence[Sequence[str]], place: str
 
 def check_names(names: Sequence[str], place: str) -> None:
     """Raise ValueError if names of columns are empty or repeated."""
-    if "" in names:
+    nameless = [not name or bool(UNNAMED.fullmatch(name)) for name in names]
+    if any(nameless):
         remedy = "name it, or leave out lines above the names with --skip-lines"
-        if not names[0]:
+        if nameless[0]:
             remedy = (
                 "if it contains row names, write the file without them (in R row.names=FALSE, in"
                 " pandas index=False), or name it"
             )
-        raise ValueError(f"column {names.index('') + 1} has no name in {place}; {remedy}")
+        raise ValueError(f"column {nameless.index(True) + 1} has no name in {place}; {remedy}")
     repeated = sorted(name for name, n in Counter(names).items() if n > 1)
     if repeated:
         raise ValueError(f"columns with the same name: {', '.join(repeated)}; rename them")

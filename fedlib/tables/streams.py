@@ -6,6 +6,8 @@ import codecs
 import csv
 import gzip
 import io
+import re
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,12 +22,16 @@ MARKS = {  # the longer marks come first, since that of UTF-16 begins that of UT
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-# What other files begin with, and what to do with them.
+# What other files begin with, behind blanks, and what to do with them.
 OTHER_FILES = {
-    b"PK\x03\x04": "a ZIP archive or an Excel file; unpack it, or name it .xlsx",
-    b"\xd0\xcf\x11\xe0": "an old Excel file; save it as .xlsx or .csv",
-    b"\x1f\x8b": "compressed; add .gz to its name",
-    b"PAR1": "a Parquet file; name it .parquet",
+    rb"PK\x03\x04": "a ZIP archive or an Excel file; unpack it, or name it .xlsx",
+    rb"\xd0\xcf\x11\xe0": "an old Excel file; save it as .xlsx or .csv",
+    rb"\x1f\x8b": "compressed; add .gz to its name",
+    rb"BZh\d|\xfd7zXZ|\x28\xb5\x2f\xfd": "compressed; unpack it, or compress it with gzip",
+    rb"PAR1": "a Parquet file; name it .parquet",
+    rb"%PDF|{\\rtf|\x89PNG": "a document or a picture; export the table as .csv",
+    rb"<[!?A-Za-z]": "HTML or XML, such as the page of a login; download the table itself as .csv",
+    rb'\[\s*[\[{]|{\s*["\[{]': "JSON; write the table as .csv",
 }
 ALWAYS_UNPACKED = 2**28  # bytes; tables of repeated rows are compressed well
 MAX_RATIO = 100  # of the unpacked to the packed size beyond it
@@ -62,7 +68,12 @@ class _Bytes(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = self._file.read(len(buffer))
+        try:
+            data = self._file.read(len(buffer))
+        except gzip.BadGzipFile as error:
+            raise ValueError("the file is not compressed; remove .gz from its name") from error
+        except (EOFError, zlib.error) as error:
+            raise ValueError("the compressed file is damaged; copy it again") from error
         buffer[: len(data)] = data
         self._n += len(data)
         if self._packed and self._n > self._limit:
@@ -82,6 +93,17 @@ class _Bytes(io.RawIOBase):
         super().close()
 
 
+def is_wide(encoding: str) -> bool:
+    """Return whether the characters of an encoding contain bytes of zero.
+
+    Examples
+    --------
+    >>> is_wide("utf-16-le"), is_wide("utf-8")
+    (True, False)
+    """
+    return encoding.lower().replace("-", "_").startswith(("utf_16", "utf_32"))
+
+
 def open_bytes(path: Path, zeros: bool = True) -> io.BufferedReader:
     """Open a file, which is unpacked if its name ends with .gz."""
     return io.BufferedReader(_Bytes(path, zeros), 2**20)
@@ -90,8 +112,7 @@ def open_bytes(path: Path, zeros: bool = True) -> io.BufferedReader:
 @contextmanager
 def open_text(path: Path, encoding: str, skip: int = 0) -> Iterator[io.TextIOWrapper]:
     """Open a file as text behind its first lines; the ends of lines are as in the file."""
-    zeros = encoding.replace("-", "_").startswith(("utf_16", "utf_32"))
-    with io.TextIOWrapper(open_bytes(path, zeros), encoding, newline="") as file:
+    with io.TextIOWrapper(open_bytes(path, is_wide(encoding)), encoding, newline="") as file:
         for _ in range(skip):
             file.readline()
         yield file
@@ -113,9 +134,9 @@ def find_encoding(path: Path, given: str | None) -> str:
         given one.
     """
     with open_bytes(path) as file:
-        start = file.read(4)
+        start = file.read(2**12)
     for first, text in OTHER_FILES.items():
-        if start.startswith(first):
+        if re.match(first, start.removeprefix(codecs.BOM_UTF8).lstrip()):
             raise ValueError(f"the file is no text, but {text}")
     marked = next((name for mark, name in MARKS.items() if start.startswith(mark)), None)
     if given is None:

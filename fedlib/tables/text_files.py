@@ -14,13 +14,14 @@ import numpy as np
 import pandas as pd
 
 from fedlib.core.columns import MAX_EXACT
-from fedlib.tables.cells import clean_text, read_cells
+from fedlib.tables.cells import GROUPED, QUOTED, clean_text, read_cells
 from fedlib.tables.layouts import Layout, counted, find_layout, separator_name
 from fedlib.tables.read_options import ReadOptions, named_columns
 from fedlib.tables.streams import csv_reader, find_encoding, open_bytes, open_text, undecodable
 
 __all__ = ["FileTable", "read_text"]
 
+N_ROWS = 2**15  # that are parsed at a time
 # Without it, pandas before 3.1 errs in the last bit of a number; pandas 3.1 deprecates it.
 OLD_PANDAS = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
 EXACT_NUMBERS: dict[str, Any] = {"float_precision": "round_trip"} if OLD_PANDAS else {}
@@ -94,12 +95,16 @@ def _parse(
     texts: Sequence[str],
     columns: list[str] | None = None,
 ) -> pd.DataFrame:
-    """Return all or some columns; ``texts`` and the columns with other cells are text."""
+    """Return all or some columns; ``texts`` and the columns with other cells are text.
+
+    The parser keeps the text of a chunk only, because that of a large file is larger than its
+    numbers.
+    """
     extra = ["\0" * (i + 1) for i in range(layout.n_extra)]
     try:
         with warnings.catch_warnings(), open_text(path, layout.encoding, layout.skip) as file:
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            frame: pd.DataFrame = pd.read_csv(
+            chunks = pd.read_csv(
                 file,
                 sep=r"\s+" if layout.separator == " " else layout.separator or ",",
                 header=None,
@@ -108,18 +113,33 @@ def _parse(
                 dtype=dict.fromkeys(texts, str),
                 index_col=False,
                 skipinitialspace=True,
-                low_memory=False,  # otherwise numbers and text could be mixed in one column
+                chunksize=N_ROWS,
                 keep_default_na=False,  # a word such as NA is a gap among numbers only
                 na_values=["", *options.gap_words],
                 decimal=options.decimal or ".",
                 **EXACT_NUMBERS,
             )
-            return frame
+            frames = list(chunks)
     except pd.errors.EmptyDataError:
         return pd.DataFrame(columns=[*layout.names, *extra], dtype=np.float64)
     except (pd.errors.ParserError, pd.errors.ParserWarning):
         _check_records(path, layout)  # its error names the line
         raise
+    names = [str(name) for name in frames[0]]
+    mixed = [name for name in names if name not in texts and _is_mixed(frames, name)]
+    frame = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+    del frames
+    if mixed:  # numbers in one chunk and text in another one are text, as they are written
+        again = _parse(path, layout, options, [*texts, *mixed], mixed)
+        frame[mixed] = again[mixed]
+    return frame
+
+
+def _is_mixed(frames: Sequence[pd.DataFrame], name: str) -> bool:
+    """Return whether the chunks of a column have values of several kinds, or large integers."""
+    columns = [frame[name] for frame in frames]
+    kinds = {c.dtype.kind if c.dtype.kind != "O" else type(_first(c)).__name__ for c in columns}
+    return kinds == {"int"} or (len(kinds) > 1 and not kinds <= {"i", "f"})
 
 
 def _check_extra(frame: pd.DataFrame, layout: Layout) -> None:
@@ -139,19 +159,44 @@ def _convert(
 ) -> set[str]:
     """Convert columns of text in place; return the names of those with decimal commas."""
     decimals = options.decimal or ("." if layout.separator in ("", ",") else ".,")
-    commas = set()
+    commas, grouped = set(), {}
+    as_written = named_columns(options.text, layout.names)
     for name in layout.names:
         column = frame[name]
         if pd.api.types.is_numeric_dtype(column) or isinstance(_first(column), bool):
             continue
         _check_breaks(column, layout)
+        if name not in as_written:
+            _check_quotes(column)
         if name in texts:
             frame[name] = clean_text(column, options.gap_words)
             continue
         frame[name], mark = read_cells(column, options.gap_words, decimals)
         if mark == "," and options.decimal is None:
             commas.add(name)
+            with_mark = column[column.str.contains(",", regex=False, na=False)].str.strip()
+            if with_mark.str.fullmatch(GROUPED.pattern).all():
+                grouped[name] = with_mark.iloc[0]
+    if grouped and commas == set(grouped):
+        name, text = next(iter(grouped.items()))
+        raise ValueError(
+            f"column {name!r} contains {text!r}, which is either {text.replace(',', '.')} or"
+            f" {text.replace(',', '')}; name the decimal mark of the file with --decimal ',', or"
+            " write numbers without marks between thousands"
+        )
     return commas
+
+
+def _check_quotes(column: pd.Series) -> None:
+    """Raise ValueError if all texts of a column are in quotation marks that were not read."""
+    if not isinstance(first := _first(column), str) or not QUOTED.fullmatch(first.strip()):
+        return
+    texts = column.dropna().astype(str).str.strip()
+    if texts.str.fullmatch(QUOTED.pattern, flags=QUOTED.flags).all():
+        raise ValueError(
+            f"column {column.name!r} contains {first!r}, in quotation marks of another kind than"
+            f' "; replace them, or keep them with --text'
+        )
 
 
 def _first(column: pd.Series) -> Any:

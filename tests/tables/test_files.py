@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedlib.core.columns import read_columns
+from fedlib.tables import text_files
 from fedlib.tables.files import Table, read_array, read_table, write_file, write_labels
 
 
@@ -55,6 +57,40 @@ def test_files_without_names(rows, tmp_path):
         ("a.csv", "a,b\n1,2\n3,four\n", {}, "'b' must contain finite numbers, got 'four' in row 2"),
         ("a.csv", "a,b\n1,2\n,3\n", {}, "column 'a' has no value in row 2"),
         ("a.csv", "a,b\n1,inf\n", {}, "'b' must contain finite numbers, got 'inf' in row 1"),
+        (
+            "a.csv",
+            "a,b\n1 y,2\n2 y,3\n3 y,4\n",
+            {},
+            "'a' must contain numbers without units .* '1 y'",
+        ),
+        ("a.csv", "a,b\n1kg,2\n2,3\n3kg,4\n", {"raw": True}, "got '1kg' in row 1; remove them, or"),
+        (
+            "a.csv",
+            "a,b\n2 years,2\n3 years,3\n6 months,4\n7 months,1\n",
+            {"raw": True},
+            "column 'a' must contain numbers without units and signs, got '2 years' in row 1",
+        ),
+        ("a.csv", "a,b\n<5,2\n<2,3\n9,4\n", {"raw": True}, "without units and signs, got '<5'"),
+        ("a.csv", "a,k\n1,2 d\n1,3 d\n1,4 d\n", {"target": "k"}, "without units .* got '2 d'"),
+        ("a.csv", "'a',b\n1,2\n", {}, "the name 'a' in line 1 has quotation marks of another kind"),
+        (
+            "a.csv",
+            "a,b\n'm',2\n'f',3\n",
+            {"raw": True},
+            "'a' contains \"'m'\", in quotation marks of another kind .* replace them, or keep",
+        ),
+        ("a.csv", "a,b\n\u201cm\u201d,2\n", {"raw": True}, "quotation marks of another kind"),
+        (
+            "a.csv",
+            "a;b\n1,234;2\n",
+            {},
+            "'1,234', which is either 1.234 or 1234; name .* --decimal",
+        ),
+        ("a.csv", "Unnamed: 0,b\n0,2\n", {}, "column 1 has no name in line 1; .* index=False"),
+        ("a.csv", "\n <html><p>a, b</p>", {}, "no text, but HTML or XML, .* download the table"),
+        ("a.csv", '[{"a": 1, "b": 2}]', {}, "the file is no text, but JSON; write the table"),
+        ("a.csv", "%PDF-1.4\n1,2\n", {}, "no text, but a document or a picture; export the table"),
+        ("a.csv", "BZh91,2\n1,2\n", {}, "no text, but compressed; unpack it"),
         ("a.csv", "a\nTrue\n", {}, "'a' must contain finite numbers, got 'True' in row 1"),
         ("a.csv", "a,k\n1,\n", {"target": "k"}, "column 'k' has no class in row 1; leave such"),
         ("a.csv", "a,b\n1,\u22122\n3,4\n", {"raw": True}, "'b' must contain numbers in one form"),
@@ -66,7 +102,12 @@ def test_files_without_names(rows, tmp_path):
         ("a.csv", "a,b\n1,2\n3,4,5\n", {}, "line 3 has 3 fields, but the table has 2 columns"),
         ("a.csv", "a,b\n1,2,3\n4,5,6\n", {}, "2 fields, but line 2 has 3; .* row.names=FALSE"),
         ("a.csv", "a;b\n1,5;x\n", {}, "'b' must contain finite numbers, got 'x' in row 1"),
-        ("a.csv", 'a,b\n"1,5",2\n', {}, "'a' must contain finite numbers, got '1,5' in row 1"),
+        (
+            "a.csv",
+            'a,b\n"1,5",2\n',
+            {},
+            "'a' must contain numbers in one form, got '1,5' in row 1; name the decimal mark",
+        ),
         ("a.csv", "a,b\n1.000,5;2\n", {}, "'b' must contain finite numbers, got '5;2' in row 1"),
         ("a.csv", "a,b,a\n1,2,3\n", {}, "columns with the same name: a"),
         ("a.csv", "a,,b\n1,2,3\n", {}, "column 2 has no name"),
@@ -78,7 +119,7 @@ def test_files_without_names(rows, tmp_path):
         ),
         ("a.csv", "a\n1\n-9007199254740994\n", {}, "got -9007199254740994 in row 2"),
         ("a.csv", "a,b\n1,2020-01-31\n", {}, "'b' must contain finite numbers, got '2020-01-31'"),
-        ("a.csv.gz", "a\n1\n", {}, "cannot be read: Not a gzipped file"),
+        ("a.csv.gz", "a\n1\n", {}, "cannot be read: the file is not compressed; remove .gz"),
         ("a.xls", "a", {}, "cannot be read: the format .xls is unknown; known are .csv"),
         ("a", "a", {}, "the format without a suffix is unknown"),
         ("a.parquet", "a", {}, "cannot be read"),
@@ -138,7 +179,7 @@ def test_other_encodings_are_named(encoding, tmp_path):
 def test_a_truncated_archive(tmp_path):
     data = gzip.compress(b"a,b\n" + b"1,2\n" * 10_000)
     (tmp_path / "a.csv.gz").write_bytes(data[: len(data) // 2])
-    with pytest.raises(ValueError, match="cannot be read: Compressed file ended"):
+    with pytest.raises(ValueError, match="cannot be read: the compressed file is damaged"):
         read_table(tmp_path / "a.csv.gz")
 
 
@@ -250,3 +291,60 @@ def test_raw_rows_without_names(tmp_path):
     X = read_table(tmp_path / "a.csv", header=False, raw=True).X
     assert X.shape == (2, 2)
     assert X[:, 1].tolist() == ["m", "f"]
+
+
+def test_codes_ranges_and_small_numbers_of_categories_have_no_units(tmp_path):
+    (tmp_path / "a.csv").write_text(
+        "stage,age,class,dose,crp\n1A,18-30,1st,1 dose,<5\n2A,30-50,2nd,2 doses,<5\n"
+        "1B,50+,3rd,1 dose,7.5\n"
+    )
+    table = read_table(tmp_path / "a.csv", raw=True)
+    assert table.X.iloc[0].tolist() == ["1A", "18-30", "1st", "1 dose", "<5"]
+
+
+def test_decimal_commas_are_read_if_one_is_clear(tmp_path):
+    (tmp_path / "a.csv").write_text("a;b\n1,234;0,5\n")
+    assert read_table(tmp_path / "a.csv").X.to_numpy().tolist() == [[1.234, 0.5]]
+    (tmp_path / "a.csv").write_text("a;b\n1,234;5\n")
+    assert read_table(tmp_path / "a.csv", decimal=",").X.to_numpy().tolist() == [[1.234, 5.0]]
+
+
+def test_a_second_byte_order_mark_is_no_part_of_a_name(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbf\xef\xbb\xbfa,b\n1,2\n")
+    assert read_table(tmp_path / "a.csv").X.columns.tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["1", "2", "3", "4", "5"],
+        ["1", "2", "", "4.5", "5"],
+        ["1", "2", "a", "4", "5"],
+        ["01", "2", "3", "4", "a"],
+        ["", "", "", "a", ""],
+        ["", "", "1", "2", "3"],
+        ["TRUE", "FALSE", "", "TRUE", "False"],
+        ["TRUE", "FALSE", "true", "maybe", "False"],
+        ["TRUE", "", "1", "2", "0"],
+        ["1", "2", str(2**63 + 1), "4", "5"],
+        ["1", "2", str(2**70), "", "5"],
+        ["9007199254740993", "2", "", "4", "5"],
+        ["-1", "2", "NA", "1e3", "5"],
+        ["a", "b", "", "c", "d"],
+    ],
+)
+def test_the_rows_that_are_parsed_at_a_time_do_not_matter(cells, monkeypatch, tmp_path):
+    lines = [f"{cell},{i},{cell}" for i, cell in enumerate(cells)]
+    (tmp_path / "a.csv").write_text("\n".join(["c,x,t", *lines]))
+
+    def read():
+        try:
+            table = read_table(tmp_path / "a.csv", raw=True, text="t")
+        except ValueError as error:
+            return str(error)
+        return [repr(column.tolist()) for column in read_columns(table.X).columns]
+
+    expected = read()
+    for n_rows in (1, 2, 3):
+        monkeypatch.setattr(text_files, "N_ROWS", n_rows)
+        assert read() == expected

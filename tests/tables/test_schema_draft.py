@@ -135,6 +135,8 @@ def test_everything_is_unconfirmed(cohort, tmp_path):
         (["2024-01-31", "?"], {"type": "date", "missingValues": ["", "?"]}),
         (["True", "False"], {"type": "boolean"}),
         (["a", "1"], {"type": "string"}),
+        (["007", "010"], {"type": "string"}),
+        (["1,234", "2,345"], {"type": "string"}),  # 1.234 or 1234
     ],
 )
 def test_how_cells_are_written_is_inferred(cells, properties, tmp_path):
@@ -175,11 +177,22 @@ def test_other_files_are_drafted(tmp_path):
     [
         ("a,b\n1,2\n", {"target": "c"}, "there is no column 'c'; the columns are 'a', 'b'"),
         ("1,2\n3,4\n", {}, "the first row contains numbers instead of names"),
-        ("a,\n1,2\n", {}, "must have a name for each column"),
-        ("", {}, "must have a name for each column"),
-        ("a,a\n1,2\n", {}, "more than one column 'a'"),
-        ("a\nx\ny\n", {}, "no field is left for the features"),
+        ("a,\n1,2\n", {}, "column 2 has no name in line 1; name it"),
+        ("", {}, "the file is empty"),
+        ("a,a\n1,2\n", {}, "columns with the same name: a; rename them"),
+        ("a\nx\ny\n", {}, "no column can be read: 'a': not all values are numbers, dates or truth"),
         ("a,b\n1,2,3\n", {}, "1 rows do not have 2 cells"),
+        ("a,b\n1,2\n" * 3000 + "1\n", {}, "1 rows do not have 2 cells .* line 6001 with 1; quote"),
+        ("Ward A\na,b\n1,2\n", {}, "if it is a title, .* correct the file: its first line must"),
+        ("a  b\n1  2\n", {}, "separated by spaces, which a schema cannot describe; separate them"),
+        (
+            'a,b\n1,2\n2,"x\n3,y\n',
+            {},
+            "line 3 cannot be read .* a quotation mark is opened and not",
+        ),
+        ("'a','b'\n1,2\n", {}, "the name 'a' in line 1 has quotation marks of another kind"),
+        ("<html>\n<p>a, b</p>", {}, "is no text, but HTML or XML, .* download the table itself"),
+        ("a,b\n1\0,2\n", {}, "contains bytes of zero"),
     ],
 )
 def test_a_file_that_cannot_be_drafted(text, options, message, tmp_path):
@@ -201,3 +214,21 @@ def test_limits_lie_beyond_the_extremes_and_have_one_digit(a, b, integers):
     assert above > high or above == high == 0 or (high < 0 and above == 0)
     largest = max(abs(below), abs(above))
     assert float(f"{largest:.0e}") == largest
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig", "windows-1252"])
+def test_the_encoding_is_found(encoding, tmp_path):
+    text = "größe,ort\n" + "170,Köln\n180,Ulm\n" * 10
+    (tmp_path / "site.csv").write_text(text, encoding)
+    schema = draft_schema(tmp_path / "site.csv")
+    assert json.loads(schema.to_json())["encoding"] == encoding.removesuffix("-sig")
+    assert schema.categories == {"ort": ("Köln", "Ulm", "other")}
+    assert schema.check(tmp_path / "site.csv").problems == ()
+
+
+def test_blanks_before_quotation_marks_are_found(tmp_path):
+    (tmp_path / "site.csv").write_text('"a", "b"\n' + '"1", "x, y"\n"2", "z"\n' * 10)
+    schema = draft_schema(tmp_path / "site.csv")
+    assert json.loads(schema.to_json())["dialect"] == {"delimiter": ",", "skipInitialSpace": True}
+    table, _ = schema.apply(tmp_path / "site.csv")
+    assert table.X["b"].tolist()[:2] == ["x, y", "z"]

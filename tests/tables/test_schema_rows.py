@@ -437,7 +437,12 @@ def test_a_file_without_names_has_those_of_the_schema(tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"x,k\n1,a,b\n2,c\n3\n", "2 rows do not have 2 cells like the first row"),
+        (b"x,k\n1,a,b\n2,c\n3\n", "2 rows do not have 2 cells like .* line 2 with 3; .*row.names"),
+        (b'x,k\n1,"a\n2,b\n', "a quotation mark is opened and not closed|unexpected end of data"),
+        (b'x,k\n1,"a\n2,b\n3,"\n', "line 2 cannot be read as the dialect says: a cell contains a"),
+        (b"x,k\n1,a\0\n", "the text contains bytes of zero"),
+        (b"<html>\n<p>x, k</p>", "the file is no text, but HTML or XML"),
+        (b"Ward A\nx,k\n1,a\n", "no column 'x', 'k'; .* remove the lines above them"),
         ("x,k\n1,é\n".encode("latin-1"), "the text is not utf-8; declare its encoding"),
         (b"x,k\n1," + b"a" * 70000 + b"\xff\n", "the text is not utf-8; declare its encoding"),
         (b"y,k\n1,a\n", "there is no column 'x'; the columns are 'y', 'k'"),
@@ -449,6 +454,13 @@ def test_files_that_cannot_be_read(data, message, dialect, tmp_path):
     schema = schema_of(field(), field("string", name="k"), dialect=dialect)
     with pytest.raises(ValueError, match=message):
         read_with_schema(tmp_path / "a.csv", schema)
+
+
+def test_a_byte_order_mark_says_the_encoding(tmp_path):
+    schema = schema_of(field(), field("string", name="k"), encoding="utf-8")
+    (tmp_path / "a.csv").write_text("x,k\n1,é\n2,日本\n", "utf-16")
+    X = read_with_schema(tmp_path / "a.csv", schema)[0].X
+    assert X.to_dict("list") == {"x": [1, 2], "k": ["é", "日本"]}
 
 
 def test_a_row_may_be_larger_than_a_block(tmp_path):

@@ -13,25 +13,28 @@ Everything is marked as unconfirmed (`fedlib.tables.schema.schema` explains it).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.columns import MAX_TEXT
 from fedlib.core.texts import printable
+from fedlib.tables.cells import GROUPED
+from fedlib.tables.layouts import LEADING_ZERO, find_layout
+from fedlib.tables.read_options import ReadOptions
 from fedlib.tables.schema.arrow import import_arrow
 from fedlib.tables.schema.cells import encode, read_days, read_numbers
 from fedlib.tables.schema.columns import Column, Notation
 from fedlib.tables.schema.descriptor import MAX_CATEGORIES, MAX_FIELDS, PROFILE, Dialect
-from fedlib.tables.schema.reading import TEXT, find_names, open_source
+from fedlib.tables.schema.reading import TEXT, Undecodable, find_names, open_source
 from fedlib.tables.schema.schema import Schema
+from fedlib.tables.streams import find_encoding, undecodable
 
-__all__ = ["draft_schema"]
+__all__ = ["draft_schema", "not_read"]
 
 MIN_ROWS = 10  # of a category, and of a column with limits
 MIN_DISTINCT = 50  # texts with more different values, and this share of them, are identifiers
@@ -46,7 +49,7 @@ NOTATIONS: tuple[dict[str, str], ...] = (
     {"decimalChar": ",", "groupChar": "."},
 )
 DATES = ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y%m%d")
-ENCODINGS = ("utf-8", "windows-1252")
+FALLBACK = "windows-1252"  # of a text that is not UTF-8; a person must confirm it
 
 
 class Words(NamedTuple):
@@ -104,6 +107,8 @@ def draft_schema(
             f" {', '.join(repr(printable(each, 60)) for each in names[:20])}"
         )
     fields = [_field(each, cells[each], roles.get(each), each == ids) for each in names]
+    if all(field["fedlib"].get("role") == "ignore" for field in fields):
+        raise ValueError(f"no column can be read: {not_read(names)}")
     schema: dict[str, Any] = {"fieldsMatch": "subset", "fields": fields, "missingValues": [""]}
     if ids is not None:
         schema["primaryKey"] = [ids]
@@ -111,47 +116,72 @@ def draft_schema(
     return Schema({**head, **descriptor, "schema": schema})
 
 
+def not_read(names: Sequence[str]) -> str:
+    """Return why a draft does not read some columns, for the site's operator."""
+    listed = ", ".join(repr(printable(name, 60)) for name in names[:20])
+    return (
+        f"{listed}{' and others' if len(names) > 20 else ''}: not all values are numbers, dates or"
+        f" truth values in one form, and no text has {MIN_ROWS} rows, or almost all are different"
+    )
+
+
 def _read(path: Path) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
     """Return the names, the cells of all columns, and how the file is written."""
     if Path(path.name.lower().removesuffix(".gz")).suffix not in TEXT:
         from fedlib.tables.files import SiteFile
-        from fedlib.tables.read_options import ReadOptions
 
         frame = SiteFile.read(path, ReadOptions()).content.frame
         names = [str(name) for name in frame.columns]
         source = open_source(frame, _texts(names), names, Dialect(), None)
         return names, source.cells, {}
-    for encoding in ENCODINGS:
+    found = find_encoding(path, None)
+    for encoding in (found, *([FALLBACK] if found == "utf-8" else [])):
         try:
-            names, delimiter = find_names(path, encoding)
-            _check_names(names)
-            dialect = Dialect(delimiter=delimiter)
+            dialect = _dialect(path, encoding)
+            names = find_names(path, encoding, dialect)
             source = open_source(path, _texts(names), names, dialect, encoding)
-        except UnicodeDecodeError:
+        except UnicodeDecodeError as error:
+            if encoding == FALLBACK or found != "utf-8":
+                raise undecodable(path, error, encoding) from error
             continue
         except OSError as error:
             raise ValueError(f"cannot be read: {error}") from error
-        except ValueError as error:
-            if "declare its encoding" in str(error) and encoding != ENCODINGS[-1]:
-                continue
+        except Undecodable:
+            if encoding == FALLBACK or found != "utf-8":
+                raise
+            continue
+        break
+    content: dict[str, Any] = {"delimiter": dialect.delimiter}
+    if dialect.skip_initial_space:
+        content["skipInitialSpace"] = True
+    return names, source.cells, {"encoding": encoding.removesuffix("-sig"), "dialect": content}
+
+
+def _dialect(path: Path, encoding: str) -> Dialect:
+    """Return how a text file is written; the first row must have names, and nothing above it."""
+    try:
+        layout = find_layout(path, encoding, ReadOptions())
+    except ValueError as error:
+        if isinstance(error, UnicodeDecodeError):
             raise
-        written: dict[str, Any] = {"encoding": encoding}
-        return names, source.cells, written | {"dialect": {"delimiter": delimiter}}
-    raise ValueError(f"the text is neither {' nor '.join(ENCODINGS)}; save the file as UTF-8")
+        if "--" not in str(error):
+            raise
+        raise ValueError(
+            f"{error}; a schema has no such options, so correct the file: its first line must have"
+            " the names"
+        ) from error
+    if layout.separator == " ":
+        raise ValueError(
+            "the fields are separated by spaces, which a schema cannot describe; separate them by"
+            " commas"
+        )
+    if len(layout.names) > MAX_FIELDS:
+        raise ValueError(f"there must be at most {MAX_FIELDS} columns, got {len(layout.names)}")
+    return Dialect(delimiter=layout.separator or ",", skip_initial_space=layout.spaced_quotes)
 
 
 def _texts(names: list[str]) -> list[Column]:
     return [Column(name, "string") for name in names]
-
-
-def _check_names(names: list[str]) -> None:
-    """Raise ValueError if the first row cannot be one of names."""
-    if not names or "" in names:
-        raise ValueError("the first row must have a name for each column")
-    if pd.to_numeric(pd.Series(names), errors="coerce").notna().all():
-        raise ValueError("the first row contains numbers instead of names; add a row of names")
-    if len(names) > MAX_FIELDS:
-        raise ValueError(f"there must be at most {MAX_FIELDS} columns, got {len(names)}")
 
 
 def _field(name: str, cells: Any, role: str | None, key: bool) -> dict[str, Any]:
@@ -192,12 +222,17 @@ def _words(cells: Any) -> tuple[Words, list[str]]:
 
 
 def _number(words: Words) -> dict[str, Any] | None:
-    """Return the field of a column of numbers; None if it is none."""
+    """Return the field of a column of numbers; None if it is none, or not in one reading only."""
+    if any(map(LEADING_ZERO.fullmatch, words.texts)):
+        return None  # codes
     for written in NOTATIONS:
         numbers = _as_numbers(words, written)
         if numbers is not None:
             break
     else:
+        return None
+    commas = [text for text in words.texts if "," in text]
+    if commas and all(map(GROUPED.fullmatch, commas)):
         return None
     integers = bool((numbers == np.rint(numbers)).all()) and written.get("decimalChar") is None
     if integers and {*words.texts} <= {"0", "1"}:

@@ -23,12 +23,16 @@ from fedlib.tables.formulas import unguarded
 from fedlib.tables.schema.arrow import import_arrow
 from fedlib.tables.schema.columns import Column
 from fedlib.tables.schema.descriptor import Dialect
-from fedlib.tables.streams import csv_reader
+from fedlib.tables.streams import csv_reader, find_encoding, is_wide, open_bytes
 
 __all__ = ["Source", "find_names", "open_source"]
 
 TEXT = {".csv", ".tsv", ".txt"}
 DELIMITERS = ",;\t|"  # tried in this order if the dialect declares none
+
+
+class Undecodable(ValueError):
+    """The bytes of a file are no text of the encoding."""
 
 
 class Source(NamedTuple):
@@ -82,15 +86,15 @@ def open_source(
     path = Path(source)
     if Path(path.name.lower().removesuffix(".gz")).suffix in TEXT:
         try:
-            return _text(path, columns, fields, dialect, encoding or "utf-8")
+            marked = find_encoding(path, None)  # a byte order mark says more than the descriptor
+            encoding = marked if marked != "utf-8" else encoding or marked
+            return _text(path, columns, fields, dialect, encoding.removesuffix("-sig"))
         except (OSError, EOFError) as error:
             raise ValueError(f"cannot be read: {error}") from error
         except csv.Error as error:
             raise ValueError(f"cannot be read as the dialect says: {error}") from error
         except UnicodeDecodeError as error:
-            raise ValueError(
-                f"the text is not {encoding or 'utf-8'}; declare its encoding in the descriptor"
-            ) from error
+            raise _undecodable(encoding or "utf-8") from error
     from fedlib.tables.files import SiteFile
     from fedlib.tables.read_options import ReadOptions
 
@@ -110,7 +114,11 @@ def _find(names: Sequence[str], columns: Sequence[Column]) -> list[tuple[Column,
     wanted = [column.name for column in columns]
     missing = [name for name in wanted if name not in counts]
     if missing:
-        raise ValueError(f"there is no column {_listed(missing)}; the columns are {_listed(names)}")
+        above = "; if the names are not in the first line, remove the lines above them"
+        raise ValueError(
+            f"there is no column {_listed(missing)}; the columns are {_listed(names)}"
+            f"{above if len(missing) == len(wanted) else ''}"
+        )
     repeated = [name for name in wanted if counts[name] > 1]
     if repeated:
         raise ValueError(f"there is more than one column {_listed(repeated)}")
@@ -220,7 +228,9 @@ def _text(
     positions = sorted(j for _, j in places)
     arrays = {j: _unguarded(texts) for j, texts in read(form, positions).items()}
     cells = {column.name: arrays[j] for column, j in places}
-    return Source(cells, tuple(names), len(arrays[positions[0]]))
+    n_rows = len(arrays[positions[0]])
+    _check_quotes(form, n_rows)
+    return Source(cells, tuple(names), n_rows)
 
 
 def _unguarded(texts: Any) -> Any:
@@ -282,21 +292,12 @@ def _header(
     return best
 
 
-def find_names(path: Path, encoding: str) -> tuple[list[str], str]:
-    """Return the names in the first row of an unknown text file, and the delimiter.
-
-    It is the one that divides the row into the most cells.
-    """
-    best: tuple[list[str], str] = [], ","
-    for delimiter in DELIMITERS:
-        dialect = Dialect(delimiter=delimiter)
-        try:
-            names = _header(path, set(), (), dialect, encoding)[0]
-        except csv.Error:
-            continue
-        if len(names) > len(best[0]):
-            best = names, delimiter
-    return best
+def find_names(path: Path, encoding: str, dialect: Dialect) -> list[str]:
+    """Return the names in the first row of a text file, without empty ones at its end."""
+    names = _header(path, set(), (), dialect, encoding)[0]
+    while names and not names[-1]:
+        names.pop()
+    return names
 
 
 def _found(lines: Sequence[str], fields: Sequence[str], dialect: Dialect) -> str:
@@ -344,21 +345,57 @@ def _read_fast(form: Form, positions: Sequence[int]) -> dict[int, Any]:
     except arrow.ArrowInvalid as error:
         text = str(error)
         if "UTF8" in text or "codec" in text:
-            raise ValueError(
-                f"the text is not {form.encoding}; declare its encoding in the descriptor"
-            ) from error
+            raise _undecodable(form.encoding) from error
         # No rows, or a row that is larger than a block. Arrow's text may quote a part of a row.
         return _read_slowly(form, positions)
     if odd:
-        raise _ragged(len(odd), form.n_cells, form.delimiter)
+        raise _ragged(form, len(odd))
     return {j: table[str(j)].combine_chunks() for j in positions}
 
 
-def _ragged(n_odd: int, n_names: int, delimiter: str) -> ValueError:
+def _undecodable(encoding: str) -> Undecodable:
+    return Undecodable(f"the text is not {encoding}; declare its encoding in the descriptor")
+
+
+def _ragged(form: Form, n_odd: int) -> ValueError:
+    """Return an error that names the first line with another count of cells."""
+    lines = islice(_lines(form.path, form.encoding, form.dialect), form.n_lines, None)
+    reader = _reader(lines, form.dialect, form.delimiter)
+    n = next(len(row) for row in reader if row and len(row) != form.n_cells)
+    remedy = "quote cells that contain it"
+    if n == form.n_cells + 1:
+        remedy += ", or, if the first cell is a row name, leave it out (in R row.names=FALSE)"
     return ValueError(
-        f"{n_odd} rows do not have {n_names} cells like the first row, with the separator"
-        f" {delimiter!r}; quote cells that contain it"
+        f"{n_odd} rows do not have {form.n_cells} cells like the first row, with the separator"
+        f" {form.delimiter!r}, such as line {form.n_lines + reader.line_num} with {n}; {remedy}"
     )
+
+
+def _check_quotes(form: Form, n_rows: int) -> None:
+    """Raise ValueError for a cell that contains lines because a quotation mark is not closed.
+
+    The cells are compared only if there are not as many lines as rows.
+    """
+    quote, quoted, n_lines = form.dialect.quote_char.encode(), False, -form.n_lines
+    with open_bytes(form.path, zeros=is_wide(form.encoding)) as file:
+        while data := file.read(2**20):
+            n_lines += data.count(b"\n") + (len(data) < 2**20 and not data.endswith(b"\n"))
+            quoted = quoted or quote in data
+    if not quoted or n_lines == n_rows:
+        return
+    lines = islice(_lines(form.path, form.encoding, form.dialect), form.n_lines, None)
+    reader, first = _reader(lines, form.dialect, form.delimiter), form.n_lines + 1
+    try:
+        for row in reader:
+            broken = [line for cell in row if "\n" in cell for line in cell.split("\n")]
+            if any(line.count(form.delimiter) >= max(form.n_cells - 1, 1) for line in broken):
+                raise csv.Error("a cell contains a whole line")
+            first = form.n_lines + reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(
+            f"line {first} cannot be read as the dialect says: {error}; perhaps a quotation mark is"
+            " opened and not closed there"
+        ) from error
 
 
 def _read_slowly(form: Form, positions: Sequence[int]) -> dict[int, Any]:
@@ -374,7 +411,7 @@ def _read_slowly(form: Form, positions: Sequence[int]) -> dict[int, Any]:
             for column, j in zip(columns, positions, strict=True):
                 column.append(row[j])
     if n_odd:
-        raise _ragged(n_odd, form.n_cells, form.delimiter)
+        raise _ragged(form, n_odd)
     return {
         j: arrow.array(column, arrow.string()) for j, column in zip(positions, columns, strict=True)
     }
