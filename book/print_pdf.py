@@ -64,7 +64,7 @@ def print_pdf(folder, target):
             footer_template=FOOTER,
             tagged=True,
             outline=True,
-            print_background=True,  # the colours of verdicts, on which their text is white
+            print_background=True,  # the colours of verdicts
         )
         browser.close()
 

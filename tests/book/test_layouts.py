@@ -111,10 +111,10 @@ def test_columns_are_grouped_by_the_outer_key(layouts):
     ]
 
 
-def test_only_cells_that_differ_are_coloured_and_explained(layouts, rows):
+def test_only_cells_that_differ_are_marked_and_explained(layouts, rows):
     measured = rows.dropna()
     html = layouts.as_printed(measured, ["metric"], ["group", "run"], caption="Toy.").to_html()
-    assert len(re.findall(r"background-color", html)) == 1
+    assert len(re.findall(r"box-shadow: inset", html)) == 1
     assert len(re.findall("≠", html)) == 2  # in the cell and in the caption
     [caption] = re.findall("<caption>(.*)</caption>", html)
     assert caption == "Toy. Each cell: printed | measured. ≠: the values differ."

@@ -210,11 +210,15 @@ def test_a_large_figure_is_refused(theatre):
         theatre.theatre(HorizontalDBSCAN(0.1, 2), parts, name="fig-a", caption="C.", alt="A.")
 
 
-def test_the_first_page_has_the_present_run(theatre):
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [("intro.md", "run_to_watch.html"), ("which_method.md", "methods_to_watch.html")],
+)
+def test_pages_without_code_have_the_present_run(theatre, page, name):
     """`python -m study.building.first_page` writes it again."""
     first_page = importlib.import_module("study.building.first_page")
-    assert (ROOT / "book/run_to_watch.html").read_text("utf-8").strip() == first_page.run_to_watch()
-    assert ":file: run_to_watch.html" in (ROOT / "book/intro.md").read_text("utf-8")
+    assert (ROOT / "book" / name).read_text("utf-8").strip() == first_page.RUNS[name]()
+    assert f":file: {name}" in (ROOT / "book" / page).read_text("utf-8")
 
 
 # In the browser ---------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Draw the pictures of the book's first page, each for light and dark pages, and of the README.
 
-``python -m study.building.first_page`` writes them to ``book/_static``, and the run that the page
-plays to ``book/run_to_watch.html``.
+``python -m study.building.first_page`` writes them to ``book/_static``, and the runs that this page
+and the guide to the methods play to ``book/run_to_watch.html`` and ``book/methods_to_watch.html``.
 """
 
 from pathlib import Path
@@ -11,15 +11,15 @@ import numpy as np
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from sklearn.datasets import make_moons
 
-from fedlib import HorizontalDBSCAN
+from fedlib import PPDBDC, FederatedGaussianMixture, FederatedKMeans, HorizontalDBSCAN
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
 from fedlib.datasets import load
 from fedlib.datasets.partition import split_rows
 from fedlib.figures import plots
 from study.interactive.theatre import theatre, toy_parts, without_assets
 
-RUN = Path(__file__).parents[3] / "book/run_to_watch.html"
-STATIC = Path(__file__).parents[3] / "book/_static"
+BOOK = Path(__file__).parents[3] / "book"
+STATIC = BOOK / "_static"
 THEMES = {
     "light": {"text": "#1f2328", "line": "#57606a", "box": "#eef4fb", "border": "#7aa7d6"},
     "dark": {"text": "#e6edf3", "line": "#a8b3bf", "box": "#1d2b3a", "border": "#4f7fae"},
@@ -169,9 +169,35 @@ def run_to_watch():
     return without_assets(shown)
 
 
+def methods_to_watch():
+    """Return the figure that plays four methods on the same rows, for the guide to the methods."""
+    start = {"means_init": [[1.0, 1.5], [2.0, 1.5], [3.0, 1.5]], "weights_init": [1 / 3] * 3}
+    start["precisions_init"] = [[[1.0, 0.0], [0.0, 1.0]]] * 3
+    shown = theatre(
+        {
+            "counts in cells": HorizontalDBSCAN(cell_size=0.6, min_samples=3),
+            "k-means": FederatedKMeans(3, method="lloyd", init=start["means_init"], max_iter=4),
+            "Gaussian mixture": FederatedGaussianMixture(3, method="em", max_rounds=2, **start),
+            "PPDBDC": PPDBDC(eps=0.7, min_samples=4, eps_rep=0.5, random_state=0),
+        },
+        toy_parts("blobs"),
+        name="fig-methods-to-watch",
+        caption="Four methods on the same rows of three sites. Choose one and press *Play*. "
+        "Compare what leaves the sites (counts, sums, or representatives), the bytes, and the "
+        "number of exchanges.",
+        alt="Three sites with points in three groups, below a server. They send counts of cells, "
+        "sums per group, or representatives, and the points get the colours of their clusters.",
+    )
+    return without_assets(shown)
+
+
+RUNS = {"run_to_watch.html": run_to_watch, "methods_to_watch.html": methods_to_watch}
+
+
 def main():
-    """Write the pictures and the run."""
-    RUN.write_text(run_to_watch() + "\n", encoding="utf-8")
+    """Write the pictures and the runs."""
+    for name, run in RUNS.items():
+        (BOOK / name).write_text(run() + "\n", encoding="utf-8")
     figure = tour()
     figure.savefig(STATIC / "tour.png", dpi=200, metadata={"Software": None})
     plt.close(figure)

@@ -6,23 +6,23 @@ import numpy as np
 import pandas as pd
 
 from study.claims import claim_ids
+from study.shared.pages import shade
 
 NOT_MEASURED = "–"
-# For each status: the sign behind the measured value, its explanation, and the cell's colour. The
-# text is white, so the colours suit light and dark pages.
+# For each status: the sign behind the measured value, and its explanation.
 MARKS = {
-    "exact": ("", "", ""),
-    "within": ("≈", "the printed value lies inside the spread of the measured ones", "#0550ae"),
-    "misprint": ("†", "the printed value is a misprint", "#7d4e00"),
-    "differs": ("≠", "the values differ", "#b3202c"),
+    "exact": ("", ""),
+    "within": ("≈", "the printed value lies inside the spread of the measured ones"),
+    "misprint": ("†", "the printed value is a misprint"),
+    "differs": ("≠", "the values differ"),
 }
 
 
 def as_printed(rows, index, columns, titles=None, decimals=None, caption=""):
     """Return the rows of a result in the layout of the table that a source prints.
 
-    Each cell is ``printed | measured``. A cell that is not exact has a sign and a colour. The
-    printed number is a link to its claim, if the rows have all columns of `study.KEY`.
+    Each cell is ``printed | measured``. A cell that is not exact has a sign and a coloured edge.
+    The printed number is a link to its claim, if the rows have all columns of `study.KEY`.
 
     Parameters
     ----------
@@ -125,16 +125,15 @@ def sign(status):
 
 
 def style(status):
-    """Return the CSS of a cell."""
-    colour = MARKS[status][2] if status in MARKS else ""  # a value that is missing has no status
-    return f"font-weight: bold; color: white; background-color: {colour}" if colour else ""
+    """Return the CSS of a cell; a value that is exact, or missing, has no mark."""
+    return shade(status) if status in MARKS and sign(status) else ""
 
 
 def legend(rows):
     """Return the explanation of a cell and of the signs that occur in a table."""
     measured = rows["measured"].notna()
     occurring = rows.loc[measured, "status"].unique()
-    signs = {mark: text for status, (mark, text, _) in MARKS.items() if status in occurring}
+    signs = {mark: text for status, (mark, text) in MARKS.items() if status in occurring}
     if not measured.all():
         signs[NOT_MEASURED] = "not measured"
     explained = [f"{mark}: {text}." for mark, text in signs.items() if text]

@@ -30,8 +30,9 @@ NUMBER = re.compile(r"([-+]?[\d,]*\.?\d+(e[-+]?\d+)?%?)?")
 FIGURE_SPACE, POINT_SPACE = "\u2007", "\u2008"  # as wide as a digit and as a decimal point
 WRAPPED = {"number": "9rem", "discloses": "10rem", "note": "6rem"}
 WRAPPED |= {"counterexample": "6rem", "in short": "14rem"}
-SHADES = {"exact": "#1a7f37", "within": "#0550ae", "misprint": "#7d4e00", "differs": "#b3202c"}
-SHADES |= {"holds": "#1a7f37", "holds partly": "#0550ae", "refuted": "#b3202c"}  # claims in words
+# Of verdicts on numbers and on claims in words, for light and dark pages.
+SHADES = {"exact": "#2b8f47", "within": "#3f7fd6", "misprint": "#a5691f", "differs": "#d1404c"}
+SHADES |= {"holds": "#2b8f47", "holds partly": "#3f7fd6", "refuted": "#d1404c"}
 # Colours for a badge in JupyterLab, where the book's style sheet is absent.
 BADGES = {"real": ("#1a7f37", "real data"), "generated": ("#0550ae", "generated data")}
 BADGES |= {"stand-in": ("#b3202c", "STAND-IN DATA, not comparable")}
@@ -204,7 +205,7 @@ def numbered_table(body, text, caption, name):
 
 
 def styled(frame, formats=None, precision=4):
-    """Return a frame as a Styler with aligned numbers and coloured statuses; see `table`."""
+    """Return a frame as a Styler with aligned numbers and marked statuses; see `table`."""
     writers = [
         writer(formats.get(column) if isinstance(formats, dict) else formats, precision)
         for column in frame.columns
@@ -268,8 +269,8 @@ def align(write, texts):
 
 
 def shade(status):
-    """Return the style of a status; its colour repeats what the word says."""
-    return f"font-weight: bold; color: white; background-color: {SHADES.get(status, '#555555')}"
+    """Return the style of a status: a bar at the cell's edge, which repeats what the word says."""
+    return f"font-weight: bold; box-shadow: inset 0.25rem 0 {SHADES.get(status, '#888888')}"
 
 
 def mark_best(styler, best, best_in, precision):
