@@ -16,6 +16,10 @@ def _blobs(n_parts=3):
     return np.array_split(X[rng.permutation(len(X))], n_parts)
 
 
+def _weighted(n_parts=3):
+    return [(X, np.arange(len(X)) % 4 / 2) for X in _blobs(n_parts)]
+
+
 def _columns(n_parts=3):
     x, y = np.concatenate(_blobs()).T
     return [column[:, np.newaxis] for column in (x, y, x + y, x - y, 2 * x)[:n_parts]]
@@ -140,6 +144,10 @@ NEEDED = {
 }
 
 
+# Protocols of which rows may have weights, and what they need beside the options above.
+WEIGHTED = {"kmeans": LLOYD}
+
+
 def _cases():
     """Yield a name, the protocol, its parameters, and the function that makes its parts."""
     for name, (parameters, parts) in PROTOCOLS.items():
@@ -151,6 +159,11 @@ def _cases():
             yield f"{name}, masked", (name, parameters | masked | MASKED, parts)
             yield f"{name}, noisy", (name, parameters | noisy | NOISY, parts)
             yield f"{name}, masked and noisy", (name, parameters | noisy | NOISY | MASKED, parts)
+        if name in WEIGHTED:
+            weighted, limit = parameters | WEIGHTED[name], {"max_weight": 2.0}
+            yield f"{name}, weights", (name, weighted, _weighted)
+            yield f"{name}, weights, masked", (name, weighted | masked | MASKED | limit, _weighted)
+            yield f"{name}, weights, noisy", (name, weighted | noisy | NOISY | limit, _weighted)
 
 
 CASES = dict(_cases())

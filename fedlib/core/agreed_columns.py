@@ -18,6 +18,8 @@ class AgreedColumns:
         The names of the features, in their order.
     limits : dict of str to tuple
         The smallest and the largest number of each column that has a limit.
+    weight : str or None
+        The name of the column with the weights of the rows.
     classes : list or None
         The classes that the target may have.
     digest : str
@@ -27,6 +29,7 @@ class AgreedColumns:
     columns: tuple[Any, ...]
     features: tuple[str, ...]
     limits: dict[str, tuple[float, float]]
+    weight: str | None
     classes: list[Any] | None
     digest: str
 
@@ -34,7 +37,7 @@ class AgreedColumns:
         """Return everything that a protected run needs and the schema does not declare."""
         raise NotImplementedError
 
-    def clients(self, client_class: Any, protected: bool, supervised: bool = False) -> Any:
+    def clients(self, client_class: Any, protected: bool, roles: tuple[str, ...] = ()) -> Any:
         """Return what makes a client of a raw part: it brings the part into the agreed form."""
         raise NotImplementedError
 

@@ -24,6 +24,7 @@ __all__ = [
     "Unanswerable",
     "handles",
     "partitions",
+    "roles_of",
 ]
 
 State = TypeVar("State", bound=Message)
@@ -50,6 +51,17 @@ class ProtectedFailure(Exception):
 
 class LostState(RuntimeError):
     """A client was rebuilt without the state that its next reply needs."""
+
+
+def roles_of(client_class: Any) -> tuple[str, ...]:
+    """Return the columns that a client takes beside the features, in the order of its part.
+
+    Those of ``(X, y, sample_weight)`` if the class is ``supervised``, that of ``(X,
+    sample_weight)`` if it ``takes_weights``.
+    """
+    if getattr(client_class, "supervised", False):
+        return "target", "weight"
+    return ("weight",) if getattr(client_class, "takes_weights", False) else ()
 
 
 def handles(request: type[Message]) -> Callable[[Handler], Handler]:

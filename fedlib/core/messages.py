@@ -92,6 +92,8 @@ class Message(
     grouped_by : str, default=""
         For a reply whose values belong to groups of rows, the field with the count of rows of each
         group, if a site may leave out the small ones; see `fedlib.protection.policy`.
+    per_group : tuple of str, default=()
+        For a reply, the fields that are tuples with one number per group, besides its arrays.
     tolerated : bool, default=False
         For a request, whether the flow catches `fedlib.core.protocol.GroupsTooSmall`.
     advice : str, default=""
@@ -124,6 +126,7 @@ class Message(
     reply: ClassVar[type[Message]]
     asks_for_data: ClassVar[bool] = True
     grouped_by: ClassVar[str] = ""
+    per_group: ClassVar[tuple[str, ...]] = ()
     tolerated: ClassVar[bool] = False
     advice: ClassVar[str] = ""
     needs: ClassVar[str] = ""

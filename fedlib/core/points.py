@@ -21,11 +21,20 @@ from fedlib.core.columns import (
     inexact,
     read_column,
 )
+from fedlib.core.labels import read_weights
 from fedlib.core.names import as_table, feature_names
 
-__all__ = ["MAX_COORDINATE", "as_numbers", "check_coordinates", "check_points"]
+__all__ = [
+    "MAX_COORDINATE",
+    "as_numbers",
+    "check_coordinates",
+    "check_points",
+    "check_weights",
+    "with_weights",
+]
 
 MAX_COORDINATE = 1e100  # so that no sum of squares over any number of clients overflows
+MAX_WEIGHT = 2.0**40  # of all points of a client
 
 MAX_FLOAT = float(np.finfo(np.float64).max)
 
@@ -36,6 +45,46 @@ def check_coordinates(name: str, X: Floats) -> Floats:
     if largest > MAX_COORDINATE:
         raise ValueError(f"{name} must lie within ±{MAX_COORDINATE:g}, got {largest:g}")
     return X
+
+
+def with_weights(part: Any) -> tuple[Any, Any]:
+    """Return the table of a part and its weights, which are None if it has none.
+
+    A part with weights is a tuple ``(X, sample_weight)``. A tuple of two rows is a table.
+
+    Examples
+    --------
+    >>> with_weights(([[1.0], [2.0]], [1, 3])), with_weights(([1.0], [2.0]))
+    (([[1.0], [2.0]], [1, 3]), (([1.0], [2.0]), None))
+    """
+    if isinstance(part, tuple) and len(part) == 2:
+        first = as_table(part[0])
+        if isinstance(first, pd.DataFrame) or np.ndim(first) == 2:
+            return first, part[1]
+    return part, None
+
+
+def check_weights(weights: Any, n_rows: int) -> Floats:
+    """Return the weights (n_rows,) of rows as float64.
+
+    Raises
+    ------
+    ValueError
+        When a weight is negative or not finite, when their number is not that of the rows, or when
+        they add up to more than 2**40.
+
+    Examples
+    --------
+    >>> check_weights([1, 0.5], 2)
+    array([1. , 0.5])
+    """
+    numbers = read_weights(weights, n_rows=n_rows)
+    if (total := numbers.sum()) > MAX_WEIGHT:
+        raise ValueError(
+            f"sample_weight must add up to at most 2**40, got {total:g}; divide all weights of all"
+            " clients by one number"
+        )
+    return numbers
 
 
 def check_points(X: ArrayLike, **checks: Any) -> Floats:

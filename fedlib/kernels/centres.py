@@ -1,5 +1,8 @@
 """Centres of points: the nearest centre, sums and counts per centre, and the update of centres.
 
+Where a function takes ``weights`` (n,), None stands for a weight of 1 per point. Numba compiles
+both cases separately, so unweighted points cost what they cost without this argument.
+
 Sums are compensated: A. Neumaier, Rundungsfehleranalyse einiger Verfahren zur Summation endlicher
 Summen, ZAMM 54, 1974.
 """
@@ -18,7 +21,7 @@ SMALLEST = 1e-300  # above the rounding errors of products of tiny numbers
 
 
 @kernel
-def find_mean_and_squares(X, mean, squares):
+def find_mean_and_squares(X, weights, mean, squares):
     """Write the mean of each feature (d,), and add the squares of the differences from it.
 
     ``squares`` (d,) must be 0 at the start. It is added up in parts of ``PART`` rows, which keeps
@@ -26,17 +29,26 @@ def find_mean_and_squares(X, mean, squares):
     """
     n, d = X.shape
     mean[:] = 0.0
+    total = float(n)
+    if weights is not None:
+        total = weights.sum()
     for i in range(n):
         for f in range(d):
-            mean[f] += X[i, f]
-    mean /= max(n, 1)
+            if weights is None:
+                mean[f] += X[i, f]
+            else:
+                mean[f] += weights[i] * X[i, f]
+    mean /= total if total > 0.0 else 1.0
     part = np.empty(d)
     for first in range(0, n, PART):
         part[:] = 0.0
         for i in range(first, min(first + PART, n)):
             for f in range(d):
                 difference = X[i, f] - mean[f]
-                part[f] += difference * difference
+                if weights is None:
+                    part[f] += difference * difference
+                else:
+                    part[f] += weights[i] * (difference * difference)
         squares += part
 
 
@@ -59,16 +71,17 @@ def nearest_centres(X, centres, labels):
         block = X[first : first + BLOCK]
         _find_nearest_of_block(block, centres, search, nearest)
         labels[first : first + BLOCK] = nearest.centres[: block.shape[0]]
-        total, compensation = _add_distances(total, compensation, block.shape[0], nearest)
+        total, compensation = _add_distances(total, compensation, block.shape[0], None, nearest)
     return total + compensation
 
 
 @kernel
-def sum_nearest(X, centres, sums, counts):
+def sum_nearest(X, weights, centres, sums, counts):
     """Add each point to the ``sums`` (k, d) and ``counts`` (k,) of its nearest centre.
 
-    Both arrays must be 0 at the start. The results are those of `nearest_centres`, which returns
-    the same, and `sum_by_label`. The points are read once.
+    Both arrays must be 0 at the start; ``counts`` has sums of weights, if there are weights. The
+    unweighted results are those of `nearest_centres`, which returns the same, and `sum_by_label`.
+    The points are read once.
     """
     search, nearest = _prepare(centres), _nothing()
     compensation_of_sums = np.zeros(sums.shape)
@@ -76,8 +89,13 @@ def sum_nearest(X, centres, sums, counts):
     for first in range(0, X.shape[0], BLOCK):
         block = X[first : first + BLOCK]
         _find_nearest_of_block(block, centres, search, nearest)
-        _add_points(block, nearest.centres, sums, compensation_of_sums, counts)
-        total, compensation = _add_distances(total, compensation, block.shape[0], nearest)
+        if weights is None:
+            _add_points(block, nearest.centres, sums, compensation_of_sums, counts)
+            total, compensation = _add_distances(total, compensation, block.shape[0], None, nearest)
+        else:
+            part = weights[first : first + BLOCK]
+            _add_weighted_points(block, part, nearest.centres, sums, compensation_of_sums, counts)
+            total, compensation = _add_distances(total, compensation, block.shape[0], part, nearest)
     sums += compensation_of_sums
     return total + compensation
 
@@ -103,9 +121,22 @@ def _add_points(X, labels, sums, compensation, counts):
 
 
 @kernel
-def _add_distances(total, compensation, size, nearest):
+def _add_weighted_points(X, weights, labels, sums, compensation, counts):
+    for i in range(X.shape[0]):
+        c, weight = labels[i], weights[i]
+        counts[c] += weight
+        for f in range(X.shape[1]):
+            added = weight * X[i, f]
+            sums[c, f], compensation[c, f] = add(sums[c, f], compensation[c, f], added)
+
+
+@kernel
+def _add_distances(total, compensation, size, weights, nearest):
     for i in range(size):
-        total, compensation = add(total, compensation, nearest.distances[i])
+        distance = nearest.distances[i]
+        if weights is not None:
+            distance = weights[i] * distance
+        total, compensation = add(total, compensation, distance)
     return total, compensation
 
 
@@ -247,19 +278,26 @@ def _score(search, nearest):
 
 
 @kernel
-def move_centres(X, centres, counts):
+def move_centres(X, weights, centres, counts, labels):
     """Move, for one point after the other, the nearest centre towards the point.
 
-    ``counts`` (k,) contains the number of points of which each of the ``centres`` (k, d) is the
-    mean.
-    The point is added to the nearest centre's points. Both arrays change.
+    ``counts`` (k,) contains the number, or the weight, of the points of which each of the
+    ``centres`` (k, d) is the mean. The point is added to the nearest centre's points. Both arrays
+    change, and ``labels`` (n,) becomes the nearest centre of each point.
     """
     for i in range(X.shape[0]):
         nearest, _ = find_nearest(X, i, centres)
+        labels[i] = nearest
         n = counts[nearest]
-        for f in range(X.shape[1]):
-            centres[nearest, f] = (centres[nearest, f] * n + X[i, f]) / (n + 1)
-        counts[nearest] = n + 1
+        if weights is None:
+            for f in range(X.shape[1]):
+                centres[nearest, f] = (centres[nearest, f] * n + X[i, f]) / (n + 1)
+            counts[nearest] = n + 1
+        else:
+            total = n + weights[i]
+            for f in range(X.shape[1]):
+                centres[nearest, f] = (centres[nearest, f] * n + weights[i] * X[i, f]) / total
+            counts[nearest] = total
 
 
 @kernel

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreed_columns import AgreedColumns
 from fedlib.core.bounds import MAX_BOUND, Bounds, check_bounds
-from fedlib.core.client import Client
+from fedlib.core.client import Client, roles_of
 from fedlib.core.columns import TEXT
 from fedlib.core.estimator import Federated
 from fedlib.core.names import listed
@@ -20,13 +20,14 @@ from fedlib.core.parameters import (
     OptionalBounds,
     OptionalPositiveFloat,
 )
+from fedlib.core.points import MAX_WEIGHT
 from fedlib.core.protocol import Flow
 from fedlib.protection.privacy.accounting import privacy_per_request
 from fedlib.protection.secure.client import SecureClient
 from fedlib.protection.secure.identities import simulated_identities
 from fedlib.protection.sums import MaskedNoisySums, MaskedSums, NoisySums
 
-__all__ = ["ProtectedFederated"]
+__all__ = ["ProtectedFederated", "WeightedFederated"]
 
 
 class ProtectedFederated(Federated):
@@ -188,8 +189,7 @@ class ProtectedFederated(Federated):
         make, options = super()._client_factory(options)
         if self.schema is None:
             return make, options
-        supervised = getattr(make, "supervised", False)
-        return self.schema.clients(make, is_protected(self), supervised), options
+        return self.schema.clients(make, is_protected(self), roles_of(make)), options
 
     def _make_clients(
         self,
@@ -201,6 +201,40 @@ class ProtectedFederated(Federated):
     ) -> dict[str, Client]:
         clients = super()._make_clients(names, parts, client_class, options, passive)
         return mask_clients(clients) if self.secure else clients
+
+
+class WeightedFederated(ProtectedFederated):
+    """An estimator whose rows may have weights, of which protected sums need the largest one.
+
+    Its clients have ``takes_weights`` (`fedlib.core.estimator.PointsClient`).
+    """
+
+    _: KW_ONLY
+    max_weight: Annotated[
+        OptionalPositiveFloat,
+        """
+        With `secure` or `epsilon`, and rows that have weights: the largest weight, on which the
+        sites have agreed and to which they clip. By default the limit of the weights in `schema`.
+        """,
+    ] = None
+
+    def _largest_weight(self) -> float | None:
+        """Return the largest weight of a row in a protected run, or None if rows have no weights.
+
+        Raises
+        ------
+        ValueError
+            When it is 0, or more than all weights of a client may be.
+        """
+        largest = self.max_weight
+        if largest is None and self.schema is not None and self.schema.weight is not None:
+            largest = self.schema.limits[self.schema.weight][1]
+        if largest is not None and not 0 < largest <= MAX_WEIGHT:
+            raise ValueError(
+                "max_weight, or the largest weight in the schema, must be above 0 and at most"
+                f" 2**40, got {largest:g}"
+            )
+        return largest
 
 
 def is_protected(estimator: Any) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from fedlib.core.client import Client
+from fedlib.core.client import Client, roles_of
 from fedlib.core.columns import check_no_identifiers
 from fedlib.core.estimator import Federated
 from fedlib.core.registry import find_estimator, protocols, wrapper_of
@@ -193,15 +193,13 @@ def _part(estimator: type[Federated], table: Table, eval_table: Table | None) ->
             raise ValueError(f"{estimator.name} takes no rows for validation")
         X, y, *weights = _part(estimator, table, None)
         return X, y, weights[0] if weights else None, _part(estimator, eval_table, None)
-    if not getattr(estimator.client_class, "supervised", False):
-        return table.X
-    if table.y is None:
+    roles = roles_of(estimator.client_class)
+    if "target" in roles and table.y is None:
         raise ValueError(
             f"{estimator.name} needs a class or label per row: name the column that has them as"
             " the target"
         )
-    weights = () if table.sample_weight is None else (table.sample_weight,)
-    return (table.X, table.y, *weights)
+    return table.part(roles)
 
 
 def _read_secrets(estimator: type[Federated], options: Mapping[str, Any]) -> dict[str, Any]:

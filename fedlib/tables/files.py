@@ -73,6 +73,24 @@ class Table(NamedTuple):
     sample_weight: np.ndarray | None = None
     ids: pd.Series | None = None
 
+    def part(self, roles: Collection[str]) -> Any:
+        """Return what a client takes of the table.
+
+        Parameters
+        ----------
+        roles : collection of str
+            The columns that it takes beside the features (`fedlib.core.client.roles_of`).
+
+        Examples
+        --------
+        >>> Table([[1.0], [2.0]], sample_weight=np.array([1.0, 3.0])).part(["weight"])
+        ([[1.0], [2.0]], array([1., 3.]))
+        """
+        classes = (self.y,) if "target" in roles else ()
+        weights = (self.sample_weight,) if "weight" in roles else ()
+        rest = classes + tuple(one for one in weights if one is not None)
+        return (self.X, *rest) if rest else self.X
+
 
 @dataclass(frozen=True)
 class SiteFile:

@@ -225,9 +225,14 @@ def conversations():
             1, method="histogram", max_depth=1, bounds=bounds, classes=[0, 1], secure=True
         ),
     ]
+    weighted = [
+        FederatedKMeans(2, method="lloyd", random_state=0),
+        FederatedKMeans(2, bounds=bounds, secure=True, max_weight=2.0, **lloyd),
+    ]
     by_class = {}
     for estimator in (
         *mixtures,
+        *weighted,
         *noisy,
         *masked,
         GaussianMixtureDBSCAN(1.0, 2, random_state=0),
@@ -253,6 +258,8 @@ def conversations():
             parts = [(y[::2].astype(float), y[::2]), (y[1::2].astype(float), y[1::2])]
         if estimator.name in ("xgboost", "xgb-regressor", "clustering-score"):
             parts = [(X[::2], y[::2]), (X[1::2], y[1::2])]
+        if estimator in weighted:
+            parts = [(part, np.ones(len(part))) for part in parts]
         make, (options,) = estimator._client_factory([{}])
         clients = {name: make(part, **options) for name, part in zip("AB", parts, strict=True)}
         is_masked = getattr(estimator, "secure", False)

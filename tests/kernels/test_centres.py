@@ -54,7 +54,7 @@ def test_sums_of_the_nearest_centres_have_the_bits_of_two_steps(problem):
     wanted = np.zeros(centres.shape), np.zeros(len(centres), np.int64)
     sum_by_label(X, labels, *wanted)
     found = np.zeros(centres.shape), np.zeros(len(centres), np.int64)
-    assert sum_nearest(X, centres, *found) == inertia
+    assert sum_nearest(X, None, centres, *found) == inertia
     for a, b in zip(found, wanted, strict=True):
         assert a.tolist() == b.tolist()
 
@@ -78,7 +78,7 @@ def test_rounding_never_decides_between_centres(scale):
 def test_means_and_squares(problem):
     X, _ = problem
     mean, squares = np.empty(X.shape[1]), np.zeros(X.shape[1])
-    find_mean_and_squares(X, mean, squares)
+    find_mean_and_squares(X, None, mean, squares)
     wanted = X.mean(axis=0) if len(X) else np.zeros(X.shape[1])
     np.testing.assert_allclose(mean, wanted, rtol=1e-13, atol=1e-16 * abs(X).sum())
     np.testing.assert_allclose(squares, ((X - mean) ** 2).sum(axis=0), rtol=1e-12)
@@ -114,9 +114,11 @@ def test_centres_move_row_by_row():
             [14.0],  # moves 10, the mean of three points, to (10 * 3 + 14) / 4 = 11
         ]
     )
-    move_centres(X, centres, counts)
+    labels = np.empty(len(X), np.int64)
+    move_centres(X, None, centres, counts, labels)
     assert centres.ravel().tolist() == [(2.0 * 2 + 5.8) / 3, 11.0]
     assert counts.tolist() == [3, 4]
+    assert labels.tolist() == [0, 0, 1]
 
 
 @given(problems())
@@ -125,10 +127,40 @@ def test_moved_centres_are_those_of_the_formula(problem):
     X, centres = problem
     counts = np.arange(1, len(centres) + 1)
     moved, moved_counts = centres.copy(), counts.copy()
-    move_centres(X, moved, moved_counts)
-    for x in X:
+    labels = np.empty(len(X), np.int64)
+    move_centres(X, None, moved, moved_counts, labels)
+    for i, x in enumerate(X):
         nearest = squared(x[None], centres)[0].argmin()
         centres[nearest] = (centres[nearest] * counts[nearest] + x) / (counts[nearest] + 1)
         counts[nearest] += 1
+        assert labels[i] == nearest
     assert moved.tolist() == centres.tolist()
     assert moved_counts.tolist() == counts.tolist()
+
+
+@given(problems(), st.randoms(use_true_random=False))
+def test_integer_weights_count_as_many_equal_points(problem, random):
+    X, centres = problem
+    weights = np.array([random.randrange(4) for _ in X], float)
+    repeated = np.repeat(X, weights.astype(int), axis=0)
+    found = np.zeros(centres.shape), np.zeros(len(centres))
+    wanted = np.zeros(centres.shape), np.zeros(len(centres), np.int64)
+    inertia = sum_nearest(X, weights, centres, *found)
+    np.testing.assert_allclose(inertia, sum_nearest(repeated, None, centres, *wanted), rtol=1e-13)
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-13, atol=1e-15 * abs(X).sum())
+    assert found[1].tolist() == wanted[1].tolist()
+    mean, squares = np.empty(X.shape[1]), np.zeros(X.shape[1])
+    find_mean_and_squares(X, weights, mean, squares)
+    wanted_mean = repeated.mean(axis=0) if len(repeated) else np.zeros(X.shape[1])
+    np.testing.assert_allclose(mean, wanted_mean, rtol=1e-13, atol=1e-16 * abs(repeated).sum())
+    np.testing.assert_allclose(squares, ((repeated - mean) ** 2).sum(axis=0), rtol=1e-12)
+
+
+def test_a_weighted_point_moves_a_centre_by_its_weight():
+    """The point 4 of weight 3 moves 0, of weight 1, to (0 * 1 + 4 * 3) / 4."""
+    centres, weights = np.array([[0.0], [10.0]]), np.array([1.0, 1.0])
+    labels = np.empty(1, np.int64)
+    move_centres(np.array([[4.0]]), np.array([3.0]), centres, weights, labels)
+    assert centres.ravel().tolist() == [3.0, 10.0]
+    assert weights.tolist() == [4.0, 1.0]
+    assert labels.tolist() == [0]

@@ -16,7 +16,8 @@ References
 .. [2] D. Arthur, S. Vassilvitskii, k-means++: the advantages of careful seeding, SODA 2007.
 """
 
-from fedlib.clustering.kmeans.federated import FederatedKMeans, FederatedKMeansClient
+from fedlib.clustering.kmeans.client import FederatedKMeansClient
+from fedlib.clustering.kmeans.federated import FederatedKMeans
 from fedlib.clustering.kmeans.flow import KMeansModel, lloyd, one_shot
 from fedlib.clustering.kmeans.local import child_centres, group_means, sum_clusters
 from fedlib.clustering.kmeans.messages import ClusterSums, SumClusters

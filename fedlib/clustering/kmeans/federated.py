@@ -1,13 +1,11 @@
-"""The client and the estimator of federated k-means."""
+"""The estimator of federated k-means."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
 from numbers import Integral
 from typing import Annotated, Any
 
-import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.cluster import KMeans
@@ -15,38 +13,17 @@ from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from fedlib.clustering.kmeans.client import FederatedKMeansClient
 from fedlib.clustering.kmeans.flow import KMeansModel, lloyd, one_shot
 from fedlib.clustering.kmeans.local import (
     assign,
-    child_centres,
-    child_groups,
-    group_means,
-    leaf_groups,
-    mean_and_squares,
     sum_clusters,
 )
-from fedlib.clustering.kmeans.messages import (
-    AssignCentres,
-    ClusterSums,
-    FindCentres,
-    GroupMeans,
-    Inertia,
-    LocalCentres,
-    MeasureInertia,
-    SumClippedClusters,
-    SumClusters,
-    SummariseGroups,
-)
 from fedlib.clustering.kmeans.private import (
-    NoisyClusterSums,
-    SumClustersNoisily,
     private_lloyd,
-    sum_noisily,
 )
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import handles, partitions
 from fedlib.core.estimator import Clusterer
-from fedlib.core.messages import Done, Labels
 from fedlib.core.parameters import (
     KW_ONLY,
     Flag,
@@ -56,89 +33,19 @@ from fedlib.core.parameters import (
     OptionalPositiveFloat,
     RandomSource,
 )
-from fedlib.core.points import check_coordinates, check_points
+from fedlib.core.points import check_coordinates, check_points, check_weights
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval, StrOptions
-from fedlib.protection.estimator import ProtectedFederated, is_protected
-from fedlib.protection.privacy import clipped
-from fedlib.protection.secure.points import SummablePoints
+from fedlib.protection.estimator import WeightedFederated, is_protected
 from fedlib.protection.sums import NoisySums
 
-__all__ = ["FederatedKMeans", "FederatedKMeansClient", "draw_seed"]
+__all__ = ["FederatedKMeans", "draw_seed"]
 
 
-class FederatedKMeansClient(SummablePoints):
-    """A client that holds points; for the parameter see `fedlib.core.estimator.PointsClient`.
-
-    Raises
-    ------
-    ValueError
-        When the points are not a table of finite numbers within ±1e100.
-    """
-
-    @handles(FindCentres)
-    def find_centres(self, request: FindCentres) -> LocalCentres:
-        _, centres, counts = child_centres(self.X, **_settings(request))
-        return LocalCentres(centres, counts, self.features)
-
-    @partitions(FindCentres)
-    def groups_of_centres(self, request: FindCentres) -> Iterable[Ints]:
-        yield child_groups(self.X, **_settings(request))
-
-    @handles(SummariseGroups)
-    def summarise_groups(self, request: SummariseGroups) -> GroupMeans:
-        mean, squares = mean_and_squares(self.X)
-        means, counts = group_means(self.X, request.n_groups)
-        return GroupMeans(len(self.X), mean, squares, means, counts, self.features)
-
-    @partitions(SummariseGroups)
-    def groups_of_means(self, request: SummariseGroups) -> Iterable[Ints]:
-        yield np.zeros(len(self.X), np.int64)
-        if request.n_groups:
-            yield leaf_groups(self.X, request.n_groups)
-
-    @partitions(SumClusters)
-    def clusters(self, request: SumClusters) -> Iterable[Ints]:
-        return (assign(self.X, centres)[0] for centres in request.centres)
-
-    @handles(SumClusters)
-    def sum_clusters(self, request: SumClusters) -> ClusterSums:
-        return _sum_clusters(self.X, request)
-
-    @handles(SumClippedClusters)
-    def sum_clipped_clusters(self, request: SumClippedClusters) -> ClusterSums:
-        return _sum_clusters(clipped(self.X, request.bounds), request)
-
-    @handles(SumClustersNoisily)
-    def sum_clusters_noisily(self, request: SumClustersNoisily) -> NoisyClusterSums:
-        return sum_noisily(self.X, request, self.n_shares)
-
-    @handles(MeasureInertia)
-    def measure_inertia(self, request: MeasureInertia) -> Inertia:
-        return Inertia(assign(self.X, request.centres)[1])
-
-    @handles(AssignCentres)
-    def assign_centres(self, request: AssignCentres) -> Done:
-        self.state = Labels(assign(self.X, request.centres)[0])
-        return Done()
-
-
-def _sum_clusters(X: Floats, request: SumClusters) -> ClusterSums:
-    """Return the sums of points by their nearest centre, for the centres of each start."""
-    sums, counts, inertias = zip(
-        *[sum_clusters(X, centres) for centres in request.centres], strict=True
-    )
-    return ClusterSums(np.array(sums), np.array(counts), np.array(inertias))
-
-
-def _settings(request: FindCentres) -> dict[str, Any]:
-    """Return the arguments of `child_centres` in a request."""
-    settings = msgspec.structs.asdict(request)
-    return settings | {"random_state": settings.pop("seed")}
-
-
-class FederatedKMeans(Clusterer, ProtectedFederated):
+class FederatedKMeans(Clusterer, WeightedFederated):
     """k-means over clients that hold different rows of the same features.
+
+    A part is a table, or ``(X, sample_weight)`` with one weight per row.
 
     Attributes
     ----------
@@ -192,6 +99,13 @@ class FederatedKMeans(Clusterer, ProtectedFederated):
 
     With `epsilon`, the server sees sums and counts with noise instead, also of clusters without
     points, and the guarantee holds for each row of each client.
+
+    *Weights.* A row with an integer weight counts like as many equal rows, also for `tol`, where
+    scikit-learn ignores weights. A row of weight 0 gets a label, and shapes nothing. The means from
+    which a start is drawn have no weights. Large weights disclose: the sum of a cluster in which
+    one row has nearly all weight is nearly that row. With `secure` or `epsilon`, a weight is
+    clipped to `max_weight`. The noise hides a row of this weight, so that rows with small weights
+    cost accuracy.
 
     *Lost and false clients.* A client that is lost at its first request leaves no trace. Later, the
     centres keep its share with ``"one_shot"``, and only the inertia is without it; with ``"lloyd"``
@@ -343,6 +257,8 @@ class FederatedKMeans(Clusterer, ProtectedFederated):
         if not is_protected(self):
             if self.bounds is not None:
                 raise ValueError("bounds need secure=True or epsilon, got neither")
+            if self.max_weight is not None:
+                raise ValueError("max_weight needs secure=True or epsilon, got neither")
             stop = self.n_init, self.max_iter, self.tol, draw_seed(self.random_state)
             if self.method == "one_shot":
                 return one_shot(n_clusters, self.update_fraction, self.weighted, *stop)
@@ -355,9 +271,11 @@ class FederatedKMeans(Clusterer, ProtectedFederated):
             )
         aggregation = self._aggregation(max_iter, bounds)
         if isinstance(aggregation, NoisySums):
-            return private_lloyd(n_clusters, init, limits, max_iter, seed, aggregation)
+            return private_lloyd(
+                n_clusters, init, limits, max_iter, seed, aggregation, self._largest_weight()
+            )
         stop = self.n_init, max_iter, self.tol, seed
-        return lloyd(n_clusters, init, *stop, aggregation, limits)
+        return lloyd(n_clusters, init, *stop, aggregation, limits, self._largest_weight())
 
     def _check_init(self) -> Floats | None:
         """Return the given start, or None for k-means++."""
@@ -429,22 +347,29 @@ class FederatedKMeans(Clusterer, ProtectedFederated):
         """
         return np.asarray(euclidean_distances(self._placeable(X), self.cluster_centers_))
 
-    def score(self, X: ArrayLike, y: Any = None) -> float:
+    def score(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
         """Return minus the inertia of points: the sum of squared distances to nearest centres.
 
         Parameters
         ----------
         X : array-like (n_points, n_features)
         y : ignored
+        sample_weight : array-like (n_points,), optional
+            At least 0; by default 1 for each point.
 
         Raises
         ------
         ValueError
-            When the points are not finite or have a different number of features.
+            When the points are not finite or have a different number of features, or a weight is
+            not valid.
         NotFittedError
             When called before `fit`.
         """
-        return -assign(self._placeable(X), self.cluster_centers_)[1]
+        points = self._placeable(X)
+        if sample_weight is None:
+            return -assign(points, self.cluster_centers_)[1]
+        weights = check_weights(sample_weight, len(points))
+        return -sum_clusters(points, self.cluster_centers_, weights)[2]
 
     def _placeable(self, X: ArrayLike) -> Floats:
         """Return new points, which must have the features of the centres."""

@@ -15,14 +15,18 @@ from sklearn.utils import check_random_state
 
 from fedlib.clustering.kmeans.local import GROUP_SIZE, assign
 from fedlib.clustering.kmeans.messages import (
+    ROUNDING,
     AssignCentres,
     ClusterSums,
     FindCentres,
     GroupMeans,
     MeasureInertia,
     SumClippedClusters,
+    SumClippedWeightedClusters,
     SumClusters,
     SummariseGroups,
+    SumWeightedClusters,
+    WeightedClusterSums,
 )
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features, settle
@@ -30,7 +34,11 @@ from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import Array
 from fedlib.core.protocol import Flow, GroupsTooSmall
 from fedlib.core.replies import Replies
-from fedlib.protection.secure.points import count_bounded_points, find_variance
+from fedlib.protection.secure.points import (
+    check_total_weight,
+    count_bounded_points,
+    find_variance,
+)
 
 __all__ = [
     "KMeansModel",
@@ -109,7 +117,8 @@ def one_shot(
     counts = np.concatenate([reply.counts for reply in replies.values()])
     _check_distinct(local_centres, n_clusters, "centres of the clients")
     parent = KMeans(n_clusters, n_init=n_init, max_iter=max_iter, tol=tol, random_state=seed)
-    parent.fit(local_centres, sample_weight=counts if weighted else None)
+    of_centres = np.concatenate([reply.weights or reply.counts for reply in replies.values()])
+    parent.fit(local_centres, sample_weight=of_centres if weighted else None)
     centres = parent.cluster_centers_
     inertia = yield from _inertia(centres)
     yield AssignCentres(centres)
@@ -136,6 +145,7 @@ def lloyd(
     seed: int,
     aggregation: Aggregation,
     bounds: Floats | None = None,
+    max_weight: float | None = None,
 ) -> Flow[KMeansModel]:
     """Return the flow of Lloyd's iteration; for the parameters see `FederatedKMeans`.
 
@@ -146,7 +156,9 @@ def lloyd(
     ValueError
         As `iterate`.
     """
-    model = yield from iterate(n_clusters, init, n_init, max_iter, tol, seed, aggregation, bounds)
+    model = yield from iterate(
+        n_clusters, init, n_init, max_iter, tol, seed, aggregation, bounds, max_weight
+    )
     yield AssignCentres(model.centres)
     return model
 
@@ -160,24 +172,33 @@ def iterate(
     seed: int,
     aggregation: Aggregation,
     bounds: Floats | None = None,
+    max_weight: float | None = None,
 ) -> Flow[KMeansModel]:
     """Return the best model of Lloyd's iterations; the clients do not receive it.
 
     A start is drawn only if the server sees single replies. Masked sums need ``init`` and
-    ``bounds`` (2, n_features).
+    ``bounds`` (2, n_features); with weights also ``max_weight``, to which the clients clip them.
 
     Raises
     ------
     ValueError
-        When the clients disagree on the features or have no points, ``init`` has another number of
-        features, or there are fewer than ``n_clusters`` distinct means to draw a start from.
+        When the clients disagree on the features, have no points or only points of weight 0,
+        ``init`` has another number of features, or there are fewer than ``n_clusters`` distinct
+        means to draw a start from.
     """
     if aggregation.masked:
         assert init is not None
         assert bounds is not None
         n_points = yield from count_bounded_points(aggregation, bounds)
-        found = (yield from find_variance(aggregation, bounds, n_points)) if tol else 0.0
+        found = 0.0
+        if tol:
+            found = yield from find_variance(aggregation, bounds, n_points, max_weight)
+        request: Callable[[Floats], SumClusters]
         request = partial(SumClippedClusters, bounds=bounds, n_points=n_points)
+        if max_weight is not None:
+            request = partial(
+                SumClippedWeightedClusters, bounds=bounds, n_points=n_points, max_weight=max_weight
+            )
         sum_clusters = partial(_sum_clusters, aggregation, request)
         return (
             yield from _iterate_starts(init[np.newaxis].copy(), sum_clusters, max_iter, tol * found)
@@ -191,7 +212,9 @@ def iterate(
         check_start(init, agree_on_features(described))
         centres = init[np.newaxis].copy()
     check = partial(_contradictions, described)
-    sum_clusters = partial(_sum_clusters, aggregation, SumClusters, check=check)
+    weighted = any(reply.weight is not None for reply in described.values())
+    asked = SumWeightedClusters if weighted else SumClusters
+    sum_clusters = partial(_sum_clusters, aggregation, asked, check=check)
     return (yield from _iterate_starts(centres, sum_clusters, max_iter, tolerance))
 
 
@@ -204,6 +227,8 @@ def _sum_clusters(
     """Return the sums of the points of all clients by their nearest centres."""
     total, _ = yield from aggregation.sum(request(centres), check=check)
     sums: ClusterSums = total
+    if isinstance(total, WeightedClusterSums):
+        check_total_weight(float(total.counts.sum()))
     return sums
 
 
@@ -301,15 +326,25 @@ def _contradictions(
         if first is None:
             reasons[name] = "ClusterSums from a client that declined to describe its points"
             continue
-        if (reply.counts.sum(axis=1) != first.n_points).any():
-            reasons[name] = f"ClusterSums.counts must sum to n_points={first.n_points}"
+        tolerance = ROUNDING if isinstance(reply, WeightedClusterSums) else 0
+        declared = _weight(first)
+        if (np.abs(reply.counts.sum(axis=1) - declared) > tolerance * declared).any():
+            what = "n_points" if first.weight is None else "weight"
+            reasons[name] = f"{type(reply).__name__}.counts must sum to {what}={declared}"
             continue
         counts = reply.counts[..., np.newaxis]
         shift = np.abs(reply.sums - counts * first.mean)
         margin = 1e-6 * counts * (np.abs(first.mean) + np.sqrt(first.squares))
         if (shift > np.sqrt(counts * first.squares) + margin).any():
-            reasons[name] = "ClusterSums.sums are outside of the range of the client's points"
+            reasons[name] = (
+                f"{type(reply).__name__}.sums are outside of the range of the client's points"
+            )
     return reasons
+
+
+def _weight(reply: GroupMeans) -> float:
+    """Return the weight of all points of a client: their number, if they have no weights."""
+    return reply.n_points if reply.weight is None else reply.weight
 
 
 def _move_to_means(centres: Floats, sums: Floats, counts: Ints) -> float:
@@ -339,14 +374,16 @@ def _draw_starts(
 
 def _mean_variance(replies: Mapping[str, GroupMeans]) -> float:
     """Return the variance of all clients' points, averaged over the features."""
-    n_points = np.array([[reply.n_points] for reply in replies.values()])
-    if not n_points.any():
+    weights = np.array([[_weight(reply)] for reply in replies.values()])
+    if not weights.any():
+        if any(reply.weight is not None for reply in replies.values()):
+            check_total_weight(0.0)
         raise ValueError("the clients have no points")
     means = np.array([reply.mean for reply in replies.values()])
-    centre = (n_points * means).sum(axis=0) / n_points.sum()
+    centre = (weights * means).sum(axis=0) / weights.sum()
     squares = np.array([reply.squares for reply in replies.values()])
-    squares = squares + n_points * np.square(means - centre)
-    return float(squares.sum(axis=0).mean() / n_points.sum())
+    squares = squares + weights * np.square(means - centre)
+    return float(squares.sum(axis=0).mean() / weights.sum())
 
 
 def _check_distinct(points: Floats, n_clusters: int, what: str) -> None:

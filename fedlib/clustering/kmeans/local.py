@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.neighbors import KDTree
 
@@ -31,6 +32,7 @@ def child_centres(
     max_iter: int,
     tol: float,
     random_state: int | None,
+    weights: Floats | None = None,
 ) -> tuple[Floats, Floats, Ints]:
     """Return a client's centres before and after the update, and the counts after it.
 
@@ -45,6 +47,8 @@ def child_centres(
         As in `FederatedKMeans`.
     random_state : int or None
         The seed of k-means.
+    weights : array (n_points,) of float64, optional
+        Above 0; by default 1 for each point.
 
     Returns
     -------
@@ -70,44 +74,45 @@ def child_centres(
     >>> sorted(base.ravel().tolist()), sorted(centres.ravel().tolist()), sorted(counts.tolist())
     ([2.0, 10.0], [2.0, 10.5], [2, 2])
     """
-    n_update = int(update_fraction * len(X))
     settings = {"n_init": n_init, "max_iter": max_iter, "tol": tol, "random_state": random_state}
-    base, labels = _cluster(X[n_update:], n_clusters, settings)
-    centres, counts = base.copy(), np.bincount(labels, minlength=len(base)).astype(np.int64)
-    if len(base):
-        move_centres(X[:n_update], centres, counts)
-    return base, centres, counts
+    base, centres, labels = child_clusters(X, weights, n_clusters, update_fraction, **settings)
+    return base, centres, np.bincount(labels[labels >= 0], minlength=len(base)).astype(np.int64)
 
 
-def child_groups(
+def child_clusters(
     X: Floats,
+    weights: Floats | None,
     n_clusters: int,
     update_fraction: float,
     **settings: Any,
-) -> Ints:
-    """Return the index of each point's centre after `child_centres`, -1 if there is none."""
+) -> tuple[Floats, Floats, Ints]:
+    """Return the centres of `child_centres` before and after the update, and each point's.
+
+    The index of a point's centre is -1 if there is none.
+    """
     n_update = int(update_fraction * len(X))
-    centres, labels = _cluster(X[n_update:], n_clusters, settings)
-    counts = np.bincount(labels, minlength=len(centres)).astype(np.int64)
-    moved = np.full(n_update, -1, np.int64)
-    for i in range(n_update if len(centres) else 0):
-        before = counts.copy()
-        move_centres(X[i : i + 1], centres, counts)
-        moved[i] = np.argmax(counts - before)
-    return np.append(moved, labels)
+    first, rest = (None, None) if weights is None else (weights[:n_update], weights[n_update:])
+    base, labels = _cluster(X[n_update:], rest, n_clusters, settings)
+    centres, moved = base.copy(), np.full(n_update, -1, np.int64)
+    counts = np.bincount(labels, rest, minlength=len(base))
+    if len(base):
+        move_centres(X[:n_update], first, centres, counts, moved)
+    return base, centres, np.append(moved, labels)
 
 
-def _cluster(rows: Floats, n_clusters: int, settings: Mapping[str, Any]) -> tuple[Floats, Ints]:
+def _cluster(
+    rows: Floats, weights: Floats | None, n_clusters: int, settings: Mapping[str, Any]
+) -> tuple[Floats, Ints]:
     """Return the centres that k-means finds, at most one per distinct row, and each row's."""
     n_distinct = count_distinct(rows, n_clusters)
     if n_distinct == 0:
         return rows[:0].copy(), np.empty(0, np.int64)
-    child = KMeans(n_distinct, **settings).fit(rows)
+    child = KMeans(n_distinct, **settings).fit(rows, sample_weight=weights)
     found, labels = np.unique(child.labels_, return_inverse=True)
     return child.cluster_centers_[found], labels.astype(np.int64)
 
 
-def mean_and_squares(X: Floats) -> tuple[Floats, Floats]:
+def mean_and_squares(X: Floats, weights: Floats | None = None) -> tuple[Floats, Floats]:
     """Return the mean of each feature, and the sum of the squared differences from it.
 
     Both are 0 if there are no points.
@@ -115,6 +120,8 @@ def mean_and_squares(X: Floats) -> tuple[Floats, Floats]:
     Parameters
     ----------
     X : array (n_points, n_features) of float64
+    weights : array (n_points,) of float64, optional
+        By default 1 for each point.
 
     Returns
     -------
@@ -126,7 +133,7 @@ def mean_and_squares(X: Floats) -> tuple[Floats, Floats]:
     (array([2.]), array([2.]))
     """
     mean, squares = np.zeros(X.shape[1]), np.zeros(X.shape[1])
-    find_mean_and_squares(X, mean, squares)
+    find_mean_and_squares(X, weights, mean, squares)
     return mean, squares
 
 
@@ -179,20 +186,24 @@ def _leaves(X: Floats, n_groups: int) -> tuple[Ints, Ints]:
     return rows, np.sort(leaves["idx_start"])
 
 
-def sum_clusters(X: Floats, centres: Floats) -> tuple[Floats, Ints, float]:
+def sum_clusters(
+    X: Floats, centres: Floats, weights: Floats | None = None
+) -> tuple[Floats, Ints | Floats, float]:
     """Return the sums and counts of the points by nearest centre, and the inertia.
 
-    The inertia is the sum of the squared distances of the points to their nearest centres.
+    The inertia is the sum of the squared distances of the points to their nearest centres. With
+    weights, all sums are weighted, and the counts are sums of weights.
 
     Parameters
     ----------
     X : array (n_points, n_features) of float64
     centres : array (n_clusters, n_features) of float64
+    weights : array (n_points,) of float64, optional
 
     Returns
     -------
     sums : array (n_clusters, n_features)
-    counts : array (n_clusters,) of int64
+    counts : array (n_clusters,) of int64, or of float64 with weights
     inertia : float
 
     Raises
@@ -207,8 +218,10 @@ def sum_clusters(X: Floats, centres: Floats) -> tuple[Floats, Ints, float]:
            [5.]]), array([2, 1]), 2.0)
     """
     _check_features(X, centres)
-    sums, counts = np.zeros(centres.shape), np.zeros(len(centres), np.int64)
-    inertia = sum_nearest(X, centres, sums, counts)
+    sums = np.zeros(centres.shape)
+    kind: type = np.int64 if weights is None else np.float64
+    counts: NDArray[Any] = np.zeros(len(centres), kind)
+    inertia = sum_nearest(X, weights, centres, sums, counts)
     return sums, counts, float(inertia)
 
 

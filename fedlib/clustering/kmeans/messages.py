@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import msgspec
 import numpy as np
 
 from fedlib.clustering.kmeans.local import GROUP_SIZE
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
-from fedlib.core.points import MAX_COORDINATE
+from fedlib.core.points import MAX_COORDINATE, MAX_WEIGHT
 from fedlib.protection.privacy import BoundsArray
 from fedlib.protection.secure.fixed_point import digits_of_limits
-from fedlib.protection.secure.points import NumberOfPoints, farthest
+from fedlib.protection.secure.points import MaxWeight, NumberOfPoints, farthest
 
 __all__ = [
     "AssignCentres",
@@ -29,8 +29,11 @@ MAX_MEAN = 1.01 * MAX_COORDINATE
 MAX_CENTRE = 2 * MAX_MEAN
 MAX_SQUARES = 1e240
 MAX_POINTS = 2**40
+ROUNDING = 1e-9  # of sums of weights that are added in another order
 
 Positive = Annotated[int, msgspec.Meta(gt=0, le=2**40)]
+Weight = Annotated[float, msgspec.Meta(gt=0, le=MAX_WEIGHT)]
+TotalWeight = Annotated[float, msgspec.Meta(ge=0, le=MAX_WEIGHT)]
 Squares = Annotated[float, msgspec.Meta(ge=0, le=MAX_SQUARES)]
 Centres = Annotated[np.ndarray, Array("float64", ("clusters", "features"), -MAX_CENTRE, MAX_CENTRE)]
 
@@ -40,9 +43,11 @@ class LocalCentres(Message):
 
     discloses = "a client's centres and counts; the centre of a cluster of one point is the point"
     grouped_by = "counts"
+    per_group = ("weights",)
     centres: Annotated[np.ndarray, Array("float64", ("clusters", "features"), -MAX_MEAN, MAX_MEAN)]
     counts: Annotated[np.ndarray, Array("int64", ("clusters",), ge=1, le=MAX_POINTS)]
     features: FeatureNames = ()
+    weights: tuple[Weight, ...] = ()  # of the points of each cluster, if they have weights
 
     @property
     def n_features(self) -> int:
@@ -71,15 +76,23 @@ class FindCentres(Message):
             raise MessageError(
                 f"LocalCentres must have at most {self.n_clusters} centres, got {n_centres}"
             )
+        if (n_weights := len(cast(LocalCentres, reply).weights)) not in (0, n_centres):
+            raise MessageError(
+                f"LocalCentres must have {n_centres} weights or none, got {n_weights}"
+            )
         return reply
 
 
 class GroupMeans(Message):
-    """A client's number of points, their mean and spread, and the means of groups of points."""
+    """A client's number of points, their mean and spread, and the means of groups of points.
+
+    If the points have weights, the mean and the spread are weighted. The means of groups are not,
+    so that a large weight does not disclose its point.
+    """
 
     discloses = (
         f"a client's number of points, their mean and spread, and means of at least {GROUP_SIZE}"
-        " neighbouring points; a mean of equal points is the point"
+        " neighbouring points; a mean of equal points is the point; the weight of all points"
     )
     n_points: Annotated[int, msgspec.Meta(ge=0, le=MAX_POINTS)]
     mean: Annotated[np.ndarray, Array("float64", ("features",), -MAX_MEAN, MAX_MEAN)]
@@ -87,6 +100,7 @@ class GroupMeans(Message):
     means: Annotated[np.ndarray, Array("float64", ("groups", "features"), -MAX_MEAN, MAX_MEAN)]
     counts: Annotated[np.ndarray, Array("int64", ("groups",), ge=GROUP_SIZE, le=MAX_POINTS)]
     features: FeatureNames = ()
+    weight: TotalWeight | None = None  # of all points, if they have weights
 
     @property
     def n_features(self) -> int:
@@ -126,11 +140,27 @@ class ClusterSums(Message):
     inertias: Annotated[np.ndarray, Array("float64", ("starts",), ge=0, le=MAX_SQUARES)]
 
 
+class WeightedClusterSums(Message):
+    """For each start: weighted sums of a client's points by nearest centre; counts are weights."""
+
+    discloses = (
+        "a client's weighted sum and weight in each cluster; from those of a single point follow"
+        " the point and its weight"
+    )
+    sums: Annotated[
+        np.ndarray, Array("float64", ("starts", "clusters", "features"), ge=-1e140, le=1e140)
+    ]
+    counts: Annotated[
+        np.ndarray, Array("float64", ("starts", "clusters"), ge=0, le=MAX_POINTS * MAX_WEIGHT)
+    ]
+    inertias: Annotated[np.ndarray, Array("float64", ("starts",), ge=0, le=MAX_SQUARES)]
+
+
 class SumClusters(Message):
     """Sum your points by their nearest centre, for the centres of each start."""
 
     discloses = "the centres"
-    reply = ClusterSums
+    reply: ClassVar[type[Message]] = ClusterSums
     tolerated = True
     centres: Annotated[
         np.ndarray,
@@ -154,20 +184,27 @@ class SumClusters(Message):
         return dict(zip(("starts", "clusters", "features"), self.centres.shape, strict=True))
 
     def accept(self, reply: Message) -> Message:
-        received = cast(ClusterSums, reply)
+        received, name = cast(ClusterSums, reply), self.reply.__name__
         if received.sums.shape != self.centres.shape:
             raise MessageError(
-                f"ClusterSums.sums must have the shape {self.centres.shape},"
-                f" got {received.sums.shape}"
+                f"{name}.sums must have the shape {self.centres.shape}, got {received.sums.shape}"
             )
-        totals = np.unique(received.counts.sum(axis=1))
-        if len(totals) > 1:
+        totals = received.counts.sum(axis=1)
+        tolerance = 0 if totals.dtype.kind == "i" else ROUNDING * totals.max(initial=0)
+        if np.ptp(totals) > tolerance if len(totals) else False:
             raise MessageError(
-                f"ClusterSums.counts must have the same sum for every start, got {totals.tolist()}"
+                f"{name}.counts must have the same sum for every start, got"
+                f" {np.unique(totals).tolist()}"
             )
         if (abs(received.sums) > MAX_MEAN * received.counts[..., np.newaxis]).any():
-            raise MessageError("ClusterSums.sums are too large for the counts of points")
+            raise MessageError(f"{name}.sums are too large for the counts of points")
         return reply
+
+
+class SumWeightedClusters(SumClusters):
+    """Sum your weighted points by their nearest centre, for the centres of each start."""
+
+    reply = WeightedClusterSums
 
 
 class SumClippedClusters(SumClusters):
@@ -178,12 +215,27 @@ class SumClippedClusters(SumClusters):
     n_points: NumberOfPoints
 
     def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
+        return digits_of_limits(self._limits(self.n_points), n_clients)
+
+    def _limits(self, most: float) -> dict[str, Any]:
+        """Return the largest sums of points that count for at most ``most`` points."""
         squares = np.square(farthest(self.centres, self.bounds)).sum(axis=-1)
-        limits = {
-            "sums": self.n_points * np.abs(self.bounds).max(axis=0),
-            "inertias": self.n_points * squares.max(axis=-1, initial=0),
+        return {
+            "sums": most * np.abs(self.bounds).max(axis=0),
+            "inertias": most * squares.max(axis=-1, initial=0),
         }
-        return digits_of_limits(limits, n_clients)
+
+
+class SumClippedWeightedClusters(SumClippedClusters):
+    """Clip your points and their weights, then sum the points by their nearest centre."""
+
+    discloses = "the centres, the bounds, the largest weight, and the number of all points"
+    reply = WeightedClusterSums
+    max_weight: MaxWeight
+
+    def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
+        most = self.n_points * self.max_weight
+        return digits_of_limits(self._limits(most) | {"counts": most}, n_clients)
 
 
 class Inertia(Message):

@@ -1,7 +1,8 @@
 """Lloyd's iteration with differential privacy: the sums have noise, and the start is no data.
 
 A row is clipped to the bounds and scaled to [-1, 1], so it changes the sum of one cluster by at
-most 1 per feature, and the count by 1. The start, the number of rounds and the bounds do not depend
+most 1 per feature, and the count by 1. A weight is clipped to the largest one, as a part of which
+it counts. The start, the number of rounds and the bounds do not depend
 on the data.
 
 Sources: A. Blum, C. Dwork, F. McSherry, K. Nissim, Practical privacy: the SuLQ framework, PODS
@@ -35,7 +36,7 @@ from fedlib.protection.privacy import (
     quantise,
     to_unit,
 )
-from fedlib.protection.secure.points import agree_on_bounded_features
+from fedlib.protection.secure.points import MaxWeight, agree_on_bounded_features
 from fedlib.protection.sums import NoisySums
 
 __all__ = [
@@ -64,6 +65,7 @@ class SumClustersNoisily(NoisyRequest):
     centres: Annotated[
         np.ndarray, Array("float64", ("clusters", "features"), -MAX_CENTRE, MAX_CENTRE)
     ]
+    max_weight: MaxWeight | None = None  # the weight of a row that counts as one; None: no weights
 
     @property
     def n_clusters(self) -> int:
@@ -91,8 +93,10 @@ def row_sensitivity(n_features: int) -> Sensitivity:
     return Sensitivity(n_features + 1.0, sqrt(n_features + 1), n_features + 1)
 
 
-def sum_noisily(X: Floats, request: SumClustersNoisily, n_shares: int) -> NoisyClusterSums:
-    """Return the noisy sums of a client.
+def sum_noisily(
+    X: Floats, request: SumClustersNoisily, n_shares: int, weight: Floats | None = None
+) -> NoisyClusterSums:
+    """Return the noisy sums of a client; ``weight`` has one number from 0 to 1 per row.
 
     Raises
     ------
@@ -102,8 +106,12 @@ def sum_noisily(X: Floats, request: SumClustersNoisily, n_shares: int) -> NoisyC
     scaled, sensitivity = to_unit(X, request.bounds), row_sensitivity(X.shape[1])
     labels, _ = assign(from_unit(scaled, request.bounds), request.centres)
     values = np.zeros((len(request.centres), X.shape[1] + 1))
-    np.add.at(values[:, :-1], labels, quantise(scaled, sensitivity))
-    values[:, -1] = np.bincount(labels, minlength=len(values))
+    if weight is None:
+        np.add.at(values[:, :-1], labels, quantise(scaled, sensitivity))
+        values[:, -1] = np.bincount(labels, minlength=len(values))
+    else:
+        terms = np.column_stack([weight[:, np.newaxis] * scaled, weight])
+        np.add.at(values, labels, quantise(terms, sensitivity))
     noisy = add_noise(values, sensitivity, request.privacy, n_shares)
     return NoisyClusterSums(noisy[:, :-1].copy(), noisy[:, -1].copy())
 
@@ -115,6 +123,7 @@ def private_lloyd(
     max_iter: int,
     seed: int,
     aggregation: NoisySums,
+    max_weight: float | None = None,
 ) -> Flow[KMeansModel]:
     """Return the flow of Lloyd's iteration with noise.
 
@@ -130,6 +139,9 @@ def private_lloyd(
         Draws the start, if there is no ``init``.
     aggregation : NoisySums
         With the loss of each round.
+    max_weight : float, optional
+        The largest weight of a row, if the rows have weights. They are divided by it, so that one
+        row changes a sum by no more than without weights.
 
     Raises
     ------
@@ -142,7 +154,7 @@ def private_lloyd(
     smallest = aggregation.deviation(sensitivity)
     centres = spread_start(n_clusters, bounds, seed) if init is None else np.array(init)
     for _ in range(max_iter):
-        request = SumClustersNoisily(aggregation.privacy, bounds, centres)
+        request = SumClustersNoisily(aggregation.privacy, bounds, centres, max_weight)
         total, _ = yield from aggregation.sum(request)
         occupied = total.counts > max(smallest, 1.0)
         means = total.sums[occupied] / total.counts[occupied, np.newaxis]

@@ -20,7 +20,8 @@ from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from fedlib.clustering.kmeans.federated import FederatedKMeans, FederatedKMeansClient, draw_seed
+from fedlib.clustering.kmeans.client import FederatedKMeansClient
+from fedlib.clustering.kmeans.federated import FederatedKMeans, draw_seed
 from fedlib.clustering.mixtures.client import GaussianMixtureClient
 from fedlib.clustering.mixtures.covariances import CovarianceType
 from fedlib.clustering.mixtures.em import log_joint

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Annotated
+from itertools import compress
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -354,14 +355,16 @@ def without_small(groups: Ints, least: int, classes: Ints | None = None) -> Ints
 
 
 def _with_groups(reply: Message, kept: Bools) -> Message:
-    """Return a reply with some of its groups: all arrays with their axis become shorter."""
+    """Return a reply with some of its groups: their axis and tuples become shorter."""
     marks = arrays(type(reply))
     axis = marks[type(reply).grouped_by].axes[0]
-    shorter = {
+    shorter: dict[str, Any] = {
         name: np.compress(kept, getattr(reply, name), axis=mark.axes.index(axis))
         for name, mark in marks.items()
         if axis in mark.axes
     }
+    for name in reply.per_group:
+        shorter[name] = tuple(compress(getattr(reply, name), kept))
     return msgspec.structs.replace(reply, **shorter)
 
 

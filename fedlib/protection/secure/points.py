@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ from fedlib.core.bounds import MAX_BOUND
 from fedlib.core.client import Unanswerable, handles
 from fedlib.core.estimator import PointsClient
 from fedlib.core.messages import Array, FeatureNames, Message
+from fedlib.core.points import MAX_WEIGHT
 from fedlib.core.protocol import Flow
 from fedlib.core.replies import Replies
 from fedlib.protection.privacy.bounds import BoundsArray, clipped, from_unit
@@ -48,6 +49,7 @@ NumberOfPoints = Annotated[int, msgspec.Meta(ge=1, le=MAX_POINTS)]  # of all cli
 LOWEST, HIGHEST = -128, 340
 N_MAGNITUDES = HIGHEST - LOWEST + 1
 MAX_SUM = 1e300
+MaxWeight = Annotated[float, msgspec.Meta(gt=0, le=MAX_WEIGHT)]  # to which weights are clipped
 
 
 class Features(Message):
@@ -105,11 +107,18 @@ class PointSums(Message):
     squares: Annotated[np.ndarray, Array("float64", ("features",), ge=0, le=MAX_SUM)]
 
 
+class WeightedPointSums(PointSums):
+    """Weighted sums of the points' differences from a centre, and of their squares."""
+
+    discloses = "the weighted sums of points and of their squares, and the sum of the weights"
+    weight: Annotated[float, msgspec.Meta(ge=0, le=MAX_SUM)]
+
+
 class SumPoints(Message):
     """Clip your points to bounds, and sum their differences from a centre and the squares."""
 
     discloses = "the bounds, and the number and the mean of all points"
-    reply = PointSums
+    reply: ClassVar[type[Message]] = PointSums
     centre: Annotated[np.ndarray, Array("float64", ("features",), -4 * MAX_BOUND, 4 * MAX_BOUND)]
     bounds: BoundsArray
     n_points: NumberOfPoints
@@ -118,9 +127,24 @@ class SumPoints(Message):
         return {"features": len(self.centre)}
 
     def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
+        return digits_of_limits(self._limits(self.n_points), n_clients)
+
+    def _limits(self, most: float) -> dict[str, Any]:
+        """Return the largest sums of points that count for at most ``most`` points."""
         reach = farthest(self.centre, self.bounds)
-        limits = {"sums": self.n_points * reach, "squares": self.n_points * np.square(reach)}
-        return digits_of_limits(limits, n_clients)
+        return {"sums": most * reach, "squares": most * np.square(reach)}
+
+
+class SumWeightedPoints(SumPoints):
+    """Clip points and weights; add up weighted differences from a centre, and their squares."""
+
+    discloses = "the bounds, the largest weight, and the number and the mean of all points"
+    reply = WeightedPointSums
+    max_weight: MaxWeight
+
+    def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
+        most = self.n_points * self.max_weight
+        return digits_of_limits(self._limits(most) | {"weight": most}, n_clients)
 
 
 def farthest(centres: Floats, bounds: Floats) -> Floats:
@@ -200,6 +224,19 @@ class SummablePoints(DescribedPoints):
 
     limited = True
 
+    def clipped_weight(self, max_weight: float) -> Floats:
+        """Return the weights of the points, clipped to a limit; without weights they are 1."""
+        ones = np.ones(len(self.X)) if self.weight is None else self.weight
+        return np.minimum(ones, max_weight)
+
+    def check_unweighted(self) -> None:
+        """Raise Unanswerable when the points have weights, and the server asks for none."""
+        if self.weight is not None:
+            raise Unanswerable(
+                "the points have weights, of which one row's change must be known: set max_weight,"
+                " or declare the column and its largest value in a schema of all sites"
+            )
+
     @handles(CountMagnitudes)
     def count_magnitudes(self, request: CountMagnitudes) -> MagnitudeCounts:
         return MagnitudeCounts(len(self.X), magnitudes(self.X))
@@ -208,15 +245,26 @@ class SummablePoints(DescribedPoints):
     def count_points(self, request: CountPoints) -> PointCount:
         return PointCount(len(self.X))
 
-    @handles(SumPoints)
-    def sum_points(self, request: SumPoints) -> PointSums:
+    def _check_centre(self, request: SumPoints) -> None:
         if len(request.centre) != self.n_features:
             raise Unanswerable(
                 f"centre must have the {self.n_features} features of the points, got"
                 f" {len(request.centre)}"
             )
+
+    @handles(SumPoints)
+    def sum_points(self, request: SumPoints) -> PointSums:
+        self._check_centre(request)
+        self.check_unweighted()
         shifted = clipped(self.X, request.bounds) - request.centre
         return PointSums(shifted.sum(axis=0), np.square(shifted).sum(axis=0))
+
+    @handles(SumWeightedPoints)
+    def sum_weighted_points(self, request: SumWeightedPoints) -> WeightedPointSums:
+        self._check_centre(request)
+        weight = self.clipped_weight(request.max_weight)
+        shifted = clipped(self.X, request.bounds) - request.centre
+        return WeightedPointSums(weight @ shifted, weight @ np.square(shifted), float(weight.sum()))
 
 
 @dataclass(frozen=True)
@@ -289,10 +337,33 @@ def count_bounded_points(aggregation: Aggregation, bounds: Floats) -> Flow[int]:
     return n_points
 
 
-def find_variance(aggregation: Aggregation, bounds: Floats, n_points: int) -> Flow[float]:
-    """Return the variance of all points, averaged over the features, by two masked sums."""
+def find_variance(
+    aggregation: Aggregation, bounds: Floats, n_points: int, max_weight: float | None = None
+) -> Flow[float]:
+    """Return the variance of all points, averaged over the features, by two masked sums.
+
+    With ``max_weight``, to which the clients clip the weights, it is weighted.
+
+    Raises
+    ------
+    ValueError
+        When all weights are 0.
+    """
     centre = from_unit(np.zeros(bounds.shape[1]), bounds)
     for _ in range(2):  # about the middle and then about the mean, so that no digits cancel out
-        total, _ = yield from aggregation.sum(SumPoints(centre, bounds, n_points))
-        centre = centre + total.sums / n_points
-    return float(total.squares.mean() / n_points)
+        if max_weight is None:
+            total, _ = yield from aggregation.sum(SumPoints(centre, bounds, n_points))
+            weight = float(n_points)
+        else:
+            request = SumWeightedPoints(centre, bounds, n_points, max_weight)
+            total, _ = yield from aggregation.sum(request)
+            weight = total.weight
+            check_total_weight(weight)
+        centre = centre + total.sums / weight
+    return float(total.squares.mean() / weight)
+
+
+def check_total_weight(weight: float) -> None:
+    """Raise ValueError when no point has a weight."""
+    if weight <= 0:
+        raise ValueError("at least one point must have a weight above 0, but all have 0")

@@ -10,6 +10,7 @@ import numpy as np
 from fedlib.core.array_types import Bools
 from fedlib.core.client import Client, LostState, OddRows, handles
 from fedlib.core.messages import Done, Message, decode, encode
+from fedlib.core.points import with_weights
 from fedlib.core.wrapping import WrappingClient
 from fedlib.protection.secure.points import DescribeFeatures
 from fedlib.tables.pipeline.messages import PipelineState, Preprocess
@@ -35,7 +36,7 @@ class PipelineClient(WrappingClient, SummaryClient):
     ----------
     part : DataFrame or array-like (n_rows, n_columns), or a tuple with it
         The raw table. If the protocol learns classes, the part is ``(X, y)`` or ``(X, y,
-        sample_weight)``.
+        sample_weight)``; if it takes weights only, the part may be ``(X, sample_weight)``.
     client_class : type of Client
         The class of the protocol's clients.
     **options
@@ -80,6 +81,9 @@ class PipelineClient(WrappingClient, SummaryClient):
                 raise ValueError("a part must be (X, y) or (X, y, sample_weight)")
             part, *rest = part
             self._rest = tuple(None if values is None else np.asarray(values) for values in rest)
+        elif getattr(client_class, "takes_weights", False):
+            part, weights = with_weights(part)
+            self._rest = None if weights is None else (np.asarray(weights),)
         self.rules: Preprocess | None = None
         super().__init__(part)
         self._made(np.zeros((len(self.X), 1)), np.ones(len(self.X), bool))  # checks the rest

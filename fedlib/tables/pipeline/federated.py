@@ -19,7 +19,7 @@ from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Floats
 from fedlib.core.bounds import NO_BOUNDS, check_bounds
-from fedlib.core.client import Client
+from fedlib.core.client import Client, roles_of
 from fedlib.core.columns import TEXT, read_columns
 from fedlib.core.estimator import Clusterer, Federated
 from fedlib.core.names import listed
@@ -326,8 +326,8 @@ class FederatedPipeline(Federated):
         wrapped = {"client_class": self.estimator.client_class}
         make: Any = self.client_class
         if self.schema is not None:
-            supervised = getattr(self.estimator.client_class, "supervised", False)
-            make = self.schema.clients(make, is_protected(self.estimator), supervised)
+            roles = roles_of(self.estimator.client_class)
+            make = self.schema.clients(make, is_protected(self.estimator), roles)
         return make, [{**one, **wrapped} for one in options]
 
     def _make_clients(self, *arguments: Any) -> dict[str, Client]:

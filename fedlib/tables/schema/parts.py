@@ -25,14 +25,14 @@ class AgreedParts:
     client_class : type
     protected : bool
         Whether the run is protected; see `Schema.apply`.
-    supervised : bool
-        Whether a client takes classes and weights.
+    roles : tuple of str
+        The columns that a client takes beside the features (`fedlib.core.client.roles_of`).
     """
 
     schema: Any
     client_class: Any
     protected: bool
-    supervised: bool = False
+    roles: tuple[str, ...] = ()
 
     @property
     def combinable(self) -> Any:
@@ -45,8 +45,9 @@ class AgreedParts:
         Parameters
         ----------
         part : DataFrame, path or tuple
-            A table with all columns of the schema, a file with one, or ``(X, y)`` or ``(X, y,
-            sample_weight)`` with the features in a table of their own. The fourth of ``(X, y,
+            A table with all columns of the schema, a file with one, or a tuple with the features in
+            a table of their own: ``(X, y)`` or ``(X, y, sample_weight)``, and ``(X,
+            sample_weight)`` for a client that takes no classes. The fourth of ``(X, y,
             sample_weight, eval_set)`` are rows for validation, in one of these forms.
         **options
             Further arguments of the client.
@@ -56,19 +57,17 @@ class AgreedParts:
     def _of(self, part: Any) -> Any:
         """Return what the client takes of a part: the features, or a tuple with them."""
         evaluated = None
-        if self.supervised and isinstance(part, list) and len(part) == 1:
+        supervised = "target" in self.roles
+        if supervised and isinstance(part, list) and len(part) == 1:
             part = part[0]  # XGBoost's list with one set of rows for validation
         if isinstance(part, tuple) and len(part) == 4:
             *part, evaluated = part
             part = tuple(part)
         table = self._table(part)
-        if not self.supervised:
-            return table.X
-        if table.y is None:
+        if supervised and table.y is None:
             raise ValueError("the schema has no field with the role 'target'")
-        weights = () if table.sample_weight is None else (table.sample_weight,)
         if evaluated is None:
-            return (table.X, table.y, *weights)
+            return table.part(self.roles)
         return (table.X, table.y, table.sample_weight, self._of(evaluated))
 
     def _table(self, part: Any) -> Table:
@@ -76,7 +75,7 @@ class AgreedParts:
         if isinstance(part, tuple):
             X, *rest = part
             X = self._named(X)
-            for role, values in zip(("target", "weight"), rest, strict=False):
+            for role, values in zip(self.roles, rest, strict=False):
                 if values is not None:
                     X = X.assign(**{self._column(role): np.asarray(as_table(values))})
             part = X

@@ -189,7 +189,7 @@ class Schema(AgreedColumns):
         return self._with_role("target")
 
     @property
-    def weight(self) -> str | None:
+    def weight(self) -> str | None:  # type: ignore[override]
         """The name of the column with the weights of the rows; None if there is none."""
         return self._with_role("weight")
 
@@ -349,7 +349,7 @@ class Schema(AgreedColumns):
         check(schema.columns, report, protected)
         return to_table(schema.columns, values), report
 
-    def clients(self, client_class: Any, protected: bool, supervised: bool = False) -> AgreedParts:
+    def clients(self, client_class: Any, protected: bool, roles: Any = ()) -> AgreedParts:
         """Return what makes a client of a raw part: it applies the schema first.
 
         Parameters
@@ -358,10 +358,10 @@ class Schema(AgreedColumns):
             The class of the clients.
         protected : bool
             Whether the run is protected; see `apply`.
-        supervised : bool
-            Whether a client takes classes and weights.
+        roles : tuple of str, default=()
+            The columns that a client takes beside the features (`fedlib.core.client.roles_of`).
         """
-        return AgreedParts(self, client_class, protected, supervised)
+        return AgreedParts(self, client_class, protected, roles)
 
     def rows(self, X: Any, protected: bool) -> Any:
         """Return new rows with the agreed features, for the predictions of a model.

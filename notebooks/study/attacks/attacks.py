@@ -42,7 +42,13 @@ from fedlib.clustering.density.horizontal import CellCounts
 from fedlib.clustering.density.ppdbdc import BlurredRepresentatives
 from fedlib.clustering.density.sdbdc import WeightedRepresentatives
 from fedlib.clustering.density.vertical import NeighbourBlock, RowDescription
-from fedlib.clustering.kmeans.messages import ClusterSums, GroupMeans, Inertia, LocalCentres
+from fedlib.clustering.kmeans.messages import (
+    ClusterSums,
+    GroupMeans,
+    Inertia,
+    LocalCentres,
+    WeightedClusterSums,
+)
 from fedlib.clustering.kmeans.private import NoisyClusterSums
 from fedlib.clustering.mixtures.dbscan import ClusterMixtures
 from fedlib.clustering.mixtures.messages import (
@@ -62,7 +68,13 @@ from fedlib.protection.secure.messages import (
     RevealedShares,
     SignedKeys,
 )
-from fedlib.protection.secure.points import Features, MagnitudeCounts, PointCount, PointSums
+from fedlib.protection.secure.points import (
+    Features,
+    MagnitudeCounts,
+    PointCount,
+    PointSums,
+    WeightedPointSums,
+)
 from fedlib.tables.alignment import Pseudonyms
 from fedlib.tables.summary.agreed import KnownCategoryCounts, ValueCounts
 from fedlib.tables.summary.messages import (
@@ -410,6 +422,8 @@ WITHOUT_ATTACK: dict[type[Message], str] = {
     MagnitudeCounts: WHOLE,
     PointCount: WHOLE,
     PointSums: WHOLE,
+    WeightedPointSums: WHOLE,
+    WeightedClusterSums: "divided by the weights, the sums are those of unweighted points",
     Inertia: WHOLE,
     Likelihood: WHOLE,
     RowScores: WHOLE,

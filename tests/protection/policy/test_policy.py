@@ -431,7 +431,7 @@ def test_the_replies_that_a_minimum_count_always_declines():
     # only of runs with secure sums
     masked = {"CountMagnitudes", "SumPoints", "SumClasses", "SumTargets"}
     masked |= {"CountPoints", "SumClippedClusters"}
-    masked |= {"SumClippedResponsibilities"}
+    masked |= {"SumClippedResponsibilities", "SumWeightedPoints", "SumClippedWeightedClusters"}
     assert declined == mixtures | single_rows | chosen | extremes | masked
     singly = {kind.__name__ for kind, one in requests.items() if one}
     histograms = {"BuildHistograms", "BuildPackedHistograms", "SumHistograms"}

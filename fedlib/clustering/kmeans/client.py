@@ -1,0 +1,152 @@
+"""The client of federated k-means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlib.clustering.kmeans.local import (
+    assign,
+    child_clusters,
+    group_means,
+    leaf_groups,
+    mean_and_squares,
+    sum_clusters,
+)
+from fedlib.clustering.kmeans.messages import (
+    AssignCentres,
+    ClusterSums,
+    FindCentres,
+    GroupMeans,
+    Inertia,
+    LocalCentres,
+    MeasureInertia,
+    SumClippedClusters,
+    SumClippedWeightedClusters,
+    SumClusters,
+    SummariseGroups,
+    SumWeightedClusters,
+    WeightedClusterSums,
+)
+from fedlib.clustering.kmeans.private import (
+    NoisyClusterSums,
+    SumClustersNoisily,
+    sum_noisily,
+)
+from fedlib.core.array_types import Floats, Ints
+from fedlib.core.client import handles, partitions
+from fedlib.core.messages import Done, Labels
+from fedlib.protection.privacy import clipped
+from fedlib.protection.secure.points import SummablePoints
+
+__all__ = ["FederatedKMeansClient"]
+
+
+class FederatedKMeansClient(SummablePoints):
+    """A client that holds points; for the parameter see `fedlib.core.estimator.PointsClient`.
+
+    Raises
+    ------
+    ValueError
+        When the points are not a table of finite numbers within ±1e100, or a weight is not valid.
+    """
+
+    takes_weights = True
+
+    @handles(FindCentres)
+    def find_centres(self, request: FindCentres) -> LocalCentres:
+        X, weights = self.weighted_points
+        _, centres, labels = child_clusters(X, weights, **_settings(request))
+        counts = np.bincount(labels[labels >= 0], minlength=len(centres)).astype(np.int64)
+        if weights is None:
+            return LocalCentres(centres, counts, self.features)
+        of_centres = np.bincount(labels[labels >= 0], weights[labels >= 0], len(centres))
+        return LocalCentres(centres, counts, self.features, tuple(of_centres.tolist()))
+
+    @partitions(FindCentres)
+    def groups_of_centres(self, request: FindCentres) -> Iterable[Ints]:
+        X, weights = self.weighted_points
+        yield self.groups_of_all(child_clusters(X, weights, **_settings(request))[2])
+
+    @handles(SummariseGroups)
+    def summarise_groups(self, request: SummariseGroups) -> GroupMeans:
+        X, weights = self.weighted_points
+        mean, squares = mean_and_squares(X, weights)
+        means, counts = group_means(X, request.n_groups)
+        weight = None if weights is None else float(weights.sum())
+        return GroupMeans(len(X), mean, squares, means, counts, self.features, weight)
+
+    @partitions(SummariseGroups)
+    def groups_of_means(self, request: SummariseGroups) -> Iterable[Ints]:
+        X, _ = self.weighted_points
+        yield self.groups_of_all(np.zeros(len(X), np.int64))
+        if request.n_groups:
+            yield self.groups_of_all(leaf_groups(X, request.n_groups))
+
+    @partitions(SumClusters, SumWeightedClusters)
+    def clusters(self, request: SumClusters) -> Iterable[Ints]:
+        X, _ = self.weighted_points
+        return (self.groups_of_all(assign(X, centres)[0]) for centres in request.centres)
+
+    @handles(SumClusters)
+    def sum_clusters(self, request: SumClusters) -> ClusterSums:
+        self.check_unweighted()
+        return ClusterSums(*_sum_clusters(self.X, request))
+
+    @handles(SumWeightedClusters)
+    def sum_weighted_clusters(self, request: SumWeightedClusters) -> WeightedClusterSums:
+        X, weights = self.weighted_points
+        weights = np.ones(len(X)) if weights is None else weights
+        return WeightedClusterSums(*_sum_clusters(X, request, weights))
+
+    @handles(SumClippedClusters)
+    def sum_clipped_clusters(self, request: SumClippedClusters) -> ClusterSums:
+        self.check_unweighted()
+        return ClusterSums(*_sum_clusters(clipped(self.X, request.bounds), request))
+
+    @handles(SumClippedWeightedClusters)
+    def sum_clipped_weighted_clusters(
+        self, request: SumClippedWeightedClusters
+    ) -> WeightedClusterSums:
+        weights = self.clipped_weight(request.max_weight)
+        return WeightedClusterSums(
+            *_sum_clusters(clipped(self.X, request.bounds), request, weights)
+        )
+
+    @handles(SumClustersNoisily)
+    def sum_clusters_noisily(self, request: SumClustersNoisily) -> NoisyClusterSums:
+        if request.max_weight is None:
+            self.check_unweighted()
+            return sum_noisily(self.X, request, self.n_shares)
+        weight = self.clipped_weight(request.max_weight) / request.max_weight
+        return sum_noisily(self.X, request, self.n_shares, weight)
+
+    @handles(MeasureInertia)
+    def measure_inertia(self, request: MeasureInertia) -> Inertia:
+        X, weights = self.weighted_points
+        if weights is None:
+            return Inertia(assign(X, request.centres)[1])
+        return Inertia(sum_clusters(X, request.centres, weights)[2])
+
+    @handles(AssignCentres)
+    def assign_centres(self, request: AssignCentres) -> Done:
+        self.state = Labels(assign(self.X, request.centres)[0])
+        return Done()
+
+
+def _sum_clusters(
+    X: Floats, request: SumClusters, weights: Floats | None = None
+) -> tuple[NDArray[Any], ...]:
+    """Return the sums of points by their nearest centre, for the centres of each start."""
+    of_starts = [sum_clusters(X, centres, weights) for centres in request.centres]
+    return tuple(map(np.array, zip(*of_starts, strict=True)))
+
+
+def _settings(request: FindCentres) -> dict[str, Any]:
+    """Return the arguments of `child_centres` in a request."""
+    settings = msgspec.structs.asdict(request)
+    return settings | {"random_state": settings.pop("seed")}
