@@ -65,6 +65,21 @@ def _are_neighbours(X, i, j, eps):
 
 
 @kernel
+def _copy_equal(bits, row, first, twin):
+    """Copy a row of a block from an equal one; return whether there is one in ``bits``.
+
+    ``twin`` (n,) is the row before each that has the same point, or -1.
+    """
+    i = first + row
+    if twin[i] < first:
+        return False
+    for w in range(i >> 6, bits.shape[1]):
+        bits[row, w] = bits[twin[i] - first, w]
+    _clear_up_to(bits, row, i)
+    return True
+
+
+@kernel
 def find_windows(values, order, eps):
     """Return the first place and the stop of each row's neighbours in ``order``, as rows (n, 2).
 
@@ -86,13 +101,15 @@ def find_windows(values, order, eps):
 
 
 @kernel
-def sweep_neighbours(order, windows, first, bits):
+def sweep_neighbours(order, windows, twin, first, bits):
     """Fill a block for one feature, given the sorted rows and the window of each (`find_windows`).
 
     All rows of a window are set and the earlier ones cleared afterwards, because comparing each
     with the row would take longer.
     """
     for row in range(bits.shape[0]):
+        if _copy_equal(bits, row, first, twin):
+            continue
         for place in range(windows[first + row, 0], windows[first + row, 1]):
             _set(bits, row, order[place])
         _clear_up_to(bits, row, first + row)
@@ -148,10 +165,12 @@ def _flip_bits(words, order, low, high):
 
 
 @kernel
-def grid_neighbours(X, eps, grid, first, bits):
+def grid_neighbours(X, eps, grid, twin, first, bits):
     """Fill a block for points ``X`` (n, d) by looking at the cells near each row."""
     cell, start, members, near_start, near = grid
     for row in range(bits.shape[0]):
+        if _copy_equal(bits, row, first, twin):
+            continue
         i = first + row
         for c in near[near_start[cell[i]] : near_start[cell[i] + 1]]:
             for place in range(start[c], start[c + 1]):
@@ -161,9 +180,11 @@ def grid_neighbours(X, eps, grid, first, bits):
 
 
 @kernel
-def all_neighbours(X, eps, first, bits):
+def all_neighbours(X, eps, twin, first, bits):
     """Fill a block for points ``X`` (n, d) by looking at all later rows."""
     for row in range(bits.shape[0]):
+        if _copy_equal(bits, row, first, twin):
+            continue
         for j in range(first + row + 1, X.shape[0]):
             if _are_neighbours(X, first + row, j, eps):
                 _set(bits, row, j)
@@ -228,6 +249,12 @@ def _write_row(words, i, columns, out, start):
 @kernel
 def write_gaps(bits, first, out):
     """Write a block as gaps into ``out``; return the number of bytes, or -1 if they do not fit."""
+    least = np.uint64(bits.shape[0])  # bytes: at least one for each neighbour, and one for each row
+    for row in range(bits.shape[0]):
+        for w in range(bits.shape[1]):
+            least += count_ones(bits[row, w])
+    if least > np.uint64(out.size):
+        return -1
     columns = np.empty(64 * bits.shape[1] + MIN_LISTED, np.int32)
     at = 0
     for row in range(bits.shape[0]):
@@ -290,15 +317,29 @@ def count_bit_bytes(n, first, stop):
 @kernel
 def write_bits(bits, n, first, out):
     """Write a block as bits into ``out``, an array of `count_bit_bytes` bytes."""
-    at = 0
+    n_words = np.uint64(bits.shape[1])
+    at = np.uint64(0)
     for row in range(bits.shape[0]):
-        for j in range(first + row + 1, n, 8):
-            shift = np.uint64(j & 63)
-            byte = bits[row, j >> 6] >> shift
-            if shift > 56 and (j >> 6) + 1 < bits.shape[1]:
-                byte |= bits[row, (j >> 6) + 1] << (np.uint64(64) - shift)
-            out[at] = np.uint8(byte & np.uint64(255))
-            at += 1
+        words = bits[row]
+        start = np.uint64(first + row + 1)  # the column of the row's first bit
+        w, shift = start >> np.uint64(6), start & np.uint64(63)
+        n_bytes = (np.uint64(n) - start + np.uint64(7)) >> np.uint64(3)
+        while n_bytes:
+            word = words[w] >> shift
+            w += ONE
+            if shift and w < n_words:
+                word |= words[w] << (np.uint64(64) - shift)
+            if n_bytes >= np.uint64(8):
+                for k in range(8):
+                    out[at + np.uint64(k)] = np.uint8(word >> np.uint64(8 * k))
+                at += np.uint64(8)
+                n_bytes -= np.uint64(8)
+                continue
+            while n_bytes:
+                out[at] = np.uint8(word & np.uint64(255))
+                word >>= np.uint64(8)
+                at += ONE
+                n_bytes -= ONE
 
 
 @kernel
@@ -306,18 +347,33 @@ def read_bits(data, n, first, bits):
     """Overwrite a block with bits; return whether the bytes are a valid block of these rows."""
     if data.size != count_bit_bytes(n, first, first + bits.shape[0]):
         return False
-    at = 0
+    n_words = np.uint64(bits.shape[1])
+    at = np.uint64(0)
     for row in range(bits.shape[0]):
-        bits[row] = 0
-        for j in range(first + row + 1, n, 8):
-            byte = np.uint64(data[at])
-            at += 1
-            if j + 8 > n and byte >> np.uint64(n - j):
-                return False
-            shift = np.uint64(j & 63)
-            bits[row, j >> 6] |= byte << shift
-            if shift > 56 and byte >> (np.uint64(64) - shift):
-                bits[row, (j >> 6) + 1] |= byte >> (np.uint64(64) - shift)
+        words = bits[row]
+        words[:] = 0
+        start = np.uint64(first + row + 1)  # the column of the row's first bit
+        w, shift = start >> np.uint64(6), start & np.uint64(63)
+        n_bits = np.uint64(n) - start
+        while n_bits:
+            word = np.uint64(0)
+            if n_bits >= np.uint64(64):
+                for k in range(8):
+                    word |= np.uint64(data[at + np.uint64(k)]) << np.uint64(8 * k)
+                at += np.uint64(8)
+                n_left = n_bits - np.uint64(64)
+            else:
+                for k in range((n_bits + np.uint64(7)) >> np.uint64(3)):
+                    word |= np.uint64(data[at]) << np.uint64(8 * k)
+                    at += ONE
+                if word >> n_bits:
+                    return False
+                n_left = np.uint64(0)
+            words[w] |= word << shift
+            w += ONE
+            if shift and w < n_words:
+                words[w] |= word >> (np.uint64(64) - shift)
+            n_bits = n_left
     return True
 
 
@@ -325,21 +381,52 @@ def read_bits(data, n, first, bits):
 def list_pairs(block, other, first):
     """List the pairs in both of two blocks that begin with the row ``first``.
 
-    Return the number of neighbours of each row, and the column (int32) of each, row by row.
+    Many equal points would give many equal lists. So a row shares the list of an earlier row of the
+    block, its *leader*, if the leader's list contains the row, and behind it the row's neighbours.
+
+    Returns
+    -------
+    counts : array (n_rows,) of int64
+        The number of neighbours of each row that is listed itself, 0 for the others.
+    leaders : array (n_rows,) of int32
+        The row whose list each shares, or the row itself.
+    columns : array (n_pairs,) of int32
+        The neighbours, list by list.
     """
-    counts = np.empty(block.shape[0], np.int64)
+    n_rows = block.shape[0]
+    counts = np.zeros(n_rows, np.int64)
+    leaders = np.arange(first, first + n_rows).astype(np.int32)
     max_row = 64 * block.shape[1]
     columns = np.empty(max_row, np.int32)
     n_pairs = 0
-    for row in range(block.shape[0]):
+    for row in range(n_rows):
+        i, leader = first + row, leaders[row] - first
+        if leader < row and _continues(block[leader], other[leader], block[row], other[row], i):
+            continue
+        leaders[row] = i
         if n_pairs + max_row > columns.size:
             larger = np.empty(2 * columns.size, np.int32)
             larger[:n_pairs] = columns[:n_pairs]
             columns = larger
-        stop = _list_common(block[row], other[row], first + row, columns, n_pairs)
+        stop = _list_common(block[row], other[row], i, columns, n_pairs)
+        for j in columns[n_pairs:stop]:
+            if j >= first + n_rows:
+                break
+            leaders[j - first] = i  # to be tried when its turn comes
         counts[row] = stop - n_pairs
         n_pairs = stop
-    return counts, columns[:n_pairs].copy()
+    return counts, leaders, columns[:n_pairs].copy()
+
+
+@kernel
+def _continues(words, others, later_words, later_others, i):
+    """Return whether two pairs of rows have the same common columns after ``i``."""
+    mask = ~np.uint64(0) << np.uint64(i & 63) << ONE
+    for w in range(i >> 6, words.size):
+        if ((words[w] & others[w]) ^ (later_words[w] & later_others[w])) & mask:
+            return False
+        mask = ~np.uint64(0)
+    return True
 
 
 @kernel
@@ -359,31 +446,57 @@ def _list_common(words, others, i, columns, at):
 
 
 @kernel
-def label_rows(start, index, min_samples):
+def label_rows(start, index, leaders, min_samples):
     """Run DBSCAN on a graph and return the cluster of each row (n,); -1 is noise.
 
-    The later neighbours of row ``i`` are ``index[start[i]:start[i + 1]]``. A row counts as its own
-    neighbour. Clusters are numbered by their first core row; a border row belongs to the first
-    cluster with a core row among its neighbours.
+    The rows ``index[start[i]:start[i + 1]]`` are the later neighbours of row ``i``, and those
+    behind row ``j`` in this list are the later neighbours of ``j`` if ``leaders[j]`` is ``i``. A
+    row counts as its own neighbour. Clusters are numbered by their first core row; a border row
+    belongs to the first cluster with a core row among its neighbours.
     """
     n = start.size - 1
     degree = np.ones(n, np.int64)
     for i in range(n):
         degree[i] += start[i + 1] - start[i]
+        n_members = 1  # rows of the list that are neighbours of all behind them
         for edge in range(start[i], start[i + 1]):
-            degree[index[edge]] += 1
+            j = index[edge]
+            degree[j] += n_members
+            if leaders[j] == i:
+                degree[j] += start[i + 1] - edge - 1
+                n_members += 1
     core = degree >= min_samples
     parent = np.arange(n)
     for i in range(n):
-        for edge in range(start[i], start[i + 1]):
-            if core[i] and core[index[edge]]:
-                union(parent, i, index[edge])
-    labels = number_components(parent, core)
-    for i in range(n):
+        first = i if core[i] else -1  # the first core row among the members
         for edge in range(start[i], start[i + 1]):
             j = index[edge]
-            if core[i] and not core[j] and (labels[j] < 0 or labels[i] < labels[j]):
-                labels[j] = labels[i]
-            elif core[j] and not core[i] and (labels[i] < 0 or labels[j] < labels[i]):
-                labels[i] = labels[j]
+            if core[j] and first >= 0:
+                union(parent, first, j)
+            elif core[j] and leaders[j] == i:
+                first = j
+    labels = number_components(parent, core)
+    for i in range(n):
+        label = labels[i] if core[i] else -1  # the members' cluster
+        for edge in range(start[i], start[i + 1]):
+            j = index[edge]
+            if not core[j]:
+                labels[j] = _first_cluster(labels[j], label)
+            elif leaders[j] == i:
+                label = labels[j]
+        label = -1  # the first cluster of a core row behind
+        for edge in range(start[i + 1] - 1, start[i] - 1, -1):
+            j = index[edge]
+            if core[j]:
+                label = _first_cluster(label, labels[j])
+            elif leaders[j] == i:
+                labels[j] = _first_cluster(labels[j], label)
+        if not core[i]:
+            labels[i] = _first_cluster(labels[i], label)
     return labels
+
+
+@kernel
+def _first_cluster(a, b):
+    """Return the lower of two labels; -1 is none."""
+    return max(a, b) if a < 0 or b < 0 else min(a, b)

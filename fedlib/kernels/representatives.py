@@ -131,26 +131,28 @@ def _write_gains(columns, i, first, stop, eps, scale, gains):
 
 
 @kernel
-def _sum_gains(tree, columns, i, eps, scale, ranges, gains):
-    """Return the sum of the gains of all points within ``eps`` of point i."""
-    total = 0
-    for r in range(_find_ranges(tree, i, eps * eps, ranges)):
-        first, stop = ranges[r]
-        _write_gains(columns, i, first, stop, eps, scale, gains)
-        for j in range(stop - first):
-            total += np.int64(gains[j])
-    return total
-
-
-@kernel
-def _subtract_gains(tree, columns, i, eps, scale, ranges, gains, dyn_rep):
-    """Subtract from each point within ``eps`` of point i what it gains from point i."""
+def _add_gains(tree, columns, i, eps, scale, ranges, gains, times, dyn_rep):
+    """Add to each point within ``eps`` of point i what it gains from point i, so many times."""
     for r in range(_find_ranges(tree, i, eps * eps, ranges)):
         first, stop = ranges[r]
         _write_gains(columns, i, first, stop, eps, scale, gains)
         part = dyn_rep[first:stop]
         for j in range(part.size):
-            part[j] -= np.int64(gains[j])
+            part[j] += np.int64(gains[j]) * times
+
+
+@kernel
+def _group_equal_rows(X):
+    """Return the first row of each group of equal rows next to each other, and the stop."""
+    n = X.shape[0]
+    starts = np.empty(n + 1, np.int64)
+    n_groups = 0
+    for i in range(n):
+        if i == 0 or np.any(X[i] != X[i - 1]):
+            starts[n_groups] = i
+            n_groups += 1
+    starts[n_groups] = n
+    return starts[: n_groups + 1]
 
 
 @kernel
@@ -205,10 +207,16 @@ def cover_greedily(X, eps, max_representatives, min_covered):
     the heap may be ordered by former values. If the value of its first point is up to date, that
     point is the best; if not, the point is moved down and the next one is looked at. The cost is
     about twice that of searching each point's neighbourhood.
+
+    Equal points gain the same, and are covered together. Only the first of them can be chosen: then
+    none of the others gains anything. So equal rows next to each other are one point that counts
+    several times.
     """
-    tree = build(X, GREEDY_LEAF_SIZE, 0.0)
+    starts = _group_equal_rows(X)
+    tree = build(X[starts[:-1]], GREEDY_LEAF_SIZE, 0.0)
     rows = tree.order
     tree = sort_points(tree)
+    counts = (starts[1:] - starts[:-1])[rows]
     X = tree.points
     columns = np.ascontiguousarray(X.T)
     shift = GAIN_BITS - math.frexp(eps)[1]  # a power of two, so halves stay exact
@@ -218,12 +226,11 @@ def cover_greedily(X, eps, max_representatives, min_covered):
     chosen = np.empty(n, np.int64)
     squared_reach = np.zeros(n)
     near = np.empty(n, np.int64)
-    covered = np.empty(n, np.int64)
     ranges = np.empty((tree.start.size, 2), np.int64)
     gains = np.empty(n)
     dyn_rep = np.zeros(n, np.int64)
     for i in range(n):
-        dyn_rep[i] = _sum_gains(tree, columns, i, eps, scale, ranges, gains)
+        _add_gains(tree, columns, i, eps, scale, ranges, gains, counts[i], dyn_rep)
     known = dyn_rep.copy()
     heap = _make_heap(known, rows)
     r = 0
@@ -236,20 +243,18 @@ def cover_greedily(X, eps, max_representatives, min_covered):
             continue
         heap[0] = heap[n - r - 1]
         _sift_down(heap, n - r - 1, known, rows, 0)
-        first = n_covered
         for j in near[: find_around(tree, X, i, eps * eps, near, 0)]:
             if owner[j] < 0:
                 owner[j] = r
                 squared_reach[r] = max(squared_reach[r], squared_distance(X, i, X, j))
-                covered[n_covered] = j
-                n_covered += 1
-        for j in covered[first:n_covered]:
-            _subtract_gains(tree, columns, j, eps, scale, ranges, gains, dyn_rep)
+                n_covered += counts[j]
+                _add_gains(tree, columns, j, eps, scale, ranges, gains, -counts[j], dyn_rep)
         chosen[r] = i
         r += 1
-    owner_by_row = np.empty(n, np.int64)
-    owner_by_row[rows] = owner
-    return Cover(rows[chosen[:r]], owner_by_row, np.sqrt(squared_reach[:r]))
+    owner_by_row = np.empty(starts[-1], np.int64)
+    for i in range(n):
+        owner_by_row[starts[rows[i]] : starts[rows[i] + 1]] = owner[i]
+    return Cover(starts[rows[chosen[:r]]], owner_by_row, np.sqrt(squared_reach[:r]))
 
 
 @kernel

@@ -87,7 +87,8 @@ def test_a_sweep_writes_the_gaps_of_the_bits_that_it_fills(block, seed, eps):
     values = np.random.default_rng(seed).random(n).round(2)  # with ties
     order = np.argsort(values)
     windows = kernels.find_windows(values[order], order, eps or 1e-9)
-    kernels.sweep_neighbours(order, windows, first, into := np.zeros_like(bits))
+    none = np.full(n, -1)
+    kernels.sweep_neighbours(order, windows, none, first, into := np.zeros_like(bits))
     expected = as_gaps(into, first)
     turns = np.argsort(values[first:stop])
     gaps = kernels.sweep_gaps(order, windows, turns, first, len(expected))
@@ -147,23 +148,59 @@ def test_pairs_are_the_bits_set_in_both_blocks(block, seed):
     kept = rng.integers(0, 2**64, bits.shape, np.uint64)
     others = bits & kept | ~bits & rng.integers(0, 2**64, bits.shape, np.uint64)
     kept = np.unpackbits(kept.view(np.uint8), axis=1, bitorder="little")[:, : expected.shape[1]]
-    counts, columns = kernels.list_pairs(bits, others, first)
-    expected_rows, expected_columns = np.nonzero(expected & kept)
-    np.testing.assert_array_equal(np.repeat(np.arange(len(bits)), counts), expected_rows)
-    np.testing.assert_array_equal(columns, expected_columns)
+    counts, leaders, columns = kernels.list_pairs(bits, others, first)
+    lists = np.split(columns, np.cumsum(counts)[:-1])
+    for row, leader in enumerate(leaders - first):
+        listed = lists[leader][lists[leader] > first + row]
+        np.testing.assert_array_equal(listed, np.flatnonzero(expected[row] & kept[row]))
+
+
+def test_rows_with_the_same_neighbours_are_listed_once():
+    """Two places in turns, in two blocks: each block has a list for each place.
+
+    Row 6 has a neighbour less at the other client, so that it cannot share the list.
+    """
+    near = np.tile(np.eye(2, dtype=bool), (5, 5))
+    bits = np.zeros((10, 64), bool)
+    bits[:, :10] = np.triu(near, 1)
+    bits = np.packbits(bits, axis=1, bitorder="little").view(np.uint64)
+    counts, leaders, columns = kernels.list_pairs(bits[:5], bits[:5], 0)
+    assert counts.tolist() == [4, 4, 0, 0, 0]
+    assert leaders.tolist() == [0, 1, 0, 1, 0]
+    assert columns.tolist() == [2, 4, 6, 8, 3, 5, 7, 9]
+    others = bits[5:].copy()
+    others[1] = 0
+    counts, leaders, columns = kernels.list_pairs(bits[5:], others, 5)
+    assert counts.tolist() == [2, 0, 0, 0, 0]
+    assert leaders.tolist() == [5, 6, 5, 8, 5]
+    assert columns.tolist() == [7, 9]
 
 
 @given(
     n=st.integers(1, 60),
+    n_places=st.integers(1, 60),
     density=st.sampled_from([0.0, 0.05, 0.15, 0.4]),
+    flipped=st.sampled_from([0.0, 0.01]),
     min_samples=st.integers(1, 6),
     seed=st.integers(0, 2**32),
 )
-def test_labels_of_a_graph_are_those_of_dbscan(n, density, min_samples, seed):
-    """Core rows, border rows and numbering are those of scikit-learn on the same graph."""
-    near = np.triu(np.random.default_rng(seed).random((n, n)) < density, 1)
-    start = np.append(0, np.cumsum(near.sum(axis=1)))
-    labels = kernels.label_rows(start, np.nonzero(near)[1].astype(np.int32), min_samples)
+def test_labels_of_a_graph_are_those_of_dbscan(n, n_places, density, flipped, min_samples, seed):
+    """Core rows, border rows and numbering are those of scikit-learn on the same graph.
+
+    Rows at the same place have the same neighbours, except for pairs that are flipped.
+    """
+    rng = np.random.default_rng(seed)
+    places = rng.integers(0, n_places, n)
+    near = rng.random((n_places, n_places)) < density
+    near = (near | near.T | np.eye(n_places, dtype=bool))[np.ix_(places, places)]
+    near = np.triu(near ^ (rng.random((n, n)) < flipped), 1)
+    bits = np.packbits(np.pad(near, [(0, 0), (0, 64 - n)]), axis=1, bitorder="little")
+    bits = bits.view(np.uint64)
+    cut = rng.integers(0, n)
+    parts = [kernels.list_pairs(bits[a:b], bits[a:b], a) for a, b in [(0, cut), (cut, n)]]
+    counts, leaders, columns = map(np.concatenate, zip(*parts, strict=True))
+    start = np.append(0, np.cumsum(counts))
+    labels = kernels.label_rows(start, columns, leaders, min_samples)
     apart = 1.0 - (near | near.T | np.eye(n, dtype=bool))
     central = DBSCAN(eps=0.5, min_samples=min_samples, metric="precomputed").fit_predict(apart)
     np.testing.assert_array_equal(labels, central)

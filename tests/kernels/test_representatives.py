@@ -78,8 +78,13 @@ def greedy(X, eps, max_representatives, min_covered):
 
 @given(problems(max_features=1), st.data())
 def test_cover_greedily_is_the_definition(problem, data):
-    """On a line of integers all sums are exact, so the choices, ties and stops are the same."""
+    """On a line of integers all sums are exact, so the choices, ties and stops are the same.
+
+    Equal points are next to each other or not.
+    """
     X, eps = problem
+    X = np.repeat(X, data.draw(st.integers(1, 3)), axis=0)
+    X = np.sort(X, axis=0) if data.draw(st.booleans()) else X
     maximum = data.draw(st.integers(1, len(X) + 1))
     min_covered = data.draw(st.floats(0, 1)) * len(X)
     chosen, owner, reach = cover_greedily(X, eps, maximum, min_covered)

@@ -53,20 +53,34 @@ class Search(NamedTuple):
 
 def make_search(X: Floats, eps: float) -> Search:
     """Return the cheapest search for points ``X`` (n_rows, n_features) and a radius."""
+    twin = _earlier_equal(X)
     if X.shape[1] == 1:
         order = np.argsort(X[:, 0])
         windows = find_windows(X[order, 0], order, eps)
-        fill = partial(sweep_neighbours, order, windows)
+        fill = partial(sweep_neighbours, order, windows, twin)
         return Search(fill, partial(_sweep_gaps, order, windows))
     with np.errstate(over="ignore"):
         extent = np.ptp(X, axis=0).max() / eps if len(X) else 0.0
     if X.shape[1] > MAX_GRID_FEATURES or eps < MIN_GRID_EPS or not extent < MAX_GRID_CELLS:
-        return Search(partial(all_neighbours, X, eps))
-    return Search(partial(grid_neighbours, X, eps, _make_grid(X, 1.001 * eps)))
+        return Search(partial(all_neighbours, X, eps, twin))
+    return Search(partial(grid_neighbours, X, eps, _make_grid(X, 1.001 * eps), twin))
+
+
+def _earlier_equal(X: Floats) -> Ints:
+    """Return for each row the last row before it with the same point, or -1."""
+    order = np.lexsort(X.T)  # stable: equal rows stay in their order
+    equal = np.append(False, np.all(X[order[1:]] == X[order[:-1]], axis=1))
+    twin = np.full(len(X), -1)
+    twin[order[equal]] = order[np.flatnonzero(equal) - 1]
+    return twin
 
 
 def _sweep_gaps(order: Ints, windows: Ints, first: int, stop: int, max_bytes: int) -> Bytes:
     """Return the rows ``first..stop`` as gaps, or no bytes if they take more than ``max_bytes``."""
+    sizes = np.diff(windows[first:stop]).ravel()
+    # At most this many neighbours come before a row; each of the others takes a byte or more.
+    if stop - first + np.maximum(sizes - 1 - np.arange(first, stop), 0).sum() > max_bytes:
+        return np.empty(0, np.uint8)
     # In the order of the values both ends of the window only move forward, and so does their sum.
     turns = np.argsort(windows[first:stop].sum(axis=1))
     gaps: Bytes = sweep_gaps(order, windows, turns, first, max_bytes)

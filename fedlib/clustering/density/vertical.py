@@ -155,15 +155,17 @@ def vertical_dbscan(eps: float, min_samples: int) -> Flow[RowLabels]:
     FindNeighbours(eps=1.5, n_rows=4, first=0, stop=4)
     """
     n_rows = _agree_on_rows(require_all((yield DescribeRows())))
-    counts, columns = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+    counts = [np.empty(0, np.int64)]
+    leaders, columns = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
     for first, stop in _blocks(n_rows):
         blocks = require_all((yield FindNeighbours(float(eps), n_rows, first, stop)))
         common, last = _intersect(blocks)
-        block_counts, block_columns = list_pairs(common, last, first)
+        block_counts, block_leaders, block_columns = list_pairs(common, last, first)
         counts.append(block_counts)
+        leaders.append(block_leaders)
         columns.append(block_columns)
     start = np.append(0, np.cumsum(np.concatenate(counts)))
-    labels = label_rows(start, np.concatenate(columns), min_samples)
+    labels = label_rows(start, np.concatenate(columns), np.concatenate(leaders), min_samples)
     require_all((yield AssignLabels(labels)))
     return RowLabels(labels)
 
@@ -320,7 +322,8 @@ class VerticalDBSCAN(Clusterer, Federated):
     The memory of the server is O(pairs that are neighbours at every client) plus one block of
     8 MiB per client. A block is sent as gaps or as bits, whichever takes fewer bytes. Clients
     search for neighbours by a sweep over sorted values in one feature, on a grid in two or three
-    features, and by comparing all pairs in more.
+    features, and by comparing all pairs in more. Equal rows of a block are searched and listed
+    once.
 
     Sources: M1, §3.2 and §4.3; M2, §3.2 and §4.3.
 

@@ -139,12 +139,30 @@ def test_a_sweep_sends_the_smaller_form(n_jobs):
     assert forms == {"gaps", "bits"}
 
 
+@pytest.mark.parametrize("n_features", [1, 2, 4])
+def test_equal_rows_are_found_as_others(n_features):
+    """A row that is copied from an equal one of the block, 0.0 and -0.0 included, is that searched.
+
+    With blocks of one row there is none to copy from.
+    """
+    rng = np.random.default_rng(n_features)
+    X = rng.choice([-0.0, 0.0, 0.5, 2.0], (200, n_features))
+    requests = [FindNeighbours(0.6, 200, row, row + 1) for row in range(200)]
+    client = VerticalDBSCANClient(X, n_jobs=2)
+    rows = [client.handle(request).read(200, request.first, request.stop) for request in requests]
+    block = client.handle(FindNeighbours(0.6, 200, 0, 200)).read(200, 0, 200)
+    np.testing.assert_array_equal(block, np.concatenate(rows))
+    near = np.sqrt(((X[:, None] - X) ** 2).sum(axis=2)) < 0.6
+    pairs = np.unpackbits(block.view(np.uint8), axis=1, bitorder="little")[:, :200]
+    np.testing.assert_array_equal(pairs, np.triu(near, 1))
+
+
 def test_the_search_runs_in_as_many_threads_as_requested(monkeypatch):
     """Three jobs wait for each other, so the search ends only if they run at the same time."""
     barrier = threading.Barrier(3)
     firsts = []
 
-    def search(X, eps, first, bits):
+    def search(X, eps, twin, first, bits):
         firsts.append(first)
         barrier.wait(timeout=60)
 
@@ -155,7 +173,7 @@ def test_the_search_runs_in_as_many_threads_as_requested(monkeypatch):
 
 
 def test_an_error_in_a_thread_is_an_error_of_the_client(monkeypatch):
-    def search(X, eps, first, bits):
+    def search(X, eps, twin, first, bits):
         raise MemoryError
 
     monkeypatch.setattr("fedlib.clustering.density.neighbour_search.all_neighbours", search)
