@@ -111,6 +111,7 @@ EM_START = {
     "precisions_init": np.tile(4 * np.eye(2), (3, 1, 1)),
 }
 HISTOGRAMS = {"method": "histogram", "max_bin": 8, "tol": None, "bounds": BOUNDS}
+HELD_OUT = {"validation_fraction": 0.3, "random_state": 0}
 CONSTRAINED = {
     "method": "histogram",
     "monotone_constraints": {0: 1},
@@ -126,8 +127,9 @@ OPTIONS = {
         {"method": "union"},
         {"objective": "multi:softprob"},
         CONSTRAINED,
+        {"method": "histogram", "eval_metric": ["auc", "aucpr"]} | HELD_OUT,
     ),
-    "xgb-regressor": ({"method": "top_splits"},),
+    "xgb-regressor": ({"method": "top_splits"}, {"eval_metric": "mape"} | HELD_OUT),
 }
 # What each protocol needs for sums that are masked, and for sums that have noise.
 NEEDED = {

@@ -30,6 +30,7 @@ from fedlib.boosting.settings import (
     Settings,
 )
 from fedlib.boosting.trees import BoostedTrees
+from fedlib.boosting.validated import Validated
 from fedlib.core.agreed_columns import AgreedColumns
 from fedlib.core.array_types import Floats32
 from fedlib.core.client import Client
@@ -45,11 +46,10 @@ from fedlib.core.parameters import (
 from fedlib.core.validation import Interval, StrOptions
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from xgboost import Booster
 
 
-class Boosted(Explained, Constrained):
+class Boosted(Explained, Validated, Constrained):
     """Base class of `FederatedXGBClassifier` and `FederatedXGBRegressor`."""
 
     former_names: ClassVar[dict[str, str]] = {"feature_bounds": "bounds"}
@@ -157,22 +157,6 @@ class Boosted(Explained, Constrained):
         need to be: the same trees for fewer bytes. ``"histogram"`` only.
         """,
     ] = "dense"
-    validation_fraction: Annotated[
-        Fraction,
-        """
-        The fraction of its rows that each client keeps from training, in 0..1 without 1. After each
-        round, the clients send the metrics of these rows as sums, which costs one exchange. Which
-        rows are kept does not depend on the client. Instead or in addition, a part can be ``(X, y,
-        sample_weight, (X_eval, y_eval))``, with None for no weights.
-        """,
-    ] = 0.0
-    early_stopping_rounds: Annotated[
-        OptionalPositiveInt,
-        """
-        End when the last metric has not become better for this number of rounds, at least 1, and
-        keep the trees up to the best round. Independent of ``tol``.
-        """,
-    ] = None
     bounds: Annotated[
         OptionalBounds,
         """
@@ -299,6 +283,7 @@ class Boosted(Explained, Constrained):
                 "histograms": self.histograms,
                 "validation_fraction": self.validation_fraction,
                 "eval_metric": metrics,
+                "eval_sets": self._eval_sets(),
                 "early_stopping_rounds": self.early_stopping_rounds,
                 "seed": int(seed),
                 "aggregation": aggregation,
@@ -385,12 +370,7 @@ class Boosted(Explained, Constrained):
         self.losses_ = model.losses
         self.learning_rate_ = model.learning_rate
         self.n_features_in_ = model.n_features
-        if model.metrics:
-            by_metric = dict(zip(model.metrics, model.evaluations, strict=True))
-            self.evals_result_ = {"validation_0": by_metric}
-            self.best_iteration_ = model.best_round
-            self.best_score_ = model.evaluations[-1][model.best_round or 0]
-            self.auc_error_ = model.auc_errors
+        self._set_evaluations(model)
         self._set_names(model.features)
 
     @property
@@ -465,35 +445,6 @@ class Boosted(Explained, Constrained):
         """
         check_is_fitted(self, "model_")
         return to_booster(self.model_)
-
-    def plot(self, metric: str | None = None, ax: Axes | None = None) -> Axes:
-        """Draw a metric of the rows for validation after each round, and mark the best round.
-
-        Parameters
-        ----------
-        metric : str, optional
-            One of the model's metrics; by default the last one, which decides on early stopping.
-        ax : Axes, optional
-            By default the current ones.
-
-        Raises
-        ------
-        NotFittedError
-            When called before `fit`.
-        ValueError
-            When the model has no such metric.
-        """
-        check_is_fitted(self, "model_")
-        metrics = self.model_.metrics
-        name = metrics[-1] if metric is None and metrics else metric
-        if name is None or name not in metrics:
-            raise ValueError(
-                f"metric must be one of {', '.join(metrics) or 'none'}; got {metric!r}"
-            )
-        from fedlib.figures.scores import learning_curve
-
-        best = self.model_.best_round if name == metrics[-1] else None
-        return learning_curve(self.model_.evaluations[metrics.index(name)], name, best=best, ax=ax)
 
     def _check_rows(self, X: ArrayLike) -> Floats32:
         """Return new rows for the model, with named columns in the order of `fit`."""

@@ -69,14 +69,15 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     base_share_ : float
         The fraction of the positive class, from which the log-odds start. Two classes only.
     evals_result_ : dict
-        The values of each metric after each round, under ``"validation_0"``. This and the next
-        three attributes exist only with validation.
+        The values of each metric after each round, under ``"validation_0"`` or the names of
+        `eval_sets`. This and the next attributes up to the errors exist only with validation.
     best_iteration_ : int
-        The round with the best value of the last metric, the first of which is 0.
+        The round with the best value of the last metric of the last set, the first of which is 0.
     best_score_ : float
         That value.
-    auc_error_ : list of float
-        The error bound of ``"auc"`` after each round, if it is a metric: it comes from histograms.
+    auc_error_, aucpr_error_ : list of float
+        The error bounds of ``"auc"`` and of ``"aucpr"`` after each round, for the last set, if they
+        are metrics: they come from histograms of 1,024 intervals of probability.
     learning_rate_ : float
         The learning rate on which the clients agreed.
     n_features_in_ : int
@@ -297,9 +298,11 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         None,
         Kind("str or list of str"),
         """
-        The metrics: ``"logloss"``, ``"error"`` and ``"auc"`` for two classes, ``"mlogloss"`` and
-        ``"merror"`` for several; by default the first one.
-        Given without rows for validation, it is an error.
+        The metrics: ``"logloss"``, ``"error"``, ``"auc"`` and ``"aucpr"`` for two classes,
+        ``"mlogloss"``, ``"merror"`` and ``"auc"`` for several; by default the first one. The AUC of
+        several classes is XGBoost's: the mean of each class against the others, weighted by its
+        rows, except that classes without rows do not count. The areas have error bounds. Given
+        without rows for validation, it is an error.
         """,
     ] = None
     warm_start: Annotated[

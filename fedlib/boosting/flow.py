@@ -85,7 +85,9 @@ def _boosting(settings: Settings, start: BoostedTrees | None) -> Flow[BoostedTre
         training.remove(started.lost)
         grower.continue_from(start.trees)
     ended_by = "n_trees"
-    validation = Validation(settings.eval_metric or (), settings.early_stopping_rounds, start)
+    validation = Validation(
+        settings.eval_metric or (), settings.early_stopping_rounds, start, settings.eval_sets
+    )
     for _ in range(n_started, settings.n_trees):
         grown = yield from grower.grow()
         if grown is None:
@@ -116,7 +118,8 @@ def _boosting(settings: Settings, start: BoostedTrees | None) -> Flow[BoostedTre
         parameter=settings.parameter,
         metrics=validation.metrics,
         evaluations=validation.results,
-        auc_errors=validation.auc_errors,
+        evaluation_errors=validation.errors,
+        eval_sets=validation.eval_sets,
         best_round=validation.best_round if validation.metrics else None,
         levels=training.levels,
         seed=settings.seed,

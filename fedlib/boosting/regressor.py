@@ -52,14 +52,12 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
     base_score_ : float
         The initial prediction.
     evals_result_ : dict
-        The values of each metric after each round, under ``"validation_0"``. This and the next
-        three attributes exist only with validation.
+        The values of each metric after each round, under ``"validation_0"`` or the names of
+        `eval_sets`. This and the next attributes up to the errors exist only with validation.
     best_iteration_ : int
-        The round with the best value of the last metric, the first of which is 0.
+        The round with the best value of the last metric of the last set, the first of which is 0.
     best_score_ : float
         That value.
-    auc_error_ : list of float
-        The error bound of ``"auc"`` after each round, if it is a metric: it comes from histograms.
     learning_rate_ : float
         The learning rate on which the clients agreed.
     n_features_in_ : int
@@ -217,7 +215,8 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         None,
         Kind("str or list of str"),
         """
-        The metrics: ``"rmse"``, ``"mae"``, and for their objectives ``"mphe"``,
+        The metrics: ``"rmse"``, ``"mae"``, ``"mape"`` (as a fraction; huge for a target of 0, where
+        XGBoost divides by it), and for their objectives ``"mphe"``,
         ``"poisson-nloglik"``, ``"gamma-nloglik"``, ``"gamma-deviance"`` and ``"tweedie-nloglik"``
         (with the variance power of the run); by default the one of the objective, ``"rmse"`` for
         ``"reg:logistic"``. Given without rows for validation, it is an error.

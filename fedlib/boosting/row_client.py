@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -66,14 +66,18 @@ class RowsClient(Client):
         self.y = None if part[1] is None else self._check_labels(part[1], len(self.X))
         self.weight = check_weights(part[2] if len(part) > 2 else None, len(self.X))
         self._cache: dict[str, tuple[Any, Any]] = {}
+        self.eval_sets: dict[str, slice] = {}  # the rows of each set for validation
         if len(part) == 4 and part[3] is not None:
-            self._add_eval_set(part[3])
+            for name, eval_set in _named_sets(part[3]).items():
+                n_before = len(self.X)
+                self._add_eval_set(name, eval_set)
+                self.eval_sets[name] = slice(n_before, len(self.X))
         if learning_rate is not None and not 0 < learning_rate <= 1:
             raise ValueError(f"learning_rate must be above 0 and at most 1; got {learning_rate}")
         self.learning_rate = learning_rate
         self.min_category_count = check_least_count(min_category_count)
 
-    def _add_eval_set(self, eval_set: Any) -> None:
+    def _add_eval_set(self, name: str, eval_set: Any) -> None:
         """Add rows for validation."""
         X, y, *rest = _one_eval_set(eval_set)
         if self.y is None:
@@ -85,7 +89,7 @@ class RowsClient(Client):
         try:
             labels = self._check_labels(y, n_rows)
         except ValueError as error:
-            raise ValueError(f"eval_set: {error}") from error
+            raise ValueError(f"eval_set {name!r}: {error}") from error
         if len(labels) and len(self.y) and (labels.dtype.kind == "U") != (self.y.dtype.kind == "U"):
             raise ValueError(
                 "the y of an eval_set must be text or numbers like the other y; got"
@@ -95,6 +99,14 @@ class RowsClient(Client):
         self.weight = np.append(self.weight, check_weights(rest[0] if rest else None, n_rows))
         self.table = self.table.followed_by(more)
         self.X = self.table.numbers
+
+    def _rows_for_validation(self, eval_set: str, trains: Bools) -> Bools:
+        """Return which rows belong to a set; without a name, all that are not for training."""
+        if not eval_set:
+            return ~trains
+        rows = np.zeros(len(self.X), bool)
+        rows[self.eval_sets.get(eval_set, slice(0))] = True
+        return rows
 
     def _trains(self, fraction: float, seed: int) -> Bools:
         """Return which rows have a weight and are not for validation."""
@@ -211,20 +223,22 @@ class RowsClient(Client):
         raise NotImplementedError
 
 
-def _one_eval_set(given: Any) -> Sequence[Any]:
-    """Return ``(X, y)`` or ``(X, y, sample_weight)``; XGBoost takes a list with one of them."""
-    listed = isinstance(given, list) and all(isinstance(one, tuple) for one in given)
-    if listed and len(given) > 1:
-        raise ValueError(
-            "a part must have one eval_set, (X, y) or (X, y, sample_weight); got a list of"
-            f" {len(given)}: concatenate their rows"
-        )
-    one = given[0] if listed and given else given
+def _named_sets(given: Any) -> dict[str, Any]:
+    """Return sets of rows for validation by name; XGBoost takes a list of them."""
+    if isinstance(given, Mapping):
+        return {str(name): one for name, one in given.items()}
+    if isinstance(given, list) and all(isinstance(one, tuple) for one in given):
+        return {f"validation_{i}": one for i, one in enumerate(given)}
+    return {"validation_0": given}
+
+
+def _one_eval_set(one: Any) -> Sequence[Any]:
+    """Return ``(X, y)`` or ``(X, y, sample_weight)``."""
     if not isinstance(one, tuple | list) or len(one) not in (2, 3):
         raise ValueError(
             "an eval_set must be (X, y) or (X, y, sample_weight), the fourth of (X, y,"
-            f" sample_weight, eval_set); got a {type(given).__name__}"
-            + (f" of {len(one)}" if isinstance(one, tuple | list) else "")
+            " sample_weight, eval_set), or a mapping or a list of these; got a"
+            f" {type(one).__name__}" + (f" of {len(one)}" if isinstance(one, tuple | list) else "")
         )
     return one
 

@@ -1,8 +1,12 @@
 """Validation: the metrics of rows that clients keep from training, as sums that they send.
 
-The metrics are XGBoost's and equal to those of the pooled rows, except for ``"auc"``. Its sums are
-the weights of both classes in intervals of the predicted probability. Pairs of rows in the same
-interval count one half, and half of their fraction is the error bound.
+The metrics are XGBoost's and equal to those of the pooled rows, except for ``"auc"`` and
+``"aucpr"``. Their sums are the weights of both classes in intervals of the predicted probability;
+for several classes, those of each class and of all others, whose areas are averaged by the weights
+of the classes, as XGBoost does. For ``"auc"``, pairs of rows in the same interval count one half,
+and half of their fraction is the error bound. For ``"aucpr"``, the curve is interpolated within an
+interval as XGBoost does it for equal predictions, and the bound is the distance to the curves on
+which the rows of an interval have the best or the worst order.
 """
 
 from __future__ import annotations
@@ -31,6 +35,8 @@ __all__ = [
 N_INTERVALS = 1024  # of probabilities, for the AUC
 SMALLEST = 1e-16  # probability in a log-loss, as in XGBoost
 SMALLEST_MEAN = 1e-6  # of a gamma distribution, as in XGBoost
+SMALLEST_TARGET = float(np.finfo(np.float32).tiny)  # where XGBoost divides by 0
+MOST = 2.0**120  # of a row's percentage error, so that no sum is too large for a message
 Loss = Callable[[Floats, NDArray[Any], float], Floats]
 
 
@@ -38,8 +44,8 @@ class RowScores(Message):
     """The weighted sum of each metric over a client's rows for validation, and their weight."""
 
     discloses = (
-        "the metrics of a client's rows for validation; for the AUC, how many rows of each class "
-        "have which probability"
+        "the metrics of a client's rows for validation; for auc and aucpr, how many rows of each "
+        "class have which probability"
     )
     sums: Annotated[np.ndarray, Array("float64", ("metrics",), ge=-(2.0**200), le=2.0**200)]
     weight: Annotated[float, msgspec.Meta(ge=0, le=2.0**40)]
@@ -48,21 +54,29 @@ class RowScores(Message):
 
 
 class ScoreRows(Splits, kw_only=True):
-    """Sum these metrics over the rows that you keep for validation."""
+    """Sum these metrics over the rows that you keep for validation.
+
+    With ``eval_set``, sum over those of the set with this name; a client without it has no rows.
+    """
 
     discloses = "the splits chosen last and the leaves of the finished tree"
     reply = RowScores
     metrics: Annotated[tuple[MetricName, ...], msgspec.Meta(min_length=1, max_length=16)]
+    n_outputs: Annotated[int, msgspec.Meta(ge=1, le=2**10)] = 1
+    eval_set: Annotated[str, msgspec.Meta(max_length=200)] = ""
+
+    @property
+    def n_intervals(self) -> int:
+        """The number of intervals of probability, those of all outputs one after the other."""
+        return self.n_outputs * N_INTERVALS if set(self.metrics) & AREAS.keys() else 0
 
     def reply_lengths(self) -> dict[str, int]:
-        n_intervals = N_INTERVALS if "auc" in self.metrics else 0
-        return {"metrics": len(self.metrics), "intervals": n_intervals}
+        return {"metrics": len(self.metrics), "intervals": self.n_intervals}
 
     def accept(self, reply: Message) -> RowScores:
-        """Raise MessageError unless there is one sum per metric, and intervals for the AUC."""
+        """Raise MessageError unless there is one sum per metric, and intervals for areas."""
         assert isinstance(reply, RowScores)
-        n_intervals = N_INTERVALS if "auc" in self.metrics else 0
-        if len(reply.sums) != len(self.metrics) or len(reply.positives) != n_intervals:
+        if len(reply.sums) != len(self.metrics) or len(reply.positives) != self.n_intervals:
             raise MessageError(
                 f"{len(reply.sums)} sums and {len(reply.positives)} intervals for the metrics"
                 f" {', '.join(self.metrics)}"
@@ -87,6 +101,10 @@ def _log_loss(p: Floats, codes: NDArray[Any], _: float) -> Floats:
 def _is_wrong(p: Floats, codes: NDArray[Any], _: float) -> Floats:
     predicted = p[:, 0] > 0.5 if p.shape[1] == 1 else p.argmax(axis=1)
     return (predicted != codes).astype(np.float64)
+
+
+def _percentage(p: Floats, y: NDArray[Any], _: float) -> Floats:
+    return np.minimum(np.abs((p[:, 0] - y) / np.maximum(np.abs(y), SMALLEST_TARGET)), MOST)
 
 
 def _pseudo_huber(p: Floats, y: NDArray[Any], slope: float) -> Floats:
@@ -117,10 +135,12 @@ METRICS: Mapping[str, Loss] = {
     "logloss": _log_loss,
     "error": _is_wrong,
     "auc": lambda p, codes, _: np.zeros(len(p)),
+    "aucpr": lambda p, codes, _: np.zeros(len(p)),
     "mlogloss": _log_loss,
     "merror": _is_wrong,
     "rmse": lambda p, y, _: (p[:, 0] - y) ** 2,
     "mae": lambda p, y, _: np.abs(p[:, 0] - y),
+    "mape": _percentage,
     "mphe": _pseudo_huber,
     "poisson-nloglik": _poisson,
     "gamma-nloglik": _gamma,
@@ -157,15 +177,17 @@ def score_rows(
     """
     wide = weights.astype(np.float64)
     sums = [(METRICS[name](predictions, targets, parameter) * wide).sum() for name in metrics]
-    counts = np.zeros((2, N_INTERVALS if "auc" in metrics else 0))
-    if "auc" in metrics:
-        interval = np.minimum((predictions[:, 0] * N_INTERVALS).astype(int), N_INTERVALS - 1)
-        np.add.at(counts, (targets.astype(int), interval), wide)
+    n_outputs = predictions.shape[1] if set(metrics) & AREAS.keys() else 0
+    counts = np.zeros((2, n_outputs, N_INTERVALS))
+    for k in range(n_outputs):
+        interval = np.minimum((predictions[:, k] * N_INTERVALS).astype(int), N_INTERVALS - 1)
+        is_positive = (targets == (k if n_outputs > 1 else 1)).astype(int)
+        np.add.at(counts[:, k], (is_positive, interval), wide)
     return RowScores(
         sums=np.array(sums, np.float64),
         weight=float(wide.sum()),
-        positives=counts[1],
-        negatives=counts[0],
+        positives=counts[1].ravel(),
+        negatives=counts[0].ravel(),
     )
 
 
@@ -176,16 +198,18 @@ class Validation:
     ----------
     metrics : sequence of str
     early_stopping_rounds : int or None
-        End after this many rounds without a better last metric.
+        End after this many rounds without a better last metric of the last set.
     start : BoostedTrees or None
         The model that the run continues. Its rounds count; those without these metrics are NaN.
+    eval_sets : sequence of str
+        The names of the sets of rows; empty: all rows for validation are one set.
 
     Attributes
     ----------
     results : list of lists of float
-        The values of each metric after each round.
-    auc_errors : list of float
-        The error bound of the AUC after each round, if it is a metric.
+        The values after each round, of all metrics of the first set, of the second set, ….
+    errors : list of lists of float
+        The error bounds of these values; empty for a metric that is exact.
     """
 
     def __init__(
@@ -193,22 +217,33 @@ class Validation:
         metrics: Sequence[str],
         early_stopping_rounds: int | None,
         start: BoostedTrees | None = None,
+        eval_sets: Sequence[str] = (),
     ):
-        self.metrics = tuple(metrics)
+        self.metrics, self.eval_sets = tuple(metrics), tuple(eval_sets)
         self.early_stopping_rounds = early_stopping_rounds
-        n_rounds = 0 if start is None else start.n_rounds
-        before = [] if start is None else [*start.evaluations, start.auc_errors]
-        if start is None or start.metrics != self.metrics:
-            before = [[]] * (len(metrics) + 1)
+        n_rounds, n_results = 0, len(self.metrics) * max(len(self.eval_sets), 1)
+        before: list[list[float]] = [[]] * (2 * n_results)
+        if start is not None:
+            n_rounds = start.n_rounds
+            if (start.metrics, start.eval_sets) == (self.metrics, self.eval_sets):
+                before = [*start.evaluations, *start.evaluation_errors]
         known = [values[:n_rounds] + [nan] * (n_rounds - len(values)) for values in before]
-        self.results: list[list[float]] = known[:-1]
-        self.auc_errors = known[-1] if "auc" in metrics else []
+        self.results: list[list[float]] = known[:n_results]
+        self.errors: list[list[float]] = known[n_results:]
+        for name, errors in zip(self._names, self.errors, strict=True):
+            if name not in AREAS:
+                errors.clear()
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """The metric of each entry of ``results``."""
+        return self.metrics * max(len(self.eval_sets), 1)
 
     @property
     def best_round(self) -> int:
         """The first round with the best value of the last metric."""
         values = np.array(self.results[-1])
-        return int(np.nanargmax(values) if self.metrics[-1] == "auc" else np.nanargmin(values))
+        return int(np.nanargmax(values) if self.metrics[-1] in AREAS else np.nanargmin(values))
 
     @property
     def is_over(self) -> bool:
@@ -224,32 +259,55 @@ class Validation:
         return trees[: (self.best_round + 1) * n_outputs]
 
     def score(self, grower: Grower) -> Flow[None]:
-        """Ask for the metrics after a round.
+        """Ask for the metrics after a round, one set after the other.
 
         Raises
         ------
         ValueError
             When no client has rows for validation.
         """
+        found: list[tuple[float, float | None]] = []
+        for eval_set in self.eval_sets or ("",):
+            found += yield from self._score_set(grower, eval_set)
+        for (value, error), values, errors in zip(found, self.results, self.errors, strict=True):
+            values.append(value)
+            if error is not None:
+                errors.append(error)
+
+    def _score_set(self, grower: Grower, eval_set: str) -> Flow[list[tuple[float, float | None]]]:
+        """Return the value of each metric, and its error bound unless it is exact."""
+        n_outputs = grower.training.n_outputs
         replies = yield from grower.ask_about(
-            Level(0, 0), ScoreRows, grower.largest_sums(), metrics=self.metrics
+            Level(0, 0),
+            ScoreRows,
+            grower.largest_sums(),
+            metrics=self.metrics,
+            n_outputs=n_outputs if set(self.metrics) & AREAS.keys() else 1,
+            eval_set=eval_set,
         )
         weight = sum(reply.weight for reply in replies.values())
         if weight == 0:
+            of_set = f" named {eval_set!r} in eval_sets" if eval_set else ""
             raise ValueError(
-                "no client has rows for validation with a weight above 0: set validation_fraction,"
-                " or give parts (X, y, sample_weight, (X_eval, y_eval))"
+                f"no client has rows for validation{of_set} with a weight above 0: set"
+                " validation_fraction, or give parts (X, y, sample_weight, (X_eval, y_eval))"
             )
         sums = sum(reply.sums for reply in replies.values())
-        positives = sum(reply.positives for reply in replies.values())
-        negatives = sum(reply.negatives for reply in replies.values())
-        for name, values, total in zip(self.metrics, self.results, sums, strict=True):
-            if name == "auc":
-                auc, error = _auc(positives, negatives)
-                values.append(auc)
-                self.auc_errors.append(error)
+        positives, negatives = (
+            sum(getattr(reply, name) for reply in replies.values()).reshape(-1, N_INTERVALS)
+            for name in ("positives", "negatives")
+        )
+        found: list[tuple[float, float | None]] = []
+        for name, total in zip(self.metrics, sums, strict=True):
+            if name in AREAS:
+                areas = [AREAS[name](*of) for of in zip(positives, negatives, strict=True)]
+                of_class = positives.sum(axis=1) if len(areas) > 1 else None
+                value, error = np.average(areas, axis=0, weights=of_class).tolist()
+                found.append((value, error))
             else:
-                values.append(sqrt(total / weight) if name == "rmse" else float(total / weight))
+                value = sqrt(total / weight) if name == "rmse" else float(total / weight)
+                found.append((value, None))
+        return found
 
 
 def _auc(positives: Floats, negatives: Floats) -> tuple[float, float]:
@@ -260,3 +318,41 @@ def _auc(positives: Floats, negatives: Floats) -> tuple[float, float]:
     below = np.cumsum(negatives) - negatives
     tied = float((positives * negatives).sum() / pairs)
     return float((positives * below).sum() / pairs) + tied / 2, tied / 2
+
+
+def _aucpr(positives: Floats, negatives: Floats) -> tuple[float, float]:
+    """Return the area below the curve of precision and recall, and its error bound.
+
+    Both are 0.5 if a class has no rows.
+    """
+    total = positives.sum()
+    if total * negatives.sum() == 0:
+        return 0.5, 0.5
+    tp, fp = np.cumsum(positives[::-1]), np.cumsum(negatives[::-1])  # from the highest on
+    tp_before, fp_before = tp - positives[::-1], fp - negatives[::-1]
+    area, best, worst = (
+        _precision_area(tp_before, tp, low, high) / total
+        for low, high in ((fp_before, fp), (fp_before, fp_before), (fp, fp))
+    )
+    return area, max(best - area, area - worst, 0.0)
+
+
+def _precision_area(tp_before: Floats, tp: Floats, fp_before: Floats, fp: Floats) -> float:
+    """Return the sum of the integrals of precision over the true positives of each interval.
+
+    Within an interval, false positives grow in proportion to true ones, from ``fp_before`` to
+    ``fp`` (Davis and Goadrich, 2006).
+    """
+    rises = tp > tp_before
+    tp_before, tp, fp_before, fp = (one[rises] for one in (tp_before, tp, fp_before, fp))
+    slope = (fp - fp_before) / (tp - tp_before)
+    a, b = 1 + slope, fp_before - slope * tp_before
+    start = np.where(tp_before + fp_before > 0, tp_before + fp_before, tp + fp)
+    areas = (tp - tp_before) / a - b / a**2 * np.log((tp + fp) / start)
+    return float(areas.sum())
+
+
+AREAS: Mapping[str, Callable[[Floats, Floats], tuple[float, float]]] = {
+    "auc": _auc,
+    "aucpr": _aucpr,
+}

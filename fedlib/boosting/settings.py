@@ -33,6 +33,7 @@ NOT_SECURE: dict[str, Any] = {
     "histograms": "dense",
     "validation_fraction": 0,
     "eval_metric": None,
+    "eval_sets": None,
     "early_stopping_rounds": None,
 }  # what sums over all clients need
 NOT_PRIVATE: dict[str, Any] = {
@@ -43,10 +44,10 @@ NOT_PRIVATE: dict[str, Any] = {
     "warm_start": False,
 }  # what noise needs, too
 METRICS_OF = {
-    "binary:logistic": ("logloss", "error", "auc"),
-    "multi:softprob": ("mlogloss", "merror"),
-    "reg:gamma": ("rmse", "mae", "gamma-nloglik", "gamma-deviance"),
-}  # for another regression: rmse, mae and that of the objective
+    "binary:logistic": ("logloss", "error", "auc", "aucpr"),
+    "multi:softprob": ("mlogloss", "merror", "auc"),
+    "reg:gamma": ("rmse", "mae", "mape", "gamma-nloglik", "gamma-deviance"),
+}  # for another regression: rmse, mae, mape and that of the objective
 # The parameters whose best values depend on whether sums have noise: by default without and with
 # it. The page "How much accuracy does differential privacy cost?" measures how they were chosen.
 DEFAULTS: dict[str, tuple[Any, Any]] = {
@@ -100,6 +101,7 @@ class Settings:
     histograms: Literal["dense", "packed"]
     validation_fraction: float
     eval_metric: tuple[str, ...] | None  # None: by default; empty without validation
+    eval_sets: tuple[str, ...]  # empty: all rows for validation are one set
     early_stopping_rounds: int | None
     seed: int
     aggregation: Aggregation
@@ -132,9 +134,9 @@ class Settings:
             scores = objective.valid_scores
             raise ValueError(f"base_score must be {scores} for {chosen}; got {score}")
         if metrics is None:
-            wanted = self.validation_fraction or self.early_stopping_rounds
+            wanted = self.validation_fraction or self.early_stopping_rounds or self.eval_sets
             metrics = (objective.default_metric,) if wanted else ()
-        allowed = METRICS_OF.get(name, ("rmse", "mae", objective.default_metric))
+        allowed = METRICS_OF.get(name, ("rmse", "mae", "mape", objective.default_metric))
         if self.eval_metric == () or not set(metrics) <= set(allowed):
             raise ValueError(
                 f"eval_metric must be among {', '.join(sorted(set(allowed)))} for {chosen}; got"

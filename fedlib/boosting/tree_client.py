@@ -305,7 +305,7 @@ class TreeClient(GrowingRows):
     @handles(ScoreRows)
     def score_rows(self, request: ScoreRows) -> RowScores:
         state = self._update(request)
-        held = ~self._trains(*state.held_out)
+        held = self._rows_for_validation(request.eval_set, self._trains(*state.held_out))
         predictions = OBJECTIVES[state.objective].response(state.margins[held])
         targets = self._targets(state)[held]
         return score_rows(request.metrics, predictions, targets, self.weight[held], state.parameter)

@@ -152,11 +152,14 @@ class BoostedTrees:
         The metrics of the rows for validation.
     evaluations : list of lists of float
         The values of each metric after each round; NaN for rounds before a run that continues a
-        model without it.
-    auc_errors : list of float
-        The error bounds of the AUC after each round.
+        model without it. With several sets of rows, all metrics of the first set, then those of the
+        second set, ….
+    evaluation_errors : list of lists of float
+        The error bounds of these values; empty for a metric that is exact.
+    eval_sets : tuple of str
+        The names of the sets of rows for validation; empty if they are one set.
     best_round : int or None
-        The round with the best value of the last metric, the first of which is 0.
+        The round with the best value of the last metric of the last set, the first of which is 0.
     levels : tuple of tuple of str or None
         The categories of each feature, None for a feature of numbers; empty if all features are
         numbers.
@@ -182,7 +185,8 @@ class BoostedTrees:
     parameter: float = 0.0
     metrics: tuple[str, ...] = ()
     evaluations: list[list[float]] = field(default_factory=list)
-    auc_errors: list[float] = field(default_factory=list)
+    evaluation_errors: list[list[float]] = field(default_factory=list)
+    eval_sets: tuple[str, ...] = ()
     best_round: int | None = None
     levels: tuple[tuple[str, ...] | None, ...] = ()
     seed: int = 0

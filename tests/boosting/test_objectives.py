@@ -428,8 +428,8 @@ def test_agreed_classes_decide_on_the_objective():
             {"scale_pos_weight": 2.0},
             "scale_pos_weight must be 1 for .*follows from 3 classes; got 2",
         ),
-        ({"eval_metric": "auc"}, "must be among merror, mlogloss for .*, which follows from 3 cl"),
-        ({"eval_metric": ["auc", "merror"]}, "eval_metric must be among auc, error, logloss"),
+        ({"eval_metric": "aucpr"}, "among auc, merror, mlogloss for .*, which follows from 3 cl"),
+        ({"eval_metric": ["auc", "merror", "error"]}, "eval_metric must be among auc, aucpr, err"),
         ({"objective": "binary:logistic"}, "there must be 2 classes; the clients have 3"),
     ],
 )

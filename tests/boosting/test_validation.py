@@ -5,19 +5,27 @@ from functools import partial
 import numpy as np
 import pytest
 import xgboost
+from sklearn.metrics import roc_auc_score
 
 from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
 from fedlib.boosting.client import BoostingClient
-from fedlib.boosting.scores import RowScores
+from fedlib.boosting.scores import AREAS, RowScores, score_rows
 from fedlib.testing import Recorder
 
 from .common import METHODS, assert_same_trees, deal, first_message, make_rows
 from .test_objectives import codes, data_for, make_counts, make_three
 
+
+def above_zero(rows):
+    """Return rows with targets above 0, of which percentages are finite."""
+    X, y = rows
+    return X, y + 1
+
+
 CASES = {
     "binary:logistic": (make_rows, ["error", "logloss"]),
     "multi:softprob": (make_three, ["merror", "mlogloss"]),
-    "reg:squarederror": (make_counts, ["mae", "rmse"]),
+    "reg:squarederror": (lambda *a, **k: above_zero(make_counts(*a, **k)), ["mape", "rmse"]),
     "reg:pseudohubererror": (make_counts, ["rmse", "mphe"]),
     "count:poisson": (make_counts, ["mae", "poisson-nloglik"]),
     "reg:logistic": (partial(data_for, "reg:logistic"), ["mae", "rmse"]),
@@ -138,7 +146,7 @@ def test_lossguide_validates_too():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"eval_metric": "rmse"}, "eval_metric must be among auc, error, logloss for"),
+        ({"eval_metric": "rmse"}, "eval_metric must be among auc, aucpr, error, logloss for"),
         ({"eval_metric": []}, "eval_metric must be among"),
         ({"validation_fraction": 1.0}, "validation_fraction"),
         ({"early_stopping_rounds": 0}, "early_stopping_rounds"),
@@ -158,7 +166,7 @@ def test_there_must_be_rows_for_validation():
     ("eval_set", "message"),
     [
         (([[1.0, 2.0]], [0]), "eval_set must have 1 features; got 2"),
-        (([[1.0]], [0, 1]), "eval_set: y must contain one class per row, 1; got 2"),
+        (([[1.0]], [0, 1]), "eval_set 'validation_0': y must contain one class per row, 1; got 2"),
         (([[1.0]], [0], [1.0], []), "an eval_set must be"),
     ],
 )
@@ -183,6 +191,171 @@ def test_a_lying_client_leaves():
     model = FederatedXGBClassifier(2, tol=None, eval_metric="logloss").fit(recorder, min_clients=2)
     assert "InvalidReply" in model.ledger_.lost["C"]
     assert first_message(recorder.exchanges, RowScores, "A").weight == len(parts[0][3][1])
+
+
+def test_an_error_of_a_target_of_zero_is_huge_and_finite():
+    parts = [([[1.0], [2.0]], [1.0, 3.0], None, ([[1.0]], [0.0]))]
+    model = FederatedXGBRegressor(1, eval_metric="mape").fit(parts)
+    assert 1e30 < model.best_score_ < np.inf
+
+
+# Areas below curves -----------------------------------------------------------------------------
+
+
+def evaluated(model, X, y, metric):
+    """Return XGBoost's metric of an exported model."""
+    booster = model.to_xgboost()
+    booster.set_param({"eval_metric": metric})
+    return float(booster.eval_set([(xgboost.DMatrix(X, codes(y)), "v")]).rpartition(":")[2])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_area_below_precision_and_recall_keeps_its_bound(weighted):
+    parts, X, y = with_eval_set(make_rows)
+    w = np.random.default_rng(0).random(len(y)).astype(np.float32) if weighted else np.ones(len(y))
+    if weighted:
+        places = np.split(np.arange(len(y)), np.cumsum([len(p[3][1]) for p in parts])[:-1])
+        parts = [(*p[:3], (*p[3], w[i])) for p, i in zip(parts, places, strict=True)]
+    model = FederatedXGBClassifier(4, method="histogram", eval_metric="aucpr").fit(parts)
+    booster = model.to_xgboost()
+    for k, (value, error) in enumerate(
+        zip(model.evals_result_["validation_0"]["aucpr"], model.aucpr_error_, strict=True)
+    ):
+        first = booster[: k + 1]
+        first.set_param({"eval_metric": "aucpr"})
+        data = xgboost.DMatrix(X, y, weight=w)
+        theirs = float(first.eval_set([(data, "v")]).rpartition(":")[2])
+        assert abs(value - theirs) <= error + 2e-6  # XGBoost prints six digits
+        assert 0 < error < 0.1  # few rows, and fewer leaves
+    assert model.auc_error_ == []
+    assert model.best_iteration_ == np.argmax(model.evals_result_["validation_0"]["aucpr"])
+
+
+def test_rows_with_equal_probabilities_are_interpolated_as_xgboost_does():
+    """With probabilities that are middles of intervals, nothing is lost."""
+    rng = np.random.default_rng(1)
+    p = (rng.integers(0, 9, 200) * 100 + 0.5) / 1024
+    y = (rng.random(200) < p * 1.2).astype(int)
+    of_intervals = score_rows(["aucpr"], p[:, None], y, np.ones(200, np.float32), 0.0)
+    value, error = AREAS["aucpr"](of_intervals.positives, of_intervals.negatives)
+    data = xgboost.DMatrix(np.zeros((200, 1)), y, base_margin=np.log(p / (1 - p)))
+    booster = xgboost.train({"eval_metric": "aucpr"}, data, 0)
+    theirs = float(booster.eval_set([(data, "v")]).rpartition(":")[2])
+    assert value == pytest.approx(theirs, abs=2e-6)
+    orders = []
+    for tie in (y, -y):  # the best and the worst order of equal rows
+        order = np.lexsort((tie, p))[::-1]
+        precision = np.cumsum(y[order]) / np.arange(1, 201)
+        orders.append((precision * y[order]).sum() / y.sum())
+    assert orders[1] - 0.01 < value - error < value < value + error
+    assert value + error > orders[0] - 0.01
+
+
+@pytest.mark.parametrize("missing_class", [False, True])
+def test_the_auc_of_several_classes_is_that_of_xgboost(missing_class):
+    parts, X, y = with_eval_set(make_three)
+    if missing_class:  # in the rows for validation; then XGBoost has no value
+        gone = np.unique(y)[0]
+        parts = [(*p[:3], (p[3][0][p[3][1] != gone], p[3][1][p[3][1] != gone])) for p in parts]
+    model = FederatedXGBClassifier(
+        3, method="histogram", objective="multi:softprob", eval_metric=["merror", "auc"]
+    ).fit(parts)
+    value, error = model.evals_result_["validation_0"]["auc"][-1], model.auc_error_[-1]
+    if missing_class:
+        kept = y != gone
+        X, y = X[kept], y[kept]
+        p = model.predict_proba(X)
+        present = model.classes_[1:]
+        of_class = [roc_auc_score(y == c, p[:, k + 1]) for k, c in enumerate(present)]
+        theirs = np.average(of_class, weights=[(y == c).sum() for c in present])
+    else:
+        theirs = evaluated(model, X, y, "auc")
+    assert abs(value - theirs) <= error + 2e-6
+    assert 0 < error < 0.02
+
+
+def test_an_area_is_unknown_without_rows_of_both_classes():
+    for area in AREAS.values():
+        assert area(np.ones(4), np.zeros(4)) == area(np.zeros(4), np.ones(4)) == (0.5, 0.5)
+
+
+# Several sets -----------------------------------------------------------------------------------
+
+
+def several_sets(as_list=False):
+    """Return parts with two sets of rows, and the parts with each of them alone."""
+    names = ["validation_0", "validation_1"] if as_list else ["same year", "next year"]
+    parts = deal(*make_rows(200, missing=0.1), 3)
+    rows = [deal(*make_rows(90, seed=seed, missing=0.1), 3) for seed in (1, 2)]
+    both = []
+    for i, part in enumerate(parts):
+        sets = {name: of[i] for name, of in zip(names, rows, strict=True)}
+        both.append((*part, None, list(sets.values()) if as_list else sets))
+    alone = [[(*p, None, of[i]) for i, p in enumerate(parts)] for of in rows]
+    return names, both, alone
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("as_list", [False, True])
+def test_several_sets_have_the_metrics_of_each(method, as_list):
+    names, both, alone = several_sets(as_list)
+    options = {"n_trees": 3, "method": method, "eval_metric": ["auc", "logloss"]}
+    model = FederatedXGBClassifier(**options, eval_sets=names).fit(both)
+    assert list(model.evals_result_) == names
+    for name, parts in zip(names, alone, strict=True):
+        single = FederatedXGBClassifier(**options).fit(parts)
+        assert model.evals_result_[name] == single.evals_result_["validation_0"]
+        assert_same_trees(model.trees_, single.trees_)
+    assert model.auc_error_ == single.auc_error_  # of the last set
+    assert model.best_score_ == min(model.evals_result_[names[-1]]["logloss"])
+    assert model.ledger_.conversation().count("ScoreRows") == 2 * 3
+
+
+def test_the_last_set_stops_early_and_a_client_may_lack_a_set():
+    names, both, alone = several_sets()
+    both[0] = (*both[0][:3], {names[1]: both[0][3][names[1]]})
+    options = {"n_trees": 60, "method": "histogram", "early_stopping_rounds": 2}
+    model = FederatedXGBClassifier(**options, eval_sets=names).fit(both)
+    single = FederatedXGBClassifier(**options).fit(alone[1])
+    assert model.best_iteration_ == single.best_iteration_ < 57
+    assert_same_trees(model.trees_, single.trees_)
+    assert not model.ledger_.lost
+
+
+def test_the_curves_of_several_sets():
+    import matplotlib.pyplot as plt
+
+    names, both, _ = several_sets()
+    model = FederatedXGBClassifier(3, method="histogram", eval_sets=names).fit(both)
+    figure = plt.figure()
+    ax = model.plot(ax=figure.subplots(), eval_set=names[0])
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), model.evals_result_[names[0]]["logloss"])
+    assert len(ax.lines) == 1  # the best round is that of the last set
+    with pytest.raises(ValueError, match="eval_set must be one of same year, next year"):
+        model.plot(eval_set="last year")
+    plt.close(figure)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eval_sets": ["a", "a"]}, "eval_sets must be distinct names"),
+        ({"eval_sets": [1]}, "eval_sets must be distinct names"),
+        (
+            {"eval_sets": ["next year"], "validation_fraction": 0.2},
+            "validation_fraction must be 0 with eval_sets",
+        ),
+        ({"eval_sets": ["same year"]}, "must name the sets .*, without 'next year'"),
+        (
+            {"eval_sets": ["next year", "same year", "far"]},
+            "no client has rows for validation named 'far' in eval_sets",
+        ),
+    ],
+)
+def test_names_of_sets_that_do_not_fit(options, message):
+    _, both, _ = several_sets()
+    with pytest.raises(ValueError, match=message):
+        FederatedXGBClassifier(2, method="histogram", **options).fit(both)
 
 
 def test_the_learning_curve_shows_the_values_and_the_best_round():

@@ -39,7 +39,7 @@ def test_single_rounds_give_the_model_of_one_run(parameters):
     for n_trees in (1, 2, 4, 5):
         model.set_params(n_trees=n_trees).fit(PARTS)
     assert_same_trees(model.trees_, once.trees)
-    for name in ("metrics", "evaluations", "auc_errors", "best_round", "seed"):
+    for name in ("metrics", "evaluations", "evaluation_errors", "best_round", "seed"):
         assert getattr(model.model_, name) == getattr(once, name)
 
 

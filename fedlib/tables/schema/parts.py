@@ -48,7 +48,8 @@ class AgreedParts:
             A table with all columns of the schema, a file with one, or a tuple with the features in
             a table of their own: ``(X, y)`` or ``(X, y, sample_weight)``, and ``(X,
             sample_weight)`` for a client that takes no classes. The fourth of ``(X, y,
-            sample_weight, eval_set)`` are rows for validation, in one of these forms.
+            sample_weight, eval_set)`` are rows for validation, in one of these forms,
+            or a mapping or a list of these.
         **options
             Further arguments of the client.
         """
@@ -58,8 +59,6 @@ class AgreedParts:
         """Return what the client takes of a part: the features, or a tuple with them."""
         evaluated = None
         supervised = "target" in self.roles
-        if supervised and isinstance(part, list) and len(part) == 1:
-            part = part[0]  # XGBoost's list with one set of rows for validation
         if isinstance(part, tuple) and len(part) == 4:
             *part, evaluated = part
             part = tuple(part)
@@ -68,7 +67,14 @@ class AgreedParts:
             raise ValueError("the schema has no field with the role 'target'")
         if evaluated is None:
             return table.part(self.roles)
-        return (table.X, table.y, table.sample_weight, self._of(evaluated))
+        sets: Any
+        if isinstance(evaluated, dict):
+            sets = {name: self._of(one) for name, one in evaluated.items()}
+        elif isinstance(evaluated, list):
+            sets = [self._of(one) for one in evaluated]  # as XGBoost takes them
+        else:
+            sets = self._of(evaluated)
+        return (table.X, table.y, table.sample_weight, sets)
 
     def _table(self, part: Any) -> Table:
         schema = self.schema

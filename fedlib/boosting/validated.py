@@ -1,0 +1,130 @@
+"""The parameters, the attributes and the figure of rows that clients keep for validation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from sklearn.utils.validation import check_is_fitted
+
+from fedlib.boosting.row_client import RowsClient
+from fedlib.boosting.trees import BoostedTrees
+from fedlib.core.client import Client
+from fedlib.core.parameters import KW_ONLY, Fraction, Kind, OptionalPositiveInt
+from fedlib.protection.estimator import ProtectedFederated
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Validated(ProtectedFederated):
+    """Base class of boosted estimators with rows for validation."""
+
+    model_: BoostedTrees
+    _: KW_ONLY
+    validation_fraction: Annotated[
+        Fraction,
+        """
+        The fraction of its rows that each client keeps from training, in 0..1 without 1. After each
+        round, the clients send the metrics of these rows as sums, which costs one exchange. Which
+        rows are kept does not depend on the client. Instead or in addition, a part can be ``(X, y,
+        sample_weight, (X_eval, y_eval))``, with None for no weights.
+        """,
+    ] = 0.0
+    eval_sets: Annotated[
+        list[str] | None,
+        list,
+        tuple,
+        None,
+        Kind("list of str"),
+        """
+        The names of several sets of rows for validation. The metrics are then those of each set,
+        for one more exchange per set and round, and the last set decides on early stopping. The
+        fourth entry of a part is a mapping of names to ``(X, y)`` or ``(X, y, sample_weight)``, or
+        a list of these, which are named ``"validation_0"``, ``"validation_1"``, …. A client need
+        not have all sets. None: all rows for validation are one set, ``"validation_0"``.
+        """,
+    ] = None
+    early_stopping_rounds: Annotated[
+        OptionalPositiveInt,
+        """
+        End when the last metric has not become better for this number of rounds, at least 1, and
+        keep the trees up to the best round. Independent of ``tol``.
+        """,
+    ] = None
+
+    def _eval_sets(self) -> tuple[str, ...]:
+        """Return the names of the sets of rows for validation; empty if they are one set."""
+        given = () if self.eval_sets is None else tuple(self.eval_sets)
+        if not all(isinstance(name, str) and name for name in given) or len(set(given)) < len(
+            given
+        ):
+            raise ValueError(f"eval_sets must be distinct names; got {self.eval_sets!r}")
+        if given and self.validation_fraction:
+            raise ValueError(
+                "validation_fraction must be 0 with eval_sets, because drawn rows are in none of"
+                f" them; got {self.validation_fraction}"
+            )
+        return tuple(map(str, given))
+
+    def _check_clients(self, clients: dict[str, Client]) -> None:
+        super()._check_clients(clients)
+        known = set(self._eval_sets() or ["validation_0"])
+        for name, client in clients.items():
+            if isinstance(client, RowsClient) and (more := set(client.eval_sets) - known):
+                raise ValueError(
+                    f"parts[{name}]: eval_sets must name the sets of rows for validation, such as"
+                    f" eval_sets={sorted(client.eval_sets)}; got {self.eval_sets!r}, without"
+                    f" {', '.join(map(repr, sorted(more)))}"
+                )
+
+    def _set_evaluations(self, model: BoostedTrees) -> None:
+        """Set the attributes about rows for validation; none if there are no metrics."""
+        if not model.metrics:
+            return
+        n, sets = len(model.metrics), model.eval_sets or ("validation_0",)
+        self.evals_result_ = {
+            name: dict(zip(model.metrics, model.evaluations[i * n : i * n + n], strict=True))
+            for i, name in enumerate(sets)
+        }
+        self.best_iteration_ = model.best_round
+        self.best_score_ = model.evaluations[-1][model.best_round or 0]
+        errors = dict(zip(model.metrics, model.evaluation_errors[-n:], strict=True))
+        self.auc_error_, self.aucpr_error_ = errors.get("auc", []), errors.get("aucpr", [])
+
+    def plot(
+        self, metric: str | None = None, ax: Axes | None = None, *, eval_set: str | None = None
+    ) -> Axes:
+        """Draw a metric of the rows for validation after each round, and mark the best round.
+
+        Parameters
+        ----------
+        metric : str, optional
+            One of the model's metrics; by default the last one, which decides on early stopping.
+        ax : Axes, optional
+            By default the current ones.
+        eval_set : str, optional
+            One of the sets of rows; by default the last one, which decides on early stopping.
+
+        Raises
+        ------
+        NotFittedError
+            When called before `fit`.
+        ValueError
+            When the model has no such metric or set.
+        """
+        check_is_fitted(self, "model_")
+        metrics = self.model_.metrics
+        name = metrics[-1] if metric is None and metrics else metric
+        if name is None or name not in metrics:
+            raise ValueError(
+                f"metric must be one of {', '.join(metrics) or 'none'}; got {metric!r}"
+            )
+        sets = list(self.evals_result_)
+        chosen = sets[-1] if eval_set is None else eval_set
+        if chosen not in sets:
+            raise ValueError(f"eval_set must be one of {', '.join(sets)}; got {eval_set!r}")
+        from fedlib.figures.scores import learning_curve
+
+        decides = (chosen, name) == (sets[-1], metrics[-1])
+        best = self.model_.best_round if decides else None
+        return learning_curve(self.evals_result_[chosen][name], name, best=best, ax=ax)
