@@ -42,6 +42,11 @@ COMMANDS = {
     "schema": ("schema", "schema", "Draft the schema of a study, or check rows against it."),
     "serve": ("serve", "serve", "Wait for the sites, run a protocol, write model and ledger."),
     "token": ("tokens", "token", "Create a secret token for each client NAME."),
+    "unit": (
+        "unit",
+        "unit",
+        "Print a hardened systemd unit that runs `fedlib serve` or `fedlib join`.",
+    ),
 }
 
 

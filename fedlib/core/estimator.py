@@ -189,6 +189,7 @@ class Federated(BaseEstimator):
         make = partial(self._make_clients, names)
         transport = parts if isinstance(parts, Transport) else Parts(parts, make)
         if isinstance(transport, Host):
+            _check_keys(seeded, transport)
             given = options or seeded._client_options(len(transport.clients))
             transport.create_clients(
                 *seeded._client_factory(given), _indices_within(passive, transport.clients)
@@ -408,6 +409,20 @@ def _model_of(flow: Flow[Any], transport: Transport, **options: Any) -> Any:
         if error is None:
             raise
     raise error  # outside of the clause, so that the user does not read of both
+
+
+def _check_keys(estimator: Federated, host: Host) -> None:
+    """Raise ValueError when an estimator, or one inside it, needs keys that its clients lack."""
+    if isinstance(host, Parts):  # simulates them
+        return
+    parameters = estimator.get_params().items()
+    masked = [name for name, value in parameters if name.rpartition("__")[2] == "secure" and value]
+    if masked:
+        raise ValueError(
+            f"{masked[0]} must be False over {type(host).__name__}, got True: its clients have no"
+            " keys for secure sums, because all data belong to one user; for a trial of masks, fit"
+            " a list of parts"
+        )
 
 
 def _indices_within(passive: Collection[int], parts: Sequence[Any]) -> set[int]:

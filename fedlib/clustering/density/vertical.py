@@ -1,6 +1,6 @@
 """Vertical federated DBSCAN: each client holds different features of the same rows.
 
-Two rows are neighbours when they are neighbours in every client's features. Each client reports
+Two rows are neighbours only if they are neighbours in every client's features. Each client reports
 which rows are neighbours in its features. The server intersects these relations and runs DBSCAN on
 the graph of the remaining pairs. With one feature per client, a neighbourhood is a box and not a
 ball.
@@ -288,6 +288,11 @@ def _digest(ids: Sequence[Any], key: bytes | None, n_rows: int) -> str:
 class VerticalDBSCAN(Clusterer, Federated):
     """DBSCAN over clients that hold different features of the same rows.
 
+    Neighbours must be neighbours at every client: the result is that of DBSCAN with the maximum of
+    the clients' distances, and not with the Euclidean distance over all features. Rows have more
+    neighbours, so there is less noise, and clusters that are apart in pooled data can be one. The
+    more clients and features there are, the more the labels differ (see the examples).
+
     Attributes
     ----------
     model_ : RowLabels
@@ -311,8 +316,7 @@ class VerticalDBSCAN(Clusterer, Federated):
 
     Notes
     -----
-    The result is that of DBSCAN with the maximum of the clients' distances as the metric. With one
-    client it is DBSCAN itself, except for the strict inequality.
+    With one client, the result is that of DBSCAN itself, except for the strict inequality.
 
     Every client is needed: the run ends with `TooFewClients` when one is lost, whatever
     ``min_clients`` is. False neighbours cannot be detected. Two rows must be neighbours at every
@@ -336,6 +340,23 @@ class VerticalDBSCAN(Clusterer, Federated):
     >>> age, income = [[30.0], [31.0], [32.0], [31.5]], [[1.0], [1.5], [2.0], [9.0]]
     >>> VerticalDBSCAN(eps=1.5, min_samples=3).fit([age, income]).labels_
     array([ 0,  0,  0, -1])
+
+    What it costs that neighbours must be neighbours at every client: the labels of 150 flowers,
+    of which two clients have two features each, or four clients one each, against those of DBSCAN
+    on all four features, by the adjusted Rand index.
+
+    >>> from sklearn.cluster import DBSCAN
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.metrics import adjusted_rand_score
+    >>> from sklearn.preprocessing import scale
+    >>> X = scale(load_iris().data)
+    >>> pooled = DBSCAN(eps=0.5, min_samples=5).fit_predict(X)
+    >>> for n_clients in (1, 2, 4):
+    ...     model = VerticalDBSCAN(0.5, 5).fit(np.split(X, n_clients, axis=1))
+    ...     print(n_clients, round(adjusted_rand_score(pooled, model.labels_), 2))
+    1 1.0
+    2 0.79
+    4 0.62
     """
 
     name = "vertical-dbscan"

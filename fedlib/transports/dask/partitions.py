@@ -113,7 +113,10 @@ class Partitions:
 
     @classmethod
     def _of_several(cls, members: Sequence[Partitions]) -> Partitions:
-        """Return partitions that are tuples, such as (X, y)."""
+        """Return partitions that are tuples, such as (X, y).
+
+        Files and functions are read together, too.
+        """
         counts = [len(one.parts) for one in members]
         if not counts or len(set(counts)) > 1:
             raise ValueError(f"a tuple's members must have equally many partitions, got {counts}")
@@ -123,7 +126,7 @@ class Partitions:
 
 
 def _together(*values: Any) -> tuple[Any, ...]:
-    return values
+    return tuple(one.read() if isinstance(one, Source) else one for one in values)
 
 
 def _source(i: int, origin: Any) -> Source:

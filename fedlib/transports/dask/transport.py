@@ -63,6 +63,9 @@ class Dask:
         so that this does not change the result.
     progress : bool, default=False
         Whether each step shows a progress bar.
+    y : Dask DataFrame, Series or Array, or list, optional
+        The targets of the rows, for protocols with labels, in as many partitions as the rows:
+        ``Dask(X, y=y)`` equals ``Dask((X, y))``.
     worker_timeout : float, default=60
         The time, in seconds, for which the cluster may have no worker; positive. After that, the
         clients that have not answered are lost (NoWorker).
@@ -105,7 +108,8 @@ class Dask:
     cost one more pass over the data.
 
     *Trust.* All partitions belong to one user: the text of an error comes back, and no message is
-    encrypted beyond what the cluster does.
+    encrypted beyond what the cluster does. So `fit` refuses an estimator with ``secure=True``:
+    masks would hide the user's data from the user.
 
     *Cost.* Some milliseconds of the scheduler per partition and request. Partitions of 10 to 100
     MB are a good size.
@@ -132,13 +136,14 @@ class Dask:
         lost: str = "recompute",
         combine: bool = True,
         progress: bool = False,
+        y: Any = None,
         worker_timeout: float = 60,
     ):
         check_option("keep", keep, ("memory", "reload"))
         check_option("lost", lost, ("recompute", "client"))
         if not worker_timeout > 0:
             raise ValueError(f"worker_timeout must be positive, got {worker_timeout}")
-        self.partitions = Partitions.of(partitions)
+        self.partitions = Partitions.of(partitions if y is None else (partitions, y))
         self.clients: Sequence[str] = [str(i) for i in range(len(self.partitions.parts))]
         self.keep, self.lost, self.worker_timeout = keep, lost, worker_timeout
         self.combines = combine and lost == "recompute"

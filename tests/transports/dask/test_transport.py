@@ -174,6 +174,41 @@ def test_a_tuple_of_collections(cluster):
     assert set(there.labels_.compute()) == {"ill", "well"}
 
 
+def test_a_target(cluster, tmp_path):
+    """`y` lies next to the rows, in a collection or in files of its own."""
+    X = np.linspace(-1, 1, 40)[:, None]
+    y = (np.abs(X[:, 0]) > 0.3).astype(int)
+    estimator = FederatedXGBClassifier(n_trees=2, max_depth=2, min_child_weight=0.1)
+    here = clone(estimator).fit([(X[:20], y[:20]), (X[20:], y[20:])])
+    files = {}
+    for name, values in (("X", X), ("y", y)):
+        files[name] = [tmp_path / f"{name}{i}.npy" for i in range(2)]
+        for path, half in zip(files[name], np.split(values, 2), strict=True):
+            np.save(path, half)
+    arrays = da.from_array(X, chunks=(20, 1)), da.from_array(y, chunks=20)
+    for rows, target in (arrays, (files["X"], files["y"]), (files["X"], arrays[1])):
+        there = clone(estimator).fit(Dask(rows, cluster, y=target))
+        assert fitted(there) == fitted(here)
+        assert same_labels(there.labels_, here.labels_)
+
+
+def test_secure_sums_are_refused_before_any_task(cluster):
+    """All partitions belong to one user, so no client has a key."""
+    fields = [{"name": "x", "type": "number", "constraints": {"minimum": 0, "maximum": 9}}]
+    fields[0]["constraints"]["required"] = True
+    inner = FederatedKMeans(
+        2, method="lloyd", init=[[0.0], [5.0]], bounds={"x": (0, 9)}, secure=True
+    )
+    outer = FederatedPipeline(
+        clone(inner).set_params(bounds=None), schema=Schema({"schema": {"fields": fields}})
+    )
+    for estimator, name in ((inner, "secure"), (outer, "estimator__secure")):
+        transport = Dask(functions(PARTS), cluster)
+        with pytest.raises(ValueError, match=f"^{name} must be False over Dask, got True: .* list"):
+            estimator.fit(transport)
+        assert transport.ledger is None
+
+
 def test_predict_maps_over_partitions(cluster):
     there = model().fit(Dask(functions(PARTS), cluster))
     X = np.array([[0.5], [2.5], [30.0], [1.0]])
@@ -373,6 +408,7 @@ def test_an_interrupt_cancels_the_tasks(cluster, monkeypatch):
         (["a.csv"], {}, r"partitions\[0\] must be a function or the path .*; got 'a.csv'"),
         ((), {}, r"a tuple's members must have equally many partitions, got \[\]"),
         ((da.zeros(4, chunks=2), da.zeros(4)), {}, r"equally many partitions, got \[2, 1\]"),
+        (["a.npy"], {"y": ["b.npy", "c.npy"]}, r"equally many partitions, got \[1, 2\]"),
         (da.zeros((1, 1, 1)), {}, "an Array must have one or two axes, got 3"),
         (["a.npy"], {"keep": "disk"}, "keep must be one of 'memory', 'reload'; got 'disk'"),
         (["a.npy"], {"lost": "never"}, "lost must be one of 'recompute', 'client'; got 'never'"),
