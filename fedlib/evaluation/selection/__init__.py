@@ -1,7 +1,8 @@
 """Choosing parameters without seeing the data.
 
 `DensitySuggestion` suggests a radius or a cell size for the density methods, `KMeansSelection` and
-`GaussianMixtureSelection` the number of clusters.
+`GaussianMixtureSelection` the number of clusters. `cross_validate_sites` scores an estimator on
+sites that had no part in its fit.
 """
 
 from fedlib.evaluation.selection.choices import (
@@ -17,6 +18,7 @@ from fedlib.evaluation.selection.density import (
     suggest_density,
 )
 from fedlib.evaluation.selection.knee import find_knee
+from fedlib.evaluation.selection.sites import cross_validate_sites
 
 __all__ = [
     "DensityCurves",
@@ -24,6 +26,7 @@ __all__ = [
     "GaussianMixtureSelectionClient",
     "KMeansChoice",
     "MixtureChoice",
+    "cross_validate_sites",
     "find_knee",
     "select_kmeans",
     "select_mixture",
