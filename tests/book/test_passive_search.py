@@ -31,7 +31,13 @@ def found(module):
     rows = [outcomes("M1", (2,), [0])[0][1], outcomes("M1", (1, 3), [0])[0][0]]
     printed = pd.DataFrame(rows, index, module.CELLS)
     printed.iloc[1, 7] += 0.02
-    return search, printed, search.run(printed)
+    outcomes_found = {key: search.find(key, printed.loc[key].to_numpy()) for key in keys}
+    rows = [
+        dict(zip(("source", "table", "run"), key, strict=True)) | row
+        for key, outcome in outcomes_found.items()
+        for row in module.by_cell(outcome)
+    ]
+    return search, printed, module.by_column(pd.DataFrame(rows))
 
 
 def test_search_finds_the_choice_and_the_first_order(found):
@@ -43,7 +49,9 @@ def test_search_finds_the_choice_and_the_first_order(found):
 
 def test_misprint_is_the_cell_that_disagrees(found, module):
     search, printed, rows = found
-    misprints = search.misprints(rows, printed)
+    key = printed.index[1]
+    misprint = search.examine(key, rows.loc[key], printed.loc[key].to_numpy())
+    misprints = pd.DataFrame([dict(zip(printed.index.names, key, strict=True)) | misprint])
     assert misprints["metric"].tolist() == [module.CELLS[7][1]]
     assert misprints["slip"].tolist() == ["one digit"]
     judge = module.Verdicts(rows, misprints, printed, 5)
@@ -53,15 +61,6 @@ def test_misprint_is_the_cell_that_disagrees(found, module):
     assert low <= value <= high
     assert status == "misprint"
     assert note.endswith("slip: one digit")
-
-
-def test_search_begins_with_the_last_run(module):
-    search = module.Search(outcomes_of(module), 10, 4, 1, 1, n_others=3)
-    key, passive = next(iter(search.choices_before.items()))
-    assert search.choices(key)[0] == passive
-    assert len(search.choices(key)) <= 5
-    before = search.seeds_before[key[0], passive]
-    assert set(before) >= set(search.seeds(key[0], passive, 1))
 
 
 def test_seeds_that_draw_the_choices(module):
@@ -74,9 +73,9 @@ def test_seeds_that_draw_the_choices(module):
     assert starts == {"M1": rows["renumbered"][0]}
 
 
-def test_choices_are_spaced_evenly(module):
+def test_choices_and_their_names(module):
     assert len(module.choices_of(10, 3)) == 120
-    assert module.choices_of(4, 2, at_most=3) == [(0, 1), (0, 3), (1, 3)]
+    assert [module.clients_of(module.names(choice)) for choice in ((), (2, 6))] == [(), (2, 6)]
     assert module.inside((1,), [(0, 1)])
     assert not module.inside((1, 2), [(0, 1), (0, 2)])
     assert module.listed((2, 6, 9)) == "2, 6 and 9"

@@ -7,14 +7,11 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from study.shared import results
-
 GROUPS = ["overall", "active", "passive"]
 METRICS = ["AMI", "ARI", "Purity", "BCubed precision", "BCubed recall"]
 RUNS = ["I", "II", "III", "IV", "V"]
 CELLS = pd.MultiIndex.from_product([GROUPS, METRICS], names=["group", "metric"])
-MISPRINT = ["source", "table", "run", "group", "metric", "published", "measured"]
-MISPRINT += ["slip", "orders", "others agree"]
+MISPRINT = ["source", "table", "run", "group", "metric"]
 
 
 def statistics(runs):
@@ -32,7 +29,12 @@ def same_digits(measured, stated):
 
 def names(passive):
     """Return the numbers of clients, as in the result files."""
-    return " ".join(map(str, passive))
+    return " ".join(map(str, passive)) or "none"
+
+
+def clients_of(names):
+    """Return the clients of some `names`."""
+    return () if names == "none" else tuple(map(int, names.split()))
 
 
 def listed(passive):
@@ -41,23 +43,30 @@ def listed(passive):
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def choices_of(n_clients, n_passive, at_most=None):
-    """Return the choices of so many passive clients, or evenly spaced ones if there are more."""
-    every = list(combinations(range(n_clients), n_passive))
-    return every if at_most is None else every[:: -(-len(every) // at_most)]
+def choices_of(n_clients, n_passive):
+    """Return the choices of so many passive clients."""
+    return list(combinations(range(n_clients), n_passive))
 
 
-def of_last_run():
-    """Return what the last complete run found: the choice per column, the seeds per choice."""
-    choices, seeds = {}, {}
-    kept = results.read("fidelity.csv", [results.KEPT])
-    kept = kept[kept["table"].str.startswith("passive") & kept["run"].isin(RUNS)]
-    notes = kept["note"].str.extract(r"passive (?P<choice>[\d ]+), seed (?P<seed>\d+)")
-    for row in kept.join(notes.dropna(), how="inner").itertuples():
-        passive = tuple(map(int, row.choice.split()))
-        choices[row.source, row.table, row.run] = passive
-        seeds.setdefault((row.source, passive), []).append(int(row.seed))
-    return choices, seeds
+def by_cell(outcome):
+    """Return the outcome of `Search.find` as rows for a file, one for each cell of the column."""
+    facts = {name: outcome[name] for name in ("agree", "orders", "order", "next best")}
+    values = zip(CELLS, outcome["measured"], outcome["low"], outcome["high"], strict=True)
+    return [
+        {"choice": names(outcome["passive"]), **facts, "group": group, "metric": metric}
+        | {"measured": measured, "low": low, "high": high}
+        for (group, metric), measured, low, high in values
+    ]
+
+
+def by_column(rows):
+    """Return the outcomes again, one row for each printed column."""
+    columns = rows.groupby(["source", "table", "run"])
+    found = columns[["agree", "orders", "order", "next best"]].first()
+    found.insert(0, "passive", columns["choice"].first().map(clients_of))
+    for name in ("measured", "low", "high"):
+        found[name] = [group[name].to_numpy() for _, group in columns]
+    return found
 
 
 class Search:
@@ -70,45 +79,26 @@ class Search:
         columns of scores, and the index of each seed's column.
     n_clients, n_orders, n_few, n_best : int
         As on the page: all visit orders, those for a first look, the choices that get all.
-    n_others : int or None
-        How many other choices are tried; then the search begins with what the last run found.
     first : int
         The first seed.
     """
 
-    def __init__(
-        self, outcomes: Callable, n_clients, n_orders, n_few, n_best, n_others=None, first=0
-    ):
-        self.outcomes, self.n_clients, self.n_others = outcomes, n_clients, n_others
+    def __init__(self, outcomes: Callable, n_clients, n_orders, n_few, n_best, first=0):
+        self.outcomes, self.n_clients = outcomes, n_clients
         self.n_orders, self.few, self.n_best = n_orders, min(n_few, n_orders), n_best
-        self.first = range(first, first + n_orders)
-        self.choices_before, self.seeds_before = of_last_run() if n_others is not None else ({}, {})
-
-    def seeds(self, edition, passive, n_orders):
-        """Return the seeds of the visit orders, first those of the last complete run."""
-        before = self.seeds_before.get((edition, passive), [])
-        return tuple(sorted(list(dict.fromkeys([*before, *self.first]))[:n_orders]))
+        self.first = first
 
     def columns(self, edition, passive, n_orders=None):
         """Return the distinct columns of a choice, and the index of each order's column."""
-        seeds = self.seeds(edition, passive, n_orders or self.n_orders)
-        return self.outcomes(edition, passive, seeds)
+        seeds = range(self.first, self.first + (n_orders or self.n_orders))
+        return self.outcomes(edition, passive, tuple(seeds))
 
     def choices(self, key):
         """Return the choices to try for a column; `key` is its source, table and run."""
-        n_passive = int(key[1].split()[1][:-1]) // 10
-        if key not in self.choices_before:
-            return choices_of(self.n_clients, n_passive)
-        some = choices_of(self.n_clients, n_passive, self.n_others)
-        return list(dict.fromkeys([self.choices_before[key], *some]))
-
-    def run(self, printed):
-        """Return one row per printed column: the best choice, and the next best's agreement."""
-        found = {key: self.find(key, column.to_numpy()) for key, column in printed.iterrows()}
-        return pd.DataFrame(found).T.rename_axis(index=printed.index.names)
+        return choices_of(self.n_clients, int(key[1].split()[1][:-1]) // 10)
 
     def find(self, key, column):
-        """Return the best outcome for one column."""
+        """Return the best outcome for one column, and the next best's agreement."""
 
         def distance(passive):
             return np.abs(self.columns(key[0], passive, self.few)[0] - column).sum(axis=1).min()
@@ -135,21 +125,14 @@ class Search:
             "passive": passive,
             "agree": agree[best],
             "orders": orders[best],
-            "order": self.seeds(edition, passive, self.n_orders)[int(np.argmax(which == best))],
+            "order": self.first + int(np.argmax(which == best)),
             "measured": values[best],
             "low": values.min(axis=0),
             "high": values.max(axis=0),
         }
 
-    def misprints(self, found, printed):
-        """Return the only disagreeing cells of columns, with evidence that they are misprints."""
-        nearly = found[found["agree"] == len(CELLS) - 1]
-        rows = [self.examine(key, row, printed.loc[key]) for key, row in nearly.iterrows()]
-        return pd.DataFrame(rows, columns=MISPRINT)
-
     def examine(self, key, outcome, column):
-        """Return one row of `misprints`."""
-        column = column.to_numpy()
+        """Return the only cell of a column that disagrees, with evidence that it is a misprint."""
         (at,) = np.flatnonzero(~same_digits(outcome["measured"], column))
         reads, value = f"{column[at]:.4f}", f"{outcome['measured'][at]:.4f}"
         computed = [self.columns(key[0], passive, self.few)[0] for passive in self.choices(key)]
@@ -158,7 +141,11 @@ class Search:
         with_it = agree[agree[:, at]].sum(axis=1) - 1
         spread = f"{outcome['low'][at]:.4f} … {outcome['high'][at]:.4f}"
         others = with_it.max() if len(with_it) else "none has it"
-        return [*key, *CELLS[at], reads, value, slip(reads, value), spread, others]
+        return {
+            **dict(zip(("group", "metric"), CELLS[at], strict=True)),
+            **{"published": float(reads), "measured": float(value), "slip": slip(reads, value)},
+            **{"orders": spread, "others agree": others},
+        }
 
 
 def slip(printed, measured):
@@ -196,7 +183,7 @@ def explain_by_seeds(found, n_clients, starts):
     Parameters
     ----------
     found : DataFrame
-        From `Search.run`.
+        From `by_column`.
     n_clients, starts : int
         Each of five consecutive seeds draws one run; the first is less than `starts`.
 
@@ -242,7 +229,7 @@ class Verdicts:
     Parameters
     ----------
     found, misprints : DataFrame
-        From a `Search`.
+        From `by_column`, and from a `Search`.
     printed : DataFrame
         The printed runs.
     n_orders : int
@@ -258,7 +245,7 @@ class Verdicts:
         # The thesis computed them from the four digits of its tables, as the misprints show.
         self.measured = pd.concat([runs, statistics(runs.round(4))])
         self.from_printed = statistics(printed)
-        self.slips = misprints.set_index(MISPRINT[:5])["slip"]
+        self.slips = misprints.set_index(MISPRINT)["slip"]
         self.touched = {(source, table, *cell) for source, table, _, *cell in self.slips.index}
 
     def of(self, row):
