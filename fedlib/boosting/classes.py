@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedlib.core.agreement import Disagreement, agree
-from fedlib.core.labels import read_classes
+from fedlib.core.labels import read_classes, truth_spelling
 
 __all__ = [
     "Class",
@@ -40,7 +40,10 @@ def problem_of_classes(classes: Sequence[Class]) -> str | None:
 
 
 def agree_on_kind(replies: Mapping[str, Any]) -> None:
-    """Raise Disagreement if classes are text at some clients and numbers at others."""
+    """Raise Disagreement if classes are text at some clients and numbers at others.
+
+    It does so, too, if truth values are written in several ways, which would be different classes.
+    """
     kinds = {
         name: "text" if isinstance(reply.classes[0], str) else "numbers"
         for name, reply in replies.items()
@@ -48,6 +51,13 @@ def agree_on_kind(replies: Mapping[str, Any]) -> None:
     }
     if kinds:
         agree("whether classes are numbers or text", kinds)
+    written = {
+        name: ways
+        for name, reply in replies.items()
+        if (ways := truth_spelling([label for label in reply.classes if isinstance(label, str)]))
+    }
+    if written:
+        agree("how truth values are written", written)
 
 
 def agree_on_two_classes(replies: Mapping[str, Any], remedy: str = "") -> None:

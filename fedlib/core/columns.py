@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedlib.core.array_types import Bools, Bytes, Floats, Ints
 from fedlib.core.labels import check_characters
-from fedlib.core.names import as_table, feature_names, order
+from fedlib.core.names import as_table, check_axes, feature_names, order
 
 __all__ = [
     "EMPTY",
@@ -292,8 +292,7 @@ def check_no_identifiers(client: Any) -> None:
 def _frame(X: ArrayLike) -> pd.DataFrame:
     """Return an array-like as a DataFrame with one dtype per column."""
     array = X if isinstance(X, np.ndarray) else np.asarray(X, dtype=object)
-    if array.ndim != 2:
-        raise ValueError(f"X must be a table with 2 axes, rows and columns, got {array.ndim}")
+    check_axes(array)
     return pd.DataFrame(array).infer_objects()
 
 

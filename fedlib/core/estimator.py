@@ -256,7 +256,7 @@ class Federated(BaseEstimator):
                 clients[name] = client = client_class(part, **arguments)
                 check_no_identifiers(client)
             except (TypeError, ValueError) as error:
-                row = isinstance(part, list | np.ndarray) and np.ndim(part) == 1
+                row = isinstance(part, list | np.ndarray) and len(part) and np.isscalar(part[0])
                 advice = "; parts is a list of tables: for one client pass [X]" if row else ""
                 raise ValueError(f"parts[{name}]: {error}{advice}") from error
             client.passive = i in passive

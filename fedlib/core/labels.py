@@ -87,7 +87,25 @@ def read_classes(y: Any, what: str = "y", n_rows: int | None = None) -> NDArray[
         )
     texts = [value.strip() for value in values]
     check_characters(texts, what)
+    if "," in (written := truth_spelling(set(texts))):
+        raise ValueError(
+            f"{what} must have truth values in one spelling; got {written}: convert them to text in"
+            " one spelling, or to True and False"
+        )
     return np.array(texts, np.str_)
+
+
+def truth_spelling(classes: Iterable[str]) -> str:
+    """Return how the truth values among classes are written; several ways have a comma.
+
+    Examples
+    --------
+    >>> truth_spelling(["TRUE", "FALSE", "ill"]), truth_spelling(["TRUE", "true"])
+    ('TRUE', 'TRUE, true')
+    """
+    found = [text for text in classes if text.lower() in ("true", "false")]
+    ways = {"TRUE" if t.isupper() else "true" if t.islower() else "True" for t in found}
+    return ", ".join(sorted(ways))
 
 
 def read_targets(y: Any, what: str = "y", n_rows: int | None = None) -> Floats:

@@ -229,6 +229,24 @@ def listed(names: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
+def check_axes(array: Any) -> None:
+    """Raise ValueError if an array is no table.
+
+    Examples
+    --------
+    >>> check_axes(np.zeros(3))
+    Traceback (most recent call last):
+    ...
+    ValueError: X must be a table with 2 axes, rows and columns, got 1; X.reshape(-1, 1) makes one \
+column of numbers, and pd.DataFrame(X) a table of records
+    """
+    if array.ndim != 2:
+        raise ValueError(
+            f"X must be a table with 2 axes, rows and columns, got {array.ndim}; X.reshape(-1, 1)"
+            " makes one column of numbers, and pd.DataFrame(X) a table of records"
+        )
+
+
 def as_table(X: Any) -> Any:
     """Return a table of another library as a DataFrame, and a masked array with NaN for gaps."""
     if sparse.issparse(X):

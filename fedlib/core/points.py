@@ -22,7 +22,7 @@ from fedlib.core.columns import (
     read_column,
 )
 from fedlib.core.labels import read_weights
-from fedlib.core.names import as_table, feature_names
+from fedlib.core.names import as_table, check_axes, feature_names
 
 __all__ = [
     "MAX_COORDINATE",
@@ -126,14 +126,13 @@ def as_numbers(X: ArrayLike) -> pd.DataFrame | NDArray[Any]:
     Parameters
     ----------
     X : array-like (n_rows, n_features)
-        Numbers of any type, truth values, and texts that contain numbers. What has no two axes is
-        returned as an array.
+        Numbers of any type, truth values, and texts that contain numbers.
 
     Raises
     ------
     ValueError
-        When a column contains anything else, or integers beyond ±2**53. The text names the column,
-        the row and the remedy.
+        When it is no table, or a column contains anything else, or integers beyond ±2**53. The text
+        names the column, the row and the remedy.
 
     Examples
     --------
@@ -144,7 +143,8 @@ def as_numbers(X: ArrayLike) -> pd.DataFrame | NDArray[Any]:
     X = as_table(X)
     if not isinstance(X, pd.DataFrame | np.ndarray):
         X = _array(X)
-    if X.ndim != 2 or not X.shape[1]:
+    check_axes(X)
+    if not X.shape[1]:
         return X
     if _all_numbers(X):
         _check_exact(X)
@@ -242,5 +242,5 @@ def _array(X: ArrayLike) -> NDArray[Any]:
     try:
         array = np.asarray(X)
     except ValueError:  # rows of different lengths
-        return np.empty(0)
+        return np.asarray(X, dtype=object)
     return array if array.dtype.kind in "biufcO" else np.asarray(X, dtype=object)

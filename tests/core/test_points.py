@@ -44,9 +44,12 @@ def test_points_in_the_right_form_are_not_copied():
     [
         ([[1.0, np.nan]], "contains NaN"),
         ([[1.0, np.inf]], "contains infinity"),
-        ([1.0, 2.0], "Expected 2D array, got 1D array"),
-        (3.0, "Expected 2D array, got scalar"),
-        (np.zeros((1, 1, 1)), "Found array with dim 3"),
+        ([1.0, 2.0], "X must be a table with 2 axes, rows and columns, got 1; X.reshape"),
+        ([[1.0, 2.0], [3.0]], "2 axes, rows and columns, got 1"),
+        (np.zeros(2, [("a", float)]), r"got 1; .* pd.DataFrame\(X\) a table of records"),
+        ({"a": [1.0, 2.0]}, "2 axes, rows and columns, got 0"),
+        (3.0, "2 axes, rows and columns, got 0"),
+        (np.zeros((1, 1, 1)), "2 axes, rows and columns, got 3"),
         ([["a", "b"]], "column '0' must contain numbers, got 'a'"),
         (np.array([[1j]]), "column '0' .* got complex numbers; write the real"),
         (np.empty((0, 2)), r"Found array with 0 sample\(s\)"),
@@ -84,7 +87,6 @@ def test_further_checks_of_points():
         ),
         ([[1.0], [None]], "column '0' must contain finite numbers, got no value in row 2"),
         ([[np.inf]], "infinity"),
-        ([1.0, 2.0], "Expected 2D array"),
     ],
 )
 def test_text_and_gaps_are_named_with_the_remedy(X, message):

@@ -194,7 +194,7 @@ EXPECTED["classes"] = (
         "truth": [True, False],
         "truth objects": [True, False],
         "truth and numbers": [1, 2],
-        "truth texts": ["TRUE", "false"],
+        "truth texts": "y must have truth values in one spelling; got TRUE, true: convert",
         "complex": "y must be text or numbers; got complex in row 1: convert",
         "lists": "y must be text or numbers; got list in row 1: convert",
         "intervals": "y must be text or numbers; got Interval in row 1: convert",
@@ -217,6 +217,7 @@ EXPECTED["identifiers"] = (
         "categories 1 and 1.0": REPEATED,
         "date texts": REPEATED,
         "mixed": ["1", "a"],
+        "truth texts": ["TRUE", "false"],
         "large float32": "got float32 beyond the integers that are all exact in it",
         "large uint64": [str(2**64 - 1), "2"],
         "large object": [str(2**70), "2"],
@@ -356,6 +357,17 @@ def test_a_schema_reads_kinds_by_the_type_of_the_field(type, field, kind, expect
             applied(type, **field)(content)
     else:
         assert repr(applied(type, **field)(content)) == repr(expected)
+
+
+def test_truth_values_as_classes_have_one_spelling():
+    X, words = np.arange(8.0).reshape(4, 2), np.array(["TRUE", "FALSE"] * 2)
+    parts = [(X, words), (X, words), (X, np.char.title(words))]
+    with pytest.raises(
+        ValueError, match="on how truth values are written: TRUE at .*; True at '2'"
+    ):
+        FederatedXGBClassifier(1, method="histogram").fit(parts, min_clients=3)
+    model = FederatedXGBClassifier(1, method="histogram").fit(parts, min_clients=2)
+    assert model.classes_.tolist() == ["FALSE", "TRUE"]
 
 
 def test_dates_of_arrow_are_read_by_a_schema():

@@ -120,6 +120,11 @@ def preprocess(rules: Rules) -> Flow[Preprocess]:
     categories, *_ = yield from find_categories(
         view, described, texts, rules.max_categories, rules.min_category_count
     )
+    if not len(numbers) and not any(categories):
+        raise ValueError(
+            f"no feature is left: no category of {', '.join(map(repr, columns.names[:20]))} has"
+            f" min_category_count={rules.min_category_count} rows; a smaller count keeps rarer ones"
+        )
     return Preprocess(
         columns.names if columns.named else (),
         columns.kinds,

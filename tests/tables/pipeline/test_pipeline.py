@@ -563,3 +563,9 @@ def test_impossible_rules_are_refused(changes, message):
 def test_a_state_without_labels():
     state = PipelineState(encode(rules()), b"", np.ones(1, bool))
     assert not hasattr(state, "labels")
+
+
+def test_a_run_without_any_feature_names_the_reason():
+    parts = [pd.DataFrame({"ward": list("abc")}), pd.DataFrame({"ward": list("abd")})]
+    with pytest.raises(ValueError, match="no category of 'ward' has min_category_count=5 rows"):
+        fedlib.FederatedPipeline(fedlib.FederatedKMeans(2), encode="one_hot").fit(parts)

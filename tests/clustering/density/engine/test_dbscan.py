@@ -282,7 +282,7 @@ def test_number_of_threads(n_jobs, n_cores, n_threads, monkeypatch):
         ({"radii": [1, np.inf, 1]}, "radii must be finite and at least 0, got inf"),
         ({"radii": [1, np.nan, 1]}, "radii must be finite and at least 0, got nan"),
         ({"X": [[np.nan], [1], [2]]}, "X contains NaN"),
-        ({"X": [1, 2, 3]}, "Expected 2D array"),
+        ({"X": [1, 2, 3]}, "2 axes, rows and columns, got 1"),
         ({"n_jobs": 0}, "n_jobs must be -1 or an integer of at least 1, got 0"),
     ],
 )
