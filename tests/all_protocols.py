@@ -114,6 +114,7 @@ HISTOGRAMS = {"method": "histogram", "max_bin": 8, "tol": None, "bounds": BOUNDS
 HELD_OUT = {"validation_fraction": 0.3, "random_state": 0}
 CONSTRAINED = {
     "method": "histogram",
+    "learning_rate": [0.5, 0.3, 0.1],
     "monotone_constraints": {0: 1},
     "interaction_constraints": [[0], [1]],
 }

@@ -21,6 +21,7 @@ from fedlib.boosting.explained import Explained
 from fedlib.boosting.export import from_booster, to_booster
 from fedlib.boosting.messages import MAX_WEIGHT
 from fedlib.boosting.objectives import OBJECTIVES
+from fedlib.boosting.rounds import RoundReport, rates_of
 from fedlib.boosting.settings import (
     DEFAULTS,
     HISTOGRAM_ONLY,
@@ -39,6 +40,7 @@ from fedlib.core.journal import Journal
 from fedlib.core.parameters import (
     KW_ONLY,
     Fraction,
+    Kind,
     OptionalBounds,
     OptionalPositiveInt,
     RandomSource,
@@ -68,11 +70,18 @@ class Boosted(Explained, Validated, Constrained):
         """,
     ] = None
     learning_rate: Annotated[
-        float,
+        float | ArrayLike | Callable[[int], float],
         Interval(Real, 0, 1, closed="right"),
+        "array-like",
+        list,
+        callable,
+        Kind("float, array-like (n_trees,) of float, or callable"),
         """
         The factor on the weight of a leaf, above 0 and at most 1. A client may prefer another one;
-        the run uses the clients' mean, weighted by rows.
+        the run uses the clients' mean, weighted by rows. One per round, or a function of the index
+        of the round from 0, is as XGBoost's LearningRateScheduler, whose rates begin with the
+        second round: then clients' preferences do not count. Only the first rate is sent to
+        clients; the server multiplies the weights of leaves itself.
         """,
     ] = 0.3
     max_bin: Annotated[
@@ -177,6 +186,17 @@ class Boosted(Explained, Validated, Constrained):
         weights, or else 1. Larger weights of a site count as it.
         """,
     ] = None
+    callback: Annotated[
+        Callable[[RoundReport], Any] | None,
+        callable,
+        None,
+        """
+        A function that the server calls after each round with a
+        `fedlib.boosting.rounds.RoundReport`, such as for a progress bar. If it returns True, the
+        run ends after this round. Nothing crosses the network but this end. Not for the command
+        line, and not stored with a model.
+        """,
+    ] = None
     delta: Annotated[
         Fraction,
         """
@@ -245,7 +265,7 @@ class Boosted(Explained, Validated, Constrained):
             "max_weight": row_limit(self, "weight"),
             "max_target": MAX_WEIGHT,
         }
-        reg_lambda = self._default("reg_lambda")
+        reg_lambda, rates = self._default("reg_lambda"), rates_of(self.learning_rate, n_trees)
         n_requests = n_trees * max_depth  # one for histograms per level of each tree
         bounds, n_categories = None, None if agreed is None else agreed.n_categories
         if self.are_summed or self.bounds is not None:
@@ -261,7 +281,9 @@ class Boosted(Explained, Validated, Constrained):
                 "n_candidates": self.n_candidates,
                 "method": self.method,
                 "max_depth": max_depth,
-                "learning_rate": self.learning_rate,
+                "learning_rate": rates[0] if rates else self.learning_rate,
+                "learning_rates": rates,
+                "callback": self.callback,
                 "reg_lambda": None if reg_lambda is None else float(np.float32(reg_lambda)),
                 "gamma": float(np.float32(self.gamma)),
                 "min_child_weight": float(np.float32(self.min_child_weight)),

@@ -61,8 +61,8 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         The predicted classes (n_rows,) of each client's rows; None for a client that was lost. Only
         if the parts were given to `fit`.
     ended_by_ : str
-        The parameter that ended the last run: ``"n_trees"``, ``"tol"`` or
-        ``"early_stopping_rounds"``.
+        The parameter that ended the last run: ``"n_trees"``, ``"tol"``,
+        ``"early_stopping_rounds"`` or ``"callback"``.
     losses_ : list of float
         The mean log-loss over all rows before the first round of the last `fit` and after each of
         its rounds but the last.
@@ -79,7 +79,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         The error bounds of ``"auc"`` and of ``"aucpr"`` after each round, for the last set, if they
         are metrics: they come from histograms of 1,024 intervals of probability.
     learning_rate_ : float
-        The learning rate on which the clients agreed.
+        The learning rate on which the clients agreed, or the first one of several.
     n_features_in_ : int
         The number of features.
     feature_names_in_ : array (n_features,) of str

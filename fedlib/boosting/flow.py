@@ -34,6 +34,7 @@ from fedlib.boosting.messages import BeginBoosting, Class, KeepTrees, Levels, St
 from fedlib.boosting.objectives import OBJECTIVES, LabelSums, unit_bits
 from fedlib.boosting.private import PrivateGrower, describe_privately
 from fedlib.boosting.proposals import TopSplits, UnionSplits
+from fedlib.boosting.rounds import RoundReport
 from fedlib.boosting.scores import Validation
 from fedlib.boosting.secure import SECURE_GROWERS, describe_securely
 from fedlib.boosting.settings import Settings
@@ -99,6 +100,9 @@ def _boosting(settings: Settings, start: BoostedTrees | None) -> Flow[BoostedTre
             if validation.is_over:
                 ended_by = "early_stopping_rounds"
                 break
+        if settings.callback is not None and settings.callback(_report(training, validation)):
+            ended_by = "callback"
+            break
     if start is not None and len(trees) == len(start.trees):  # nothing was left to add
         yield _with_trees(KeepTrees, trees, training)
         return start
@@ -110,7 +114,7 @@ def _boosting(settings: Settings, start: BoostedTrees | None) -> Flow[BoostedTre
         classes=described.classes,
         base_scores=training.base_scores,
         base_margins=training.base_margins,
-        learning_rate=described.learning_rate,
+        learning_rate=training.learning_rate(0),
         n_features=described.n_features,
         features=described.features,
         losses=training.losses,
@@ -125,6 +129,18 @@ def _boosting(settings: Settings, start: BoostedTrees | None) -> Flow[BoostedTre
         seed=settings.seed,
         ended_by=ended_by,
         has_noise=isinstance(settings.aggregation, NoisySums),
+    )
+
+
+def _report(training: Training, validation: Validation) -> RoundReport:
+    """Return what the callback of a run receives after a round."""
+    settings, n_rounds, losses = training.settings, training.n_rounds, training.losses
+    return RoundReport(
+        n_rounds,
+        settings.n_trees,
+        training.learning_rate(n_rounds - 1),
+        losses[-1] if losses else None,
+        validation.latest,
     )
 
 

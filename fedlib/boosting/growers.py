@@ -40,7 +40,6 @@ class Grower:
     def __init__(self, training: Training):
         self.training = training
         self.max_margin = max(map(abs, training.base_margins))  # no margin of a row is larger
-        self.n_rounds = 0  # of the model, with those that the run continues
         self.categories = training.categories
         self.n_bytes = self.categories.n_bytes  # of a set of categories
         self.weights, self.sums = NodeHistory(), NodeHistory()
@@ -59,13 +58,18 @@ class Grower:
             return None
         self.update["values"] = grown.values
         self.max_margin += float(np.abs(grown.values).max(initial=0))
-        self.n_rounds += 1
+        self.training.n_rounds += 1
         return grown
 
     def continue_from(self, trees: Sequence[Tree]) -> None:
         """Take note of the trees that a run continues."""
         self.max_margin += sum(float(np.abs(tree.value).max(initial=0)) for tree in trees)
-        self.n_rounds = len(trees) // self.training.n_outputs
+        self.training.n_rounds = len(trees) // self.training.n_outputs
+
+    @property
+    def n_rounds(self) -> int:
+        """The number of finished rounds of the model, with those that the run continues."""
+        return self.training.n_rounds
 
     def grow_round(self) -> Flow[Round | None]:
         """Do the work of `grow`."""

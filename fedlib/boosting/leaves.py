@@ -74,7 +74,7 @@ def finish_tree(decisions: Decisions, sums: Ints, training: Training) -> Tree:
         added = sums if settings.leaf == "ended" else totals
         leaf_sums[1:] += added[parent[1:]]
     bounds, rule = _bounds(feature, totals, training), training.rule
-    learning_rate = np.float32(training.described.learning_rate)
+    learning_rate = np.float32(training.learning_rate(training.n_rounds))
     value = _newton_steps(leaf_sums, bounds, training) * learning_rate
     value[split] = 0
     g, h = (totals * training.unit).T

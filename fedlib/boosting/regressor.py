@@ -43,8 +43,8 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         The predictions (n_rows,) for each client's rows; None for a client that was lost. Only if
         the parts were given to `fit`.
     ended_by_ : str
-        The parameter that ended the last run: ``"n_trees"``, ``"tol"`` or
-        ``"early_stopping_rounds"``.
+        The parameter that ended the last run: ``"n_trees"``, ``"tol"``,
+        ``"early_stopping_rounds"`` or ``"callback"``.
     losses_ : list of float
         The mean loss over all rows before the first tree of the last `fit` and after each of its
         trees but the last: the squared error, the pseudo-Huber loss, the log-loss, or half the
@@ -59,7 +59,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
     best_score_ : float
         That value.
     learning_rate_ : float
-        The learning rate on which the clients agreed.
+        The learning rate on which the clients agreed, or the first one of several.
     n_features_in_ : int
         The number of features.
     feature_names_in_ : array (n_features,) of str

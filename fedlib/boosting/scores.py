@@ -252,6 +252,18 @@ class Validation:
             return False
         return len(self.results[-1]) - 1 - self.best_round >= self.early_stopping_rounds
 
+    @property
+    def latest(self) -> dict[str, dict[str, float]]:
+        """The latest value of each metric, by set."""
+        if not self.metrics:
+            return {}
+        sets, n = self.eval_sets or ("validation_0",), len(self.metrics)
+        values = [values[-1] for values in self.results]
+        return {
+            name: dict(zip(self.metrics, values[i * n : i * n + n], strict=True))
+            for i, name in enumerate(sets)
+        }
+
     def kept(self, trees: list[Tree], n_outputs: int) -> list[Tree]:
         """Return the trees up to the best round; without early stopping, all."""
         if self.early_stopping_rounds is None or not trees:

@@ -14,6 +14,7 @@ from fedlib.boosting.messages import (
     ObjectiveName,
 )
 from fedlib.boosting.objectives import OBJECTIVES
+from fedlib.boosting.rounds import Callback
 from fedlib.core.aggregation import Aggregation
 
 HISTOGRAM_ONLY: dict[str, Any] = {
@@ -74,6 +75,8 @@ class Settings:
     method: Literal["top_splits", "union", "histogram"]
     max_depth: int
     learning_rate: float
+    learning_rates: tuple[float, ...]  # of each round; empty if it is the same in all
+    callback: Callback | None
     reg_lambda: float | None  # None: it depends on the noise
     gamma: float
     min_child_weight: float

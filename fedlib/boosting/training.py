@@ -48,6 +48,8 @@ class Training:
         The mean loss before the first round and after each round but the last.
     client_losses : dict of str to float
         The sum of each client's losses, as it reported last.
+    n_rounds : int
+        The number of finished rounds of the model, with those that the run continues.
     """
 
     settings: Settings
@@ -61,6 +63,7 @@ class Training:
     levels: Levels
     losses: list[float] = field(default_factory=list)
     client_losses: dict[str, float] = field(default_factory=dict)
+    n_rounds: int = 0
 
     @cached_property
     def unit(self) -> float:
@@ -120,6 +123,11 @@ class Training:
     def n_outputs(self) -> int:
         """The number of trees per round."""
         return len(self.base_margins)
+
+    def learning_rate(self, n_round: int) -> float:
+        """Return the learning rate of the round with this index."""
+        rates = self.settings.learning_rates
+        return rates[n_round] if rates else self.described.learning_rate
 
     def remove(self, lost: Sequence[str]) -> None:
         """Remove the clients that are lost."""

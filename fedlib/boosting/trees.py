@@ -137,7 +137,7 @@ class BoostedTrees:
     base_margins : list of float
         The margins of these predictions, from which the first trees start.
     learning_rate : float
-        The learning rate on which the clients agreed.
+        The learning rate on which the clients agreed, or the first one of several.
     n_features : int
     features : tuple of str
         The features' names; empty if they have none.
@@ -167,8 +167,8 @@ class BoostedTrees:
         The seed by which rows and features were drawn, also for the rounds that a later run adds;
         0 if none were drawn.
     ended_by : str
-        The parameter that ended the last run: ``"n_trees"``, ``"tol"`` or
-        ``"early_stopping_rounds"``.
+        The parameter that ended the last run: ``"n_trees"``, ``"tol"``,
+        ``"early_stopping_rounds"`` or ``"callback"``.
     has_noise : bool
         Whether the sums at the nodes have noise.
     """

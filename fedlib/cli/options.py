@@ -137,6 +137,7 @@ def parameter_options(declared: type[Any]) -> list[click.Option]:
             parameter, declared._parameter_constraints.get(name, []), docs.get(name, "")
         )
         for name, parameter in inspect.signature(declared).parameters.items()
+        if declared._parameter_constraints.get(name) != [callable, None]  # no text is a function
     ]
 
 

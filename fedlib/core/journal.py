@@ -433,8 +433,13 @@ def describe(value: object) -> str:
         value = value.item()
     if isinstance(value, np.random.RandomState):
         return f"RandomState {_digest(repr(value.get_state(legacy=False)).encode())}"
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"function {value.__module__}.{value.__qualname__}"  # without its address
     if isinstance(value, list | tuple) or hasattr(value, "__array__"):
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except ValueError:  # lists of different lengths
+            return repr(value)
         content = repr(array.tolist()).encode()
         return f"array of shape {array.shape} {_digest(content)}"
     return repr(value)

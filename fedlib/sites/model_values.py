@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -75,6 +76,11 @@ class Writer:
         written = {}
         for parameter, value in estimator.get_params(deep=False).items():
             path = f"{name}.{parameter}"
+            if inspect.isfunction(value) or inspect.ismethod(value):
+                default = inspect.signature(type(estimator)).parameters[parameter].default
+                text = f"{parameter} is a function, which is stored as the default, {default!r}"
+                warnings.warn(text, stacklevel=4)
+                value = default
             if isinstance(value, np.random.RandomState | np.random.Generator):
                 text = f"{parameter} is a {type(value).__name__}, which is stored as None"
                 warnings.warn(text, stacklevel=4)

@@ -187,6 +187,8 @@ def test_estimator_conventions():
         "aggregation",
         "agreed",
         "by_classes",
+        "constraints",
+        "learning_rates",
     } == both - {
         "secure",
         "epsilon",
