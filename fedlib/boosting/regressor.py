@@ -85,8 +85,8 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
     The server learns the mean and the variance of each client's targets. The first sums of the
     squared error are a number of rows and a sum of targets for every bin of every node; a bin with
     one row discloses its target. With ``secure=True`` it learns both for all clients together; see
-    `FederatedXGBClassifier`. Sums of targets are rounded to ``2**-62 * n_clients * n_rows`` of the
-    largest target and weight.
+    `FederatedXGBClassifier`. Targets are clipped to ±`max_target`, and their sums are rounded to
+    ``2**-62 * n_clients * n_rows`` of the largest target and weight.
 
     Examples
     --------

@@ -5,7 +5,7 @@ from its parameters ``secure`` and ``epsilon``, and hands it to a flow, which as
 is written once::
 
     replies = yield from aggregation.describe(DescribeFeatures())
-    total, clients = yield from aggregation.sum(SumClusters(centres), limits, check)
+    total, clients = yield from aggregation.sum(SumClusters(centres), check)
 
 The class in this module sums in the clear. `fedlib.protection.sums` has the others.
 """
@@ -25,9 +25,7 @@ from fedlib.core.privacy_loss import Privacy
 from fedlib.core.protocol import Flow
 from fedlib.core.replies import Replies
 
-__all__ = ["Aggregation", "Limits", "Total"]
-
-Limits = Mapping[str, float | Sequence[float]]
+__all__ = ["Aggregation", "Total"]
 
 
 class Total(NamedTuple):
@@ -120,7 +118,6 @@ class Aggregation:
     def sum(
         self,
         request: Message,
-        limits: Limits | None = None,
         check: Callable[[Replies], Mapping[str, str]] | None = None,
     ) -> Flow[Total]:
         """Return the sum of the clients' replies to a request.
@@ -129,11 +126,8 @@ class Aggregation:
         ----------
         request : Message
             A request whose reply has only numbers and arrays of numbers. If the replies are masked
-            or have noise, its ``reply_lengths`` determines the lengths of all axes.
-        limits : mapping of str to float or sequence of float, optional
-            For masks: for each field of floats, the largest absolute value that a client's part can
-            have; one number, or one per entry of the last axis. Without masks and for noise it is
-            not used.
+            or have noise, its ``reply_lengths`` determines the lengths of all axes, and its
+            ``sum_digits`` the digits of all fields of floats.
         check : callable, optional
             Returns the reason to exclude each client whose reply cannot be right. It is called only
             if the server sees single replies.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreed_columns import AgreedColumns
@@ -71,7 +71,6 @@ class ProtectedFederated(Federated):
         """,
     ] = None
     known_bounds: Mapping[str, tuple[float, float]] | None = None  # if there are no others
-    masked_sums_need_bounds: ClassVar[bool] = True  # noise always needs them
     first_sum = 1  # the identifier of the first masked sum; a client answers each once in a run
 
     def protocol(self) -> Flow[Any]:
@@ -82,7 +81,7 @@ class ProtectedFederated(Federated):
         if self.schema is not None:
             lacking += in_schema(self._lacking_in(self.schema))
             lacking += self._pipelines(self.schema)
-        elif self.bounds is None and self.known_bounds is None and self._needs_bounds:
+        elif self.bounds is None and self.known_bounds is None and is_protected(self):
             lacking.append(
                 "bounds, the smallest and the largest value of each feature, because the data must"
                 " not determine them, or a schema with them (got bounds=None)"
@@ -113,11 +112,6 @@ class ProtectedFederated(Federated):
             "FederatedPipeline(..., encode='one_hot', schema=...), because there is text in"
             f" {listed(texts)}"
         ]
-
-    @property
-    def _needs_bounds(self) -> bool:
-        """Whether the sums of the run need bounds of all features."""
-        return self.epsilon is not None or (self.secure and self.masked_sums_need_bounds)
 
     def _like_fit(self, X: Any) -> Any:
         if self.schema is not None:

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from fedlib.core.aggregation import Aggregation, Limits, Total
+from fedlib.core.aggregation import Aggregation, Total
 from fedlib.core.messages import Message, arrays
 from fedlib.core.privacy_loss import Privacy
 from fedlib.core.protocol import Flow
 from fedlib.core.replies import Replies
 from fedlib.protection.privacy.messages import NOISY
 from fedlib.protection.privacy.noise import Sensitivity, noise_scale
-from fedlib.protection.secure.fixed_point import Digits, digits_of_limits
+from fedlib.protection.secure.fixed_point import Digits
 from fedlib.protection.secure.flow import secure_sum
 from fedlib.protection.secure.identities import honest_survivors
 
@@ -34,18 +34,13 @@ class MaskedSums(Aggregation):
     def sum(
         self,
         request: Message,
-        limits: Limits | None = None,
         check: Callable[[Replies], Mapping[str, str]] | None = None,
     ) -> Flow[Total]:
-        digits = self._digits(request, limits or {})
-        return (yield from secure_sum(request, self._identifiers, digits))
+        return (yield from secure_sum(request, self._identifiers, self._digits(request)))
 
-    def _digits(self, request: Message, limits: Limits) -> Digits:
-        """Return the digits after the point: those of the request, or else those of the limits."""
-        stated = request.sum_digits(self.n_clients)
-        if stated is not None:
-            return stated
-        return digits_of_limits(limits, self.n_clients)
+    def _digits(self, request: Message) -> Digits | None:
+        """Return the digits after the point, which each site computes, too."""
+        return request.sum_digits(self.n_clients)
 
 
 class NoisySums(Aggregation):
@@ -112,9 +107,9 @@ class MaskedNoisySums(NoisySums, MaskedSums):
         MaskedSums.__init__(self, first)
         NoisySums.__init__(self, privacy)
 
-    def _digits(self, request: Message, limits: Limits) -> Digits:
+    def _digits(self, request: Message) -> Digits | None:
         if self.sensitivity is None:
-            return super()._digits(request, limits)
+            return super()._digits(request)
         return dict.fromkeys(arrays(request.reply), (self.sensitivity.digits,))
 
     @property

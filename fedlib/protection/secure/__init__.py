@@ -16,16 +16,15 @@ its state during a run. In detail:
 - A site answers only one version of each step. It never reveals both kinds of shares of a client.
 - The values for a sum are computed once. If that fails, the server receives `MaskingFailed`, and
   the site answers no further step of the run: its reason would depend on its rows.
-- A site computes the binary digits of fixed point itself, or refuses fewer than `MIN_DIGITS`. With
-  few digits, a sum would count the sites above a threshold.
+- A site computes the binary digits of fixed point itself, from the limits and the number of rows
+  that the request states, and clips each row to these limits. With few digits, a sum would count
+  the sites above a threshold. It masks no reply to a request that states none.
 
 **What it does not protect against.** The server sees the sums, and the sites see what it computes
 from them. It also sees which site fails, once per run. On Flower, the server starts the sessions,
 and can start one again without the state of the first. If one sum contains a client and another sum
 of the same values does not, their difference is the client's values. A server can cause this by
-claiming that the client is lost. Noise would prevent it (differential privacy). Digits that do not
-follow from the request may be more than are needed; then large values vanish modulo 2**64, and the
-sum shows whether any client has a small one.
+claiming that the client is lost. Noise would prevent it (differential privacy).
 
 A client can add anything to a sum: masked values cannot be checked, neither one by one nor against
 what the client has sent before. A false sum is noticed only if no set of rows can have it. Then the

@@ -5,8 +5,8 @@ point: a value ``x`` is sent as ``rint(x * 2**digits)``. The sum over n clients 
 ``n * 2**-(digits + 1)``, in addition to the rounding of the result to float64.
 
 A value that is too large for 64 bits is reduced modulo 2**64, like the sum itself. An error or a
-limit instead would show the server, without masks, that the value is so large. The flows choose
-digits for which honest values cannot be too large.
+limit instead would show the server, without masks, that the value is so large. Digits follow from
+what a request states, so that honest values cannot be too large, and each site computes them again.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ Reply = TypeVar("Reply", bound=Message)
 
 LIMIT = 63  # bits of a positive number
 SMALLEST = 2.0**-600
+NUMBERS = {msgspec.inspect.IntType: "int", msgspec.inspect.FloatType: "float"}
 MIN_DIGITS = 8  # with fewer, a sum of rounded values could be a count of the larger ones
 
 
@@ -96,38 +97,56 @@ def digits_of_limits(limits: Mapping[str, ArrayLike], n_clients: int) -> dict[st
     }
 
 
-def check_digits(digits: Digits, wanted: Digits | None) -> None:
-    """Check the digits that a server has sent, before anything is computed from rows.
+def check_digits(request: Message, digits: Digits, wanted: Digits | None) -> None:
+    """Check, before rows are read, that replies to a request can be added with these digits.
 
     Parameters
     ----------
+    request : Message
+        The request of the protocol.
     digits : mapping of str to tuple of int
+        What a server has sent.
     wanted : mapping of str to tuple of int, or None
-        The digits that follow from the request; None if they are not known.
+        The digits that follow from the request (`Message.sum_digits`); None if it states none.
 
     Raises
     ------
     WrongDigits
-        When they are not the wanted ones, or some are fewer than `MIN_DIGITS`.
+        When the digits are not the wanted ones, or a field has none or cannot be added.
 
     Examples
     --------
-    >>> check_digits({"sums": (-5,)}, None)
+    >>> from fedlib.protection.secure.points import CountPoints
+    >>> check_digits(CountPoints(), {"n_points": (8,)}, None)
     Traceback (most recent call last):
     ...
-    fedlib.protection.secure.fixed_point.WrongDigits: sums must have at least 8 digits after the \
-point, got -5
+    fedlib.protection.secure.fixed_point.WrongDigits: n_points must have the digits None after \
+the point, got (8,)
     """
-    for name, given in digits.items():
-        if wanted is not None:
-            if given != wanted.get(name):
-                raise WrongDigits(
-                    f"{name} must have the digits {wanted.get(name)} after the point, got {given}"
-                )
-        elif min(given, default=MIN_DIGITS) < MIN_DIGITS:
+    wanted = wanted or {}
+    for name in {**wanted, **digits}:
+        if digits.get(name) != wanted.get(name):
             raise WrongDigits(
-                f"{name} must have at least {MIN_DIGITS} digits after the point, got {min(given)}"
+                f"{name} must have the digits {wanted.get(name)} after the point, got"
+                f" {digits.get(name)}"
             )
+    for name, kind in _kinds(request.reply).items():
+        if kind not in ("int", "float") or (kind == "float" and name not in wanted):
+            raise WrongDigits(
+                f"{type(request).__name__} cannot be masked: it states no digits of {name}"
+            )
+
+
+def _kinds(reply: type[Message]) -> dict[str, str]:
+    """Return for each field whether it contains numbers of the type int or float, or others."""
+    marks, kinds = arrays(reply), {}
+    for field in msgspec.structs.fields(reply):
+        if field.name in marks:
+            kinds[field.name] = marks[field.name].dtype.rstrip("0123456789")
+        else:
+            kind = msgspec.inspect.type_info(field.type)
+            kinds[field.name] = NUMBERS.get(type(kind), "others")
+    return kinds
 
 
 def to_words(reply: Message, digits: Digits) -> Words:
@@ -202,16 +221,10 @@ def _shape(values: NDArray[Any]) -> tuple[int, ...]:
 
 def _fields(request: Message) -> Iterator[tuple[str, bool, tuple[int, ...]]]:
     """Yield the fields of the reply to a request: name, whether it contains floats, and shape."""
-    reply, lengths = request.reply, request.reply_lengths()
-    marks = arrays(reply)
-    for field in msgspec.structs.fields(reply):
-        if field.name in marks:
-            mark = marks[field.name]
-            shape = tuple(lengths[axis] for axis in mark.axes)
-            yield field.name, mark.dtype.startswith("float"), shape
-        else:
-            kind = msgspec.inspect.type_info(field.type)
-            yield field.name, isinstance(kind, msgspec.inspect.FloatType), ()
+    marks, lengths = arrays(request.reply), request.reply_lengths()
+    for name, kind in _kinds(request.reply).items():
+        shape = tuple(lengths[axis] for axis in marks[name].axes) if name in marks else ()
+        yield name, kind == "float", shape
 
 
 def n_words(request: Message) -> int:

@@ -65,8 +65,8 @@ def secure_sum(
         The numbers of the sums of this run, ``itertools.count(1)``. All sums of a run share it,
         because a client answers each number once.
     digits : mapping of str to tuple of int, optional
-        For each field of floats, the binary digits after the point; see
-        `fedlib.protection.secure.fixed_point`.
+        For each field of floats, the binary digits after the point, as the request states them for
+        the number of clients (`Message.sum_digits`). A site refuses other ones.
 
     Raises
     ------
@@ -91,7 +91,7 @@ def secure_sum(
     --------
     >>> from itertools import count
     >>> from fedlib.clustering.kmeans import FederatedKMeansClient
-    >>> from fedlib.clustering.kmeans.messages import MeasureInertia
+    >>> from fedlib.protection.secure.points import SumPoints
     >>> from fedlib.core.protocol import run
     >>> from fedlib.protection.secure import SecureClient, simulated_identities
     >>> from fedlib.core.in_process import InProcess
@@ -101,9 +101,10 @@ def secure_sum(
     ...     name: SecureClient(FederatedKMeansClient(X), identities[name])
     ...     for name, X in parts.items()
     ... }
-    >>> request = MeasureInertia(np.zeros((1, 1)))
-    >>> run(secure_sum(request, count(1), {"inertia": (8,)}), InProcess(clients))
-    Total(total=Inertia(inertia=5.25), clients=('A', 'B', 'C'))
+    >>> request = SumPoints(np.zeros(1), np.array([[0.0], [2.0]]), n_points=3)
+    >>> total, _ = run(secure_sum(request, count(1), request.sum_digits(3)), InProcess(clients))
+    >>> total.sums, total.squares
+    (array([3.5]), array([5.25]))
     """
     digits = digits or {}
     while True:

@@ -6,17 +6,14 @@ client clips its points, and from the number of all points.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features
-from fedlib.core.array_types import Floats, Ints
+from fedlib.core.array_types import Floats
 from fedlib.core.bounds import MAX_BOUND
 from fedlib.core.client import Unanswerable, handles
 from fedlib.core.estimator import PointsClient
@@ -26,28 +23,19 @@ from fedlib.core.protocol import Flow
 from fedlib.core.replies import Replies
 from fedlib.protection.privacy.bounds import BoundsArray, clipped, from_unit
 from fedlib.protection.secure.fixed_point import digits_of_limits
-from fedlib.protection.secure.flow import ImpossibleSum
 
 __all__ = [
     "DescribeFeatures",
     "DescribedPoints",
     "Features",
-    "MagnitudeCounts",
     "PointSums",
-    "PooledPoints",
     "SummablePoints",
     "agree_on_bounded_features",
-    "agree_on_points",
     "find_variance",
-    "largest_magnitude",
-    "magnitudes",
 ]
 
-# Coordinates below 2**LOWEST count as 2**LOWEST; 2**HIGHEST is above any accepted coordinate.
 MAX_POINTS = 2**50
 NumberOfPoints = Annotated[int, msgspec.Meta(ge=1, le=MAX_POINTS)]  # of all clients
-LOWEST, HIGHEST = -128, 340
-N_MAGNITUDES = HIGHEST - LOWEST + 1
 MAX_SUM = 1e300
 MaxWeight = Annotated[float, msgspec.Meta(gt=0, le=MAX_WEIGHT)]  # to which weights are clipped
 
@@ -65,24 +53,6 @@ class DescribeFeatures(Message):
 
     discloses = "nothing"
     reply = Features
-
-
-class MagnitudeCounts(Message):
-    """The number of a client's points, and 1 at the magnitude of its largest coordinate."""
-
-    discloses = "the number of points; how many clients have coordinates of each magnitude"
-    n_points: Annotated[int, msgspec.Meta(ge=0, le=MAX_POINTS)]
-    counts: Annotated[np.ndarray, Array("int64", ("magnitudes",), ge=0, le=2**30)]
-
-
-class CountMagnitudes(Message):
-    """Count your points, and mark the order of magnitude of your largest coordinate."""
-
-    discloses = "nothing"
-    reply = MagnitudeCounts
-
-    def reply_lengths(self) -> dict[str, int]:
-        return {"magnitudes": N_MAGNITUDES}
 
 
 class PointCount(Message):
@@ -159,50 +129,6 @@ def farthest(centres: Floats, bounds: Floats) -> Floats:
     return np.maximum(np.abs(bounds[0] - centres), np.abs(bounds[1] - centres))
 
 
-def magnitudes(X: NDArray[np.floating[Any]]) -> Ints:
-    """Return 1 at the order of magnitude of the largest coordinate, and 0 elsewhere.
-
-    Examples
-    --------
-    >>> np.flatnonzero(magnitudes(np.array([[0.3], [-5.0]]))) + LOWEST  # 5 is below 2**3
-    array([3])
-    """
-    counts = np.zeros(N_MAGNITUDES, np.int64)
-    if X.size:
-        exponent = int(np.frexp(max(X.max(), -X.min()))[1])
-        counts[max(exponent, LOWEST) - LOWEST] = 1
-    return counts
-
-
-def largest_magnitude(counts: Ints, clients: Sequence[str]) -> int:
-    """Return the exponent of a power of two that is above all values of the clients.
-
-    Parameters
-    ----------
-    counts : array (n_magnitudes,) of int64
-        The sum of the clients' `magnitudes`.
-    clients : sequence of str
-        The clients of the sum.
-
-    Raises
-    ------
-    ImpossibleSum
-        When there are more marks than clients.
-
-    Examples
-    --------
-    >>> largest_magnitude(magnitudes(np.array([[0.3], [-5.0]])), ["A"])  # 5 is below 2**3
-    3
-    """
-    n_marks = counts.sum(dtype=np.float64)  # a sum of false numbers may overflow an int64
-    if n_marks > len(clients):
-        raise ImpossibleSum(
-            f"{len(clients)} clients cannot mark {n_marks:.6g} magnitudes, so at least one client"
-            " has sent wrong values"
-        )
-    return int(np.flatnonzero(counts).max(initial=0)) + LOWEST
-
-
 class DescribedPoints(PointsClient):
     """A client with points, of a protocol that can work with secure sums over bounded features."""
 
@@ -237,10 +163,6 @@ class SummablePoints(DescribedPoints):
                 " or declare the column and its largest value in a schema of all sites"
             )
 
-    @handles(CountMagnitudes)
-    def count_magnitudes(self, request: CountMagnitudes) -> MagnitudeCounts:
-        return MagnitudeCounts(len(self.X), magnitudes(self.X))
-
     @handles(CountPoints)
     def count_points(self, request: CountPoints) -> PointCount:
         return PointCount(len(self.X))
@@ -265,44 +187,6 @@ class SummablePoints(DescribedPoints):
         weight = self.clipped_weight(request.max_weight)
         shifted = clipped(self.X, request.bounds) - request.centre
         return WeightedPointSums(weight @ shifted, weight @ np.square(shifted), float(weight.sum()))
-
-
-@dataclass(frozen=True)
-class PooledPoints:
-    """What the server knows of the points of all clients.
-
-    Attributes
-    ----------
-    n_features, n_points : int
-    limit : float
-        No coordinate is larger; a power of two.
-    """
-
-    n_features: int
-    n_points: int
-    limit: float
-
-    def limit_of(self, largest: float) -> float:
-        """Return the limit of a client's sum over points whose terms are at most ``largest``."""
-        return self.n_points * largest
-
-
-def agree_on_points(aggregation: Aggregation) -> Flow[PooledPoints]:
-    """Agree on the features and find out by a masked sum how large the points are.
-
-    Raises
-    ------
-    ValueError
-        When the clients disagree on the features, or have no points.
-    ImpossibleSum
-        When more clients than there are have marked a magnitude.
-    """
-    n_features = agree_on_features((yield from aggregation.describe(DescribeFeatures())))
-    total, clients = yield from aggregation.sum(CountMagnitudes())
-    if not total.n_points:
-        raise ValueError("the clients have no points")
-    largest = largest_magnitude(total.counts, clients)
-    return PooledPoints(n_features, total.n_points, 2.0**largest)
 
 
 def agree_on_bounded_features(aggregation: Aggregation, n_bounded: int) -> Flow[Replies]:

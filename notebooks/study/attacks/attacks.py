@@ -70,7 +70,6 @@ from fedlib.protection.secure.messages import (
 )
 from fedlib.protection.secure.points import (
     Features,
-    MagnitudeCounts,
     PointCount,
     PointSums,
     WeightedPointSums,
@@ -419,7 +418,6 @@ WITHOUT_ATTACK: dict[type[Message], str] = {
     TargetSums: WHOLE,
     ClassSums: SIZES,
     ColumnSums: WHOLE,
-    MagnitudeCounts: WHOLE,
     PointCount: WHOLE,
     PointSums: WHOLE,
     WeightedPointSums: WHOLE,

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fedlib.clustering.kmeans import FederatedKMeansClient
-from fedlib.clustering.kmeans.messages import MeasureInertia
 from fedlib.core.client import handles
 from fedlib.core.messages import Declined, decode, encode
 from fedlib.core.protocol import TooFewClients, run, serve
@@ -21,11 +20,12 @@ from fedlib.protection.secure.messages import (
     MaskValues,
     ShareSecrets,
 )
+from fedlib.protection.secure.points import SumPoints
 from fedlib.tables.pipeline import PipelineClient
 from fedlib.tables.pipeline.messages import Preprocess
 from fedlib.testing import Recorder
 
-from .toy import DIGITS, IDENTITIES, PARTS, REQUEST, AddToy, ToyClient, toy_client
+from .toy import IDENTITIES, PARTS, AddToy, ToyClient, toy_client
 
 PREPROCESS = Preprocess(
     (),
@@ -40,13 +40,14 @@ PREPROCESS = Preprocess(
 LOST = {"D": lambda request, reply: None}
 
 
-def sums(recorder, n_sums=1, first=1, digits=DIGITS):
+def sums(recorder, n_sums=1, first=1, places=40):
     """Return the totals of secure sums of one run, which loses at most one client."""
 
     def flow():
         numbers, totals = count(first), []
         for _ in range(n_sums):
-            totals.append((yield from secure_sum(REQUEST, numbers, digits)))
+            request = AddToy(3, places)
+            totals.append((yield from secure_sum(request, numbers, {"share": (places,)})))
         return totals
 
     return run(flow(), recorder, min_clients=3)
@@ -65,12 +66,12 @@ def test_other_requests_may_be_over_other_clients_unless_a_rule_forbids_it():
         rules = Policy.from_dict(policy)
         clients = {name: GuardedClient(toy_client(name), rules) for name in PARTS}
         sums(Recorder(clients))
-        other, lost = {"share": (39,)}, Recorder(clients, LOST)  # another request
+        other, lost = 39, Recorder(clients, LOST)  # another request
         if permitted:
-            assert sums(lost, first=2, digits=other)[0].clients == tuple("ABC")
+            assert sums(lost, first=2, places=other)[0].clients == tuple("ABC")
         else:
             with pytest.raises(TooFewClients, match=r"Declined \(same_members\) at Confirm"):
-                sums(lost, first=2, digits=other)
+                sums(lost, first=2, places=other)
 
 
 def test_an_equal_sum_of_a_later_run_is_not_confirmed_for_other_clients(tmp_path):
@@ -239,10 +240,14 @@ def test_a_request_that_fits_no_table_locks_no_site(identities):
     recorder = Recorder(sites)
 
     def flow(request):
-        return (yield from secure_sum(request, numbers, {"inertia": (20,)}))
+        return (yield from secure_sum(request, numbers, request.sum_digits(4)))
+
+    def asked(n_features):
+        bounds = np.repeat([[0.0], [2.0]], n_features, axis=1)
+        return SumPoints(np.zeros(n_features), bounds, n_points=4)
 
     numbers = count(1)
     with pytest.raises(TooFewClients, match="Unanswerable at MaskValues"):
-        run(flow(MeasureInertia(np.zeros((1, 2)))), recorder)  # the sites have one feature
+        run(flow(asked(2)), recorder)  # the sites have one feature
     assert not any(identities[name].memory.lock.path.exists() for name in PARTS)
-    assert run(flow(MeasureInertia(np.zeros((1, 1)))), recorder).total.inertia == 4.0
+    assert run(flow(asked(1)), recorder).total.sums == 4.0

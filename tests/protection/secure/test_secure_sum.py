@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from scipy.stats import chi2
 
+from fedlib.clustering.kmeans.messages import MeasureInertia
 from fedlib.core.client import handles
 from fedlib.core.in_process import InProcess
 from fedlib.core.messages import Failure, Message, decode, encode
@@ -39,6 +40,7 @@ from fedlib.protection.secure.messages import (
     ShareSecrets,
     SignedKeys,
 )
+from fedlib.protection.secure.points import DescribeFeatures
 
 from .toy import (
     DIGITS,
@@ -433,7 +435,7 @@ def test_integers_are_exact(n, values, data):
     n_lost = data.draw(st.integers(0, n - threshold(n)))
     steps = data.draw(st.lists(st.sampled_from(STEPS[:3]), min_size=n_lost, max_size=n_lost))
     tamper = {str(i): at(step, None) for i, step in enumerate(steps)}
-    result, _ = add(tamper, parts=parts, digits={"share": (8,)})
+    result, _ = add(tamper, parts=parts, places=8)
     assert result.total.counts.tolist() == expected([str(i) for i in range(n_lost, n)], parts)
 
 
@@ -517,13 +519,26 @@ def test_any_value_is_reduced_modulo_2_64_and_nothing_fails(values, digits):
         assert words.tolist() == [2**63, 2**63 - 1, word]
 
 
-@pytest.mark.parametrize("digits", [-5, 0, MIN_DIGITS - 1])
-def test_a_site_refuses_digits_so_few_that_sites_could_be_counted(server, digits):
+@pytest.mark.parametrize(
+    "digits", [{"share": (-5,)}, {"share": (41,)}, {}, {**DIGITS, "counts": (40,)}]
+)
+def test_a_site_refuses_digits_that_do_not_follow_from_the_request(server, digits):
+    """With few of them, sites with a large value could be counted."""
     server.share()
     request = server.mask_request("A")
-    few = MaskValues(request.number, request.sealed, request.request, {"share": (digits,)})
-    assert failures(server, "A", few)[0] == "WrongDigits"
+    other = MaskValues(request.number, request.sealed, request.request, digits)
+    assert failures(server, "A", other)[0] == "WrongDigits"
     assert server.ask("A", request).words.size  # a refusal is no answer to the step
+
+
+@pytest.mark.parametrize("asked", [MeasureInertia(np.zeros((1, 2))), DescribeFeatures()])
+def test_a_site_masks_no_reply_whose_digits_or_sums_are_not_stated(server, asked):
+    """Before anything is computed from rows, so the site does not count it as a failure."""
+    server.share()
+    request = server.mask_request("A")
+    other = MaskValues(request.number, request.sealed, encode(asked), {})
+    assert failures(server, "A", other)[0] == "WrongDigits"
+    assert server.ask("A", request).words.size
 
 
 def test_a_bound_for_which_no_site_accepts_the_digits_is_refused_at_the_server():

@@ -25,9 +25,13 @@ class AddToy(Message):
     discloses = "the number of entries"
     reply = ToyTerms
     entries: int
+    places: int = 40
 
     def reply_lengths(self):
         return {"entries": self.entries}
+
+    def sum_digits(self, n_clients):
+        return {"share": (self.places,)}
 
 
 class ToyClient(Client):
@@ -53,7 +57,7 @@ def toy_client(name, identities=IDENTITIES, parts=PARTS):
     return SecureClient(ToyClient(parts[name]), identities[name])
 
 
-def add(tamper=None, parts=PARTS, n_sums=1, rebuild=False, min_clients=1, digits=DIGITS, **wrapped):
+def add(tamper=None, parts=PARTS, n_sums=1, rebuild=False, min_clients=1, places=40, **wrapped):
     """Run secure sums of the toy; return the last sum and the transport."""
     identities = simulated_identities(list(parts))
 
@@ -66,7 +70,7 @@ def add(tamper=None, parts=PARTS, n_sums=1, rebuild=False, min_clients=1, digits
     def flow():
         numbers = count(1)
         for _ in range(n_sums):
-            result = yield from secure_sum(REQUEST, numbers, digits)
+            result = yield from secure_sum(AddToy(3, places), numbers, {"share": (places,)})
         return result
 
     return run(flow(), transport, min_clients=min_clients), transport
