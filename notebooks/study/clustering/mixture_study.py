@@ -116,25 +116,6 @@ def judge_silhouettes(runs, sets, components, n_clients):
     return pd.concat(rows, ignore_index=True)
 
 
-def kept_silhouettes(fidelity, n_seeds):
-    """Return the verdicts on F's Table 5.1 with the most splits, and a badge that names them.
-
-    Parameters
-    ----------
-    fidelity : DataFrame
-        From `judge_silhouettes`: the verdicts of this run.
-    n_seeds : int
-        The splits of this run. The notes of the kept verdicts name theirs.
-    """
-    kept = study.read("fidelity.csv", [study.KEPT])
-    kept = kept[(kept["source"] == "F") & (kept["table"] == "5.1")].reset_index(drop=True)
-    n_kept = kept["note"].str.extract(r"(\d+) splits")[0].astype(float).max()
-    if n_kept > n_seeds:
-        badge = study.result_badge("fidelity.csv", f"{n_kept:.0f} splits", kept["versions"].iloc[0])
-        return kept, badge
-    return fidelity, study.result_badge("fidelity-gmm.csv", f"{n_seeds} splits")
-
-
 def silhouette_plot(runs, fidelity, names):
     """Draw the silhouette of every run, and the printed ones as red lines."""
     _, ax = plt.subplots(figsize=(study.PAGE_WIDTH, 3.4), layout="constrained")
@@ -155,7 +136,7 @@ def silhouette_plot(runs, fidelity, names):
 
 def loss_plot(runs, client_numbers):
     """Draw the lost log-likelihood against the number of clients, one panel per split."""
-    mean = runs.groupby(["dealing", "method", "dataset", "clients"])["loss"].mean()
+    mean = runs.groupby(["split", "method", "dataset", "clients"])["loss"].mean()
     names = list(runs["dataset"].unique())
     figure, axes = study.panels(2, width=4.6, height=3.4, sharey=True)
     for ax, how in zip(axes, ("uniform", "spatial"), strict=True):
