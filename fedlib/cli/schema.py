@@ -8,6 +8,8 @@ import click
 
 from fedlib.cli.common import EXISTING, FILE, check_folder, writing
 
+SHEET = click.option("--sheet", help="The sheet of an Excel file; needed if there are several.")
+
 
 @click.group()
 def schema() -> None:
@@ -31,9 +33,16 @@ def schema() -> None:
 @click.option("--target", help="The column with the classes.")
 @click.option("--ids", help="The column with the identifiers of the rows.")
 @click.option("--weight", help="The column with the weights.")
+@SHEET
 @click.option("--name", default="study", show_default=True, help="The name of the study.")
 def draft(
-    data: Path, out: Path, target: str | None, ids: str | None, weight: str | None, name: str
+    data: Path,
+    out: Path,
+    target: str | None,
+    ids: str | None,
+    weight: str | None,
+    name: str,
+    sheet: str | None,
 ) -> None:
     """Write the draft of a schema for the rows in DATA.
 
@@ -47,7 +56,7 @@ def draft(
     if out.exists():
         raise click.UsageError(f"{out} exists; remove it or choose another name with --out")
     try:
-        drafted = draft_schema(data, target, ids, weight, name)
+        drafted = draft_schema(data, target, ids, weight, name, sheet)
     except ValueError as error:
         raise click.ClickException(f"{data}: {error}") from error
     with writing(out):
@@ -60,7 +69,8 @@ def draft(
 @schema.command("check")
 @click.argument("file", metavar="SCHEMA", type=EXISTING)
 @click.argument("data", type=EXISTING)
-def check(file: Path, data: Path) -> None:
+@SHEET
+def check(file: Path, data: Path, sheet: str | None) -> None:
     """Check whether the rows in DATA fit SCHEMA.
 
     Each line names a column, the count of its cells that do not fit, and the first rows with them,
@@ -76,7 +86,7 @@ def check(file: Path, data: Path) -> None:
     except ValueError as error:
         raise click.ClickException(f"{file}: {error}") from error
     try:
-        report = agreed.check(data)
+        report = agreed.check(data, sheet=sheet)
     except ValueError as error:
         raise click.ClickException(f"{data}: {error}") from error
     for line in report.problems:

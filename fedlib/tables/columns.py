@@ -22,7 +22,7 @@ from fedlib.core.columns import (
     inexact,
     read_columns,
 )
-from fedlib.tables.cells import LIKE_NUMBER, WITH_UNIT
+from fedlib.tables.cells import LIKE_NUMBER, QUOTED, WITH_UNIT
 
 __all__ = ["ColumnContent", "describe_columns"]
 
@@ -140,10 +140,18 @@ def raw_features(frame: pd.DataFrame, text: Collection[str], separator: str = ""
 
 
 def check_codes(column: pd.Series) -> None:
-    """Raise ValueError if most texts of a column look like numbers, also with units."""
+    """Raise ValueError if texts of a column look like numbers or are in quotation marks.
+
+    Numbers may have units, and most texts must look like them. All must be in quotation marks.
+    """
     texts = column[[isinstance(value, str) for value in column]]
     if not len(texts):
         return
+    if texts.str.fullmatch(QUOTED.pattern, flags=QUOTED.flags).all():
+        raise ValueError(
+            f"column {column.name!r} contains {texts.iloc[0][:40]!r}, in quotation marks of another"
+            f' kind than "; replace them, or keep them with {_option("--text", column.name)}'
+        )
     unique = pd.Series(texts.unique())
     like = {text for text in unique if LIKE_NUMBER.fullmatch(text) and not re.fullmatch(DATE, text)}
     share = texts.isin(like).mean()
@@ -258,8 +266,10 @@ def numbers(column: pd.Series) -> np.ndarray:
     column = complete(column, "value")
     values = pd.to_numeric(column, errors="coerce").to_numpy(np.float64)
     valid = np.isfinite(values)
-    if pd.api.types.is_bool_dtype(column):  # to_numeric would convert truth values
-        valid = np.zeros(len(column), bool)
+    if column.dtype.kind in "bmM":  # to_numeric would convert truth values and dates
+        valid[:] = False
+    elif column.dtype.kind == "O":
+        valid &= [not isinstance(value, bool | np.bool_) for value in column]
     if not valid.all():
         first = int(np.argmin(valid))
         value = str(column.iloc[first])[:40]

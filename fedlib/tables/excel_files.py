@@ -53,6 +53,8 @@ def read_excel(path: Path, options: ReadOptions) -> FileTable:
 def _check_size(path: Path) -> None:
     """Raise ValueError if the archive unpacks to far more than its size."""
     limit = unpacked_limit(path.stat().st_size)
+    if not zipfile.is_zipfile(path):
+        raise ValueError("it is no .xlsx file; open it in Excel and save it as .xlsx or .csv")
     with zipfile.ZipFile(path) as archive:
         if sum(part.file_size for part in archive.infolist()) > limit:
             raise ValueError(

@@ -127,7 +127,8 @@ class SiteFile:
         except PermissionError as error:
             raise ValueError("cannot be read: this user has no permission to read it") from error
         except UNREADABLE as error:
-            raise ValueError(f"cannot be read: {' '.join(str(error).split())}") from error
+            reason = " ".join(str(error).split()) or f"it is no {path.suffix} file"
+            raise ValueError(f"cannot be read: {reason}") from error
         return cls(content, options, path.suffix != ".npy" and options.header is not False)
 
     @property
@@ -404,7 +405,10 @@ def _refuse(options: ReadOptions, names: tuple[str, ...], files: str) -> None:
 def _read_typed(path: Path, suffix: str) -> pd.DataFrame:
     """Return the table in a file whose columns have types."""
     if suffix == ".npy":
-        array = np.load(path, allow_pickle=False)
+        try:
+            array = np.load(path, allow_pickle=False)
+        except ValueError as error:  # whose text advises to load it unsafely
+            raise ValueError("it is no array of numbers that numpy.save has written") from error
         if array.ndim != 2:
             raise ValueError(f"the array must have 2 axes, rows and columns, got {array.ndim}")
         return pd.DataFrame(array, columns=[str(i) for i in range(array.shape[1])])

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from fedlib.core.columns import MAX_EXACT
-from fedlib.tables.cells import GROUPED, QUOTED, clean_text, read_cells
+from fedlib.tables.cells import GROUPED, clean_text, read_cells
 from fedlib.tables.layouts import Layout, counted, find_layout, separator_name
 from fedlib.tables.read_options import ReadOptions, named_columns
 from fedlib.tables.streams import csv_reader, find_encoding, open_bytes, open_text, undecodable
@@ -160,14 +160,11 @@ def _convert(
     """Convert columns of text in place; return the names of those with decimal commas."""
     decimals = options.decimal or ("." if layout.separator in ("", ",") else ".,")
     commas, grouped = set(), {}
-    as_written = named_columns(options.text, layout.names)
     for name in layout.names:
         column = frame[name]
         if pd.api.types.is_numeric_dtype(column) or isinstance(_first(column), bool):
             continue
         _check_breaks(column, layout)
-        if name not in as_written:
-            _check_quotes(column)
         if name in texts:
             frame[name] = clean_text(column, options.gap_words)
             continue
@@ -185,18 +182,6 @@ def _convert(
             " write numbers without marks between thousands"
         )
     return commas
-
-
-def _check_quotes(column: pd.Series) -> None:
-    """Raise ValueError if all texts of a column are in quotation marks that were not read."""
-    if not isinstance(first := _first(column), str) or not QUOTED.fullmatch(first.strip()):
-        return
-    texts = column.dropna().astype(str).str.strip()
-    if texts.str.fullmatch(QUOTED.pattern, flags=QUOTED.flags).all():
-        raise ValueError(
-            f"column {column.name!r} contains {first!r}, in quotation marks of another kind than"
-            f' "; replace them, or keep them with --text'
-        )
 
 
 def _first(column: pd.Series) -> Any:

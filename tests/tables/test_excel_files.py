@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from fedlib.tables.files import read_table
+from fedlib.tables.schema.drafting import draft_schema
 
 MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
 OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
@@ -136,7 +137,7 @@ def test_without_names_and_with_decimal_commas(tmp_path):
 
 def test_other_files_with_this_name(tmp_path):
     (tmp_path / "a.xlsx").write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match="cannot be read: File is not a zip file"):
+    with pytest.raises(ValueError, match="it is no .xlsx file; open it in Excel and save it as"):
         read_table(tmp_path / "a.xlsx")
     with zipfile.ZipFile(tmp_path / "a.xlsx", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("xl/workbook.xml", bytes(2**28 + 1))
@@ -149,3 +150,35 @@ def test_the_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "python_calamine", None)
     with pytest.raises(ValueError, match=r'pip install "fedlib-study\[excel\]"'):
         read_table(tmp_path / "a.xlsx")
+
+
+@pytest.mark.parametrize(
+    ("rows", "raw", "message"),
+    [
+        (
+            [["a", "b"], [True, 1], [3, 2]],
+            False,
+            "'a' must contain finite numbers, got 'True' in row 1",
+        ),
+        ([["a", "b"], ["5 kg", 1], ["6 kg", 2], ["7 kg", 3]], True, "without units .* got '5 kg'"),
+        ([["a", "b"], ["'m'", 1], ["'f'", 2]], True, "in quotation marks of another kind"),
+    ],
+)
+def test_cells_that_are_no_numbers(rows, raw, message, tmp_path):
+    write_excel(tmp_path / "a.xlsx", {"rows": rows})
+    with pytest.raises(ValueError, match=message):
+        read_table(tmp_path / "a.xlsx", raw=raw)
+
+
+def test_drafts_of_sheets(tmp_path):
+    rows = [["code", "id", "x"], *([f"00{i % 2}", 10**17 + i % 2, i] for i in range(20))]
+    write_excel(tmp_path / "a.xlsx", {"rows": rows, "notes": [["a"], [1]]})
+    with pytest.raises(ValueError, match="there are 2 sheets: rows, notes; name one with --sheet$"):
+        draft_schema(tmp_path / "a.xlsx")
+    schema = draft_schema(tmp_path / "a.xlsx", sheet="rows")
+    assert schema.categories["code"] == ("000", "001", "other")
+    assert "id" not in schema.limits
+    assert schema.check(tmp_path / "a.xlsx", sheet="rows").problems == ()
+    write_excel(tmp_path / "a.xlsx", {"rows": [["Ward A"], ["a", "b"], [1, 2]]})
+    with pytest.raises(ValueError, match="has no name in row 1 .* so correct the file"):
+        draft_schema(tmp_path / "a.xlsx")

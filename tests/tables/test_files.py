@@ -348,3 +348,24 @@ def test_the_rows_that_are_parsed_at_a_time_do_not_matter(cells, monkeypatch, tm
     for n_rows in (1, 2, 3):
         monkeypatch.setattr(text_files, "N_ROWS", n_rows)
         assert read() == expected
+
+
+def test_dates_and_durations_are_no_numbers(tmp_path):
+    pytest.importorskip("pyarrow")
+    days = pd.to_datetime(["2020-01-01", "2021-01-01"])
+    for column in (days, days - days[0]):
+        pd.DataFrame({"x": [1, 2], "d": column}).to_parquet(tmp_path / "a.parquet")
+        with pytest.raises(
+            ValueError, match="column 'd' must contain finite numbers, got '.*' in row"
+        ):
+            read_table(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("a.npy", "it is no array of numbers that numpy.save"), ("a.arff", "it is no .arff file")],
+)
+def test_files_of_another_kind_than_their_names(name, message, tmp_path):
+    (tmp_path / name).write_text("garbage")
+    with pytest.raises(ValueError, match=f"cannot be read: {message}"):
+        read_table(tmp_path / name)

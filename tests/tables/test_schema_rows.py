@@ -442,6 +442,7 @@ def test_a_file_without_names_has_those_of_the_schema(tmp_path):
         (b'x,k\n1,"a\n2,b\n3,"\n', "line 2 cannot be read as the dialect says: a cell contains a"),
         (b"x,k\n1,a\0\n", "the text contains bytes of zero"),
         (b"<html>\n<p>x, k</p>", "the file is no text, but HTML or XML"),
+        (b"x^k\n1^a\n", "another separator than ',', name it in this site's copy"),
         (b"Ward A\nx,k\n1,a\n", "no column 'x', 'k'; .* remove the lines above them"),
         ("x,k\n1,é\n".encode("latin-1"), "the text is not utf-8; declare its encoding"),
         (b"x,k\n1," + b"a" * 70000 + b"\xff\n", "the text is not utf-8; declare its encoding"),

@@ -13,7 +13,9 @@ Everything is marked as unconfirmed (`fedlib.tables.schema.schema` explains it).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.columns import MAX_TEXT
+from fedlib.core.columns import MAX_EXACT, MAX_TEXT
 from fedlib.core.texts import printable
 from fedlib.tables.cells import GROUPED
 from fedlib.tables.layouts import LEADING_ZERO, find_layout
@@ -70,6 +72,7 @@ def draft_schema(
     ids: str | None = None,
     weight: str | None = None,
     name: str = "study",
+    sheet: str | None = None,
 ) -> Schema:
     r"""Return the draft of a schema for the rows in a site's file.
 
@@ -81,6 +84,8 @@ def draft_schema(
         The names of the columns with the classes, the identifiers and the weights.
     name : str, default="study"
         The name of the resource.
+    sheet : str, optional
+        The sheet of an Excel file; needed if there are several.
 
     Raises
     ------
@@ -98,7 +103,7 @@ def draft_schema(
     ({'age': (40.0, 70.0)}, {'sex': ('f', 'm', 'other')})
     """
     path = Path(path)
-    names, cells, descriptor = _read(path)
+    names, cells, descriptor = _read(path, sheet)
     roles = {target: "target", weight: "weight"}
     unknown = [given for given in (target, ids, weight) if given is not None and given not in names]
     if unknown:
@@ -125,12 +130,17 @@ def not_read(names: Sequence[str]) -> str:
     )
 
 
-def _read(path: Path) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
+def _read(path: Path, sheet: str | None) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
     """Return the names, the cells of all columns, and how the file is written."""
     if Path(path.name.lower().removesuffix(".gz")).suffix not in TEXT:
         from fedlib.tables.files import SiteFile
 
-        frame = SiteFile.read(path, ReadOptions()).content.frame
+        options = ReadOptions(sheet=sheet)
+        with _without_options():
+            file = SiteFile.read(path, options)
+            if codes := [*file.content.leading_zeros]:
+                file = SiteFile.read(path, replace(options, text=codes))
+        frame = file.content.frame
         names = [str(name) for name in frame.columns]
         source = open_source(frame, _texts(names), names, Dialect(), None)
         return names, source.cells, {}
@@ -159,17 +169,8 @@ def _read(path: Path) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
 
 def _dialect(path: Path, encoding: str) -> Dialect:
     """Return how a text file is written; the first row must have names, and nothing above it."""
-    try:
+    with _without_options():
         layout = find_layout(path, encoding, ReadOptions())
-    except ValueError as error:
-        if isinstance(error, UnicodeDecodeError):
-            raise
-        if "--" not in str(error):
-            raise
-        raise ValueError(
-            f"{error}; a schema has no such options, so correct the file: its first line must have"
-            " the names"
-        ) from error
     if layout.separator == " ":
         raise ValueError(
             "the fields are separated by spaces, which a schema cannot describe; separate them by"
@@ -178,6 +179,20 @@ def _dialect(path: Path, encoding: str) -> Dialect:
     if len(layout.names) > MAX_FIELDS:
         raise ValueError(f"there must be at most {MAX_FIELDS} columns, got {len(layout.names)}")
     return Dialect(delimiter=layout.separator or ",", skip_initial_space=layout.spaced_quotes)
+
+
+@contextmanager
+def _without_options() -> Iterator[None]:
+    """Name the remedy in an error about a file that names an option, which drafts do not have."""
+    try:
+        yield
+    except ValueError as error:
+        if "--" not in str(error) or "--sheet" in str(error):
+            raise
+        raise ValueError(
+            f"{error}; a schema has no such options, so correct the file: its first line must have"
+            " the names"
+        ) from error
 
 
 def _texts(names: list[str]) -> list[Column]:
@@ -231,6 +246,8 @@ def _number(words: Words) -> dict[str, Any] | None:
             break
     else:
         return None
+    if np.abs(numbers).max() > MAX_EXACT:
+        return None  # identifiers
     commas = [text for text in words.texts if "," in text]
     if commas and all(map(GROUPED.fullmatch, commas)):
         return None

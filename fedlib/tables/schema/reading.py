@@ -108,16 +108,20 @@ def _frame(frame: pd.DataFrame, columns: Sequence[Column]) -> Source:
     return Source(cells, tuple(names), len(frame))
 
 
-def _find(names: Sequence[str], columns: Sequence[Column]) -> list[tuple[Column, int]]:
-    """Return the position of each column; raise ValueError if one is missing or not unique."""
+def _find(
+    names: Sequence[str], columns: Sequence[Column], remedy: str = ""
+) -> list[tuple[Column, int]]:
+    """Return the position of each column; raise ValueError if one is missing or not unique.
+
+    The error ends with ``remedy`` if all columns are missing.
+    """
     counts, places = Counter(names), {name: j for j, name in enumerate(names)}
     wanted = [column.name for column in columns]
     missing = [name for name in wanted if name not in counts]
     if missing:
-        above = "; if the names are not in the first line, remove the lines above them"
         raise ValueError(
             f"there is no column {_listed(missing)}; the columns are {_listed(names)}"
-            f"{above if len(missing) == len(wanted) else ''}"
+            f"{remedy if len(missing) == len(wanted) else ''}"
         )
     repeated = [name for name in wanted if counts[name] > 1]
     if repeated:
@@ -221,7 +225,11 @@ def _text(
     wanted = {column.name for column in columns}
     names, delimiter, n_lines = _header(path, wanted, fields, dialect, encoding)
     form = Form(path, len(names), dialect, delimiter, n_lines, encoding)
-    places = _find(names, columns)
+    remedy = (
+        "; if the names are not in the first line, remove the lines above them; if the fields have"
+        f" another separator than {delimiter!r}, name it in this site's copy (dialect.delimiter)"
+    )
+    places = _find(names, columns, remedy)
     # Only Python's module knows comments and blanks before quotation marks.
     slow = dialect.comment_char is not None or dialect.skip_initial_space
     read = _read_slowly if slow else _read_fast
