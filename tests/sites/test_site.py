@@ -1,5 +1,8 @@
 """A site's client, made from a protocol's name, a table and options."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,6 +18,21 @@ X = np.array([[0.1, 0.2], [0.3, 0.1]])
 @pytest.mark.parametrize("protocol", protocols())
 def test_the_estimator_is_the_one_that_protocols_returns(protocol):
     assert find_estimator(protocol) is protocols()[protocol]
+
+
+def test_a_site_starts_without_what_its_first_reply_may_not_need():
+    """scikit-learn and SciPy import their parts when they are used; these take most of a second."""
+    program = (
+        "import sys; from fedlib.core.registry import protocols; from fedlib.sites import site;"
+        " print(len(protocols()), *sys.modules)"
+    )
+    run = [sys.executable, "-c", program]
+    n_protocols, *modules = subprocess.run(
+        run, capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert int(n_protocols) == len(protocols())
+    unused = {"sklearn.cluster", "sklearn.mixture", "sklearn.neighbors", "scipy.signal"}
+    assert unused & set(modules) == set()
 
 
 def test_a_subclass_of_the_same_name_is_found():

@@ -31,9 +31,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.signal import fftconvolve
-from scipy.stats import norm
+import scipy
 
 from fedlib.clustering.density.engine.dbscan import cluster
 from fedlib.clustering.density.near_cells import squared_reach
@@ -91,7 +89,7 @@ def sum_near(counts: Floats, rho: float) -> Floats:
     >>> sum_near(np.array([0.0, 1.0, 0.0, 0.0, 0.0, 2.0]), rho=1.0).round(9)
     array([1., 1., 3., 3., 3., 2.])
     """
-    near: Floats = fftconvolve(counts, ball_of_cells(counts.shape, rho), mode="same")
+    near: Floats = scipy.signal.fftconvolve(counts, ball_of_cells(counts.shape, rho), mode="same")
     return near
 
 
@@ -123,7 +121,7 @@ def noise_margin(scale: float, privacy: Privacy, n_noises: int, n_sums: int) -> 
     """
     log_level = math.log(FAILURE / 2 / n_sums)
     if privacy.rho:
-        return float(scale * math.sqrt(n_noises) * norm.isf(math.exp(log_level)))
+        return float(scale * math.sqrt(n_noises) * scipy.stats.norm.isf(math.exp(log_level)))
 
     def excess(x: float) -> float:
         """Return the logarithm of the bound for x scales, less the one that is wanted."""
@@ -133,7 +131,7 @@ def noise_margin(scale: float, privacy: Privacy, n_noises: int, n_sums: int) -> 
     most = 1.0
     while excess(most) > 0:
         most *= 2
-    return float(scale * brentq(excess, 1e-9, most))
+    return float(scale * scipy.optimize.brentq(excess, 1e-9, most))
 
 
 def find_spans(

@@ -7,9 +7,8 @@ from numbers import Integral
 from typing import Annotated, Any
 
 import numpy as np
+import sklearn
 from numpy.typing import ArrayLike
-from sklearn.cluster import KMeans
-from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -345,7 +344,9 @@ class FederatedKMeans(Clusterer, WeightedFederated):
         >>> model.transform([[4.0]])
         array([[4., 6.]])
         """
-        return np.asarray(euclidean_distances(self._placeable(X), self.cluster_centers_))
+        return np.asarray(
+            sklearn.metrics.pairwise.euclidean_distances(self._placeable(X), self.cluster_centers_)
+        )
 
     def score(self, X: ArrayLike, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
         """Return minus the inertia of points: the sum of squared distances to nearest centres.
@@ -377,7 +378,7 @@ class FederatedKMeans(Clusterer, WeightedFederated):
         self.model_.place(points[:0])  # raises the error that `predict` raises
         return points
 
-    def to_sklearn(self) -> KMeans:
+    def to_sklearn(self) -> sklearn.cluster.KMeans:
         """Return a fitted `sklearn.cluster.KMeans` with these centres and the same predictions.
 
         If this estimator has ``labels_``, the result has them too, one client after the other.
@@ -396,7 +397,7 @@ class FederatedKMeans(Clusterer, WeightedFederated):
         """
         check_is_fitted(self, "model_")
         centres = self.model_.centres
-        fitted = KMeans(len(centres), init=centres, n_init=1)
+        fitted = sklearn.cluster.KMeans(len(centres), init=centres, n_init=1)
         with warnings.catch_warnings():  # scikit-learn warns when two centres coincide
             warnings.simplefilter("ignore")
             fitted.fit(centres)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated
 
 import numpy as np
-from sklearn.cluster import KMeans, kmeans_plusplus
+import sklearn
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
@@ -116,7 +116,9 @@ def one_shot(
     local_centres = np.concatenate([reply.centres for reply in replies.values()])
     counts = np.concatenate([reply.counts for reply in replies.values()])
     _check_distinct(local_centres, n_clusters, "centres of the clients")
-    parent = KMeans(n_clusters, n_init=n_init, max_iter=max_iter, tol=tol, random_state=seed)
+    parent = sklearn.cluster.KMeans(
+        n_clusters, n_init=n_init, max_iter=max_iter, tol=tol, random_state=seed
+    )
     of_centres = np.concatenate([reply.weights or reply.counts for reply in replies.values()])
     parent.fit(local_centres, sample_weight=of_centres if weighted else None)
     centres = parent.cluster_centers_
@@ -365,9 +367,9 @@ def _draw_starts(
     what = f"means of {GROUP_SIZE} or more points at the clients (or pass init as an array)"
     _check_distinct(means, n_clusters, what)
     rng = check_random_state(seed)
+    draw = sklearn.cluster.kmeans_plusplus
     starts = [
-        kmeans_plusplus(means, n_clusters, sample_weight=counts, random_state=rng)[0]
-        for _ in range(n_init)
+        draw(means, n_clusters, sample_weight=counts, random_state=rng)[0] for _ in range(n_init)
     ]
     return np.array(starts)
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import sklearn
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
-from sklearn.neighbors import KDTree
 
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Unanswerable
@@ -107,7 +106,7 @@ def _cluster(
     n_distinct = count_distinct(rows, n_clusters)
     if n_distinct == 0:
         return rows[:0].copy(), np.empty(0, np.int64)
-    child = KMeans(n_distinct, **settings).fit(rows, sample_weight=weights)
+    child = sklearn.cluster.KMeans(n_distinct, **settings).fit(rows, sample_weight=weights)
     found, labels = np.unique(child.labels_, return_inverse=True)
     return child.cluster_centers_[found], labels.astype(np.int64)
 
@@ -180,7 +179,7 @@ def _leaves(X: Floats, n_groups: int) -> tuple[Ints, Ints]:
     """Return the rows in the order of the leaves of a k-d tree, and where each leaf starts."""
     if n_groups == 0 or len(X) < GROUP_SIZE:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    tree = KDTree(X, leaf_size=max(GROUP_SIZE, -(-len(X) // n_groups)))
+    tree = sklearn.neighbors.KDTree(X, leaf_size=max(GROUP_SIZE, -(-len(X) // n_groups)))
     _, rows, nodes, _ = (np.asarray(array) for array in tree.get_arrays())
     leaves = nodes[nodes["is_leaf"] == 1]
     return rows, np.sort(leaves["idx_start"])

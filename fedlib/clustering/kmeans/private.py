@@ -16,7 +16,7 @@ from math import nan, sqrt
 from typing import Annotated
 
 import numpy as np
-from sklearn.cluster import KMeans
+import sklearn
 from sklearn.utils import check_random_state
 
 from fedlib.clustering.kmeans.flow import KMeansModel
@@ -176,5 +176,5 @@ def spread_start(n_clusters: int, bounds: Floats, seed: int) -> Floats:
     """
     rng = check_random_state(seed)
     uniform = rng.uniform(-1, 1, (PER_CLUSTER * n_clusters, bounds.shape[1]))
-    fitted = KMeans(n_clusters, n_init=1, random_state=rng).fit(uniform)
+    fitted = sklearn.cluster.KMeans(n_clusters, n_init=1, random_state=rng).fit(uniform)
     return from_unit(fitted.cluster_centers_, bounds)

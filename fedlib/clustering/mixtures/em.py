@@ -11,8 +11,8 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+import sklearn
 from sklearn import config_context
-from sklearn.cluster import KMeans
 
 from fedlib.clustering.mixtures.covariances import CovarianceType, contract, expand, scatter
 from fedlib.clustering.mixtures.messages import (
@@ -99,7 +99,8 @@ def fit_mixture(
     # The points have been checked, and for a few hundred of them scikit-learn's checks take as
     # long as k-means itself.
     with config_context(assume_finite=True, skip_parameter_validation=True):
-        kmeans = KMeans(n_components, n_init=1, random_state=random_state).fit(X)
+        kmeans = sklearn.cluster.KMeans(n_components, n_init=1, random_state=random_state)
+        kmeans.fit(X)
     centres = kmeans.cluster_centers_
     moments = _zeros(centres)
     add_weighted(X, centres, np.eye(n_components)[kmeans.labels_], moments)

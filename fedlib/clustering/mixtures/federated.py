@@ -19,9 +19,9 @@ import warnings
 from typing import Annotated, Any
 
 import numpy as np
+import sklearn
 from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.mixture import GaussianMixture
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -468,7 +468,7 @@ class FederatedGaussianMixture(Clusterer, ProtectedFederated):
         points = self._new_points(X)
         return float(self.to_sklearn().aic(points))
 
-    def to_sklearn(self) -> GaussianMixture:
+    def to_sklearn(self) -> sklearn.mixture.GaussianMixture:
         """Return a fitted `sklearn.mixture.GaussianMixture` with this mixture.
 
         Its arrays are copies.
@@ -488,7 +488,7 @@ class FederatedGaussianMixture(Clusterer, ProtectedFederated):
         check_is_fitted(self, "model_")
         fitted = self.model_
         covariance_type = fitted.mixture.covariance_type
-        model = GaussianMixture(
+        model = sklearn.mixture.GaussianMixture(
             len(self.weights_),
             covariance_type=covariance_type,
             tol=fitted.tol,

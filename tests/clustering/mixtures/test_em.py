@@ -7,7 +7,6 @@ import pytest
 from sklearn.cluster import KMeans
 from sklearn.mixture import GaussianMixture
 
-from fedlib.clustering.mixtures import em
 from fedlib.clustering.mixtures.covariances import sklearn_shape
 from fedlib.clustering.mixtures.em import (
     fit_mixture,
@@ -45,7 +44,7 @@ def test_a_cluster_without_points_gets_the_covariance_of_all_points(monkeypatch,
             self.labels_[:] = 0
             return self
 
-    monkeypatch.setattr(em, "KMeans", AllInOne)
+    monkeypatch.setattr("sklearn.cluster.KMeans", AllInOne)
     X = blobs()
     first = fit_mixture(X, 2, covariance_type, random_state=0, max_iter=0)
     pooled = np.cov(X, rowvar=False, bias=True)
