@@ -14,9 +14,17 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 FOOTER = """<div style="width: 100%; font: 8px sans-serif; text-align: center">
 <span class="pageNumber"></span> of <span class="totalPages"></span></div>"""
 MARGINS = dict.fromkeys(("left", "right"), "15mm") | {"top": "15mm", "bottom": "18mm"}
-# Chromium prints what is visible: solutions must be open. Hidden code and long tables stay folded:
-# they would be most of the pages.
-PREPARE = """async () => {
+SHORT = 8  # the lines of code that are printed: calls, and no functions
+# Chromium prints what is visible: solutions must be open. Long code and long tables stay folded:
+# they would be most of the pages. The first page says so.
+PREPARE = """async lines => {
+  document.querySelectorAll('.cell_input:not(details .cell_input)').forEach(part => {
+    part.hidden = part.textContent.trim().split('\\n').length > lines
+  })
+  const note = document.createElement('p')
+  note.textContent = `This is the printed book. Code of more than ${lines} lines and long ` +
+    'tables are in its web pages and notebooks. Figures that play or compute show one state.'
+  document.querySelector('.bd-article h1').after(note)
   document.querySelectorAll('details.toggle-details, details.fedlib-parameters').forEach(
     part => { part.open = true })
   await document.fonts.ready
@@ -25,7 +33,8 @@ STYLE = """.skip-link, #pst-skip-link, .bd-header, .bd-header-article, .bd-sideb
   .bd-sidebar-primary,
   .bd-sidebar-secondary, .prev-next-area, .search-button, .pst-back-to-top, #pst-back-to-top,
   .bd-footer, .bd-footer-content, dialog, details.hide, #jb-print-toc,
-  .claims-filter, .claims-table
+  .claims-filter, .claims-table, .bd-article [hidden],
+  .bd-article :is(button, input, select, .fedlib-ask)
   { display: none !important }
   /* Code may continue on the next page; figures and rows may not, and a title has text below it. */
   .bd-article :is(pre, .cell, .cell_input, .cell_output, .highlight, [class*="highlight-"])
@@ -53,7 +62,7 @@ def print_pdf(folder, target):
         tab = browser.new_page(color_scheme="light")
         tab.set_default_timeout(600_000)
         tab.goto(page.absolute().as_uri(), wait_until="load")
-        tab.evaluate(PREPARE)
+        tab.evaluate(PREPARE, SHORT)
         tab.add_style_tag(content=STYLE)
         tab.pdf(
             path=target,

@@ -311,7 +311,7 @@ def sequence_diagram(
 
     A row represents one kind of message in one step. Its arrow points from the server to the last
     receiver, with a dot at each of the others, or from the senders, each with a dot, to the
-    server. Its label contains the messages' name, number,
+    server. Its label contains the messages' name in words, their count, their
     total bytes, and the data that they disclose. Failures are red.
 
     Parameters
@@ -393,7 +393,8 @@ def _arrow(ax: Axes, y: float, row: Sequence[Any], ends: list[int], note: str) -
     passed = ends[:-1] if is_request else ends  # a dot marks each other client in the row
     ax.plot(passed, [y] * len(passed), ls="", marker="o", color=colour, ms=5, zorder=5)
     many = f"{len(row)} × " if len(row) > 1 else ""
-    text = f"{many}{entry.message}, {size:,} bytes"
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", entry.message).lower()  # the class in words
+    text = f"{many}{name}, {size:,} bytes"
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     ax.text(0.12, y - 0.1, text, va="bottom", color=colour, bbox=box)
     ax.text(0.12, y + 0.08, note, va="top", fontsize=_small(), color="#555", bbox=box)

@@ -12,6 +12,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "interactive.theatre": ["theatre", "toy_parts"],
         "shared.data": ["CLASS", "checksum", "fetch", "in_order", "load", "load_own"],
+        "shared.exercises": ["ask"],
         "shared.kept": ["kept", "say"],
         "shared.pages": [
             "PAGE_WIDTH",

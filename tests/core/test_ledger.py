@@ -132,10 +132,10 @@ def test_plot(ledger, axes):
     shown = texts(axes)
     for party in (SERVER, "client A", "client B", "client C"):
         assert party in shown
-    assert "3 × Done, 30 bytes" in shown
-    assert "2 × Done, 20 bytes" in shown
-    assert "Declined, 7 bytes" in shown
-    assert "Failure, 7 bytes" in shown
+    assert "3 × done, 30 bytes" in shown
+    assert "2 × done, 20 bytes" in shown
+    assert "declined, 7 bytes" in shown
+    assert "failure, 7 bytes" in shown
     assert "the type of an error (OSError)" in shown
     arrows = [text for text in axes.texts if getattr(text, "arrow_patch", None)]
     assert len(arrows) == 6  # the rows of test_summary
@@ -171,6 +171,6 @@ def test_plot_of_many_clients():
         assert "client 2" in shown
         assert "client 3" not in shown
         assert "6 more clients" in shown
-        assert "9 × CountCells" in shown
+        assert "9 × count cells" in shown
     finally:
         plt.close("all")
