@@ -14,7 +14,7 @@ from fedlib import FederatedXGBClassifier, FederatedXGBRegressor, datasets
 from fedlib.datasets.partition import split_rows
 
 BUNDLED = {"digits": load_digits, "progression": load_diabetes}  # part of scikit-learn
-WAYS = ("pooled rows", "federated", "bagging", "alone")
+WAYS = ("pooled rows", "federated", "bagging", "cyclic", "alone")
 LOWER_IS_BETTER = ("RMSE", "log-loss")
 
 
@@ -146,4 +146,70 @@ def differences(runs, reference="pooled rows"):
             half = stats.t.ppf(0.975, n - 1) * paired.std(ddof=1) / n**0.5 if n > 1 else np.nan
             found = {"score": table[way].mean(), "difference": paired.mean(), "half": half}
             rows.append({"set": name, "metric": metric, "way": way, **found})
+    return pd.DataFrame(rows)
+
+
+def site_of_rows(values, n_sites):
+    """Return the site (n_rows,) of each row: groups of similar values, of about equal size.
+
+    Equal values are at the same site.
+    """
+    edges = np.quantile(values, np.linspace(0, 1, n_sites + 1)[1:-1])
+    return np.searchsorted(edges, values)
+
+
+def row_losses(y, probabilities):
+    """Return the log-loss (n_rows,) of each row; ``probabilities`` are those of class 1."""
+    p = np.clip(np.asarray(probabilities, np.float64), 1e-15, 1 - 1e-15)
+    return -np.log(np.where(y == 1, p, 1 - p))
+
+
+def cross_validated(task, site, fit, n_folds, seed=0):
+    """Return the probability (n_rows,) of each row by models that have not seen it.
+
+    Parameters
+    ----------
+    task : Task
+        With two classes.
+    site : array (n_rows,) of int
+        The site of each row. Each site assigns its own rows to folds, at random.
+    fit : callable (parts) -> list of boosters
+        The model of each site, from the training rows of all sites.
+    n_folds : int
+    seed : int, default=0
+    """
+    random, found = np.random.default_rng(seed), np.full(len(task.y), np.nan)
+    n_sites = site.max() + 1
+    fold = np.empty(len(task.y), int)
+    for s in range(n_sites):
+        (rows,) = np.nonzero(site == s)
+        fold[rows] = random.permutation(np.arange(len(rows)) % n_folds)
+    for k in range(n_folds):
+        trains = [(site == s) & (fold != k) for s in range(n_sites)]
+        boosters = fit([(task.X[rows], task.y[rows]) for rows in trains])
+        for s, booster in enumerate(boosters):
+            rows = (site == s) & (fold == k)
+            found[rows] = predict(booster, task.X[rows])
+    return found
+
+
+def gains_of_sites(y, site, own, common):
+    """Return what each site can learn from its own rows about a common model.
+
+    The gain is the mean of the rows' log-loss by the site's own model minus that by the common one,
+    with the 95 % interval of Student's t over the rows. The verdict is ``"common"`` or ``"own"`` if
+    the interval is on one side of 0, and else ``"cannot tell"``.
+    """
+    rows = []
+    for s in np.unique(site):
+        at = site == s
+        before, after = row_losses(y[at], own[at]), row_losses(y[at], common[at])
+        gain = before - after
+        half = stats.t.ppf(0.975, len(gain) - 1) * gain.std(ddof=1) / len(gain) ** 0.5
+        verdict = (
+            "common" if gain.mean() > half else "own" if gain.mean() < -half else "cannot tell"
+        )
+        found = {"own model": before.mean(), "common model": after.mean(), "gain": gain.mean()}
+        counts = {"site": int(s) + 1, "rows": int(at.sum()), "class 1": y[at].mean()}
+        rows.append({**counts, **found, "half": half, "verdict": verdict})
     return pd.DataFrame(rows)
