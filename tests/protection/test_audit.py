@@ -23,7 +23,7 @@ from hostile_server import (
     subject,
 )
 
-N = int(os.environ.get("AUDIT_EXAMPLES", "100"))
+N = int(os.environ.get("AUDIT_EXAMPLES", "50"))
 SEED = int(os.environ.get("AUDIT_SEED", "0"))
 
 pytestmark = [
