@@ -222,12 +222,18 @@ class Client:
         TypeError
             When no handler is marked for the request's class.
         """
-        name = self.handlers.get(type(request))
-        if name is None:
+        self.check_known(request)
+        reply: Message = getattr(self, self.handlers[type(request)])(request)
+        return reply
+
+    def check_known(self, request: Message) -> None:
+        """Raise TypeError when no handler is marked for the request's class, whatever the rows are.
+
+        So a server cannot lock a site by protected requests of another protocol.
+        """
+        if type(request) not in self.handlers:
             text = f"{type(self).__name__} has no handler for {type(request).__name__}"
             raise TypeError(f"{text}; {request.needs}" if request.needs else text)
-        reply: Message = getattr(self, name)(request)
-        return reply
 
     def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
         """Return the digits of a request in secure sums (`Message.sum_digits`).
@@ -268,6 +274,7 @@ class Client:
         lock = None if self.memory is None else self.memory.lock
         if lock is not None:
             lock.check()
+        self.check_known(request)
         try:
             return self.handle(request)
         except (Unanswerable, LostState):  # for all rows alike

@@ -87,6 +87,11 @@ class Wrapper(Client, Generic[State]):
         super().enter(name, n_clients, run)
         self.inner.enter(name, n_clients, run)
 
+    def check_known(self, request: Message) -> None:
+        """Ask the wrapped client about what this client does not answer itself."""
+        if type(request) not in self.handlers:
+            self.inner.check_known(request)
+
     def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
         """Return what the wrapped client returns."""
         return self.inner.sum_digits(request)
@@ -163,6 +168,11 @@ class WrappingClient(Client):
         if self._answers(request):
             return super().handle(request)
         return self._prepared().handle(request)
+
+    def check_known(self, request: Message) -> None:
+        """Ask the wrapped client, once it exists, about what this client does not answer."""
+        if not self._answers(request) and self.inner is not None:
+            self.inner.check_known(request)
 
     def partition(self, request: Message, singly: bool = False) -> Iterable[Ints] | None:
         """Return the partitions of this client's rows, also for replies of the wrapped client."""

@@ -290,6 +290,7 @@ class SecureClient(Wrapper[SecureState]):
             raise ForgedKeys("shares of clients whose keys are not signed by their sites")
         self._require("MaskValues", len(request.sealed))
         asked = decode(request.request)
+        self.inner.check_known(asked)
         check_digits(asked, request.digits, self.inner.sum_digits(asked))
         check_work(asked, self.inner.max_work)
         # From here on, an error can depend on the rows.

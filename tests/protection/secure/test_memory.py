@@ -12,6 +12,7 @@ from fedlib.core.messages import Declined, decode, encode
 from fedlib.core.protocol import TooFewClients, run, serve
 from fedlib.core.site_memory import SiteIsLocked, TableMemory
 from fedlib.protection.policy import GuardedClient, Policy
+from fedlib.protection.privacy import Privacy
 from fedlib.protection.secure import Identity, SecureClient, secure_sum, simulated_identities
 from fedlib.protection.secure.memory import KeyMemory, ReusedMask
 from fedlib.protection.secure.messages import (
@@ -23,6 +24,7 @@ from fedlib.protection.secure.messages import (
 from fedlib.protection.secure.points import SumPoints
 from fedlib.tables.pipeline import PipelineClient
 from fedlib.tables.pipeline.messages import Preprocess
+from fedlib.tables.summary.private import SumColumnsNoisily
 from fedlib.testing import Recorder
 
 from .toy import IDENTITIES, PARTS, AddToy, ToyClient, toy_client
@@ -232,6 +234,25 @@ def test_wrappers_pass_on_what_a_transport_tells():
     assert (inner.inner.name, inner.inner.n_clients, inner.inner.run) == ("A", 4, "first")
     with pytest.raises(ValueError, match="the key is that of 'A', but this is 'B'"):
         site.enter("B", 4)
+
+
+def test_a_request_of_another_protocol_locks_no_site(identities, tmp_path):
+    """Neither behind masks nor with noise: no site of this protocol answers it."""
+    clients = {name: FederatedKMeansClient([[1.0]]) for name in PARTS}
+    sites = {name: SecureClient(one, identities[name]) for name, one in clients.items()}
+
+    def flow():
+        return (yield from secure_sum(AddToy(1), count(1), {"share": (40,)}))
+
+    with pytest.raises(TooFewClients, match="TypeError at MaskValues"):
+        run(flow(), Recorder(sites))
+    assert not any(identities[name].memory.lock.path.exists() for name in PARTS)
+    site = FederatedKMeansClient([[1.0]])
+    site.memory = TableMemory(tmp_path / "table")
+    noisy = SumColumnsNoisily(Privacy(epsilon=1.0), np.array([[0.0], [1.0]]), n_bins=0)
+    with pytest.raises(TypeError, match="no handler for SumColumnsNoisily"):
+        site.answer(noisy)
+    site.memory.lock.check()
 
 
 def test_a_request_that_fits_no_table_locks_no_site(identities):
