@@ -41,7 +41,7 @@ def apply_columns(
     """
 
     def apply(column: Column) -> tuple[NDArray[Any], ColumnReport]:
-        return _apply(column, source.cells[column.name], protected)
+        return _apply(column, source.cells.pop(column.name), protected)  # frees its texts
 
     # Arrow and NumPy work without the interpreter's lock.
     with ThreadPoolExecutor(check_n_jobs(-1)) as pool:

@@ -358,7 +358,9 @@ def _read_fast(form: Form, positions: Sequence[int]) -> dict[int, Any]:
         return _read_slowly(form, positions)
     if odd:
         raise _ragged(form, len(odd))
-    return {j: table[str(j)].combine_chunks() for j in positions}
+    chunks = dict(zip(table.column_names, table.columns, strict=True))
+    del table  # so that the texts of a column are freed once they are copied
+    return {j: chunks.pop(str(j)).combine_chunks() for j in positions}
 
 
 def _undecodable(encoding: str) -> Undecodable:
