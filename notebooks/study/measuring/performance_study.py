@@ -173,6 +173,10 @@ SENTENCES = {
     "files take {seconds} s.",
     (13, "cells and labels on Dask, 1,000,000,000", ""): "Those of a billion points take "
     "{seconds} s.",
+    (18, "SDBDC", ""): "SDBDC of rows at three places takes {ratio} of the time of as many "
+    "different rows.",
+    (18, "vertical DBSCAN", ""): "Vertical DBSCAN of equal rows takes {ratio} of the time of as "
+    "many different rows, of which each has about 50 neighbours.",
 }
 
 
