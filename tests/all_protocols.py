@@ -148,7 +148,7 @@ NEEDED = {
 
 
 # Protocols of which rows may have weights, and what they need beside the options above.
-WEIGHTED = {"kmeans": LLOYD}
+WEIGHTED = {"kmeans": LLOYD, "gaussian-mixture": EM}
 
 
 def _cases():

@@ -120,11 +120,12 @@ def log_joint(X, densities, joint):
 
 
 @kernel
-def add_expected(X, densities, moments):
+def add_expected(X, weights, densities, moments):
     """Add the points, weighted by each component's responsibility, to the moments about the means.
 
-    Returns the log-likelihood of the points. A sum of n terms has a rounding error of at most
-    ``(n / CHUNK + CHUNK) * 2**-53`` times the sum of their sizes.
+    ``weights`` (n,) multiply the responsibilities and the log-likelihoods; None stands for 1, which
+    numba compiles separately. Returns the log-likelihood of the points. A sum of n terms has a
+    rounding error of at most ``(n / CHUNK + CHUNK) * 2**-53`` times the sum of their sizes.
     """
     chunk = _new_chunk(densities.means)
     total, compensation = 0.0, 0.0
@@ -133,6 +134,11 @@ def add_expected(X, densities, moments):
         _fill_log_joint(chunk, densities, size)
         for i in range(min(CHUNK, X.shape[0] - first)):
             log_density = _turn_into_responsibilities(chunk.joint, i)
+            if weights is not None:
+                weight = weights[first + i]
+                log_density = weight * log_density
+                for c in range(chunk.joint.shape[0]):
+                    chunk.joint[c, i] *= weight
             total, compensation = add(total, compensation, log_density)
         chunk.joint[:, min(CHUNK, X.shape[0] - first) : size] = 0.0
         _add_moments(chunk, densities.means, size, moments)

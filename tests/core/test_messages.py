@@ -228,6 +228,11 @@ def conversations():
     weighted = [
         FederatedKMeans(2, method="lloyd", random_state=0),
         FederatedKMeans(2, bounds=bounds, secure=True, max_weight=2.0, **lloyd),
+        FederatedGaussianMixture(2, "em", random_state=0, tol=1),
+        FederatedGaussianMixture(2, "average", random_state=0, tol=1),
+        FederatedGaussianMixture(
+            1, "em", max_rounds=1, tol=0, bounds=bounds, secure=True, max_weight=2.0, **start
+        ),
     ]
     by_class = {}
     for estimator in (

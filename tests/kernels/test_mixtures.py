@@ -67,7 +67,7 @@ def test_log_joint_is_that_of_scipy(problem):
 def test_expected_moments(problem):
     X, densities, covariances = problem
     moments = zeros(*densities.means.shape)
-    log_likelihood = add_expected(X, densities, moments)
+    log_likelihood = add_expected(X, None, densities, moments)
     joint = joint_of_scipy(X, densities, covariances)
     logs = logsumexp(joint, axis=1)
     np.testing.assert_allclose(log_likelihood, logs.sum(), rtol=1e-10)
@@ -91,7 +91,7 @@ def test_weighted_moments_are_added(problem):
 def test_full_covariances_have_the_bits_of_numpy(problem):
     X, densities, _ = problem
     moments = zeros(*densities.means.shape)
-    add_expected(X, densities, moments)
+    add_expected(X, None, densities, moments)
     n = moments.counts + 1e-15
     shift = moments.sums / n[:, np.newaxis]
     covariances = np.empty(moments.products.shape)
@@ -120,11 +120,11 @@ def test_a_component_of_weight_zero_has_no_points(weight):
         log_factors = np.log([1.0, weight])
     densities = Densities(np.zeros((2, 1)), np.ones((2, 1, 1)), log_factors)
     moments = zeros(2, 1)
-    add_expected(np.array([[1.0], [3.0]]), densities, moments)
+    add_expected(np.array([[1.0], [3.0]]), None, densities, moments)
     assert moments.counts.tolist() == ([2.0, 0.0] if weight == 0 else [1.0, 1.0])
 
 
 def test_densities_of_zero_give_no_number():
     """The caller says that the log-likelihood must be finite."""
     densities = Densities(np.zeros((1, 1)), np.ones((1, 1, 1)), np.array([-np.inf]))
-    assert np.isnan(add_expected(np.ones((2, 1)), densities, zeros(1, 1)))
+    assert np.isnan(add_expected(np.ones((2, 1)), None, densities, zeros(1, 1)))

@@ -93,15 +93,15 @@ class PointsHistory:
         The largest coordinate of each client, up to a factor of two; None without points.
     reg_covar : float
         Added to every variance at each step of EM.
-    n_points : dict of str to int
-        The number of points that each client has reported first.
+    n_points : dict of str to float
+        The number, or the weight, of the points that each client has reported first.
     sums : dict of str to array (n_features,)
         The sum of each client's points, by its first reply.
     """
 
     limits: dict[str, float | None]
     reg_covar: float
-    n_points: dict[str, int] = field(default_factory=dict)
+    n_points: dict[str, float] = field(default_factory=dict)
     sums: dict[str, Floats] = field(default_factory=dict)
 
     def problems(self, replies: Replies, mixture: Mixture) -> dict[str, str]:

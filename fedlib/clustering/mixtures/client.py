@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
 from fedlib.clustering.mixtures.em import (
@@ -16,12 +18,15 @@ from fedlib.clustering.mixtures.messages import (
     FitMixture,
     ImprovedMixture,
     ImproveMixture,
+    ImproveWeightedMixture,
     IntroducePoints,
     LocalMixture,
     Mixture,
     PointsIntroduction,
     ResponsibilitySums,
     SumResponsibilities,
+    SumWeightedResponsibilities,
+    WeightedImprovedMixture,
     min_points,
     parameters,
 )
@@ -30,8 +35,12 @@ from fedlib.clustering.mixtures.private import (
     SumResponsibilitiesNoisily,
     sum_responsibilities_noisily,
 )
-from fedlib.clustering.mixtures.secure import SumClippedResponsibilities
+from fedlib.clustering.mixtures.secure import (
+    SumClippedResponsibilities,
+    SumClippedWeightedResponsibilities,
+)
 from fedlib.clustering.mixtures.start import Start
+from fedlib.core.array_types import Floats
 from fedlib.core.client import handles
 from fedlib.core.messages import Done, Labels, MessageError
 from fedlib.core.validation import count_distinct
@@ -44,55 +53,107 @@ __all__ = ["GaussianMixtureClient"]
 class GaussianMixtureClient(SummablePoints):
     """A client that holds points; for the parameter see `fedlib.core.estimator.PointsClient`."""
 
+    takes_weights = True
+
     @handles(IntroducePoints)
     def introduce_points(self, request: IntroducePoints) -> PointsIntroduction:
         wanted = min_points(request.n_components)
-        can_start = count_distinct(self.X, wanted) == wanted
-        magnitude = int(np.frexp(np.abs(self.X).max())[1]) if len(self.X) else None
-        return PointsIntroduction(self.n_features, can_start, magnitude, self.features)
+        X, weights = self.weighted_points
+        can_start = count_distinct(X, wanted) == wanted
+        magnitude = int(np.frexp(np.abs(X).max())[1]) if len(X) else None
+        return PointsIntroduction(
+            self.n_features, can_start, magnitude, self.features, weights is not None
+        )
 
     @handles(FitMixture)
     def fit_mixture(self, request: FitMixture) -> LocalMixture:
+        X, weights = self.weighted_points
         mixture = fit_start(
-            self.X,
+            X,
             request.n_components,
             request.covariance_type,
             request.reg_covar,
             request.seed,
             Start(request.weights, request.means, request.covariances),
+            weights,
         )
         return LocalMixture(*parameters(mixture), request.covariance_type)
 
     @handles(SumResponsibilities)
     def sum_responsibilities(self, request: SumResponsibilities) -> ResponsibilitySums:
+        self.check_unweighted()
         return sum_responsibilities(self.X, request)
+
+    @handles(SumWeightedResponsibilities)
+    def sum_weighted_responsibilities(
+        self, request: SumWeightedResponsibilities
+    ) -> ResponsibilitySums:
+        return sum_responsibilities(self._points()[0], request, self._points()[1])
 
     @handles(SumClippedResponsibilities)
     def sum_clipped_responsibilities(
         self, request: SumClippedResponsibilities
     ) -> ResponsibilitySums:
+        self.check_unweighted()
         return sum_responsibilities(clipped(self.X, request.bounds), request)
+
+    @handles(SumClippedWeightedResponsibilities)
+    def sum_clipped_weighted_responsibilities(
+        self, request: SumClippedWeightedResponsibilities
+    ) -> ResponsibilitySums:
+        X, weights = self._points()
+        clipped_weights = np.minimum(weights, request.max_weight)
+        return sum_responsibilities(clipped(X, request.bounds), request, clipped_weights)
 
     @handles(SumResponsibilitiesNoisily)
     def sum_noisily(self, request: SumResponsibilitiesNoisily) -> NoisyResponsibilitySums:
-        return sum_responsibilities_noisily(self.X, request, self.n_shares)
+        if request.max_weight is None:
+            self.check_unweighted()
+            return sum_responsibilities_noisily(self.X, request, self.n_shares)
+        weight = self.clipped_weight(request.max_weight) / request.max_weight
+        return sum_responsibilities_noisily(self.X, request, self.n_shares, weight)
 
     @handles(ImproveMixture)
     def improve_mixture(self, request: ImproveMixture) -> ImprovedMixture:
-        n_points = len(self.X)
-        log_likelihood = float(np.logaddexp.reduce(log_joint(self.X, request), axis=1).sum())
-        mixture: Mixture = request
-        improved = n_points >= min_points(len(request.weights))
-        if improved:
-            try:
-                mixture = improve(self.X, request, request.reg_covar, request.max_iter, request.tol)
-            except MessageError:  # a covariance of these points is singular
-                improved = False
+        self.check_unweighted()
+        densities = np.logaddexp.reduce(log_joint(self.X, request), axis=1)
+        mixture, improved = _improved(self.X, None, request)
         return ImprovedMixture(
-            *parameters(mixture), request.covariance_type, n_points, log_likelihood, improved
+            *parameters(mixture),
+            request.covariance_type,
+            len(self.X),
+            float(densities.sum()),
+            improved,
         )
+
+    @handles(ImproveWeightedMixture)
+    def improve_weighted_mixture(self, request: ImproveWeightedMixture) -> WeightedImprovedMixture:
+        X, weights = self._points()
+        densities = np.logaddexp.reduce(log_joint(X, request), axis=1)
+        mixture, improved = _improved(X, weights, request)
+        return WeightedImprovedMixture(
+            *parameters(mixture),
+            request.covariance_type,
+            n_points=float(weights.sum()),
+            log_likelihood=float(weights @ densities),
+            improved=improved,
+        )
+
+    def _points(self) -> tuple[Floats, Floats]:
+        """Return the points with a weight above 0, and their weights; without weights all are 1."""
+        X, weights = self.weighted_points
+        return X, np.ones(len(X)) if weights is None else weights
 
     @handles(AssignComponents)
     def assign_components(self, request: AssignComponents) -> Done:
         self.state = Labels(assign_components(self.X, request))
         return Done()
+
+
+def _improved(X: Floats, weights: Floats | None, request: ImproveMixture) -> tuple[Mixture, bool]:
+    """Return the improved mixture and True, or the request and False if it cannot be improved."""
+    if len(X) >= min_points(len(request.weights)):
+        with suppress(MessageError):  # a covariance of these points is singular
+            settings = request.reg_covar, request.max_iter, request.tol
+            return improve(X, request, *settings, weights), True
+    return request, False

@@ -8,6 +8,7 @@ alone, so the sums of several sets of points can be added before it.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedlib.clustering.mixtures.messages import (
     TINY,
     Mixture,
     ResponsibilitySums,
+    WeightedResponsibilitySums,
     parameters,
 )
 from fedlib.clustering.mixtures.start import NOTHING_GIVEN, Start
@@ -70,6 +72,7 @@ def fit_mixture(
     start: Start = NOTHING_GIVEN,
     max_iter: int = MAX_ITER,
     tol: float = 1e-3,
+    sample_weight: Floats | None = None,
 ) -> Mixture:
     """Fit a mixture to points by EM from k-means, as scikit-learn's `GaussianMixture` does.
 
@@ -81,6 +84,8 @@ def fit_mixture(
         As in `sklearn.mixture.GaussianMixture`, with its default values.
     start : Start, optional
         Parameters that replace those of the first mixture from k-means.
+    sample_weight : array (n_points,) of float64, optional
+        Above 0. A point with an integer weight counts like as many equal points in each step.
 
     Returns
     -------
@@ -100,14 +105,18 @@ def fit_mixture(
     # long as k-means itself.
     with config_context(assume_finite=True, skip_parameter_validation=True):
         kmeans = sklearn.cluster.KMeans(n_components, n_init=1, random_state=random_state)
-        kmeans.fit(X)
+        kmeans.fit(X, sample_weight=sample_weight)
     centres = kmeans.cluster_centers_
     moments = _zeros(centres)
-    add_weighted(X, centres, np.eye(n_components)[kmeans.labels_], moments)
+    of_clusters = np.eye(n_components)[kmeans.labels_]
+    if sample_weight is not None:
+        of_clusters *= sample_weight[:, np.newaxis]
+    add_weighted(X, centres, of_clusters, moments)
     moments = moments._replace(products=contract(moments.products, covariance_type))
     covariances = np.empty(0)
     if not moments.counts.all():  # a cluster without points gets the covariance of all points
-        pooled = np.cov(X, rowvar=False, bias=True).reshape(1, X.shape[1], X.shape[1])
+        pooled = np.cov(X, rowvar=False, bias=True, aweights=sample_weight)
+        pooled = pooled.reshape(1, X.shape[1], X.shape[1])
         covariances = contract(np.repeat(pooled, n_components, axis=0), covariance_type)
     from_kmeans = _Parameters(np.empty(0), centres, covariances, covariance_type)
     first = _next_parameters(from_kmeans, moments, reg_covar)
@@ -115,7 +124,7 @@ def fit_mixture(
         pairs = zip(start, first[:3], strict=True)
         weights, means, covariances = (given if len(given) else fitted for given, fitted in pairs)
         first = _Parameters(weights, means, covariances, covariance_type)
-    return _improve(X, first, reg_covar, max_iter, tol)
+    return _improve(X, first, reg_covar, max_iter, tol, sample_weight)
 
 
 def fit_start(
@@ -125,6 +134,7 @@ def fit_start(
     reg_covar: float,
     random_state: Any,
     start: Start,
+    sample_weight: Floats | None = None,
 ) -> Mixture:
     """Return `fit_mixture`, or if it is singular, a mixture with larger variances.
 
@@ -136,14 +146,26 @@ def fit_start(
     >>> fit_start(X, 1, "diag", 0.0, 0, NOTHING_GIVEN).covariances.round(6).tolist()
     [[[16.250008, 8e-06]]]
     """
+    fit = partial(fit_mixture, X, n_components, covariance_type, sample_weight=sample_weight)
     try:
-        return fit_mixture(X, n_components, covariance_type, reg_covar, random_state, start)
+        return fit(reg_covar, random_state, start)
     except MessageError:
-        reg_covar += START_REGULARISATION * float(X.var(axis=0).mean())
-        return fit_mixture(X, n_components, covariance_type, reg_covar, random_state, start)
+        if sample_weight is None:
+            variances = X.var(axis=0)
+        else:
+            differences = X - np.average(X, axis=0, weights=sample_weight)
+            variances = np.average(np.square(differences), axis=0, weights=sample_weight)
+        return fit(reg_covar + START_REGULARISATION * float(variances.mean()), random_state, start)
 
 
-def improve(X: Floats, mixture: Mixture, reg_covar: float, max_iter: int, tol: float) -> Mixture:
+def improve(
+    X: Floats,
+    mixture: Mixture,
+    reg_covar: float,
+    max_iter: int,
+    tol: float,
+    sample_weight: Floats | None = None,
+) -> Mixture:
     """Return the mixture after at most ``max_iter`` steps of EM on points.
 
     The steps stop when the mean log-likelihood of the points changes by less than ``tol``.
@@ -154,31 +176,41 @@ def improve(X: Floats, mixture: Mixture, reg_covar: float, max_iter: int, tol: f
         When a covariance is not positive definite, or a number is too large.
     """
     current = _Parameters(*parameters(mixture), mixture.covariance_type)
-    return _improve(X, current, reg_covar, max_iter, tol)
+    return _improve(X, current, reg_covar, max_iter, tol, sample_weight)
 
 
 def _improve(
-    X: Floats, current: _Parameters, reg_covar: float, max_iter: int, tol: float
+    X: Floats,
+    current: _Parameters,
+    reg_covar: float,
+    max_iter: int,
+    tol: float,
+    sample_weight: Floats | None,
 ) -> Mixture:
     previous = -np.inf
+    weight = len(X) if sample_weight is None else sample_weight.sum()
     for _ in range(max_iter):
         try:
-            moments, total = _expect(X, current)
+            moments, total = _expect(X, current, sample_weight)
         except np.linalg.LinAlgError:
             Mixture(*current)  # raises the error that says what is wrong with the covariances
             raise
         if not math.isfinite(total):
             raise MessageError("the log-likelihood of the points must be finite")
         current = _next_parameters(current, moments, reg_covar)
-        log_likelihood = total / len(X)
+        log_likelihood = total / weight
         if abs(log_likelihood - previous) < tol:
             break
         previous = log_likelihood
     return Mixture(*current)
 
 
-def sum_responsibilities(X: Floats, mixture: Mixture) -> ResponsibilitySums:
+def sum_responsibilities(
+    X: Floats, mixture: Mixture, sample_weight: Floats | None = None
+) -> ResponsibilitySums:
     """Return the sums over points that the M step of EM needs.
+
+    With weights, it returns `WeightedResponsibilitySums`.
 
     Notes
     -----
@@ -193,19 +225,25 @@ def sum_responsibilities(X: Floats, mixture: Mixture) -> ResponsibilitySums:
     >>> sums.counts, sums.sums, sums.products
     (array([2.]), array([[3.]]), array([[[9.]]]))
     """
-    moments, log_likelihood = _expect(X, mixture)
+    moments, log_likelihood = _expect(X, mixture, sample_weight)
     if not np.isfinite([log_likelihood, *(array.sum() for array in moments)]).all():
         # A mixture far from some point; behind masks an error would disclose that there is one.
         moments, log_likelihood = _zeros(mixture.means), 0.0
         moments = moments._replace(products=contract(moments.products, mixture.covariance_type))
-    return ResponsibilitySums(len(X), log_likelihood, *moments)
+    if sample_weight is None:
+        return ResponsibilitySums(len(X), log_likelihood, *moments)
+    return WeightedResponsibilitySums(
+        n_points=float(sample_weight.sum()), log_likelihood=log_likelihood, **moments._asdict()
+    )
 
 
-def _expect(X: Floats, mixture: Mixture | _Parameters) -> tuple[Moments, float]:
+def _expect(
+    X: Floats, mixture: Mixture | _Parameters, sample_weight: Floats | None
+) -> tuple[Moments, float]:
     """Return the moments of `sum_responsibilities`, contracted, and the log-likelihood."""
     _check_features(X, mixture)
     moments = _zeros(mixture.means)
-    log_likelihood = add_expected(np.ascontiguousarray(X), prepare(mixture), moments)
+    log_likelihood = add_expected(np.ascontiguousarray(X), sample_weight, prepare(mixture), moments)
     products = contract(moments.products, mixture.covariance_type)
     return Moments(moments.counts, moments.sums, products), log_likelihood
 

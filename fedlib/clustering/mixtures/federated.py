@@ -51,7 +51,7 @@ from fedlib.core.parameters import (
 )
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import StrOptions
-from fedlib.protection.estimator import ProtectedFederated, is_protected
+from fedlib.protection.estimator import WeightedFederated, is_protected
 from fedlib.protection.sums import NoisySums
 
 __all__ = [
@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 
-class FederatedGaussianMixture(Clusterer, ProtectedFederated):
+class FederatedGaussianMixture(Clusterer, WeightedFederated):
     """A Gaussian mixture fitted over clients that hold different rows of the same features.
 
     Attributes
@@ -117,6 +117,11 @@ class FederatedGaussianMixture(Clusterer, ProtectedFederated):
     about the origin lose digits when the means are large. With one client, ``"average"`` is EM on
     that client's points. A component without points keeps its mean and covariance, and its weight
     becomes almost 0.
+
+    *Weights.* A part is a table, or ``(X, sample_weight)``. A row with an integer weight counts as
+    so many equal rows in every round; a row of weight 0 gets a label, and shapes nothing. With
+    ``"average"``, the mixtures are averaged in proportion to the clients' weights. With `secure` or
+    `epsilon`, a weight is clipped to `max_weight`.
 
     *Cost.* A round is one request and one reply per client. Each message holds one mixture or sums
     of the same size: about ``n_components * n_features**2`` numbers for full covariances. The
@@ -286,6 +291,8 @@ class FederatedGaussianMixture(Clusterer, ProtectedFederated):
             return self._protected_flow(start)
         if self.bounds is not None:
             raise ValueError("bounds need secure=True or epsilon, got neither")
+        if self.max_weight is not None:
+            raise ValueError("max_weight needs secure=True or epsilon, got neither")
         return federated_gaussian_mixture(
             self.n_components,
             self.method,
@@ -311,6 +318,7 @@ class FederatedGaussianMixture(Clusterer, ProtectedFederated):
                 max_rounds,
                 self.tol,
                 aggregation,
+                self._largest_weight(),
             )
         return private_em(
             self.n_components,
@@ -321,6 +329,7 @@ class FederatedGaussianMixture(Clusterer, ProtectedFederated):
             max_rounds,
             int(check_random_state(self.random_state).randint(2**31)),
             aggregation,
+            self._largest_weight(),
         )
 
     def _fit(self, *arguments: Any, **options: Any) -> FederatedGaussianMixture:

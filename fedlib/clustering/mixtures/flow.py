@@ -21,10 +21,12 @@ from fedlib.clustering.mixtures.messages import (
     FitMixture,
     ImprovedMixture,
     ImproveMixture,
+    ImproveWeightedMixture,
     IntroducePoints,
     Mixture,
     ResponsibilitySums,
     SumResponsibilities,
+    SumWeightedResponsibilities,
     min_points,
     parameters,
 )
@@ -135,6 +137,7 @@ def fit_in_rounds(
     replies = yield IntroducePoints(n_components)
     replies = yield from settle(replies, agree_on_features)
     replies = yield from settle(replies, agree_on_magnitude)
+    weighted = any(reply.weighted for reply in replies.values())
     history = PointsHistory(
         {
             name: None if reply.magnitude is None else 2.0**reply.magnitude
@@ -145,15 +148,18 @@ def fit_in_rounds(
     mixture = yield from _first_mixture(
         n_components, covariance_type, history, replies, start, random_state
     )
+    sums, improved = SumResponsibilities, ImproveMixture
+    if weighted:
+        sums, improved = SumWeightedResponsibilities, ImproveWeightedMixture
     log_likelihoods: list[float] = []
-    previous: dict[str, int] = {}
+    previous: dict[str, float] = {}
     converged = False
     while not converged and len(log_likelihoods) < max_rounds:
         current = *parameters(mixture), covariance_type
         if method == "em":
-            replies = yield SumResponsibilities(*current)
+            replies = yield sums(*current)
         else:
-            replies = yield ImproveMixture(*current, reg_covar, max_local_iter, tol)
+            replies = yield improved(*current, reg_covar, max_local_iter, tol)
         replies = yield from exclude(replies, history.problems(replies, mixture))
         next_mixture: Callable[[Mapping[str, Any]], Mixture] = average_mixtures
         if method == "em":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated, ClassVar, cast
 
 import msgspec
 import numpy as np
@@ -53,6 +53,7 @@ Covariances = Annotated[
 Sums = Annotated[np.ndarray, Array("float64", ("components", "features"), ge=-MAX_SUM, le=MAX_SUM)]
 LogLikelihood = Annotated[float, msgspec.Meta(ge=-MAX_SQUARE, le=MAX_SQUARE)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+TotalWeight = Annotated[float, msgspec.Meta(ge=0, le=2.0**60)]
 Magnitude = Annotated[int, msgspec.Meta(ge=-1100, le=333)]  # 2**333 > MAX_COORDINATE
 
 
@@ -99,13 +100,14 @@ class PointsIntroduction(Message):
 
     discloses = (
         "the number and names of the features, whether there are enough distinct points, the order"
-        " of magnitude of the largest coordinate"
+        " of magnitude of the largest coordinate, and whether the points have weights"
     )
     extremes = True
     n_features: Annotated[int, msgspec.Meta(ge=1, le=2**16)]
     can_start: bool
     magnitude: Magnitude | None
     features: FeatureNames = ()
+    weighted: bool = False  # whether the points have weights
 
 
 class IntroducePoints(Message):
@@ -166,11 +168,21 @@ class ResponsibilitySums(Message):
     products: Covariances
 
 
+class WeightedResponsibilitySums(ResponsibilitySums):
+    """Sums over points that have weights; ``n_points`` and ``counts`` are sums of weights."""
+
+    discloses = (
+        "per component: the weight, weighted mean and covariance of a client's points; for a single"
+        " point, the point itself and its weight"
+    )
+    n_points: TotalWeight  # type: ignore[assignment]
+
+
 class SumResponsibilities(Mixture):
     """Sum your points, weighted by the responsibility of each component of this mixture."""
 
     discloses = "the Gaussian mixture of all clients' points so far"
-    reply = ResponsibilitySums
+    reply: ClassVar[type[Message]] = ResponsibilitySums
 
     def reply_lengths(self) -> dict[str, int]:
         axes = "components", "features", "matrices", "rows", "columns"
@@ -197,6 +209,12 @@ class SumResponsibilities(Mixture):
         return reply
 
 
+class SumWeightedResponsibilities(SumResponsibilities):
+    """Sum your weighted points by the responsibility of each component of this mixture."""
+
+    reply = WeightedResponsibilitySums
+
+
 class ImprovedMixture(Mixture):
     """A mixture improved on one client's points, and the likelihood of the mixture received.
 
@@ -211,11 +229,18 @@ class ImprovedMixture(Mixture):
     improved: bool
 
 
+class WeightedImprovedMixture(ImprovedMixture):
+    """A mixture improved on points that have weights; ``n_points`` is the sum of the weights."""
+
+    discloses = "the weight of a client's points, their log-likelihood, and their Gaussian mixture"
+    n_points: TotalWeight  # type: ignore[assignment]
+
+
 class ImproveMixture(Mixture):
     """Evaluate this mixture on your points, then improve it on them by EM."""
 
     discloses = "the average of all clients' Gaussian mixtures so far"
-    reply = ImprovedMixture
+    reply: ClassVar[type[Message]] = ImprovedMixture
     reg_covar: Annotated[float, msgspec.Meta(ge=0)]
     max_iter: Annotated[int, msgspec.Meta(ge=1)]
     tol: Annotated[float, msgspec.Meta(ge=0)]
@@ -227,12 +252,19 @@ class ImproveMixture(Mixture):
         mixture = cast(ImprovedMixture, reply)
         _check_mixture(mixture, self.means.shape, self.covariance_type)
         needed = min_points(len(self.weights))
-        if mixture.improved and mixture.n_points < needed:
+        counted = self.reply is ImprovedMixture  # a sum of weights says nothing of their number
+        if counted and mixture.improved and mixture.n_points < needed:
             raise MessageError(
                 f"ImprovedMixture.n_points must be at least {needed} for an improved mixture,"
                 f" got {mixture.n_points}"
             )
         return reply
+
+
+class ImproveWeightedMixture(ImproveMixture):
+    """Evaluate this mixture on your weighted points, then improve it on them by EM."""
+
+    reply = WeightedImprovedMixture
 
 
 class Likelihood(Message):

@@ -36,7 +36,7 @@ from fedlib.protection.privacy import (
     quantise,
     to_unit,
 )
-from fedlib.protection.secure.points import agree_on_bounded_features
+from fedlib.protection.secure.points import MaxWeight, agree_on_bounded_features
 from fedlib.protection.sums import NoisySums
 
 __all__ = [
@@ -67,6 +67,7 @@ class SumResponsibilitiesNoisily(NoisyRequest, Mixture):
     reply = NoisyResponsibilitySums
     privacy: Privacy
     bounds: BoundsArray
+    max_weight: MaxWeight | None = None  # the weight of a row that counts as one; None: no weights
 
     def reply_lengths(self) -> dict[str, int]:
         n_features = self.means.shape[1]
@@ -101,9 +102,12 @@ def row_sensitivity(n_features: int, covariance_type: CovarianceType) -> Sensiti
 
 
 def sum_responsibilities_noisily(
-    X: Floats, request: SumResponsibilitiesNoisily, n_shares: int
+    X: Floats,
+    request: SumResponsibilitiesNoisily,
+    n_shares: int,
+    sample_weight: Floats | None = None,
 ) -> NoisyResponsibilitySums:
-    """Return the noisy sums of a client.
+    """Return the noisy sums of a client; ``sample_weight`` has a number from 0 to 1 per row.
 
     Raises
     ------
@@ -120,6 +124,8 @@ def sum_responsibilities_noisily(
     for start in range(0, max(len(X), 1), BLOCK):  # without points, too: the errors are the same
         block = scaled[start : start + BLOCK]
         weights = _responsibilities(from_unit(block, request.bounds), request)
+        if sample_weight is not None:
+            weights = weights * sample_weight[start : start + BLOCK, np.newaxis]
         rows = np.hstack([np.ones((len(block), 1)), block, block[:, first] * block[:, second]])
         for k in range(n_components):
             total[k] += quantise(weights[:, [k]] * rows, sensitivity).sum(axis=0)
@@ -154,6 +160,7 @@ def private_em(
     max_rounds: int,
     seed: int,
     aggregation: NoisySums,
+    max_weight: float | None = None,
 ) -> Flow[MixtureModel]:
     """Return the flow of EM with noise.
 
@@ -172,6 +179,9 @@ def private_em(
         Draws the means of the start.
     aggregation : NoisySums
         With the loss of each round.
+    max_weight : float, optional
+        The largest weight of a row, if rows have weights. They are divided by it, so that one row
+        changes a sum by no more than without weights.
     """
     sensitivity = _rounded_sensitivity(n_components, bounds.shape[1], covariance_type)
     aggregation.scale(sensitivity)  # an epsilon that is too small is refused before any message
@@ -180,7 +190,9 @@ def private_em(
     mixture = _complete(start, n_components, covariance_type, bounds, seed)
     noise, privacy = aggregation.deviation(sensitivity), aggregation.privacy
     for _ in range(max_rounds):
-        request = SumResponsibilitiesNoisily(*parameters(mixture), covariance_type, privacy, bounds)
+        request = SumResponsibilitiesNoisily(
+            *parameters(mixture), covariance_type, privacy, bounds, max_weight
+        )
         total, _ = yield from aggregation.sum(request)
         mixture = _step(mixture, total.moments, bounds, reg_covar, noise)
     yield AssignComponents(*parameters(mixture), covariance_type)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 
@@ -13,6 +15,7 @@ from fedlib.clustering.mixtures.messages import (
     Mixture,
     ResponsibilitySums,
     SumResponsibilities,
+    WeightedResponsibilitySums,
     parameters,
 )
 from fedlib.clustering.mixtures.start import Start
@@ -23,7 +26,12 @@ from fedlib.core.protocol import Flow
 from fedlib.protection.privacy import BoundsArray
 from fedlib.protection.secure.fixed_point import digits_of_limits
 from fedlib.protection.secure.flow import ImpossibleSum
-from fedlib.protection.secure.points import NumberOfPoints, count_bounded_points, farthest
+from fedlib.protection.secure.points import (
+    MaxWeight,
+    NumberOfPoints,
+    count_bounded_points,
+    farthest,
+)
 
 ROUNDING = 2.0**-40  # of the largest products: far more than the digits of a sum lose
 
@@ -38,21 +46,46 @@ class SumClippedResponsibilities(SumResponsibilities):
     bounds: BoundsArray
     n_points: NumberOfPoints
 
+    @property
+    def most(self) -> float:
+        """The number of points for which the points of a client count at most."""
+        return self.n_points
+
     def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
-        reach, n = farthest(self.means, self.bounds), self.n_points
+        return digits_of_limits(self._limits(), n_clients)
+
+    def _limits(self) -> dict[str, Any]:
+        reach, n = farthest(self.means, self.bounds), self.most
         low, high = log_density_range(self, reach)
-        limits = {
+        return {
             "log_likelihood": n * (1 + max(abs(low), abs(high))),
             "counts": 2.0 * n,
             "sums": n * reach.max(axis=0),
             "products": n * self.largest_products().max(axis=(0, 1)),
         }
-        return digits_of_limits(limits, n_clients)
 
     def largest_products(self) -> Floats:
         """Return bounds on the products of one point, in the shape of one covariance."""
         reach = farthest(self.means, self.bounds).max(axis=0, keepdims=True)
         return scatter(reach, np.ones(1), self.covariance_type)
+
+
+class SumClippedWeightedResponsibilities(SumClippedResponsibilities):
+    """Clip your points and their weights, then sum them by the responsibilities of this mixture."""
+
+    discloses = (
+        "the Gaussian mixture of all clients' points so far, the bounds, the largest weight, and"
+        " the number of all points"
+    )
+    reply = WeightedResponsibilitySums
+    max_weight: MaxWeight
+
+    @property
+    def most(self) -> float:
+        return self.n_points * self.max_weight
+
+    def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
+        return digits_of_limits(self._limits() | {"n_points": self.most}, n_clients)
 
 
 def secure_em(
@@ -63,10 +96,12 @@ def secure_em(
     max_rounds: int,
     tol: float,
     aggregation: Aggregation,
+    max_weight: float | None = None,
 ) -> Flow[MixtureModel]:
     """Return the server's flow with secure sums; for the parameters see `FederatedGaussianMixture`.
 
-    ``start`` is complete, and ``bounds`` (2, n_features) are of its features.
+    ``start`` is complete, and ``bounds`` (2, n_features) are of its features. If the points have
+    weights, the clients clip them to ``max_weight``.
 
     Raises
     ------
@@ -81,8 +116,11 @@ def secure_em(
     log_likelihoods: list[float] = []
     previous, converged = 0, False
     while not converged and len(log_likelihoods) < max_rounds:
-        request = SumClippedResponsibilities(
-            *parameters(mixture), covariance_type, bounds, n_points
+        arguments = *parameters(mixture), covariance_type, bounds, n_points
+        request = (
+            SumClippedResponsibilities(*arguments)
+            if max_weight is None
+            else SumClippedWeightedResponsibilities(*arguments, max_weight)
         )
         total, _ = yield from aggregation.sum(request)
         mixture = _step(request, total, reg_covar)
@@ -106,7 +144,7 @@ def _step(
         return step_of_em(request, {"all clients": total}, reg_covar)
     except MessageError as error:
         square = np.square(farthest(request.means, request.bounds)).sum(axis=1).max()
-        rounding = ROUNDING * request.n_points * square
+        rounding = ROUNDING * request.most * square
         is_matrix = request.covariance_type in MATRICES
         shift = rounding * (np.eye(request.means.shape[1]) if is_matrix else 1.0)
         moved = msgspec.structs.replace(total, products=total.products + shift)

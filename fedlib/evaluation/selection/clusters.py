@@ -54,6 +54,8 @@ __all__ = [
 class GaussianMixtureSelectionClient(GaussianMixtureClient):
     """A client that holds points; for the parameter see `fedlib.core.estimator.PointsClient`."""
 
+    takes_weights = False  # the criteria need the number of rows
+
     @handles(MeasureLikelihood)
     def measure_likelihood(self, request: MeasureLikelihood) -> Likelihood:
         log_likelihoods = np.logaddexp.reduce(log_joint(self.X, request), axis=1)

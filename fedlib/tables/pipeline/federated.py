@@ -298,6 +298,8 @@ class FederatedPipeline(Federated):
             inner.first_sum = N_OWN_SUMS + 1
         if protected and schema.classes and getattr(inner, "classes", ()) is None:
             inner.set_params(classes=schema.classes)
+        if protected and schema.weight and getattr(inner, "max_weight", ()) is None:
+            inner.set_params(max_weight=schema.limits[schema.weight][1])
 
         def protocol(limits: dict[str, tuple[float, float]]) -> Flow[Any]:
             bounded = copy.copy(inner)

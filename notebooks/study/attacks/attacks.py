@@ -57,6 +57,8 @@ from fedlib.clustering.mixtures.messages import (
     LocalMixture,
     PointsIntroduction,
     ResponsibilitySums,
+    WeightedImprovedMixture,
+    WeightedResponsibilitySums,
 )
 from fedlib.clustering.mixtures.private import NoisyResponsibilitySums
 from fedlib.core.messages import Message
@@ -421,7 +423,9 @@ WITHOUT_ATTACK: dict[type[Message], str] = {
     PointCount: WHOLE,
     PointSums: WHOLE,
     WeightedPointSums: WHOLE,
-    WeightedClusterSums: "divided by the weights, the sums are those of unweighted points",
+    WeightedClusterSums: "as ClusterSums, whose attack divides by counts instead of weights",
+    WeightedResponsibilitySums: "as ResponsibilitySums, whose attack divides by counts",
+    WeightedImprovedMixture: "as ImprovedMixture: its attack does not use the number of points",
     Inertia: WHOLE,
     Likelihood: WHOLE,
     RowScores: WHOLE,

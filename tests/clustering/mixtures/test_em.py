@@ -39,7 +39,7 @@ def test_the_first_fit_is_sklearns(covariance_type, seed):
 @pytest.mark.parametrize("covariance_type", ["full", "diag"])
 def test_a_cluster_without_points_gets_the_covariance_of_all_points(monkeypatch, covariance_type):
     class AllInOne(KMeans):
-        def fit(self, X):
+        def fit(self, X, sample_weight=None):
             super().fit(X)
             self.labels_[:] = 0
             return self

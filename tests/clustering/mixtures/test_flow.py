@@ -441,7 +441,7 @@ def test_the_range_of_log_densities_contains_those_of_all_points(seed):
     mixture = Mixture(rng.dirichlet(np.ones(3)), rng.normal(size=(3, d)) * limit, matrices, "full")
     X = np.r_[rng.uniform(-limit, limit, (500, d)), limit * rng.choice([-1.0, 1.0], (500, d))]
     densities = np.logaddexp.reduce(log_joint(np.r_[X, mixture.means], mixture), axis=1)
-    low, high = log_density_range(mixture, limit)
+    low, high = log_density_range(mixture, limit + np.abs(mixture.means))
     assert low - 1e-6 * abs(low) <= densities[:-3].min()
     assert densities.max() <= high + 1e-6 * abs(high)
 

@@ -425,6 +425,7 @@ def test_the_replies_that_a_minimum_count_always_declines():
     declined -= {request.__name__ for request in noisy | no_rows}
     mixtures = {"IntroducePoints", "FitMixture", "SumResponsibilities", "ImproveMixture"}
     mixtures |= {"MeasureLikelihood", "DescribeClusters"}
+    mixtures |= {"SumWeightedResponsibilities", "ImproveWeightedMixture"}
     single_rows = {"FindNeighbours", "ListPseudonyms", "BuildLocalModel", "ChooseRepresentatives"}
     chosen = {"MeasureInertia", "MeasureDistances", "ProposeSplits", "EvaluateSplits", "ScoreRows"}
     extremes = {"FindExtremes"}
@@ -432,6 +433,7 @@ def test_the_replies_that_a_minimum_count_always_declines():
     masked = {"SumPoints", "SumClasses", "SumTargets"}
     masked |= {"CountPoints", "SumClippedClusters"}
     masked |= {"SumClippedResponsibilities", "SumWeightedPoints", "SumClippedWeightedClusters"}
+    masked |= {"SumClippedWeightedResponsibilities"}
     assert declined == mixtures | single_rows | chosen | extremes | masked
     singly = {kind.__name__ for kind, one in requests.items() if one}
     histograms = {"BuildHistograms", "BuildPackedHistograms", "SumHistograms"}
