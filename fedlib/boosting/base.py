@@ -75,7 +75,7 @@ class Boosted(Explained, Validated, Constrained):
         "array-like",
         list,
         callable,
-        Kind("float, array-like (n_trees,) of float, or callable"),
+        Kind("float, array-like (n_trees or more,) of float, or callable"),
         """
         The factor on the weight of a leaf, above 0 and at most 1. A client may prefer another one;
         the run uses the clients' mean, weighted by rows. One per round, or a function of the index

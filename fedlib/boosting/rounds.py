@@ -50,7 +50,7 @@ def rates_of(given: Any, n_trees: int) -> tuple[float, ...]:
     Raises
     ------
     ValueError
-        When there is not one rate per round, or a rate is not above 0 and at most 1.
+        When there are fewer rates than rounds, or a rate is not above 0 and at most 1.
 
     Examples
     --------
@@ -60,13 +60,14 @@ def rates_of(given: Any, n_trees: int) -> tuple[float, ...]:
     if isinstance(given, Real):
         return ()
     rates = [given(i) for i in range(n_trees)] if callable(given) else np.asarray(given).tolist()
-    if not isinstance(rates, list) or len(rates) != n_trees:
+    if not isinstance(rates, list) or len(rates) < n_trees:
         raise ValueError(
-            f"learning_rate must be a number, or one number per round, {n_trees}; got {given!r}"
+            f"learning_rate must be a number, or one number per round, {n_trees} or more; got"
+            f" {given!r}"
         )
     wrong = [rate for rate in rates if not (isinstance(rate, Real) and 0 < float(rate) <= 1)]
     if wrong:
         raise ValueError(
             f"learning_rate must be above 0 and at most 1 in each round; got {wrong[0]!r}"
         )
-    return tuple(float(np.float32(rate)) for rate in rates)
+    return tuple(float(np.float32(rate)) for rate in rates[:n_trees])

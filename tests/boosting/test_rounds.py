@@ -57,8 +57,8 @@ def test_a_warm_start_counts_through():
     X, y = make_rows(200)
     parts = deal(X, y, 3)
     whole = FederatedXGBRegressor(4, learning_rate=RATES).fit(parts)
-    model = FederatedXGBRegressor(2, learning_rate=RATES[:2], warm_start=True).fit(parts)
-    model.set_params(n_trees=4, learning_rate=RATES).fit(parts)
+    model = FederatedXGBRegressor(2, learning_rate=RATES, warm_start=True).fit(parts)
+    model.set_params(n_trees=4).fit(parts)
     assert_same_trees(model.trees_, whole.trees_)
 
 
@@ -76,7 +76,7 @@ def test_only_the_first_rate_is_sent():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ([0.3, 0.3], "one number per round, 4; got"),
+        ([0.3, 0.3], "one number per round, 4 or more; got"),
         ([0.3, 0.3, 0.3, 1.5], "at most 1 in each round; got 1.5"),
         (lambda n_round: -0.1, "above 0 and at most 1 in each round; got -0.1"),
         ([[0.3]] * 4, "at most 1 in each round"),
