@@ -177,15 +177,15 @@ def weights(sizes, means):
     ax.scatter(means, np.zeros(len(means)), s=8 * np.asarray(sizes), color=GREY, alpha=0.6)
     for size, mean in zip(sizes, means, strict=True):
         ax.annotate(f"{size} rows", (mean, 0), (0, 20), textcoords="offset points", ha="center")
-    for place, name, colour in (
-        (np.mean(means), "without weights", RED),
-        (np.average(means, weights=sizes), "with weights", BLUE),
+    for place, name, colour, height in (
+        (np.mean(means), "without weights", RED, -44),
+        (np.average(means, weights=sizes), "with weights", BLUE, -30),
     ):
         ax.plot(place, 0, "|", color=colour, ms=26, mew=3)
         ax.annotate(
             f"{name}: {place:g}",
             (place, 0),
-            (0, -30),
+            (0, height),
             textcoords="offset points",
             ha="center",
             color=colour,
