@@ -240,7 +240,7 @@ def test_identifiers_cannot_be_guessed_without_the_key():
         ({"n_jobs": 0}, "n_jobs must be a positive integer, got 0"),
         ({"n_jobs": 1.5}, "n_jobs must be a positive integer, got 1.5"),
         ({"X": [[np.nan]]}, "NaN"),
-        ({"X": [1.0, 2.0]}, "2D array"),
+        ({"X": [1.0, 2.0]}, "2 axes, rows and columns, got 1"),
     ],
 )
 def test_invalid_data_of_a_client(arguments, message):
