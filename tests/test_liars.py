@@ -54,7 +54,11 @@ ESTIMATORS = {
     ),  # drawn: liar
     "mixture and DBSCAN": GaussianMixtureDBSCAN(**DENSITY, random_state=0, max_points=1000),
     "xgboost, top splits": FederatedXGBClassifier(
-        3, objective="binary:logistic", max_depth=2, tol=None
+        3,
+        objective="binary:logistic",
+        max_depth=2,
+        tol=None,
+        method="top_splits",
     ),
     "xgboost, union": FederatedXGBClassifier(3, max_depth=2, tol=None, method="union"),
     "xgboost, histogram": FederatedXGBClassifier(3, max_depth=2, tol=None, method="histogram"),

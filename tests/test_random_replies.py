@@ -97,7 +97,7 @@ OTHERS = {
         for method in ("em", "average")
         for kind in ("full", "tied", "diag", "spherical")
     },
-    "xgboost, ended": FederatedXGBClassifier(**TREES, leaf="ended"),
+    "xgboost, ended": FederatedXGBClassifier(**TREES, method="top_splits", leaf="ended"),
     "xgboost, softprob": FederatedXGBClassifier(**TREES, objective="multi:softprob"),
     "xgb-regressor, pseudo-Huber": FederatedXGBRegressor(
         **TREES, objective="reg:pseudohubererror", method="top_splits"

@@ -156,7 +156,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     >>> from fedlib import FederatedXGBClassifier
     >>> first = [[1.0], [2.0], [3.0]], ["no", "no", "yes"]
     >>> second = [[4.0], [5.0], [0.0]], ["yes", "yes", "no"]
-    >>> model = FederatedXGBClassifier(20, method="histogram", min_child_weight=0)
+    >>> model = FederatedXGBClassifier(20, min_child_weight=0)
     >>> model.fit([first, second]).predict([[0.5], [4.5]])
     array(['no', 'yes'], dtype='<U3')
     >>> model.trees_[0].to_frame()[["feature", "threshold", "left", "right"]].loc[0].tolist()
@@ -180,13 +180,13 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         """
         The method, which determines the data that clients send for each node.
 
+        - ``"histogram"``: sums for bins agreed on beforehand. They give the trees of XGBoost's
+          ``hist`` on the pooled rows and the same bins, for any distribution of the rows.
         - ``"top_splits"``: their own best splits (F).
         - ``"union"``: these, and then sums for every split that any client proposed, so that the
           server knows the gain of each over all rows.
-        - ``"histogram"``: sums for bins agreed on beforehand. They give the trees of XGBoost's
-          ``hist`` on the pooled rows and the same bins, for any distribution of the rows.
         """,
-    ] = "top_splits"
+    ] = "histogram"
     reg_lambda: Annotated[
         float | None,
         Interval(Real, 0, 1e30, closed="both"),

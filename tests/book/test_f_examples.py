@@ -33,7 +33,12 @@ def test_the_largest_sum_of_votes_is_the_root_of_the_package(
     )
     expected = np.where(votes.max(axis=1) > 0, votes.round(9).argmax(axis=1) / 2, 0)
     model = FederatedXGBClassifier(
-        1, n_candidates, max_depth=1, min_child_weight=min_child_weight, tol=None
+        1,
+        n_candidates,
+        max_depth=1,
+        min_child_weight=min_child_weight,
+        tol=None,
+        method="top_splits",
     )
     found = []
     for number in range(40):
@@ -52,7 +57,9 @@ def test_following_finds_what_the_package_grows(module):
     assert set(found["Figure 3.2"]) < set(found["Figure 3.1"])
     for name, n_splits in (("Figure 3.1", 1), ("Figure 3.2", 2)):
         classes = by_value[found[name][-1]]
-        model = FederatedXGBClassifier(1, max_depth=2, min_child_weight=0, tol=None)
+        model = FederatedXGBClassifier(
+            1, max_depth=2, min_child_weight=0, tol=None, method="top_splits"
+        )
         model.fit([(part[:, None], classes[part - 1]) for part in PARTS])
         assert model.trees_[0].threshold[:2].tolist()[:n_splits] == [8.5, 4.5][:n_splits]
 

@@ -107,7 +107,9 @@ def test_exchanges_of_boosting(modules):
     exchanges = modules("study.boosting.exchanges")
     y = (X[:, 0] > 0).astype(int)
     parts = [(X[::2], y[::2]), (X[1::2], y[1::2])]
-    model = FederatedXGBClassifier(1, max_depth=2, min_child_weight=0, tol=None)
+    model = FederatedXGBClassifier(
+        1, max_depth=2, min_child_weight=0, tol=None, method="top_splits"
+    )
     talk = exchanges.record(model, parts)
     [tree] = model.trees_
     depth = exchanges.depths(tree)

@@ -77,7 +77,7 @@ DRAWN = [
         {"build histograms", "histograms", "keep trees"},
     ),
     (
-        FederatedXGBClassifier(2, max_depth=2, n_candidates=3),
+        FederatedXGBClassifier(2, max_depth=2, n_candidates=3, method="top_splits"),
         "classes",
         {"propose splits", "split proposals", "sum leaves", "keep trees"},
     ),

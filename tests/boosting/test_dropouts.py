@@ -54,7 +54,7 @@ def test_a_passive_client_receives_the_trees_and_shares_nothing(method):
 def test_a_client_without_classes_must_be_passive():
     X, y = make_rows()
     with pytest.raises(ValueError, match="'1': ValueError at DescribeTraining"):
-        FederatedXGBClassifier().fit([(X, y), (X, None)])
+        FederatedXGBClassifier(method="top_splits").fit([(X, y), (X, None)])
 
 
 @each_method
@@ -110,7 +110,7 @@ def test_a_client_lost_at_the_first_request_leaves_no_trace():
     parts = deal(*make_rows(), 3)
     unreliable = Unreliable(parts[2], DescribeTraining, 0)
     clients = {"A": BoostingClient(parts[0]), "B": BoostingClient(parts[1]), "C": unreliable}
-    model = FederatedXGBClassifier(3, max_depth=3, tol=None)
+    model = FederatedXGBClassifier(3, max_depth=3, tol=None, method="top_splits")
     trees = model.fit(InProcess(clients), min_clients=2).trees_
     assert_same_trees(model.fit(parts[:2]).trees_, trees)
 

@@ -71,7 +71,7 @@ def test_rows_without_weight_do_not_count():
         (np.concatenate([X, X]), np.concatenate([y, 1 - y]), [1.0] * len(y) + [0.0] * len(y))
         for X, y in parts
     ]
-    model = FederatedXGBClassifier(5, tol=None)
+    model = FederatedXGBClassifier(5, tol=None, method="top_splits")
     expected = model.fit(parts).predict_proba(X)
     np.testing.assert_allclose(model.fit(with_more_rows).predict_proba(X), expected)
 
@@ -93,9 +93,9 @@ def test_missing_values_take_the_better_side(method):
 @pytest.mark.parametrize("kind", [int, float, bool, str, object, np.int8])
 def test_classes_of_any_type(kind):
     X, y = make_rows()
-    model = FederatedXGBClassifier(3).fit(deal(X, y.astype(kind), 2))
+    model = FederatedXGBClassifier(3, method="top_splits").fit(deal(X, y.astype(kind), 2))
     assert model.classes_.tolist() == sorted(set(y.astype(kind).tolist()))
-    codes = FederatedXGBClassifier(3).fit(deal(X, y, 2)).predict(X)
+    codes = FederatedXGBClassifier(3, method="top_splits").fit(deal(X, y, 2)).predict(X)
     np.testing.assert_array_equal(model.predict(X), model.classes_[codes])
 
 
@@ -105,7 +105,7 @@ def test_classes_of_any_type(kind):
 def test_prediction_checks_its_rows():
     X, y = make_rows()
     table = pd.DataFrame(X, columns=list("abcd"))
-    model = FederatedXGBClassifier(2).fit([(table, y)])
+    model = FederatedXGBClassifier(2, method="top_splits").fit([(table, y)])
     with pytest.raises(ValueError, match="4 features of fit; got 3"):
         model.predict(X[:, :3])
     assert model.predict(table[list("dcba")]).tolist() == model.predict(table).tolist()
@@ -115,12 +115,12 @@ def test_prediction_checks_its_rows():
 @pytest.mark.parametrize("method", ["predict", "predict_proba", "decision_function"])
 def test_prediction_needs_fit(method):
     with pytest.raises(NotFittedError):
-        getattr(FederatedXGBClassifier(), method)([[1.0]])
+        getattr(FederatedXGBClassifier(method="top_splits"), method)([[1.0]])
 
 
 def test_parameters_changed_after_fit_do_not_change_predictions():
     X, y = make_rows(missing=0.1)
-    model = FederatedXGBClassifier(5, learning_rate=0.4).fit(deal(X, y, 2))
+    model = FederatedXGBClassifier(5, learning_rate=0.4, method="top_splits").fit(deal(X, y, 2))
     expected = model.decision_function(X), model.predict_proba(X), model.predict(X)
     model.set_params(n_trees=1, learning_rate=0.1, method="histogram", max_depth=1, reg_lambda=9.0)
     found = model.decision_function(X), model.predict_proba(X), model.predict(X)
@@ -133,7 +133,7 @@ def test_the_model_alone_predicts(kind):
     """An estimator with only the model predicts the same; its classes are plain values."""
     X, y = make_rows()
     table = pd.DataFrame(X, columns=list("abcd"))
-    model = FederatedXGBClassifier(5).fit([(table, y.astype(kind))])
+    model = FederatedXGBClassifier(5, method="top_splits").fit([(table, y.astype(kind))])
     assert [type(label) for label in model.model_.classes] == [kind, kind]
     other = FederatedXGBClassifier(1, method="union")
     other._set_model(dataclasses.replace(model.model_))
@@ -202,7 +202,11 @@ def test_estimator_conventions():
 def test_numpy_numbers_are_parameters():
     X, y = make_rows()
     parts = deal(X, y, 2)
-    plain = FederatedXGBClassifier(3, 4, max_depth=2, reg_lambda=0.5).fit(parts)
+    plain = FederatedXGBClassifier(3, 4, max_depth=2, reg_lambda=0.5, method="top_splits").fit(
+        parts
+    )
     numbers = {"max_depth": np.int8(2), "reg_lambda": np.float32(0.5)}
-    model = FederatedXGBClassifier(np.int64(3), np.int32(4), **numbers).fit(parts)
+    model = FederatedXGBClassifier(np.int64(3), np.int32(4), method="top_splits", **numbers).fit(
+        parts
+    )
     assert_same_trees(model.trees_, plain.trees_)

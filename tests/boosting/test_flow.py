@@ -49,7 +49,7 @@ def test_conversation(method):
 
 
 def test_it_can_be_driven_by_hand():
-    flow = FederatedXGBClassifier(n_trees=1, max_depth=1).protocol()
+    flow = FederatedXGBClassifier(n_trees=1, max_depth=1, method="top_splits").protocol()
     assert next(flow) == DescribeTraining(0.3)
     clients = {name: BoostingClient(part) for name, part in zip("AB", TOY, strict=True)}
     begin = flow.send(replies_to(clients, DescribeTraining(0.3)))
@@ -118,10 +118,10 @@ def test_the_order_of_clients_and_rows_does_not_matter(parts, seed, method):
 def test_clients_disagree_on_the_columns():
     X, y = make_rows()
     with pytest.raises(ValueError, match="number of features: 4 at '0'; 3 at '1'"):
-        FederatedXGBClassifier().fit([(X, y), (X[:, :3], y)])
+        FederatedXGBClassifier(method="top_splits").fit([(X, y), (X[:, :3], y)])
     clients = {"A": BoostingClient((X, y)), "B": BoostingClient((X[:, :3], y))}
     with pytest.raises(ValueError, match="number of features: 4 at 'A'; 3 at 'B'"):
-        FederatedXGBClassifier().fit(InProcess(clients))
+        FederatedXGBClassifier(method="top_splits").fit(InProcess(clients))
 
 
 @pytest.mark.parametrize("over_a_transport", [False, True])
@@ -132,7 +132,7 @@ def test_a_missing_column_is_named(over_a_transport):
     if over_a_transport:
         parts = InProcess({str(i): BoostingClient(part) for i, part in enumerate(parts)})
     with pytest.raises(ValueError, match="'a', 'b', 'c', 'd' at '0'; 'c' is missing at '1'"):
-        FederatedXGBClassifier().fit(parts)
+        FederatedXGBClassifier(method="top_splits").fit(parts)
 
 
 def test_missing_names_are_assumed_with_a_warning():
@@ -141,7 +141,7 @@ def test_missing_names_are_assumed_with_a_warning():
     with pytest.warns(
         UserWarning, match="no feature names from '1', '2': assumed to be a, b, c, d"
     ):
-        model = FederatedXGBClassifier(1).fit([(table, y), (X, y), (X, y)])
+        model = FederatedXGBClassifier(1, method="top_splits").fit([(table, y), (X, y), (X, y)])
     assert model.feature_names_in_.tolist() == list("abcd")
 
 
@@ -149,7 +149,7 @@ def test_names_from_a_client_are_printable_in_the_warning():
     X, y = make_rows()
     table = pd.DataFrame(X, columns=["\x1b[2Jfinished", "b" * 10_000, "c", "d"])
     with pytest.warns(UserWarning, match=r"assumed to be \\x1b\[2Jfinished, b+…, as at") as caught:
-        FederatedXGBClassifier(1).fit([(table, y), (X, y)])
+        FederatedXGBClassifier(1, method="top_splits").fit([(table, y), (X, y)])
     assert len(str(caught[0].message)) < 1000
 
 
@@ -164,14 +164,18 @@ def test_names_from_a_client_are_printable_in_the_warning():
 def test_there_must_be_two_classes_of_one_kind(classes, message):
     X = [[1.0], [2.0]]
     with pytest.raises(ValueError, match=message):
-        FederatedXGBClassifier(objective="binary:logistic").fit([(X, y) for y in classes])
+        FederatedXGBClassifier(objective="binary:logistic", method="top_splits").fit(
+            [(X, y) for y in classes]
+        )
 
 
 def test_both_classes_need_weight():
     with pytest.raises(ValueError, match="rows with a weight above 0"):
-        FederatedXGBClassifier().fit([([[1.0], [2.0]], [0, 0], None, ([[3.0]], [1]))])
+        FederatedXGBClassifier(method="top_splits").fit(
+            [([[1.0], [2.0]], [0, 0], None, ([[3.0]], [1]))]
+        )
     with pytest.raises(ValueError, match="at least 2 classes; the clients have 1: 0"):
-        FederatedXGBClassifier().fit([([[1.0], [2.0]], [0, 1], [1.0, 0.0])])
+        FederatedXGBClassifier(method="top_splits").fit([([[1.0], [2.0]], [0, 1], [1.0, 0.0])])
 
 
 @pytest.mark.parametrize("method", ["top_splits", "union"])
@@ -189,14 +193,18 @@ def test_clients_with_one_class_find_no_splits(method):
 
 def test_at_least_one_client_needs_classes():
     with pytest.raises(ValueError, match="a client without labels .* must be passive"):
-        FederatedXGBClassifier().fit(InProcess({"A": BoostingClient(([[1.0]], None))}))
+        FederatedXGBClassifier(method="top_splits").fit(
+            InProcess({"A": BoostingClient(([[1.0]], None))})
+        )
 
 
 def test_learning_rates_are_averaged_by_rows():
     X, y = make_rows()
     clients = {"A": BoostingClient((X[:80], y[:80]), learning_rate=0.1)}
     clients["B"] = BoostingClient((X[80:], y[80:]))
-    model = FederatedXGBClassifier(1, learning_rate=0.4).fit(InProcess(clients))
+    model = FederatedXGBClassifier(1, learning_rate=0.4, method="top_splits").fit(
+        InProcess(clients)
+    )
     assert model.learning_rate_ == pytest.approx(0.1 * 80 / 120 + 0.4 * 40 / 120)
 
 

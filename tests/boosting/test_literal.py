@@ -50,7 +50,7 @@ def make_rows(seed, n=120):
 def fitted(parts, parameters, leaf):
     """Return the package's model with the same parameters."""
     options = vars(parameters)
-    return FederatedXGBClassifier(**options, leaf=leaf, tol=None).fit(parts)
+    return FederatedXGBClassifier(**options, method="top_splits", leaf=leaf, tol=None).fit(parts)
 
 
 def nodes_of(model):

@@ -265,10 +265,13 @@ def test_features_are_drawn(name):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"colsample_bynode": 0.5}, "colsample_bynode needs method='histogram'"),
-        ({"monotone_constraints": [1]}, "monotone_constraints needs method='histogram'"),
-        ({"max_leaves": 4}, "max_leaves needs method='histogram'"),
-        ({"grow_policy": "lossguide"}, "grow_policy needs method='histogram'"),
+        ({"method": "union", "colsample_bynode": 0.5}, "colsample_bynode needs method='histogram'"),
+        (
+            {"method": "union", "monotone_constraints": [1]},
+            "monotone_constraints needs method='histogram'",
+        ),
+        ({"method": "union", "max_leaves": 4}, "max_leaves needs method='histogram'"),
+        ({"method": "union", "grow_policy": "lossguide"}, "grow_policy needs method='histogram'"),
         ({"method": "histogram", "monotone_constraints": [2]}, "one of -1, 0 and 1"),
         ({"max_depth": 0}, "max_depth must be at least 1"),
         ({"objective": "multi:softprob", "scale_pos_weight": 2.0}, "scale_pos_weight must be 1"),

@@ -21,7 +21,11 @@ def test_top_splits_by_hand():
 
     So the row at 1 goes left, −0.5/(0.25 + 1) = −0.4, and the others right, 0.5/(0.75 + 1).
     """
-    tree = FederatedXGBClassifier(1, max_depth=1, min_child_weight=0).fit(TOY).trees_[0]
+    tree = (
+        FederatedXGBClassifier(1, max_depth=1, min_child_weight=0, method="top_splits")
+        .fit(TOY)
+        .trees_[0]
+    )
     assert tree.feature.tolist() == [0, -1, -1]
     assert tree.threshold[0] == 2
     np.testing.assert_allclose(tree.value, [0, 0.3 * -0.4, 0.3 * 0.5 / 1.75], rtol=1e-6)
@@ -40,7 +44,9 @@ def test_votes_are_gains_times_rows():
     four = [[1.0], [5.0], [5.0], [5.0]], [0, 1, 0, 1]
     two = [[1.0], [9.0]], [0, 1]
     p = 0.5
-    flow = FederatedXGBClassifier(1, 1, max_depth=1, min_child_weight=0).protocol()
+    flow = FederatedXGBClassifier(
+        1, 1, max_depth=1, min_child_weight=0, method="top_splits"
+    ).protocol()
     clients = {"A": BoostingClient(four), "B": BoostingClient(two), "C": BoostingClient(two)}
 
     begin = flow.send(replies_to(clients, next(flow)))
@@ -71,7 +77,9 @@ def test_which_rows_determine_a_leaf():
         "parent": (2 * p / (7 * h + 1), (p - 2 * (1 - p)) / (8 * h + 1)),
     }
     for leaf, steps in expected.items():
-        model = FederatedXGBClassifier(1, max_depth=1, min_child_weight=0, leaf=leaf).fit(parts)
+        model = FederatedXGBClassifier(
+            1, max_depth=1, min_child_weight=0, leaf=leaf, method="top_splits"
+        ).fit(parts)
         tree = model.trees_[0]
         assert tree.threshold[0] == 2
         np.testing.assert_allclose(tree.value[1:], -0.3 * np.array(steps), rtol=1e-6, atol=1e-7)
@@ -159,6 +167,7 @@ def test_levels_give_the_trees_of_the_path_order(
         min_child_weight=min_child_weight,
         leaf=leaf,
         tol=None,
+        method="top_splits",
     ).fit(parts)
     bits = 52 - int(np.ceil(np.log2(sum(len(y) for _, y in parts))))
     base = kernels.log_odds(np.float32(model.base_share_))

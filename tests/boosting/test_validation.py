@@ -159,7 +159,9 @@ def test_invalid_parameters(parameters, message):
 
 def test_there_must_be_rows_for_validation():
     with pytest.raises(ValueError, match="no client has rows for validation"):
-        FederatedXGBClassifier(1, eval_metric="logloss").fit(deal(*make_rows(), 2))
+        FederatedXGBClassifier(1, eval_metric="logloss", method="top_splits").fit(
+            deal(*make_rows(), 2)
+        )
 
 
 @pytest.mark.parametrize(
@@ -172,7 +174,7 @@ def test_there_must_be_rows_for_validation():
 )
 def test_invalid_eval_sets(eval_set, message):
     with pytest.raises(ValueError, match=message):
-        FederatedXGBClassifier().fit([([[1.0], [2.0]], [0, 1], None, eval_set)])
+        FederatedXGBClassifier(method="top_splits").fit([([[1.0], [2.0]], [0, 1], None, eval_set)])
 
 
 def test_a_lying_client_leaves():
@@ -188,7 +190,9 @@ def test_a_lying_client_leaves():
 
     clients = {name: BoostingClient(part) for name, part in zip("ABC", parts, strict=True)}
     recorder = Recorder(clients, tamper={"C": tamper})
-    model = FederatedXGBClassifier(2, tol=None, eval_metric="logloss").fit(recorder, min_clients=2)
+    model = FederatedXGBClassifier(2, tol=None, eval_metric="logloss", method="top_splits").fit(
+        recorder, min_clients=2
+    )
     assert "InvalidReply" in model.ledger_.lost["C"]
     assert first_message(recorder.exchanges, RowScores, "A").weight == len(parts[0][3][1])
 
@@ -362,7 +366,9 @@ def test_the_learning_curve_shows_the_values_and_the_best_round():
     import matplotlib.pyplot as plt
 
     parts, _, _ = with_eval_set(make_rows)
-    model = FederatedXGBClassifier(4, tol=None, eval_metric=["error", "logloss"]).fit(parts)
+    model = FederatedXGBClassifier(
+        4, tol=None, eval_metric=["error", "logloss"], method="top_splits"
+    ).fit(parts)
     figure = plt.figure()
     ax = model.plot(ax=figure.subplots())
     values = model.evals_result_["validation_0"]["logloss"]

@@ -56,7 +56,10 @@ CASES = {
         PARTS,
     ),
     "gaussian-mixture-dbscan": ({**DENSITY, "n_components": 2}, PARTS),
-    "xgboost": ({"n_trees": 1, "max_depth": 2}, ROWS_WITH_CLASSES),
+    "xgboost": (
+        {"n_trees": 1, "max_depth": 2, "method": "top_splits"},
+        ROWS_WITH_CLASSES,
+    ),
     "xgboost union": ({"n_trees": 1, "max_depth": 1, "method": "union"}, ROWS_WITH_CLASSES),
     "xgboost histogram": ({"n_trees": 2, "max_depth": 1, "method": "histogram"}, ROWS_WITH_CLASSES),
     "xgb-regressor": ({"n_trees": 2, "max_depth": 1, "subsample": 0.9}, ROWS_WITH_CLASSES),

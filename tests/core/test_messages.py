@@ -243,7 +243,7 @@ def conversations():
         GaussianMixtureDBSCAN(1.0, 2, random_state=0),
         FederatedXGBClassifier(2, method="histogram", max_depth=2),
         FederatedXGBClassifier(2, method="histogram", max_depth=2, histograms="packed"),
-        FederatedXGBClassifier(2, max_depth=2, tol=None, warm_start=True),
+        FederatedXGBClassifier(2, max_depth=2, tol=None, warm_start=True, method="top_splits"),
         FederatedXGBRegressor(2, max_depth=2, validation_fraction=0.3),
         FederatedPipeline(HorizontalDBSCAN(1.0, 2), scale="robust"),
         FederatedPipeline(

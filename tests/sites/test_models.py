@@ -121,7 +121,7 @@ PROTOCOLS = {
     "evaluation": [({"n_bins": 7}, predictions)],
     "summary": [({"bounds": {"0": (-3.0, 8.0)}, "quantiles": [0.5], "rank_error": 0.1}, rows)],
     "xgboost": [
-        ({"n_trees": 3}, classes),
+        ({"n_trees": 3, "method": "top_splits"}, classes),
         ({"n_trees": 2, "method": "histogram"}, classes),
         ({"n_trees": 2, "method": "histogram", "objective": "multi:softprob"}, classes),
     ],

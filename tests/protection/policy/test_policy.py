@@ -351,7 +351,7 @@ def test_alignment_under_rules():
 
 
 def test_boosting_under_rules():
-    estimator = FederatedXGBClassifier(n_trees=1)
+    estimator = FederatedXGBClassifier(n_trees=1, method="top_splits")
     parts = {name: (X, CLASSES) for name, X in POINTS.items()}
     _, transport = fit(estimator, {"A": {"min_count": 2}}, 2, parts)
     assert transport.ledger.lost["A"].startswith("Declined (min_count) at ProposeSplits")

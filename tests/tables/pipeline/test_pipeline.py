@@ -247,7 +247,6 @@ def test_over_http(tmp_path):
 # Other protocols
 
 
-@pytest.mark.filterwarnings("ignore:1 of 4 clients have rows of one class only")
 def test_a_classifier_with_classes_and_gaps():
     """The boosted trees accept gaps; with impute="drop", classes and weights are dropped too."""
     parts = [
