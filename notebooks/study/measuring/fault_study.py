@@ -180,6 +180,7 @@ class FaultyTransport:
         self.last = dict.fromkeys(self.clients, b"")
         for name in self.clients:
             self.sessions[name].join(f"process of {name}", self.now)
+            self.members[name].enter(name, len(self.clients))
         assert self.sessions.ready(self.now)
 
     def exchange(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
