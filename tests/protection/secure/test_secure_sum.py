@@ -531,9 +531,22 @@ def test_a_site_refuses_digits_that_do_not_follow_from_the_request(server, digit
     assert server.ask("A", request).words.size  # a refusal is no answer to the step
 
 
+class DescribingClient(ToyClient):
+    """A client that also answers requests whose replies cannot be masked, but is never asked."""
+
+    @handles(MeasureInertia)
+    def measure(self, request):
+        raise AssertionError("rows are read")
+
+    @handles(DescribeFeatures)
+    def describe(self, request):
+        raise AssertionError("rows are read")
+
+
 @pytest.mark.parametrize("asked", [MeasureInertia(np.zeros((1, 2))), DescribeFeatures()])
 def test_a_site_masks_no_reply_whose_digits_or_sums_are_not_stated(server, asked):
     """Before anything is computed from rows, so the site does not count it as a failure."""
+    server.clients["A"] = SecureClient(DescribingClient(PARTS["A"]), IDENTITIES["A"])
     server.share()
     request = server.mask_request("A")
     other = MaskValues(request.number, request.sealed, encode(asked), {})
