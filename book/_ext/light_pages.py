@@ -3,8 +3,8 @@
 - The theme's script of all icons (1.5 MB) is left out. Icons come from a font of those in use.
 - Rules of style sheets for classes that no page and no script uses are left out, too.
 - Scripts wait until the page is read, and images until they are near the window.
-- A long table and a figure that computes are files of their own, which come when they are opened or
-  near the window.
+- A long table, a figure that computes and the long list of a chapter that is not open are files of
+  their own, which come when they are opened or near the window.
 """
 
 import json
@@ -94,8 +94,9 @@ def store_parts(text, place, folder):
         return f'<div data-part="{name}" data-source="{address}">{without}</div>'
 
     def store_folded(match):
-        is_heavy = len(match[2]) >= FOLDED_HEAVY and "<table" in match[2]
-        return match[1] + store(match[2]) if is_heavy else match[0]
+        of_others = "toctree-l2" in match[2] and "current" not in match[2]  # one file for all pages
+        is_kept = len(match[2]) < FOLDED_HEAVY or not ("<table" in match[2] or of_others)
+        return match[0] if is_kept else match[1] + store(match[2])
 
     light = FOLDED.sub(store_folded, text)
     position = 0

@@ -27,6 +27,7 @@ from fedlib.core.validation import Interval, StrOptions
 
 __all__ = ["FederatedXGBRegressor"]
 
+OF_NUMBERS = {name for name in OBJECTIVES if name.startswith(("reg:", "count:"))}
 UNBOUNDED = ("count:poisson", "reg:gamma", "reg:tweedie")  # hessians
 
 
@@ -126,7 +127,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
             "reg:tweedie",
             "count:poisson",
         ],
-        StrOptions({name for name in OBJECTIVES if name.startswith(("reg:", "count:"))}),
+        StrOptions(OF_NUMBERS),
         """
         XGBoost's name of the objective. ``"reg:logistic"`` needs targets in 0..1, such as
         fractions, ``"reg:gamma"`` targets above 0, ``"reg:tweedie"`` and ``"count:poisson"``

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,6 +53,21 @@ def browser():
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+def whole(page):
+    """Return the text of a built page, with the parts that it loads later at its end."""
+    text = page.read_text(encoding="utf-8")
+    for source in re.findall(r'data-part="\w+" data-source="([^"]+)"', text):
+        part = (page.parent / source).read_text(encoding="utf-8")
+        text += json.loads(part.partition(", ")[2].rpartition(")")[0])
+    return text
+
+
+@pytest.fixture(scope="session", name="whole")
+def function_whole():
+    """Return the function `whole`."""
+    return whole
 
 
 class NotFoundHandler(SimpleHTTPRequestHandler):

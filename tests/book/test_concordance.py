@@ -154,8 +154,8 @@ def test_built_pages_have_the_places(elements, rows):
 
 @pytest.mark.book
 @pytest.mark.skipif(not BUILT.exists(), reason="no book is built: make book")
-def test_built_concordance_links_to_each_element(elements, rows):
-    page = (BUILT / "notebooks/concordance.html").read_text("utf-8")
+def test_built_concordance_links_to_each_element(elements, rows, whole):
+    page = whole(BUILT / "notebooks/concordance.html")
     links = Counter(re.findall(r'<a href="([^"]+)">', page))
     for row in rows:
         if row["page"]:

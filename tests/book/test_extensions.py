@@ -130,23 +130,34 @@ def test_previews_have_an_address_only_if_the_book_has_one(load, address, kept):
     assert "og:title" in context["metatags"]
 
 
+def content_of(part):
+    """Return the text in a stored part of a page."""
+    return json.loads(part.read_text(encoding="utf-8").partition(", ")[2].rpartition(")")[0])
+
+
 def test_heavy_parts_become_files_and_light_ones_stay(load, tmp_path):
     long = "<table>" + "<tr><td>x</td></tr>" * 300 + "</table>"
     heavy = f"<div>{long * 8}</div>"
+    listed = '<li class="toctree-l2"></li>' * 300
     box = '<div class="fedlib-scroll" tabindex="0">'
     page = (
         f"<head></head><details><summary>nav</summary>{'<li>' * 2000}</details>"
+        f"<details><summary>open</summary>{listed}<li class='current'></li></details>"
+        f"<details><summary>other</summary>{listed}</details>"
         f'<details class="a"><summary>Show</summary><label><input></label>{long}</details>'
         f"<details><summary>Show</summary><table></table></details>{box}{long}</div>{box}{heavy}</div>"
     )
     light = load("light_pages").store_parts(page, tmp_path / "notebooks", tmp_path)
-    files = sorted((tmp_path / "_static/parts").iterdir())
+    stored = {path: content_of(path) for path in sorted((tmp_path / "_static/parts").iterdir())}
+    assert light.count(listed) == 1  # where the reader is
+    assert [path for path, content in stored.items() if content == listed]
+    files = [path for path, content in stored.items() if content != listed]
     assert len(files) == 2
     assert light.count(long) == 1  # in a box that is visible at once
     for file in files:
         address = f'data-part="{file.stem}" data-source="../_static/parts/{file.name}"'
         assert address in light
-        assert long in json.loads(file.read_text().partition(", ")[2].rpartition(")")[0])
+        assert long in stored[file]
     assert "<summary>Show</summary><label><input></label><div data-part" in light
     assert '<script defer src="../_static/parts.js"></script>\n</head>' in light
     assert load("light_pages").store_parts("<p>light</p>", tmp_path, tmp_path) == "<p>light</p>"

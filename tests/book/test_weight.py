@@ -37,7 +37,7 @@ pytestmark = [
 ]
 
 SHEET = re.compile(r'<link\b[^>]*\brel="stylesheet"[^>]*>')
-SCRIPT = re.compile(r'<script\b[^>]*\bsrc="[^"]*"[^>]*>')
+SCRIPT = re.compile(r'<script\b[^>]*\ssrc="[^"]*"[^>]*>')  # no data-src, which is loaded on use
 IMAGE = re.compile(r"<img\b[^>]*>")
 ADDRESS = re.compile(r'\b(?:href|src)="([^"?#]*)')
 FONT = re.compile(r"url\(([^)]*\.woff2?)\)")
