@@ -184,9 +184,11 @@ def keep_characters(font, characters):
     """Write a font with only some characters as WOFF, in place of its other forms."""
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it reports each step
     made = TTFont(font)
+    known = made.getBestCmap()
+    kept = [one for one in characters if one in known] or [min(known)]  # none: no valid font
     options = subset.Options(flavor="woff", layout_features=[], notdef_outline=True)
     subsetter = subset.Subsetter(options)
-    subsetter.populate(unicodes=characters)
+    subsetter.populate(unicodes=kept)
     subsetter.subset(made)
     made.flavor = "woff"
     made.save(font.with_suffix(".woff"))

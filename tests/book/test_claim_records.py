@@ -354,7 +354,7 @@ def test_the_words_of_an_article_contain_no_results(path):
 @pytest.mark.book
 @pytest.mark.skipif(not BUILT.exists(), reason="no book is built: make book")
 def test_links_of_the_built_book_lead_to_claims_and_back(whole):
-    pages = {path.stem: path.read_text("utf-8") for path in BUILT.glob("notebooks/*.html")}
+    pages = {path.stem: whole(path) for path in BUILT.glob("notebooks/*.html")}
     claims = whole(BUILT / "book/claims.html")
     names = set(re.findall('<tr id="([^"]+)"', claims))
     for page, text in pages.items():
