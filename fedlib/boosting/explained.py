@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
@@ -123,21 +122,24 @@ class Explained:
         ValueError
             As `predict_contributions`; or when ``output`` is not one of several classes.
         """
-        values = self.predict_contributions(X)
-        if values.ndim == 3:
+        check_is_fitted(self, "model_")
+        rows = self._check_rows(X)
+        values = contributions(self.model_, rows)
+        index = 0
+        if self.model_.n_outputs > 1:
             classes = list(self.model_.classes)
             if output not in classes:
                 raise ValueError(
                     f"output must be one of the classes {', '.join(map(repr, classes))}; got"
                     f" {output!r}"
                 )
-            values = values[:, classes.index(output)]
+            index = classes.index(output)
         elif output is not None:
             raise ValueError(f"output must be None for a model with one margin; got {output!r}")
         from fedlib.figures.scores import contributions as draw
 
         names = self.model_.features or [f"feature {f}" for f in range(self.n_features_in_)]
-        return draw(values[:, :-1], np.asarray(self._check_rows(X)), names, most=most, ax=ax)
+        return draw(values[:, index, :-1], rows, names, most=most, ax=ax)
 
     def _check_rows(self, X: ArrayLike) -> Floats32:
         """Return new rows for the model."""

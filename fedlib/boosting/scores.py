@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import nan, sqrt
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -37,6 +37,7 @@ SMALLEST = 1e-16  # probability in a log-loss, as in XGBoost
 SMALLEST_MEAN = 1e-6  # of a gamma distribution, as in XGBoost
 SMALLEST_TARGET = float(np.finfo(np.float32).tiny)  # where XGBoost divides by 0
 MOST = 2.0**120  # of a row's percentage error, so that no sum is too large for a message
+Value = TypeVar("Value")
 Loss = Callable[[Floats, NDArray[Any], float], Floats]
 
 
@@ -255,14 +256,8 @@ class Validation:
     @property
     def latest(self) -> dict[str, dict[str, float]]:
         """The latest value of each metric, by set."""
-        if not self.metrics:
-            return {}
-        sets, n = self.eval_sets or ("validation_0",), len(self.metrics)
         values = [values[-1] for values in self.results]
-        return {
-            name: dict(zip(self.metrics, values[i * n : i * n + n], strict=True))
-            for i, name in enumerate(sets)
-        }
+        return by_set(self.eval_sets, self.metrics, values) if self.metrics else {}
 
     def kept(self, trees: list[Tree], n_outputs: int) -> list[Tree]:
         """Return the trees up to the best round; without early stopping, all."""
@@ -320,6 +315,23 @@ class Validation:
                 value = sqrt(total / weight) if name == "rmse" else float(total / weight)
                 found.append((value, None))
         return found
+
+
+def by_set(
+    eval_sets: Sequence[str], metrics: Sequence[str], values: Sequence[Value]
+) -> dict[str, dict[str, Value]]:
+    """Return the values of all metrics of one set after the other by set and metric.
+
+    Examples
+    --------
+    >>> by_set(("a", "b"), ("rmse",), [1.0, 2.0]), by_set((), ("rmse",), [1.0])
+    ({'a': {'rmse': 1.0}, 'b': {'rmse': 2.0}}, {'validation_0': {'rmse': 1.0}})
+    """
+    n = len(metrics)
+    return {
+        name: dict(zip(metrics, values[i * n : i * n + n], strict=True))
+        for i, name in enumerate(eval_sets or ("validation_0",))
+    }
 
 
 def _auc(positives: Floats, negatives: Floats) -> tuple[float, float]:

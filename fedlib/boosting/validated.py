@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.boosting.row_client import RowsClient
+from fedlib.boosting.scores import by_set
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.client import Client
 from fedlib.core.parameters import KW_ONLY, Fraction, Kind, OptionalPositiveInt
@@ -54,10 +55,9 @@ class Validated(ProtectedFederated):
 
     def _eval_sets(self) -> tuple[str, ...]:
         """Return the names of the sets of rows for validation; empty if they are one set."""
-        given = () if self.eval_sets is None else tuple(self.eval_sets)
-        if not all(isinstance(name, str) and name for name in given) or len(set(given)) < len(
-            given
-        ):
+        given = tuple(self.eval_sets or ())
+        are_names = all(isinstance(name, str) and name for name in given)
+        if not are_names or len(set(given)) < len(given):
             raise ValueError(f"eval_sets must be distinct names; got {self.eval_sets!r}")
         if given and self.validation_fraction:
             raise ValueError(
@@ -81,14 +81,11 @@ class Validated(ProtectedFederated):
         """Set the attributes about rows for validation; none if there are no metrics."""
         if not model.metrics:
             return
-        n, sets = len(model.metrics), model.eval_sets or ("validation_0",)
-        self.evals_result_ = {
-            name: dict(zip(model.metrics, model.evaluations[i * n : i * n + n], strict=True))
-            for i, name in enumerate(sets)
-        }
+        self.evals_result_ = by_set(model.eval_sets, model.metrics, model.evaluations)
         self.best_iteration_ = model.best_round
         self.best_score_ = model.evaluations[-1][model.best_round or 0]
-        errors = dict(zip(model.metrics, model.evaluation_errors[-n:], strict=True))
+        of_last_set = model.evaluation_errors[-len(model.metrics) :]
+        errors = dict(zip(model.metrics, of_last_set, strict=True))
         self.auc_error_, self.aucpr_error_ = errors.get("auc", []), errors.get("aucpr", [])
 
     def plot(

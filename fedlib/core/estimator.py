@@ -384,12 +384,19 @@ class PointsClient(Client):
         if weight is not None:
             self.weight = check_weights(weight, len(self.X))
             counted = self.weight > 0
-            self._counted = self.X[counted], self.weight[counted]
+            self._counted = self.X, self.weight
+            if not counted.all():
+                self._counted = self.X[counted], self.weight[counted]
 
     @property
     def weighted_points(self) -> tuple[Floats, Floats | None]:
         """The points with a weight above 0, and their weights; None if there are none."""
         return (self.X, None) if self.weight is None else self._counted
+
+    def counted_points(self) -> tuple[Floats, Floats]:
+        """Return the points with a weight above 0, and their weights; without weights all are 1."""
+        X, weights = self.weighted_points
+        return X, np.ones(len(X)) if weights is None else weights
 
     def groups_of_all(self, groups: Ints) -> Ints:
         """Return the groups of all points from those of `weighted_points`, -1 for the others."""

@@ -382,6 +382,11 @@ def _rows(entries: Sequence[Any], max_steps: int) -> list[list[Any]]:
     return rows
 
 
+def in_words(message: str) -> str:
+    """Return the name of a message class in words: count cells for CountCells."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", message).lower()
+
+
 def _arrow(ax: Axes, y: float, row: Sequence[Any], ends: list[int], note: str) -> None:
     """Draw one row between the server's column and the columns of the clients in it."""
     entry, size = row[0], sum(e.bytes for e in row)
@@ -393,8 +398,7 @@ def _arrow(ax: Axes, y: float, row: Sequence[Any], ends: list[int], note: str) -
     passed = ends[:-1] if is_request else ends  # a dot marks each other client in the row
     ax.plot(passed, [y] * len(passed), ls="", marker="o", color=colour, ms=5, zorder=5)
     many = f"{len(row)} × " if len(row) > 1 else ""
-    name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", entry.message).lower()  # the class in words
-    text = f"{many}{name}, {size:,} bytes"
+    text = f"{many}{in_words(entry.message)}, {size:,} bytes"
     box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
     ax.text(0.12, y - 0.1, text, va="bottom", color=colour, bbox=box)
     ax.text(0.12, y + 0.08, note, va="top", fontsize=_small(), color="#555", bbox=box)

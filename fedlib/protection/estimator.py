@@ -113,6 +113,12 @@ class ProtectedFederated(Federated):
             f" {listed(texts)}"
         ]
 
+    def _refuse_limits(self) -> None:
+        """Raise ValueError when a run without masks and noise has limits, which it would ignore."""
+        for name, verb in (("bounds", "need"), ("max_weight", "needs")):
+            if getattr(self, name, None) is not None:
+                raise ValueError(f"{name} {verb} secure=True or epsilon, got neither")
+
     def _like_fit(self, X: Any) -> Any:
         if self.schema is not None:
             X = self.schema.rows(X, is_protected(self))

@@ -3,7 +3,6 @@
 import importlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,9 @@ import nbformat
 import pytest
 from nbformat import v4
 from playwright.sync_api import sync_playwright
+
+# pytest's importlib mode does not let test modules import their neighbours.
+sys.path.append(str(Path(__file__).parent))
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "_build"
@@ -53,21 +55,6 @@ def browser():
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
-
-
-def whole(page):
-    """Return the text of a built page, with the parts that it loads later at its end."""
-    text = page.read_text(encoding="utf-8")
-    for source in re.findall(r'data-part="\w+" data-source="([^"]+)"', text):
-        part = (page.parent / source).read_text(encoding="utf-8")
-        text += json.loads(part.partition(", ")[2].rpartition(")")[0])
-    return text
-
-
-@pytest.fixture(scope="session", name="whole")
-def function_whole():
-    """Return the function `whole`."""
-    return whole
 
 
 class NotFoundHandler(SimpleHTTPRequestHandler):

@@ -9,6 +9,7 @@ import jsonschema
 import pandas as pd
 import pytest
 import yaml
+from built_pages import whole
 
 ROOT = Path(__file__).parents[2]
 BUILT = ROOT / "_build" / ("quick" if (ROOT / "_build/quick/html").exists() else "full") / "html"
@@ -353,7 +354,7 @@ def test_the_words_of_an_article_contain_no_results(path):
 
 @pytest.mark.book
 @pytest.mark.skipif(not BUILT.exists(), reason="no book is built: make book")
-def test_links_of_the_built_book_lead_to_claims_and_back(whole):
+def test_links_of_the_built_book_lead_to_claims_and_back():
     pages = {path.stem: whole(path) for path in BUILT.glob("notebooks/*.html")}
     claims = whole(BUILT / "book/claims.html")
     names = set(re.findall('<tr id="([^"]+)"', claims))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from built_pages import whole
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = ["source", "kind", "number", "title", "page", "anchor", "verdict", "table", "note"]
@@ -154,7 +155,7 @@ def test_built_pages_have_the_places(elements, rows):
 
 @pytest.mark.book
 @pytest.mark.skipif(not BUILT.exists(), reason="no book is built: make book")
-def test_built_concordance_links_to_each_element(elements, rows, whole):
+def test_built_concordance_links_to_each_element(elements, rows):
     page = whole(BUILT / "notebooks/concordance.html")
     links = Counter(re.findall(r'<a href="([^"]+)">', page))
     for row in rows:

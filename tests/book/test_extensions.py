@@ -2,11 +2,11 @@
 
 import doctest
 import importlib
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from built_pages import content_of
 from docutils import nodes
 from docutils.frontend import get_default_settings
 from docutils.utils import new_document
@@ -128,11 +128,6 @@ def test_previews_have_an_address_only_if_the_book_has_one(load, address, kept):
     load("addresses").drop_relative(app, "page", "page.html", context, None)
     assert ("og:url" in context["metatags"]) == kept
     assert "og:title" in context["metatags"]
-
-
-def content_of(part):
-    """Return the text in a stored part of a page."""
-    return json.loads(part.read_text(encoding="utf-8").partition(", ")[2].rpartition(")")[0])
 
 
 def test_heavy_parts_become_files_and_light_ones_stay(load, tmp_path):

@@ -1,6 +1,5 @@
 """The built book as a site: links, downloads, images, search, wrong addresses, and the PDF."""
 
-import json
 import os
 import re
 from functools import cache
@@ -9,6 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from built_pages import parts_of
 from pypdf import PdfReader
 
 BUILD = Path(__file__).parents[2] / "_build"
@@ -51,9 +51,7 @@ def markup(page):
 @cache
 def identifiers(page):
     """Return the places of a page to which a link can lead, also in parts that it loads later."""
-    text = markup(page)
-    for source in re.findall(r'data-part="\w+" data-source="([^"]+)"', text):
-        text += json.loads((page.parent / source).read_text().partition(", ")[2].rpartition(")")[0])
+    text = markup(page) + "".join(parts_of(page))
     return set(re.findall(r'\s(?:id|name)="([^"]+)"', text))
 
 

@@ -117,7 +117,7 @@ def recordings_of(shown):
 def test_it_shows_each_message_with_its_size_and_what_it_discloses(theatre, recordings):
     model = HorizontalDBSCAN(0.25, 2).fit(theatre.toy_parts())
     first = recordings[0]
-    expected = [theatre.words(name) for name in model.ledger_.conversation()]
+    expected = [theatre.in_words(name) for name in model.ledger_.conversation()]
     assert [scene["message"] for scene in first["scenes"]] == expected
     for scene, entry, (_, of_scene) in zip(
         first["scenes"],

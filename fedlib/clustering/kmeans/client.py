@@ -99,8 +99,7 @@ class FederatedKMeansClient(SummablePoints):
 
     @handles(SumWeightedClusters)
     def sum_weighted_clusters(self, request: SumWeightedClusters) -> WeightedClusterSums:
-        X, weights = self.weighted_points
-        weights = np.ones(len(X)) if weights is None else weights
+        X, weights = self.counted_points()
         return WeightedClusterSums(*_sum_clusters(X, request, weights))
 
     @handles(SumClippedClusters)

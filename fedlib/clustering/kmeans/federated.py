@@ -254,10 +254,7 @@ class FederatedKMeans(Clusterer, WeightedFederated):
         n_clusters = self.n_clusters
         init = self._check_init()
         if not is_protected(self):
-            if self.bounds is not None:
-                raise ValueError("bounds need secure=True or epsilon, got neither")
-            if self.max_weight is not None:
-                raise ValueError("max_weight needs secure=True or epsilon, got neither")
+            self._refuse_limits()
             stop = self.n_init, self.max_iter, self.tol, draw_seed(self.random_state)
             if self.method == "one_shot":
                 return one_shot(n_clusters, self.update_fraction, self.weighted, *stop)

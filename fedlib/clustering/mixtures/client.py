@@ -88,7 +88,8 @@ class GaussianMixtureClient(SummablePoints):
     def sum_weighted_responsibilities(
         self, request: SumWeightedResponsibilities
     ) -> ResponsibilitySums:
-        return sum_responsibilities(self._points()[0], request, self._points()[1])
+        X, weights = self.counted_points()
+        return sum_responsibilities(X, request, weights)
 
     @handles(SumClippedResponsibilities)
     def sum_clipped_responsibilities(
@@ -101,7 +102,7 @@ class GaussianMixtureClient(SummablePoints):
     def sum_clipped_weighted_responsibilities(
         self, request: SumClippedWeightedResponsibilities
     ) -> ResponsibilitySums:
-        X, weights = self._points()
+        X, weights = self.counted_points()
         clipped_weights = np.minimum(weights, request.max_weight)
         return sum_responsibilities(clipped(X, request.bounds), request, clipped_weights)
 
@@ -128,7 +129,7 @@ class GaussianMixtureClient(SummablePoints):
 
     @handles(ImproveWeightedMixture)
     def improve_weighted_mixture(self, request: ImproveWeightedMixture) -> WeightedImprovedMixture:
-        X, weights = self._points()
+        X, weights = self.counted_points()
         densities = np.logaddexp.reduce(log_joint(X, request), axis=1)
         mixture, improved = _improved(X, weights, request)
         return WeightedImprovedMixture(
@@ -138,11 +139,6 @@ class GaussianMixtureClient(SummablePoints):
             log_likelihood=float(weights @ densities),
             improved=improved,
         )
-
-    def _points(self) -> tuple[Floats, Floats]:
-        """Return the points with a weight above 0, and their weights; without weights all are 1."""
-        X, weights = self.weighted_points
-        return X, np.ones(len(X)) if weights is None else weights
 
     @handles(AssignComponents)
     def assign_components(self, request: AssignComponents) -> Done:

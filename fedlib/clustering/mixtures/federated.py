@@ -289,10 +289,7 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
         )
         if is_protected(self):
             return self._protected_flow(start)
-        if self.bounds is not None:
-            raise ValueError("bounds need secure=True or epsilon, got neither")
-        if self.max_weight is not None:
-            raise ValueError("max_weight needs secure=True or epsilon, got neither")
+        self._refuse_limits()
         return federated_gaussian_mixture(
             self.n_components,
             self.method,

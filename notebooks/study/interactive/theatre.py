@@ -21,6 +21,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from fedlib.clustering.density.horizontal import CellCounts, HorizontalDBSCAN
 from fedlib.core.ledger import SERVER
+from fedlib.figures.plots import in_words
 from fedlib.protection.secure.messages import RevealedShares
 from fedlib.testing import Recorder, seeded_noise
 from study.interactive.pictures import HEIGHT, WIDTH, Plane, colour, dots, picture, together
@@ -260,17 +261,6 @@ def record(estimator, parts, options=None, seed=0):
     return recorder
 
 
-def words(message):
-    """Return the name of a message class in words.
-
-    Examples
-    --------
-    >>> words("CountCells")
-    'count cells'
-    """
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", message).lower()
-
-
 def scenes(estimator, recorder, plane):
     """Return what happens in a recorded run of an estimator, in two scenes per exchange."""
     disclosed = {(entry.step, entry.sender == SERVER): entry for entry in estimator.ledger_}
@@ -293,7 +283,7 @@ def scenes(estimator, recorder, plane):
             acts.append(
                 Scene(
                     outwards,
-                    words(entry.message),
+                    in_words(entry.message),
                     entry.discloses,
                     {client: len(data) for client, data in sizes.items()},
                     server,

@@ -198,8 +198,7 @@ class HorizontalDBSCAN(CellClusters, ProtectedFederated):
         parameters = {name: getattr(self, name) for name in names}
         parameters["cell_size"] = self.cell_size
         if not self.secure and self.epsilon is None:
-            if self.bounds is not None:
-                raise ValueError("bounds need secure=True or epsilon, got neither")
+            self._refuse_limits()
             return horizontal_dbscan(max_cells=self.max_cells, **parameters)
         bounds = self._bounds()
         grid = bounded_grid(bounds.limits, self.cell_size)  # limits the cells
