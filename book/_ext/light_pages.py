@@ -54,7 +54,10 @@ def lighten(app, error):
         text = DROPPED.sub("", page.read_text(encoding="utf-8"))
         for names in CLASSES.findall(text):
             used.update(names.split())
-        page.write_text(store_parts(light_page(text), page.parent, folder), encoding="utf-8")
+        light = light_page(text)
+        if page != folder / "404.html":  # it is shown at every address, also in other folders
+            light = store_parts(light, page.parent, folder)
+        page.write_text(light, encoding="utf-8")
     (folder / "_static/scripts/fontawesome.js").unlink()
     for script in folder.rglob("_static/**/*.js"):
         used.update(WORDS.findall(script.read_text(encoding="utf-8")))
