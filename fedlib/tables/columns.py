@@ -235,6 +235,25 @@ def check_zeros(zeros: Mapping[str, str]) -> None:
         )
 
 
+def check_faults(faults: Mapping[str, Mapping[str, str]], name: str, gaps: Collection[str]) -> None:
+    """Raise ValueError for a cell of an Excel file with an error that is not among ``gaps``.
+
+    So is a formula without a stored value, which is no gap whatever the words for gaps are.
+    """
+    for error, place in faults.get(name, {}).items():
+        if not error:
+            raise ValueError(
+                f"column {name!r} contains a formula without a stored value in {place}; open the"
+                " file in a spreadsheet program, which computes it, and save it"
+            )
+        if error not in gaps:
+            raise ValueError(
+                f"column {name!r} contains the error {error} in {place}; correct the cell, or if"
+                f" it is a gap, name it with {_option('--na-values', error)}, in a schema among"
+                " the missingValues"
+            )
+
+
 def features(frame: pd.DataFrame, text: Collection[str]) -> pd.DataFrame:
     """Return the features as floats; raise ValueError for anything except finite numbers."""
     for name in frame.columns:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
+from xml.etree import ElementTree
 
 import pandas as pd
 
@@ -16,6 +21,8 @@ from fedlib.tables.text_files import FileTable
 __all__ = ["read_excel"]
 
 N_ROWS = 100  # that are compared with the names
+# The type of an error, and the element of a formula, whatever its prefix.
+MARKS = (b'"e"', b"'e'", b"<f", b":f")
 
 
 def read_excel(path: Path, options: ReadOptions) -> FileTable:
@@ -28,26 +35,29 @@ def read_excel(path: Path, options: ReadOptions) -> FileTable:
         reads it is missing.
     """
     _check_size(path)
-    frame = _read_sheet(path, options)
+    frame, sheet = _read_sheet(path, options)
     frame = frame.iloc[options.skip_lines :]
     frame = frame[frame.notna().any(axis=1)].dropna(axis=1, how="all")
     if not len(frame):
         raise ValueError("the sheet is empty")
     names = [str(i) for i in range(frame.shape[1])]
+    first = int(frame.index[0])
     if options.header is not False:
-        first = int(frame.index[0]) + 1
+        first += 1
         names = as_text(frame.iloc[0]).fillna("").str.strip().tolist()
         frame = frame.iloc[1:]
         if options.header is None:
             rows = frame.head(N_ROWS).apply(as_text).fillna("").to_numpy(str)
             check_header(names, rows.tolist(), f"row {first} of the sheet")
         check_names(names, f"row {first} of the sheet")
+    places = dict(zip(map(int, frame.columns), names, strict=True))
+    faults = _faults(path, sheet, first, places)
     frame = frame.set_axis(names, axis=1).reset_index(drop=True)
     texts = [*named_columns(options.text, names), options.ids]
     zeros: dict[str, str] = {}
     for name in names:
         frame[name] = _column(frame[name], name in texts, options, zeros)
-    return FileTable(frame, leading_zeros=zeros)
+    return FileTable(frame, leading_zeros=zeros, faults=faults)
 
 
 def _check_size(path: Path) -> None:
@@ -63,8 +73,8 @@ def _check_size(path: Path) -> None:
             )
 
 
-def _read_sheet(path: Path, options: ReadOptions) -> pd.DataFrame:
-    """Return the cells of a sheet, with NaN for empty ones."""
+def _read_sheet(path: Path, options: ReadOptions) -> tuple[pd.DataFrame, str]:
+    """Return the cells of a sheet, with NaN for empty ones, and the name of the sheet."""
     try:
         book = pd.ExcelFile(path, engine="calamine")
     except ImportError as error:
@@ -79,15 +89,122 @@ def _read_sheet(path: Path, options: ReadOptions) -> pd.DataFrame:
             raise ValueError(
                 f"there is no sheet {options.sheet!r}; the sheets are {', '.join(sheets[:20])}"
             )
+        sheet = options.sheet or sheets[0]
         cells = pd.read_excel(
             book,
-            sheet_name=options.sheet or sheets[0],
+            sheet_name=sheet,
             header=None,
             dtype=object,
             keep_default_na=False,
             na_values=[""],
         )
-    return cells.astype(object)
+    return cells.astype(object), sheet
+
+
+# Cells without a value. calamine gives them as empty ones.
+
+
+def _faults(
+    path: Path, sheet: str, first: int, names: Mapping[int, str]
+) -> dict[str, dict[str, str]]:
+    """Return the errors and the formulas without a stored value below the names.
+
+    Parameters
+    ----------
+    path : Path
+    sheet : str
+    first : int
+        The first row of values, from 0.
+    names : mapping of int to str
+        The name of each column, by its position in the sheet.
+
+    Returns
+    -------
+    dict
+        By column, the place of the first cell with each error, such as ``{"#N/A": "cell B7 of sheet
+        'a'"}``. The error of a formula without a stored value is an empty text.
+    """
+    found: dict[str, dict[str, str]] = {}
+    row = -1
+    with zipfile.ZipFile(path) as archive:
+        inside = _part(archive, sheet)
+        with archive.open(inside) as part:
+            if not _suspicious(part):  # in a third of the time
+                return found
+        with archive.open(inside) as part:
+            for _, element in ElementTree.iterparse(part):
+                if not element.tag.endswith("}row"):
+                    continue
+                row, column = int(element.get("r", row + 2)) - 1, -1
+                for cell in element:
+                    letters = re.match("[A-Z]+", cell.get("r", ""))
+                    column = _position(letters[0]) if letters else column + 1
+                    error = _error(cell)
+                    if error is not None and row >= first and column in names:
+                        place = f"cell {_letters(column)}{row + 1} of sheet {sheet!r}"
+                        found.setdefault(names[column], {}).setdefault(error, place)
+                element.clear()
+    return found
+
+
+def _part(archive: zipfile.ZipFile, sheet: str) -> str:
+    """Return the name of the file in the archive that contains a sheet."""
+    book = ElementTree.fromstring(archive.read("xl/workbook.xml"))
+    links = ElementTree.fromstring(archive.read("xl/_rels/workbook.xml.rels"))
+    listed = (each for each in book.iter() if each.tag.endswith("}sheet"))
+    found = next(each for each in listed if each.get("name") == sheet)
+    link = next(value for key, value in found.items() if key.endswith("}id"))
+    target = next(each.get("Target", "") for each in links if each.get("Id") == link)
+    return posixpath.normpath(posixpath.join("/xl", target)).lstrip("/")
+
+
+def _suspicious(part: IO[bytes]) -> bool:
+    """Return whether the XML of a sheet may have errors or formulas, without parsing it."""
+    end = b""
+    while data := part.read(2**20):
+        if any(mark in end + data for mark in MARKS):
+            return True
+        end = data[-2:]
+    return False
+
+
+def _error(cell: ElementTree.Element) -> str | None:
+    """Return the error in a cell, "" for a formula without a stored value, None for other cells."""
+    kind, texts = cell.get("t"), {part.tag.rpartition("}")[2]: part.text or "" for part in cell}
+    value = texts.get("v", "")
+    if kind == "e":
+        return value or "#N/A"
+    stored = value or (kind == "str" and "v" in texts)  # the value may be an empty text
+    return "" if "f" in texts and not stored else None
+
+
+def _position(letters: str) -> int:
+    """Return the position of a column from 0.
+
+    Examples
+    --------
+    >>> _position("A"), _position("AB")
+    (0, 27)
+    """
+    position = 0
+    for letter in letters:
+        position = 26 * position + ord(letter) - ord("A") + 1
+    return position - 1
+
+
+def _letters(position: int) -> str:
+    """Return the letters of a column.
+
+    Examples
+    --------
+    >>> _letters(0), _letters(27)
+    ('A', 'AB')
+    """
+    letters, position = "", position + 1
+    while position:
+        position, digit = divmod(position - 1, 26)
+        letters = chr(ord("A") + digit) + letters
+    return letters
 
 
 def _column(

@@ -41,6 +41,7 @@ UNREADABLE = (
     NotImplementedError,
     OSError,
     StopIteration,
+    SyntaxError,  # of XML
     pd.errors.ParserWarning,
     ValueError,
     zipfile.BadZipFile,
@@ -192,8 +193,10 @@ class SiteFile:
         return names
 
     def _check_marks(self, used: list[str]) -> None:
-        """Raise ValueError if columns lose zeros, or have different decimal marks."""
+        """Raise ValueError if columns lose zeros or errors, or have different decimal marks."""
         frame, commas = self.content.frame, self.content.decimal_commas
+        for name in used:
+            checks.check_faults(self.content.faults, name, self.options.gap_words)
         chosen = set(used)
         checks.check_zeros({k: v for k, v in self.content.leading_zeros.items() if k in chosen})
         with_comma = next((name for name in used if name in commas), None)
@@ -238,8 +241,10 @@ def read_table(
     and the words NA, N/A, #N/A, NaN, NULL, None and nil (in small or large letters), a point, one
     or two hyphens and a question mark are gaps. In a column of text, only empty cells and the words
     of ``na_values`` are gaps, because NA may be a category, such as Namibia. Spaces around text do
-    not count, and true, True and TRUE are the same. A column of ``text`` stays as it is written; as
-    a feature it has pandas' type of categories, which is text for every protocol.
+    not count, and true, True and TRUE are the same. In an Excel file, an error such as #DIV/0! is a
+    gap only if it is one of ``na_values``, and a formula must have a stored value. A column of
+    ``text`` stays as it is written; as a feature it has pandas' type of categories, which is text
+    for every protocol.
 
     With ``raw``, a column of text in which most texts look like numbers is refused, and so is one
     with more than 50 texts of which at least 90 % are different, which are identifiers; ``text``

@@ -81,6 +81,8 @@ def find_layout(path: Path, encoding: str, options: ReadOptions) -> Layout:
         raise ValueError(f"nothing follows the first {skip} lines" if skip else "the file is empty")
     if separator is None:
         separator = _find_separator([line for _, line in numbered[:N_LINES]])
+        if separator == "\t":
+            numbered = list(_logical_lines(lines[skip:], skip + 1, separator, whole))
     rows = [(number, _split(line, separator)) for number, line in numbered]
     names, n_extra = _find_names(rows, separator, options)
     if options.header is False:
@@ -119,6 +121,7 @@ def _logical_lines(
 ) -> Iterator[tuple[int, str]]:
     """Yield the lines that are not blank, with their numbers.
 
+    Below the names, a line of tabs is a row of gaps if they are the separator.
     Marks in quotation marks are replaced by private characters. Lines behind a quotation mark
     that is not closed are left out, unless the lines are the ``whole`` file.
     """
@@ -129,10 +132,11 @@ def _logical_lines(
     )
     if not whole and (opened := re.search(start + '"', text)):
         text = text[: opened.start()].rpartition("\n")[0]
-    number = first
+    number, blank = first, None
     for line in text.split("\n"):
-        if line.strip():
+        if line.strip(blank):
             yield number, line
+            blank = " " if separator == "\t" else None
         number += 1 + line.count(BREAK)
 
 

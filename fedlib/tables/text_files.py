@@ -40,12 +40,16 @@ class FileTable:
         The columns with decimal commas, in a file for which no option names the decimal mark.
     leading_zeros : mapping of str to str
         By column of numbers, a text among them that begins with 0, such as 007.
+    faults : mapping of str to mapping of str to str
+        By column of an Excel file, the place of the first cell with each error, such as #DIV/0!.
+        The error of a formula without a stored value is an empty text.
     """
 
     frame: pd.DataFrame
     separator: str = ""
     decimal_commas: set[str] = field(default_factory=set)
     leading_zeros: dict[str, str] = field(default_factory=dict)
+    faults: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def read_text(path: Path, options: ReadOptions) -> FileTable:

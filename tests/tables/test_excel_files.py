@@ -3,14 +3,17 @@
 The files are written here, because no package of the project writes them.
 """
 
+import json
 import sys
 import zipfile
+from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 import pandas as pd
 import pytest
 
 from fedlib.tables.files import read_table
+from fedlib.tables.schema import Schema
 from fedlib.tables.schema.drafting import draft_schema
 
 MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
@@ -25,7 +28,7 @@ TYPES = (
 
 
 def write_excel(path, sheets):
-    """Write sheets, by name, of rows of numbers, texts, truth values and None."""
+    """Write sheets, by name, of rows of numbers, texts, truth values, None and raw cells."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("[Content_Types].xml", TYPES)
         link = [("officeDocument", "xl/workbook.xml")]
@@ -63,6 +66,8 @@ def _sheet(rows):
 def _cell(place, value):
     if value is None:
         return ""
+    if isinstance(value, Raw):
+        return f'<c r="{place}"{value.attributes}>{value.content}</c>'
     if isinstance(value, bool):
         return f'<c r="{place}" t="b"><v>{int(value)}</v></c>'
     if isinstance(value, int | float):
@@ -70,6 +75,18 @@ def _cell(place, value):
     return f'<c r="{place}" t="inlineStr"><is><t>{escape(value)}</t></is></c>'
 
 
+class Raw(NamedTuple):
+    """The XML of a cell."""
+
+    content: str
+    attributes: str = ""
+
+
+NOT_FOUND = Raw("<v>#N/A</v>", ' t="e"')
+DIVIDED = Raw("<f>1/0</f><v>#DIV/0!</v>", ' t="e"')
+FORMULA = Raw("<f>1+1</f><v>2</v>")
+EMPTY_TEXT = Raw('<f>""</f><v></v>', ' t="str"')
+NOT_COMPUTED = Raw("<f>1+1</f><v></v>")
 ROWS = [
     ["id", "age", "zip", "crp", "ok"],
     ["p1", 41, "01234", 1.5, True],
@@ -181,4 +198,62 @@ def test_drafts_of_sheets(tmp_path):
     assert schema.check(tmp_path / "a.xlsx", sheet="rows").problems == ()
     write_excel(tmp_path / "a.xlsx", {"rows": [["Ward A"], ["a", "b"], [1, 2]]})
     with pytest.raises(ValueError, match="has no name in row 1 .* so correct the file"):
+        draft_schema(tmp_path / "a.xlsx")
+
+
+@pytest.mark.parametrize("header", [None, False])
+@pytest.mark.parametrize("above", [[], [["", NOT_FOUND], [None]]])
+def test_errors_are_refused_or_named_as_gaps(header, above, tmp_path):
+    names = [[None, "x", "t", "other"]] if header is None else []
+    body = [[None, 1, "a", NOT_FOUND], [None, NOT_FOUND, DIVIDED, 2], [None, DIVIDED, "b", 3]]
+    write_excel(tmp_path / "a.xlsx", {"ward A": [*above, *names, *body, [None, FORMULA, "c", 4]]})
+    x, t, _ = names[0][1:] if names else "012"
+    options = {"header": header, "raw": True, "skip_lines": len(above)}
+    row = len(above) + len(names) + 2
+    with pytest.raises(
+        ValueError, match=f"'{x}' contains the error #N/A in cell B{row} of sheet 'ward A'; .*#N/A"
+    ):
+        read_table(tmp_path / "a.xlsx", columns=[x], **options)
+    with pytest.raises(ValueError, match=f"'{t}' contains the error #DIV/0! in cell C{row} of"):
+        read_table(tmp_path / "a.xlsx", columns=[t], na_values="#N/A", **options)
+    table = read_table(tmp_path / "a.xlsx", columns=[x, t], na_values="#N/A,#DIV/0!", **options)
+    X = pd.DataFrame(table.X)
+    assert X.iloc[:, 0].isna().tolist() == [False, True, True, False]
+    assert X.iloc[:, 1].isna().tolist() == [False, True, False, False]
+    assert X.iloc[3].tolist() == [2, "c"]
+
+
+def test_formulas_need_stored_values(tmp_path):
+    rows = [["a", "b"], [1, EMPTY_TEXT], [2, "m"], [FORMULA, NOT_COMPUTED]]
+    write_excel(tmp_path / "a.xlsx", {"one": rows})
+    assert read_table(tmp_path / "a.xlsx", columns="a").X["a"].tolist() == [1, 2, 2]
+    for na_values in (None, "=1+1"):
+        with pytest.raises(
+            ValueError, match="'b' contains a formula without a stored value in cell B4 of .* save"
+        ):
+            read_table(tmp_path / "a.xlsx", raw=True, na_values=na_values)
+    rows[1][1] = Raw("<f>1+1</f>", ' t="str"')
+    write_excel(tmp_path / "a.xlsx", {"one": rows[:2]})
+    with pytest.raises(ValueError, match="'b' contains a formula without a stored value"):
+        read_table(tmp_path / "a.xlsx", raw=True)
+    rows[1][1] = EMPTY_TEXT
+    write_excel(tmp_path / "a.xlsx", {"one": rows[:3]})
+    column = read_table(tmp_path / "a.xlsx", raw=True).X["b"]
+    assert column.isna().tolist() == [True, False]  # the formula's value is an empty text
+
+
+def test_errors_and_schemas(tmp_path):
+    rows = [["a", "b"], *([i % 3, "m"] for i in range(20)), [NOT_FOUND, "m"]]
+    write_excel(tmp_path / "a.xlsx", {"one": rows})
+    schema = draft_schema(tmp_path / "a.xlsx")
+    descriptor = json.loads(schema.to_json())
+    field = descriptor["schema"]["fields"][0]
+    assert field["missingValues"] == ["", "#N/A"]
+    assert "missingValues" in field["fedlib"]["unconfirmed"]
+    assert schema.check(tmp_path / "a.xlsx").problems == ()
+    field["missingValues"] = [""]
+    with pytest.raises(ValueError, match="'a' contains the error #N/A in cell A22 .*missingValues"):
+        Schema(descriptor).check(tmp_path / "a.xlsx")
+    write_excel(tmp_path / "a.xlsx", {"one": [*rows, [NOT_COMPUTED, "m"]]})
+    with pytest.raises(ValueError, match="a formula without a stored value in cell A23"):
         draft_schema(tmp_path / "a.xlsx")

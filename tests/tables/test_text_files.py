@@ -323,6 +323,13 @@ def tables(draw):
     return pd.DataFrame(columns)
 
 
+@pytest.mark.parametrize("separator", [None, "tab"])
+def test_a_first_row_of_gaps_is_kept(tmp_path, separator):
+    (tmp_path / "a.tsv").write_text("\n\t\na\tb\n\t\n1\t2\n\t\n3\t4\n")
+    X = read_table(tmp_path / "a.tsv", raw=True, separator=separator).X
+    assert X["b"].isna().tolist() == [True, False, True, False]
+
+
 @given(
     tables(),
     st.sampled_from(",;\t|"),

@@ -26,6 +26,7 @@ from fedlib.core.array_types import Floats, Ints
 from fedlib.core.columns import MAX_EXACT, MAX_TEXT
 from fedlib.core.texts import printable
 from fedlib.tables.cells import GROUPED
+from fedlib.tables.columns import check_faults
 from fedlib.tables.layouts import LEADING_ZERO, find_layout
 from fedlib.tables.read_options import ReadOptions
 from fedlib.tables.schema.arrow import import_arrow
@@ -103,7 +104,7 @@ def draft_schema(
     ({'age': (40.0, 70.0)}, {'sex': ('f', 'm', 'other')})
     """
     path = Path(path)
-    names, cells, descriptor = _read(path, sheet)
+    names, cells, descriptor, faults = _read(path, sheet)
     roles = {target: "target", weight: "weight"}
     unknown = [given for given in (target, ids, weight) if given is not None and given not in names]
     if unknown:
@@ -111,7 +112,10 @@ def draft_schema(
             f"there is no column {printable(unknown[0], 60)!r}; the columns are"
             f" {', '.join(repr(printable(each, 60)) for each in names[:20])}"
         )
-    fields = [_field(each, cells[each], roles.get(each), each == ids) for each in names]
+    fields = [
+        _field(each, cells[each], roles.get(each), each == ids, faults.get(each, ()))
+        for each in names
+    ]
     if all(field["fedlib"].get("role") == "ignore" for field in fields):
         raise ValueError(f"no column can be read: {not_read(names)}")
     schema: dict[str, Any] = {"fieldsMatch": "subset", "fields": fields, "missingValues": [""]}
@@ -130,8 +134,10 @@ def not_read(names: Sequence[str]) -> str:
     )
 
 
-def _read(path: Path, sheet: str | None) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
-    """Return the names, the cells of all columns, and how the file is written."""
+def _read(
+    path: Path, sheet: str | None
+) -> tuple[list[str], dict[str, Any], dict[str, Any], dict[str, list[str]]]:
+    """Return the names, the cells of all columns, how the file is written, and Excel's errors."""
     if Path(path.name.lower().removesuffix(".gz")).suffix not in TEXT:
         from fedlib.tables.files import SiteFile
 
@@ -142,8 +148,11 @@ def _read(path: Path, sheet: str | None) -> tuple[list[str], dict[str, Any], dic
                 file = SiteFile.read(path, replace(options, text=codes))
         frame = file.content.frame
         names = [str(name) for name in frame.columns]
+        faults = {each: [*file.content.faults.get(each, ())] for each in names}
+        for each, errors in faults.items():
+            check_faults(file.content.faults, each, [*filter(None, errors)])
         source = open_source(frame, _texts(names), names, Dialect(), None)
-        return names, source.cells, {}
+        return names, source.cells, {}, faults
     found = find_encoding(path, None)
     for encoding in (found, *([FALLBACK] if found == "utf-8" else [])):
         try:
@@ -164,7 +173,7 @@ def _read(path: Path, sheet: str | None) -> tuple[list[str], dict[str, Any], dic
     content: dict[str, Any] = {"delimiter": dialect.delimiter}
     if dialect.skip_initial_space:
         content["skipInitialSpace"] = True
-    return names, source.cells, {"encoding": encoding.removesuffix("-sig"), "dialect": content}
+    return names, source.cells, {"encoding": encoding.removesuffix("-sig"), "dialect": content}, {}
 
 
 def _dialect(path: Path, encoding: str) -> Dialect:
@@ -199,9 +208,12 @@ def _texts(names: list[str]) -> list[Column]:
     return [Column(name, "string") for name in names]
 
 
-def _field(name: str, cells: Any, role: str | None, key: bool) -> dict[str, Any]:
+def _field(
+    name: str, cells: Any, role: str | None, key: bool, errors: Sequence[str]
+) -> dict[str, Any]:
     """Return the field of a column."""
     words, missing = _words(cells)
+    missing += errors  # a person confirms that they are gaps
     if key:
         content: dict[str, Any] = {"type": "string"}
     else:

@@ -95,10 +95,14 @@ def open_source(
             raise ValueError(f"cannot be read as the dialect says: {error}") from error
         except UnicodeDecodeError as error:
             raise _undecodable(encoding or "utf-8") from error
+    from fedlib.tables.columns import check_faults
     from fedlib.tables.files import SiteFile
     from fedlib.tables.read_options import ReadOptions
 
-    return _frame(SiteFile.read(path, ReadOptions(sheet=sheet)).content.frame, columns)
+    content = SiteFile.read(path, ReadOptions(sheet=sheet)).content
+    for column in columns:
+        check_faults(content.faults, column.name, column.missing)
+    return _frame(content.frame, columns)
 
 
 def _frame(frame: pd.DataFrame, columns: Sequence[Column]) -> Source:
