@@ -1,7 +1,7 @@
 """The parts that every page has: boxes, and figures and tables with numbers.
 
 - A quotation that begins with the bold words "In short.", "In practice." or "Try it." becomes a box
-  with that title. In JupyterLab, which knows no MyST, it still reads as a quotation.
+  with that title. In JupyterLab and on Colab it reads as a quotation.
 - An output that `study.shared.pages` wraps in ``<figure class="fedlib-…">`` becomes a figure or a
   table with a number, and its name a target of ``{numref}``. Its images become files of the page,
   as WebP, which needs less than half of the bytes of PNG for the same pixels, and a script that it
