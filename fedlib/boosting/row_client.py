@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -32,6 +32,7 @@ from fedlib.core.array_types import Bools, Floats32, Ints, Words
 from fedlib.core.client import Client, handles, partitions
 from fedlib.core.columns import category_groups
 from fedlib.core.names import feature_names, in_order
+from fedlib.core.points import eval_sets_of
 from fedlib.protection.secure.points import CountPoints, DescribeFeatures, Features, PointCount
 
 Value = TypeVar("Value")
@@ -67,19 +68,17 @@ class RowsClient(Client):
         self.weight = check_weights(part[2] if len(part) > 2 else None, len(self.X))
         self._cache: dict[str, tuple[Any, Any]] = {}
         self.eval_sets: dict[str, slice] = {}  # the rows of each set for validation
-        if len(part) == 4 and part[3] is not None:
-            for name, eval_set in _named_sets(part[3]).items():
-                n_before = len(self.X)
-                self._add_eval_set(name, eval_set)
-                self.eval_sets[name] = slice(n_before, len(self.X))
+        for name, eval_set in eval_sets_of(part[3] if len(part) == 4 else None).items():
+            n_before = len(self.X)
+            self._add_eval_set(name, *eval_set)
+            self.eval_sets[name] = slice(n_before, len(self.X))
         if learning_rate is not None and not 0 < learning_rate <= 1:
             raise ValueError(f"learning_rate must be above 0 and at most 1; got {learning_rate}")
         self.learning_rate = learning_rate
         self.min_category_count = check_least_count(min_category_count)
 
-    def _add_eval_set(self, name: str, eval_set: Any) -> None:
+    def _add_eval_set(self, name: str, X: Any, y: Any, weights: Any = None) -> None:
         """Add rows for validation."""
-        X, y, *rest = _one_eval_set(eval_set)
         if self.y is None:
             raise ValueError("an eval_set needs a y of the rows for training; got None")
         more = read_table(in_order(X, self.features, "eval_set"), ensure_min_samples=0)
@@ -96,7 +95,7 @@ class RowsClient(Client):
                 f" {labels[0].item()!r} next to {self.y[0].item()!r}"
             )
         self.y = np.concatenate([self.y, _like(labels, self.y)])
-        self.weight = np.append(self.weight, check_weights(rest[0] if rest else None, n_rows))
+        self.weight = np.append(self.weight, check_weights(weights, n_rows))
         self.table = self.table.followed_by(more)
         self.X = self.table.numbers
 
@@ -221,26 +220,6 @@ class RowsClient(Client):
     def _check_labels(self, y: Any, n_rows: int) -> NDArray[Any]:
         """Return the labels (n_rows,); raise ValueError when they are of another kind."""
         raise NotImplementedError
-
-
-def _named_sets(given: Any) -> dict[str, Any]:
-    """Return sets of rows for validation by name; XGBoost takes a list of them."""
-    if isinstance(given, Mapping):
-        return {str(name): one for name, one in given.items()}
-    if isinstance(given, list) and all(isinstance(one, tuple) for one in given):
-        return {f"validation_{i}": one for i, one in enumerate(given)}
-    return {"validation_0": given}
-
-
-def _one_eval_set(one: Any) -> Sequence[Any]:
-    """Return ``(X, y)`` or ``(X, y, sample_weight)``."""
-    if not isinstance(one, tuple | list) or len(one) not in (2, 3):
-        raise ValueError(
-            "an eval_set must be (X, y) or (X, y, sample_weight), the fourth of (X, y,"
-            " sample_weight, eval_set), or a mapping or a list of these; got a"
-            f" {type(one).__name__}" + (f" of {len(one)}" if isinstance(one, tuple | list) else "")
-        )
-    return one
 
 
 def _like(labels: NDArray[Any], others: NDArray[Any]) -> NDArray[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ __all__ = [
     "check_coordinates",
     "check_points",
     "check_weights",
+    "eval_sets_of",
     "with_weights",
 ]
 
@@ -62,6 +64,40 @@ def with_weights(part: Any) -> tuple[Any, Any]:
         if isinstance(first, pd.DataFrame) or np.ndim(first) == 2:
             return first, part[1]
     return part, None
+
+
+def eval_sets_of(given: Any) -> dict[str, Sequence[Any]]:
+    """Return the sets of rows for validation of a part by name.
+
+    Each is ``(X, y)`` or ``(X, y, sample_weight)``. XGBoost takes a list of them.
+
+    Raises
+    ------
+    ValueError
+        When one is anything else.
+
+    Examples
+    --------
+    >>> eval_sets_of(([[1.0]], [0])), eval_sets_of(None)
+    ({'validation_0': ([[1.0]], [0])}, {})
+    """
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        sets = {str(name): one for name, one in given.items()}
+    elif isinstance(given, list) and all(isinstance(one, tuple) for one in given):
+        sets = {f"validation_{i}": one for i, one in enumerate(given)}
+    else:
+        sets = {"validation_0": given}
+    for one in sets.values():
+        if not isinstance(one, tuple | list) or len(one) not in (2, 3):
+            raise ValueError(
+                "an eval_set must be (X, y) or (X, y, sample_weight), the fourth of (X, y,"
+                " sample_weight, eval_set), or a mapping or a list of these; got a"
+                f" {type(one).__name__}"
+                + (f" of {len(one)}" if isinstance(one, tuple | list) else "")
+            )
+    return sets
 
 
 def check_weights(weights: Any, n_rows: int) -> Floats:

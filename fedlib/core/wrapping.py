@@ -148,7 +148,8 @@ class WrappingClient(Client):
     inner : Client or None
         The protocol's client; None until `prepares` has arrived.
     inner_rows : array of int64, optional
-        Which rows of this client the wrapped client has; by default all in the same order.
+        Which rows of this client the wrapped client has; by default all in the same order. Rows
+        for validation are behind those of ``X``.
     prepares : message class
         The request after which the wrapped client exists.
     """
@@ -176,10 +177,12 @@ class WrappingClient(Client):
 
     def partition(self, request: Message, singly: bool = False) -> Iterable[Ints] | None:
         """Return the partitions of this client's rows, also for replies of the wrapped client."""
+        rows: Ints | slice | None = self.inner_rows
         if self._answers(request):
-            return super().partition(request, singly)
-        found, rows = self._prepared().partition(request, singly), self.inner_rows
-        return None if found is None else (_spread(labels, rows, len(self.X)) for labels in found)
+            found, rows = super().partition(request, singly), slice(len(self.X))
+        else:
+            found = self._prepared().partition(request, singly)
+        return None if found is None else (_spread(labels, rows, self._n_rows) for labels in found)
 
     def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
         """Return what the wrapped client returns, once it exists."""
@@ -207,6 +210,11 @@ class WrappingClient(Client):
         """Return whether this client answers a request itself."""
         return type(request) in self.handlers
 
+    @property
+    def _n_rows(self) -> int:
+        """The count of all rows: those of ``X``, and what a subclass has beside them."""
+        return len(self.X)
+
     def _prepared(self) -> Client:
         if self.inner is None:
             raise LostState(f"{type(self).__name__} has no {self.prepares.__name__}")
@@ -222,7 +230,7 @@ class WrappingClient(Client):
             self._prepared().state = decode(state)
 
 
-def _spread(labels: Ints, rows: Ints | None, n_rows: int) -> Ints:
+def _spread(labels: Ints, rows: Ints | slice | None, n_rows: int) -> Ints:
     """Return the labels of all rows from those of some; -1 for the others."""
     if rows is None:
         return labels

@@ -20,7 +20,7 @@ from fedlib.core.protocol import Flow
 from fedlib.protection.secure.points import agree_on_bounded_features
 from fedlib.protection.sums import NoisySums
 from fedlib.tables.pipeline.flow import PipelineModel, Rules
-from fedlib.tables.pipeline.messages import Preprocess
+from fedlib.tables.pipeline.messages import KEPT_TEXT, Preprocess
 from fedlib.tables.schema.columns import Column
 from fedlib.tables.summary.agreed import UNLIMITED, sum_between
 from fedlib.tables.summary.private import SumChosenColumnsNoisily, noisy_moments
@@ -119,10 +119,14 @@ def _preprocess(
 ) -> Preprocess:
     """Return the rules with these fills, centres and spreads."""
     fill, centre, spread = values
-    categories = [column.categories or () for column in columns]
+    kinds = rules.kinds(np.array([column.kind for column in columns], np.uint8))
+    categories = [
+        () if kind == KEPT_TEXT else column.categories or ()
+        for column, kind in zip(columns, kinds, strict=True)
+    ]
     return Preprocess(
         tuple(column.name for column in columns),
-        np.array([column.kind for column in columns], np.uint8),
+        kinds,
         (),
         "fill" if protected and rules.gaps == "keep" else rules.gaps,
         fill,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedlib.core.array_types import Bools
 from fedlib.core.client import Client, LostState, OddRows, handles
+from fedlib.core.columns import RawTable, read_columns
 from fedlib.core.messages import Done, Message, decode, encode
-from fedlib.core.points import with_weights
+from fedlib.core.names import in_order
+from fedlib.core.points import eval_sets_of, with_weights
 from fedlib.core.wrapping import WrappingClient
 from fedlib.protection.secure.points import DescribeFeatures
 from fedlib.tables.pipeline.messages import PipelineState, Preprocess
@@ -36,7 +37,9 @@ class PipelineClient(WrappingClient, SummaryClient):
     ----------
     part : DataFrame or array-like (n_rows, n_columns), or a tuple with it
         The raw table. If the protocol learns classes, the part is ``(X, y)`` or ``(X, y,
-        sample_weight)``; if it takes weights only, the part may be ``(X, sample_weight)``.
+        sample_weight)``; if it takes weights only, the part may be ``(X, sample_weight)``. If it
+        validates, rows for validation may follow, as the fourth of ``(X, y, sample_weight,
+        eval_set)``. The rules are applied to them and do not depend on them.
     client_class : type of Client
         The class of the protocol's clients.
     **options
@@ -75,18 +78,30 @@ class PipelineClient(WrappingClient, SummaryClient):
 
     def __init__(self, part: Any, client_class: type[Client], **options: Any):
         self._make: Callable[..., Client] = lambda data: client_class(data, **options)  # type: ignore[call-arg]
-        self._rest: tuple[Any, ...] | None = None
+        rest: Sequence[Any] = ()
+        evaluated: dict[str, Sequence[Any]] = {}
         if getattr(client_class, "supervised", False):
-            if not isinstance(part, tuple | list) or len(part) not in (2, 3):
+            validates = getattr(client_class, "validates", False)
+            if not isinstance(part, tuple | list) or len(part) not in (2, 3, 3 + validates):
                 raise ValueError("a part must be (X, y) or (X, y, sample_weight)")
             part, *rest = part
-            self._rest = tuple(None if values is None else np.asarray(values) for values in rest)
+            if len(rest) == 3:
+                evaluated = eval_sets_of(rest.pop())
         elif getattr(client_class, "takes_weights", False):
             part, weights = with_weights(part)
-            self._rest = None if weights is None else (np.asarray(weights),)
+            rest = () if weights is None else (weights,)
         self.rules: Preprocess | None = None
         super().__init__(part)
-        self._made(np.zeros((len(self.X), 1)), np.ones(len(self.X), bool))  # checks the rest
+        self._rest = _arrays(rest)
+        self._eval_sets: dict[str, tuple[RawTable, tuple[Any, ...]]] = {}
+        for name, (X, *others) in evaluated.items():
+            table = read_columns(in_order(X, self.features, "eval_set"))
+            if table.shape[1] != self.n_features:
+                raise ValueError(
+                    f"eval_set must have {self.n_features} features; got {table.shape[1]}"
+                )
+            self._eval_sets[name] = table, _arrays(others)
+        self._made([np.zeros((len(one), 1)) for one in self._tables()])  # checks the rest
 
     @property
     def state(self) -> PipelineState | None:
@@ -119,17 +134,41 @@ class PipelineClient(WrappingClient, SummaryClient):
 
         Rows that cannot be transformed take no part in the protocol.
         """
-        X, kept, n_odd, problem = rules.transform_usable(self.X)
-        before, inner = self.inner, self._made(X, kept)
-        self._wrap(inner, np.flatnonzero(kept))
-        self.rules, self._kept = rules, kept
+        done = [rules.transform_usable(table) for table in self._tables()]
+        before, inner = self.inner, self._made([one.X for one in done], [one.kept for one in done])
+        self._wrap(inner, np.flatnonzero(np.concatenate([one.kept for one in done])))
+        self.rules, self._kept = rules, done[0].kept
         if before is not None:  # other rules end the session, but not what protects the rows
             inner.renew(before.state)
-        return f"{n_odd} of {len(kept)} rows take no part: {problem}" if n_odd else ""
+        return "; ".join(
+            f"{one.n_odd} of {len(one.kept)} rows take no part: {one.problem}"
+            for one in done
+            if one.n_odd
+        )
 
-    def _made(self, X: Any, kept: Bools) -> Client:
-        """Return the protocol's client with transformed rows and their classes and weights."""
-        if self._rest is None:
-            return self._make(X)
-        rest = (None if values is None else values[kept] for values in self._rest)
-        return self._make((X, *rest))
+    @property
+    def _n_rows(self) -> int:
+        return sum(map(len, self._tables()))
+
+    def _tables(self) -> list[RawTable]:
+        """Return the table, and those of the rows for validation."""
+        return [self.X, *(table for table, _ in self._eval_sets.values())]
+
+    def _made(self, tables: Sequence[Any], kept: Sequence[Any] | None = None) -> Client:
+        """Return the protocol's client with transformed tables, their classes and weights."""
+        kept = [slice(None)] * len(tables) if kept is None else kept
+        rests = [self._rest, *(rest for _, rest in self._eval_sets.values())]
+        parts = [
+            (X, *(None if values is None else values[rows] for values in rest))
+            for X, rest, rows in zip(tables, rests, kept, strict=True)
+        ]
+        part, *sets = parts
+        if sets:
+            named = dict(zip(self._eval_sets, sets, strict=True))
+            return self._make((*(*part, None)[:3], named))
+        return self._make(part if len(part) > 1 else part[0])
+
+
+def _arrays(rest: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the classes and weights of rows as arrays."""
+    return tuple(None if values is None else np.asarray(values) for values in rest)

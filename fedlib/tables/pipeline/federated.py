@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial, wraps
 from numbers import Integral
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import clone
-from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features
-from fedlib.core.array_types import Floats
+from fedlib.core.array_types import Bools
 from fedlib.core.bounds import NO_BOUNDS, check_bounds
 from fedlib.core.client import Client, roles_of
 from fedlib.core.columns import TEXT, read_columns
@@ -57,10 +57,6 @@ __all__ = [
     "FederatedPipeline",
     "check_wrapped",
 ]
-
-
-def _inner_has(method: str) -> Callable[[Any], bool]:
-    return lambda pipeline: hasattr(pipeline.estimator, method)
 
 
 class FederatedPipeline(Federated):
@@ -109,6 +105,14 @@ class FederatedPipeline(Federated):
     become categories if `categorical` lists them. A client with one row takes part like any
     other, but its mean is its row. Dates, columns that differ between clients, and too many
     categories are errors that name the column.
+
+    *Methods and attributes.* The pipeline has all those of the protocol's estimator, such as
+    ``predict``, ``score``, ``staged_predict_proba``, ``classes_``, ``evals_result_`` and
+    ``to_xgboost``. Where a method takes rows, they are raw ones; with ``impute="drop"``, the
+    cluster of a row with a gap is -1, its numbers are NaN, and it has no class. Names of features,
+    as in ``monotone_constraints`` or ``feature_importances_``, are those after `transform`. Rows
+    for validation, as the fourth of ``(X, y, sample_weight, eval_set)``, are raw, and the
+    preprocessing does not depend on them.
 
     If a client is lost during the preprocessing, its statistics are computed again without it.
 
@@ -163,7 +167,8 @@ class FederatedPipeline(Federated):
         None,
         """
         ``"one_hot"``: a column of text becomes one column of 0 and 1 per category, in the
-        alphabetical order of the categories of all clients. By default, text is an error.
+        alphabetical order of the categories of all clients. By default, text is an error, except
+        that boosted trees get it as categories, unless the server sees only sums or noise.
         """,
     ] = None
     categorical: Annotated[
@@ -258,6 +263,7 @@ class FederatedPipeline(Federated):
             self.max_categories,
             self.min_category_count,
             getattr(self.estimator.client_class, "gaps_allowed", False),
+            getattr(self.estimator.client_class, "raw", False) and not is_protected(self.estimator),
         )
 
     def _flow(self) -> Flow[PipelineModel[Any]]:
@@ -317,7 +323,7 @@ class FederatedPipeline(Federated):
             inner.schema = schema  # whose limits and classes the protocol gets
             parameters, of_schema = inner._lacking(), inner._lacking_in(schema)
         texts = [column.name for column in columns if column.kind == TEXT]
-        if texts and rules.encode is None:
+        if texts and rules.encode is None and not rules.text_allowed:
             parameters.append(f"encode='one_hot', because there is text in {listed(texts)}")
         of_schema += problems_of(columns, rules, is_protected(inner))
         return [*parameters, *in_schema(list(dict.fromkeys(of_schema)))]
@@ -350,7 +356,7 @@ class FederatedPipeline(Federated):
         if described:
             columns = agree_on_columns(described)
             check_columns(columns, rules)
-            texts = columns.of_kind(TEXT)
+            texts = np.flatnonzero(rules.kinds(columns.kinds) == TEXT)
             limits = rules.max_categories, rules.min_category_count
             request = CountCategories(*rules.view, texts, *limits)
             for name in described:
@@ -388,54 +394,6 @@ class FederatedPipeline(Federated):
             X = self.schema.rows(X, is_protected(self.estimator))
         return super()._like_fit(X)
 
-    @available_if(_inner_has("fit_predict"))
-    def fit_predict(self, parts: Any, **options: Any) -> Any:
-        """Fit the pipeline and return the cluster of each row.
-
-        See `fedlib.core.estimator.Clusterer.fit_predict`.
-        """
-        return Clusterer.fit_predict(self, parts, **options)
-
-    @available_if(_inner_has("predict"))
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the predictions of the protocol's estimator for a raw table.
-
-        Parameters
-        ----------
-        X : DataFrame or array-like (n_rows, n_columns)
-            A table with the columns of `fit`; gaps and text are treated as in `fit`.
-
-        Returns
-        -------
-        array (n_rows,)
-            With ``impute="drop"``, the cluster of a row with a gap is -1.
-
-        Raises
-        ------
-        ValueError
-            When the columns are not those of `fit`, a category is unknown and ``unknown="error"``,
-            or a row with a gap has no class.
-        NotFittedError
-            When called before `fit`.
-        """
-        return self._apply("predict", X)
-
-    @available_if(_inner_has("predict_proba"))
-    def predict_proba(self, X: Any) -> Floats:
-        """Return the probabilities of the protocol's estimator for a raw table; see `predict`.
-
-        With ``impute="drop"``, they are NaN for a row with a gap.
-        """
-        return self._apply("predict_proba", X)
-
-    @available_if(_inner_has("decision_function"))
-    def decision_function(self, X: Any) -> NDArray[Any]:
-        """Return the decision function of the protocol's estimator for a raw table.
-
-        With ``impute="drop"``, it is NaN for a row with a gap.
-        """
-        return self._apply("decision_function", X)
-
     def transform(self, X: Any) -> Any:
         """Return the table of numbers that the protocol's estimator gets.
 
@@ -460,14 +418,43 @@ class FederatedPipeline(Federated):
             table.index = X.index[kept]
         return table
 
-    def _apply(self, method: str, X: Any) -> NDArray[Any]:
+    if not TYPE_CHECKING:  # otherwise mypy would find no misspelled attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Return a method or a fitted attribute of the protocol's estimator.
+
+            Python calls it for what the pipeline itself lacks.
+            """
+            estimator = vars(self).get("estimator_", vars(self).get("estimator"))
+            public = estimator is not None and not name.startswith("_")
+            is_method = public and inspect.isfunction(inspect.getattr_static(estimator, name, None))
+            if not is_method and not (public and name.endswith("_") and hasattr(estimator, name)):
+                raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name)
+            if name == "fit_predict":
+                return partial(Clusterer.fit_predict, self)
+            method = getattr(estimator, name)
+            if not is_method or next(iter(inspect.signature(method).parameters), "") != "X":
+                return method
+
+            @wraps(method)
+            def of_raw_table(X: Any, *arguments: Any, **options: Any) -> Any:
+                rows, kept = self._transformed(X, name)
+                found = getattr(self.estimator_, name)(rows, *arguments, **options)
+                if inspect.isgenerator(found):  # of the stages
+                    return (expand(one, kept) for one in found)
+                return expand(found, kept) if isinstance(found, np.ndarray) else found
+
+            return of_raw_table
+
+    def _transformed(self, X: Any, method: str) -> tuple[Any, Bools]:
+        """Return a raw table as the estimator's method gets it, and which rows are in it."""
         raw = read_columns(self._like_fit(X))
         transformed, kept = self.model_.rules.transform(raw)
         supervised = getattr(self.estimator_.client_class, "supervised", False)
-        if method == "predict" and supervised and not kept.all():
+        if method in ("predict", "score") and supervised and not kept.all():
             row = int(np.argmin(kept)) + 1
             raise ValueError(f"X must have no gaps with impute='drop', got one in row {row}")
-        return expand(getattr(self.estimator_, method)(transformed), kept)
+        return transformed, kept
 
 
 def check_wrapped(estimator: type[Federated]) -> None:

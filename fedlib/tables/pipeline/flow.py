@@ -9,11 +9,11 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from fedlib.core.agreement import exclude
-from fedlib.core.array_types import Floats, Ints
+from fedlib.core.array_types import Bytes, Floats, Ints
 from fedlib.core.bounds import Bounds
 from fedlib.core.columns import EMPTY, NUMBER, TEXT
 from fedlib.core.protocol import Flow, Replies
-from fedlib.tables.pipeline.messages import Gaps, Preprocess, Unknown
+from fedlib.tables.pipeline.messages import KEPT_TEXT, Gaps, Preprocess, Unknown
 from fedlib.tables.summary.columns import (
     Columns,
     agree_on_columns,
@@ -43,6 +43,8 @@ class Rules(NamedTuple):
     max_categories, min_category_count : int
     gaps_allowed : bool
         Whether the protocol accepts gaps.
+    text_allowed : bool
+        Whether the protocol accepts text.
     """
 
     scale: str | None
@@ -55,6 +57,7 @@ class Rules(NamedTuple):
     max_categories: int
     min_category_count: int
     gaps_allowed: bool
+    text_allowed: bool
 
     @property
     def gaps(self) -> Gaps:
@@ -67,6 +70,12 @@ class Rules(NamedTuple):
     def view(self) -> TableView:
         """What clients do to their tables before they describe them."""
         return TableView(self.categorical, self.gaps == "drop")
+
+    def kinds(self, given: Bytes) -> Bytes:
+        """Return the kinds of columns in `Preprocess`."""
+        if self.encode is not None or not self.text_allowed:
+            return given
+        return np.where(given == TEXT, KEPT_TEXT, given).astype(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -116,18 +125,19 @@ def preprocess(rules: Rules) -> Flow[Preprocess]:
         if rules.scale is not None:
             described = yield from describe(view)  # the counts include the filled gaps
     centre, spread = yield from _find_scale(view, described, columns, numbers, rules)
-    texts = columns.of_kind(TEXT)
+    kinds = rules.kinds(columns.kinds)
+    texts = np.flatnonzero(kinds == TEXT)
     categories, *_ = yield from find_categories(
         view, described, texts, rules.max_categories, rules.min_category_count
     )
-    if not len(numbers) and not any(categories):
+    if len(texts) == len(kinds) and not any(categories):
         raise ValueError(
             f"no feature is left: no category of {', '.join(map(repr, columns.names[:20]))} has"
             f" min_category_count={rules.min_category_count} rows; a smaller count keeps rarer ones"
         )
     return Preprocess(
         columns.names if columns.named else (),
-        columns.kinds,
+        kinds,
         rules.categorical,
         rules.gaps,
         fill,
@@ -150,10 +160,16 @@ def check_columns(columns: Columns, rules: Rules) -> None:
             f"column {columns.names[empty[0]]!r} has no value at any client; leave it out"
         )
     if len(texts) and rules.encode is None:
-        raise ValueError(
-            f"column {columns.names[texts[0]]!r} contains text; set encode='one_hot', or leave the"
-            " column out"
-        )
+        name = repr(columns.names[texts[0]])
+        if not rules.text_allowed:
+            raise ValueError(
+                f"column {name} contains text; set encode='one_hot', or leave the column out"
+            )
+        if rules.unknown == "error":
+            raise ValueError(
+                "unknown='error' needs encode='one_hot', because the protocol takes the text of"
+                f" column {name} as it is and accepts any; got encode=None"
+            )
     rules.bounds.by_index(columns.names)
 
 

@@ -10,13 +10,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Bools, Floats, Ints
-from fedlib.core.columns import MAX_NUMBER, TEXT, RawTable, present, spelled_truth
+from fedlib.core.columns import EMPTY, MAX_NUMBER, TEXT, RawTable, present, spelled_truth
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError, decode
 from fedlib.tables.summary.messages import MAX_ROWS, Category, split
 
 Gaps = Literal["fill", "drop", "keep"]
 Unknown = Literal["ignore", "error"]
 LIMIT = 4 * MAX_NUMBER
+KEPT_TEXT = EMPTY + 1  # the kind of a column of text that the protocol takes as it is
 
 
 class Transformed(NamedTuple):
@@ -47,7 +48,7 @@ class Preprocess(Message):
     features : tuple of str
         The names of the columns; empty if they have none.
     kinds : array (n_columns,) of uint8
-        0 for numbers, 1 for text.
+        0 for numbers, 1 for text that is encoded, 3 for text that the protocol takes as it is.
     categorical : tuple of str
         The columns whose numbers are codes of categories.
     gaps : {"fill", "drop", "keep"}
@@ -68,7 +69,7 @@ class Preprocess(Message):
     discloses = "the rules: means or medians for gaps, centres and spreads, and all categories"
     asks_for_data = False
     features: FeatureNames
-    kinds: Annotated[np.ndarray, Array("uint8", ("columns",), le=TEXT)]
+    kinds: Annotated[np.ndarray, Array("uint8", ("columns",), le=KEPT_TEXT)]
     categorical: FeatureNames
     gaps: Gaps
     fill: Annotated[np.ndarray, Array("float64", ("columns",), -LIMIT, LIMIT)]
@@ -102,8 +103,9 @@ class Preprocess(Message):
         Returns
         -------
         X : DataFrame or array (n_kept, n_new_columns) of float64
-            A DataFrame if the raw columns have names. A column of text is replaced by one column
-            per category, such as ``sex_f``; if there is a column of this name, ``sex_f_``.
+            A DataFrame if the raw columns have names, or one is text as it is. A column of text is
+            replaced by one column per category, such as ``sex_f``; if there is a column of this
+            name, ``sex_f_``. One that the protocol takes as it is has pandas' categories.
         kept : array (n_rows,) of bool
             False for rows with gaps that are dropped.
 
@@ -135,6 +137,8 @@ class Preprocess(Message):
         codes: dict[int, NDArray[np.intp]] = {}
         for j, categories in enumerate(split(self.categories, self.lengths)):
             wanted, remedy = "numbers", ""
+            if self.kinds[j] == KEPT_TEXT:
+                continue
             if self.kinds[j] != TEXT:
                 if table.columns[j].dtype != object:
                     continue
@@ -158,7 +162,7 @@ class Preprocess(Message):
         kept = complete & ~odd
         if not kept.all():
             table = table.rows(kept)
-        blocks, names = [], list[str]()
+        blocks, names, texts_at = [], list[str](), dict[int, Any]()
         labels = self.features or table.labels
         taken = {*labels}
         for j, categories in enumerate(split(self.categories, self.lengths)):
@@ -166,11 +170,18 @@ class Preprocess(Message):
                 hot = codes[j][kept, np.newaxis] == np.arange(len(categories))
                 blocks.append(hot.astype(np.float64))
                 names += [_new_name(f"{labels[j]}_{category}", taken) for category in categories]
+                continue
+            if self.kinds[j] == KEPT_TEXT:
+                texts_at[len(names)] = pd.Categorical(table.texts(j))
+                blocks.append(np.full((len(table), 1), np.nan))
             else:
                 blocks.append(self._scaled(table.numbers(j), j)[:, np.newaxis])
-                names.append(labels[j])
+            names.append(labels[j])
         X: Any = np.concatenate(blocks, axis=1) if blocks else np.empty((len(table), 0))
-        X = pd.DataFrame(X, columns=names) if self.features else X
+        if self.features or texts_at:
+            X = pd.DataFrame(X, columns=names if self.features else None)
+            for place, column in texts_at.items():
+                X.isetitem(place, column)
         return Transformed(X, kept, int(odd.sum()), "".join(problems[:1]))
 
     def _scaled(self, numbers: Floats, j: int) -> Floats:
