@@ -29,6 +29,7 @@ from fedlib.core.columns import EMPTY, NUMBER, TEXT, TRUTH, read_columns
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.names import feature_names
 from fedlib.core.protocol import Flow, Replies
+from fedlib.core.texts import composed
 from fedlib.tables.summary.messages import Category, split
 
 __all__ = [
@@ -175,7 +176,8 @@ def _numbers_of(known: Sequence[str]) -> dict[str | None, float]:
     """Return the number of each category.
 
     A model of before, or a category of text, may be "1.0"; the number 1 is this category, too,
-    unless there is a "1". A schema may have "true", which is "True" in a table.
+    unless there is a "1". Its accents may be apart from the letters. A schema may have "true",
+    which is "True" in a table.
     """
     numbers: dict[str | None, float] = {
         text.removesuffix(".0"): number
@@ -185,6 +187,7 @@ def _numbers_of(known: Sequence[str]) -> dict[str | None, float]:
     numbers |= {
         TRUTH[text.lower()]: number for number, text in enumerate(known) if text.lower() in TRUTH
     }
+    numbers |= {composed(text): number for number, text in enumerate(known)}
     return numbers | {text: number for number, text in enumerate(known)}
 
 

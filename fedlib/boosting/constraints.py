@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from fedlib.core.parameters import KW_ONLY, Kind
+from fedlib.core.texts import composed
 from fedlib.protection.estimator import ProtectedFederated
 
 Feature = int | str
@@ -164,7 +165,7 @@ class Constrained(ProtectedFederated):
 def _feature(given: Any, parameter: str, value: Any) -> Feature:
     """Return the name or the index of a feature as a plain value."""
     if isinstance(given, str):
-        return str(given)
+        return composed(given)
     if isinstance(given, Integral) and not isinstance(given, bool | np.bool_):
         return int(given)
     raise ValueError(f"{parameter} must contain names or indices of features; got {value!r}")

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedlib.core.array_types import Floats
 from fedlib.core.names import feature_names, listed
+from fedlib.core.texts import composed
 
 __all__ = ["NO_BOUNDS", "Bounds", "check_bounds"]
 
@@ -84,7 +85,7 @@ got (120, 0)
     """
     wanted = f"two numbers, the lower below the upper, within ±{largest:g}"
     if isinstance(given, Mapping):
-        names = tuple(map(str, given))
+        names = tuple(composed(str(name)) for name in given)
         limits = [_pair(pair) for pair in given.values()]
         for name, (low, high), pair in zip(names, limits, given.values(), strict=True):
             if not -largest <= low < high <= largest:

@@ -6,8 +6,8 @@ All protocols read rows here. The rules:
   any value has no kind.
 - A gap is NaN, None, NaT, a masked value or an empty text, and among numbers also one of the words
   in `GAP_WORDS`.
-- Blanks around a text do not count, truth values are "True" and "False" in any case, and the
-  category 1.0 is "1".
+- Blanks around a text do not count, accents are composed, truth values are "True" and "False" in
+  any case, and the category 1.0 is "1".
 - Dates, infinities, integers beyond 2**53 and bytes are refused. The error names the column and the
   row, counted from 1, and the remedy.
 """
@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedlib.core.array_types import Bools, Bytes, Floats, Ints
 from fedlib.core.labels import check_characters
 from fedlib.core.names import as_table, check_axes, feature_names, order
+from fedlib.core.texts import composed
 
 __all__ = [
     "EMPTY",
@@ -189,7 +190,7 @@ def present(column: Column) -> Bools:
 
 
 def spelled_truth(text: str | None) -> str | None:
-    """Return a truth value in its usual spelling, and any other text or a gap as it is.
+    """Return a truth value in its usual spelling, another text with composed accents, or a gap.
 
     Whether a column's truth values are spelled so depends on its other texts. So compare texts with
     known categories by this function.
@@ -199,7 +200,7 @@ def spelled_truth(text: str | None) -> str | None:
     >>> spelled_truth("TRUE"), spelled_truth("yes"), spelled_truth(None)
     ('True', 'yes', None)
     """
-    return text and TRUTH.get(text.lower(), text)
+    return text and TRUTH.get(text.lower(), composed(text))
 
 
 def category_groups(texts: Column, least: int) -> Ints:
@@ -471,7 +472,7 @@ def _text(value: object) -> str:
             if number.is_integer() and not isinstance(value, Integral)
             else str(value)
         )
-    return str(value).strip()
+    return composed(str(value).strip())
 
 
 def _numbers_as_text(column: Floats) -> Column:

@@ -7,7 +7,7 @@ The rules:
   NA, a masked entry, and text without a character other than blanks.
 - The value counts and not its type: 1 is the same as ``np.int8``, as ``Decimal``, in a nullable or
   categorical column, or as an object in an array.
-- Blanks around a text do not count.
+- Blanks around a text do not count, and accents are composed (`fedlib.core.texts.composed`).
 - Bytes, dates, durations and other objects are refused; the error names the remedy.
 
 Rows are counted from 1. The errors about identifiers never contain one.
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from fedlib.core.array_types import Bools, Floats, Ints
+from fedlib.core.texts import composed
 
 __all__ = ["read_classes", "read_ids", "read_labels", "read_targets", "read_weights"]
 
@@ -85,7 +86,7 @@ def read_classes(y: Any, what: str = "y", n_rows: int | None = None) -> NDArray[
             f"{what} must be either text or numbers; got both, such as {values[odd]!r} in row"
             f" {odd + 1} and {str(values[text])[:40]!r} in row {text + 1}: convert all to text"
         )
-    texts = [value.strip() for value in values]
+    texts = [composed(value.strip()) for value in values]
     check_characters(texts, what)
     if "," in (written := truth_spelling(set(texts))):
         raise ValueError(
@@ -231,7 +232,7 @@ def read_ids(ids: Any, n_rows: int) -> list[str]:
 def _id_text(value: Any) -> str | None:
     """Return an identifier as text; None for a value that is none."""
     if isinstance(value, str):
-        return value.strip()
+        return composed(value.strip())
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, bool | np.bool_):

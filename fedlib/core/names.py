@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from fedlib.core.texts import printable
+from fedlib.core.texts import composed, printable
 
 __all__ = ["by_client", "feature_names", "in_common_order", "in_order"]
 
@@ -25,7 +25,8 @@ MAX_SHOWN = 5  # names of columns in the text of an error
 def feature_names(X: Any) -> tuple[str, ...]:
     """Return the names of a table's columns, or an empty tuple if they have none.
 
-    Integers become text. A DataFrame whose columns are 0, 1 and so on has no names.
+    Integers become text, and accents are composed (`fedlib.core.texts.composed`). A DataFrame whose
+    columns are 0, 1 and so on has no names.
 
     Raises
     ------
@@ -52,7 +53,7 @@ def feature_names(X: Any) -> tuple[str, ...]:
                 f"names of columns must be text, got {printable(repr(name), 80)}; set them, such as"
                 " with X.columns = [...]"
             )
-    names = tuple(map(str, given))
+    names = tuple(composed(str(name)) for name in given)
     if len(set(names)) < len(names):
         repeated = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(f"the names of columns must be unique, got repeated {listed(repeated)}")
@@ -190,6 +191,7 @@ def order(names: Sequence[str], given: Sequence[str], what: str = "X") -> list[i
     ValueError
         When the names are not the same.
     """
+    names = [*map(composed, names)]  # a model of before may have other ones
     if set(names) != set(given):
         raise ValueError(f"{what} must have the columns of the fit: {difference(names, given)}")
     places = {name: j for j, name in enumerate(given)}

@@ -2,7 +2,8 @@
 
 The rules, which do not depend on how many cells of a kind there are:
 
-- Spaces around a text do not count. An empty text and the words of ``na_values`` are gaps.
+- Spaces around a text do not count, and accents are composed. An empty text and the words of
+  ``na_values`` are gaps.
 - A column whose other cells are numbers, or one of the words in `GAP_WORDS`, contains numbers; the
   words are gaps. A column with such words only has no values.
 - Any other column contains text, in which NA is a word: it can be a category, such as Namibia.
@@ -19,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from fedlib.core.columns import GAP_WORDS, MAX_EXACT, TRUTH
+from fedlib.core.texts import composed
 from fedlib.tables.formulas import unguarded
 
 __all__ = ["read_cells"]
@@ -66,7 +68,7 @@ def read_cells(
     ([1.5, nan, 2.0], ',')
     """
     codes, unique = pd.factorize(column)
-    texts = [unguarded(str(text)).strip() for text in unique]
+    texts = [_plain(text) for text in unique]
     gaps = [text == "" or text in words for text in texts]
     others = [
         text
@@ -87,6 +89,11 @@ def read_cells(
         for text, gap in zip(texts, gaps, strict=True)
     ]
     return _placed(values, codes, column), ""
+
+
+def _plain(text: object) -> str:
+    """Return a text without spaces around it and with composed accents."""
+    return composed(unguarded(str(text)).strip())
 
 
 def _numbers(texts: list[str], number: re.Pattern[str], mark: str, with_gaps: bool) -> np.ndarray:
@@ -125,7 +132,7 @@ def _placed(values: np.ndarray, codes: np.ndarray, column: pd.Series) -> pd.Seri
 
 
 def clean_text(column: pd.Series, words: Collection[str] = ()) -> pd.Series:
-    """Return a column of text without spaces around it; nothing else changes.
+    """Return a column of text without spaces around it and with composed accents.
 
     Examples
     --------
@@ -133,7 +140,7 @@ def clean_text(column: pd.Series, words: Collection[str] = ()) -> pd.Series:
     ['007', 'NA', 'a gap', 'a gap']
     """
     codes, unique = pd.factorize(column)
-    texts = [unguarded(str(text)).strip() for text in unique]
+    texts = [_plain(text) for text in unique]
     values = np.empty(len(texts), object)
     values[:] = [None if text == "" or text in words else text for text in texts]
     return _placed(values, codes, column)

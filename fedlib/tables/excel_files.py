@@ -44,7 +44,7 @@ def read_excel(path: Path, options: ReadOptions) -> FileTable:
     first = int(frame.index[0])
     if options.header is not False:
         first += 1
-        names = as_text(frame.iloc[0]).fillna("").str.strip().tolist()
+        names = clean_text(as_text(frame.iloc[0])).fillna("").tolist()
         frame = frame.iloc[1:]
         if options.header is None:
             rows = frame.head(N_ROWS).apply(as_text).fillna("").to_numpy(str)

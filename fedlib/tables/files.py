@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedlib.core.texts import composed
 from fedlib.tables import columns as checks
 from fedlib.tables.cells import as_text, clean_text, without_numbers
 from fedlib.tables.columns import ColumnContent, describe_columns
@@ -388,6 +389,7 @@ def _read_file(path: Path, options: ReadOptions) -> FileTable:
         return read_excel(path, options)
     _refuse(options, (*OF_CELLS, "sheet"), "text and Excel files")
     frame = _read_typed(path, suffix)
+    frame.columns = [composed(str(name)) for name in frame.columns]
     if not frame.columns.is_unique:
         repeated = ", ".join(map(str, frame.columns[frame.columns.duplicated()].unique()))
         raise ValueError(f"columns with the same name: {repeated}; rename them")
@@ -422,7 +424,7 @@ def _read_typed(path: Path, suffix: str) -> pd.DataFrame:
             frame = pd.read_parquet(path)
         except ImportError as error:
             raise ValueError('pyarrow is missing: pip install "fedlib-study[http]"') from error
-        return frame.set_axis(frame.columns.astype(str), axis=1)
+        return frame
     if suffix == ".arff":
         from fedlib.datasets.tables import parse
 

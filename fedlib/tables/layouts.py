@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedlib.core.texts import composed
 from fedlib.tables.cells import COMMA, POINT, QUOTED
 from fedlib.tables.formulas import unguarded
 from fedlib.tables.read_options import ReadOptions
@@ -225,7 +226,7 @@ def _name(cell: str) -> str:
     cell = cell.translate(UNQUOTED)
     if len(cell) > 1 and cell[0] == cell[-1] == '"':
         cell = cell[1:-1].replace('""', '"')
-    return unguarded(" ".join(cell.split("\n"))).strip("\ufeff").strip()
+    return composed(unguarded(" ".join(cell.split("\n"))).strip("\ufeff").strip())
 
 
 def _checked(

@@ -6,6 +6,8 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedlib.core.texts import composed
+
 __all__ = ["ReadOptions"]
 
 
@@ -90,7 +92,12 @@ class ReadOptions:
         words_of = self.na_values
         if isinstance(words_of, str):
             words_of = split_list(words_of)
-        object.__setattr__(self, "na_values", tuple(map(str, words_of or ())))
+        object.__setattr__(self, "na_values", tuple(composed(str(w)) for w in words_of or ()))
+        for name in ("columns", "target", "sample_weight", "ids", "text"):
+            value = getattr(self, name)
+            if value is not None:
+                plain = composed(value) if isinstance(value, str) else [*map(composed, value)]
+                object.__setattr__(self, name, plain)
 
     @property
     def gap_words(self) -> frozenset[str]:

@@ -103,15 +103,20 @@ def _gaps_of_numbers(column: Column, numbers: Floats) -> Bools:
 
 
 def encode(cells: Cells) -> tuple[Ints, Any]:
-    """Return the position of each cell's text, and the different texts without blanks around."""
+    """Return the position of each cell's text, and the texts as `plain_texts` returns them."""
     arrow = import_arrow()
     if isinstance(cells, np.ndarray):
         numbers, codes = np.unique(cells, return_inverse=True)
         words = [None if np.isnan(v) else f"{v:.17g}" for v in numbers]
         return codes, arrow.array(words, arrow.string())
     encoded = cells.dictionary_encode(null_encoding="encode")
-    words = arrow.compute.utf8_trim_whitespace(encoded.dictionary)
-    return encoded.indices.to_numpy(), words
+    return encoded.indices.to_numpy(), plain_texts(encoded.dictionary)
+
+
+def plain_texts(texts: Any) -> Any:
+    """Return an array of Arrow without blanks around its texts and with composed accents."""
+    compute = import_arrow().compute
+    return compute.utf8_normalize(compute.utf8_trim_whitespace(texts), form="NFC")
 
 
 def _gaps(column: Column, words: Any) -> Any:
@@ -175,7 +180,9 @@ def read_numbers(column: Column, cells: Any) -> tuple[Floats, Bools, Bools]:
     """Return texts as numbers, which are gaps, and which are no numbers."""
     arrow = import_arrow()
     compute = arrow.compute
-    texts = compute.utf8_trim_whitespace(cells)
+    # Only then, because a column has millions of numbers, which have no accents.
+    accents = not "".join(column.missing).isascii()
+    texts = plain_texts(cells) if accents else compute.utf8_trim_whitespace(cells)
     gaps = _gaps(column, texts)
     if compute.any(gaps).as_py():
         texts = compute.if_else(gaps, arrow.scalar(None, arrow.string()), texts)

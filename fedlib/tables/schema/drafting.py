@@ -24,7 +24,7 @@ import numpy as np
 
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.columns import MAX_EXACT, MAX_TEXT
-from fedlib.core.texts import printable
+from fedlib.core.texts import composed, printable
 from fedlib.tables.cells import GROUPED
 from fedlib.tables.columns import check_faults
 from fedlib.tables.layouts import LEADING_ZERO, find_layout
@@ -104,6 +104,7 @@ def draft_schema(
     ({'age': (40.0, 70.0)}, {'sex': ('f', 'm', 'other')})
     """
     path = Path(path)
+    target, ids, weight = (name and composed(name) for name in (target, ids, weight))
     names, cells, descriptor, faults = _read(path, sheet)
     roles = {target: "target", weight: "weight"}
     unknown = [given for given in (target, ids, weight) if given is not None and given not in names]
@@ -147,7 +148,7 @@ def _read(
             if codes := [*file.content.leading_zeros]:
                 file = SiteFile.read(path, replace(options, text=codes))
         frame = file.content.frame
-        names = [str(name) for name in frame.columns]
+        names = frame.columns.tolist()
         faults = {each: [*file.content.faults.get(each, ())] for each in names}
         for each, errors in faults.items():
             check_faults(file.content.faults, each, [*filter(None, errors)])

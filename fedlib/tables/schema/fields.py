@@ -10,7 +10,7 @@ from math import inf, isfinite
 from typing import Any
 
 from fedlib.core.columns import MAX_NUMBER, MAX_TEXT, NUMBER
-from fedlib.core.texts import printable
+from fedlib.core.texts import composed, printable
 from fedlib.tables.schema.arrow import check_pattern
 from fedlib.tables.schema.columns import IDENTIFIER, OTHER, Column, Notation
 from fedlib.tables.schema.descriptor import (
@@ -97,7 +97,7 @@ def read_name(place: str, content: Mapping[str, Any]) -> str:
         raise ValueError(
             f"{place}.name must be a text of 1 to {MAX_NAME} characters, got {short(name)}"
         )
-    return name.strip()
+    return composed(name.strip())
 
 
 def missing_values(place: str, values: Sequence[str | Labelled]) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ def missing_values(place: str, values: Sequence[str | Labelled]) -> tuple[str, .
     for text in texts:
         if not isinstance(text, str):
             raise ValueError(f"{place} must contain texts, got {short(text)}")
-    return tuple(dict.fromkeys(str(text).strip() for text in texts))
+    return tuple(dict.fromkeys(composed(str(text).strip()) for text in texts))
 
 
 def _column(
@@ -118,7 +118,7 @@ def _column(
     notation = _notation(place, content)
     values = _values(place, content, declared.enum)
     column = Column(
-        content.name.strip(),
+        composed(content.name.strip()),
         content.type,
         own.role,
         own.unit or None,
@@ -126,7 +126,7 @@ def _column(
         required=declared.required,
         unique=declared.unique,
         values=values,
-        pattern=declared.pattern,
+        pattern=None if declared.pattern is None else composed(declared.pattern),
         min_length=declared.min_length,
         max_length=declared.max_length,
         missing=(
@@ -171,7 +171,8 @@ def _notation(place: str, content: Field) -> Notation:
             f"{place}decimalChar and groupChar must differ, got {content.group_char!r}"
         )
     true, false = (
-        {text.strip() for text in words} for words in (content.true_values, content.false_values)
+        {composed(text.strip()) for text in words}
+        for words in (content.true_values, content.false_values)
     )
     if content.type == "boolean" and (not true or not false or true & false):
         raise ValueError(f"{place}trueValues and falseValues must differ and not be empty")
@@ -227,7 +228,7 @@ def _category(place: str, content: Field, value: Any) -> str:
     if content.type == "string":
         if not isinstance(value, str):
             raise ValueError(f"{place} must contain texts, got {short(value)}")
-        text = value.strip()
+        text = composed(value.strip())
     else:
         text = f"{_number(place, content.type, value, Notation()):.17g}"
     if not 1 <= len(text) <= MAX_TEXT:
@@ -333,7 +334,7 @@ def _fill(place: str, column: Column, fill: Any) -> float | str:
         if not low <= number <= high:
             raise ValueError(f"{place} must be within the limits, got {short(fill)}")
         return number
-    text = fill.strip() if isinstance(fill, str) else _plain(fill)
+    text = composed(fill.strip()) if isinstance(fill, str) else _plain(fill)
     # In a protected run, the category "other" exists in every enumerated column.
     if not text or (column.values is not None and text not in (*column.values, OTHER)):
         raise ValueError(f"{place} must be one of the categories, got {short(fill)}")

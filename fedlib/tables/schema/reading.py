@@ -18,7 +18,7 @@ import pandas as pd
 
 from fedlib.core.columns import MAX_EXACT
 from fedlib.core.labels import check_characters
-from fedlib.core.texts import printable
+from fedlib.core.texts import composed, printable
 from fedlib.tables.formulas import unguarded
 from fedlib.tables.schema.arrow import import_arrow
 from fedlib.tables.schema.columns import Column
@@ -106,7 +106,7 @@ def open_source(
 
 
 def _frame(frame: pd.DataFrame, columns: Sequence[Column]) -> Source:
-    names = [str(name).strip() for name in frame.columns]
+    names = [composed(str(name).strip()) for name in frame.columns]
     places = _find(names, columns)
     cells = {column.name: _cells(frame.iloc[:, j], column) for column, j in places}
     return Source(cells, tuple(names), len(frame))
@@ -296,7 +296,7 @@ def _header(
     for delimiter in dialect.delimiter or DELIMITERS:
         reader = _reader(lines[n_skipped:], dialect, delimiter)
         try:
-            names = [unguarded(name).strip() for name in next(reader, [])]
+            names = [composed(unguarded(name).strip()) for name in next(reader, [])]
         except csv.Error:
             continue
         if not best[0] or len(wanted & {*names}) > len(wanted & {*best[0]}):

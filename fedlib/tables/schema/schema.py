@@ -27,7 +27,7 @@ import pandas as pd
 
 from fedlib.core.agreed_columns import AgreedColumns
 from fedlib.core.names import feature_names
-from fedlib.core.texts import printable
+from fedlib.core.texts import composed, printable
 from fedlib.tables.files import Table
 from fedlib.tables.schema.applying import apply_columns, check, to_table
 from fedlib.tables.schema.columns import IDENTIFIER, Column
@@ -119,7 +119,7 @@ class Schema(AgreedColumns):
         key = _key(schema.primary_key)
         missing = missing_values("schema.missingValues", schema.missing_values)
         if self._dialect.null_sequence is not None:
-            missing = (*missing, self._dialect.null_sequence.strip())
+            missing = (*missing, composed(self._dialect.null_sequence.strip()))
         fields, columns = [], []
         for i, content in enumerate(schema.fields):
             place = f"schema.fields[{i}]"
@@ -502,7 +502,7 @@ def _key(given: str | Sequence[str]) -> str | None:
     names = [given] if isinstance(given, str) else list(given)
     if len(names) > 1:
         raise ValueError(f"schema.primaryKey must be one field, got {short(names)}")
-    return names[0].strip() if names else None
+    return composed(names[0].strip()) if names else None
 
 
 def _check_columns(fields: Sequence[str], columns: Sequence[Column], key: str | None) -> None:
