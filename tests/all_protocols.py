@@ -45,8 +45,8 @@ PROTOCOLS = {
     "dbdc": ({"eps": 0.5, "min_samples": 4}, _blobs),
     "sdbdc": ({"eps": 0.5, "min_samples": 4}, _blobs),
     "ppdbdc": ({"eps": 0.5, "min_samples": 4, "random_state": 0}, _blobs),
-    "kmeans": ({"n_clusters": 3, "random_state": 0}, _blobs),
-    "gaussian-mixture": ({"n_components": 3, "random_state": 0}, _blobs),
+    "kmeans": ({"n_clusters": 3, "method": "one_shot", "random_state": 0}, _blobs),
+    "gaussian-mixture": ({"n_components": 3, "method": "average", "random_state": 0}, _blobs),
     "gaussian-mixture-dbscan": (
         {"eps": 0.5, "min_samples": 4, "n_components": 3, "random_state": 0},
         _blobs,
@@ -121,7 +121,7 @@ CONSTRAINED = {
 OPTIONS = {
     "horizontal-dbscan": ({"border": "absorb", "random_state": 0},),
     "approximate-dbscan": ({"rho": 1.0, "bounds": BOUNDS},),
-    "kmeans": (LLOYD,),
+    "kmeans": (LLOYD, {"method": "lloyd", "n_init": 2}),
     "gaussian-mixture": (EM, {"covariance_type": "diag"}),
     "xgboost": (
         {"method": "histogram"},

@@ -46,7 +46,7 @@ ESTIMATORS = {
     "dbdc, centroids": DBDC(**DENSITY, local_model="kmeans"),
     "sdbdc": SDBDC(**DENSITY),
     "ppdbdc": PPDBDC(**DENSITY),
-    "kmeans, one shot": FederatedKMeans(2, random_state=0),
+    "kmeans, one shot": FederatedKMeans(2, method="one_shot", random_state=0),
     "kmeans, Lloyd": FederatedKMeans(2, method="lloyd", random_state=0),
     "mixture, EM": FederatedGaussianMixture(2, method="em", random_state=0),
     "mixture, average": FederatedGaussianMixture(

@@ -117,7 +117,7 @@ OTHERS = {
         quantiles=[0.5], rank_error=0.2, n_bins=3, max_categories=9
     ),
     "pipeline, standard": FederatedPipeline(
-        FederatedKMeans(2, random_state=0),
+        FederatedKMeans(2, method="one_shot", random_state=0),
         scale="standard",
         impute="mean",
         encode="one_hot",

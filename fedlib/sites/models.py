@@ -92,7 +92,7 @@ def save(estimator: Federated, path: str | Path) -> None:
     --------
     >>> import tempfile
     >>> from fedlib import FederatedKMeans
-    >>> model = FederatedKMeans(n_clusters=2, random_state=0).fit([[[0.0], [0.2]], [[8.0], [8.2]]])
+    >>> model = FederatedKMeans(2, init=[[0.0], [8.0]]).fit([[[0.0], [0.2]], [[8.0], [8.2]]])
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save(model, Path(folder, "model.npz"))
     ...     loaded = load(Path(folder, "model.npz"))

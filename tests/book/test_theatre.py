@@ -42,7 +42,7 @@ DRAWN = [
     (SDBDC(0.3, 6), "moons", {"weighted representatives", "relabel points"}),
     (DBDC(0.3, 4), "moons", {"local model", "relabel points"}),
     (
-        FederatedKMeans(3, random_state=0),
+        FederatedKMeans(3, method="one_shot", random_state=0),
         "blobs",
         {"local centres", "measure inertia", "assign centres"},
     ),
@@ -52,7 +52,7 @@ DRAWN = [
         {"sum clusters", "cluster sums", "assign centres"},
     ),
     (
-        FederatedGaussianMixture(3, random_state=0, max_rounds=2),
+        FederatedGaussianMixture(3, "average", random_state=0, max_rounds=2),
         "blobs",
         {"local mixture", "improve mixture", "improved mixture", "assign components"},
     ),

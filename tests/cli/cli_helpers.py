@@ -84,8 +84,8 @@ CASES = {
     "ppdbdc": Case(
         DENSITY, rows, "--random-state {site}", lambda site, data: {"random_state": site}
     ),
-    "kmeans": Case({"n_clusters": 3, "random_state": 0}),
-    "gaussian-mixture": Case({"n_components": 3, "random_state": 0}),
+    "kmeans": Case({"n_clusters": 3, "method": "one_shot", "random_state": 0}),
+    "gaussian-mixture": Case({"n_components": 3, "method": "average", "random_state": 0}),
     "gaussian-mixture-dbscan": Case({**DENSITY, "n_components": 3, "random_state": 0}),
     "clustering-score": Case({"min_group_size": 2}, classes, "--target kind", target="kind"),
     "evaluation": Case({"n_bins": 5}, predictions, "--target kind", target="kind"),

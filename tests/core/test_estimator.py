@@ -367,7 +367,7 @@ def test_a_plain_value_has_the_type_that_its_constraint_names(value, constraints
 
 
 def test_the_parameters_of_the_estimator_stay_as_given():
-    model = FederatedKMeans(n_clusters=np.int64(2), tol=np.float32(0.5), random_state=0)
+    model = FederatedKMeans(np.int64(2), tol=np.float32(0.5), init=[[0.0], [8.0]])
     model.fit([[[0.0], [1.0]], [[8.0], [9.0]]])
     assert type(model.n_clusters) is np.int64
     assert type(model.tol) is np.float32

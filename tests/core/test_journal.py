@@ -48,9 +48,12 @@ CASES = {
     "dbdc": (DENSITY, PARTS),
     "sdbdc": (DENSITY, PARTS),
     "ppdbdc": (DENSITY, PARTS),
-    "kmeans": ({"n_clusters": 3, "n_init": 1}, PARTS),
+    "kmeans": ({"n_clusters": 3, "n_init": 1, "method": "one_shot"}, PARTS),
     "kmeans lloyd": ({"n_clusters": 3, "n_init": 1, "max_iter": 2, "method": "lloyd"}, PARTS),
-    "gaussian-mixture": ({"n_components": 2, "max_rounds": 2, "tol": 0.0}, PARTS),
+    "gaussian-mixture": (
+        {"n_components": 2, "max_rounds": 2, "tol": 0.0, "method": "average"},
+        PARTS,
+    ),
     "gaussian-mixture em": (
         {"n_components": 2, "method": "em", "max_rounds": 2, "tol": 0.0},
         PARTS,

@@ -19,7 +19,7 @@ def close_figures():
 def test_arrowheads_are_only_where_a_message_ends():
     """A request passes two clients and ends at the third; their replies end at the server."""
     points = np.random.default_rng(0).normal(size=(30, 2))
-    ledger = FederatedKMeans(2).fit(np.array_split(points, 3)).ledger_
+    ledger = FederatedKMeans(2, method="one_shot").fit(np.array_split(points, 3)).ledger_
     ax = ledger.plot()
     arrows = [text for text in ax.texts if isinstance(text, Annotation)]
     assert [(arrow.xyann[0], arrow.xy[0]) for arrow in arrows] == [(0, 3), (3, 0)] * 3

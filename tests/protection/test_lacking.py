@@ -55,7 +55,10 @@ GIVEN = np.zeros((2, 1))
         (HorizontalDBSCAN(1.0, 2, **NOISE), [DELTA, "bounds, the smallest"]),
         (ApproximateDBSCAN(1.0, 2, **NOISE), [DELTA, "bounds, the smallest"]),
         (HorizontalDBSCAN(1.0, 2, secure=True, schema=FREE), [*IN_SCHEMA, "text in 'town'"]),
-        (FederatedKMeans(2, **NOISE), [DELTA, "method='lloyd'", "bounds, the smallest"]),
+        (
+            FederatedKMeans(2, method="one_shot", **NOISE),
+            [DELTA, "method='lloyd'", "bounds, the smallest"],
+        ),
         (
             FederatedKMeans(2, secure=True, schema=FREE),
             ["an array as init", *IN_SCHEMA, "text in 'town'"],
@@ -96,7 +99,7 @@ GIVEN = np.zeros((2, 1))
         ),
         (FederatedXGBRegressor(2, secure=True), ["max_target", "bounds, the smallest"]),
         (
-            FederatedPipeline(FederatedKMeans(2, **NOISE), schema=FREE),
+            FederatedPipeline(FederatedKMeans(2, method="one_shot", **NOISE), schema=FREE),
             [DELTA, "method='lloyd'", "encode='one_hot'", *IN_SCHEMA, "a fill for the gaps of"],
         ),
         (

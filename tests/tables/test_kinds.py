@@ -6,6 +6,7 @@ from decimal import Decimal
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 
 from fedlib import (
     FederatedKMeans,
@@ -274,11 +275,12 @@ def applied(type, **field):
     return lambda X: schema.apply(X)[0].X["c"].tolist()
 
 
+KMEANS = FederatedKMeans(1, method="one_shot")  # takes tables of one row, too
 FITS = {
     "points": [
         lambda X: HorizontalDBSCAN(1.0, 1).fit([X]),
-        lambda X: FederatedKMeans(1).fit([X]),
-        lambda X: FederatedKMeans(1).fit([pd.DataFrame({"c": [0.0, 1.0], "x": 0.0})]).predict(X),
+        lambda X: clone(KMEANS).fit([X]),
+        lambda X: clone(KMEANS).fit([pd.DataFrame({"c": [0.0, 1.0], "x": 0.0})]).predict(X),
     ],
     "boosting": [
         supervised(FederatedXGBClassifier(1, method="histogram")),
@@ -286,7 +288,7 @@ FITS = {
     ],
     "columns": [
         lambda X: FederatedSummary().fit([X]),
-        lambda X: FederatedPipeline(FederatedKMeans(1), encode="one_hot", impute="mean").fit([X]),
+        lambda X: FederatedPipeline(clone(KMEANS), encode="one_hot", impute="mean").fit([X]),
     ],
 }
 
@@ -386,7 +388,7 @@ def test_habits():
     for parts in ({"north": X, "south": X}, pd.Series({"north": X, "south": X})):
         assert len(HorizontalDBSCAN(1.0, 1).fit(parts).labels_) == 2
     named = pd.DataFrame(X, columns=["a", "b"], index=[7, 8, 9])
-    model = FederatedPipeline(FederatedKMeans(2), scale="standard").fit([named])
+    model = FederatedPipeline(FederatedKMeans(1, method="one_shot"), scale="standard").fit([named])
     assert model.transform(named).index.tolist() == [7, 8, 9]
     assert model.predict(named[:0]).shape == (0,)
 

@@ -2,10 +2,10 @@
 
 There are two methods:
 
+- ``"lloyd"``, the default: in each round, every client sends the sums and counts of its points by
+  their nearest centre. The server's next centres are those of Lloyd's iteration on pooled points.
 - ``"one_shot"``: each client clusters its points once (the child), and the server clusters the
   centres of all clients (the parent).
-- ``"lloyd"``: in each round, every client sends the sums and counts of its points by their nearest
-  centre. The server's next centres are those of Lloyd's iteration on the pooled points.
 
 Sources: K, for ``"one_shot"``; [1]_ for Lloyd's iteration and [2]_ for its start.
 

@@ -132,7 +132,7 @@ class FederatedKMeans(Clusterer, WeightedFederated):
     >>> from fedlib import FederatedKMeans
     >>> parts = [[[0.0], [1.0], [10.0]], [[11.0], [20.0], [21.0]]]
     >>> start = [[0.0], [10.0], [20.0]]
-    >>> model = FederatedKMeans(3, method="lloyd", init=start).fit(parts)
+    >>> model = FederatedKMeans(3, init=start).fit(parts)
     >>> model.cluster_centers_.ravel(), model.inertia_, model.n_iter_
     (array([ 0.5, 10.5, 20.5]), 1.5, 2)
     >>> model.labels_
@@ -153,11 +153,11 @@ class FederatedKMeans(Clusterer, WeightedFederated):
         str,
         StrOptions({"one_shot", "lloyd"}),
         """
-        ``"one_shot"``: each client clusters its points and the server clusters the centres (K).
         ``"lloyd"``: Lloyd's iteration on the points of all clients, one request per round. The
-        result is that of pooled data from the same start.
+        result is that of pooled data from the same start. ``"one_shot"``: each client clusters its
+        points and the server clusters the centres (K); three requests, and a worse result.
         """,
-    ] = "one_shot"
+    ] = "lloyd"
     init: Annotated[
         Any,
         StrOptions({"k-means++"}),
@@ -337,7 +337,7 @@ class FederatedKMeans(Clusterer, WeightedFederated):
         --------
         >>> from fedlib import FederatedKMeans
         >>> start = [[0.0], [10.0]]
-        >>> model = FederatedKMeans(2, method="lloyd", init=start).fit([[[0.0]], [[10.0]]])
+        >>> model = FederatedKMeans(2, init=start).fit([[[0.0]], [[10.0]]])
         >>> model.transform([[4.0]])
         array([[4., 6.]])
         """
@@ -388,7 +388,7 @@ class FederatedKMeans(Clusterer, WeightedFederated):
         Examples
         --------
         >>> from fedlib import FederatedKMeans
-        >>> model = FederatedKMeans(2, random_state=0).fit([[[0.0], [1.0], [8.0], [9.0]]])
+        >>> model = FederatedKMeans(2, init=[[0.0], [9.0]]).fit([[[0.0], [1.0], [8.0], [9.0]]])
         >>> bool((model.to_sklearn().predict([[2.0]]) == model.predict([[2.0]])).all())
         True
         """

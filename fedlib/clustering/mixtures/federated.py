@@ -2,7 +2,7 @@
 
 The server and the clients fit a mixture in rounds. There are two methods:
 
-- ``"em"``: a round is one step of expectation-maximisation (EM) over the points of all clients.
+- ``"em"``, the default: a round is one step of expectation-maximisation (EM) over all points.
   Each client computes the responsibilities of the components for its points and sends their sums,
   the weighted sums of the points and of their outer products. The server adds the sums up. The
   resulting mixture is that of EM on the pooled points.
@@ -156,7 +156,7 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
     --------
     >>> from fedlib import FederatedGaussianMixture
     >>> first, second = [[0.0], [1.0], [9.0], [10.0]], [[2.0], [3.0], [8.0], [11.0]]
-    >>> model = FederatedGaussianMixture(2, method="em", random_state=0).fit([first, second])
+    >>> model = FederatedGaussianMixture(2, random_state=0).fit([first, second])
     >>> sorted(model.means_.ravel().round(3).tolist())
     [1.5, 9.5]
     >>> bool(model.predict([[1.5]])[0] == model.labels_[0][0])
@@ -176,9 +176,9 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
         How a round improves the mixture. ``"em"``: one step of EM over the points of all clients,
         with the result of pooled data. ``"average"``: each client runs EM on its points from the
         common mixture, and the server averages the clients' weights, means and covariances in
-        proportion to their numbers of points (FedAvg).
+        proportion to their numbers of points (FedAvg, as F).
         """,
-    ] = "average"
+    ] = "em"
     _: KW_ONLY
     covariance_type: Annotated[
         CovarianceType,

@@ -96,7 +96,7 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
         "DBDC, k-means": DBDC(**density, local_model="kmeans"),
         "SDBDC": SDBDC(**density),
         "PPDBDC": PPDBDC(**density),
-        "FederatedKMeans, one shot": FederatedKMeans(**clusters),
+        "FederatedKMeans, one shot": FederatedKMeans(**clusters, method="one_shot"),
         "FederatedKMeans, Lloyd": FederatedKMeans(**clusters, **lloyd),
         "FederatedKMeans, Lloyd from k-means++": FederatedKMeans(
             **clusters, method="lloyd", n_init=1
@@ -107,7 +107,9 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
         "FederatedKMeans, Lloyd, ε = 1": FederatedKMeans(
             **clusters, **lloyd, **private, bounds=bounds
         ),
-        "FederatedGaussianMixture, average": FederatedGaussianMixture(**components),
+        "FederatedGaussianMixture, average": FederatedGaussianMixture(
+            **components, method="average"
+        ),
         "FederatedGaussianMixture, EM": FederatedGaussianMixture(**components, method="em"),
         "FederatedGaussianMixture, EM, secure": FederatedGaussianMixture(
             **components, **start, method="em", secure=True, bounds=bounds
@@ -134,10 +136,10 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
         "FederatedSummary, secure": FederatedSummary(**bounded, secure=True),
         "FederatedSummary, ε = 1": FederatedSummary(**bounded, **private),
         "FederatedPipeline": FederatedPipeline(
-            FederatedKMeans(**clusters), scale="minmax", impute="median"
+            FederatedKMeans(**clusters, method="one_shot"), scale="minmax", impute="median"
         ),
         "FederatedPipeline, standard": FederatedPipeline(
-            FederatedKMeans(**clusters), scale="standard", impute="mean"
+            FederatedKMeans(**clusters, method="one_shot"), scale="standard", impute="mean"
         ),
         "DensitySuggestion": DensitySuggestion(min_samples),
         "KMeansSelection": KMeansSelection(3, n_init=1, max_iter=3, **seed),

@@ -49,10 +49,11 @@ frame = pd.read_csv(path, sep="\t")
 X = frame[["component_1", "component_2"]].to_numpy()
 parts = [X[frame["study"] == study] for study in frame["study"].unique()]
 
+one_shot = FederatedKMeans(3, method="one_shot")
 rows = [
     {
         "seed": seed,
-        "federated": error(X, FederatedKMeans(3, random_state=seed).fit(parts).cluster_centers_),
+        "federated": error(X, one_shot.set_params(random_state=seed).fit(parts).cluster_centers_),
         "centralised": error(X, KMeans(3, n_init=10, random_state=seed).fit(X).cluster_centers_),
     }
     for seed in range(N_SEEDS)

@@ -197,8 +197,12 @@ class Means(Problem):
 
     def federated(self, method, parts, how, seed):
         options = {
-            "k-means, one shot": {},
-            "k-means, one shot, weighted": {"weighted": True, "update_fraction": 0.0},
+            "k-means, one shot": {"method": "one_shot"},
+            "k-means, one shot, weighted": {
+                "method": "one_shot",
+                "weighted": True,
+                "update_fraction": 0.0,
+            },
             "k-means, Lloyd": {"method": "lloyd"},
         }[method]
         model = FederatedKMeans(3, random_state=seed, **options)

@@ -79,7 +79,7 @@ LABELLING = {
     "SDBDC": SDBDC(**DENSITY),
     "PPDBDC": PPDBDC(**DENSITY),
     "GaussianMixtureDBSCAN": GaussianMixtureDBSCAN(**DENSITY, n_components=1, random_state=0),
-    "FederatedKMeans, one_shot": FederatedKMeans(2, n_init=1, random_state=0),
+    "FederatedKMeans, one_shot": FederatedKMeans(2, method="one_shot", n_init=1, random_state=0),
     "FederatedKMeans, lloyd": FederatedKMeans(2, **LLOYD, n_init=1),
     "FederatedGaussianMixture, em": FederatedGaussianMixture(2, method="em", **MIXTURE),
     "FederatedGaussianMixture, average": FederatedGaussianMixture(2, method="average", **MIXTURE),
@@ -117,7 +117,9 @@ PROTOCOLS = {
         **TREES, max_bin=4, base_score=0.5, epsilon=9.0, bounds=BOUNDS
     ),
     "AlignedRows": AlignedRows(VerticalDBSCAN(**DENSITY)),
-    "FederatedPipeline": FederatedPipeline(FederatedKMeans(2, random_state=0), scale="standard"),
+    "FederatedPipeline": FederatedPipeline(
+        FederatedKMeans(2, method="one_shot", random_state=0), scale="standard"
+    ),
     "FederatedSummary": FederatedSummary(quantiles=[0.5], rank_error=0.5, n_bins=2),
     "DensitySuggestion": DensitySuggestion(2, tolerance=0.8),
     "KMeansSelection": KMeansSelection(2, n_init=1, max_iter=1, random_state=0),

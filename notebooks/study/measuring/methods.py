@@ -119,7 +119,7 @@ def methods() -> list[Method]:
         ),
         Method(
             "k-means in one exchange of centres",
-            FederatedKMeans(**clusters),
+            FederatedKMeans(**clusters, method="one_shot"),
             "kmeans",
             ("k-means, one shot", "SSE per row"),
             "centres and sizes of clusters",
@@ -133,7 +133,7 @@ def methods() -> list[Method]:
         ),
         Method(
             "a mixture from averages",
-            FederatedGaussianMixture(**mixture),
+            FederatedGaussianMixture(**mixture, method="average"),
             "gmm",
             ("mixture, average", likelihood),
             "a mixture of the site's rows",
@@ -186,7 +186,7 @@ def available(estimator, option):
 
     Examples
     --------
-    >>> available(FederatedKMeans(2), "secure")
+    >>> available(FederatedKMeans(2, method="one_shot"), "secure")
     False
     >>> available(FederatedKMeans(2, method="lloyd"), "secure")
     True

@@ -15,8 +15,8 @@ def parameters(random_state):
         "dbdc": DENSITY,
         "sdbdc": DENSITY,
         "ppdbdc": DENSITY,
-        "kmeans": {"n_clusters": 2, **seed},
-        "gaussian-mixture": {"n_components": 2, **seed},
+        "kmeans": {"n_clusters": 2, "method": "one_shot", **seed},
+        "gaussian-mixture": {"n_components": 2, "method": "average", **seed},
         "gaussian-mixture-dbscan": DENSITY | {"n_components": 5, **seed},
         "xgboost": {"n_trees": 1, "max_depth": 3, "method": "top_splits"},
     }

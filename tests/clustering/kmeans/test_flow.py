@@ -27,7 +27,7 @@ def test_one_shot_by_hand():
     moves 1 to (1 * 2 + 4) / 3 = 2. The parent clusters 1, 11.5, 2 and 12.
     """
     parts = [[[13.0], [0.0], [2.0], [10.0]], [[4.0], [1.0], [1.0], [12.0]]]
-    model = FederatedKMeans(2, random_state=0).fit(parts)
+    model = FederatedKMeans(2, method="one_shot", random_state=0).fit(parts)
     assert sorted_rows(model.local_centers_[:2]) == [[1.0], [11.5]]
     assert sorted_rows(model.local_centers_[2:]) == [[2.0], [12.0]]
     assert sorted(model.local_counts_.tolist()) == [1, 2, 2, 3]
@@ -44,7 +44,7 @@ def test_one_shot_by_hand():
 def test_weights_pull_the_parent():
     """The weighted mean of the centres 1 (two points) and 2 (three points) is 1.6."""
     parts = [[[13.0], [0.0], [2.0], [10.0]], [[4.0], [1.0], [1.0], [12.0]]]
-    model = FederatedKMeans(2, weighted=True, random_state=0).fit(parts)
+    model = FederatedKMeans(2, method="one_shot", weighted=True, random_state=0).fit(parts)
     np.testing.assert_allclose(np.sort(model.cluster_centers_.ravel()), [1.6, (2 * 11.5 + 12) / 3])
 
 
@@ -73,7 +73,7 @@ def test_a_centre_without_points_does_not_move():
 
 
 def test_the_conversation_of_one_shot():
-    model = FederatedKMeans(3, random_state=0).fit(np.split(blobs()[0], 3))
+    model = FederatedKMeans(3, method="one_shot", random_state=0).fit(np.split(blobs()[0], 3))
     assert model.ledger_.conversation() == [
         *("FindCentres", "LocalCentres"),
         *("MeasureInertia", "Inertia"),
@@ -84,7 +84,7 @@ def test_the_conversation_of_one_shot():
 
 def test_the_flow_by_hand():
     """The server sends parameters, with an int as the seed, and then centres."""
-    flow = FederatedKMeans(2, random_state=42).protocol()
+    flow = FederatedKMeans(2, method="one_shot", random_state=42).protocol()
     assert next(flow) == FindCentres(2, 0.25, 10, 300, 1e-4, 42)
     reply = LocalCentres(np.array([[0.0], [4.0]]), np.array([2, 3]))
     centres = np.sort(flow.send({"A": reply}).centres, axis=0)
@@ -100,29 +100,29 @@ def test_the_flow_by_hand():
 
 def test_one_study_keeps_its_centres():
     X = blobs()[0]
-    model = FederatedKMeans(3, random_state=1).fit([X])
+    model = FederatedKMeans(3, method="one_shot", random_state=1).fit([X])
     _, centres, _ = child_centres(X, 3, 0.25, n_init=10, max_iter=300, tol=1e-4, random_state=1)
     np.testing.assert_allclose(sorted_rows(model.cluster_centers_), sorted_rows(centres))
 
 
 def test_a_study_smaller_than_k_has_fewer_centres():
     parts = [blobs()[0], np.empty((0, 2)), [[1.0, 1.0]], [[2.0, 2.0]] * 5, [[0.0, 9.0], [9.0, 0.0]]]
-    model = FederatedKMeans(3, random_state=0).fit(parts)
+    model = FederatedKMeans(3, method="one_shot", random_state=0).fit(parts)
     assert len(model.local_counts_) == 3 + 0 + 1 + 1 + 2
     assert [len(labels) for labels in model.labels_] == [90, 0, 1, 5, 2]
 
 
 def test_too_few_distinct_centres_are_refused():
     parts = [[[1.0]] * 9, [[2.0]] * 9]
-    assert FederatedKMeans(2).fit(parts).inertia_ == 0
+    assert FederatedKMeans(2, method="one_shot").fit(parts).inertia_ == 0
     with pytest.raises(
         ValueError, match=r"n_clusters must be in 1\.\.2, the number of distinct centres"
     ):
-        FederatedKMeans(3).fit(parts)
+        FederatedKMeans(3, method="one_shot").fit(parts)
     with pytest.raises(
         ValueError, match=r"n_clusters must be in 1\.\.2, the number of distinct means"
     ):
-        FederatedKMeans(3, method="lloyd").fit(parts)
+        FederatedKMeans(3).fit(parts)
 
 
 # Lloyd's iteration against scikit-learn -----------------------------------------------------------

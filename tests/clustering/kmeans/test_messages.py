@@ -73,7 +73,7 @@ def test_the_largest_valid_numbers_do_not_overflow(value):
     np.testing.assert_array_equal(sorted_rows(model.cluster_centers_), [[0.25], [3.0]])
     reply = LocalCentres(np.array([[value], [-value]]), np.array([1, 1]))
     clients = {name: FaultyClient([[1.0]], FindCentres, 1, reply) for name in "AB"}
-    model = FederatedKMeans(2, random_state=0).fit(InProcess(clients))
+    model = FederatedKMeans(2, method="one_shot", random_state=0).fit(InProcess(clients))
     assert np.isfinite(model.cluster_centers_).all()
 
 

@@ -27,6 +27,7 @@ WEIGHTS = np.random.default_rng(1).integers(0, 4, len(X)).astype(float)
 START = X[:3]
 BOUNDS = [[-5.0, -5.0], [15.0, 15.0]]
 LLOYD = {"method": "lloyd", "init": START}
+ONE_SHOT = {"method": "one_shot"}
 MASKED = LLOYD | {"secure": True, "bounds": BOUNDS}
 
 
@@ -67,7 +68,7 @@ def test_integer_weights_count_as_many_equal_rows(options):
     assert weighted.inertia_ == pytest.approx(wanted.inertia_, rel=1e-11)
 
 
-@pytest.mark.parametrize("options", [LLOYD, {"method": "lloyd"}, {}, {"update_fraction": 0.0}])
+@pytest.mark.parametrize("options", [LLOYD, {}, ONE_SHOT, ONE_SHOT | {"update_fraction": 0.0}])
 def test_rows_of_weight_0_get_a_label_and_shape_nothing(options):
     far = np.array([[1e6, 1e6]])
     with_far = [(np.concatenate([part, far]), np.append(w, 0.0)) for part, w in split(X)]
@@ -80,7 +81,7 @@ def test_rows_of_weight_0_get_a_label_and_shape_nothing(options):
     assert model.labels_[0][-1] == wanted.predict(far)[0]
 
 
-@pytest.mark.parametrize("options", [LLOYD, {"method": "lloyd"}, {}, {"weighted": True}])
+@pytest.mark.parametrize("options", [LLOYD, {}, ONE_SHOT, ONE_SHOT | {"weighted": True}])
 def test_weights_of_1_give_the_centres_without_weights(options):
     model = FederatedKMeans(3, **options, random_state=0).fit(split(X, np.ones(len(X))))
     wanted = FederatedKMeans(3, **options, random_state=0).fit(np.array_split(X, 3))

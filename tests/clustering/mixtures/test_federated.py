@@ -238,9 +238,9 @@ def test_random_state():
 
 
 def test_it_is_an_estimator_of_scikit_learn():
-    model = FederatedGaussianMixture(2, "em", tol=0.1)
+    model = FederatedGaussianMixture(2, "average", tol=0.1)
     assert clone(model).get_params() == model.get_params()
-    assert re.search(r"method='em', n_components=2", repr(model))
+    assert re.search(r"method='average', n_components=2", repr(model))
     parts = [part.copy() for part in divided(blobs())]
     before = [part.copy() for part in parts]
     model.fit(parts)

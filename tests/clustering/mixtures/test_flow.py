@@ -82,7 +82,7 @@ def test_one_round_of_em(covariance_type):
 def test_one_round_of_averages():
     """A has the means 0 and 99 and three of five points, B the means 3 and 101 and two points."""
     model = FederatedGaussianMixture(
-        2, precisions_init=ONES["full"], reg_covar=0.5, max_rounds=1, tol=0, **START
+        2, "average", precisions_init=ONES["full"], reg_covar=0.5, max_rounds=1, tol=0, **START
     ).fit([FIRST, SECOND])
     assert model.weights_.tolist() == pytest.approx([(3 * 2 / 3 + 2 / 2) / 5, 2 / 5])
     assert model.means_.ravel().tolist() == pytest.approx([6 / 5, (3 * 99 + 2 * 101) / 5])
@@ -102,7 +102,8 @@ def test_the_conversation_of_em():
 
 def test_the_conversation_of_averages():
     """Exactly one client fits the first mixture."""
-    model = FederatedGaussianMixture(2, max_rounds=2, tol=0, random_state=0).fit(divided(blobs()))
+    model = FederatedGaussianMixture(2, "average", max_rounds=2, tol=0, random_state=0)
+    model.fit(divided(blobs()))
     messages = model.ledger_.conversation()
     start = ["IntroducePoints", "PointsIntroduction", "FitMixture", "LocalMixture"]
     rounds = ["ImproveMixture", "ImprovedMixture"] * 2
@@ -210,7 +211,9 @@ def test_it_stops_when_scikit_learn_stops(covariance_type):
 def test_averages_of_one_client_are_em_on_its_points():
     X = blobs()
     start = draw_start(X, 3, "full", np.random.default_rng(0))
-    model = FederatedGaussianMixture(3, max_rounds=1, tol=0, max_local_iter=7, **start).fit([X])
+    model = FederatedGaussianMixture(
+        3, "average", max_rounds=1, tol=0, max_local_iter=7, **start
+    ).fit([X])
     em = FederatedGaussianMixture(3, "em", max_rounds=7, tol=0, **start).fit([X])
     np.testing.assert_allclose(model.means_, em.means_, atol=1e-12)
 
@@ -223,8 +226,9 @@ def test_averages_find_the_mixture_of_em(covariance_type, seed):
     parts = divided(X, 4, seed)
     start = draw_start(X, 3, covariance_type, np.random.default_rng(seed))
     start["means_init"] = fit_mixture(X, 3, random_state=seed).means
-    average = FederatedGaussianMixture(3, covariance_type=covariance_type, **start).fit(parts)
-    em = FederatedGaussianMixture(3, "em", covariance_type=covariance_type, **start).fit(parts)
+    options = {"covariance_type": covariance_type, **start}
+    average = FederatedGaussianMixture(3, "average", **options).fit(parts)
+    em = FederatedGaussianMixture(3, "em", **options).fit(parts)
     assert average.converged_
     assert average.score(X) == pytest.approx(em.score(X), abs=0.02)
     assert em.score(X) >= average.score(X) - 1e-3

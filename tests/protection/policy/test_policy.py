@@ -160,7 +160,7 @@ def test_a_small_rest_takes_a_large_group_with_it():
 
 def test_small_clusters_do_not_leave():
     """Each client has two clusters of 20 points, and one of a single point."""
-    estimator = FederatedKMeans(2, random_state=0)
+    estimator = FederatedKMeans(2, method="one_shot", random_state=0)
     request = FindCentres(3, 0.0, 3, 100, 1e-4, 0)
     everything = guarded(estimator, {}).answer(request)
     assert sorted(everything.counts) == [1, 20, 20]
@@ -261,7 +261,7 @@ def test_all_clients_decline():
         (DBDC(0.5, 3), {"min_samples": {"min": 5}}, False),
         (DBDC(0.5, 3), {"local_model": {"in": ["kmeans"]}}, False),
         (DBDC(0.5, 3), {"local_model": {"in": ["core", "kmeans"]}}, True),
-        (FederatedKMeans(3, random_state=0), {"n_clusters": {"max": 2}}, False),
+        (FederatedKMeans(3, method="one_shot", random_state=0), {"n_clusters": {"max": 2}}, False),
         (FederatedPipeline(GRID), {"cell_size": {"max": 0.5}}, False),
     ],
 )
@@ -402,8 +402,9 @@ def test_lloyd_ends_with_its_last_model():
 
 
 def test_one_shot_kmeans_without_its_inertia():
+    estimator = FederatedKMeans(2, method="one_shot", random_state=0)
     with pytest.warns(UserWarning, match="there is no inertia: 'A' declined MeasureInertia"):
-        model, _ = fit(FederatedKMeans(2, random_state=0), {"A": {"min_count": 2}})
+        model, _ = fit(estimator, {"A": {"min_count": 2}})
     assert np.isnan(model.inertia_)
 
 

@@ -96,7 +96,9 @@ def test_a_toy_with_the_conversation(cluster):
 def test_a_pipeline(cluster):
     """Labels of a client inside another one are read, too."""
     tables = [pd.DataFrame({"x": [0.0, 1.0, np.nan]}), pd.DataFrame({"x": [8.0, 9.0]})]
-    estimator = FederatedPipeline(FederatedKMeans(2, random_state=0), impute="drop")
+    estimator = FederatedPipeline(
+        FederatedKMeans(2, method="one_shot", random_state=0), impute="drop"
+    )
     here = clone(estimator).fit(tables)
     there = clone(estimator).fit(Dask([_give(table) for table in tables], cluster))
     assert fitted(there) == fitted(here)
@@ -114,7 +116,7 @@ def test_a_schema(cluster):
         pd.DataFrame({"x": [0.0, 1.0, 9.0], "sex": ["f", "m ", "f"]}),
         pd.DataFrame({"sex": ["m", "f"], "x": [8.0, 9.0]}),
     ]
-    inner = FederatedKMeans(2, random_state=0)
+    inner = FederatedKMeans(2, method="one_shot", random_state=0)
     estimator = FederatedPipeline(inner, schema=schema, scale="minmax", encode="one_hot")
     here = clone(estimator).fit(tables)
     there = clone(estimator).fit(Dask([_give(table) for table in tables], cluster))

@@ -194,7 +194,8 @@ def test_sites_read_their_files_by_a_schema(app, tmp_path):
         pd.DataFrame({"age": [1.0, 2.0, 80.0], "sex": ["f", "m", "f"]}),
         pd.DataFrame({"sex": ["m", "?", "m"], "age": [90.0, 3.0, 88.0]}),
     ]
-    parameters = f"n_clusters = 2, random_state = 0, encode = 'one_hot', schema = '{path}'"
+    parameters = "n_clusters = 2, method = 'one_shot', random_state = 0, encode = 'one_hot'"
+    parameters += f", schema = '{path}'"
     changes = {"protocol": "pipeline/kmeans", "parameters": parameters, "n-clients": 2}
     schema = Schema.read(path)
     changes |= {"output": str(tmp_path / "output"), "schema-digest": schema.digest}
@@ -204,7 +205,7 @@ def test_sites_read_their_files_by_a_schema(app, tmp_path):
         config |= {"data": str(tmp_path / f"{i}.csv"), "schema": str(path)}
         config |= {"labels": str(tmp_path / f"{i}-labels.csv")}
     serve(app, grid)
-    estimator = FederatedKMeans(2, random_state=0)
+    estimator = FederatedKMeans(2, method="one_shot", random_state=0)
     here = FederatedPipeline(estimator, encode="one_hot", schema=schema).fit(tables)
     for i, labels in enumerate(here.labels_):
         found = pd.read_csv(tmp_path / f"{i}-labels.csv")["label"]
