@@ -54,6 +54,7 @@ PROTOCOLS = {
     "clustering-score": ({}, _supervised),
     "evaluation": ({"n_bins": 5}, _predictions),
     "summary": ({"quantiles": [0.5]}, _blobs),
+    "pca": ({"n_components": 1}, _blobs),
     "suggest": ({"min_samples": 4}, _blobs),
     "kmeans-selection": ({"max_clusters": 3, "n_init": 1, "random_state": 0}, _blobs),
     "gaussian-mixture-selection": ({"max_components": 2, "random_state": 0}, _blobs),
@@ -122,6 +123,7 @@ OPTIONS = {
     "horizontal-dbscan": ({"border": "absorb", "random_state": 0},),
     "approximate-dbscan": ({"rho": 1.0, "bounds": BOUNDS},),
     "kmeans": (LLOYD, {"method": "lloyd", "n_init": 2}),
+    "pca": ({"n_components": 0.9, "whiten": True},),
     "gaussian-mixture": (EM, {"covariance_type": "diag"}),
     "xgboost": (
         {"method": "histogram"},
@@ -144,6 +146,7 @@ NEEDED = {
     ),
     "xgb-regressor": (HISTOGRAMS | {"max_target": 16.0}, HISTOGRAMS | {"base_score": 2.0}),
     "summary": ({"quantiles": (), "bounds": [[-3, -3], [7, 7]]},) * 2,
+    "pca": ({"bounds": BOUNDS},) * 2,
 }
 
 

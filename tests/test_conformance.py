@@ -20,7 +20,7 @@ from fedlib.sites.models import load, save
 from fedlib.testing import Recorder, seeded_noise
 
 N_CLIENTS = 4  # of which a masked sum may lose one
-WITHOUT_LABELS = {"clustering-score", "evaluation", "suggest", "summary"}
+WITHOUT_LABELS = {"clustering-score", "evaluation", "suggest", "summary", "pca"}
 WITHOUT_NAMES = {"vertical-dbscan", "evaluation"}  # of columns that all clients have
 EVERYBODY = {"vertical-dbscan"}  # all clients are needed, because each has other columns
 

@@ -16,8 +16,10 @@ from fedlib.core.privacy_loss import Privacy
 from fedlib.protection.privacy.messages import NOISY, NoisyRequest
 from fedlib.protection.privacy.noise import add_noise, quantise
 from fedlib.protection.secure.fixed_point import digits_for
+from fedlib.protection.secure.points import NumberOfPoints
 
-MAX_ROWS = 2**32  # of one client, for the digits of masked sums without noise
+FIRST_ROWS = 2**31  # of all clients, until a first sum has counted them
+MAX_TERMS = 2**22  # in memory at a time
 
 
 class RowTotals(Message):
@@ -38,11 +40,15 @@ class SumRows(NoisyRequest, kw_only=True):
     ----------
     privacy : Privacy or None
         The privacy loss of the reply, if it has noise.
+    n_rows : int
+        The number of rows of all clients, from which the digits of masked sums without noise
+        follow; a first sum can count them.
     """
 
     discloses = "the bounds of the rows, and earlier results"
     reply: ClassVar[type[Message]] = RowTotals
     privacy: Privacy | None = None
+    n_rows: NumberOfPoints = FIRST_ROWS
 
     @property
     def n_values(self) -> int:
@@ -59,7 +65,12 @@ class SumRows(NoisyRequest, kw_only=True):
     def total(self, X: Any, n_shares: int) -> RowTotals:
         """Return the reply of a client; ``n_shares`` is that of the client (`Client.n_shares`)."""
         sensitivity = self.sensitivity()
-        values = quantise(self.terms(X), sensitivity).sum(axis=0)
+        values, n_rows = np.zeros(self.n_values), max(1, MAX_TERMS // max(1, self.n_values))
+        for start in range(0, max(1, len(X)), n_rows):  # also without rows: it checks their columns
+            terms = self.terms(X[start : start + n_rows])
+            if self.privacy is not None:
+                terms = quantise(terms, sensitivity)
+            values += terms.sum(axis=0)
         if self.privacy is not None:
             values = add_noise(values, sensitivity, self.privacy, n_shares)
         return RowTotals(values)
@@ -71,4 +82,4 @@ class SumRows(NoisyRequest, kw_only=True):
         """Return the digits with which no noisy value is rounded; without noise, all that fit."""
         if self.privacy is not None:
             return super().sum_digits(n_clients)
-        return {"values": (digits_for(MAX_ROWS * self.sensitivity().l2, n_clients),)}
+        return {"values": (digits_for(self.n_rows * self.sensitivity().l2, n_clients),)}

@@ -18,6 +18,7 @@ NOT_DRAWN = {
     "xgb-regressor",
     "gaussian-mixture-selection",
     "kmeans-selection",
+    "pca",
     "suggest",
     "summary",
 }

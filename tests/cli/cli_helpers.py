@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "book" / "run_at_real_sites.md"
 ANSWER = 60  # seconds after which a test that still waits has failed
 SITES = ("0", "1", "2")
-WITHOUT_LABELS = ("clustering-score", "evaluation", "suggest", "summary")
+WITHOUT_LABELS = ("clustering-score", "evaluation", "suggest", "summary", "pca")
 HORIZONTAL = ["serve", "horizontal-dbscan", "--cell-size", "0.5", "--min-samples", "4"]
 
 
@@ -90,6 +90,7 @@ CASES = {
     "clustering-score": Case({"min_group_size": 2}, classes, "--target kind", target="kind"),
     "evaluation": Case({"n_bins": 5}, predictions, "--target kind", target="kind"),
     "summary": Case({"rank_error": 0.1, "n_bins": 4}),
+    "pca": Case({"n_components": 0.9}),
     "suggest": Case({"min_samples": 4, "tolerance": 0.5}),
     "kmeans-selection": Case({"max_clusters": 3, "n_init": 1, "random_state": 0}),
     "gaussian-mixture-selection": Case({"max_components": 3, "random_state": 0}),

@@ -38,6 +38,7 @@ DENSITY = {"eps": 0.5, "min_samples": 4}
 CASES = {
     "horizontal-dbscan": ({"cell_size": 0.5, "min_samples": 4, "border": "absorb"}, PARTS),
     "summary": ({}, PARTS),
+    "pca": ({}, PARTS),
     "suggest": ({"min_samples": 4, "tolerance": 0.9}, PARTS),
     "kmeans-selection": ({"max_clusters": 2, "n_init": 1, "max_iter": 1}, PARTS),
     "gaussian-mixture-selection": ({"max_components": 2, "max_rounds": 1, "tol": 0.0}, PARTS),

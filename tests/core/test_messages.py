@@ -22,6 +22,7 @@ from fedlib import (
     FederatedEvaluation,
     FederatedGaussianMixture,
     FederatedKMeans,
+    FederatedPCA,
     FederatedPipeline,
     FederatedSummary,
     FederatedXGBClassifier,
@@ -210,6 +211,7 @@ def conversations():
         FederatedKMeans(2, method="lloyd", max_iter=2, bounds=bounds, epsilon=1.0),
         FederatedGaussianMixture(2, method="em", max_rounds=1, bounds=bounds, epsilon=1.0),
         FederatedSummary(quantiles=(), bounds=of_columns, epsilon=1.0),
+        FederatedPCA(bounds=bounds, epsilon=1.0),
         FederatedXGBClassifier(
             1, method="histogram", max_depth=1, tol=None, bounds=bounds, classes=[0, 1],
             epsilon=1.0,

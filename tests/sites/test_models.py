@@ -120,6 +120,7 @@ PROTOCOLS = {
     "clustering-score": [({"noise": "cluster", "min_group_size": 2}, labelled)],
     "evaluation": [({"n_bins": 7}, predictions)],
     "summary": [({"bounds": {"0": (-3.0, 8.0)}, "quantiles": [0.5], "rank_error": 0.1}, rows)],
+    "pca": [({"n_components": 1, "whiten": whiten}, rows) for whiten in (False, True)],
     "xgboost": [
         ({"n_trees": 3, "method": "top_splits"}, classes),
         ({"n_trees": 2, "method": "histogram"}, classes),

@@ -17,6 +17,7 @@ from fedlib import (
     FederatedEvaluation,
     FederatedGaussianMixture,
     FederatedKMeans,
+    FederatedPCA,
     FederatedPipeline,
     FederatedSummary,
     FederatedXGBClassifier,
@@ -135,6 +136,8 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
         "FederatedSummary": FederatedSummary(n_bins=10),
         "FederatedSummary, secure": FederatedSummary(**bounded, secure=True),
         "FederatedSummary, ε = 1": FederatedSummary(**bounded, **private),
+        "FederatedPCA": FederatedPCA(),
+        "FederatedPCA, ε = 1": FederatedPCA(**private, bounds=bounds),
         "FederatedPipeline": FederatedPipeline(
             FederatedKMeans(**clusters, method="one_shot"), scale="minmax", impute="median"
         ),

@@ -64,6 +64,7 @@ from fedlib.clustering.mixtures.private import NoisyResponsibilitySums
 from fedlib.core.messages import Message
 from fedlib.evaluation.messages import ClassCounts, ClusterDistances, LabelledMoments, ScoreCounts
 from fedlib.evaluation.selection.density import PointsMagnitude
+from fedlib.protection.row_sums import RowTotals
 from fedlib.protection.secure.messages import (
     Confirmation,
     EncryptedShares,
@@ -77,6 +78,7 @@ from fedlib.protection.secure.points import (
     WeightedPointSums,
 )
 from fedlib.tables.alignment import Pseudonyms
+from fedlib.tables.components import Scatter
 from fedlib.tables.summary.agreed import KnownCategoryCounts, ValueCounts
 from fedlib.tables.summary.messages import (
     BinCounts,
@@ -420,6 +422,8 @@ WITHOUT_ATTACK: dict[type[Message], str] = {
     TargetSums: WHOLE,
     ClassSums: SIZES,
     ColumnSums: WHOLE,
+    Scatter: WHOLE,
+    RowTotals: WHOLE,
     PointCount: WHOLE,
     PointSums: WHOLE,
     WeightedPointSums: WHOLE,

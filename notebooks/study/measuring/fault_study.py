@@ -25,6 +25,7 @@ from fedlib import (
     FederatedEvaluation,
     FederatedGaussianMixture,
     FederatedKMeans,
+    FederatedPCA,
     FederatedPipeline,
     FederatedSummary,
     FederatedXGBClassifier,
@@ -120,6 +121,7 @@ PROTOCOLS = {
     "FederatedPipeline": FederatedPipeline(
         FederatedKMeans(2, method="one_shot", random_state=0), scale="standard"
     ),
+    "FederatedPCA": FederatedPCA(1),
     "FederatedSummary": FederatedSummary(quantiles=[0.5], rank_error=0.5, n_bins=2),
     "DensitySuggestion": DensitySuggestion(2, tolerance=0.8),
     "KMeansSelection": KMeansSelection(2, n_init=1, max_iter=1, random_state=0),
