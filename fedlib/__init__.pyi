@@ -16,7 +16,7 @@ from .evaluation.selection.clusters import KMeansSelection as KMeansSelection
 from .evaluation.selection.density import DensitySuggestion as DensitySuggestion
 from .evaluation.selection.density import suggest_parameters as suggest_parameters
 from .tables.alignment import AlignedRows as AlignedRows
-from .tables.components import FederatedPCA as FederatedPCA
+from .tables.components.federated import FederatedPCA as FederatedPCA
 from .tables.pipeline.federated import FederatedPipeline as FederatedPipeline
 from .tables.schema.schema import Schema as Schema
 from .tables.summary.federated import FederatedSummary as FederatedSummary

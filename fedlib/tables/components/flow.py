@@ -1,0 +1,250 @@
+"""The server's flow of principal components, and the model that it returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Annotated
+
+import numpy as np
+
+from fedlib.core.aggregation import Aggregation
+from fedlib.core.agreement import agree_on_features
+from fedlib.core.array_types import Floats
+from fedlib.core.messages import Array, Message
+from fedlib.core.parameters import Kind
+from fedlib.core.protocol import Flow
+from fedlib.core.replies import Replies
+from fedlib.core.threads import one_thread
+from fedlib.core.validation import Interval
+from fedlib.core.work import MAX_WORK, problem_of_work
+from fedlib.protection.privacy import from_unit
+from fedlib.protection.row_sums import FIRST_ROWS
+from fedlib.protection.secure.points import DescribeFeatures, agree_on_bounded_features
+from fedlib.tables.components.messages import (
+    SumClippedScatter,
+    SumScatter,
+    component_names,
+    project,
+    square,
+)
+
+__all__ = ["Components", "PCAModel", "check_n_components", "find_scatter", "principal_components"]
+
+Components = Annotated[
+    float | None,
+    Interval(Integral, 1, None, closed="left"),
+    Interval(Real, 0, 1, closed="neither"),
+    None,
+    Kind("int, float or None"),
+]
+
+
+@dataclass(frozen=True)
+class PCAModel:
+    """Principal components.
+
+    Attributes
+    ----------
+    mean : array (n_features,)
+    components : array (n_components, n_features)
+        Orthogonal rows of length 1, by falling variance.
+    variances : array (n_components,)
+        The variance of the rows along each component, divided by ``n_rows - 1``.
+    total_variance : float
+        The sum of the variances of all features.
+    n_rows : int
+        The number of rows of all clients; with noise, an estimate.
+    whiten : bool
+        Whether transformed rows have variance 1.
+    """
+
+    mean: Annotated[Floats, Array("float64", ("features",))]
+    components: Annotated[Floats, Array("float64", ("components", "features"))]
+    variances: Annotated[Floats, Array("float64", ("components",), ge=0)]
+    total_variance: float
+    n_rows: int
+    whiten: bool = False
+
+    @property
+    def n_features(self) -> int:
+        """The number of features of the points."""
+        return len(self.mean)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the components, ``pca0`` and so on."""
+        return component_names(len(self.components))
+
+    @property
+    def scale(self) -> Floats:
+        """What the coordinates along the components are divided by (n_components,)."""
+        if not self.whiten:
+            return np.ones(len(self.components))
+        return np.maximum(np.sqrt(self.variances), np.finfo(np.float64).eps)
+
+    def transform(self, X: Floats) -> Floats:
+        """Return the coordinates (n_points, n_components) of points along the components.
+
+        Raises
+        ------
+        ValueError
+            When the points have a different number of features.
+        """
+        if X.shape[1] != self.n_features:
+            raise ValueError(f"X must have {self.n_features} features, got {X.shape[1]}")
+        return project(X, self.mean, self.components) / self.scale
+
+    def limits(self, low: Floats, high: Floats) -> Floats:
+        """Return the limits (2, n_components) of the coordinates of points between limits."""
+        ends = [self.components * (end - self.mean) for end in (low, high)]
+        between: Floats = np.array([np.minimum(*ends).sum(axis=1), np.maximum(*ends).sum(axis=1)])
+        return between / self.scale
+
+
+def find_scatter(
+    aggregation: Aggregation, n_features: int, bounds: Floats | None = None
+) -> Flow[tuple[int, Floats, Floats]]:
+    """Return the number of rows, their mean and their covariance, from sums over the clients.
+
+    Parameters
+    ----------
+    aggregation : Aggregation
+    n_features : int
+    bounds : array (2, n_features), optional
+        The limits of the rows, which masked and noisy sums need.
+
+    Raises
+    ------
+    ValueError
+        When there are too many features, or, without noise, fewer than two rows.
+    """
+    if bounds is not None:
+        return (yield from _clipped_scatter(aggregation, bounds))
+    centre = np.zeros(n_features)
+    reported: dict[str, int] = {}
+
+    def other_rows(replies: Replies) -> dict[str, str]:
+        changed = {
+            name: f"Scatter.n_points must be {n} as before, got {reply.n_points}"
+            for name, reply in replies.items()
+            if (n := reported.get(name, reply.n_points)) != reply.n_points
+        }
+        reported.update({name: reply.n_points for name, reply in replies.items()})
+        return changed
+
+    for _ in range(2):  # about 0, and then about the mean, so that no digits cancel out
+        request = SumScatter(centre)
+        _check_size(request)
+        total, _ = yield from aggregation.sum(request, other_rows)
+        _check_rows(total.n_points)
+        shift = total.sums / total.n_points
+        centre = centre + shift
+    about_mean = square(total.products, n_features) - np.outer(total.sums, shift)
+    return total.n_points, centre, about_mean / (total.n_points - 1)
+
+
+def _clipped_scatter(aggregation: Aggregation, bounds: Floats) -> Flow[tuple[int, Floats, Floats]]:
+    """Return the same from sums of rows that are clipped to bounds and scaled."""
+    n_features, n_rows = bounds.shape[1], float(FIRST_ROWS)
+    for _ in range(2 if aggregation.privacy is None else 1):  # the first one finds the digits
+        privacy = aggregation.privacy
+        request = SumClippedScatter(bounds, privacy=privacy, n_rows=round(n_rows))
+        _check_size(request)
+        total, _ = yield from aggregation.sum(request)
+        count, sums, pairs = np.split(total.values, [1, 1 + n_features])
+        n_rows = float(count[0])
+        if privacy is None:
+            _check_rows(n_rows)
+    n_rows = max(n_rows, 2.0)
+    mean, half = np.clip(sums / n_rows, -1, 1), (bounds[1] - bounds[0]) / 2
+    about_mean = square(pairs, n_features) - n_rows * np.outer(mean, mean)
+    covariance = about_mean / (n_rows - 1) * half[:, np.newaxis] * half
+    return round(n_rows), from_unit(mean, bounds), covariance
+
+
+def _check_size(request: Message) -> None:
+    if problem := problem_of_work(request, MAX_WORK):
+        raise ValueError(f"the features are too many for principal components: {problem}")
+
+
+def _check_rows(n_rows: float) -> None:
+    if n_rows < 2:
+        raise ValueError(
+            f"principal components need at least 2 rows of all clients, got {n_rows:.0f}"
+        )
+
+
+@one_thread()
+def principal_components(
+    n_rows: int, mean: Floats, covariance: Floats, n_components: float | None, whiten: bool = False
+) -> PCAModel:
+    """Return the principal components of rows with this mean and covariance.
+
+    The largest entry of each component is positive, as in scikit-learn.
+
+    Parameters
+    ----------
+    n_rows : int
+    mean : array (n_features,)
+    covariance : array (n_features, n_features)
+    n_components : int, float or None
+        As in `FederatedPCA`.
+    whiten : bool, default=False
+
+    Raises
+    ------
+    ValueError
+        When there are fewer features or rows than components.
+
+    Examples
+    --------
+    >>> covariance = np.array([[4.0, 0.0], [0.0, 9.0]])
+    >>> principal_components(5, np.zeros(2), covariance, 1).components
+    array([[0., 1.]])
+    """
+    most = min(n_rows, len(mean))
+    if n_components is not None and n_components > most:
+        raise ValueError(
+            "n_components must be at most the number of features and of rows of all clients,"
+            f" {most}, got {n_components}"
+        )
+    values, vectors = np.linalg.eigh(covariance)
+    variances, components = np.maximum(values[::-1], 0.0), vectors.T[::-1]
+    total = float(variances.sum())
+    n_kept = most if n_components is None else int(n_components)
+    if n_components is not None and n_components < 1:
+        known = np.cumsum(variances) / total if total else np.ones(len(variances))
+        n_kept = min(int(np.searchsorted(known, n_components, side="right")) + 1, most)
+    kept = components[:n_kept]
+    largest = np.take_along_axis(kept, np.abs(kept).argmax(axis=1)[:, np.newaxis], axis=1)
+    kept = kept * np.where(largest < 0, -1.0, 1.0)
+    return PCAModel(mean, kept, variances[:n_kept].copy(), total, n_rows, whiten)
+
+
+def pca(
+    n_components: float | None,
+    whiten: bool,
+    aggregation: Aggregation,
+    bounds: Floats | None = None,
+) -> Flow[PCAModel]:
+    """Return the server flow; for the parameters see `FederatedPCA`."""
+    if bounds is None:
+        replies = yield from aggregation.describe(DescribeFeatures())
+        n_features = agree_on_features(replies)
+    else:
+        n_features = bounds.shape[1]
+        yield from agree_on_bounded_features(aggregation, n_features)
+    check_n_components(n_components, n_features)
+    found = yield from find_scatter(aggregation, n_features, bounds)
+    return principal_components(*found, n_components, whiten)
+
+
+def check_n_components(
+    n_components: float | None, n_features: int, name: str = "n_components"
+) -> None:
+    """Raise ValueError when there are fewer features than components."""
+    if n_components is not None and n_components > n_features:
+        raise ValueError(
+            f"{name} must be at most the number of features, {n_features}, got {n_components}"
+        )
