@@ -29,6 +29,7 @@ from fedlib.cli.common import (
 from fedlib.cli.log import report
 from fedlib.core.texts import printable
 from fedlib.tables.read_options import ReadOptions
+from fedlib.transports.http.wire import CannotJoin
 
 if TYPE_CHECKING:
     from fedlib.core.client import Client
@@ -254,9 +255,10 @@ def take_part(
         check_welcome(welcome, options)
         n_keys = len(identity.public_keys) if identity else welcome.n_clients
         if welcome.secure and n_keys < welcome.n_clients:
-            raise ValueError(
+            raise CannotJoin(
                 f"the file of public keys has {n_keys} sites, and the run {welcome.n_clients}: get"
-                " the file keys.json with the keys of all sites"
+                " the file keys.json with the keys of all sites",
+                "TooFewKeys",
             )
         if rows.schema is not None:
             rows.accept(welcome)
@@ -322,7 +324,10 @@ class SiteRows:
         from fedlib.tables.schema.agreeing import check_same
 
         self.protected = self.protected or welcome.protected
-        check_same(self.schema, welcome.digest, welcome.schema)
+        try:
+            check_same(self.schema, welcome.digest, welcome.schema)
+        except ValueError as error:
+            raise CannotJoin(str(error), "OtherSchema") from error
 
 
 def read_schema(path: Path | None) -> Schema | None:
@@ -389,7 +394,7 @@ def check_allowed(policy: Policy | None, protocol: str) -> None:
 def check_welcome(welcome: Welcome, options: JoinOptions) -> None:
     """Raise ValueError when this site cannot take part in a run as it wants to."""
     if welcome.secure and options.secure_key is None:
-        raise ValueError("the run has secure sums: join with --secure-key NAME.key")
+        raise CannotJoin("the run has secure sums: join with --secure-key NAME.key", "NoSecureKey")
     check_labels(welcome.protocol, options.labels_out)
 
 

@@ -87,6 +87,18 @@ def test_a_site_without_keys_learns_at_once_that_the_run_has_secure_sums(command
     assert text in invoke("doctor", *arguments, code=1)
 
 
+def test_a_run_ends_at_once_when_every_site_has_refused(command, site):
+    np.save("bounds.npy", BOUNDS)
+    options = ["--secure", "--bounds", "bounds.npy", "--join-timeout", "600"]
+    protocol = ["serve", "horizontal-dbscan", "--cell-size=0.8", "--min-samples=4"]
+    server, url = serving(command, *options, protocol=protocol)
+    for name in SITES:
+        refuse("join", url, "--data", f"{name}.csv", "--token-file", f"tokens/{name}.token")
+    output = server.ends(1)
+    assert "no client has joined in time" in output
+    assert all(f"'{name}': NeverJoined_NoSecureKey at" in output for name in SITES)
+
+
 def test_the_error_of_a_client_without_keys_names_them():
     transport = InProcess({name: FederatedKMeansClient(np.eye(2)) for name in "abc"})
     start = {"method": "lloyd", "init": [[0.0, 0.0]]}

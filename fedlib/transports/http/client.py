@@ -23,7 +23,17 @@ from fedlib.core.client import Client
 from fedlib.core.messages import MAX_BYTES, decode, encode
 from fedlib.core.protocol import logger, serve
 from fedlib.transports.http.checkpoint import Checkpoint, reserved
-from fedlib.transports.http.wire import HOLD, NUMBER, PROCESS, SCHEMA, VERSION, Welcome, require_tls
+from fedlib.transports.http.wire import (
+    HOLD,
+    NUMBER,
+    PROCESS,
+    REASON,
+    SCHEMA,
+    VERSION,
+    CannotJoin,
+    Welcome,
+    require_tls,
+)
 
 RETRY, MAX_RETRY = 0.2, 2.0  # seconds between two attempts of a call, at first and at most
 _random = random.Random()  # the global generator belongs to the user
@@ -94,7 +104,8 @@ def join(
         The digest of the schema of this site, or empty. The server refuses another one.
     accept : callable, optional
         Called with the server's `Welcome` before this client joins, while it can still refuse with
-        a ValueError: nothing has been sent then but the token and the digest.
+        a ValueError: nothing has been sent then but the token and the digest. The server learns the
+        reason of `CannotJoin`, and of another ValueError that it is a refusal.
 
     Returns
     -------
@@ -261,7 +272,7 @@ class ClientLoop:
             self.patience = 0
         try:
             if self.accept is not None:
-                self.accept(self.welcome("GET", "/check"))
+                self.check(self.accept)
             welcome = self.join()
             with self.heartbeats(welcome.heartbeat):
                 self.work(welcome)
@@ -275,6 +286,15 @@ class ClientLoop:
         if self.folder and reason == FINISHED and (kept := Checkpoint.read(self.folder)):
             kept.finished = True
             kept.save(self.folder)
+
+    def check(self, accept: Callable[[Welcome], None]) -> None:
+        """Ask for the `Welcome` without joining; if it is refused, tell the server that it is."""
+        welcome = self.welcome("GET", "/check")
+        try:
+            accept(welcome)
+        except ValueError as error:
+            self.leave(error.reason if isinstance(error, CannotJoin) else "Refused")
+            raise
 
     def join(self) -> Welcome:
         """Join the run; wait while another process of this client is present."""
@@ -323,10 +343,10 @@ class ClientLoop:
                 " to be started again too"
             )
 
-    def leave(self) -> None:
-        """Notify the server, if it can be reached, that this process stops."""
+    def leave(self, reason: str = "") -> None:
+        """Notify the server, if it can be reached, that this process stops or never joins."""
         with suppress(httpx.TransportError, TooLarge):
-            self.link.post("/leave", timeout=1)
+            self.link.post("/leave", timeout=1, headers={REASON: reason} if reason else None)
 
     def answer(self, client: Client, number: int, request: bytes) -> None:
         """Reply to a request. If the checkpoint has the reply, the request is not handled again."""

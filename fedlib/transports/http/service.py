@@ -140,6 +140,11 @@ class SessionService:
         self._wake(name)
         self._changed(name)
 
+    def refuse(self, name: str, reason: str) -> None:
+        """Note that a client's process does not join."""
+        self.sessions[name].refuse(reason)
+        self._changed(name)
+
     def disconnect(self, name: str, process: str, link: int) -> None:
         """Note that a connection of a client's process has been closed."""
         self.sessions[name].unlink(process, link)

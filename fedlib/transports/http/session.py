@@ -28,6 +28,9 @@ carries the number of its request.
 - LOST: the run continues without this client.
 - DONE: the run is over.
 
+A process that cannot take part, for example without the keys of a masked run, refuses to join. This
+changes no state: another process may still join, and the refusal is only the reason why none did.
+
 A session in LOST or DONE is *over*, and its ``reason`` is set. A process can still join then, and
 receives the reason at its next call.
 
@@ -193,6 +196,8 @@ class Session:
         The open request.
     reply : bytes or None
         The reply to it.
+    refused : str
+        Why a process has refused to join; empty if none has, or another one has joined since.
     reason : str
         Why the session is over: the outcome of the run, or NeverJoined, TimedOut, Gone, Left,
         Closed, or the reason for which the run has rejected the client's reply.
@@ -211,6 +216,7 @@ class Session:
     number: int = 0
     request: bytes | None = None
     reply: bytes | None = None
+    refused: str = ""
     reason: str = ""
     informed: bool = False
     _accepted: tuple[int, int, bytes] = (0, 0, b"")
@@ -295,12 +301,18 @@ class Session:
             self.informed = False
             if self.state is not LOST:
                 self.since = now
+        self.refused = ""
         self._live(now, link)
         self._move(JOIN)
         if self.state is WAITING and self.reason:
             self.state = DONE
         elif self.state is WAITING and self.request is not None:
             self.state = WORKING if self.reply is None else ANSWERED
+
+    def refuse(self, reason: str) -> None:
+        """Note why a process does not join, if none has joined yet."""
+        if self.state is EXPECTED:
+            self.refused = reason
 
     def call(self, process: str) -> None:
         """Accept a call that changes nothing."""

@@ -90,10 +90,12 @@ class Sessions:
     def ready(self, now: float) -> bool:
         """Return whether an exchange can begin: all clients are present, or joining is over.
 
-        Lost clients do not count: those of a run that is continued are not expected.
+        Joining is over, too, if every client has refused. Lost clients do not count: those of a run
+        that is continued are not expected.
         """
         if not self.opened:
             self.opened = bool(self.outcome) or now >= self._join_by or self._everybody()
+            self.opened = self.opened or all(s.refused for s in self.by_name.values())
         return self.opened
 
     def _everybody(self) -> bool:
@@ -141,7 +143,8 @@ class Sessions:
 
     def _reason_to_lose(self, session: Session, now: float) -> str:
         if session.state is EXPECTED:
-            return "Gone" if session.number > 1 else "NeverJoined"
+            refused = f"_{session.refused}" if session.refused else ""
+            return "Gone" if session.number > 1 else f"NeverJoined{refused}"
         if now >= self._reply_by:
             return "TimedOut"
         if now >= session.missed_at(self._started):

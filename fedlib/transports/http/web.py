@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,6 +29,7 @@ from fedlib.transports.http.status import Status, size
 from fedlib.transports.http.wire import (
     NUMBER,
     PROCESS,
+    REASON,
     SCHEMA,
     VERSION,
     Welcome,
@@ -195,6 +197,7 @@ class Calls:
                 check_schema(request.headers.get(SCHEMA, ""), welcome.digest)
             except ValueError as error:
                 logger.warning("site %r cannot join: %s", name, printable(str(error)))
+                self.service.refuse(name, "OtherSchema")
                 raise HTTPException(400, str(error)) from error
             self.service.join(name, process, connection.link)
             return _json(welcome)
@@ -206,7 +209,14 @@ class Calls:
 
     async def leave(self, request: Request) -> Response:
         with self._call(request) as (name, process, _):
-            self.service.leave(name, process)
+            reason = request.headers.get(REASON)
+            if reason is None:
+                self.service.leave(name, process)
+            elif re.fullmatch("[A-Za-z]{1,40}", reason):
+                logger.warning("site %r does not join: %s", name, reason)
+                self.service.refuse(name, reason)
+            else:
+                raise HTTPException(400, f"{REASON} must be a word of 1 to 40 letters")
             return _json({})
 
     async def request(self, request: Request) -> Response:

@@ -9,7 +9,7 @@ POST      /join       200 and a `Welcome` in JSON
 GET       /request    200 and the bytes of the next request, or 204 after `HOLD` seconds
 POST      /reply      200 if the reply was accepted, now or before
 POST      /heartbeat  200, while the client works after at most `HOLD` seconds
-POST      /leave      200
+POST      /leave      200; with `REASON` from a process that does not join
 GET       /check      as for a join, but nothing changes: a site tests its token and its network
 ========  ==========  =======================================================================
 
@@ -46,8 +46,10 @@ from fedlib import __version__
 __all__ = [
     "NUMBER",
     "PROCESS",
+    "REASON",
     "SCHEMA",
     "VERSION",
+    "CannotJoin",
     "Welcome",
 ]
 
@@ -56,6 +58,23 @@ NUMBER = "Fedlib-Sequence"
 SCHEMA = "Fedlib-Schema"
 PROCESS = "Fedlib-Session"
 VERSION = "Fedlib-Version"
+REASON = "Fedlib-Reason"
+
+
+class CannotJoin(ValueError):
+    """A site cannot take part in a run. The server learns the reason, in one word.
+
+    Parameters
+    ----------
+    text : str
+        For the site's operator.
+    reason : str
+        For the server, such as ``NoSecureKey``; it must not depend on the site's rows.
+    """
+
+    def __init__(self, text: str, reason: str):
+        super().__init__(text)
+        self.reason = reason
 
 
 class Welcome(msgspec.Struct):

@@ -30,7 +30,7 @@ from fedlib.core.client import Client
 from fedlib.core.journal import JournalError, run_id
 from fedlib.core.messages import Array, Done, Labels, Message, decode, encode
 from fedlib.core.protocol import TooFewClients, run
-from fedlib.transports.http import HTTP, Limits, join
+from fedlib.transports.http import HTTP, Limits, join, wire
 
 GONE = Limits(gone_after=2)
 
@@ -245,6 +245,14 @@ def test_a_client_that_has_left_may_join_again_in_time(points, start):
         [end] = attend(start, transport, {"0": HorizontalDBSCANClient(points[0])})
         assert model.result(ANSWER).ledger_.lost == {}
     assert end.result(ANSWER) == "finished"
+
+
+def test_a_refusal_is_a_word(start):
+    with serve("0") as transport, caller(transport) as link:
+        answer = link.post("/leave", headers={wire.REASON: "My rows: 1, 2"})
+        assert (answer.status_code, session(transport).refused) == (400, "")
+        assert link.post("/leave", headers={wire.REASON: "NoSecureKey"}).status_code == 200
+        assert session(transport).refused == "NoSecureKey"
 
 
 def test_a_server_that_gives_up_informs_its_clients(points, start):

@@ -260,6 +260,23 @@ def test_a_client_that_has_never_joined_is_lost_immediately():
     assert (sessions["b"].state, sessions["b"].reason) == (State.LOST, "NeverJoined")
 
 
+def test_joining_is_over_when_every_client_has_refused():
+    sessions = Sessions("ab", LIMITS, now=0)
+    sessions["a"].refuse("NoSecureKey")
+    assert not sessions.ready(1)
+    sessions["b"].refuse("OtherSchema")
+    sessions["b"].join("process", 2)  # another process joins after all
+    sessions["b"].refuse("OtherSchema")  # has no effect
+    assert not sessions.ready(3)
+    sessions = Sessions("ab", LIMITS, now=0)
+    for name in "ab":
+        sessions[name].refuse("NoSecureKey")
+    assert sessions.ready(4)
+    sessions.ask({"a": b"", "b": b""}, now=4)
+    assert sessions.expire(4) == []
+    assert {s.reason for s in sessions.by_name.values()} == {"NeverJoined_NoSecureKey"}
+
+
 @pytest.mark.parametrize(
     ("signs", "leaves", "lost_at", "reason"),
     [
