@@ -38,7 +38,7 @@ from fedlib.boosting.scores import METRICS
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.array_types import Floats, Floats32
 from fedlib.core.client import Client
-from fedlib.core.labels import read_classes
+from fedlib.core.labels import read_classes, read_weights
 from fedlib.core.parameters import KW_ONLY, Flag, Kind, OptionalPositiveFloat
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval, StrOptions
@@ -474,7 +474,21 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         X : array-like (n_rows, n_features)
             As for `predict`.
         y : array-like (n_rows,)
-            The classes, which are read as those of a part: no class may be missing.
+            The classes, which are read as those of a part: no class may be missing. A row with an
+            integer or a text that no class of the fit is, counts as predicted wrong.
         sample_weight : array-like (n_rows,), optional
+
+        Raises
+        ------
+        ValueError
+            When ``y`` is text and the classes are numbers, or vice versa, or contains a number that
+            is neither an integer nor a class.
         """
-        return float(super().score(X, read_classes(y), sample_weight))
+        predicted = self.predict(X)
+        true = read_classes(y, n_rows=len(predicted))
+        mixed = (true.dtype.kind == "U") != (predicted.dtype.kind == "U")
+        fractions = true.dtype.kind == "f" and bool((true % 1 != 0).any())
+        if mixed or fractions:  # perhaps targets of a regression, or probabilities
+            check_known(true, self.model_.classes)
+        weights = None if sample_weight is None else read_weights(sample_weight, n_rows=len(true))
+        return float(np.average(true == predicted, weights=weights))

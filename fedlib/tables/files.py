@@ -428,7 +428,16 @@ def _read_typed(path: Path, suffix: str) -> pd.DataFrame:
     if suffix == ".arff":
         from fedlib.datasets.tables import parse
 
-        return parse("rows.arff", path.read_bytes())
+        try:
+            return parse("rows.arff", path.read_bytes())
+        except UNREADABLE as error:
+            if not str(error):
+                raise
+            raise ValueError(
+                f"{error}; of .arff files only dense rows of numbers and of categories in ASCII are"
+                " read, which are either all in quotation marks of one kind or all without; save"
+                " the rows as .csv"
+            ) from error
     raise ValueError(f"the format {suffix or 'without a suffix'} is unknown; known are {FORMATS}")
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xgboost
+from sklearn.metrics import accuracy_score
 from sklearn.utils import estimator_checks
 
 from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
@@ -99,10 +100,27 @@ def test_the_last_stage_is_the_prediction():
 
 def test_scores_are_those_of_scikit_learn():
     model, X, y = fitted("binary:logistic")
-    assert model.score(X, y) == (model.predict(X) == y).mean()
+    assert model.score(X, y) == accuracy_score(y, model.predict(X))
+    weights = np.arange(len(y))
+    expected = accuracy_score(y, model.predict(X), sample_weight=weights)
+    assert model.score(X, y, weights) == expected
     regressor, X, y = fitted("reg:squarederror")
     residuals = y - regressor.predict(X)
     assert regressor.score(X, y) == pytest.approx(1 - residuals.var() / y.var(), abs=1e-2)
+
+
+def test_scores_of_any_classes():
+    """scikit-learn takes fractions for the targets of a regression."""
+    X = np.arange(40.0).reshape(-1, 1)
+    y = np.where(X[:, 0] < 20, 0.5, 1.5)
+    model = FederatedXGBClassifier(n_trees=2).fit([(X, y)])
+    assert model.score(X, y) == 1
+    assert model.score(X, np.full(40, 0.5)) == 0.5
+    assert model.score(X, np.full(40, 2)) == 0  # a class that no row of the fit has
+    with pytest.raises(ValueError, match=r"y must contain only the classes \[0.5, 1.5\]; got 0.25"):
+        model.score(X, np.full(40, 0.25))
+    with pytest.raises(ValueError, match=r"only the classes \[0.5, 1.5\]; got 'ill'"):
+        model.score(X, ["ill"] * 40)
 
 
 @each_objective

@@ -13,6 +13,8 @@ from fedlib.core.columns import read_columns
 from fedlib.tables import text_files
 from fedlib.tables.files import Table, read_array, read_table, write_file, write_labels
 
+ARFF = "@relation r\n@attribute a"
+
 
 @pytest.fixture
 def rows():
@@ -125,6 +127,15 @@ def test_files_without_names(rows, tmp_path):
         ("a.parquet", "a", {}, "cannot be read"),
         ("a.npy", "a", {}, "cannot be read"),
         ("a.arff", "a", {}, "cannot be read"),
+        (
+            "a.arff",
+            f'{ARFF} {{\'A b\', "c"}}\n@data\n"c"\n',
+            {},
+            "quotation marks .* save .* as .csv",
+        ),
+        ("a.arff", f"{ARFF} {{é, c}}\n@data\né\n", {}, "in ASCII .* save the rows as .csv"),
+        ("a.arff", f"{ARFF} string\n@data\nc\n", {}, "save the rows as .csv"),
+        ("a.arff", f"{ARFF} {{a, c}}\n@data\n{{0 c}}\n", {}, "dense rows .* save the rows as .csv"),
         ("a.csv", "a,b\n1,2\n", {"columns": "a,c"}, "no column c; the columns are a, b"),
         ("a.csv", "a,b\n1,2\n", {"columns": "a,a"}, "columns used more than once: a"),
         ("a.csv", "a,b\n1,2\n", {"columns": "a", "ids": "a"}, "columns used more than once: a"),
