@@ -125,6 +125,7 @@ OPTIONS = {
     "kmeans": (LLOYD, {"method": "lloyd", "n_init": 2}),
     "pca": ({"n_components": 0.9, "whiten": True},),
     "gaussian-mixture": (EM, {"covariance_type": "diag"}),
+    "evaluation": ({"classes": [0, 1]},),
     "xgboost": (
         {"method": "histogram"},
         {"method": "union"},
@@ -144,6 +145,7 @@ NEEDED = {
         HISTOGRAMS | {"classes": [0, 1], "max_weight": 2.0},
         HISTOGRAMS | {"classes": [0, 1]},
     ),
+    "evaluation": ({"classes": [0, 1]},) * 2,
     "xgb-regressor": (HISTOGRAMS | {"max_target": 16.0}, HISTOGRAMS | {"base_score": 2.0}),
     "summary": ({"quantiles": (), "bounds": [[-3, -3], [7, 7]]},) * 2,
     "pca": ({"bounds": BOUNDS},) * 2,

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, cast
+from collections.abc import Iterator
+from math import sqrt
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import msgspec
 import numpy as np
 
 from fedlib.boosting.classes import Class, problem_of_classes
-from fedlib.core.array_types import Ints
+from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
+from fedlib.protection.privacy import Sensitivity, add_noise, quantise
+from fedlib.protection.row_sums import RowTotals, SumRows
 from fedlib.tables.summary.messages import MAX_MEAN, MAX_ROWS, MAX_SQUARES
 
 __all__ = [
     "ClassCounts",
+    "ClassScoreTotals",
     "ClusterDistances",
     "LabelledMoments",
     "ScoreCounts",
@@ -23,6 +28,9 @@ MAX_CLUSTERS = 2**20
 MAX_BINS = 2**20
 MAX_DISTANCES = 1e240
 MAX_LOSS = 2.0**46  # of MAX_ROWS rows: the loss of one row is at most 37
+EPS = np.finfo(np.float64).eps  # probabilities are clipped at it in the log-loss, as in sklearn
+LARGEST_LOSS = float(-np.log(EPS))  # of one row
+LARGEST_SQUARE = 2.0  # the sum of the squared errors of one row over the classes
 
 Noise = Literal["exclude", "cluster"]
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
@@ -133,11 +141,12 @@ class MeasureDistances(Message):
 
 
 class ClassCounts(Message):
-    """The classes of a client's rows, and the number of rows of each."""
+    """The classes of a client's rows, the number of rows of each, and that of the columns."""
 
     discloses = "the classes of a client's rows, and the number of rows of each"
     classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
     counts: Annotated[np.ndarray, Array("int64", ("classes",), ge=1, le=MAX_ROWS)]
+    n_columns: Annotated[int, msgspec.Meta(ge=1, le=2**10)] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -210,3 +219,118 @@ class CountScores(Message):
                 f" got the shapes {shapes[0]} and {shapes[1]}"
             )
         return reply
+
+
+class ClassScoreTotals(RowTotals):
+    """Counts of a client's rows by class, prediction and probability, and sums of their errors."""
+
+    discloses = (
+        "the number of a client's rows by class and predicted class, and by bins of the probability"
+        " of each class, and the sums of their errors; with noise if the request has a privacy loss"
+    )
+
+
+class ClassTotals(NamedTuple):
+    """The values of `ClassScoreTotals`.
+
+    Attributes
+    ----------
+    confusion : array (n_classes, n_classes)
+        The number of rows by class and by predicted class.
+    counts : array (n_classes, 2, n_bins)
+        The number of rows of other classes and of the class in each bin of its probability.
+    log_loss, square : float
+        The sums of the log-losses, and of the squared errors over all classes.
+    """
+
+    confusion: Floats
+    counts: Floats
+    log_loss: float
+    square: float
+
+
+class CountClassScores(SumRows, kw_only=True):
+    """Count your rows by class, predicted class and probability, and sum the predictions' errors.
+
+    A row adds to one cell of the confusion matrix, and to one bin per class. Its errors are scaled
+    to 0..1.
+    """
+
+    discloses = "the classes"
+    reply = ClassScoreTotals
+    classes: Annotated[tuple[Class, ...], msgspec.Meta(min_length=2, max_length=2**10)]
+    n_bins: Bins
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if problem := problem_of_classes(self.classes):
+            raise MessageError(problem)
+
+    @property
+    def n_values(self) -> int:
+        n_classes = len(self.classes)
+        return n_classes**2 + 2 * n_classes * self.n_bins + 2
+
+    def work(self) -> float:
+        return float(len(self.classes))
+
+    def sensitivity(self) -> Sensitivity:
+        n_entries = len(self.classes) + 3
+        return Sensitivity(float(n_entries), sqrt(n_entries), n_entries)
+
+    def total(self, X: Any, n_shares: int) -> ClassScoreTotals:
+        """Return the reply of a client.
+
+        Parameters
+        ----------
+        X : tuple (probabilities, codes)
+            Arrays (n_rows, n_classes) and (n_rows,), the indices of the rows' classes.
+        n_shares : int
+            As in `SumRows.total`.
+        """
+        probabilities, codes = X
+        errors, sensitivity = errors_of(probabilities, codes), self.sensitivity()
+        if self.privacy is not None:
+            errors = quantise(errors, sensitivity)
+        counts = [self._counts(groups, n) for groups, n in self.groups(probabilities, codes)]
+        values = np.concatenate([*counts, errors.sum(axis=0)])
+        if self.privacy is not None:
+            values = add_noise(values, sensitivity, self.privacy, n_shares)
+        return ClassScoreTotals(values)
+
+    def groups(self, probabilities: Floats, codes: Ints) -> Iterator[tuple[Ints, int]]:
+        """Yield the group of each row (n_rows,) in each partition, and the number of groups."""
+        n_classes = len(self.classes)
+        yield n_classes * codes + probabilities.argmax(axis=1), n_classes**2
+        for k in range(n_classes):
+            bins = bins_of(probabilities[:, k], self.n_bins)
+            yield self.n_bins * (codes == k) + bins, 2 * self.n_bins
+
+    def _counts(self, groups: Ints, n_groups: int) -> Floats:
+        return np.bincount(groups, minlength=n_groups).astype(np.float64)
+
+    def parts(self, reply: ClassScoreTotals) -> ClassTotals:
+        """Return the values of a reply, or of a sum of replies."""
+        n_classes, values = len(self.classes), reply.values
+        ends = np.cumsum([n_classes**2, 2 * n_classes * self.n_bins])
+        confusion, counts, errors = np.split(values, ends)
+        return ClassTotals(
+            confusion.reshape(n_classes, n_classes),
+            counts.reshape(n_classes, 2, self.n_bins),
+            float(errors[0]) * LARGEST_LOSS,
+            float(errors[1]) * LARGEST_SQUARE,
+        )
+
+
+def bins_of(scores: Floats, n_bins: int) -> Ints:
+    """Return the bin of each probability; a bin contains its right edge."""
+    return np.searchsorted(np.linspace(0, 1, n_bins + 1)[1:-1], scores).astype(np.int64)
+
+
+def errors_of(probabilities: Floats, codes: Ints) -> Floats:
+    """Return the log-loss and the squared error of each row (n_rows, 2), scaled to 0..1."""
+    right = probabilities[np.arange(len(codes)), codes]
+    losses = -np.log(np.clip(right, EPS, 1 - EPS))
+    squares = np.square(probabilities).sum(axis=1) - np.square(right) + np.square(1 - right)
+    scaled = np.column_stack([losses / LARGEST_LOSS, squares / LARGEST_SQUARE])
+    return np.clip(scaled, 0.0, 1.0)

@@ -1,8 +1,9 @@
 """Scores of predictions for held-out rows whose classes are known.
 
-Each client has the class of each of its rows, and the probability of the second class that a model
-gives to it. The model itself takes no part. The first round counts the classes, the second one
-counts rows by class and probability.
+Each client has the class of each of its rows, and the probability of the second class, or of each
+class, that a model gives to it. The model itself takes no part. The first round counts the classes,
+the second one counts rows by class and probability (`fedlib.evaluation.class_scores` for several
+columns of probabilities, and for sums with masks or noise).
 
 Source of the area under the ROC curve from a histogram: D. Bamber, The area above the ordinal
 dominance graph and the area below the receiver operating characteristic graph, Journal of
@@ -11,9 +12,9 @@ Mathematical Psychology 12, 1975.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
@@ -21,23 +22,52 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from fedlib.boosting.classes import Class, agree_on_kind, agree_on_two_classes, class_weights
-from fedlib.core.agreement import settle
+from fedlib.boosting.classes import (
+    Class,
+    agree_on_kind,
+    agree_on_two_classes,
+    check_known,
+    class_weights,
+    given_classes,
+)
+from fedlib.core.agreement import agree, settle
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import Client, handles, partitions
-from fedlib.core.estimator import Federated
+from fedlib.core.client import Client, Unanswerable, handles, partitions
 from fedlib.core.labels import read_classes
-from fedlib.core.parameters import KW_ONLY
+from fedlib.core.messages import Message
+from fedlib.core.parameters import KW_ONLY, OptionalBounds
 from fedlib.core.points import check_points
 from fedlib.core.protocol import Flow
+from fedlib.core.replies import Replies
 from fedlib.core.validation import Interval
+from fedlib.evaluation.class_scores import (
+    ClassScores,
+    class_evaluation,
+    class_scores,
+    contradiction,
+    problem_of_columns,
+)
 from fedlib.evaluation.messages import (
     MAX_BINS,
     ClassCounts,
+    ClassScoreTotals,
+    CountClassScores,
     CountScores,
     DescribeClasses,
     ScoreCounts,
+    bins_of,
 )
+from fedlib.evaluation.two_classes import (
+    PredictionScores,
+    contradiction_of_two,
+    edges,
+    log_losses,
+    rows_by_class,
+    squared_errors,
+    two_class_scores,
+)
+from fedlib.protection.estimator import ProtectedFederated, is_protected
+from fedlib.protection.secure.points import DescribeFeatures, Features
 from fedlib.tables.summary.columns import ask, repeat
 
 if TYPE_CHECKING:
@@ -45,158 +75,59 @@ if TYPE_CHECKING:
 
 __all__ = ["EvaluationClient", "FederatedEvaluation", "PredictionScores", "evaluation"]
 
-EPS = np.finfo(np.float64).eps  # probabilities are clipped at it in the log-loss, as in sklearn
-ROUNDING = 1e-9  # relative error of sums
+ROW_SUM = 1e-6  # the largest difference to 1 of the sum of a row's probabilities
 
 
-@dataclass(frozen=True)
-class PredictionScores:
-    """The scores of predictions, and the counts from which they derive.
-
-    Attributes
-    ----------
-    classes : tuple of two classes
-        In ascending order. Probabilities are those of the second one.
-    counts : array (2, n_bins) of int64
-        The number of rows of each class in each bin of equal width between 0 and 1. A bin contains
-        its right edge, and the first one also 0.
-    confusion : array (2, 2) of int64
-        The number of rows by class and by predicted class, which is the second one if its
-        probability exceeds 0.5.
-    groups : array (2, n_groups) of int64
-        As ``counts``, in the bins of the calibration curve.
-    group_means : array (n_groups,)
-        The mean probability in each of these; NaN without rows.
-    accuracy, auc, log_loss, brier : float
-    auc_error : float
-        The largest possible error of ``auc``.
-    """
-
-    classes: tuple[Class, Class]
-    counts: Ints
-    confusion: Ints
-    groups: Ints
-    group_means: Floats
-    accuracy: float
-    auc: float
-    auc_error: float
-    log_loss: float
-    brier: float
-
-
-def evaluation(n_bins: int, n_groups: int) -> Flow[PredictionScores]:
+def evaluation(n_bins: int, n_groups: int) -> Flow[PredictionScores | ClassScores]:
     """Return the server flow; for the parameters see `FederatedEvaluation`."""
 
-    def attempt() -> Flow[PredictionScores]:
+    def attempt() -> Flow[PredictionScores | ClassScores]:
         replies = yield DescribeClasses()
         replies = yield from settle(replies, agree_on_kind)
+        replies = yield from settle(replies, agree_on_columns)
+        if agree_on_columns(replies) > 1:
+            return (yield from _several(replies, n_bins))
         replies = yield from settle(replies, agree_on_two_classes)
         (first, second), totals = class_weights(replies)
         request = CountScores((first, second), n_bins, n_groups)
 
         def contradiction(name: str, reply: ScoreCounts) -> str | None:
-            return _contradiction(request, declared[name], reply)
+            return contradiction_of_two(request, declared[name], reply)
 
-        declared = {name: _by_class(reply, request.classes) for name, reply in replies.items()}
+        declared = {name: rows_by_class(reply, request.classes) for name, reply in replies.items()}
         replies = yield from ask(request, replies, contradiction)
-        return _scores(request.classes, np.array(totals, np.int64), list(replies.values()))
+        return two_class_scores(request.classes, np.array(totals, np.int64), list(replies.values()))
 
     return (yield from repeat(attempt))
 
 
-def _by_class(reply: ClassCounts, classes: tuple[Class, Class]) -> Ints:
-    """Return the number of a client's rows of both classes."""
-    known = dict(zip(reply.classes, reply.counts.tolist(), strict=True))
-    return np.array([known.get(one, 0) for one in classes], np.int64)
+def agree_on_columns(replies: Mapping[str, Any]) -> int:
+    """Return the number of columns of the probabilities; raise Disagreement if it differs."""
+    columns = {name: reply.n_columns for name, reply in replies.items()}
+    return int(agree("the number of columns of the probabilities", columns)) if columns else 1
 
 
-def _contradiction(request: CountScores, declared: Ints, reply: ScoreCounts) -> str | None:
-    """Return why counts and sums contradict each other or the declared rows, or None."""
-    for name in ("counts", "groups"):
-        if getattr(reply, name).sum(axis=1).tolist() != declared.tolist():
-            return f".{name} must sum to the numbers of rows reported before"
-    low, high = _edges(request.n_groups)
-    n = reply.groups.sum(axis=0)
-    if _outside(reply.sums, n * low, n * high):
-        return ".sums must be of probabilities in their bins"
-    low, high = _edges(request.n_bins)
-    least, most = reply.counts[:, low >= 0.5].sum(axis=1), reply.counts[:, high > 0.5].sum(axis=1)
-    if ((reply.above < least) | (reply.above > most)).any():
-        return ".above must fit the counts in the bins"
-    for name, loss in (("log_losses", _log_loss), ("squares", _squared_error)):
-        right = [(1 - low, 1 - high), (high, low)]  # probabilities of the true class
-        ends = np.array([[loss(end) for end in ends] for ends in right])
-        bounds = (reply.counts[:, np.newaxis] * ends).sum(axis=2)
-        if _outside(getattr(reply, name), bounds[:, 0], bounds[:, 1]):
-            return f".{name} must fit the counts in the bins"
-    return None
-
-
-def _outside(values: Floats, low: Floats, high: Floats) -> bool:
-    """Return whether a value lies outside its limits by more than rounding."""
-    margin = ROUNDING * (1 + high)
-    return bool(((values < low - margin) | (values > high + margin)).any())
-
-
-def _log_loss(right: Floats) -> Floats:
-    """Return the log-loss for probabilities of the true class."""
-    return -np.log(np.clip(right, EPS, 1 - EPS))
-
-
-def _squared_error(right: Floats) -> Floats:
-    """Return the squared error for probabilities of the true class."""
-    return np.square(1 - right)
-
-
-def _edges(n_bins: int) -> tuple[Floats, Floats]:
-    """Return the lower and the upper edges of bins of equal width between 0 and 1."""
-    edges = np.linspace(0, 1, n_bins + 1)
-    return edges[:-1], edges[1:]
-
-
-def _scores(
-    classes: tuple[Class, Class], totals: Ints, replies: list[ScoreCounts]
-) -> PredictionScores:
-    counts, above, groups, sums, losses, squares = (
-        np.sum([getattr(reply, name) for reply in replies], axis=0)
-        for name in ("counts", "above", "groups", "sums", "log_losses", "squares")
+def _several(replies: Replies, n_bins: int) -> Flow[ClassScores]:
+    """Ask for the scores of several columns, each of a class that some client has."""
+    classes = _all_classes(replies)
+    request = CountClassScores(classes=classes, n_bins=n_bins)
+    declared = {name: rows_by_class(reply, classes) for name, reply in replies.items()}
+    replies = yield from ask(
+        request, replies, lambda name, reply: contradiction(request, declared[name], reply)
     )
-    auc, auc_error = _area_under_curve(counts)
-    confusion = np.column_stack([totals - above, above])
-    n_groups = groups.sum(axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means = sums / n_groups
-    n = int(totals.sum())
-    return PredictionScores(
-        classes,
-        counts,
-        confusion,
-        groups,
-        means,
-        float(np.trace(confusion) / n),
-        auc,
-        auc_error,
-        float(losses.sum() / n),
-        float(squares.sum() / n),
-    )
+    total = np.sum([reply.values for reply in replies.values()], axis=0)
+    return class_scores(request, ClassScoreTotals(total))
 
 
-def _area_under_curve(counts: Ints) -> tuple[float, float]:
-    """Return the area under the ROC curve from counts per class and bin, and its largest error.
+def _all_classes(replies: Mapping[str, Any]) -> tuple[Class, ...]:
+    """Return the classes of all clients; raise ValueError when they are not those of the columns.
 
-    The area is the fraction of the pairs of rows of both classes in which the second class has the
-    larger probability. A pair in one bin counts one half; in truth it counts between 0 and 1.
-
-    Examples
-    --------
-    >>> _area_under_curve(np.array([[3, 1], [1, 3]]))
-    (0.75, 0.1875)
+    Without ``classes``, the columns are those of the classes that the clients' rows have.
     """
-    negative, positive = counts.astype(np.float64)
-    n_pairs = negative.sum() * positive.sum()
-    below = np.cumsum(negative) - negative
-    tied = (positive * negative).sum() / 2
-    return float(((positive * below).sum() + tied) / n_pairs), float(tied / n_pairs)
+    classes = tuple(class_weights(replies, only_two=False)[0])
+    if problem := problem_of_columns(agree_on_columns(replies), classes):
+        raise ValueError(f"{problem}; if no row has one of the classes, set classes")
+    return classes
 
 
 class EvaluationClient(Client):
@@ -205,7 +136,8 @@ class EvaluationClient(Client):
     Parameters
     ----------
     part : tuple (probabilities, y)
-        ``probabilities`` (n_rows,) or (n_rows, 1): those of the second class, in [0, 1]. ``y``
+        ``probabilities`` (n_rows,) or (n_rows, 1): those of the second class, in [0, 1]; or
+        (n_rows, n_classes): those of all classes in ascending order, of which the sum is 1. ``y``
         (n_rows,): the classes, text or numbers. No class may be missing.
 
     Attributes
@@ -220,39 +152,72 @@ class EvaluationClient(Client):
     """
 
     supervised: ClassVar[bool] = True
+    open_requests: tuple[type[Message], ...] = (DescribeFeatures,)
 
     def __init__(self, part: tuple[ArrayLike, ArrayLike]):
         if not isinstance(part, tuple | list) or len(part) != 2:
             raise ValueError("a part must be (probabilities, y), without weights")
         table = part[0] if np.ndim(part[0]) != 1 else np.reshape(part[0], (-1, 1))
         self.X = check_points(table, ensure_min_samples=0)
-        if self.n_features != 1:
-            raise ValueError(
-                "probabilities must be one column, that of the second class; got"
-                f" {self.n_features} columns"
-            )
         inside = (self.X >= 0) & (self.X <= 1)
         if not inside.all():
-            row = int(np.argmin(inside))
+            row, column = np.argwhere(~inside)[0]
             raise ValueError(
-                f"probabilities must lie in [0, 1], got {self.X[row, 0]:g} in row {row + 1}"
+                f"probabilities must lie in [0, 1], got {self.X[row, column]:g} in row {row + 1}"
+            )
+        wrong = np.abs(self.X.sum(axis=1) - 1) > ROW_SUM
+        if self.n_features > 1 and wrong.any():
+            row = int(np.argmax(wrong))
+            raise ValueError(
+                "the probabilities of all classes must add up to 1, got"
+                f" {self.X[row].sum():g} in row {row + 1}"
             )
         self.y = read_classes(part[1], n_rows=len(self.X))
 
     @handles(DescribeClasses)
     def describe_classes(self, request: DescribeClasses) -> ClassCounts:
         classes, counts = np.unique(self.y, return_counts=True)
-        return ClassCounts(tuple(classes.tolist()), counts.astype(np.int64))
+        return ClassCounts(tuple(classes.tolist()), counts.astype(np.int64), self.n_features)
 
     @partitions(DescribeClasses)
     def classes(self, request: DescribeClasses) -> Iterable[Ints]:
         yield np.unique(self.y, return_inverse=True)[1]
 
+    @handles(DescribeFeatures)
+    def describe_features(self, request: DescribeFeatures) -> Features:
+        return Features(self.n_features)
+
+    @handles(CountClassScores)
+    def count_class_scores(self, request: CountClassScores) -> ClassScoreTotals:
+        return request.total(self._scored(request.classes), self.n_shares)
+
+    @partitions(CountClassScores)
+    def groups_of_classes(self, request: CountClassScores) -> Iterable[Ints]:
+        for groups, _ in request.groups(*self._scored(request.classes)):
+            yield groups
+
+    def _scored(self, classes: Sequence[Class]) -> tuple[Floats, Ints]:
+        """Return the probability of each class, and the index of each row's class.
+
+        An unknown class counts as the first one. Behind masks and with noise, an error would
+        disclose that there is such a row.
+        """
+        if problem := problem_of_columns(self.n_features, tuple(classes)):
+            raise Unanswerable(problem)
+        try:
+            check_known(self.y, classes)
+        except ValueError as error:
+            self.note(f"{error}; such rows count as rows of the first class")
+        places = {label: k for k, label in enumerate(classes)}
+        codes = np.array([places.get(label, 0) for label in self.y.tolist()], np.int64)
+        scores = self.X if self.n_features > 1 else np.column_stack([1 - self.X, self.X])
+        return scores, codes
+
     @partitions(CountScores)
     def bins(self, request: CountScores) -> Iterable[Ints]:
         positive, scores = (self.y == request.classes[1]).astype(np.int64), self.X[:, 0]
-        yield 2 * _bins(scores, request.n_bins) + positive
-        yield 2 * _bins(scores, request.n_groups) + positive
+        yield 2 * bins_of(scores, request.n_bins) + positive
+        yield 2 * bins_of(scores, request.n_groups) + positive
         yield 2 * (scores > 0.5) + positive
 
     @handles(CountScores)
@@ -260,20 +225,15 @@ class EvaluationClient(Client):
         positive = (self.y == request.classes[1]).astype(np.int64)
         scores = self.X[:, 0]
         right = np.where(positive == 1, scores, 1 - scores)
-        groups = _bins(scores, request.n_groups)
+        groups = bins_of(scores, request.n_groups)
         return ScoreCounts(
-            _table(positive, _bins(scores, request.n_bins), request.n_bins),
+            _table(positive, bins_of(scores, request.n_bins), request.n_bins),
             np.bincount(positive[scores > 0.5], minlength=2),
             _table(positive, groups, request.n_groups),
             _sums(groups, scores, request.n_groups),
-            _sums(positive, _log_loss(right), 2),
-            _sums(positive, _squared_error(right), 2),
+            _sums(positive, log_losses(right), 2),
+            _sums(positive, squared_errors(right), 2),
         )
-
-
-def _bins(scores: Floats, n_bins: int) -> Ints:
-    """Return the bin of each probability; a bin contains its right edge."""
-    return np.searchsorted(np.linspace(0, 1, n_bins + 1)[1:-1], scores).astype(np.int64)
 
 
 def _sums(codes: Ints, values: Floats, n_groups: int) -> Floats:
@@ -286,21 +246,23 @@ def _table(positive: Ints, bins: Ints, n_bins: int) -> Ints:
     return np.bincount(positive * n_bins + bins, minlength=2 * n_bins).reshape(2, n_bins)
 
 
-class FederatedEvaluation(Federated):
+class FederatedEvaluation(ProtectedFederated):
     """Scores of a classifier's predictions for held-out rows of several clients.
 
     Attributes
     ----------
-    model_ : PredictionScores
-        The scores, and the counts from which they derive.
+    model_ : PredictionScores or ClassScores
+        The scores, and the counts from which they derive; the latter for several columns of
+        probabilities, and with `classes`, `secure` or `epsilon`.
     scores_ : dict of str to float
-        ``"accuracy"``; ``"AUC"``, the area under the ROC curve; ``"log-loss"``; ``"Brier score"``,
-        the mean squared error of the probabilities.
+        ``"accuracy"``; ``"balanced accuracy"``, the mean recall of the classes; ``"AUC"``, the area
+        under the ROC curve, for several classes the mean of each against the others;
+        ``"log-loss"``; ``"Brier score"``, the mean squared error of the probabilities.
     auc_error_ : float
         The largest possible error of the AUC.
-    classes_ : array (2,)
+    classes_ : array (n_classes,)
         The classes in ascending order.
-    confusion_matrix_ : array (2, 2) of int64
+    confusion_matrix_ : array (n_classes, n_classes) of int64
         The number of rows by class and by predicted class, as in scikit-learn.
     ledger_ : Ledger
         The messages of the run and their sizes.
@@ -308,7 +270,8 @@ class FederatedEvaluation(Federated):
     Raises
     ------
     ValueError
-        When a parameter is out of range, or there are not two classes.
+        When a parameter is out of range, there are not two classes for one column of probabilities,
+        or not one class per column.
 
     See Also
     --------
@@ -318,17 +281,20 @@ class FederatedEvaluation(Federated):
     Notes
     -----
     A part is ``(probabilities, y)``: the probability of the second class of each row, such as
-    ``model.predict_proba(X)[:, 1]``, and the class. Any model can be evaluated. Take rows that had
-    no part in its training.
+    ``model.predict_proba(X)[:, 1]``, and the class; or the probabilities of all classes, such as
+    ``model.predict_proba(X)``. Any model can be evaluated. Take rows that had no part in its
+    training.
 
-    Accuracy, log-loss, Brier score and calibration curve equal those of scikit-learn on the pooled
-    rows. The AUC is exact except for pairs of rows of both classes in one bin: each of them counts
-    one half, so the error is at most half of their fraction.
+    Accuracy, balanced accuracy, log-loss, Brier score and calibration curve equal those of
+    scikit-learn on the pooled rows. The AUC is exact except for pairs of rows of both classes in
+    one bin: each of them counts one half, so the error is at most half of their fraction.
 
     *Disclosure.* The number of rows of each class in each bin. A bin with a single row nearly
-    discloses its probability.
+    discloses its probability. With ``secure=True``, the server sees these counts of all clients
+    together. With `epsilon`, they have noise, of which `auc_error_` knows nothing: take as few bins
+    as you need, and many rows.
 
-    *Cost.* Two rounds. The reply of a client has 16 bytes per bin.
+    *Cost.* Two rounds. The reply of a client has 16 bytes per bin, for several columns per class.
 
     Examples
     --------
@@ -336,8 +302,8 @@ class FederatedEvaluation(Federated):
     >>> north = [0.9, 0.2, 0.7], ["well", "ill", "ill"]
     >>> south = [0.4, 0.8], ["ill", "well"]
     >>> model = FederatedEvaluation().fit([north, south])
-    >>> {name: round(score, 3) for name, score in model.scores_.items()}
-    {'accuracy': 0.8, 'AUC': 1.0, 'log-loss': 0.453, 'Brier score': 0.148}
+    >>> [f"{name}: {score:.3f}" for name, score in list(model.scores_.items())[:3]]
+    ['accuracy: 0.800', 'balanced accuracy: 0.833', 'AUC: 1.000']
     >>> model.auc_error_, model.confusion_matrix_.tolist()
     (0.0, [[2, 1], [0, 2]])
     """
@@ -357,44 +323,96 @@ class FederatedEvaluation(Federated):
     n_groups: Annotated[
         int,
         Interval(Integral, 1, MAX_BINS, closed="both"),
-        "The number of bins of the calibration curve, in 1..2**20.",
+        """
+        The number of bins of the calibration curve, in 1..2**20. Only for one column of
+        probabilities in a run without `classes`, `secure` and `epsilon`.
+        """,
     ] = 10
+    classes: Annotated[
+        ArrayLike | None,
+        "array-like",
+        list,
+        None,
+        """
+        All classes, on which the clients have agreed: those of the columns of the probabilities, in
+        ascending order. By default the classes of all rows. ``secure=True`` and `epsilon` need
+        them, or a `schema` with them.
+        """,
+    ] = None
+    bounds: Annotated[
+        OptionalBounds,
+        "Must be None: the bounds of probabilities are 0 and 1.",
+    ] = None
+    known_bounds = MappingProxyType({})
 
-    def _flow(self) -> Flow[PredictionScores]:
-        return evaluation(self.n_bins, self.n_groups)
+    def _flow(self) -> Flow[PredictionScores | ClassScores]:
+        if self.bounds is not None:
+            raise ValueError(
+                f"bounds must be None, because probabilities lie in [0, 1]; got {self.bounds!r}"
+            )
+        classes = self._given_classes()
+        if not classes:
+            return evaluation(self.n_bins, self.n_groups)
+        return class_evaluation(classes, self.n_bins, self._aggregation(1))
 
-    def _check_clients(self, clients: Mapping[str, Client]) -> None:
+    def _lacking(self) -> list[str]:
+        lacking = super()._lacking()
+        if is_protected(self) and self.classes is None and self.schema is None:
+            lacking.append("classes, those that the rows may have (got classes=None)")
+        return lacking
+
+    def _given_classes(self) -> tuple[Class, ...]:
+        """Return the agreed classes; none if they follow from the rows."""
+        classes = self.classes
+        if classes is None and self.schema is not None and is_protected(self):
+            classes = self.schema.classes
+        return () if classes is None else given_classes(classes, only_two=False)
+
+    def _check_clients(self, clients: dict[str, Client]) -> None:
+        super()._check_clients(clients)
+        if classes := self._given_classes():
+            for name, client in clients.items():
+                problem = problem_of_columns(client.n_features, classes)
+                if problem and not client.passive:
+                    raise ValueError(f"parts[{name}]: {problem}")
+            return
         described: dict[str, Any] = {
             name: client.handle(DescribeClasses())
             for name, client in clients.items()
             if not client.passive
         }
         agree_on_kind(described)
+        if agree_on_columns(described) > 1:
+            _all_classes(described)
+            return
         agree_on_two_classes(described)
         if described:
             class_weights(described)
 
-    def _set_model(self, model: PredictionScores) -> None:
+    def _set_model(self, model: PredictionScores | ClassScores) -> None:
         super()._set_model(model)
         self.classes_ = np.array(model.classes)
         self.confusion_matrix_ = model.confusion
         self.auc_error_ = model.auc_error
         self.scores_ = {
             "accuracy": model.accuracy,
+            "balanced accuracy": model.balanced_accuracy,
             "AUC": model.auc,
             "log-loss": model.log_loss,
             "Brier score": model.brier,
         }
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the calibration curve: one row per bin.
+        """Return the calibration curve, one row per bin, or the scores of each class.
 
         Returns
         -------
         DataFrame
             With the columns ``above`` and ``up to`` (the edges of the bin), ``count``, ``mean
             probability``, and ``share`` (of the rows of the second class). The last two are NaN in
-            a bin without rows.
+            a bin without rows. Of `ClassScores`, one row per class: ``class``, ``count``,
+            ``precision``, ``recall``, ``AUC``, and the largest ``error of the AUC``, NaN where
+            there are no rows.
 
         Raises
         ------
@@ -403,7 +421,9 @@ class FederatedEvaluation(Federated):
         """
         check_is_fitted(self, "model_")
         model = self.model_
-        low, high = _edges(model.groups.shape[1])
+        if isinstance(model, ClassScores):
+            return _of_each_class(model)
+        low, high = edges(model.groups.shape[1])
         count = model.groups.sum(axis=0)
         with np.errstate(invalid="ignore", divide="ignore"):
             fraction = model.groups[1] / count
@@ -417,7 +437,7 @@ class FederatedEvaluation(Federated):
         return pd.DataFrame(columns)
 
     def plot(self) -> Figure:
-        """Draw the ROC curve and the calibration curve.
+        """Draw the ROC curve and the calibration curve, or the ROC curve of each class.
 
         Raises
         ------
@@ -425,9 +445,14 @@ class FederatedEvaluation(Federated):
             When called before `fit`.
         """
         check_is_fitted(self, "model_")
-        from fedlib.figures.scores import curves
+        from fedlib.figures.scores import class_curves, curves
 
         model = self.model_
+        if isinstance(model, ClassScores):
+            above = np.cumsum(model.counts[:, :, ::-1], axis=2)
+            return class_curves(
+                above / np.maximum(above[:, :, -1:], 1), model.classes, auc=model.auc
+            )
         above = np.cumsum(model.counts[:, ::-1], axis=1) / model.counts.sum(axis=1, keepdims=True)
         sizes = model.groups.sum(axis=0)
         filled = sizes > 0
@@ -447,3 +472,18 @@ class FederatedEvaluation(Federated):
         lines.append(f"largest error of the AUC: {self.auc_error_:.4f}")
         table = self.to_frame().to_string(index=False, float_format="{:.4g}".format)
         return "\n".join([*lines, "", table])
+
+
+def _of_each_class(model: ClassScores) -> pd.DataFrame:
+    """Return the scores of each class, one row per class."""
+    right, sizes = np.diag(model.confusion), model.confusion.sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        columns = {
+            "class": list(model.classes),
+            "count": sizes,
+            "precision": right / model.confusion.sum(axis=0),
+            "recall": right / sizes,
+            "AUC": model.aucs,
+            "error of the AUC": model.auc_errors,
+        }
+    return pd.DataFrame(columns)

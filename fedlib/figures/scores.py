@@ -123,6 +123,43 @@ def curves(
     return figure
 
 
+def class_curves(above: ArrayLike, classes: Sequence[object], *, auc: float) -> Figure:
+    """Draw the ROC curve of each class against the others.
+
+    Parameters
+    ----------
+    above : array (n_classes, 2, n_thresholds)
+        The fraction of the rows of the other classes and of the class above each threshold,
+        ascending.
+    classes : sequence (n_classes,)
+        Those of the curves.
+    auc : float
+        For the title.
+
+    Returns
+    -------
+    Figure
+
+    Examples
+    --------
+    >>> figure = class_curves([[[0, 1], [1, 1]]], ["no"], auc=1.0)
+    >>> figure.axes[0].get_title()
+    'mean AUC = 1.000'
+    """
+    figure, ax = plt.subplots(figsize=(WIDEST / 2, 3.6), layout="constrained")
+    for (others, own), label in zip(np.asarray(above, float), classes, strict=True):
+        ax.plot([0, *others], [0, *own], label=str(label))
+    ax.plot([0, 1], [0, 1], color="#8c8c8c", lw=0.8, ls="--")
+    ax.set(
+        xlabel="share of the other classes above the threshold",
+        ylabel="share of the class above the threshold",
+        title=f"mean AUC = {auc:.3f}",
+        aspect="equal",
+    )
+    ax.legend()
+    return figure
+
+
 def learning_curve(
     values: ArrayLike, name: str, *, best: int | None = None, ax: Axes | None = None
 ) -> Axes:

@@ -205,7 +205,7 @@ def test_every_reply_of_every_protocol_has_a_row(attack_summary):
         secured = [row for row in rows if protocol == attack_summary.SECURE]
         assert kind.__name__ in {name for _, name in wrapped} or secured, (protocol, kind)
     masked = attacked[attacked["message"].str.endswith(", masked")]
-    assert masked["message"].nunique() == 6
+    assert masked["message"].nunique() == 7
     assert (masked["exactly"] == 0).all()
 
 

@@ -256,6 +256,7 @@ def conversations():
         GaussianMixtureSelection(2, random_state=0),
         FederatedClusteringScore(),
         FederatedEvaluation(),
+        FederatedEvaluation(n_bins=2, classes=[0, 1], epsilon=1.0),
     ):
         parts = [X[::2], X[1::2]]
         if getattr(estimator, "schema", None) is not None:

@@ -11,6 +11,7 @@ from sklearn.calibration import calibration_curve
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import (
     accuracy_score,
+    balanced_accuracy_score,
     brier_score_loss,
     confusion_matrix,
     log_loss,
@@ -54,6 +55,7 @@ def test_a_toy_by_hand():
     assert model.scores_ == pytest.approx(
         {
             "accuracy": 3 / 4,
+            "balanced accuracy": 3 / 4,
             "AUC": 3 / 4,
             "log-loss": -np.log([0.9, 0.8, 0.3, 0.6]).mean(),
             "Brier score": (0.1**2 + 0.2**2 + 0.7**2 + 0.4**2) / 4,
@@ -75,6 +77,8 @@ def test_equal_to_the_scores_of_the_pooled_rows(seed):
     p, y = pooled(parts)
     well = y == "well"
     assert model.scores_["accuracy"] == accuracy_score(well, p > 0.5)
+    balanced = balanced_accuracy_score(well, p > 0.5)
+    assert model.scores_["balanced accuracy"] == pytest.approx(balanced, rel=1e-12)
     assert model.scores_["log-loss"] == pytest.approx(log_loss(well, p), rel=1e-12)
     assert model.scores_["Brier score"] == pytest.approx(brier_score_loss(well, p), rel=1e-12)
     assert model.confusion_matrix_.tolist() == confusion_matrix(well, p > 0.5).tolist()
@@ -143,7 +147,7 @@ def test_conventions(tmp_path):
     ("part", "message"),
     [
         (([0.1, 1.5], [0, 1]), r"probabilities must lie in \[0, 1\], got 1.5 in row 2"),
-        (([[0.1, 0.9]], [0]), "one column, that of the second class; got 2 columns"),
+        (([[0.1, 0.9], [0.5, 0.6]], [0, 1]), "all classes must add up to 1, got 1.1 in row 2"),
         (([0.1], [0, 1]), "y must contain one class per row, 1; got 2"),
         (([np.nan], [0]), "NaN"),
         (([0.1], [0], [1.0]), "without weights"),

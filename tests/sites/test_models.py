@@ -92,6 +92,12 @@ def predictions():
     return [(X[:, 0] % 1, y) for X, y in classes()]
 
 
+def shares():
+    """Return probabilities of three classes, which are 0, 1 and 2 in turn."""
+    parts = [np.column_stack([X, X[:, 0] + X[:, 1]]) ** 2 + 1 for X in rows()]
+    return [(X / X.sum(axis=1, keepdims=True), np.arange(len(X)) % 3) for X in parts]
+
+
 DENSITY = {"eps": 0.5, "min_samples": 4}
 PROTOCOLS = {
     "horizontal-dbscan": [
@@ -118,7 +124,7 @@ PROTOCOLS = {
     "kmeans-selection": [({"max_clusters": 3, "n_init": 1, "random_state": 0}, rows)],
     "gaussian-mixture-selection": [({"max_components": 2, "random_state": 0}, rows)],
     "clustering-score": [({"noise": "cluster", "min_group_size": 2}, labelled)],
-    "evaluation": [({"n_bins": 7}, predictions)],
+    "evaluation": [({"n_bins": 7}, predictions), ({"classes": [0, 1, 2]}, shares)],
     "summary": [({"bounds": {"0": (-3.0, 8.0)}, "quantiles": [0.5], "rank_error": 0.1}, rows)],
     "pca": [({"n_components": 1, "whiten": whiten}, rows) for whiten in (False, True)],
     "xgboost": [

@@ -159,3 +159,10 @@ def probabilities(request, reply):
     """Guess the middle of each occupied bin of the probabilities."""
     bins = np.flatnonzero(reply.counts.sum(axis=0))
     return pairs(np.zeros(len(bins)), (bins + 0.5) / reply.counts.shape[1])
+
+
+def probabilities_of_the_last_class(request, reply):
+    """Guess the middle of each bin of the last class whose count is at least 1."""
+    counts = request.parts(reply).counts[-1].sum(axis=0)
+    bins = np.flatnonzero(counts >= 1)
+    return pairs(np.zeros(len(bins)), (bins + 0.5) / request.n_bins)

@@ -149,6 +149,9 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
         "GaussianMixtureSelection": GaussianMixtureSelection(3, max_rounds=3, tol=0.0, **seed),
         "FederatedClusteringScore": FederatedClusteringScore(),
         "FederatedEvaluation": FederatedEvaluation(n_bins=100),
+        "FederatedEvaluation, classes": FederatedEvaluation(n_bins=100, classes=[0, 1]),
+        "FederatedEvaluation, secure": FederatedEvaluation(classes=[0, 1], secure=True),
+        "FederatedEvaluation, ε = 1": FederatedEvaluation(n_bins=100, classes=[0, 1], **private),
     }
 
 

@@ -62,7 +62,13 @@ from fedlib.clustering.mixtures.messages import (
 )
 from fedlib.clustering.mixtures.private import NoisyResponsibilitySums
 from fedlib.core.messages import Message
-from fedlib.evaluation.messages import ClassCounts, ClusterDistances, LabelledMoments, ScoreCounts
+from fedlib.evaluation.messages import (
+    ClassCounts,
+    ClassScoreTotals,
+    ClusterDistances,
+    LabelledMoments,
+    ScoreCounts,
+)
 from fedlib.evaluation.selection.density import PointsMagnitude
 from fedlib.protection.row_sums import RowTotals
 from fedlib.protection.secure.messages import (
@@ -105,6 +111,7 @@ from study.attacks.attack_guesses import (
     noisy_means,
     pairs,
     probabilities,
+    probabilities_of_the_last_class,
 )
 
 EXACT = 1e-9  # a secret is known exactly if a guess is within this distance
@@ -394,6 +401,7 @@ ATTACKS: dict[type[Message], Attack] = {
     NoisyColumnSums: Attack("values", values(noisy_bin_middles)),
     RowsPerBucket: Attack("values", values(buckets)),
     ScoreCounts: Attack("values", values(probabilities)),
+    ClassScoreTotals: Attack("values", values(probabilities_of_the_last_class)),
     SplitProposals: Attack("values", values(_thresholds)),
     CandidateSums: Attack("classes or targets", classes(sides_of_splits)),
     LeafSums: Attack("classes or targets", classes(leaves)),
