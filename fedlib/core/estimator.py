@@ -101,6 +101,7 @@ class Federated(BaseEstimator):
         passive: Collection[int] = (),
         min_clients: int | None = None,
         journal: str | os.PathLike[str] | None = None,
+        verbose: bool | int = False,
     ) -> Self:
         """Fit the model to the data of several clients.
 
@@ -120,6 +121,9 @@ class Federated(BaseEstimator):
             recorded replies and asks the clients only for what is missing. For a list of parts, the
             file also contains the states of the clients. It contains private data; its mode is
             0600. See `fedlib.core.journal`.
+        verbose : bool or int, default=False
+            True: print a line about the run at most once per second, and one at its end; 2: one per
+            step. Nothing crosses the network for it.
 
         Returns
         -------
@@ -140,7 +144,7 @@ class Federated(BaseEstimator):
         fedlib.core.journal.JournalError
             A ValueError: when the journal is of another run, damaged or in use.
         """
-        return self._fit(parts, passive, min_clients, journal=journal)
+        return self._fit(parts, passive, min_clients, journal=journal, verbose=verbose)
 
     def _fit(
         self,
@@ -149,13 +153,14 @@ class Federated(BaseEstimator):
         min_clients: int | None = None,
         options: Sequence[dict[str, Any]] | None = None,
         journal: str | os.PathLike[str] | None = None,
+        verbose: bool | int = False,
     ) -> Self:
         """Do the work of `fit`; ``options`` contains other arguments of each part's client."""
         if journal is None:
-            return self._run(self, parts, passive, min_clients, options)
+            return self._run(self, parts, passive, min_clients, options, verbose=verbose)
         with Journal(journal) as opened:
             seeded = self._with_recorded_seed(opened)
-            return self._run(seeded, parts, passive, min_clients, options, opened)
+            return self._run(seeded, parts, passive, min_clients, options, opened, verbose)
 
     def _with_recorded_seed(self, journal: Journal) -> Federated:
         """Return this estimator, or one with the journal's seed instead of ``random_state=None``.
@@ -180,6 +185,7 @@ class Federated(BaseEstimator):
         min_clients: int | None,
         options: Sequence[dict[str, Any]] | None,
         journal: Journal | None = None,
+        verbose: bool | int = False,
     ) -> Self:
         """Run the protocol of the estimator ``seeded`` and set the fitted attributes.
 
@@ -200,7 +206,14 @@ class Federated(BaseEstimator):
                 f" got {passive!r}"
             )
         ledger = Ledger()
-        model = _model_of(flow, transport, min_clients=min_clients, ledger=ledger, journal=journal)
+        model = _model_of(
+            flow,
+            transport,
+            min_clients=min_clients,
+            ledger=ledger,
+            journal=journal,
+            verbose=verbose,
+        )
         if isinstance(transport, Parts):
             transport.report_problems(ledger.lost, min_clients)
         fitted = copy.copy(self)

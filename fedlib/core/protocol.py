@@ -31,6 +31,7 @@ from fedlib.core.client import Client
 from fedlib.core.journal import Journal
 from fedlib.core.ledger import SERVER, Ledger
 from fedlib.core.messages import Declined, Failure, Message, MessageError, decode, encode
+from fedlib.core.progress import Progress
 from fedlib.core.replies import Combined, Reject, Replies
 from fedlib.core.threads import one_thread
 
@@ -146,6 +147,7 @@ def run(
     min_clients: int | None = None,
     ledger: Ledger | None = None,
     journal: Journal | str | os.PathLike[str] | None = None,
+    verbose: bool | int = False,
 ) -> Model:
     """Run a flow over a transport and return its model.
 
@@ -163,6 +165,8 @@ def run(
         the flow with the recorded replies and asks no client for them. ``ledger`` must be empty.
         Parameters of the flow are not compared, but a request that differs from the recorded one
         stops the run. See `fedlib.core.journal`.
+    verbose : bool or int, default=False
+        Whether to print lines about the steps; see `fedlib.core.progress.Progress`.
 
     Raises
     ------
@@ -191,7 +195,15 @@ def run(
     if journal is not None and not isinstance(journal, Journal):
         with Journal(journal) as opened:
             opened.begin(getattr(flow, "__qualname__", type(flow).__name__), {})
-            return run(flow, transport, min_clients=min_clients, ledger=ledger, journal=opened)
+            return run(
+                flow,
+                transport,
+                min_clients=min_clients,
+                ledger=ledger,
+                journal=opened,
+                verbose=verbose,
+            )
+    progress = Progress(verbose)
     names = _check_names(transport.clients)
     needed = _check_min_clients(min_clients, len(names))
     transport.ledger = ledger = Ledger() if ledger is None else ledger
@@ -203,12 +215,14 @@ def run(
         try:
             asked = resume()
         except StopIteration as finished:
+            progress.finish()
             if journal is not None:
                 journal.finish(transport)
             model: Model = finished.value
             return model
         lost_before = dict(ledger.lost)
         replies = current.reject(asked) if isinstance(asked, Reject) else current.exchange(asked)
+        progress.show(ledger)
         if journal is not None:
             journal.note(ledger)
         error = _reason_to_stop(replies, len(names), needed)

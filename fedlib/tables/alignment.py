@@ -385,6 +385,7 @@ class AlignedRows(Federated):
         ids: Sequence[Sequence[Any]] | None = None,
         key: bytes | None = None,
         journal: str | os.PathLike[str] | None = None,
+        verbose: bool | int = False,
     ) -> Self:
         """Find the common rows and fit the model to them.
 
@@ -405,6 +406,9 @@ class AlignedRows(Federated):
         journal : path, optional
             A file that records the run, so that the same call continues it after a crash; see
             `fedlib.core.journal`.
+        verbose : bool or int, default=False
+            True: print a line about the run at most once per second, and one at its end; 2: one per
+            step. Nothing crosses the network for it.
 
         Returns
         -------
@@ -424,12 +428,13 @@ class AlignedRows(Federated):
                 raise ValueError(
                     "ids and key apply to a list of parts; over a transport, clients have them"
                 )
-            return self._fit(parts, journal=journal)
+            return self._fit(parts, journal=journal, verbose=verbose)
         if ids is None or len(ids) != n_clients:
             received = "none" if ids is None else len(ids)
             raise ValueError(f"ids must contain one sequence per part, {n_clients}; got {received}")
         key = KEY_IN_PROCESS if key is None else key
-        return self._fit(parts, options=[{"ids": one, "key": key} for one in ids], journal=journal)
+        options = [{"ids": one, "key": key} for one in ids]
+        return self._fit(parts, options=options, journal=journal, verbose=verbose)
 
     def _client_factory(
         self, options: Sequence[dict[str, Any]]

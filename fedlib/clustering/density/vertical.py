@@ -389,6 +389,7 @@ class VerticalDBSCAN(Clusterer, Federated):
         min_clients: int | None = None,
         ids: Sequence[Sequence[Any]] | None = None,
         journal: str | os.PathLike[str] | None = None,
+        verbose: bool | int = False,
     ) -> Self:
         """Fit the model to the data of several clients.
 
@@ -406,6 +407,9 @@ class VerticalDBSCAN(Clusterer, Federated):
         journal : path, optional
             A file that records the run, so that the same call continues it after a crash; see
             `fedlib.core.journal`.
+        verbose : bool or int, default=False
+            True: print a line about the run at most once per second, and one at its end; 2: one per
+            step. Nothing crosses the network for it.
 
         Returns
         -------
@@ -421,7 +425,7 @@ class VerticalDBSCAN(Clusterer, Federated):
         n_clients = len(parts.clients if isinstance(parts, Transport) else parts)
         check_every_client_stays(n_clients, passive, min_clients)
         if ids is None:
-            return super().fit(parts, journal=journal)
+            return super().fit(parts, journal=journal, verbose=verbose)
         if isinstance(parts, Transport):
             raise ValueError("ids applies to a list of parts; over a transport, clients have ids")
         if len(ids) != len(parts):
@@ -430,7 +434,7 @@ class VerticalDBSCAN(Clusterer, Federated):
             )
         key = secrets.token_bytes(32)
         options = [{"ids": part, "key": key} for part in ids]
-        return self._fit(parts, options=options, journal=journal)
+        return self._fit(parts, options=options, journal=journal, verbose=verbose)
 
     def _set_model(self, model: RowLabels) -> None:
         super()._set_model(model)
