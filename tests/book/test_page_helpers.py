@@ -55,13 +55,6 @@ def test_clients_choose_at_random_or_hold_back(clients):
     assert len(clients.seeded(PPDBDCClient, [X, X])) == 2
 
 
-def test_thin_keeps_a_share_of_the_rows(clients, modules):
-    data = modules("fedlib").datasets.load("moons")
-    assert clients.thin(data, 1) is data
-    fewer = clients.thin(data, 0.25)
-    assert len(fewer.X) == len(fewer.y) == round(len(data.X) / 4)
-
-
 def test_run_times_add_up(clients):
     times = clients.run_times(SDBDC(0.8, 3), [X[:30], X[30:]], n_repeats=2)
     assert times["time"] == times["slowest party"] + times["server"]

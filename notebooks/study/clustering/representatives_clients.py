@@ -1,7 +1,6 @@
 """Clients of DBDC's successors that the pages vary, their rows, and how the pages run them."""
 
 import time
-from dataclasses import replace
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -26,14 +25,6 @@ from fedlib.datasets.partition import split_rows
 from fedlib.kernels.representatives import cover_in_order
 from fedlib.testing import Recorder
 from study.shared.timing import timed
-
-
-def thin(data, share):
-    """Return a data set with a random share of its rows."""
-    if share == 1:
-        return data
-    chosen = np.random.default_rng(0).permutation(len(data.X))[: round(share * len(data.X))]
-    return replace(data, X=data.X[chosen], y=None if data.y is None else data.y[chosen])
 
 
 class Remembering(Client):
