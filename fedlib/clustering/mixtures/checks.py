@@ -236,3 +236,27 @@ def degenerate(mixture: Mixture) -> str:
         ):
             return f"the components {i} and {j} are equal; {advice}"
     return ""
+
+
+def few_points(n_points: Mapping[str, float], mixture: Mixture) -> str:
+    """Return which clients cannot fit this mixture alone, because some have too few points.
+
+    Below these numbers, covariances of single clients are singular or nearly so.
+    """
+    n_components, n_features = mixture.means.shape
+    needed = {
+        "full": n_components * (n_features + 1),
+        "tied": n_components + n_features,
+        "diag": 2 * n_components,
+        "spherical": 2 * n_components,
+    }[mixture.covariance_type]
+    few = [f"{name!r} ({n:g})" for name, n in n_points.items() if 0 < n < needed]
+    if not few:
+        return ""
+    return (
+        f"{len(few)} of {len(n_points)} clients have fewer than {needed} points, too few for"
+        f" {n_components} components with {mixture.covariance_type!r} covariances of {n_features}"
+        f" features: {', '.join(few[:3])}{', …' * (len(few) > 3)}. An average of their mixtures can"
+        " be far from the mixture of all points; method='em', fewer components or a simpler"
+        " covariance_type may help"
+    )

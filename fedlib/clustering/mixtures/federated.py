@@ -102,7 +102,9 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
     -----
     ConvergenceWarning
         When ``tol`` is above 0 and was not reached within ``max_rounds``; when a component has no
-        points, or two components are equal.
+        points, or two components are equal; when ``"average"`` runs without weights and a client
+        has too few points for its covariances: for full ones, fewer than
+        ``n_components * (n_features + 1)``.
 
     See Also
     --------

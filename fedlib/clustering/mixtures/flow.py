@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,9 +11,10 @@ from math import fsum
 from typing import Any
 
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
-from fedlib.clustering.mixtures.checks import PointsHistory, agree_on_magnitude
+from fedlib.clustering.mixtures.checks import PointsHistory, agree_on_magnitude, few_points
 from fedlib.clustering.mixtures.covariances import CovarianceType
 from fedlib.clustering.mixtures.em import Moments, assign_components, maximise
 from fedlib.clustering.mixtures.messages import (
@@ -166,6 +168,9 @@ def fit_in_rounds(
             next_mixture = partial(step_of_em, mixture, reg_covar=reg_covar)
         replies, mixture = yield from _without_the_largest(replies, next_mixture, history.limits)
         n_points = {name: reply.n_points for name, reply in replies.items()}
+        averaged_first = method == "average" and not (log_likelihoods or weighted)
+        if averaged_first and (problem := few_points(n_points, mixture)):
+            warnings.warn(problem, ConvergenceWarning, stacklevel=2)
         total = fsum(reply.log_likelihood for reply in replies.values())
         log_likelihoods.append(total / sum(n_points.values()))
         # Likelihoods are comparable only if both are of the same clients' points.

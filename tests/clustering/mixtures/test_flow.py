@@ -79,6 +79,7 @@ def test_one_round_of_em(covariance_type):
     assert model.lower_bound_ == pytest.approx(-density - (1 + 1 + 9 + 1 + 1) / 2 / 5)
 
 
+@pytest.mark.filterwarnings("ignore:.*have fewer than")
 def test_one_round_of_averages():
     """A has the means 0 and 99 and three of five points, B the means 3 and 101 and two points."""
     model = FederatedGaussianMixture(
@@ -218,6 +219,22 @@ def test_averages_of_one_client_are_em_on_its_points():
     np.testing.assert_allclose(model.means_, em.means_, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("covariance_type", "needed"), [("full", 6), ("tied", 4), ("diag", 4), ("spherical", 4)]
+)
+def test_averages_warn_when_a_client_has_few_points(covariance_type, needed):
+    """Two components in the plane. EM has no such limit, and a site without points is no reason."""
+    X = blobs(60)
+    options = {"covariance_type": covariance_type, "max_rounds": 1, "tol": 0, "random_state": 0}
+    average = FederatedGaussianMixture(2, "average", **options)
+    few = f"1 of 3 clients have fewer than {needed} points.* '1' \\({needed - 1}\\).*method='em'"
+    with pytest.warns(ConvergenceWarning, match=few):
+        average.fit([X, X[: needed - 1], X[:0]])
+    with warnings.catch_warnings(action="error"):
+        average.fit([X, X[:needed], X[:0]])
+        average.set_params(method="em").fit([X, X[: needed - 1], X[:0]])
+
+
 @each_covariance_type
 @pytest.mark.parametrize("seed", range(3))
 def test_averages_find_the_mixture_of_em(covariance_type, seed):
@@ -235,7 +252,7 @@ def test_averages_find_the_mixture_of_em(covariance_type, seed):
     assert all((a == b).mean() > 0.98 for a, b in zip(average.labels_, em.labels_, strict=True))
 
 
-@pytest.mark.filterwarnings("ignore:.*(have no points|are equal)")
+@pytest.mark.filterwarnings("ignore:.*(have no points|are equal|have fewer than)")
 @given(st.integers(0, 2**31), st.sampled_from(COVARIANCE_TYPES), st.sampled_from(METHODS))
 @settings(max_examples=15)
 @example(760, "full", "average")  # two equal points far from the mean: asymmetric by rounding
@@ -332,6 +349,7 @@ def test_points_far_from_all_components():
 # Clients with few points, and covariances that collapse -------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*have fewer than")
 @each_method
 def test_clients_with_few_points(method):
     """Empty clients change nothing, and in averages, clients with too few points do not either."""

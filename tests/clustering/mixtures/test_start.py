@@ -54,6 +54,7 @@ def test_the_given_part_of_a_start_is_used(relay):
     assert request.weights.size == request.covariances.size == 0
 
 
+@pytest.mark.filterwarnings("ignore:.*have fewer than")
 @each_method
 def test_the_client_that_starts_has_enough_points(method):
     X = blobs()
