@@ -314,6 +314,34 @@ def test_without_a_superlink_the_message_is_the_one_that_the_readme_explains(tmp
     assert re.search(f"`{text}` means .*: start `flower-superlink` first", readme)
 
 
+def test_the_app_simulates_with_flowers_own_command(tmp_path, here):
+    """Each node has a part of the demonstration data set, without any configuration."""
+    alone = Deployment(tmp_path)
+    config = f'[superlink.here]\naddress = "127.0.0.1:{alone.port}"\ninsecure = true\n'
+    (tmp_path / "home" / "config.toml").write_text(config)
+    options = ("--simulation", "--insecure", "--disable-runtime-dependency-installation")
+    nodes = f"num-supernodes={N_NODES} client-resources-num-cpus=1"
+    readme = (alone.app / "README.md").read_text()
+    assert all(option in readme for option in (*options, nodes))
+    command = ("flwr", "run", alone.app, "here", "--stream", "--federation-config", nodes)
+    try:
+        alone.start(
+            *("superlink", "flower-superlink", *options, "--host=127.0.0.1"), f"--port={alone.port}"
+        )
+        alone.wait_for(lambda: connects(alone.port), "the SuperLink")
+        for i in range(3):  # on a busy machine Ray may not start within its own 30 seconds
+            name = f"simulated{i}"
+            alone.start(name, *command, "--run-config", f'output="{tmp_path / name}"')
+            alone.wait_for(lambda name=name: alone.processes[name].poll() is not None, name)
+            if "timed out during startup" not in alone.log(name):
+                break
+        model, ledger, _ = alone.result(name)
+    finally:
+        alone.close()
+    assert_same(model, here)
+    pd.testing.assert_frame_equal(ledger, here.ledger_.to_frame(), check_dtype=False)
+
+
 def test_a_protocol_of_many_exchanges_with_classes(deployment):
     deployment.run("boosting", protocol="xgboost", parameters="n_trees = 1, max_depth = 2")
     model, ledger, _ = deployment.result("boosting")

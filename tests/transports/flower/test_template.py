@@ -11,13 +11,21 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from all_protocols import frozen
+from all_protocols import fitted, frozen
 from flower_helpers import SITES, model, states
 from flwr.app import Context, RecordDict
 from flwr.supercore.run import Run
 
-from fedlib import FederatedKMeans, FederatedPipeline, Schema, VerticalDBSCAN, datasets
+from fedlib import (
+    FederatedKMeans,
+    FederatedPipeline,
+    HorizontalDBSCAN,
+    Schema,
+    VerticalDBSCAN,
+    datasets,
+)
 from fedlib.core.protocol import TooFewClients
+from fedlib.datasets.partition import split_rows
 from fedlib.protection.secure import simulated_identities
 from fedlib.sites import models
 from fedlib.transports.flower import GridInProcess
@@ -105,6 +113,19 @@ def test_a_mistake_in_the_parameters_is_one_line_in_the_log(app, parameters, err
     assert other.exc_info[0] is KeyError
 
 
+def test_a_simulated_node_needs_no_configuration(app, tmp_path):
+    """Flower's simulation gives each node the count of partitions, and nothing else."""
+    grid = GridInProcess(app[0], 3, app[2] | {"output": str(tmp_path)})
+    for config in grid.node_configs.values():
+        config |= {"num-partitions": 3}
+        assert set(config) == {"partition-id", "num-partitions"}
+    serve(app, grid)
+    data = datasets.load("moons")
+    rows = split_rows(data.X, 3, data.y, random_state=0)
+    here = HorizontalDBSCAN(cell_size=0.25, min_samples=5).fit([data.X[one] for one in rows])
+    assert fitted(models.load(tmp_path / "model.npz")) == fitted(here)
+
+
 @pytest.fixture
 def sites(app, tmp_path):
     """Return a grid whose nodes have their rows in files."""
@@ -152,6 +173,7 @@ def test_a_site_has_rules_and_a_ledger(app, sites, tmp_path, capsys):
 )
 def test_a_mistake_in_a_sites_configuration_is_an_error(app, sites, mistake, text, capsys, caplog):
     config = sites.node_configs[1001]
+    del config["num-partitions"]  # which only a simulated node has
     changed = {name: value for name, value in (config | mistake).items() if value is not None}
     config.clear()
     config |= changed

@@ -17,7 +17,8 @@ The configuration of the site's node describes the site:
 - ``passive=true`` makes it receive the result and share nothing.
 - ``client-NAME`` is the argument NAME of the protocol's client. For a secret, it is the file that
   contains the secret.
-- ``demo=true`` replaces ``data``: the site gets a part of the run's demonstration data set.
+- ``demo=true`` replaces ``data``: the site gets a part of the run's demonstration data set. It is
+  the default in Flower's simulation, which has no configuration per node.
 
 What the site remembers about its rows over all runs, such as a spent budget, is in the folder
 ``$FEDLIB_STATE`` of the node, by default ``~/.local/state/fedlib``.
@@ -46,7 +47,7 @@ from fedlib.tables.schema.options import check_options
 from fedlib.transports.flower import Context, client_app
 
 READING = tuple(field.name for field in fields(ReadOptions))
-NUMBERS = ("partition-id", "num-partitions")  # Flower's simulation sets the second one
+NUMBERS = ("partition-id", "num-partitions")  # Flower's simulation sets both, and nothing else
 FILES = {"data", "labels", "schema", "policy", "ledger", "secure-key", "public-keys"}
 KNOWN = {*NUMBERS, *READING, *FILES, "protocol", "passive", "demo"}
 CLIENT = "client-"
@@ -100,7 +101,7 @@ def client_options(config: Mapping[str, Any]) -> dict[str, Any]:
 def read(context: Context) -> Table:
     """Return the rows in the site's file, or the site's part of the demonstration data set."""
     config = configuration(context)
-    demo = config.get("demo", False)
+    demo = config.get("demo", config.keys() == set(NUMBERS))
     if not isinstance(demo, bool) or demo == ("data" in config):
         raise ValueError(
             'node-config must have either data="FILE" or demo=true;'
