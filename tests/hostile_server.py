@@ -117,6 +117,16 @@ TABLES = {
         ),
         X_NAMES,
     ),
+    "k-means of components": (
+        lambda **sums: FederatedPipeline(
+            FederatedKMeans(2, method="lloyd", init=[[-1.0, 0], [1, 0]], max_iter=2, **sums),
+            schema=_schema(*X_NAMES),
+            encode="one_hot",
+            scale="standard",
+            pca=2,
+        ),
+        X_NAMES,
+    ),
     "summary of a table": (
         lambda **sums: FederatedSummary(quantiles=(), schema=_schema(*X_NAMES), **sums),
         X_NAMES,

@@ -125,6 +125,9 @@ OTHERS = {
         encode="one_hot",
         max_categories=9,
     ),
+    "pipeline, components": FederatedPipeline(
+        FederatedKMeans(2, random_state=0), impute="mean", encode="one_hot", pca=0.9
+    ),
     "pipeline, robust": FederatedPipeline(
         HorizontalDBSCAN(0.5, 3, max_cells=1000),
         scale="robust",

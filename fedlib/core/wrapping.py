@@ -185,8 +185,10 @@ class WrappingClient(Client):
         return None if found is None else (_spread(labels, rows, self._n_rows) for labels in found)
 
     def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
-        """Return what the wrapped client returns, once it exists."""
-        return super().sum_digits(request) if self.inner is None else self.inner.sum_digits(request)
+        """Return what the wrapped client returns, once it exists and answers the request."""
+        if self.inner is None or self._answers(request):
+            return super().sum_digits(request)
+        return self.inner.sum_digits(request)
 
     def renew(self, state: Message | None) -> None:
         """Keep the preparation, and renew the state of the wrapped client."""

@@ -251,6 +251,10 @@ def conversations():
         FederatedPipeline(
             HorizontalDBSCAN(1.0, 2, epsilon=1.0), scale="standard", schema=SCHEMA_OF_TWO
         ),
+        FederatedPipeline(HorizontalDBSCAN(1.0, 2), scale="standard", pca=1),
+        FederatedPipeline(
+            HorizontalDBSCAN(1.0, 2, epsilon=1.0), scale="standard", pca=1, schema=SCHEMA_OF_TWO
+        ),
         FederatedSummary(quantiles=(), schema=SCHEMA_OF_WORDS),
         FederatedSummary(quantiles=(), schema=SCHEMA_OF_WORDS, epsilon=1.0),
         GaussianMixtureSelection(2, random_state=0),

@@ -33,7 +33,12 @@ from fedlib.clustering.density.bounded_cells import (
     groups_of_blocks,
 )
 from fedlib.clustering.density.cell_clusters import CellClusters
-from fedlib.clustering.density.cells import count_cells, groups_of_cells, label_in_range
+from fedlib.clustering.density.cells import (
+    count_cells,
+    groups_of_cells,
+    label_in_range,
+    warn_of_noise,
+)
 from fedlib.clustering.density.horizontal.flow import with_too_many_cells
 from fedlib.clustering.density.horizontal.messages import CellCounts, accept_counts, sum_cells
 from fedlib.clustering.density.near_cells import (
@@ -170,6 +175,8 @@ def approximate_dbscan(
         side = cell_side(eps, rho, len(grid.low))
         cells, counts = yield from count_on_grid(side, grid, limit, aggregation)
     labels = label_core_cells(cells, counts, rho, min_samples, n_jobs)
+    width = max(1, int(eps / cell_side(eps, rho, cells.shape[1])))
+    warn_of_noise(cells, counts, labels, min_samples, width)
     model = ApproximateModel(float(eps), float(rho), cells, counts, labels)
     yield model.core_cells
     return model
@@ -298,6 +305,13 @@ class ApproximateDBSCAN(CellClusters, ProtectedFederated):
     --------
     HorizontalDBSCAN : fewer and larger cells, without a guarantee.
     fedlib.clustering.density.engine.dbscan.cluster : exact DBSCAN for points in one place.
+
+    Warns
+    -----
+    UserWarning
+        When at least nine of ten rows, of at least 100, are in cells without a cluster, though each
+        of three or more features by itself has half of the rows in intervals of about `eps` with
+        `min_samples` rows: there are too many columns for a grid. Not with noise.
 
     Notes
     -----

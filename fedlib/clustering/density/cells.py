@@ -6,6 +6,7 @@ integers, ``floor(x / cell_size)``; only occupied cells are stored.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -44,6 +45,9 @@ __all__ = [
     "label_cells",
     "place_points",
 ]
+
+# When too many columns are the cause of noise; see `warn_of_noise`.
+MANY_FEATURES, MANY_ROWS, MOST_ROWS, HALF = 3, 100, 0.9, 0.5
 
 
 def count_cells(X: Floats, cell_size: float) -> tuple[Ints, Ints]:
@@ -187,6 +191,58 @@ def distinct_and_sorted(cells: Ints) -> bool:
     for j in reversed(range(cells.shape[1])):  # the first feature counts most
         larger = (before[:, j] < after[:, j]) | ((before[:, j] == after[:, j]) & larger)
     return bool(larger.all())
+
+
+def warn_of_noise(
+    cells: Ints, counts: Ints, labels: Ints, min_samples: int, width: int = 1
+) -> None:
+    """Warn when nearly all rows are in cells without a cluster because of many columns.
+
+    The number of columns is the cause if each of at least three features by itself has half of the
+    rows in intervals with ``min_samples`` rows, and all features together leave at least nine of
+    ten rows in cells without a cluster. Fewer than 100 rows say little. All this follows from the
+    cells and counts that the server has.
+
+    Parameters
+    ----------
+    cells : array (n_cells, n_features) of int64
+    counts, labels : array (n_cells,) of int64
+        The number of rows and the cluster of each cell, or -1.
+    min_samples : int
+    width : int, default=1
+        The length of an interval of one feature, in cells.
+
+    Warns
+    -----
+    UserWarning
+        With the remedy.
+
+    Examples
+    --------
+    200 rows at the corners of a cube: each feature has 100 at either end.
+
+    >>> corners = np.indices((2, 2, 2)).reshape(3, -1).T
+    >>> with warnings.catch_warnings(record=True, action="always") as caught:
+    ...     warn_of_noise(corners, np.full(8, 25), np.full(8, -1), min_samples=100)
+    >>> str(caught[0].message).partition(",")[0]
+    '100 % of the rows lie in cells without a cluster'
+    """
+    n_features, n_rows = cells.shape[1], counts.sum()
+    n_noise = counts[labels < 0].sum()
+    if n_features < MANY_FEATURES or n_rows < MANY_ROWS or n_noise < MOST_ROWS * n_rows:
+        return
+    for column in cells.T // width:
+        _, intervals = np.unique(column, return_inverse=True)
+        sums = np.bincount(intervals, counts)
+        if sums[sums >= min_samples].sum() < HALF * n_rows:
+            return
+    warnings.warn(
+        f"{100 * n_noise / n_rows:.0f} % of the rows lie in cells without a cluster, though each of"
+        f" the {n_features} features by itself has intervals with min_samples={min_samples} rows:"
+        " cells of many columns are nearly empty; find principal components first, for example with"
+        " FederatedPipeline(..., scale='standard', pca=2)",
+        stacklevel=2,
+    )
 
 
 def label_cells(

@@ -8,7 +8,7 @@ that wraps the protocol's client hands it the transformed table.
 from fedlib.tables.pipeline.client import PipelineClient
 from fedlib.tables.pipeline.federated import FederatedPipeline
 from fedlib.tables.pipeline.flow import PipelineModel, pipeline, preprocess
-from fedlib.tables.pipeline.messages import PipelineState, Preprocess
+from fedlib.tables.pipeline.messages import PipelineState, Preprocess, PreprocessAndProject
 
 __all__ = [
     "FederatedPipeline",
@@ -16,6 +16,7 @@ __all__ = [
     "PipelineModel",
     "PipelineState",
     "Preprocess",
+    "PreprocessAndProject",
     "pipeline",
     "preprocess",
 ]

@@ -19,7 +19,9 @@ from fedlib.core.columns import NUMBER, TEXT, read_columns
 from fedlib.core.protocol import Flow
 from fedlib.protection.secure.points import agree_on_bounded_features
 from fedlib.protection.sums import NoisySums
-from fedlib.tables.pipeline.flow import PipelineModel, Rules
+from fedlib.tables.components.flow import check_n_components
+from fedlib.tables.components.messages import component_names
+from fedlib.tables.pipeline.flow import PipelineModel, Rules, project_rows
 from fedlib.tables.pipeline.messages import KEPT_TEXT, Preprocess
 from fedlib.tables.schema.columns import Column
 from fedlib.tables.summary.agreed import UNLIMITED, sum_between
@@ -97,15 +99,29 @@ def agreed_pipeline(
     fill[np.setdiff1d(np.arange(len(names)), numbers)] = 0.0
     fitted = _preprocess(columns, rules, protected, (fill, centre, spread))
     yield fitted
-    model = yield from protocol(_limits_after(fitted, low, high))
+    limits_after = _limits_after(fitted, low, high)
+    if rules.n_components is not None:
+        ends = np.array(list(limits_after.values())).T
+        bounds = ends if protected else None
+        fitted, found = yield from project_rows(fitted, rules.n_components, aggregation, bounds)
+        limits_after = dict(zip(found.names, found.limits(*ends).T.tolist(), strict=True))
+    model = yield from protocol(limits_after)
     return PipelineModel(fitted, model)
 
 
 def limits_without_scale(columns: Sequence[Column], rules: Rules) -> Limits:
-    """Return the limits of the columns as if they were not scaled, to check a protocol with."""
+    """Return the limits of the columns as if they were not scaled, to check a protocol with.
+
+    Principal components have any limits.
+    """
     low, high = _ends(columns)
     zero, one = np.zeros(len(columns)), np.ones(len(columns))
-    return _limits_after(_preprocess(columns, rules, False, (zero, zero, one)), low, high)
+    limits = _limits_after(_preprocess(columns, rules, False, (zero, zero, one)), low, high)
+    if rules.n_components is None:
+        return limits
+    check_n_components(rules.n_components, len(limits), "pca")
+    n_components = int(rules.n_components) or len(limits)  # of a fraction, all
+    return dict.fromkeys(component_names(n_components), (-1.0, 1.0))
 
 
 def _ends(columns: Sequence[Column]) -> tuple[Floats, Floats]:

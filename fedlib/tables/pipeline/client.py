@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from fedlib.core.client import Client, LostState, OddRows, handles
+from fedlib.core.array_types import Floats, Ints
+from fedlib.core.client import Client, LostState, OddRows, Unanswerable, handles, partitions
 from fedlib.core.columns import RawTable, read_columns
 from fedlib.core.messages import Done, Message, decode, encode
 from fedlib.core.names import in_order
 from fedlib.core.points import eval_sets_of, with_weights
 from fedlib.core.wrapping import WrappingClient
+from fedlib.protection.row_sums import RowTotals
 from fedlib.protection.secure.points import DescribeFeatures
-from fedlib.tables.pipeline.messages import PipelineState, Preprocess
+from fedlib.tables.components.messages import Scatter, SumClippedScatter, SumScatter, scatter
+from fedlib.tables.pipeline.messages import (
+    KEPT_TEXT,
+    PipelineState,
+    Preprocess,
+    PreprocessAndProject,
+)
 from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.private import (
     NoisyColumnSums,
@@ -114,7 +122,8 @@ class PipelineClient(WrappingClient, SummaryClient):
     def state(self, state: Message | None) -> None:
         self.rules, self.inner = None, None
         if isinstance(state, PipelineState):
-            self._begin(decode(state.rules, Preprocess))  # type: ignore[arg-type]
+            rules = decode(state.rules, Preprocess, PreprocessAndProject)
+            self._begin(rules)  # type: ignore[arg-type]
             self._restore_inner(state.inner)
         elif state is not None:
             raise LostState(f"PipelineClient has no PipelineState but a {type(state).__name__}")
@@ -128,6 +137,30 @@ class PipelineClient(WrappingClient, SummaryClient):
         if problem := self._begin(request):
             raise OddRows(problem)
         return Done()
+
+    @handles(PreprocessAndProject)
+    def preprocess_and_project(self, request: PreprocessAndProject) -> Done:
+        return self.preprocess(request)
+
+    @handles(SumScatter)
+    def sum_scatter(self, request: SumScatter) -> Scatter:
+        return scatter(self._preprocessed(), request)
+
+    @handles(SumClippedScatter)
+    def sum_clipped_scatter(self, request: SumClippedScatter) -> RowTotals:
+        return request.total(np.nan_to_num(self._preprocessed()), self.n_shares)
+
+    @partitions(SumScatter, SumClippedScatter)
+    def kept_rows(self, request: SumScatter | SumClippedScatter) -> Iterable[Ints]:
+        yield self._kept.astype(np.int64) - 1
+
+    def _preprocessed(self) -> Floats:
+        """Return the rows that the wrapped client has."""
+        if self.rules is None:
+            raise LostState(f"{type(self).__name__} has no {self.prepares.__name__}")
+        if (self.rules.kinds == KEPT_TEXT).any():
+            raise Unanswerable("there are no sums of columns of text; encode them")
+        return np.asarray(self.rules.transform_usable(self.X).X, np.float64)
 
     def _begin(self, rules: Preprocess) -> str:
         """Transform the table, create the protocol's client, and return what is odd.

@@ -34,6 +34,7 @@ from fedlib.protection.estimator import (
     is_protected,
     mask_clients,
 )
+from fedlib.tables.components.flow import Components
 from fedlib.tables.pipeline.agreed import agreed_pipeline, limits_without_scale, problems_of
 from fedlib.tables.pipeline.client import PipelineClient
 from fedlib.tables.pipeline.flow import (
@@ -51,7 +52,7 @@ from fedlib.tables.summary.columns import agree_on_columns
 from fedlib.tables.summary.federated import check_names
 from fedlib.tables.summary.messages import CountCategories
 
-N_OWN_SUMS = 2  # of a pipeline with masks, before those of the protocol
+N_OWN_SUMS = 2  # of scales with masks, and of components, before those of the protocol
 
 __all__ = [
     "FederatedPipeline",
@@ -95,10 +96,12 @@ class FederatedPipeline(Federated):
     -----
     *Disclosure.* ``"standard"`` and ``"mean"`` disclose each client's means and spreads,
     ``"minmax"`` its extremes, which are values of single rows, and medians and quartiles the number
-    of its values in nested intervals. The ledger lists every message.
+    of its values in nested intervals. `pca` discloses each client's covariances. The ledger lists
+    every message.
 
-    *Cost.* Means and extremes take one round, medians and quartiles at most 8. On a transport that
-    rebuilds the client for each request, the table is transformed each time.
+    *Cost.* Means and extremes take one round, principal components two, medians and quartiles at
+    most 8. On a transport that rebuilds the client for each request, the table is transformed each
+    time.
 
     *Unusual columns.* A constant column becomes 0. A column without values at some clients is
     filled like any gap; one without values at all clients is an error. Numbers that are codes
@@ -171,6 +174,15 @@ class FederatedPipeline(Federated):
         that boosted trees get it as categories, unless the server sees only sums or noise.
         """,
     ] = None
+    pca: Annotated[
+        Components,
+        """
+        The number of principal components that replace the columns, after they are scaled and
+        encoded, or in (0, 1) the fraction of the variance that they explain at least; see
+        `FederatedPCA`. The components are called pca0, pca1 and so on. By default, the columns
+        stay.
+        """,
+    ] = None
     categorical: Annotated[
         Sequence[str] | None,
         list,
@@ -206,7 +218,7 @@ class FederatedPipeline(Federated):
         Fraction,
         """
         With a schema and an estimator with ``epsilon``: the fraction of epsilon and delta for the
-        sums that `scale` and `impute` need; the protocol has the rest.
+        sums that `scale`, `impute` and `pca` need; the protocol has the rest.
         """,
     ] = 0.1
     bounds: Annotated[
@@ -262,9 +274,14 @@ class FederatedPipeline(Federated):
             self.rank_error,
             self.max_categories,
             self.min_category_count,
-            getattr(self.estimator.client_class, "gaps_allowed", False),
-            getattr(self.estimator.client_class, "raw", False) and not is_protected(self.estimator),
+            self._accepts("gaps_allowed"),
+            self._accepts("raw") and not is_protected(self.estimator),
+            self.pca,
         )
+
+    def _accepts(self, what: str) -> bool:
+        """Return whether the protocol gets the columns themselves and accepts gaps, or text."""
+        return self.pca is None and bool(getattr(self.estimator.client_class, what, False))
 
     def _flow(self) -> Flow[PipelineModel[Any]]:
         check_wrapped(type(self.estimator))
@@ -291,17 +308,17 @@ class FederatedPipeline(Federated):
         check_nothing_lacks(self.estimator, self._lacking(schema, columns, rules))
         if protected:
             columns = [column.protected() for column in columns]
-        asks = rules.scale == "standard" or rules.impute == "mean"
+        n_asked = (rules.scale == "standard" or rules.impute == "mean") + (self.pca is not None)
         spender, inner = clone(self.estimator), clone(self.estimator)
-        if getattr(inner, "epsilon", None) is not None and asks:
+        if getattr(inner, "epsilon", None) is not None and n_asked:
             for name in ("epsilon", "delta"):
                 whole = getattr(inner, name)
                 spender.set_params(**{name: whole * self.epsilon_fraction})
                 inner.set_params(**{name: whole * (1 - self.epsilon_fraction)})
         aggregation = Aggregation()
         if isinstance(spender, ProtectedFederated):
-            aggregation = spender._aggregation(1)
-            inner.first_sum = N_OWN_SUMS + 1
+            aggregation = spender._aggregation(max(n_asked, 1))
+            inner.first_sum = N_OWN_SUMS * (1 if self.pca is None else 2) + 1
         if protected and schema.classes and getattr(inner, "classes", ()) is None:
             inner.set_params(classes=schema.classes)
         if protected and schema.weight and getattr(inner, "max_weight", ()) is None:
@@ -313,7 +330,11 @@ class FederatedPipeline(Federated):
                 bounded.known_bounds = limits
             return bounded.protocol()
 
-        protocol(limits_without_scale(columns, rules))  # reports bad parameters before any message
+        limits = limits_without_scale(columns, rules)
+        if self.pca is None or self.pca >= 1:
+            protocol(limits)  # reports bad parameters before any message
+        else:  # their count follows from the run
+            inner._validate_params()
         return agreed_pipeline(columns, rules, protected, aggregation, protocol)
 
     def _lacking(self, schema: Schema, columns: Sequence[Column], rules: Rules) -> list[str]:

@@ -6,14 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 
+from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import exclude
 from fedlib.core.array_types import Bytes, Floats, Ints
 from fedlib.core.bounds import Bounds
 from fedlib.core.columns import EMPTY, NUMBER, TEXT
 from fedlib.core.protocol import Flow, Replies
-from fedlib.tables.pipeline.messages import KEPT_TEXT, Gaps, Preprocess, Unknown
+from fedlib.tables.components.flow import (
+    PCAModel,
+    check_n_components,
+    find_scatter,
+    principal_components,
+)
+from fedlib.tables.pipeline.messages import (
+    KEPT_TEXT,
+    Gaps,
+    Preprocess,
+    PreprocessAndProject,
+    Unknown,
+)
 from fedlib.tables.summary.columns import (
     Columns,
     agree_on_columns,
@@ -45,6 +59,8 @@ class Rules(NamedTuple):
         Whether the protocol accepts gaps.
     text_allowed : bool
         Whether the protocol accepts text.
+    n_components : int, float or None
+        The principal components that replace the columns.
     """
 
     scale: str | None
@@ -58,6 +74,7 @@ class Rules(NamedTuple):
     min_category_count: int
     gaps_allowed: bool
     text_allowed: bool
+    n_components: float | None = None
 
     @property
     def gaps(self) -> Gaps:
@@ -90,7 +107,7 @@ class PipelineModel(Generic[Model]):
         The model of the protocol.
     """
 
-    rules: Preprocess
+    rules: Preprocess | PreprocessAndProject
     model: Model
 
 
@@ -98,8 +115,41 @@ def pipeline(rules: Rules, protocol: Flow[Model]) -> Flow[PipelineModel[Model]]:
     """Return the server flow: fit the preprocessing, send it to the clients, run the protocol."""
     fitted = yield from repeat(lambda: preprocess(rules))
     yield fitted
+    if rules.n_components is not None:
+        fitted, _ = yield from project_rows(fitted, rules.n_components, Aggregation())
     model = yield from protocol
     return PipelineModel(fitted, model)
+
+
+def project_rows(
+    fitted: Preprocess, n_components: float, aggregation: Aggregation, bounds: Floats | None = None
+) -> Flow[tuple[PreprocessAndProject, PCAModel]]:
+    """Return the flow that finds the principal components of the clients' preprocessed rows.
+
+    It sends them to the clients, which use them from then on.
+
+    Parameters
+    ----------
+    fitted : Preprocess
+        The rules that the clients have.
+    n_components : int or float
+        As in `fedlib.FederatedPCA`.
+    aggregation : Aggregation
+    bounds : array (2, n_columns), optional
+        The limits of the preprocessed columns, which masked and noisy sums need.
+
+    Raises
+    ------
+    ValueError
+        When there are fewer columns or rows than components.
+    """
+    check_n_components(n_components, fitted.n_columns, "pca")
+    found = yield from find_scatter(aggregation, fitted.n_columns, bounds)
+    model = principal_components(*found, n_components)
+    rules = msgspec.structs.asdict(fitted)
+    projected = PreprocessAndProject(**rules, mean=model.mean, components=model.components)
+    yield projected
+    return projected, model
 
 
 def preprocess(rules: Rules) -> Flow[Preprocess]:

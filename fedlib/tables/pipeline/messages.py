@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.columns import EMPTY, MAX_NUMBER, TEXT, RawTable, present, spelled_truth
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError, decode
+from fedlib.tables.components.messages import component_names, project
 from fedlib.tables.summary.messages import MAX_ROWS, Category, split
 
 Gaps = Literal["fill", "drop", "keep"]
@@ -92,6 +93,11 @@ class Preprocess(Message):
     def n_features(self) -> int:
         """The number of columns of the raw table."""
         return len(self.kinds)
+
+    @property
+    def n_columns(self) -> int:
+        """The number of columns of numbers, one per number and category."""
+        return int((self.kinds != TEXT).sum()) + len(self.categories)
 
     def transform(self, table: RawTable) -> tuple[Any, Bools]:
         """Return a table of numbers, and which rows of the raw table are in it.
@@ -188,6 +194,47 @@ class Preprocess(Message):
         if self.gaps == "fill":
             numbers = np.where(np.isnan(numbers), self.fill[j], numbers)
         return (numbers - self.centre[j]) / self.spread[j]
+
+
+class PreprocessAndProject(Preprocess):
+    """Preprocess your table by these rules, and use its principal components from now on.
+
+    Attributes
+    ----------
+    mean : array (n_columns,)
+        The mean of the preprocessed rows of all clients.
+    components : array (n_components, n_columns)
+        A row x becomes ``components @ (x - mean)``.
+    """
+
+    discloses = Preprocess.discloses + ", the mean of the rows, and their principal components"
+    asks_for_data = False
+    mean: Annotated[np.ndarray, Array("float64", ("new",), -LIMIT, LIMIT)]
+    components: Annotated[np.ndarray, Array("float64", ("components", "new"), -2, 2)]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.kinds == KEPT_TEXT).any():
+            raise MessageError("PreprocessAndProject.kinds must have no text as it is")
+        if len(self.mean) != self.n_columns:
+            raise MessageError(
+                f"PreprocessAndProject.mean must have {self.n_columns} entries, one per column of"
+                f" numbers, got {len(self.mean)}"
+            )
+
+    def transform_usable(self, table: RawTable) -> Transformed:
+        """Transform the rows that can be transformed, and return their principal components.
+
+        Raises
+        ------
+        ValueError
+            When the columns are not those of `fit`.
+        """
+        result = super().transform_usable(table)
+        X: Any = project(np.asarray(result.X, np.float64), self.mean, self.components)
+        if self.features:
+            X = pd.DataFrame(X, columns=[*component_names(len(self.components))])
+        return result._replace(X=X)
 
 
 class PipelineState(Message):

@@ -66,7 +66,9 @@ class HorizontalDBSCAN(CellClusters, ProtectedFederated):
     -----
     UserWarning
         When a feature extends over at most two cells and another one over at least 100: their
-        scales differ too much for one cell size.
+        scales differ too much for one cell size. When at least nine of ten rows, of at least 100,
+        are in cells without a cluster, though each of three or more features by itself has half of
+        the rows in intervals with `min_samples` rows: there are too many columns for a grid.
 
     Notes
     -----

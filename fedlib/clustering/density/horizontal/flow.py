@@ -18,6 +18,7 @@ from fedlib.clustering.density.bounded_cells import (
 )
 from fedlib.clustering.density.cells import (
     label_cells,
+    warn_of_noise,
 )
 from fedlib.clustering.density.horizontal.messages import (
     Adjacency,
@@ -97,6 +98,7 @@ def _cluster_cells(
     """Cluster the occupied cells, and let the clients label their points."""
     _warn_of_scales(cells, next((r.features for r in replies.values() if r.features), ()))
     labels = label_cells(cells, counts, min_samples, border, adjacency, random_state)
+    warn_of_noise(cells, counts, labels, min_samples)
     model = GridModel(cell_size, cells, counts, labels, assign, adjacency)
     yield model.clusters
     return model
