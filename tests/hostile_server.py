@@ -317,6 +317,12 @@ def passive_answers(case, part, requests):
     return answers(client, requests)
 
 
+def grouped_answers(case, part, requests):
+    """Return the class, the error and the size of each reply of a site with a minimum count."""
+    estimator, policy = subject(case)[0], Policy.from_dict({"min_count": 5})
+    return answers(GuardedClient(make_client(estimator, part), policy, estimator.name), requests)
+
+
 def answers(site, requests):
     """Return the class, the error and the size of each reply of a site, which has the name A.
 

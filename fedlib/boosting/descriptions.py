@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 Kinds = Annotated[bytes, msgspec.Meta(max_length=2**16)]  # of features
+LearningRate = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 
 class TrainingDescription(Message):
@@ -47,7 +48,7 @@ class TrainingDescription(Message):
     n_rows: Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
     classes: Annotated[tuple[Class, ...], msgspec.Meta(max_length=2**10)]
     weights: Annotated[np.ndarray, Array("float64", ("classes",), ge=0, le=MAX_WEIGHT)]
-    learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1)]
+    learning_rate: LearningRate
     features: FeatureNames = ()
     kinds: Kinds = b""
 
@@ -71,7 +72,7 @@ class DescribeTraining(Message):
 
     discloses = "the learning rate"
     reply = TrainingDescription
-    learning_rate: float
+    learning_rate: LearningRate
     validation_fraction: Fraction = 0.0
     seed: Seed = 0
     agreed: bool = False
@@ -102,7 +103,7 @@ class TargetDescription(Message):
     squares: Annotated[float, msgspec.Meta(ge=0, le=MAX_WEIGHT**2)]
     gradient: Annotated[float, msgspec.Meta(ge=-(2.0**80), le=2.0**80)]
     hessian: Annotated[float, msgspec.Meta(ge=0, le=2.0**80)]
-    learning_rate: Annotated[float, msgspec.Meta(gt=0, le=1)]
+    learning_rate: LearningRate
     features: FeatureNames = ()
     kinds: Kinds = b""
 
@@ -127,7 +128,7 @@ class DescribeTargets(Message):
     reply = TargetDescription
     objective: ObjectiveName
     parameter: float
-    learning_rate: float
+    learning_rate: LearningRate
     validation_fraction: Fraction = 0.0
     seed: Seed = 0
     agreed: bool = False
@@ -160,7 +161,7 @@ class SumClasses(Message):
     discloses = "the classes, the learning rate, and the number of all rows"
     reply = ClassSums
     classes: Annotated[tuple[Class, ...], msgspec.Meta(min_length=1, max_length=2**10)]
-    learning_rate: float
+    learning_rate: LearningRate
     max_weight: RowLimit
     n_rows: NumberOfPoints
 
@@ -195,7 +196,7 @@ class SumTargets(Message):
     reply = TargetSums
     objective: ObjectiveName
     parameter: float
-    learning_rate: float
+    learning_rate: LearningRate
     max_weight: RowLimit
     max_target: RowLimit
     n_rows: NumberOfPoints

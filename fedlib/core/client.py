@@ -96,7 +96,8 @@ def partitions(
     the reply must be sums over the rows of single groups. If the reply names its groups
     (`Message.grouped_by`), the numbers are their indices in it.
 
-    A request that no method is marked for has a reply that contains more than such sums. With
+    A request that no method is marked for has a reply that contains more than such sums. So has one
+    whose parameters change how a single row counts, such as bounds to which rows are clipped. With
     ``singly``, the reply also contains sums over larger groups of functions that the server
     chooses, so a site sends it only if it looks at each group by itself.
     """

@@ -14,6 +14,7 @@ from hostile_server import (
     NOISY_CASES,
     accepted,
     conversation,
+    grouped_answers,
     hostile,
     masked_answers,
     neighbours,
@@ -67,6 +68,17 @@ def test_masked_replies_do_not_depend_on_rows(case):
     """Nor does a hostile request make a site fail, which would lock it."""
     for answers in compare(case, masked_answers, max(5, N // 4)):
         assert not any(error == "MaskingFailed" for _, error, _ in answers), "MaskingFailed"
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if "sked" not in case and "noisy" not in case]
+)
+def test_with_a_minimum_count_no_failure_depends_on_rows(case):
+    """Only a declined request does, which the site counts."""
+    for requests, tables in attempts(case):
+        answers = zip(*(grouped_answers(case, table, requests) for table in tables), strict=True)
+        first = next((pair for pair in answers if pair[0][:2] != pair[1][:2]), ())
+        assert "Failure" not in {kind for kind, *_ in first}, (first, requests, tables)
 
 
 @pytest.mark.parametrize("case", NOISY_CASES)

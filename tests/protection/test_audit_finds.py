@@ -33,6 +33,14 @@ def test_errors_that_depend_on_rows(monkeypatch):
         audit.test_masked_replies_do_not_depend_on_rows("xgboost, masked")
 
 
+def test_failures_that_depend_on_rows(monkeypatch):
+    monkeypatch.setattr(
+        guard.GuardedClient, "_answer", lambda site, _, asked: site.inner.answer(asked)
+    )
+    with pytest.raises(AssertionError, match="Failure"):
+        audit.test_with_a_minimum_count_no_failure_depends_on_rows("horizontal-dbscan, option 0")
+
+
 def test_deliveries_that_read_rows(monkeypatch):
     def answer(client, request):
         if request.asks_for_data and client.passive:

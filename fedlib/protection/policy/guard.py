@@ -11,18 +11,22 @@ import msgspec
 import numpy as np
 
 from fedlib.core.array_types import Bools, Ints
-from fedlib.core.client import Client
+from fedlib.core.client import Client, LostState, Unanswerable
 from fedlib.core.ledger import SERVER, Entry, Ledger
 from fedlib.core.messages import Array, Declined, Done, Failure, Message, arrays, decode, encode
-from fedlib.core.work import problem_of_work
+from fedlib.core.site_memory import SiteIsLocked
+from fedlib.core.work import TooMuchWork, problem_of_work
 from fedlib.core.wrapping import WrappedState, Wrapper
 from fedlib.protection.policy.rules import Policy, Rules
 from fedlib.protection.privacy import DisclosureBudgetSpent, privacy_of
+from fedlib.protection.secure.client import SecureClient
 from fedlib.protection.secure.messages import ConfirmSurvivors, MaskValues
 
 logger = logging.getLogger(__name__)
 
 DECLINED = "declined"  # of a record
+# The errors that do not depend on the rows.
+PUBLIC = (LostState, SiteIsLocked, TooMuchWork, Unanswerable)
 Review = Callable[[Message, Message], bool]
 Row = tuple[int, str, str, str, int, str]
 
@@ -88,6 +92,9 @@ class GuardedClient(Wrapper[GuardedState]):
     that replies leave out are a class, too. So every difference of sums that the server can compute
     belongs to at least m rows, or to none. Whether a request is declined for this reason depends on
     the rows, as the ledger says.
+
+    With a minimum count, a request that fails because of the rows is declined by this rule, too: a
+    server could otherwise find single values by requests that fail from some value on.
 
     A minimum count does not apply to a reply with noise, nor to one that describes no rows: whether
     it is sent would depend on the number of rows, without noise.
@@ -200,7 +207,7 @@ class GuardedClient(Wrapper[GuardedState]):
             raise Forbidden("protocol", f"the protocol {self.protocol!r} is not allowed")
         self._check_request(self.rules, request)
         self._charge(request)
-        reply = self.inner.answer(request)
+        reply = self._answer(self.rules, request)
         if isinstance(reply, Declined | Done):
             return reply
         reply = self._check_reply(self.rules, request, reply)
@@ -208,6 +215,26 @@ class GuardedClient(Wrapper[GuardedState]):
             raise Forbidden("review", "the reply was not confirmed")
         self._keep(n_rounds=self._state.n_rounds + 1)
         return reply
+
+    def _answer(self, rules: Rules, request: Message) -> Message:
+        """Return the reply of the wrapped client.
+
+        Raises
+        ------
+        Forbidden
+            With a minimum count, when it fails for these rows.
+        """
+        try:
+            return self.inner.answer(request)
+        except Exception as error:
+            # The errors of requests with noise or masks are the same for all rows.
+            protected = privacy_of(request) is not None or isinstance(self.inner, SecureClient)
+            if rules.min_count == 1 or protected or not self._describes_rows(request):
+                raise
+            if isinstance(error, PUBLIC):
+                raise
+            self.inner.check_known(request)  # whose error does not depend on rows either
+            raise Forbidden("min_count", f"{type(error).__name__}: {error}", True) from error
 
     def _check_request(self, rules: Rules, request: Message) -> None:
         """Check what does not depend on the rows."""

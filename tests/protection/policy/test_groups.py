@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 from all_protocols import CASES, estimator_of, make_client
 
+from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
 from fedlib.clustering.kmeans.federated import FederatedKMeansClient
 from fedlib.clustering.kmeans.messages import MeasureInertia, SumClusters, SummariseGroups
 from fedlib.core.client import Client
 from fedlib.core.messages import Declined
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.policy.guard import _refined, without_small
+from fedlib.tables.components.client import PCAClient
+from fedlib.tables.components.messages import SumClippedScatter
 from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.keys import to_keys
-from fedlib.tables.summary.messages import CountBins, TableView
+from fedlib.tables.summary.messages import CountBins, SumClippedColumns, TableView
 from fedlib.testing import Recorder
 
 OPEN = [case for case in CASES if "masked" not in case and "noisy" not in case]
@@ -165,3 +168,46 @@ def test_means_for_starts_count_with_everything_else():
         warnings.simplefilter("error")
         reply = site.answer(SumClusters(np.array([[[0.0], [9.0]]])))
     assert reply == Declined("min_count")  # the sixth row is in the first half, and in the second
+
+
+def guarded(client, **rules):
+    """Return a client with a minimum count of 20 rows."""
+    site = GuardedClient(client, Policy.from_dict({"min_count": 20, **rules}))
+    site.enter("A", 3)
+    return site
+
+
+def test_clipped_sums_would_tell_single_values():
+    """The sums of values up to two limits next to each other count the values above them."""
+    X = np.sort(np.random.default_rng(0).normal(50, 10, 100)).reshape(-1, 1)
+    ends = [np.array([[0.0], [high]]) for high in (X[-2, 0], X[-2, 0] + 1e-3)]
+    points = PCAClient(X)
+    sums = [points.answer(SumClippedScatter(bounds)).values[1] for bounds in ends]
+    clipped = [
+        (total / 100 + 1) / 2 * bounds[1, 0] for total, bounds in zip(sums, ends, strict=True)
+    ]
+    assert (clipped[1] - clipped[0]) * 100 == pytest.approx(1e-3)  # one value is larger
+    assert guarded(points).answer(SumClippedScatter(ends[0])) == Declined("min_count")
+    columns = SumClippedColumns(*TableView(), 1, np.array([0]), np.zeros(1), ends[0], 100)
+    assert guarded(SummaryClient(X)).answer(columns) == Declined("min_count")
+
+
+def test_a_failure_would_tell_the_largest_value():
+    """A cell of this size has no index for points farther away."""
+    inside, outside = np.ones((60, 1)), np.ones((60, 1))
+    outside[7] = 1e12
+    request = CountCells(1e-8)
+    with pytest.raises(ValueError, match="cell_size"):
+        HorizontalDBSCANClient(outside).answer(request)
+    assert guarded(HorizontalDBSCANClient(inside)).answer(request).counts.tolist() == [60]
+    site = guarded(HorizontalDBSCANClient(outside), max_declines=1)
+    assert site.answer(request) == Declined("min_count")
+    site.state = None  # another run
+    assert site.answer(CountCells(1.0)) == Declined("max_declines")
+
+
+def test_requests_of_other_protocols_fail_for_all_rows():
+    site = guarded(HorizontalDBSCANClient(np.ones((60, 1))))
+    with pytest.raises(TypeError, match="has no handler for SumClippedScatter"):
+        site.answer(SumClippedScatter(np.array([[0.0], [1.0]])))
+    assert site.answer(CountCells(1.0)).counts.tolist() == [60]

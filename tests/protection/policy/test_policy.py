@@ -434,7 +434,7 @@ def test_the_replies_that_a_minimum_count_always_declines():
     masked = {"SumPoints", "SumClasses", "SumTargets"}
     masked |= {"CountPoints", "SumClippedClusters"}
     masked |= {"SumClippedResponsibilities", "SumWeightedPoints", "SumClippedWeightedClusters"}
-    masked |= {"SumClippedWeightedResponsibilities"}
+    masked |= {"SumClippedWeightedResponsibilities", "SumClippedColumns"}
     assert declined == mixtures | single_rows | chosen | extremes | masked
     singly = {kind.__name__ for kind, one in requests.items() if one}
     histograms = {"BuildHistograms", "BuildPackedHistograms", "SumHistograms"}
