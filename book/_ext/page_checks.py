@@ -1,7 +1,7 @@
 """Warn of faults that a reader would see, so that the book is not built with them.
 
-The kinds: formulas that are not drawn, an empty box, messages that a notebook prints for its
-author, a control without a name, and a zero with a sign.
+The kinds: formulas that are not drawn, an empty box, an empty table, a cell without a value,
+messages that a notebook prints for its author, a control without a name, and a zero with a sign.
 """
 
 import re
@@ -13,6 +13,8 @@ LOGGER = logging.getLogger(__name__)
 FORMULA = re.compile(r"(?<![\w\\])\$[^\s$](?:[^$\n]{0,80}[^\s$])?\$")
 SIGNED_ZERO = re.compile(r"(?<![\w.,-])[-−]0(?:\.0+)?(?![\w.,]|-\d)")
 CONTROL = re.compile(r"<(?:input|select)\b[^>]*>")
+TABLE = re.compile(r"<table\b.*?</table>", re.DOTALL)
+NO_VALUE = re.compile(r"<t[dh]\b[^>]*>\s*(nan|NaN|NaT|None)\s*</t[dh]>")
 HIDDEN = re.compile(r"<(script|style)\b.*?</\1>|<!--.*?-->", re.DOTALL)
 TAG = re.compile(r"<[^>]+>")
 LABELLED = re.compile(r"<label\b[^>]*>(?:(?!</label>).)*$", re.DOTALL)
@@ -55,16 +57,22 @@ def faults_of_text(text):
 
 
 def faults_of_html(content):
-    """Yield the faults of HTML: of its text, and controls without a name.
+    """Yield the faults of HTML: of its text and its tables, and controls without a name.
 
     Examples
     --------
+    >>> list(faults_of_html("<table><th>a</th></table><td>nan</td>"))
+    ['a table has no rows: <table><th>a</th></table>', "a cell has no value: 'nan'"]
     >>> list(faults_of_html('<input type="range"><label>eps <input type="range"></label>'))
     ['a control has no name: <input type="range">']
     """
     content = HIDDEN.sub("", content)
     for part in TAG.split(content):
         yield from faults_of_text(part)
+    for table in TABLE.finditer(content):
+        if "<td" not in table[0]:
+            yield f"a table has no rows: {table[0][:200]}"
+    yield from (f"a cell has no value: {cell[1]!r}" for cell in NO_VALUE.finditer(content))
     for control in CONTROL.finditer(content):
         named = re.search(r'\baria-label(?:ledby)?="[^"]|\bid="', control[0])
         hidden = 'type="hidden"' in control[0]

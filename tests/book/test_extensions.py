@@ -49,6 +49,8 @@ def test_each_kind_of_fault_is_found_and_nothing_else(load, document):
         nodes.container("", nodes.literal_block("", "Warning: x"), classes=["output", "stderr"]),
         nodes.raw("", '<select name="a"></select><path d="-0 1"><td>-0.0</td>', format="html"),
         nodes.raw("", '<input aria-label="eps"><label>k <input></label>', format="html"),
+        nodes.raw("", "<table><td>none</td></table><table><th>a</th></table>", format="html"),
+        nodes.raw("", "<th>b</th><td class='x'> NaN </td><td>nan, since n = 0</td>", format="html"),
     ]
     found = [text for _, text in load("page_checks").faults(document)]
     assert found == [
@@ -56,6 +58,8 @@ def test_each_kind_of_fault_is_found_and_nothing_else(load, document):
         "a zero has a sign: '-0.00'",
         "a zero has a sign: '-0.0'",
         'a control has no name: <select name="a">',
+        "a table has no rows: <table><th>a</th></table>",
+        "a cell has no value: 'NaN'",
         "the box is empty",
         "a cell prints to stderr: 'Warning: x'",
     ]
