@@ -24,7 +24,7 @@ class Pool:
     members : tuple of str
         The clients whose rows are described.
     largest_weight : float
-        No client's rows weigh more.
+        An upper bound on a client's total weight.
     """
 
     members: tuple[str, ...]

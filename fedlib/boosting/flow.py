@@ -74,7 +74,7 @@ def boosting(settings: Settings, start: BoostedTrees | None = None) -> Flow[Boos
 
 
 def _boosting(settings: Settings, start: BoostedTrees | None) -> Flow[BoostedTrees]:
-    """Do the work of `boosting`."""
+    """Train with settings that agree with the schema, if there is one."""
     training = yield from _agree_on_training(settings, start)
     settings = training.settings  # with the objective
     kind = "lossguide" if settings.grow_policy == "lossguide" else settings.method

@@ -72,7 +72,7 @@ class Grower:
         return self.training.n_rounds
 
     def grow_round(self) -> Flow[Round | None]:
-        """Do the work of `grow`."""
+        """Grow one tree per output; see `grow`."""
         raise NotImplementedError
 
     def split_level(self, level: Level) -> Flow[Decisions | None]:

@@ -50,7 +50,7 @@ class NotMasked(Exception):
 
 
 class RepeatedStep(Exception):
-    """A step of a sum is requested in a second version, or out of order."""
+    """A step of a sum is repeated with different content, or requested out of order."""
 
 
 class MaskingFailed(Exception):
@@ -201,7 +201,7 @@ class SecureClient(Wrapper[SecureState]):
         NotMasked
             When a request asks for data without masks.
         RepeatedStep
-            When a step is requested in a second version, or out of order.
+            When a step is repeated with different content, or requested out of order.
         MaskingFailed
             When the values for a sum cannot be computed, or could not be before.
         """

@@ -123,13 +123,13 @@ class Clustering(Generic[AnyIndex]):
         raise NotImplementedError
 
     def _find_border(self, joined: Rows, first: int, stop: int) -> None:
-        """Write which cell each point of some cells joins that is no core point, or -1."""
+        """Assign the border points of some cells to clusters; noise gets -1."""
         for begin, end in _pieces(first, stop):
             some = self.cells.has_core[begin:end] != density.ALL
             self._search_border(_list_cells(some, begin), joined)
 
     def _search_border(self, cells: Ints, joined: Rows) -> None:
-        """Do the work of `_find_border` for these cells."""
+        """Assign the border points of a range of cells."""
         raise NotImplementedError
 
 
