@@ -124,7 +124,7 @@ OPTIONS = {
     "approximate-dbscan": ({"rho": 1.0, "bounds": BOUNDS},),
     "kmeans": (LLOYD, {"method": "lloyd", "n_init": 2}),
     "pca": ({"n_components": 0.9, "whiten": True},),
-    "gaussian-mixture": (EM, {"covariance_type": "diag"}),
+    "gaussian-mixture": (EM, {"covariance_type": "diag"}, EM | {"n_init": 2}),
     "evaluation": ({"classes": [0, 1]},),
     "xgboost": (
         {"method": "histogram"},

@@ -27,11 +27,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedlib.clustering.mixtures.checks import degenerate
 from fedlib.clustering.mixtures.client import GaussianMixtureClient
-from fedlib.clustering.mixtures.covariances import (
-    CovarianceType,
-    precisions,
-    sklearn_shape,
-)
+from fedlib.clustering.mixtures.covariances import CovarianceType, precisions, sklearn_shape
 from fedlib.clustering.mixtures.flow import MixtureModel, check_start, federated_gaussian_mixture
 from fedlib.clustering.mixtures.private import private_em
 from fedlib.clustering.mixtures.secure import secure_em
@@ -54,9 +50,7 @@ from fedlib.core.validation import StrOptions
 from fedlib.protection.estimator import WeightedFederated, is_protected
 from fedlib.protection.sums import NoisySums
 
-__all__ = [
-    "FederatedGaussianMixture",
-]
+__all__ = ["FederatedGaussianMixture"]
 
 
 class FederatedGaussianMixture(Clusterer, WeightedFederated):
@@ -140,9 +134,11 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
 
     *Lost and false clients.* A client that is lost before the rounds leaves no trace, unless it has
     fitted the first mixture. Later the rounds continue without it, from the mixture that it has
-    helped to fit. A client whose points are more than 2**26 times as large as typical ones leaves
-    the run, and so does one whose replies do not fit the magnitude, the number or the mean of its
-    points. Invented points cannot be detected: points far away take a component for themselves.
+    helped to fit; with `n_init`, the results of earlier starts are dropped, because likelihoods
+    are comparable only if they are of the same points. A client whose points are more than 2**26
+    times as large as typical ones leaves the run, and so does one whose replies do not fit the
+    magnitude, the number or the mean of its points. Invented points cannot be detected: points far
+    away take a component for themselves.
 
     *Disclosure.* Each client discloses the order of magnitude of its largest coordinate. With
     ``"em"`` a client discloses the number, mean and covariance of its points per
@@ -233,10 +229,19 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
         The steps also stop by ``tol``.
         """,
     ] = 100
+    n_init: Annotated[
+        PositiveInt,
+        """
+        The number of first mixtures, each fitted by a client that is drawn, at least 1. The result
+        is that of the largest ``lower_bound_``, as in scikit-learn. Each start takes its own rounds
+        and discloses another mixture of a single client. It must be 1 for a complete first mixture,
+        and so with ``secure=True``, and with `epsilon`.
+        """,
+    ] = 1
     random_state: Annotated[
         RandomSource,
         """
-        Draws the client that fits the first mixture, and the seed of that fit.
+        Draws the clients that fit the first mixtures, and the seeds of these fits.
         """,
     ] = None
     secure: Annotated[
@@ -271,7 +276,11 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
                 "method='em', because the mixture of one client's points cannot have little noise"
                 f" (got method={self.method!r})"
             )
-        elif self.epsilon is None and self.secure:
+        if self.n_init > 1 and is_protected(self):
+            noisy = "runs with noise have no likelihoods to compare"
+            reason = "all starts would be equal" if self.epsilon is None else noisy
+            lacking.append(f"n_init=1, because {reason} (got n_init={self.n_init})")
+        if self.epsilon is None and self.secure:
             names = ("weights_init", "means_init", "precisions_init")
             given = [f"method={self.method!r}", *(n for n in names if getattr(self, n) is not None)]
             if len(given) < 4 or self.method != "em":
@@ -289,6 +298,11 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
             self.means_init,
             self.precisions_init,
         )
+        if self.n_init > 1 and start.complete:
+            raise ValueError(
+                "n_init must be 1 with weights_init, means_init and precisions_init, because all"
+                f" starts would be equal; got {self.n_init}"
+            )
         if is_protected(self):
             return self._protected_flow(start)
         self._refuse_limits()
@@ -301,6 +315,7 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
             self.max_rounds,
             self.tol,
             self.max_local_iter,
+            self.n_init,
             self.random_state,
         )
 
@@ -308,28 +323,12 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
         bounds, max_rounds = self._bounds(), self.max_rounds
         check_start(start, bounds.limits.shape[1], self.covariance_type)
         aggregation = self._aggregation(max_rounds, bounds)
+        of_both = self.covariance_type, self.reg_covar, start, bounds.limits, max_rounds
+        weight = self._largest_weight()
         if not isinstance(aggregation, NoisySums):
-            return secure_em(
-                self.covariance_type,
-                self.reg_covar,
-                start,
-                bounds.limits,
-                max_rounds,
-                self.tol,
-                aggregation,
-                self._largest_weight(),
-            )
-        return private_em(
-            self.n_components,
-            self.covariance_type,
-            self.reg_covar,
-            start,
-            bounds.limits,
-            max_rounds,
-            int(check_random_state(self.random_state).randint(2**31)),
-            aggregation,
-            self._largest_weight(),
-        )
+            return secure_em(*of_both, self.tol, aggregation, weight)
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        return private_em(self.n_components, *of_both, seed, aggregation, weight)
 
     def _fit(self, *arguments: Any, **options: Any) -> FederatedGaussianMixture:
         super()._fit(*arguments, **options)

@@ -101,6 +101,7 @@ def federated_gaussian_mixture(
     max_rounds: int,
     tol: float,
     max_local_iter: int,
+    n_init: int,
     random_state: Any,
 ) -> Flow[MixtureModel]:
     """Return the server's flow.
@@ -117,6 +118,7 @@ def federated_gaussian_mixture(
         max_rounds,
         tol,
         max_local_iter,
+        n_init,
         random_state,
     )
     yield AssignComponents(*parameters(model.mixture), covariance_type)
@@ -132,9 +134,15 @@ def fit_in_rounds(
     max_rounds: int,
     tol: float,
     max_local_iter: int,
+    n_init: int,
     random_state: Any,
 ) -> Flow[tuple[MixtureModel, PointsHistory]]:
-    """Return the fitted model and what the clients have reported; they do not receive the model."""
+    """Return the fitted model and what the clients have reported; they do not receive the model.
+
+    Of ``n_init`` starts, the model is the one with the largest last likelihood. Likelihoods are
+    comparable only if they are of the same clients' points: after a loss, earlier models are
+    dropped, because they are also of the lost client's points.
+    """
     check_option("method", method, ("average", "em"))
     replies = yield IntroducePoints(n_components)
     replies = yield from settle(replies, agree_on_features)
@@ -147,9 +155,38 @@ def fit_in_rounds(
         },
         reg_covar,
     )
-    mixture = yield from _first_mixture(
-        n_components, covariance_type, history, replies, start, random_state
-    )
+    rng = check_random_state(random_state)
+    best: MixtureModel | None = None
+    best_points: dict[str, float] = {}
+    for _ in range(n_init):
+        mixture = yield from _first_mixture(
+            n_components, covariance_type, history, replies, start, rng
+        )
+        model, n_points = yield from _improve(
+            mixture, method, history, weighted, max_rounds, tol, max_local_iter
+        )
+        replies = replies.without(set(replies) - set(n_points), replies.lost)
+        if (
+            best is None
+            or n_points != best_points
+            or model.log_likelihoods[-1] > best.log_likelihoods[-1]
+        ):
+            best, best_points = model, n_points
+    assert best is not None
+    return best, history
+
+
+def _improve(
+    mixture: Mixture,
+    method: str,
+    history: PointsHistory,
+    weighted: bool,
+    max_rounds: int,
+    tol: float,
+    max_local_iter: int,
+) -> Flow[tuple[MixtureModel, dict[str, float]]]:
+    """Return the model after the rounds from a first mixture, and each client's n_points."""
+    covariance_type, reg_covar = mixture.covariance_type, history.reg_covar
     sums, improved = SumResponsibilities, ImproveMixture
     if weighted:
         sums, improved = SumWeightedResponsibilities, ImproveWeightedMixture
@@ -178,7 +215,7 @@ def fit_in_rounds(
         converged = same_clients and abs(log_likelihoods[-1] - log_likelihoods[-2]) < tol
         previous = n_points
     model = MixtureModel(mixture, log_likelihoods, converged, reg_covar, tol, max_rounds)
-    return model, history
+    return model, previous
 
 
 def _without_the_largest(
@@ -216,7 +253,7 @@ def _first_mixture(
     history: PointsHistory,
     replies: Replies,
     start: Start,
-    random_state: Any,
+    rng: np.random.RandomState,
 ) -> Flow[Mixture]:
     """Return the user's mixture if it is complete, else one fitted by a client drawn at random.
 
@@ -227,7 +264,6 @@ def _first_mixture(
     check_start(start, n_features, covariance_type)
     if start.complete:
         return Mixture(*start, covariance_type)
-    rng = check_random_state(random_state)
     able = [name for name, reply in replies.items() if reply.can_start]
     for i in rng.permutation(len(able)):
         seed = int(rng.randint(2**31))

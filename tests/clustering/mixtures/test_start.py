@@ -7,6 +7,7 @@ from fedlib import FederatedGaussianMixture
 from fedlib.clustering.mixtures.client import GaussianMixtureClient
 from fedlib.clustering.mixtures.messages import FitMixture
 from fedlib.core.messages import decode
+from fedlib.testing import Recorder
 
 from .points import blobs, divided, each_method
 
@@ -63,3 +64,67 @@ def test_the_client_that_starts_has_enough_points(method):
         model = FederatedGaussianMixture(3, method, random_state=seed).fit(parts)
         receivers = [entry.receiver for entry in model.ledger_ if entry.message == "FitMixture"]
         assert receivers == ["3"]
+
+
+def likelihoods_by_start(X, n_init, method):
+    """Return the last likelihood of each of some starts, which single runs repeat in order."""
+    rng = np.random.RandomState(0)
+    options = {"max_rounds": 3, "tol": 0, "random_state": rng}
+    models = [FederatedGaussianMixture(3, method, **options).fit(X) for _ in range(n_init)]
+    return [model.lower_bound_ for model in models]
+
+
+@each_method
+def test_the_best_of_several_starts_is_the_result(method):
+    """The starts follow each other in the random numbers, and clients introduce themselves once."""
+    parts = divided(blobs(apart=1.0))
+    found = likelihoods_by_start(parts, 4, method)
+    assert len(set(found)) > 1
+    options = {"max_rounds": 3, "tol": 0, "random_state": 0}
+    for n_init in (1, 2, 4):
+        model = FederatedGaussianMixture(3, method, n_init=n_init, **options).fit(parts)
+        assert model.lower_bound_ == max(found[:n_init])
+        conversation = model.ledger_.conversation()
+        assert conversation.count("IntroducePoints") == conversation.count("AssignComponents") == 1
+        assert conversation.count("FitMixture") == n_init
+        assert len(model.lower_bounds_) == 3
+
+
+@each_method
+def test_starts_before_a_loss_do_not_count(method):
+    """Their likelihoods are of other points, and their mixtures of the lost client's points."""
+    parts = dict(zip("ABC", divided(blobs(apart=1.0)), strict=True))
+    request = {"em": "SumResponsibilities", "average": "ImproveMixture"}[method]
+    options = {"max_rounds": 2, "tol": 0, "random_state": 0}
+    seen = []
+
+    def fail(asked, reply):
+        seen.append(type(decode(asked)).__name__)
+        return None if seen.count(request) == 3 else reply
+
+    clients = {name: GaussianMixtureClient(X) for name, X in parts.items()}
+    recorder = Recorder(clients, {"C": fail})
+    model = FederatedGaussianMixture(3, method, n_init=2, **options).fit(recorder, min_clients=2)
+    assert list(model.ledger_.lost) == ["C"]
+    rounds = [exchange for exchange in recorder.exchanges if "A" in exchange.replies]
+    last = [one for one in rounds if type(one.requests["A"]).__name__ == request][-1]
+    total = sum(reply.log_likelihood for reply in last.replies.values())
+    n_points = sum(reply.n_points for reply in last.replies.values())
+    assert sorted(last.replies) == ["A", "B"]
+    assert model.lower_bound_ == pytest.approx(total / n_points)
+
+
+def test_several_starts_need_starts_that_are_drawn():
+    start = {
+        "weights_init": [0.5, 0.5],
+        "means_init": [[0.0], [1.0]],
+        "precisions_init": [np.eye(1)] * 2,
+    }
+    limits = {"bounds": [[0.0], [1.0]]}
+    for options, message in [
+        (start, "n_init must be 1 with weights_init.*all starts would be equal; got 3"),
+        (start | limits | {"secure": True}, "needs n_init=1, because all starts would be equal"),
+        (limits | {"epsilon": 1.0}, "needs n_init=1, because runs with noise have no likelihoods"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            FederatedGaussianMixture(2, n_init=3, **options).protocol()
