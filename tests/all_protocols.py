@@ -153,7 +153,11 @@ NEEDED = {
 
 
 # Protocols of which rows may have weights, and what they need beside the options above.
-WEIGHTED = {"kmeans": LLOYD, "gaussian-mixture": EM}
+WEIGHTED = {
+    "kmeans": LLOYD,
+    "gaussian-mixture": EM,
+    "summary": {"quantiles": (), "bounds": [[-3, -3], [7, 7]], "max_weight": 2.0},
+}
 
 
 def _cases():

@@ -230,6 +230,8 @@ def conversations():
     weighted = [
         FederatedKMeans(2, method="lloyd", random_state=0),
         FederatedKMeans(2, bounds=bounds, secure=True, max_weight=2.0, **lloyd),
+        FederatedSummary(quantiles=(), bounds=bounds, max_weight=2.0),
+        FederatedSummary(quantiles=(), bounds=bounds, max_weight=2.0, epsilon=1.0),
         FederatedGaussianMixture(2, "em", random_state=0, tol=1),
         FederatedGaussianMixture(2, "average", random_state=0, tol=1),
         FederatedGaussianMixture(

@@ -12,6 +12,8 @@ from fedlib.core.array_types import Ints
 from fedlib.core.client import Client, handles, partitions
 from fedlib.core.columns import RawTable, category_groups, present, read_columns
 from fedlib.core.messages import Message
+from fedlib.core.points import check_weights, with_weights
+from fedlib.protection.row_sums import RowTotals
 from fedlib.protection.secure.points import DescribeFeatures, Features
 from fedlib.tables.summary.agreed import (
     CountKnownCategories,
@@ -47,6 +49,7 @@ from fedlib.tables.summary.private import (
     SumColumnsNoisily,
     sum_columns_noisily,
 )
+from fedlib.tables.summary.weighted import SumWeightedColumns, rows_of, sum_weighted_columns
 
 __all__ = ["SummaryClient"]
 
@@ -56,8 +59,9 @@ class SummaryClient(Client):
 
     Parameters
     ----------
-    X : DataFrame or array-like (n_rows, n_columns)
-        Numbers and text with gaps; see `fedlib.core.columns`.
+    X : DataFrame or array-like (n_rows, n_columns), or a tuple ``(X, sample_weight)``
+        Numbers and text with gaps; see `fedlib.core.columns`. Only `SumWeightedColumns` uses the
+        weights.
 
     Attributes
     ----------
@@ -67,15 +71,18 @@ class SummaryClient(Client):
     Raises
     ------
     ValueError
-        When a column contains anything except numbers, text and gaps.
+        When a column contains anything except numbers, text and gaps, or a weight is not valid.
     """
 
     raw: ClassVar[bool] = True
+    takes_weights: ClassVar[bool] = True
     open_requests: tuple[type[Message], ...] = (DescribeFeatures,)
     X: RawTable
 
     def __init__(self, X: Any):
+        X, weight = with_weights(X)
         self.X = read_columns(X)
+        self.weight = None if weight is None else check_weights(weight, len(self.X))
         self.features = self.X.features
 
     def view(self, request: TableRequest | TableView) -> RawTable:
@@ -108,6 +115,21 @@ class SummaryClient(Client):
     @handles(SumAgreedColumnsNoisily)
     def sum_agreed_columns(self, request: SumAgreedColumnsNoisily) -> NoisyColumnSums:
         return sum_columns_noisily(self.X, request, self.n_shares)
+
+    @handles(SumWeightedColumns)
+    def sum_weighted_columns(self, request: SumWeightedColumns) -> RowTotals:
+        return sum_weighted_columns(self.X, request, self.weight, self.n_shares)
+
+    @partitions(SumWeightedColumns)
+    def rows_with_weights(self, request: SumWeightedColumns) -> Iterable[Ints]:
+        """Yield the rows with a value in each column, by bin, and those of each category."""
+        rows = rows_of(self.X, request, np.ones(len(self.X)))
+        d = len(request.columns)
+        numbers, groups = rows[:, 1 : 1 + d], rows[:, 1 + d :]
+        yield np.zeros(len(rows), np.int64)
+        bins = request.bins(np.clip(numbers, *request.bounds)) if request.n_bins else 0 * numbers
+        yield from np.where(np.isnan(numbers), -1, bins).astype(np.int64).T
+        yield from groups.astype(np.int64).T
 
     @handles(SumColumns)
     def sum_columns(self, request: SumColumns) -> ColumnSums:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
+from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreed_columns import AgreedColumns
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.bounds import NO_BOUNDS
@@ -25,7 +26,7 @@ from fedlib.core.parameters import (
 )
 from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval
-from fedlib.protection.estimator import ProtectedFederated, is_protected
+from fedlib.protection.estimator import WeightedFederated, in_schema, is_protected
 from fedlib.protection.sums import NoisySums
 from fedlib.tables.summary.agreed import AgreedTable
 from fedlib.tables.summary.client import SummaryClient
@@ -36,10 +37,12 @@ from fedlib.tables.summary.messages import (
     TableView,
 )
 from fedlib.tables.summary.private import (
+    agree_on_names,
     agreed_private_summary,
     private_summary,
 )
 from fedlib.tables.summary.secure import agreed_secure_summary, secure_summary
+from fedlib.tables.summary.weighted import agree_on_schema, weighted_summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,8 +52,10 @@ __all__ = [
 ]
 
 
-class FederatedSummary(ProtectedFederated):
+class FederatedSummary(WeightedFederated):
     """Statistics of every column over clients that hold different rows of the same columns.
+
+    A part is a table, or, with `max_weight`, ``(X, sample_weight)`` with one weight per row.
 
     Attributes
     ----------
@@ -92,6 +97,12 @@ class FederatedSummary(ProtectedFederated):
     With `schema`, no request asks for kinds, extremes or names of categories. The rows with each
     category of the schema are counted, also with ``secure=True`` and `epsilon`, and the histograms
     lie between the limits.
+
+    *Weights.* With `max_weight`, means, variances and histograms are weighted, and ``model_`` has
+    the sums of the weights. A row with an integer weight counts like as many equal rows, so a
+    variance is divided by the sum of the weights less 1. Counts and categories are of rows. It
+    needs the limits of all columns of numbers and ``quantiles=()``, with any kind of sums: there
+    are no extremes, and no weighted quantiles. Without `max_weight`, each row counts once.
 
     If a client is lost between two requests, the statistics are computed again without it.
 
@@ -166,6 +177,13 @@ class FederatedSummary(ProtectedFederated):
         together, as ``other`` in `to_frame`.
         """,
     ] = 5
+    max_weight: Annotated[
+        OptionalPositiveFloat,
+        """
+        For rows that have weights: the largest weight, on which the sites have agreed and to which
+        they clip, above 0 and at most 2**40.
+        """,
+    ] = None
     secure: Annotated[
         Flag,
         """
@@ -192,8 +210,13 @@ class FederatedSummary(ProtectedFederated):
 
     def _lacking(self) -> list[str]:
         lacking = super()._lacking()
-        if is_protected(self) and np.size(self.quantiles):
+        if (is_protected(self) or self.max_weight is not None) and np.size(self.quantiles):
             lacking.append(f"quantiles=() (got {self.quantiles!r})")
+        if self.max_weight is not None and not is_protected(self):
+            if self.bounds is None and self.schema is None:
+                lacking.append("bounds of all columns, or a schema with them, for max_weight")
+            elif self.schema is not None:
+                lacking += in_schema(self.schema.lacking())
         if (is_protected(self) or self.schema is not None) and self.categorical:
             lacking.append(
                 "categorical=None, because codes of categories are an enum of a schema (got"
@@ -213,6 +236,11 @@ class FederatedSummary(ProtectedFederated):
         if self.schema is not None:
             return self._agreed_flow(self.schema, fractions.tolist())
         bounds = NO_BOUNDS if self.bounds is None else self._bounds()
+        if self.max_weight is not None:
+            sums, (limits, names) = self._aggregation(1, bounds), bounds
+            kinds = np.full(limits.shape[1], NUMBER, np.uint8)
+            agreed = AgreedTable(names, kinds, ((),) * len(kinds), limits)
+            return self._weighted_flow(agreed, sums, agree_on_names(sums, bounds))
         if is_protected(self):
             aggregation = self._aggregation(1, bounds)
             if isinstance(aggregation, NoisySums):
@@ -228,6 +256,14 @@ class FederatedSummary(ProtectedFederated):
             self.min_category_count,
         )
 
+    def _weighted_flow(
+        self, agreed: AgreedTable, sums: Aggregation, describe: Flow[tuple[str, ...]]
+    ) -> Flow[TableSummary]:
+        """Return the flow of a run with weights."""
+        largest = self._largest_weight()
+        assert largest is not None
+        return weighted_summary(agreed, self.n_bins, largest, sums, describe)
+
     def _agreed_flow(self, schema: AgreedColumns, fractions: list[float]) -> Flow[TableSummary]:
         """Return the flow of a run with a schema."""
         given = {} if self.bounds is None else self._bounds().by_index(schema.features)
@@ -235,6 +271,9 @@ class FederatedSummary(ProtectedFederated):
         if is_protected(self):
             columns = [column.protected() for column in columns]
         agreed, n_bins = AgreedTable.of(columns, given), self.n_bins
+        if self.max_weight is not None:
+            sums = self._aggregation(1)
+            return self._weighted_flow(agreed, sums, agree_on_schema(sums, agreed.names))
         if self.epsilon is not None:
             return agreed_private_summary(agreed, n_bins, self._noisy_sums(1))
         if self.secure:
@@ -254,7 +293,14 @@ class FederatedSummary(ProtectedFederated):
         agree_on_features(clients)
         if self.schema is not None:
             return
-        if is_protected(self):  # the kinds of columns follow from the bounds
+        if self.max_weight is None:
+            for name, client in clients.items():
+                if getattr(client, "weight", None) is not None:
+                    raise ValueError(
+                        f"parts[{name}] has weights, so the run needs max_weight, the largest of"
+                        " them, bounds, and quantiles=() (got max_weight=None)"
+                    )
+        if is_protected(self) or self.max_weight is not None:  # kinds follow from the bounds
             for name, client in clients.items():
                 _check_numbers(name, client.X)
             return

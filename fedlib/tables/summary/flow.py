@@ -66,14 +66,16 @@ class TableSummary:
         The quantiles, and the largest possible error of their ranks, as a number of rows.
     edges : array (n_columns, n_bins + 1)
         The edges of the histograms.
-    histograms : array (n_columns, n_bins) of int64
-        The number of values in each bin; the last bin contains its right edge.
+    histograms : array (n_columns, n_bins) of int64, or of float64 with weights
+        The number of values in each bin, or their weight; the last bin contains its right edge.
     categories : tuple of tuple of str
         The categories of each column, sorted; none for numbers.
     category_counts : tuple of array (n_categories,) of int64
         The number of rows with each category.
     category_others : array (n_columns,) of int64
         The number of values whose categories clients have withheld.
+    weights : array (n_columns,) or None
+        The sum of the weights of the values, if the rows have weights; NaN for columns of text.
     """
 
     features: tuple[str, ...]
@@ -88,10 +90,11 @@ class TableSummary:
     quantiles: Floats
     rank_errors: Ints
     edges: Floats
-    histograms: Ints
+    histograms: Ints | Floats
     categories: tuple[tuple[str, ...], ...]
     category_counts: tuple[Ints, ...]
     category_others: Ints
+    weights: Floats | None = None
 
 
 def summarise(

@@ -186,7 +186,7 @@ def agreed_private_summary(
     total, _ = yield from aggregation.sum(request)
     end = len(total.values) - len(categories)
     found = _summary(tuple(agreed.names[j] for j in numbers), limits, n_bins, total.values[:end])
-    category_counts = agreed.by_column(_as_counts(total.values[end:]))
+    category_counts = agreed.by_column(as_counts(total.values[end:]))
     n_columns = len(agreed.names)
 
     def spread(values: NDArray[Any], empty: Any) -> NDArray[Any]:
@@ -238,8 +238,8 @@ def _summary(names: tuple[str, ...], limits: Floats, n_bins: int, values: Floats
     return TableSummary(
         features=names,
         kinds=np.full(n, NUMBER, np.uint8),
-        n_rows=int(_as_counts(values[:1])[0]),
-        counts=_as_counts(columns[:, 0]),
+        n_rows=int(as_counts(values[:1])[0]),
+        counts=as_counts(columns[:, 0]),
         means=low + half * (1 + means),
         variances=variances * unbiased * np.square(half),
         minima=nothing,
@@ -248,13 +248,13 @@ def _summary(names: tuple[str, ...], limits: Floats, n_bins: int, values: Floats
         quantiles=np.empty((0, n)),
         rank_errors=np.empty((0, n), np.int64),
         edges=np.linspace(limits[0], limits[1], n_bins + 1, axis=1),
-        histograms=_as_counts(columns[:, 3:]),
+        histograms=as_counts(columns[:, 3:]),
         categories=((),) * n,
         category_counts=(np.empty(0, np.int64),) * n,
         category_others=np.zeros(n, np.int64),
     )
 
 
-def _as_counts(noisy: Floats) -> Ints:
+def as_counts(noisy: Floats) -> Ints:
     """Return noisy counts as integers from 0 on."""
     return np.clip(np.rint(noisy), 0, NOISY).astype(np.int64)
