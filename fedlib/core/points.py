@@ -147,6 +147,10 @@ def check_points(X: ArrayLike, **checks: Any) -> Floats:
     """
     names = feature_names(X)
     X = as_numbers(X)
+    if isinstance(X, pd.DataFrame):  # pandas would make two copies, one of them in another order
+        frame, X = X, np.empty(X.shape)
+        for j in range(X.shape[1]):
+            X[:, j] = frame.iloc[:, j]
     try:
         points: Floats = check_array(X, dtype=np.float64, order="C", **checks)
     except ValueError as error:

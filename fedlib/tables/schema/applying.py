@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedlib.core.columns import TEXT
 from fedlib.core.threads import check_n_jobs
 from fedlib.tables.files import Table
+from fedlib.tables.schema.arrow import import_arrow
 from fedlib.tables.schema.cells import Values, read_values
 from fedlib.tables.schema.columns import IDENTIFIER, OTHER, Column
 from fedlib.tables.schema.reading import Source
@@ -43,9 +44,13 @@ def apply_columns(
     def apply(column: Column) -> tuple[NDArray[Any], ColumnReport]:
         return _apply(column, source.cells.pop(column.name), protected)  # frees its texts
 
+    # Arrow keeps what it has freed: here the blocks of the file, and later the cells.
+    memory = import_arrow().default_memory_pool()
+    memory.release_unused()
     # Arrow and NumPy work without the interpreter's lock.
     with ThreadPoolExecutor(check_n_jobs(-1)) as pool:
         applied = list(pool.map(apply, columns))
+    memory.release_unused()
     values = {column.name: one for column, (one, _) in zip(columns, applied, strict=True)}
     reports = [report for _, report in applied]
     known = {column.name for column in columns}

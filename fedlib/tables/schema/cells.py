@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Bools, Floats, Ints
-from fedlib.core.columns import MAX_EXACT, MAX_NUMBER, TEXT, TRUTH
+from fedlib.core.columns import MAX_EXACT, MAX_NUMBER, NUMBER, TEXT, TRUTH
 from fedlib.tables.schema.arrow import import_arrow, whole
 from fedlib.tables.schema.columns import Column, Notation
 
@@ -82,6 +82,17 @@ def read_values(column: Column, cells: Cells) -> Values:
         numbers[gaps | unreadable] = np.nan
     low, high = column.limits or (-np.inf, np.inf)
     return Values(numbers, gaps, unreadable, (numbers < low) | (numbers > high))
+
+
+def plain_numbers(column: Column) -> bool:
+    """Return whether a column has numbers as programs write them, and no number is a gap."""
+    notation = column.notation
+    return (
+        column.kind == NUMBER
+        and column.type in ("number", "integer")
+        and (notation.decimal, notation.group, notation.bare) == (PLAIN.decimal, None, True)
+        and not any(re.search(r"[0-9]|(?i:inf|nan)", word) for word in column.missing)
+    )
 
 
 def _unusable(column: Column, numbers: Floats) -> Bools:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from decimal import Decimal
 from itertools import islice
@@ -21,6 +21,7 @@ from fedlib.core.labels import check_characters
 from fedlib.core.texts import composed, printable
 from fedlib.tables.formulas import unguarded
 from fedlib.tables.schema.arrow import import_arrow
+from fedlib.tables.schema.cells import plain_numbers
 from fedlib.tables.schema.columns import Column
 from fedlib.tables.schema.descriptor import Dialect
 from fedlib.tables.streams import csv_reader, find_encoding, is_wide, open_bytes
@@ -41,7 +42,7 @@ class Source(NamedTuple):
     Attributes
     ----------
     cells : dict of str
-        Per column, texts as an array of Arrow or numbers as float64 with NaN.
+        Per column, texts as an array of Arrow or numbers as float64 with NaN for gaps.
     names : tuple of str
         The names of all columns, also of those that the schema does not name.
     n_rows : int
@@ -236,11 +237,13 @@ def _text(
     places = _find(names, columns, remedy)
     # Only Python's module knows comments and blanks before quotation marks.
     slow = dialect.comment_char is not None or dialect.skip_initial_space
-    read = _read_slowly if slow else _read_fast
     positions = sorted(j for _, j in places)
-    arrays = {j: _unguarded(texts) for j, texts in read(form, positions).items()}
-    cells = {column.name: arrays[j] for column, j in places}
-    n_rows = len(arrays[positions[0]])
+    found = None if slow else _read_numbers(form, positions, {j: column for column, j in places})
+    if found is None:
+        found = (_read_slowly if slow else _read_fast)(form, positions)
+    arrays = {j: _unguarded(found.pop(j)) for j in positions}
+    cells = {column.name: arrays.pop(j) for column, j in places}
+    n_rows = len(cells[places[0][0].name])
     _check_quotes(form, n_rows)
     return Source(cells, tuple(names), n_rows)
 
@@ -248,6 +251,8 @@ def _text(
 def _unguarded(texts: Any) -> Any:
     """Return an array of texts as they were before `csv_bytes` wrote them."""
     arrow = import_arrow()
+    if isinstance(texts, np.ndarray):
+        return texts  # numbers
     if not arrow.compute.any(arrow.compute.starts_with(texts, "'")).as_py():
         return texts
     plain = [text and unguarded(text) for text in texts.to_pylist()]
@@ -323,10 +328,42 @@ def _found(lines: Sequence[str], fields: Sequence[str], dialect: Dialect) -> str
     return DELIMITERS[0]
 
 
-def _read_fast(form: Form, positions: Sequence[int]) -> dict[int, Any]:
-    """Return some columns of a text file as arrays of texts, by position, read by Arrow."""
+def _read_numbers(
+    form: Form, positions: Sequence[int], columns: Mapping[int, Column]
+) -> dict[int, Any] | None:
+    """Return columns as `_read_fast` does, but those of plain numbers as float64 with NaN for gaps.
+
+    Their texts are never in memory together, which would take three times as much as the numbers.
+    None if a cell of these columns is no plain number: then texts tell what it is.
+    """
     arrow = import_arrow()
-    types = {str(j): arrow.string() for j in positions}
+    numeric = [j for j in positions if plain_numbers(columns[j])]
+    gaps = {columns[j].missing for j in numeric}
+    if len(gaps) != 1:
+        return None
+    try:
+        found = _read_fast(form, positions, numeric, ["", *gaps.pop()])
+    except arrow.ArrowInvalid:
+        return None
+    for j in numeric:
+        n_gaps, found[j] = found[j].null_count, found[j].to_numpy(zero_copy_only=False)
+        if np.count_nonzero(np.isfinite(found[j])) + n_gaps < len(found[j]):
+            return None
+    return found
+
+
+def _read_fast(
+    form: Form,
+    positions: Sequence[int],
+    numeric: Collection[int] = (),
+    gaps: Sequence[str] = (),
+) -> dict[int, Any]:
+    """Return some columns of a text file as arrays of Arrow, by position.
+
+    They contain texts, or numbers if they are ``numeric``, and null for the words ``gaps``.
+    """
+    arrow = import_arrow()
+    types = {str(j): arrow.float64() if j in numeric else arrow.string() for j in positions}
     odd: list[int] = []
 
     def note(row: Any) -> str:
@@ -349,12 +386,16 @@ def _read_fast(form: Form, positions: Sequence[int]) -> dict[int, Any]:
                 newlines_in_values=True,
                 invalid_row_handler=note,
             ),
-            arrow.csv.ConvertOptions(include_columns=[*types], column_types=types),
+            arrow.csv.ConvertOptions(
+                include_columns=[*types], column_types=types, null_values=gaps
+            ),
         )
 
     try:
         table = read()
     except arrow.ArrowInvalid as error:
+        if numeric:
+            raise
         text = str(error)
         if "UTF8" in text or "codec" in text:
             raise _undecodable(form.encoding) from error
