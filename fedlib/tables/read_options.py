@@ -96,7 +96,7 @@ class ReadOptions:
         for name in ("columns", "target", "sample_weight", "ids", "text"):
             value = getattr(self, name)
             if value is not None:
-                plain = composed(value) if isinstance(value, str) else [*map(composed, value)]
+                plain = composed(value) if isinstance(value, str) else tuple(map(composed, value))
                 object.__setattr__(self, name, plain)
 
     @property
