@@ -10,6 +10,7 @@ from .clustering.kmeans import FederatedKMeans as FederatedKMeans
 from .clustering.mixtures.dbscan import GaussianMixtureDBSCAN as GaussianMixtureDBSCAN
 from .clustering.mixtures.federated import FederatedGaussianMixture as FederatedGaussianMixture
 from .evaluation.clustering import FederatedClusteringScore as FederatedClusteringScore
+from .evaluation.numbers import FederatedRegressionScore as FederatedRegressionScore
 from .evaluation.predictions import FederatedEvaluation as FederatedEvaluation
 from .evaluation.selection.clusters import GaussianMixtureSelection as GaussianMixtureSelection
 from .evaluation.selection.clusters import KMeansSelection as KMeansSelection

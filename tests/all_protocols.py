@@ -37,6 +37,10 @@ def _predictions(n_parts=3):
     return [(X[:, 0] % 1, y) for X, y in _supervised(n_parts)]
 
 
+def _estimates(n_parts=3):
+    return [(X[:, 0], y) for X, y in _numbers(n_parts)]
+
+
 # One row per protocol: its parameters, and the function that makes its parts, by default three.
 PROTOCOLS = {
     "horizontal-dbscan": ({"cell_size": 0.5, "min_samples": 4}, _blobs),
@@ -53,6 +57,7 @@ PROTOCOLS = {
     ),
     "clustering-score": ({}, _supervised),
     "evaluation": ({"n_bins": 5}, _predictions),
+    "regression-score": ({}, _estimates),
     "summary": ({"quantiles": [0.5]}, _blobs),
     "pca": ({"n_components": 1}, _blobs),
     "suggest": ({"min_samples": 4}, _blobs),
@@ -146,6 +151,7 @@ NEEDED = {
         HISTOGRAMS | {"classes": [0, 1]},
     ),
     "evaluation": ({"classes": [0, 1]},) * 2,
+    "regression-score": ({"bounds": [[-3.0], [8.0]]},) * 2,
     "xgb-regressor": (HISTOGRAMS | {"max_target": 16.0}, HISTOGRAMS | {"base_score": 2.0}),
     "summary": ({"quantiles": (), "bounds": [[-3, -3], [7, 7]]},) * 2,
     "pca": ({"bounds": BOUNDS},) * 2,

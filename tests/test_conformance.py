@@ -20,8 +20,19 @@ from fedlib.sites.models import load, save
 from fedlib.testing import Recorder, seeded_noise
 
 N_CLIENTS = 4  # of which a masked sum may lose one
-WITHOUT_LABELS = {"clustering-score", "evaluation", "suggest", "summary", "pca"}
-WITHOUT_NAMES = {"vertical-dbscan", "evaluation"}  # of columns that all clients have
+WITHOUT_LABELS = {
+    "clustering-score",
+    "evaluation",
+    "regression-score",
+    "suggest",
+    "summary",
+    "pca",
+}
+WITHOUT_NAMES = {
+    "vertical-dbscan",
+    "evaluation",
+    "regression-score",
+}  # of columns that all clients have
 EVERYBODY = {"vertical-dbscan"}  # all clients are needed, because each has other columns
 
 each_case = pytest.mark.parametrize("case", CASES)

@@ -15,12 +15,10 @@ from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.protocol import Flow
-from fedlib.evaluation.messages import ClassScoreTotals, CountClassScores
+from fedlib.evaluation.messages import ROUNDING, ClassScoreTotals, CountClassScores
 from fedlib.protection.secure.points import DescribeFeatures
 
 __all__ = ["ClassScores", "class_evaluation"]
-
-ROUNDING = 1e-9  # relative error of sums
 
 
 @dataclass(frozen=True)
@@ -118,10 +116,11 @@ def class_scores(request: CountClassScores, total: ClassScoreTotals) -> ClassSco
     confusion, counts = (
         np.maximum(np.rint(one), 0).astype(np.int64) for one in (found.confusion, found.counts)
     )
-    n = int(confusion.sum())
-    if not n:
-        raise ValueError("the clients have no rows")
     sizes = confusion.sum(axis=1)
+    n, has_rows = int(sizes.sum()), sizes > 0
+    if not n and request.privacy is None:
+        raise ValueError("the clients have no rows")
+    n = max(n, 1)  # noise can hide all rows
     with np.errstate(invalid="ignore"):
         recalls = np.diag(confusion) / sizes
     areas = np.array([area_under_curve(of_class) for of_class in counts]).T.copy()
@@ -132,7 +131,7 @@ def class_scores(request: CountClassScores, total: ClassScoreTotals) -> ClassSco
         counts,
         confusion,
         float(np.trace(confusion) / n),
-        float(recalls[sizes > 0].mean()),
+        float(recalls[has_rows].mean()) if has_rows.any() else np.nan,
         float(auc),
         float(auc_error),
         areas[0],

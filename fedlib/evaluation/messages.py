@@ -11,15 +11,18 @@ import numpy as np
 
 from fedlib.boosting.classes import Class, problem_of_classes
 from fedlib.core.array_types import Floats, Ints
+from fedlib.core.bounds import MAX_BOUND
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
-from fedlib.protection.privacy import Sensitivity, add_noise, quantise
+from fedlib.protection.privacy import BoundsArray, Sensitivity, add_noise, quantise, to_unit
 from fedlib.protection.row_sums import RowTotals, SumRows
+from fedlib.protection.secure.points import MAX_SUM
 from fedlib.tables.summary.messages import MAX_MEAN, MAX_ROWS, MAX_SQUARES
 
 __all__ = [
     "ClassCounts",
     "ClassScoreTotals",
     "ClusterDistances",
+    "ErrorSums",
     "LabelledMoments",
     "ScoreCounts",
 ]
@@ -30,6 +33,8 @@ MAX_DISTANCES = 1e240
 MAX_LOSS = 2.0**46  # of MAX_ROWS rows: the loss of one row is at most 37
 EPS = np.finfo(np.float64).eps  # probabilities are clipped at it in the log-loss, as in sklearn
 LARGEST_LOSS = float(-np.log(EPS))  # of one row
+ROUNDING = 1e-9  # relative error of sums
+UNDERFLOW = 1e-150  # below it, the square of a number is 0
 LARGEST_SQUARE = 2.0  # the sum of the squared errors of one row over the classes
 
 Noise = Literal["exclude", "cluster"]
@@ -334,3 +339,92 @@ def errors_of(probabilities: Floats, codes: Ints) -> Floats:
     squares = np.square(probabilities).sum(axis=1) - np.square(right) + np.square(1 - right)
     scaled = np.column_stack([losses / LARGEST_LOSS, squares / LARGEST_SQUARE])
     return np.clip(scaled, 0.0, 1.0)
+
+
+class ErrorSums(Message):
+    """Sums over a client's rows: of numbers, of the predictions' errors, and of their squares."""
+
+    discloses = (
+        "the number of a client's rows, and the sums of the numbers, of the errors of the"
+        " predictions, of their sizes and of the squares; of a single row, its number and its error"
+    )
+    n_rows: Count
+    total: Annotated[float, msgspec.Meta(ge=-MAX_SUM, le=MAX_SUM)]
+    squares: Annotated[float, msgspec.Meta(ge=0, le=MAX_SUM)]
+    errors: Annotated[float, msgspec.Meta(ge=-MAX_SUM, le=MAX_SUM)]
+    absolute_errors: Annotated[float, msgspec.Meta(ge=0, le=MAX_SUM)]
+    squared_errors: Annotated[float, msgspec.Meta(ge=0, le=MAX_SUM)]
+
+
+class SumErrors(Message):
+    """Sum your numbers' differences from a centre, the errors of the predictions, and squares."""
+
+    discloses = "the mean of all clients' numbers"
+    reply = ErrorSums
+    centre: Annotated[float, msgspec.Meta(ge=-4 * MAX_BOUND, le=4 * MAX_BOUND)]
+
+    def accept(self, reply: Message) -> Message:
+        sums = cast(ErrorSums, reply)
+        n, more = sums.n_rows, 1 + ROUNDING
+        most, largest = (
+            (sqrt(n) * sqrt(squares) + n * UNDERFLOW) * more
+            for squares in (sums.squares, sums.squared_errors)
+        )
+        if abs(sums.total) > most:
+            raise MessageError("ErrorSums.total must fit the squares")
+        if not abs(sums.errors) <= sums.absolute_errors * more or sums.absolute_errors > largest:
+            raise MessageError("ErrorSums.errors must fit their sizes, and these their squares")
+        return reply
+
+
+class SumClippedErrors(SumRows):
+    """Clip your numbers and predictions to bounds, and sum them, the errors, and squares."""
+
+    discloses = "the bounds of the numbers"
+    bounds: BoundsArray
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.bounds.shape[1] != 1:
+            raise MessageError(
+                f"SumClippedErrors.bounds must be of one column, got {self.bounds.shape[1]}"
+            )
+
+    @property
+    def n_values(self) -> int:
+        return 6
+
+    def sensitivity(self) -> Sensitivity:
+        """Return the largest change: a row adds 1, and values within ±1."""
+        return Sensitivity(6.0, sqrt(6), 6)
+
+    def terms(self, X: Floats) -> Floats:
+        """Return what each row (prediction, number) adds: errors are divided by the range."""
+        predicted, numbers = to_unit(X, self.bounds[:, [0, 0]]).T
+        errors = (predicted - numbers) / 2
+        return np.column_stack(
+            [
+                np.ones(len(X)),
+                numbers,
+                np.square(numbers),
+                errors,
+                np.abs(errors),
+                np.square(errors),
+            ]
+        )
+
+    def sums(self, total: RowTotals) -> ErrorSums:
+        """Return the sums about the middle of the bounds in the units of the numbers.
+
+        Those with noise are moved to the nearest possible ones, and count at least one row.
+        """
+        n, *values = total.values.tolist()
+        half = float(np.diff(self.bounds[:, 0])[0]) / 2
+        units = half, half**2, 2 * half, 2 * half, 4 * half**2
+        numbers, squares, errors, sizes, squared = (
+            value * unit for value, unit in zip(values, units, strict=True)
+        )
+        n_rows = max(round(n), 0 if self.privacy is None else 1)
+        return ErrorSums(
+            n_rows, numbers, max(squares, 0.0), errors, max(sizes, 0.0), max(squared, 0.0)
+        )

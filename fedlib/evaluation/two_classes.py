@@ -8,8 +8,8 @@ import numpy as np
 
 from fedlib.boosting.classes import Class
 from fedlib.core.array_types import Floats, Ints
-from fedlib.evaluation.class_scores import ROUNDING, area_under_curve
-from fedlib.evaluation.messages import EPS, ClassCounts, CountScores, ScoreCounts
+from fedlib.evaluation.class_scores import area_under_curve
+from fedlib.evaluation.messages import EPS, ROUNDING, ClassCounts, CountScores, ScoreCounts
 
 __all__ = ["PredictionScores"]
 

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 NOT_DRAWN = {
     "clustering-score",
     "evaluation",
+    "regression-score",
     "xgb-regressor",
     "gaussian-mixture-selection",
     "kmeans-selection",

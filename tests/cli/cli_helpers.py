@@ -19,7 +19,14 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "book" / "run_at_real_sites.md"
 ANSWER = 60  # seconds after which a test that still waits has failed
 SITES = ("0", "1", "2")
-WITHOUT_LABELS = ("clustering-score", "evaluation", "suggest", "summary", "pca")
+WITHOUT_LABELS = (
+    "clustering-score",
+    "evaluation",
+    "regression-score",
+    "suggest",
+    "summary",
+    "pca",
+)
 HORIZONTAL = ["serve", "horizontal-dbscan", "--cell-size", "0.5", "--min-samples", "4"]
 
 
@@ -50,6 +57,11 @@ def classes():
 def heights():
     """Return three sites' rows with a number each."""
     return [part.assign(height=part["x"] + part["y"]) for part in rows()]
+
+
+def estimates():
+    """Return three sites' predictions with a number each."""
+    return [part[["height"]].assign(p=part["x"]) for part in heights()]
 
 
 def predictions():
@@ -89,6 +101,7 @@ CASES = {
     "gaussian-mixture-dbscan": Case({**DENSITY, "n_components": 3, "random_state": 0}),
     "clustering-score": Case({"min_group_size": 2}, classes, "--target kind", target="kind"),
     "evaluation": Case({"n_bins": 5}, predictions, "--target kind", target="kind"),
+    "regression-score": Case({}, estimates, "--target height", target="height"),
     "summary": Case({"rank_error": 0.1, "n_bins": 4}),
     "pca": Case({"n_components": 0.9}),
     "suggest": Case({"min_samples": 4, "tolerance": 0.5}),

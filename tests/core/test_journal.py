@@ -44,6 +44,7 @@ CASES = {
     "gaussian-mixture-selection": ({"max_components": 2, "max_rounds": 1, "tol": 0.0}, PARTS),
     "clustering-score": ({}, ROWS_WITH_CLASSES),
     "evaluation": ({"n_bins": 5}, PREDICTIONS),
+    "regression-score": ({}, PREDICTIONS),
     "approximate-dbscan": ({**DENSITY, "rho": 0.5}, PARTS),
     "vertical-dbscan": (DENSITY, PARTS),
     "dbdc": (DENSITY, PARTS),

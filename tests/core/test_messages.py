@@ -24,6 +24,7 @@ from fedlib import (
     FederatedKMeans,
     FederatedPCA,
     FederatedPipeline,
+    FederatedRegressionScore,
     FederatedSummary,
     FederatedXGBClassifier,
     FederatedXGBRegressor,
@@ -262,13 +263,15 @@ def conversations():
         GaussianMixtureSelection(2, random_state=0),
         FederatedClusteringScore(),
         FederatedEvaluation(),
+        FederatedRegressionScore(),
+        FederatedRegressionScore(bounds=[[-2.0], [2.0]], epsilon=1.0),
         FederatedEvaluation(n_bins=2, classes=[0, 1], epsilon=1.0),
     ):
         parts = [X[::2], X[1::2]]
         if getattr(estimator, "schema", None) is not None:
             parts = [pd.DataFrame(part, columns=["x", "y"]).clip(-4, 4) for part in parts]
             parts = [part.assign(word=["a", "b"] * (len(part) // 2)) for part in parts]
-        if estimator.name == "evaluation":
+        if estimator.name in ("evaluation", "regression-score"):
             parts = [(y[::2].astype(float), y[::2]), (y[1::2].astype(float), y[1::2])]
         if estimator.name in ("xgboost", "xgb-regressor", "clustering-score"):
             parts = [(X[::2], y[::2]), (X[1::2], y[1::2])]

@@ -17,8 +17,8 @@ from fedlib import FederatedEvaluation
 from fedlib.core.agreement import Disagreement
 from fedlib.core.client import Unanswerable
 from fedlib.core.messages import MessageError
-from fedlib.evaluation.class_scores import ClassScores
-from fedlib.evaluation.messages import CountClassScores
+from fedlib.evaluation.class_scores import ClassScores, class_scores
+from fedlib.evaluation.messages import ClassScoreTotals, CountClassScores
 from fedlib.evaluation.predictions import EvaluationClient
 from fedlib.protection.privacy import Privacy
 from fedlib.tables.schema import Schema
@@ -258,3 +258,11 @@ def test_the_request_knows_the_noise_that_it_needs():
     request = CountClassScores(classes=(0, 1, 2), n_bins=2, privacy=Privacy(rho=1.0))
     assert request.n_values == 9 + 12 + 2
     assert request.sensitivity().n_entries == 6
+
+
+def test_noise_may_hide_all_rows():
+    """Negative counts are 0 rows, of which there are no areas and no recalls."""
+    request = CountClassScores(classes=(0, 1), n_bins=1, privacy=Privacy(rho=1.0))
+    scores = class_scores(request, ClassScoreTotals(np.full(request.n_values, -3.0)))
+    assert scores.accuracy == 0
+    assert np.isnan([scores.auc, scores.balanced_accuracy]).all()

@@ -19,6 +19,7 @@ from fedlib import (
     FederatedKMeans,
     FederatedPCA,
     FederatedPipeline,
+    FederatedRegressionScore,
     FederatedSummary,
     FederatedXGBClassifier,
     FederatedXGBRegressor,
@@ -148,6 +149,10 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
         "KMeansSelection": KMeansSelection(3, n_init=1, max_iter=3, **seed),
         "GaussianMixtureSelection": GaussianMixtureSelection(3, max_rounds=3, tol=0.0, **seed),
         "FederatedClusteringScore": FederatedClusteringScore(),
+        "FederatedRegressionScore": FederatedRegressionScore(),
+        "FederatedRegressionScore, ε = 1": FederatedRegressionScore(
+            **private, bounds=[[0.0], [1.0]]
+        ),
         "FederatedEvaluation": FederatedEvaluation(n_bins=100),
         "FederatedEvaluation, classes": FederatedEvaluation(n_bins=100, classes=[0, 1]),
         "FederatedEvaluation, secure": FederatedEvaluation(classes=[0, 1], secure=True),
@@ -286,7 +291,7 @@ def _situation(estimator, replies, parts, number, known, tolerance, rng):
     if estimator.name == "vertical-dbscan":
         client_X = _rows_of_columns(parts)[:, [number]]
     known_X, known_y = _with_classes(estimator, *known)
-    if estimator.name == "evaluation":
+    if estimator.name in ("evaluation", "regression-score"):
         client_X, known_X = (fault_study.expit(one[:, :1]) for one in (client_X, known_X))
     return attacks.Situation(replies, client_X, client_y, known_X, known_y, tolerance, rng)
 

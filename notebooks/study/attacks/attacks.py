@@ -66,6 +66,7 @@ from fedlib.evaluation.messages import (
     ClassCounts,
     ClassScoreTotals,
     ClusterDistances,
+    ErrorSums,
     LabelledMoments,
     ScoreCounts,
 )
@@ -432,6 +433,7 @@ WITHOUT_ATTACK: dict[type[Message], str] = {
     ColumnSums: WHOLE,
     Scatter: WHOLE,
     RowTotals: WHOLE,
+    ErrorSums: WHOLE,
     PointCount: WHOLE,
     PointSums: WHOLE,
     WeightedPointSums: WHOLE,

@@ -27,6 +27,7 @@ from fedlib import (
     FederatedKMeans,
     FederatedPCA,
     FederatedPipeline,
+    FederatedRegressionScore,
     FederatedSummary,
     FederatedXGBClassifier,
     FederatedXGBRegressor,
@@ -128,6 +129,7 @@ PROTOCOLS = {
     "GaussianMixtureSelection": GaussianMixtureSelection(2, **MIXTURE),
     "FederatedClusteringScore": FederatedClusteringScore(),
     "FederatedEvaluation": FederatedEvaluation(n_bins=4, n_groups=2),
+    "FederatedRegressionScore": FederatedRegressionScore(),
 }
 NEED_ALL = ("AlignedRows", "VerticalDBSCAN")  # each client holds other features
 SECURE = tuple(name for name, one in PROTOCOLS.items() if getattr(one, "secure", False))
@@ -143,7 +145,7 @@ def make_parts(seed: int = 0) -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 def make_client(estimator, X, y) -> Client:
     """Return a client of the estimator's protocol."""
-    if estimator.name == "evaluation":
+    if estimator.name in ("evaluation", "regression-score"):
         X = expit(X[:, :1])
     if estimator.name.startswith("aligned/"):
         return estimator.client_class(X, VerticalDBSCANClient, range(len(X)), bytes(32))
