@@ -274,7 +274,13 @@ class FederatedKMeans(Clusterer, WeightedFederated):
         return lloyd(n_clusters, init, *stop, aggregation, limits, self._largest_weight())
 
     def _check_init(self) -> Floats | None:
-        """Return the given start, or None for k-means++."""
+        """Return the given start, or None for k-means++; check what belongs to one method."""
+        for name in ("update_fraction", "weighted"):
+            value = getattr(self, name)
+            if self.method != "one_shot" and value != getattr(FederatedKMeans, name):
+                raise ValueError(
+                    f"{name} needs method='one_shot'; got method={self.method!r} and {name}={value}"
+                )
         if isinstance(self.init, str):
             return None
         if self.method == "one_shot":

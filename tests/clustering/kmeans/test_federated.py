@@ -158,6 +158,8 @@ def test_no_client_has_points(method):
         ({"tol": np.inf}, "'tol' parameter"),
         ({"update_fraction": 1.0}, "'update_fraction' parameter"),
         ({"weighted": "yes"}, "'weighted' parameter"),
+        ({"weighted": True}, "weighted needs method='one_shot'; got method='lloyd' and"),
+        ({"update_fraction": 0.5}, "update_fraction needs method='one_shot'; got method='lloyd'"),
         (
             {"method": "one_shot", "init": [[0.0], [1.0]]},
             "init must be 'k-means[+][+]' for method='one_shot', got an array",

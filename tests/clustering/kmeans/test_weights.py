@@ -53,12 +53,18 @@ def test_weighted_k_means_is_scikit_learns_on_pooled_rows(protection):
 
 @pytest.mark.parametrize(
     "options",
-    [LLOYD, LLOYD | {"tol": 0.5}, MASKED, MASKED | {"tol": 0.5}, {"weighted": True, "n_init": 1}],
+    [
+        LLOYD,
+        LLOYD | {"tol": 0.5},
+        MASKED,
+        MASKED | {"tol": 0.5},
+        ONE_SHOT | {"weighted": True, "update_fraction": 0.0, "n_init": 1},
+    ],
 )
 def test_integer_weights_count_as_many_equal_rows(options):
     """Also for the tolerance. One shot draws its starts from rows, so the blobs must be apart."""
     of_weights = {"max_weight": 3.0} if "secure" in options else {}
-    options = {"update_fraction": 0.0, "random_state": 0} | options
+    options = {"random_state": 0} | options
     weighted = FederatedKMeans(3, **options, **of_weights).fit(split(X))
     wanted = FederatedKMeans(3, **options).fit(repeated())
     order = [np.lexsort(one.cluster_centers_.T) for one in (weighted, wanted)]
