@@ -25,6 +25,7 @@ HEAD = 2**18  # characters that are examined
 MAX_LINE = 2**26
 N_LINES = 100  # from which the separator is found, and that are compared with the names
 ENOUGH = 0.8  # of the score of the best separator, at which another one is as good
+GOOD = 0.8  # a score from which no other separator is considered that fits all lines
 NAMES = {",": "the comma", ";": "the semicolon", "\t": "the tab", "|": "|", " ": "spaces"}
 DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
 UNNAMED = re.compile(r"Unnamed: \d+")  # what pandas writes for a column without a name
@@ -152,16 +153,19 @@ def _find_separator(lines: Sequence[str]) -> str:
     """Return the separator of lines, or "" for one column.
 
     A separator is good if the lines have the same number of fields, and if the fields are numbers,
-    or texts in which no other separator occurs.
+    or texts in which no other separator occurs. If many are not, no other one may divide all
+    lines into the same number of fields.
     """
     scores = {mark: _score(lines, mark) for mark in (*SEPARATORS, " ")}
-    first, second = sorted(scores, key=lambda mark: -scores[mark])[:2]
+    first, *rest = sorted(scores, key=lambda mark: -scores[mark])
     if not scores[first]:
         return ""
-    if scores[second] >= ENOUGH * scores[first]:
-        raise ValueError(
-            f"the separator can be {NAMES[first]} or {NAMES[second]}; name it with --separator"
-        )
+    for mark in rest:
+        as_good = scores[mark] >= ENOUGH * scores[first]
+        if as_good or (scores[mark] and scores[first] < GOOD and _fits(lines, mark)):
+            raise ValueError(
+                f"the separator can be {NAMES[first]} or {NAMES[mark]}; name it with --separator"
+            )
     return first
 
 
@@ -183,6 +187,11 @@ def _score(lines: Sequence[str], separator: str) -> float:
         for cell in row
     )
     return len(rows) / len(lines) * clean / (len(rows) * width)
+
+
+def _fits(lines: Sequence[str], separator: str) -> bool:
+    """Return whether all lines have the same number of fields."""
+    return len({len(_split(line, separator)) for line in lines}) == 1
 
 
 def _usual_width(rows: Sequence[Sequence[str]]) -> int:

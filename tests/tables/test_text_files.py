@@ -330,6 +330,15 @@ def test_a_first_row_of_gaps_is_kept(tmp_path, separator):
     assert X["b"].isna().tolist() == [True, False, True, False]
 
 
+@pytest.mark.parametrize("text", [";\t5,;\n,5\t5\n", ";,;\t5\n,5\t5\n"])
+def test_a_separator_is_not_chosen_if_another_one_fits_all_lines(tmp_path, text):
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(ValueError, match="the separator can be the tab or the comma; name it"):
+        read_table(tmp_path / "a.csv", header=True)
+    (tmp_path / "a.csv").write_text("a\tb\n1,5\t2,5\n")
+    assert read_table(tmp_path / "a.csv", decimal=",").X["b"].tolist() == [2.5]
+
+
 @given(
     tables(),
     st.sampled_from(",;\t|"),

@@ -13,8 +13,11 @@ import pytest
 
 from fedlib import (
     ApproximateDBSCAN,
+    FederatedEvaluation,
     FederatedGaussianMixture,
     FederatedKMeans,
+    FederatedPCA,
+    FederatedRegressionScore,
     FederatedSummary,
     FederatedXGBClassifier,
     FederatedXGBRegressor,
@@ -32,12 +35,15 @@ from fedlib.clustering.mixtures.private import SumResponsibilitiesNoisily
 from fedlib.core.messages import MessageError, decode, encode
 from fedlib.core.protocol import TooFewClients
 from fedlib.core.registry import protocols
+from fedlib.evaluation.messages import CountClassScores, SumClippedErrors
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import NoisyRequest, Privacy
 from fedlib.protection.secure import SecureClient, simulated_identities
 from fedlib.protection.secure.points import DescribeFeatures
+from fedlib.tables.components.messages import SumClippedScatter
 from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.private import SumAgreedColumnsNoisily, SumColumnsNoisily
+from fedlib.tables.summary.weighted import SumWeightedColumns
 from fedlib.testing import Recorder, seeded_noise
 
 PRIVACY = Privacy(rho=1e-3)
@@ -323,6 +329,14 @@ def mixture(covariances, kind="full"):
         return SumResponsibilitiesNoisily(weights, means, covariances, kind, PRIVACY, BOUNDS)
 
 
+def weighted(bounds, n_bins, max_weight, texts=(), lengths=(), categories=()):
+    columns = np.arange(bounds.shape[1])
+    texts, lengths = np.array(texts, np.int64), np.array(lengths, np.int64)
+    return SumWeightedColumns(
+        bounds, columns, n_bins, max_weight, texts, lengths, categories, privacy=PRIVACY
+    )
+
+
 def cells(low, shape, cell_size=0.1):
     return CountWithNoise(cell_size, np.array(low), np.array(shape), PRIVACY)
 
@@ -363,20 +377,55 @@ REQUESTS = {
     "the smallest cells": (ApproximateDBSCAN, cells([-(2**62), 2**62], [4, 4], 5e-324)),
     "too many cells": (ApproximateDBSCAN, cells([0, 0], [2**24, 2**24])),
     "cells of other points": (ApproximateDBSCAN, cells([0], [4])),
+    "products of narrow limits": (
+        FederatedPCA,
+        SumClippedScatter(BOUNDS * 1e-320, privacy=PRIVACY),
+    ),
+    "products of other points": (FederatedPCA, SumClippedScatter(BOUNDS[:, :1], privacy=PRIVACY)),
+    "tiny weights": (FederatedSummary, weighted(BOUNDS, 0, 5e-324)),
+    "weights, and texts that are no categories": (
+        FederatedSummary,
+        weighted(BOUNDS[:, :1], 2, 1.0, [1, 1], [2, 1], ("0.5", "true", "x")),
+    ),
+    "weights of another table": (
+        FederatedSummary,
+        weighted(np.array([[0.0] * 3, [1.0] * 3]), 2, 1.0),
+    ),
+    "classes that rows do not have": (
+        FederatedEvaluation,
+        CountClassScores(classes=(1, 2), n_bins=3, privacy=PRIVACY),
+    ),
+    "probabilities of other classes": (
+        FederatedEvaluation,
+        CountClassScores(classes=(0, 1, 2), n_bins=3, privacy=PRIVACY),
+    ),
+    "errors between narrow limits": (
+        FederatedRegressionScore,
+        SumClippedErrors(BOUNDS[:, :1] * 1e-320, privacy=PRIVACY),
+    ),
+}
+PARTS = {  # of an array of two columns
+    FederatedEvaluation: lambda X: (np.clip(X[:, 0], 0, 1), (X[:, 1] > 0.5).astype(int)),
+    FederatedRegressionScore: lambda X: (X[:, 0], X[:, 1]),
 }
 FAR = [1e300, -1e300, 5e-324, 0.0, 1.0, np.nextafter(1.0, 2.0), 1.0 + 2**-50, 1e100]
+
+
+def client_of(estimator, table):
+    part = PARTS.get(estimator, lambda X: X)
+    return estimator.client_class(part(table))
 
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_sums_are_answered_for_all_rows_or_for_none(name):
     estimator, request = REQUESTS[name]
-    largest = 1e100 if estimator is FederatedSummary else 1e300
+    largest = 1e100 if estimator in (FederatedSummary, FederatedRegressionScore) else 1e300
     found = set()
     tables = [np.empty((0, 2)), POINTS, *([[x, y]] for x in FAR for y in FAR)]
     with mock.patch("fedlib.clustering.mixtures.messages.positive_definite", return_value=True):
         for table in tables:
             try:
-                client = estimator.client_class(np.clip(np.float64(table), -largest, largest))
+                client = client_of(estimator, np.clip(np.float64(table), -largest, largest))
             except ValueError:  # the site does not start with these rows
                 continue
             found.add(tuple(answers(client, [DescribeFeatures(), request], estimator.name)))
@@ -433,7 +482,7 @@ def test_the_number_of_rows_does_not_decide_on_replies_with_noise(n_rows):
     for estimator, request in REQUESTS.values():
         kinds = []
         for points in (POINTS[:n_rows], POINTS[:6]):
-            client = estimator.client_class(points.astype(float))
+            client = client_of(estimator, points.astype(float))
             replies = answers(client, [DescribeFeatures(), request], "", policy)
             kinds.append([kind for kind, *_ in replies])
         assert kinds[0] == kinds[1]
