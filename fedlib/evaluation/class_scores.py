@@ -28,7 +28,7 @@ class ClassScores:
     Attributes
     ----------
     classes : tuple of classes
-        In ascending order, that of the columns of the probabilities.
+        In ascending order, like the columns of probabilities.
     counts : array (n_classes, 2, n_bins) of int64
         The number of rows of other classes and of the class in each bin of equal width of the
         probability of the class.

@@ -247,12 +247,17 @@ def _summary(names: tuple[str, ...], limits: Floats, n_bins: int, values: Floats
         fractions=np.empty(0),
         quantiles=np.empty((0, n)),
         rank_errors=np.empty((0, n), np.int64),
-        edges=np.linspace(limits[0], limits[1], n_bins + 1, axis=1),
+        edges=edges_between(limits, n_bins),
         histograms=as_counts(columns[:, 3:]),
         categories=((),) * n,
         category_counts=(np.empty(0, np.int64),) * n,
         category_others=np.zeros(n, np.int64),
     )
+
+
+def edges_between(limits: Floats, n_bins: int) -> Floats:
+    """Return the edges (n_columns, n_bins + 1) of bins of equal width between limits."""
+    return np.linspace(limits[0], limits[1], n_bins + 1, axis=1)
 
 
 def as_counts(noisy: Floats) -> Ints:

@@ -28,7 +28,7 @@ from fedlib.protection.sums import NoisySums
 from fedlib.tables.summary.agreed import AgreedTable, check_lengths, chosen_numbers, known_groups
 from fedlib.tables.summary.flow import TableSummary
 from fedlib.tables.summary.messages import MAX_BINS, Category, split
-from fedlib.tables.summary.private import as_counts
+from fedlib.tables.summary.private import as_counts, edges_between
 
 __all__ = ["SumWeightedColumns", "sum_weighted_columns", "weighted_summary"]
 
@@ -92,11 +92,6 @@ class SumWeightedColumns(SumRows):
         ]
         ones = np.ones((len(X), 1))
         return np.hstack([ones, blocks.reshape(len(X), d * (4 + self.n_bins)), *known])
-
-
-def edges_between(limits: Floats, n_bins: int) -> Floats:
-    """Return the edges (n_columns, n_bins + 1) of bins of equal width between limits."""
-    return np.linspace(limits[0], limits[1], n_bins + 1, axis=1)
 
 
 def rows_of(table: RawTable, request: SumWeightedColumns, weight: Floats) -> Floats:
