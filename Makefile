@@ -30,6 +30,8 @@ ifeq ($(filter quick full,$(PROFILE)),)
 $(error PROFILE must be quick or full, got $(PROFILE))
 endif
 
+# Containers often switch the bytecode off; then every process compiles every module that it imports.
+export PYTHONDONTWRITEBYTECODE :=
 # Use the kernel of this environment, not one called python3 in the user's home.
 export JUPYTER_PREFER_ENV_PATH := 1
 

@@ -24,7 +24,7 @@ collect_ignore = ["prepared.py"]  # it runs all protocols when it is imported, a
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Kernels compile at the first example, so no example has a deadline.
-settings.register_profile("compiled", deadline=None, max_examples=50)
+settings.register_profile("compiled", deadline=None, max_examples=25)
 settings.register_profile("interpreted", deadline=None, max_examples=12)
 settings.load_profile("interpreted" if numba.config.DISABLE_JIT else "compiled")
 

@@ -199,8 +199,13 @@ def _with_another(rng, request, name):
     if name in arrays(type(request)):
         with np.errstate(all="ignore"):
             return _with_another_array(rng, request, name)
-    hint = typing.get_type_hints(type(request), include_extras=True)[name]
-    return msgspec.structs.replace(request, **{name: _another(rng, value, _literals(hint))})
+    options = _literals(_hints(type(request))[name])
+    return msgspec.structs.replace(request, **{name: _another(rng, value, options)})
+
+
+@cache
+def _hints(message_class):
+    return typing.get_type_hints(message_class, include_extras=True)
 
 
 def _another(rng, value, options):

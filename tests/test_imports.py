@@ -5,6 +5,7 @@ other in a circle.
 """
 
 import ast
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -52,6 +53,7 @@ FRAMEWORKS = {
 each_module = pytest.mark.parametrize("module", MODULES)
 
 
+@cache
 def imported(module):
     """Return the names of all modules that a module imports, anywhere in its text."""
     path = MODULES[module]

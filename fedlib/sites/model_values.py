@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
@@ -270,6 +271,7 @@ class Reader:
         return scalar
 
 
+@cache  # a model of 100 trees asks for the same class 100 times
 def hints_of(described: Callable[..., Any]) -> dict[str, Any]:
     """Return the type hints of a class or a function."""
     try:

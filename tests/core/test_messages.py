@@ -304,6 +304,11 @@ def has_rules(message_class):
     return own or any(type(array) is not Array for array in messages.arrays(message_class).values())
 
 
+@cache
+def hints_of(message_class):
+    return get_type_hints(message_class, include_extras=True)
+
+
 @st.composite
 def instances(draw, message_class):
     """Draw a message of a class from the annotations of its fields, or from a recorded run."""
@@ -316,7 +321,7 @@ def instances(draw, message_class):
             lengths[axis] = draw(st.integers(0, 4), label=axis)
         return lengths[axis]
 
-    hints = get_type_hints(message_class, include_extras=True)
+    hints = hints_of(message_class)
     fields = message_class.__struct_fields__
     return message_class(**{f: draw(field_values(hints[f], length), label=f) for f in fields})
 
@@ -352,7 +357,7 @@ def test_all_messages_are_found():
 
 @every_class
 @given(data=st.data())
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_round_trip(message_class, data):
     """decode(encode(m)) == m, and equal messages give equal bytes."""
     message = data.draw(instances(message_class))
@@ -400,7 +405,7 @@ def test_extra_bytes_are_refused(message_class, data):
 
 @every_class
 @given(data=st.data())
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_flipped_bits(message_class, data):
     """Bytes with flipped bits are refused, or are a valid message of the expected class."""
     encoded = bytearray(encode(data.draw(instances(message_class))))
@@ -484,7 +489,7 @@ nested = st.recursive(
 
 @every_class
 @given(data=st.data())
-@settings(max_examples=15)
+@settings(max_examples=5)
 def test_fields_of_any_type(message_class, data):
     """A map with the right name and fields of any type is refused, or is a valid message."""
     fields = st.fixed_dictionaries(dict.fromkeys(message_class.__struct_fields__, nested))

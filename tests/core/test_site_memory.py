@@ -268,7 +268,7 @@ def work(folder, seed, outcomes):
 def test_processes_share_a_memory(tmp_path):
     context = multiprocessing.get_context("spawn")
     outcomes = context.Queue()
-    processes = [context.Process(target=work, args=(tmp_path, seed, outcomes)) for seed in range(3)]
+    processes = [context.Process(target=work, args=(tmp_path, seed, outcomes)) for seed in range(2)]
     for process in processes:
         process.start()
     done = [one for _ in processes for one in outcomes.get(timeout=120)]

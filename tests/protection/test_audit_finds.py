@@ -23,6 +23,11 @@ from .secure import test_memory
 from .secure.toy import IDENTITIES, PARTS, ToyClient
 
 
+@pytest.fixture(autouse=True)
+def attempts(monkeypatch):
+    monkeypatch.setattr(audit, "N", 50)
+
+
 def test_errors_that_depend_on_rows(monkeypatch):
     def refuse(client, classes):
         codes = {label: code for code, label in enumerate(classes)}

@@ -133,7 +133,10 @@ PROTOCOLS = {
         ({"n_trees": 2, "method": "histogram"}, classes),
         ({"n_trees": 2, "method": "histogram", "objective": "multi:softprob"}, classes),
     ],
-    "xgb-regressor": [({"n_trees": 2}, numbers), ({"objective": "count:poisson"}, numbers)],
+    "xgb-regressor": [
+        ({"n_trees": 2}, numbers),
+        ({"objective": "count:poisson", "n_trees": 5}, numbers),
+    ],
 }
 CASES = [(name, *case) for name, cases in PROTOCOLS.items() for case in cases]
 

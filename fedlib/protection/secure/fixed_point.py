@@ -12,6 +12,7 @@ what a request states, so that honest values cannot be too large, and each site 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from math import ceil, log2, prod
 from typing import Any, TypeVar
 
@@ -137,15 +138,15 @@ the point, got (8,)
             )
 
 
+@cache  # a masked run asks for it in every step
 def _kinds(reply: type[Message]) -> dict[str, str]:
     """Return for each field whether it contains numbers of the type int or float, or others."""
     marks, kinds = arrays(reply), {}
-    for field in msgspec.structs.fields(reply):
-        if field.name in marks:
-            kinds[field.name] = marks[field.name].dtype.rstrip("0123456789")
+    for name, kind in _types(reply).items():
+        if name in marks:
+            kinds[name] = marks[name].dtype.rstrip("0123456789")
         else:
-            kind = msgspec.inspect.type_info(field.type)
-            kinds[field.name] = NUMBERS.get(type(kind), "others")
+            kinds[name] = NUMBERS.get(type(msgspec.inspect.type_info(kind)), "others")
     return kinds
 
 
@@ -248,7 +249,7 @@ def from_words(request: Message, words: Words, digits: Digits) -> Any:
     Inertia(inertia=2.75)
     """
     values: dict[str, Any] = {}
-    kinds = {field.name: field.type for field in msgspec.structs.fields(request.reply)}
+    kinds = _types(request.reply)
     rest = words.view(np.int64)
     for name, is_float, shape in _fields(request):
         field, rest = rest[: prod(shape)].reshape(shape), rest[prod(shape) :]
@@ -257,6 +258,11 @@ def from_words(request: Message, words: Words, digits: Digits) -> Any:
             field = np.ldexp(field.astype(np.float64), -places)
         values[name] = field if shape else _checked(field.item(), kinds[name])
     return request.reply(**values)
+
+
+@cache
+def _types(reply: type[Message]) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(reply)}
 
 
 def _checked(value: Any, kind: Any) -> Any:
