@@ -137,7 +137,7 @@ def row_limit(estimator: Any, role: str) -> float:
 def check_largest_weight(clients: Mapping[str, Client], largest: float) -> None:
     """Raise ValueError, with the client's name, when a row has a weight above ``largest``."""
     for name, client in clients.items():
-        if (found := client.weight.max(initial=0)) > largest:  # type: ignore[attr-defined]
+        if (found := client.weight.max(initial=0)) > largest:
             raise ValueError(
                 f"parts[{name}]: sample_weight must be at most max_weight={largest:g}; got"
                 f" {found:g}"
@@ -153,6 +153,6 @@ def check_labels(clients: Mapping[str, Client], check: Callable[[Any], object]) 
         y = getattr(client, "y", None)
         if y is not None and not client.passive:
             try:
-                check(y[client.weight > 0])  # type: ignore[attr-defined]
+                check(y[client.weight > 0])
             except ValueError as error:
                 raise ValueError(f"parts[{name}]: {error}") from error

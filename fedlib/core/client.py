@@ -9,7 +9,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from fedlib.core.array_types import Ints
+import numpy as np
+
+from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import Declined, Done, Failure, Message
 from fedlib.core.privacy_loss import privacy_of
 from fedlib.core.site_memory import TableMemory
@@ -93,7 +95,8 @@ def partitions(
 
     The method takes a request and yields one array (n_rows,) of integers per partition of the
     client's rows: the group of each row, or -1 for a row that the reply leaves out. All values of
-    the reply must be sums over the rows of single groups. If the reply names its groups
+    the reply must be sums over the rows of single groups, with or without the weights of the rows
+    (`Client.weights_of_rows`). If the reply names its groups
     (`Message.grouped_by`), the numbers are their indices in it.
 
     A request that no method is marked for has a reply that contains more than such sums. So has one
@@ -116,6 +119,8 @@ class Client:
     ----------
     X : array
         The client's data, validated when the client is created.
+    weight : array (n_rows,), or None
+        The weights of the rows; None if they have none.
     features : tuple of str
         The names of the features; empty if they have none.
     passive : bool
@@ -151,6 +156,7 @@ class Client:
     """
 
     X: Any
+    weight: Any = None
     features: tuple[str, ...] = ()
     passive = False
     name = ""
@@ -304,3 +310,7 @@ class Client:
         """
         name, only_singly = self.partitioners.get(type(request), ("", False))
         return None if not name or only_singly > singly else getattr(self, name)(request)
+
+    def weights_of_rows(self) -> Floats | None:
+        """Return the weights (n_rows,) of the rows in `partition`; None if they have none."""
+        return None if self.weight is None else np.asarray(self.weight, np.float64)

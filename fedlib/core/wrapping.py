@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 import numpy as np
 
-from fedlib.core.array_types import Ints
+from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Client, LostState
 from fedlib.core.messages import Message, decode, encode
 from fedlib.core.site_memory import TableMemory
@@ -183,6 +183,15 @@ class WrappingClient(Client):
         else:
             found = self._prepared().partition(request, singly)
         return None if found is None else (_spread(labels, rows, self._n_rows) for labels in found)
+
+    def weights_of_rows(self) -> Floats | None:
+        """Return the weights of this client's rows; 0 for those that the wrapped client lacks."""
+        weights = super().weights_of_rows() if self.inner is None else self.inner.weights_of_rows()
+        if weights is None or self.inner_rows is None:
+            return weights
+        spread = np.zeros(self._n_rows)
+        spread[self.inner_rows] = weights
+        return spread
 
     def sum_digits(self, request: Message) -> Mapping[str, tuple[int, ...]] | None:
         """Return what the wrapped client returns, once it exists and answers the request."""

@@ -158,8 +158,8 @@ class RegressionScoreClient(DescribedPoints):
     def sum_clipped_errors(self, request: SumClippedErrors) -> RowTotals:
         return request.total(np.column_stack([self.X[:, 0], self.y]), self.n_shares)
 
-    @partitions(SumErrors, SumClippedErrors)
-    def all_rows(self, request: SumErrors | SumClippedErrors) -> Iterable[Ints]:
+    @partitions(SumErrors)
+    def all_rows(self, request: SumErrors) -> Iterable[Ints]:
         yield np.zeros(len(self.y), np.int64)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from fedlib.core.array_types import Bools, Ints
+from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import Client, LostState, Unanswerable
 from fedlib.core.ledger import SERVER, Entry, Ledger
 from fedlib.core.messages import Array, Declined, Done, Failure, Message, arrays, decode, encode
@@ -89,9 +89,9 @@ class GuardedClient(Wrapper[GuardedState]):
 
     Without noise, and with a minimum count m, every class of the common refinement of all
     partitions of the rows that the client has answered in the run has no rows or at least m: rows
-    that replies leave out are a class, too. So every difference of sums that the server can compute
-    belongs to at least m rows, or to none. Whether a request is declined for this reason depends on
-    the rows, as the ledger says.
+    that replies leave out are a class, too. Rows with weights count as `sizes_of` says. So every
+    difference of sums that the server can compute belongs to at least m rows, or to none. Whether a
+    request is declined for this reason depends on the rows, as the ledger says.
 
     With a minimum count, a request that fails because of the rows is declined by this rule, too: a
     server could otherwise find single values by requests that fail from some value on.
@@ -309,10 +309,10 @@ class GuardedClient(Wrapper[GuardedState]):
             if type(reply).grouped_by:
                 groups, reply = self._left_out(rules, classes, groups, reply)
             if singly:
-                sizes = np.bincount(groups[groups >= 0])
+                sizes = sizes_of(groups + 1, self.inner.weights_of_rows())[1:]
             else:
                 classes = _refined(classes, groups)
-                sizes = np.bincount(classes)
+                sizes = sizes_of(classes, self.inner.weights_of_rows())
             if n_small := int(((sizes > 0) & (sizes < least)).sum()):
                 raise Forbidden("min_count", f"{n_small} groups of rows are too small", True)
         self._keep(classes=classes)
@@ -323,7 +323,8 @@ class GuardedClient(Wrapper[GuardedState]):
     ) -> tuple[Ints, Message]:
         """Return the groups without the small ones, -1 for their rows, and the reply likewise."""
         least, singly = rules.min_count, rules.groups == "singly"
-        left = without_small(groups, least, None if singly else classes)
+        weights = self.inner.weights_of_rows()
+        left = without_small(groups, least, None if singly else classes, weights)
         n_groups = len(getattr(reply, type(reply).grouped_by))
         kept = np.bincount(left[left >= 0], minlength=n_groups) > 0
         if not kept.all():
@@ -333,7 +334,39 @@ class GuardedClient(Wrapper[GuardedState]):
         return left, reply
 
 
-def without_small(groups: Ints, least: int, classes: Ints | None = None) -> Ints:
+def sizes_of(groups: Ints, weights: Floats | None = None) -> Floats | Ints:
+    """Return the size of each group, as a number of rows of which none has more than its share.
+
+    With weights, it is their sum divided by the largest of them, so that a row has at most the
+    fraction 1 / size of the weight of its group. The size of a union of groups is at least that of
+    the one with the largest weight.
+
+    Parameters
+    ----------
+    groups : array (n_rows,) of int64
+        The group of each row, at least 0.
+    weights : array (n_rows,), optional
+        The weights of the rows, at least 0. A group without any weight has the count of its rows.
+
+    Examples
+    --------
+    >>> sizes_of(np.array([0, 0, 0, 1, 1, 1]), np.array([2.0, 2.0, 2.0, 100.0, 1.0, 1.0]))
+    array([3.  , 1.02])
+    """
+    counts: Ints = np.bincount(groups, minlength=1)
+    if weights is None:
+        return counts
+    largest = np.zeros(len(counts))
+    np.maximum.at(largest, groups, weights)
+    weighted = largest[groups] > 0
+    relative = weights[weighted] / largest[groups[weighted]]  # equal weights add up exactly
+    sums = np.bincount(groups[weighted], relative, len(counts))
+    return np.where(largest > 0, sums, counts)
+
+
+def without_small(
+    groups: Ints, least: int, classes: Ints | None = None, weights: Floats | None = None
+) -> Ints:
     """Return the groups of rows (n_rows,) without the small ones, whose rows get -1.
 
     Parameters
@@ -346,6 +379,8 @@ def without_small(groups: Ints, least: int, classes: Ints | None = None) -> Ints
         The classes that earlier replies separate; empty if there is one class. With them, the
         rows of a class that are left out are also none or at least that many: otherwise a server
         would find a small rest by subtraction. So further groups are left out, the smallest first.
+    weights : array (n_rows,), optional
+        The weights of the rows, which `sizes_of` takes into account.
 
     Examples
     --------
@@ -360,12 +395,12 @@ def without_small(groups: Ints, least: int, classes: Ints | None = None) -> Ints
     """
     groups = groups.copy()
     while True:
-        sizes = np.bincount(groups + 1, minlength=2)
+        sizes = sizes_of(groups + 1, weights)
         sizes[0] = least  # the rows outside of all groups are no group
         small = sizes[groups + 1] < least
         if classes is not None and not small.any():
             cells = _refined(classes, groups)
-            small = np.bincount(cells)[cells] < least
+            small = sizes_of(cells, weights)[cells] < least
             rest = small & (groups < 0)
             if rest.any():  # leave out the smallest group in the class of such a row
                 row = int(np.argmax(rest))

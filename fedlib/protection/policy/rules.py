@@ -81,8 +81,10 @@ class Rules:
     min_count : int, default=1
         The least count of rows in each group of rows that the server can separate. Small cells
         and clusters are left out where the protocol allows it; otherwise the request is declined.
-        So is a request whose reply contains more than sums over groups. It does not apply to
-        replies with noise, nor to those that describe no rows.
+        So is a request whose reply contains more than sums over groups. If rows have weights, a
+        group counts as the sum of its weights divided by the largest one, so that no row has more
+        than ``1 / min_count`` of its weight. The rule does not apply to replies with noise, nor to
+        those that describe no rows.
     groups : {"together", "singly"}, default="together"
         Which groups `min_count` is about. ``"together"``: the classes of the common refinement of
         all partitions of the rows that the site has answered in the run, so that no difference of

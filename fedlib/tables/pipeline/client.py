@@ -150,8 +150,8 @@ class PipelineClient(WrappingClient, SummaryClient):
     def sum_clipped_scatter(self, request: SumClippedScatter) -> RowTotals:
         return request.total(np.nan_to_num(self._preprocessed()), self.n_shares)
 
-    @partitions(SumScatter, SumClippedScatter)
-    def kept_rows(self, request: SumScatter | SumClippedScatter) -> Iterable[Ints]:
+    @partitions(SumScatter)
+    def kept_rows(self, request: SumScatter) -> Iterable[Ints]:
         yield self._kept.astype(np.int64) - 1
 
     def _preprocessed(self) -> Floats:

@@ -122,13 +122,21 @@ class SummaryClient(Client):
 
     @partitions(SumWeightedColumns)
     def rows_with_weights(self, request: SumWeightedColumns) -> Iterable[Ints]:
-        """Yield the rows with a value in each column, by bin, and those of each category."""
-        rows = rows_of(self.X, request, np.ones(len(self.X)))
+        """Yield the rows with a value in each column, by bin, and those of each category.
+
+        What is clipped is a group: so the sums tell nothing about fewer rows that lie beyond a
+        limit of the request.
+        """
+        rows = rows_of(
+            self.X, request, np.ones(len(self.X)) if self.weight is None else self.weight
+        )
         d = len(request.columns)
         numbers, groups = rows[:, 1 : 1 + d], rows[:, 1 + d :]
-        yield np.zeros(len(rows), np.int64)
+        yield (rows[:, 0] > request.max_weight).astype(np.int64)
         bins = request.bins(np.clip(numbers, *request.bounds)) if request.n_bins else 0 * numbers
         yield from np.where(np.isnan(numbers), -1, bins).astype(np.int64).T
+        yield from (numbers < request.bounds[0]).astype(np.int64).T
+        yield from (numbers > request.bounds[1]).astype(np.int64).T
         yield from groups.astype(np.int64).T
 
     @handles(SumColumns)

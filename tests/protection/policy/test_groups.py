@@ -6,18 +6,31 @@ import numpy as np
 import pytest
 from all_protocols import CASES, estimator_of, make_client
 
+from fedlib.clustering.density.bounded_cells import CountGrid
 from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
 from fedlib.clustering.kmeans.federated import FederatedKMeansClient
-from fedlib.clustering.kmeans.messages import MeasureInertia, SumClusters, SummariseGroups
+from fedlib.clustering.kmeans.messages import (
+    MeasureInertia,
+    SumClusters,
+    SummariseGroups,
+    SumWeightedClusters,
+)
 from fedlib.core.client import Client
 from fedlib.core.messages import Declined
+from fedlib.core.registry import find_estimator, protocols, wrappers
+from fedlib.evaluation.messages import SumClippedErrors
+from fedlib.evaluation.numbers import RegressionScoreClient
 from fedlib.protection.policy import GuardedClient, Policy
-from fedlib.protection.policy.guard import _refined, without_small
+from fedlib.protection.policy.guard import _refined, sizes_of, without_small
+from fedlib.protection.row_sums import RowTotals
 from fedlib.tables.components.client import PCAClient
 from fedlib.tables.components.messages import SumClippedScatter
+from fedlib.tables.pipeline.client import PipelineClient
+from fedlib.tables.pipeline.messages import Preprocess
 from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.keys import to_keys
 from fedlib.tables.summary.messages import CountBins, SumClippedColumns, TableView
+from fedlib.tables.summary.weighted import SumWeightedColumns
 from fedlib.testing import Recorder
 
 OPEN = [case for case in CASES if "masked" not in case and "noisy" not in case]
@@ -172,7 +185,7 @@ def test_means_for_starts_count_with_everything_else():
 
 def guarded(client, **rules):
     """Return a client with a minimum count of 20 rows."""
-    site = GuardedClient(client, Policy.from_dict({"min_count": 20, **rules}))
+    site = GuardedClient(client, Policy.from_dict({"min_count": 20} | rules))
     site.enter("A", 3)
     return site
 
@@ -190,6 +203,83 @@ def test_clipped_sums_would_tell_single_values():
     assert guarded(points).answer(SumClippedScatter(ends[0])) == Declined("min_count")
     columns = SumClippedColumns(*TableView(), 1, np.array([0]), np.zeros(1), ends[0], 100)
     assert guarded(SummaryClient(X)).answer(columns) == Declined("min_count")
+    errors = SumClippedErrors(ends[0])
+    assert guarded(RegressionScoreClient((X, X[:, 0]))).answer(errors) == Declined("min_count")
+    pipeline = PipelineClient(X, PCAClient)
+    one, none, kinds = np.ones(1), np.zeros(1, np.int64), np.zeros(1, np.uint8)
+    pipeline.handle(Preprocess((), kinds, (), "fill", one, 0 * one, one, none, (), "ignore"))
+    assert isinstance(pipeline.answer(SumClippedScatter(ends[0])), RowTotals)
+    assert guarded(pipeline).answer(SumClippedScatter(ends[0])) == Declined("min_count")
+
+
+def weighted_columns(low, high, max_weight):
+    """Return a request for the weighted sums of one column."""
+    none, bounds = np.empty(0, np.int64), np.array([[low], [high]])
+    return SumWeightedColumns(bounds, np.array([0]), 0, max_weight, none, none, ())
+
+
+def test_clipped_values_and_weights_are_groups():
+    """Of a hundred rows, one lies above 78 and one has a weight of 3."""
+    X, weight = np.linspace(20, 79, 100).reshape(-1, 1), np.repeat([1.0, 3.0], [99, 1])
+    client = SummaryClient((X, weight))
+    assert guarded(client).answer(weighted_columns(0.0, 100.0, 3.0)).values[0] == 100
+    for request in (
+        weighted_columns(0.0, 78.9, 3.0),
+        weighted_columns(20.1, 100.0, 3.0),
+        weighted_columns(0.0, 100.0, 2.9),
+    ):
+        assert guarded(client).answer(request) == Declined("min_count")
+
+
+def test_no_other_reply_with_limits_of_the_server_is_a_sum_over_groups():
+    clients = {find_estimator(name).client_class for name in protocols()}
+    clients |= {wrapper.client_class for wrapper in wrappers().values()}
+    limits = {"bounds", "low", "high", "max_weight", "max_target", "max_gradient"}
+    found = {
+        request
+        for client in clients
+        for request, (_, singly) in client.partitioners.items()
+        if not singly and limits & set(request.__struct_fields__)
+    }
+    assert found == {SumWeightedColumns, CountBins, CountGrid}  # the limits divide the rows
+
+
+def test_no_row_has_more_than_its_share_of_the_weight_of_a_group():
+    """The mean of a group with one heavy row is nearly that row."""
+    X = np.arange(42.0)[:, np.newaxis]
+    request = SumWeightedClusters(np.array([[[10.0], [30.0]]]))  # 21 rows each
+    light, heavy = np.ones(42), np.ones(42)
+    light[3], heavy[3] = 0.5, 1000.0
+    for make in (FederatedKMeansClient, wrapped):
+        assert guarded(make((X, heavy))).answer(request) == Declined("min_count")
+        assert guarded(make((X, light))).answer(request).counts.tolist() == [[20.5, 21.0]]
+        site = guarded(make((X, light)), min_count=21)
+        assert site.answer(request) == Declined("min_count")
+    zero = np.repeat([1.0, 0.0], [22, 20])  # 20 rows of weight 0 next to one
+    site = guarded(FederatedKMeansClient((X, zero)))
+    assert site.answer(request) == Declined("min_count")
+
+
+def wrapped(part):
+    """Return a pipeline's client that hands these rows on; others are dropped for their gaps."""
+    X, weight = part
+    table, weight = np.vstack([np.full((21, 1), np.nan), X]), np.append(np.full(21, 1e6), weight)
+    client = PipelineClient((table, weight), FederatedKMeansClient)
+    one, none, kinds = np.ones(1), np.zeros(1, np.int64), np.zeros(1, np.uint8)
+    client.handle(Preprocess((), kinds, (), "drop", one, 0 * one, one, none, (), "ignore"))
+    return client
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_union_of_large_groups_is_large(seed):
+    rng = np.random.default_rng(seed)
+    groups, weights = rng.integers(0, 5, 60), rng.choice([0.0, 1.0, 2.5, 40.0], 60)
+    sizes = sizes_of(groups, weights)
+    for one in range(5):
+        for other in range(one):
+            union = sizes_of(np.zeros(60, np.int64), weights * np.isin(groups, [one, other]))[0]
+            assert union >= min(sizes[one], sizes[other]) * (1 - 1e-12)
+    assert sizes_of(groups, np.full(60, 0.1)).tolist() == np.bincount(groups).tolist()
 
 
 def test_a_failure_would_tell_the_largest_value():
