@@ -66,6 +66,15 @@ QUESTIONS = {
     ],
     "rare disease with few positive patients": ["notebooks/xgboost_imbalance"],
     "data sets that do not fit into memory": ["notebooks/billion_points"],
+    # Asked by a reader who did not know the list.
+    "minimum number of members before results are shown": ["book/protect"],
+    "noise added to histograms": ["notebooks/privacy_differential"],
+    "match the same person across two databases": ["book/run_at_real_sites"],
+    "what is a protocol without input and output": ["notebooks/fin"],
+    "could a curious coordinator recover someone's age": ["notebooks/privacy_summary"],
+    "slow internet connection between sites": ["notebooks/where_one_machine_is_not_enough"],
+    "participants that send nothing but receive the model": ["notebooks/passive_clients"],
+    "our ethics committee asks what is transmitted": ["notebooks/privacy_summary"],
     "diferential privasy": ["notebooks/privacy_differential"],  # with typing errors
 }
 
