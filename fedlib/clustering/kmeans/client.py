@@ -38,7 +38,7 @@ from fedlib.clustering.kmeans.private import (
     sum_noisily,
 )
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import handles, partitions
+from fedlib.core.client import Unanswerable, handles, partitions
 from fedlib.core.messages import Done, Labels
 from fedlib.protection.privacy import clipped
 from fedlib.protection.secure.points import SummablePoints
@@ -140,7 +140,15 @@ class FederatedKMeansClient(SummablePoints):
 def _sum_clusters(
     X: Floats, request: SumClusters, weights: Floats | None = None
 ) -> tuple[NDArray[Any], ...]:
-    """Return the sums of points by their nearest centre, for the centres of each start."""
+    """Return the sums of points by their nearest centre, for the centres of each start.
+
+    Raises
+    ------
+    Unanswerable
+        When there are no starts.
+    """
+    if not len(request.centres):
+        raise Unanswerable("there must be the centres of at least one start, got none")
     of_starts = [sum_clusters(X, centres, weights) for centres in request.centres]
     return tuple(map(np.array, zip(*of_starts, strict=True)))
 

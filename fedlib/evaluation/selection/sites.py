@@ -65,7 +65,8 @@ def cross_validate_sites(
     -----
     Each fold is a run of its own and costs as much as a fit. Do not repeat the folds over a network
     with ``secure=True`` and without noise: the sums of two folds differ by single sites. With
-    ``epsilon``, a site's privacy losses of all folds in which it takes part add up.
+    ``epsilon``, a site's privacy losses of all folds in which it takes part add up, and the scores
+    themselves have no noise: they describe the rows that a fold leaves out.
 
     Examples
     --------

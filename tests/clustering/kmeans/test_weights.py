@@ -217,11 +217,14 @@ def test_replies_that_no_points_have_are_refused():
 
 def test_small_groups_are_left_out_with_their_weights_and_rows_of_weight_0_are_no_group():
     rows = np.array([[0.0], [0.1], [0.2], [9.0], [9.1], [9.2]])
-    part = rows, np.array([1.0, 2.0, 3.0, 1.0, 1.0, 0.0])
+    part = rows, np.array([2.0, 2.0, 2.0, 1.0, 1.0, 0.0])
     policy = Policy.from_dict({"min_count": 3, "groups": "singly"})
     guarded = GuardedClient(FederatedKMeansClient(part), policy, "kmeans")
     reply = guarded.answer(FindCentres(2, 0.0, 1, 10, 0.0, 0))
     assert (reply.counts.tolist(), reply.weights) == ([3], (6.0,))
+    heavy = FederatedKMeansClient((rows, np.array([1.0, 2.0, 3.0, 1.0, 1.0, 0.0])))
+    reply = GuardedClient(heavy, policy, "kmeans").answer(FindCentres(2, 0.0, 1, 10, 0.0, 0))
+    assert (reply.counts.tolist(), reply.weights) == ([], ())  # a row has half of the weight
     guarded = GuardedClient(FederatedKMeansClient(part), policy, "kmeans")
     sums = guarded.answer(SumWeightedClusters(np.array([[[0.0], [9.0]]])))
     assert sums.rule == "min_count"

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedlib.clustering.kmeans import FederatedKMeansClient
+from fedlib.clustering.kmeans.messages import SumClippedClusters
 from fedlib.core.client import handles
 from fedlib.core.messages import Declined, decode, encode
 from fedlib.core.protocol import TooFewClients, run, serve
@@ -270,5 +271,8 @@ def test_a_request_that_fits_no_table_locks_no_site(identities):
     numbers = count(1)
     with pytest.raises(TooFewClients, match="Unanswerable at MaskValues"):
         run(flow(asked(2)), recorder)  # the sites have one feature
+    no_starts = SumClippedClusters(np.zeros((0, 2, 1)), np.array([[0.0], [2.0]]), n_points=4)
+    with pytest.raises(TooFewClients, match="Unanswerable at MaskValues"):
+        run(flow(no_starts), recorder)
     assert not any(identities[name].memory.lock.path.exists() for name in PARTS)
     assert run(flow(asked(1)), recorder).total.sums == 4.0
