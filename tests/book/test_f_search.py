@@ -205,6 +205,20 @@ def test_means_of_fractions_decide_which_numbers_can_be_printed(module):
     assert not likelihood.can_print("0.789", values)
 
 
+def test_half_as_many_rows_are_trained_and_the_same_rows_are_scored(module):
+    search = module("study.boosting.f_search")
+    y = (np.arange(1_000) % 4 == 0).astype(int)  # 250 positive rows, of which 50 are for the test
+    X = np.arange(1_000.0)[:, None]
+    readings = {
+        name: search.rows_of(X, y, "3.7", "80-20 negative-positive", name, 0).pairs[0]
+        for name in ("equal", "half as many")
+    }
+    (all_rows, test), (half, test_of_half) = readings.values()
+    np.testing.assert_array_equal(test, test_of_half)
+    assert (len(all_rows), len(half), y[half].sum()) == (400, 200, 40)
+    assert set(half) < set(all_rows)
+
+
 def test_jobs_can_be_written_with_commas_between_their_columns(module):
     """A comma within a value would shift the columns, and the job would never be done."""
     search = module("study.boosting.f_search")

@@ -160,6 +160,7 @@ def _rows_of_ratio(y, share, preparation, seed):
     negative, positive = negative[n_test:], positive[n_test:]
     wanted = {
         "equal": 2 * len(positive),
+        "half as many": len(positive),
         "fewer positives": len(positive) * 100 / share,
         "all rows": min(len(negative) * 100 / share, len(positive) * 100 / (100 - share)),
     }[preparation.removesuffix(" with ID")]
@@ -395,6 +396,21 @@ SETTINGS = {
         leaf=("all", "parent"),
         update=("server", "client"),
     ),
+    "imbalance-half": settings_of(
+        preparation=("half as many",), depth=(3, 6, 8, 10), rate=(0.1, 0.3, 0.5, 0.7)
+    ),
+    "imbalance-federated-half": settings_of(
+        preparation=("half as many",),
+        depth=(6, 8),
+        rate=(0.3, 0.5, 0.7),
+        update=("server", "client"),
+    )
+    + settings_of(preparation=("half as many",), depth=(6, 8), rate=(0.5,), leaf=("parent",)),
+    # Of those, the closest ones to the printed numbers in the first split.
+    "imbalance-federated-half-close": settings_of(
+        preparation=("half as many",), depth=(6, 8), rate=(0.3, 0.5)
+    )
+    + settings_of(preparation=("half as many",), depth=(6, 8), rate=(0.5,), leaf=("parent",)),
 }
 TABLES_OF = {"small": SMALL, "volume": ("3.6",), "imbalance": ("3.7",)}
 ROUNDS = (  # a stage, its first split, and the split after its last one
@@ -409,6 +425,9 @@ ROUNDS = (  # a stage, its first split, and the split after its last one
     ("small-federated-wide", 0, 3),
     ("volume-federated-wide", 0, 3),
     ("imbalance-federated-wide", 0, 3),
+    ("imbalance-half", 0, 3),
+    ("imbalance-federated-half", 0, 1),
+    ("imbalance-federated-half-close", 1, 3),
 )
 COARSE_SPLITS = {"small": 3, "volume": 3, "imbalance": 3}  # with which settings are compared
 FINAL_SPLITS = {"small": 50, "volume": 10, "imbalance": 10}
