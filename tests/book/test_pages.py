@@ -151,6 +151,18 @@ def test_a_wide_panel_is_drawn_again_for_a_phone(pictures):
     assert "<picture>" not in pictures.image(narrow, "narrow")
 
 
+def test_numbers_of_a_heat_map_do_not_overlap_on_a_phone(pictures):
+    drawn, axes = plt.subplots(figsize=(7, 3), layout="constrained")
+    axes.imshow(np.zeros((3, 10)), aspect="auto")
+    numbers = [axes.text(j, k, "0.123", ha="center") for j in range(10) for k in range(3)]
+    drawn.canvas.draw()
+    assert not pictures.overlap(numbers)
+    assert pictures.png_for_phone(drawn)
+    assert not pictures.overlap(numbers)
+    assert {text.get_rotation() for text in numbers} == {90}
+    plt.close(drawn)
+
+
 def test_labels_that_would_collide_become_fewer(pictures):
     drawn, axes = plt.subplots(figsize=(2.5, 1))
     axes.plot([-0.05, 0.05], [0, 1])

@@ -5,7 +5,7 @@ import html
 import io
 import struct
 import warnings
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -122,14 +122,27 @@ def png(drawn):
 
 
 def png_for_phone(drawn):
-    """Return the bytes of a figure as PNG as wide as a phone; None if its labels have no room."""
+    """Return the bytes of a figure as PNG as wide as a phone; None if its labels have no room.
+
+    Texts of a panel are turned if they would overlap, such as the numbers in a heat map.
+    """
     drawn.set_size_inches(PHONE_WIDTH, min(drawn.get_size_inches()[1], PHONE_WIDTH))
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "constrained_layout not applied")
         try:
+            drawn.canvas.draw()
+            for axes in drawn.axes:
+                if overlap(axes.texts):
+                    plt.setp(axes.texts, rotation=90)
             return png(drawn)
         except UserWarning:
             return None
+
+
+def overlap(texts):
+    """Return whether two of the texts overlap."""
+    boxes = [text.get_window_extent() for text in texts if text.get_text()]
+    return any(one.overlaps(other) for one, other in combinations(boxes, 2))
 
 
 def collides(axis):
