@@ -12,8 +12,18 @@ from latex2mathml.converter import convert
 from sphinx.util.math import get_node_equation_number
 
 TAG = re.compile(r"\\tag\{([^}]*)\}")
-# latex2mathml writes what it does not know as a name that begins with a backslash.
+# What latex2mathml shows wrongly, and what it shows well: lines, the name of an operator, and a
+# character that few fonts have.
+BETTER = {
+    "{aligned}": "{split}",
+    "{gathered}": "{matrix}",
+    r"\operatorname*": r"\mathrm",
+    r"\setminus": r"\smallsetminus",
+}
+# It writes what it does not know as a name that begins with a backslash, and puts the lines of an
+# unknown environment one after another.
 UNKNOWN = re.compile(r">\\(\w*)<")
+NOT_ALIGNED = re.compile(r'>&<|linebreak="newline"')
 
 
 def to_mathml(text, display="inline"):
@@ -28,16 +38,22 @@ def to_mathml(text, display="inline"):
     Raises
     ------
     ValueError
-        When the formula has a command that would be shown as its name.
+        When the formula has a command that would be shown as its name, or lines that would be
+        shown as one.
 
     Examples
     --------
     >>> to_mathml("x^2")[-53:]
     '<mrow><msup><mi>x</mi><mn>2</mn></msup></mrow></math>'
     """
-    shown = convert(text.strip(), display=display)
+    written = text.strip()
+    for one, another in BETTER.items():
+        written = written.replace(one, another)
+    shown = convert(written, display=display)
     if unknown := UNKNOWN.search(html.unescape(shown)):
         raise ValueError(f"latex2mathml does not know \\{unknown[1]} in the formula {text!r}")
+    if NOT_ALIGNED.search(html.unescape(shown)):
+        raise ValueError(f"latex2mathml does not align the lines of the formula {text!r}")
     return shown
 
 

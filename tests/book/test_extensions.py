@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -68,6 +69,25 @@ def test_each_kind_of_fault_is_found_and_nothing_else(load, document):
 def test_a_formula_with_an_unknown_command_is_refused(load):
     with pytest.raises(ValueError, match=r"does not know \\unknown in the formula"):
         load("formulas").to_mathml(r"\unknown x")
+
+
+@pytest.mark.parametrize("environment", ["aligned", "gathered"])
+def test_a_formula_of_two_lines_has_two_rows(load, environment):
+    text = rf"\begin{{{environment}}} a &= b \\ c &= d \end{{{environment}}}"
+    shown = load("formulas").to_mathml(text if environment == "aligned" else text.replace("&", ""))
+    assert shown.count("<mtr>") == 2
+    assert "&<" not in shown
+
+
+def test_the_name_of_an_operator_has_no_star(load):
+    shown = load("formulas").to_mathml(r"\operatorname*{arg\,max}_s x")
+    assert re.sub("<[^>]*>", "", shown) == "argmaxsx"
+    assert 'mathvariant="normal"' in shown
+
+
+def test_lines_without_an_environment_are_refused(load):
+    with pytest.raises(ValueError, match="does not align the lines of the formula"):
+        load("formulas").to_mathml(r"a &= b \\ c &= d")
 
 
 def test_a_tag_becomes_the_number_of_a_formula(load):

@@ -163,6 +163,15 @@ def test_numbers_of_a_heat_map_do_not_overlap_on_a_phone(pictures):
     plt.close(drawn)
 
 
+def test_a_figure_with_many_lines_is_as_high_on_a_phone(pictures):
+    drawn, axes = plt.subplots(figsize=(7, 8), layout="constrained")
+    axes.set_yticks(range(30), [f"line {i}" for i in range(30)])
+    assert pictures.png_for_phone(drawn)
+    assert tuple(drawn.get_size_inches()) == (pictures.PHONE_WIDTH, 8)
+    assert not pictures.overlap(axes.get_yticklabels())
+    plt.close(drawn)
+
+
 def test_labels_that_would_collide_become_fewer(pictures):
     drawn, axes = plt.subplots(figsize=(2.5, 1))
     axes.plot([-0.05, 0.05], [0, 1])

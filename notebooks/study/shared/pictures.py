@@ -124,13 +124,18 @@ def png(drawn):
 def png_for_phone(drawn):
     """Return the bytes of a figure as PNG as wide as a phone; None if its labels have no room.
 
-    Texts of a panel are turned if they would overlap, such as the numbers in a heat map.
+    It is at most as high as wide, unless the labels of lines would overlap. Texts of a panel are
+    turned if they would overlap, such as the numbers in a heat map.
     """
-    drawn.set_size_inches(PHONE_WIDTH, min(drawn.get_size_inches()[1], PHONE_WIDTH))
+    height = drawn.get_size_inches()[1]
+    drawn.set_size_inches(PHONE_WIDTH, min(height, PHONE_WIDTH))
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "constrained_layout not applied")
         try:
             drawn.canvas.draw()
+            if any(overlap(axes.get_yticklabels()) for axes in drawn.axes):
+                drawn.set_size_inches(PHONE_WIDTH, height)
+                drawn.canvas.draw()
             for axes in drawn.axes:
                 if overlap(axes.texts):
                     plt.setp(axes.texts, rotation=90)
