@@ -411,6 +411,13 @@ SETTINGS = {
         preparation=("half as many",), depth=(6, 8), rate=(0.3, 0.5)
     )
     + settings_of(preparation=("half as many",), depth=(6, 8), rate=(0.5,), leaf=("parent",)),
+    "imbalance-federated-ID": settings_of(
+        preparation=("fewer positives with ID",), depth=(6,), rate=(0.5,)
+    ),
+    "imbalance-fast": settings_of(preparation=("fewer positives",), depth=(6, 8), rate=(0.7,)),
+    "imbalance-federated-fast": settings_of(
+        preparation=("fewer positives",), depth=(6, 8), rate=(0.7,)
+    ),
 }
 TABLES_OF = {"small": SMALL, "volume": ("3.6",), "imbalance": ("3.7",)}
 ROUNDS = (  # a stage, its first split, and the split after its last one
@@ -428,6 +435,9 @@ ROUNDS = (  # a stage, its first split, and the split after its last one
     ("imbalance-half", 0, 3),
     ("imbalance-federated-half", 0, 1),
     ("imbalance-federated-half-close", 1, 3),
+    ("imbalance-federated-ID", 0, 3),
+    ("imbalance-fast", 0, 3),
+    ("imbalance-federated-fast", 0, 3),
 )
 COARSE_SPLITS = {"small": 3, "volume": 3, "imbalance": 3}  # with which settings are compared
 FINAL_SPLITS = {"small": 50, "volume": 10, "imbalance": 10}
