@@ -96,6 +96,7 @@ class BoostingClient(TreeClient):
         trains = self._training_rows()
         yield trains.astype(np.int64) - 1
         yield np.where(trains, np.unique(self._labels(), return_inverse=True)[1], -1)
+        yield from self._rows_with_values(request.agreed)
 
     @handles(SumClasses)
     def sum_classes(self, request: SumClasses) -> ClassSums:
@@ -176,6 +177,7 @@ class RegressionClient(TreeClient):
     @partitions(DescribeTargets)
     def rows_with_targets(self, request: DescribeTargets) -> Iterable[Ints]:
         yield self._training_rows().astype(np.int64) - 1
+        yield from self._rows_with_values(request.agreed)
 
     @handles(SumTargets)
     def sum_targets(self, request: SumTargets) -> TargetSums:

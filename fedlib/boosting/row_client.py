@@ -30,7 +30,7 @@ from fedlib.boosting.sampling import drawn_rows, row_keys
 from fedlib.boosting.states import HeldOut
 from fedlib.core.array_types import Bools, Floats32, Ints, Words
 from fedlib.core.client import Client, handles, partitions
-from fedlib.core.columns import category_groups
+from fedlib.core.columns import category_groups, present
 from fedlib.core.names import feature_names, in_order
 from fedlib.core.points import eval_sets_of
 from fedlib.protection.secure.points import CountPoints, DescribeFeatures, Features, PointCount
@@ -133,6 +133,12 @@ class RowsClient(Client):
     def _kinds(self, agreed: bool) -> bytes:
         """Return the kinds of the columns; empty if they are agreed."""
         return b"" if agreed else self.table.rows(self._counted).kinds
+
+    def _rows_with_values(self, agreed: bool) -> Iterable[Ints]:
+        """Yield the rows with a value in each column, of which its kind tells whether there are."""
+        for f in range(0 if agreed else self.n_features):
+            column = self.table.texts.get(f, self.table.numbers[:, f])
+            yield np.where(present(column) & self._counted, 0, -1)
 
     def _hold_out(self, request: DescribeTraining | DescribeTargets) -> Bools:
         """Draw the rows for validation; return the others."""

@@ -3,9 +3,12 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from all_protocols import CASES, estimator_of, make_client
 
+from fedlib.boosting.client import BoostingClient, RegressionClient
+from fedlib.boosting.descriptions import DescribeTargets, DescribeTraining
 from fedlib.clustering.density.bounded_cells import CountGrid
 from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
 from fedlib.clustering.kmeans.federated import FederatedKMeansClient
@@ -294,6 +297,20 @@ def test_a_failure_would_tell_the_largest_value():
     assert site.answer(request) == Declined("min_count")
     site.state = None  # another run
     assert site.answer(CountCells(1.0)) == Declined("max_declines")
+
+
+@pytest.mark.parametrize("value", [3.0, "x"])
+def test_the_kind_of_a_column_would_tell_a_single_value(value):
+    """A column without values has a kind of its own."""
+    X = pd.DataFrame({"usual": np.arange(60.0), "rare": pd.Series([None] * 60, dtype=object)})
+    request, y = DescribeTraining(0.3), np.repeat([0, 1], 30)
+    assert guarded(BoostingClient((X, y)), groups="singly").answer(request).n_rows == 60
+    targets = DescribeTargets("reg:squarederror", 0.0, 0.3)
+    X.loc[7, "rare"] = value
+    for client, asked in ((BoostingClient, request), (RegressionClient, targets)):
+        assert guarded(client((X, y)), groups="singly").answer(asked) == Declined("min_count")
+    X["rare"] = [value] * 20 + [None] * 40
+    assert guarded(BoostingClient((X, y)), groups="singly").answer(request).n_rows == 60
 
 
 def test_requests_of_other_protocols_fail_for_all_rows():
