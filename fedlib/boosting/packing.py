@@ -14,14 +14,19 @@ import numpy as np
 from fedlib.boosting.messages import BuildHistograms, Histograms, Loss
 from fedlib.core.array_types import Ints
 from fedlib.core.messages import Array, Message, MessageError
+from fedlib.kernels.packing import (
+    N_BYTES,
+    count_filled,
+    measure_sums,
+    pack_sums,
+    unpack_sums,
+)
 
 __all__ = [
     "BuildPackedHistograms",
     "PackedHistograms",
     "unpack",
 ]
-
-N_BYTES = 8
 
 
 class PackedHistograms(Message):
@@ -69,19 +74,15 @@ def pack(sums: Ints, loss: float) -> PackedHistograms:
     >>> bool((unpack(packed, 1, 100).sums == sums).all())
     True
     """
-    filled = (sums != 0).any(axis=2)
-    values = sums[filled].ravel()
-    used = int(np.bitwise_or.reduce(values)) if len(values) else 0
-    shift = (used & -used).bit_length() - 1 if used else 0
-    values = values >> shift
-    largest = max(int(values.max(initial=0)), -int(values.min(initial=0)) - 1)
-    width = max(1, (largest.bit_length() + 8) // 8)
-    as_bytes = values.astype("<i8").view(np.uint8).reshape(-1, N_BYTES)
+    bins = sums.reshape(-1, 2)
+    filled, n_filled, used, magnitude = measure_sums(bins)
+    shift = (int(used) & -int(used)).bit_length() - 1 if used else 0
+    width = max(1, ((int(magnitude) >> shift).bit_length() + 8) // 8)  # with the sign
     return PackedHistograms(
         shift=shift,
         width=width,
-        filled=np.packbits(filled.ravel()),
-        planes=np.ascontiguousarray(as_bytes[:, :width].T).ravel(),
+        filled=filled,
+        planes=pack_sums(bins, n_filled, shift, width).ravel(),
         loss=loss,
     )
 
@@ -96,16 +97,11 @@ def unpack(packed: PackedHistograms, n_nodes: int, n_bins: int) -> Histograms:
     """
     if len(packed.filled) != -(-n_nodes * n_bins // 8):
         raise MessageError(f"{len(packed.filled)} bytes of bits for {n_nodes} × {n_bins} bins")
-    filled = np.unpackbits(packed.filled, count=n_nodes * n_bins).astype(bool)
-    n_values = 2 * int(filled.sum())
+    n_values = 2 * count_filled(packed.filled, n_nodes * n_bins)
     if len(packed.planes) != n_values * packed.width:
         raise MessageError(f"{len(packed.planes)} bytes for {n_values} sums of {packed.width}")
-    as_bytes = np.zeros((n_values, N_BYTES), np.uint8)
-    as_bytes[:, : packed.width] = packed.planes.reshape(packed.width, n_values).T
-    unused = 8 * (N_BYTES - packed.width)
-    values = (as_bytes.view("<i8").ravel() << unused) >> unused  # with the sign
-    if len(values) and np.abs(values.astype(np.float64)).max() * 2.0**packed.shift >= 2.0**63:
+    planes = packed.planes.reshape(packed.width, n_values)
+    sums, largest = unpack_sums(packed.filled, planes, n_nodes * n_bins, packed.shift)
+    if largest * 2.0**packed.shift >= 2.0**63:
         raise MessageError("the sums exceed an int64")
-    sums = np.zeros((n_nodes * n_bins, 2), np.int64)
-    sums[filled] = (values << packed.shift).reshape(-1, 2)
     return Histograms(sums.reshape(n_nodes, n_bins, 2), packed.loss)
