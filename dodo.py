@@ -212,7 +212,7 @@ def task_book():
             "actions": [
                 (stage_pages, [stage, profile]),
                 write_claims(stage),
-                build_pages(stage, "html", "-W", "-n", "--keep-going"),
+                *build_pages(stage, "html", "-W", "-n", "--keep-going"),
                 (publish, [stage / "_build/html", BUILD / profile / "html"]),
             ],
             "getargs": {"data": ("data", None)},
@@ -245,7 +245,7 @@ def task_pdf():
             "actions": [
                 (stage_pages, [stage, profile]),
                 write_claims(stage),
-                build_pages(stage, "singlehtml"),
+                *build_pages(stage, "singlehtml"),
                 CmdAction(command, shell=False),
             ],
             "getargs": {"data": ("data", None)},
@@ -265,12 +265,21 @@ def write_claims(stage):
 
 
 def build_pages(stage, builder, *options):
-    """Return the action that runs Jupyter Book in the stage."""
-    jupyter_book = str(Path(sys.executable).with_name("jupyter-book"))
-    command = [jupyter_book, "build", ".", "--toc", "book/_toc.yml", "--quiet"]
-    command += ["--builder", builder, *options]
+    """Return the actions that run Sphinx in the stage, on all cores.
+
+    `jupyter-book build` would use one.
+    """
+    tools, folder = Path(sys.executable).parent, stage.resolve()
+    configure = [str(tools / "jupyter-book"), "config", "sphinx", str(folder)]
+    configure += ["--toc", str(folder / "book/_toc.yml")]
+    build = [str(tools / "sphinx-build"), "-q", "-j", "auto", "-b", builder, *options]
+    build += ["-d", "_build/.doctrees", ".", f"_build/{builder}"]
     # Runs of notebooks set a date of 1970, which Sphinx would print as the year of the copyright.
-    return CmdAction(command, shell=False, cwd=stage, env=dict(os.environ))
+    environment = {**os.environ, "PYTHONPATH": str(folder / "book/_ext")}
+    return [
+        CmdAction(command, shell=False, cwd=stage, env=environment)
+        for command in (configure, build)
+    ]
 
 
 def is_source(path):

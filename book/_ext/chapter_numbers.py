@@ -56,7 +56,16 @@ def number_pages(env, below, parent):
         number_pages(env, [child for toctree in toctrees for child in pages(env, toctree)], number)
 
 
+def keep_the_first_page(app, env):
+    """Let Sphinx's own collector number one toctree only, as it warns of others in random order."""
+    env.numbered_toctrees &= {app.config.root_doc}
+    return []
+
+
 def setup(app):
     """Add the collector, after Sphinx's own."""
     app.add_env_collector(ChapterNumbers)
+    app.connect("env-get-updated", keep_the_first_page, priority=400)  # before all collectors
+    # It does not say that pages may be read in parallel. The book does not use its numbers.
+    app.extensions["sphinx_multitoc_numbering"].parallel_read_safe = True
     return {"parallel_read_safe": True, "parallel_write_safe": True}

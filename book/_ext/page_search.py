@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections import Counter, defaultdict
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -33,7 +34,7 @@ SCALE = 20  # the index has integers
 WORD = re.compile(r"[^\W_]+")
 SINGLE = re.compile(r"\b([a-z])-(?=[a-z])")  # k-means is one word
 SHOWN = 220  # characters of a page's summary in the results
-STEM = snowballstemmer.stemmer("porter").stemWord
+STEM = cache(snowballstemmer.stemmer("porter").stemWord)  # most words are repeated
 
 
 def words(text):

@@ -113,7 +113,7 @@ class _Field:
         words = []
         for one in self.constraints:
             if isinstance(one, StrOptions):
-                options = sorted(one.options, key=lambda option: option != self.default)
+                options = sorted(one.options, key=lambda option: (option != self.default, option))
                 words.append("{" + ", ".join(f'"{option}"' for option in options) + "}")
             elif one == "boolean":
                 words.append("bool")

@@ -29,7 +29,7 @@ class Radius(Federated):
     _: KW_ONLY
     border: Annotated[
         str,
-        StrOptions({"nearest", "absorb"}),
+        StrOptions({"nearest", "drop", "absorb"}),
         """
         What happens to borders.
 
@@ -83,7 +83,7 @@ Parameters
 ----------
 eps : float
     The radius, above 0.
-border : {"nearest", "absorb"}, default="nearest"
+border : {"nearest", "absorb", "drop"}, default="nearest"
     What happens to borders.
 
     - ``"absorb"``: they join.
