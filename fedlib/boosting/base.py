@@ -35,8 +35,6 @@ from fedlib.boosting.validated import Validated
 from fedlib.core.agreed_columns import AgreedColumns
 from fedlib.core.array_types import Floats32
 from fedlib.core.client import Client
-from fedlib.core.estimator import Federated
-from fedlib.core.journal import Journal
 from fedlib.core.parameters import (
     KW_ONLY,
     Fraction,
@@ -225,12 +223,6 @@ class Boosted(Explained, Validated, Constrained):
     def _start(self) -> BoostedTrees | None:
         """Return the model that the run continues; None if it begins a new one."""
         return getattr(self, "model_", None) if self.warm_start else None
-
-    def _with_recorded_seed(self, journal: Journal) -> Federated:
-        seeded = super()._with_recorded_seed(journal)
-        if seeded is not self and self._start() is not None:
-            seeded.model_ = self.model_  # a clone is not fitted
-        return seeded
 
     def _settings(self, **others: Any) -> Settings:
         """Return the settings of a run; ``others`` are those that only some estimators have."""

@@ -175,7 +175,12 @@ class Federated(BaseEstimator):
         ]
         seed = int(check_random_state(None).randint(2**31 - 1)) if seedless else 0
         seed = journal.begin(getattr(self, "name", type(self).__name__), parameters, seed)
-        return clone(self).set_params(**dict.fromkeys(seedless, seed)) if seedless else self
+        if not seedless:
+            return self
+        seeded = clone(self).set_params(**dict.fromkeys(seedless, seed))
+        if getattr(self, "warm_start", False) and hasattr(self, "model_"):
+            seeded.model_ = self.model_  # a clone is not fitted
+        return seeded
 
     def _run(
         self,

@@ -27,7 +27,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedlib.clustering.mixtures.checks import degenerate
 from fedlib.clustering.mixtures.client import GaussianMixtureClient
-from fedlib.clustering.mixtures.covariances import CovarianceType, precisions, sklearn_shape
+from fedlib.clustering.mixtures.covariances import CovarianceType, sklearn_shape
 from fedlib.clustering.mixtures.flow import MixtureModel, check_start, federated_gaussian_mixture
 from fedlib.clustering.mixtures.private import private_em
 from fedlib.clustering.mixtures.secure import secure_em
@@ -244,6 +244,15 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
         Draws the clients that fit the first mixtures, and the seeds of these fits.
         """,
     ] = None
+    warm_start: Annotated[
+        Flag,
+        """
+        Whether `fit` continues the fitted mixture for up to ``max_rounds`` further rounds, as in
+        scikit-learn. No client fits a first mixture: `n_init` and the given first mixture do not
+        count. Its first round has no likelihood to compare with, so it takes at least two. The
+        columns must be the same. It must be False with `epsilon`.
+        """,
+    ] = False
     secure: Annotated[
         Flag,
         """
@@ -280,7 +289,12 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
             noisy = "runs with noise have no likelihoods to compare"
             reason = "all starts would be equal" if self.epsilon is None else noisy
             lacking.append(f"n_init=1, because {reason} (got n_init={self.n_init})")
-        if self.epsilon is None and self.secure:
+        if self.epsilon is not None and self.warm_start:
+            lacking.append(
+                "warm_start=False, because the fitted mixture may depend on rows without noise (got"
+                " True)"
+            )
+        if self.epsilon is None and self.secure and not self._continues:
             names = ("weights_init", "means_init", "precisions_init")
             given = [f"method={self.method!r}", *(n for n in names if getattr(self, n) is not None)]
             if len(given) < 4 or self.method != "em":
@@ -290,6 +304,11 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
                 )
         return lacking
 
+    @property
+    def _continues(self) -> bool:
+        """Whether `fit` starts from the fitted mixture."""
+        return self.warm_start and hasattr(self, "model_")
+
     def _flow(self) -> Flow[MixtureModel]:
         start = given_start(
             self.n_components,
@@ -298,10 +317,14 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
             self.means_init,
             self.precisions_init,
         )
-        if self.n_init > 1 and start.complete:
+        n_init = self.n_init
+        if self._continues:
+            start = self.model_.as_start(self.n_components, self.covariance_type)
+            n_init = 1
+        if n_init > 1 and start.complete:
             raise ValueError(
                 "n_init must be 1 with weights_init, means_init and precisions_init, because all"
-                f" starts would be equal; got {self.n_init}"
+                f" starts would be equal; got {n_init}"
             )
         if is_protected(self):
             return self._protected_flow(start)
@@ -315,7 +338,7 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
             self.max_rounds,
             self.tol,
             self.max_local_iter,
-            self.n_init,
+            n_init,
             self.random_state,
         )
 
@@ -476,9 +499,7 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
         return float(self.to_sklearn().aic(points))
 
     def to_sklearn(self) -> sklearn.mixture.GaussianMixture:
-        """Return a fitted `sklearn.mixture.GaussianMixture` with this mixture.
-
-        Its arrays are copies.
+        """Return a fitted `sklearn.mixture.GaussianMixture` with copies of the arrays.
 
         Raises
         ------
@@ -493,21 +514,4 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
         array([[1.]])
         """
         check_is_fitted(self, "model_")
-        fitted = self.model_
-        covariance_type = fitted.mixture.covariance_type
-        model = sklearn.mixture.GaussianMixture(
-            len(self.weights_),
-            covariance_type=covariance_type,
-            tol=fitted.tol,
-            reg_covar=fitted.reg_covar,
-            max_iter=fitted.max_rounds,
-        )
-        model.weights_, model.means_ = self.weights_.copy(), self.means_.copy()
-        model.covariances_ = self.covariances_.copy()
-        factors, inverses = precisions(fitted.mixture.covariances, covariance_type)
-        model.precisions_cholesky_ = sklearn_shape(factors, covariance_type)
-        model.precisions_ = sklearn_shape(inverses, covariance_type)
-        model.converged_, model.n_iter_ = self.converged_, self.n_rounds_
-        model.lower_bound_, model.lower_bounds_ = self.lower_bound_, list(self.lower_bounds_)
-        model.n_features_in_ = self.n_features_in_
-        return model
+        return self.model_.to_sklearn()

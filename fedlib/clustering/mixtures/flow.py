@@ -11,11 +11,12 @@ from math import fsum
 from typing import Any
 
 import numpy as np
+import sklearn
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from fedlib.clustering.mixtures.checks import PointsHistory, agree_on_magnitude, few_points
-from fedlib.clustering.mixtures.covariances import CovarianceType
+from fedlib.clustering.mixtures.covariances import CovarianceType, precisions, sklearn_shape
 from fedlib.clustering.mixtures.em import Moments, assign_components, maximise
 from fedlib.clustering.mixtures.messages import (
     SINGULAR_ADVICE,
@@ -62,7 +63,7 @@ class MixtureModel:
     converged : bool
         Whether the rounds stopped by ``tol``.
     reg_covar, tol, max_rounds : float, float, int
-        The parameters of the fit, which `FederatedGaussianMixture.to_sklearn` passes on.
+        The parameters of the fit, which `to_sklearn` passes on.
     """
 
     mixture: Mixture
@@ -90,6 +91,46 @@ class MixtureModel:
                 f"X must have the {self.n_features} features of the mixture, got {X.shape[1]}"
             )
         return assign_components(X, self.mixture)
+
+    def as_start(self, n_components: int, covariance_type: str) -> Start:
+        """Return the mixture as the first one of another fit.
+
+        Raises
+        ------
+        ValueError
+            When the fit has another number of components or kind of covariances.
+        """
+        kind = {"n_components": n_components, "covariance_type": covariance_type}
+        own = len(self.mixture.means), self.mixture.covariance_type
+        for (name, got), value in zip(kind.items(), own, strict=True):
+            if got != value:
+                raise ValueError(
+                    f"{name} must be {value!r}, that of the mixture that warm_start continues, or"
+                    f" warm_start must be False; got {got!r}"
+                )
+        return Start(*parameters(self.mixture))
+
+    def to_sklearn(self) -> sklearn.mixture.GaussianMixture:
+        """Return a fitted `sklearn.mixture.GaussianMixture` with copies of the arrays."""
+        weights, means, covariances = parameters(self.mixture)
+        covariance_type = self.mixture.covariance_type
+        model = sklearn.mixture.GaussianMixture(
+            len(weights),
+            covariance_type=covariance_type,
+            tol=self.tol,
+            reg_covar=self.reg_covar,
+            max_iter=self.max_rounds,
+        )
+        model.weights_, model.means_ = weights.copy(), means.copy()
+        model.covariances_ = sklearn_shape(covariances, covariance_type).copy()
+        factors, inverses = precisions(covariances, covariance_type)
+        model.precisions_cholesky_ = sklearn_shape(factors, covariance_type)
+        model.precisions_ = sklearn_shape(inverses, covariance_type)
+        model.converged_, model.n_iter_ = self.converged, len(self.log_likelihoods)
+        model.lower_bounds_ = list(self.log_likelihoods)
+        model.lower_bound_ = model.lower_bounds_[-1]
+        model.n_features_in_ = self.n_features
+        return model
 
 
 def federated_gaussian_mixture(
