@@ -64,6 +64,23 @@ def test_names_and_limits_are_lists_in_one_text():
             convert(text, dict, None)
 
 
+def test_quantiles_are_numbers_in_one_text_or_none():
+    options = {option.name: option for option in parameter_options(protocols()["summary"])}
+    kind = options["quantiles"].type
+    assert kind.name == "none|VALUE,…"
+    for text, expected in [("0.25, 0.5,1", [0.25, 0.5, 1.0]), ("0", [0]), ("none", None)]:
+        value = kind.convert(text, None, None)
+        assert value == expected
+        protocols()["summary"](quantiles=value).protocol()
+    # The request for sums that are masked needs no file with an empty array.
+    limits = {"bounds": [[0.0], [1.0]], "secure": True}
+    protocols()["summary"](quantiles=kind.convert("None", None, None), **limits).protocol()
+    with pytest.raises(ValueError, match="secure=True needs quantiles=None .got"):
+        protocols()["summary"](**limits).protocol()
+    with pytest.raises(ValueError, match="quantiles must be numbers in .* got .'half'."):
+        protocols()["summary"](quantiles=kind.convert("half", None, None)).protocol()
+
+
 def test_only_protocols_that_a_pipeline_can_wrap_have_its_options():
     names = {name for name, kind in protocols().items() if pipeline_options(kind)}
     assert set(protocols()) - names == {"summary", "vertical-dbscan"}

@@ -56,7 +56,8 @@ def test_a_run_that_preprocesses(command, raw_site):
 
 
 def test_a_summary_of_raw_tables(command, raw_site):
-    arguments = ["serve", "summary", "--categorical", "y", "--model-out", "summary.json"]
+    options = ["--categorical", "y", "--quantiles", "0.1,0.5", "--model-out", "summary.json"]
+    arguments = ["serve", "summary", *options]
     server, url = serving(command, *arguments[2:], protocol=arguments[:2])
     sites = [
         command(
@@ -74,7 +75,7 @@ def test_a_summary_of_raw_tables(command, raw_site):
     for one in (*sites, server):
         one.ends()
     parts = [part.replace({"sex": {"": None}}) for part in tables()]
-    here = FederatedSummary(categorical=["y"]).fit(parts).to_frame()
+    here = FederatedSummary(categorical=["y"], quantiles=[0.1, 0.5]).fit(parts).to_frame()
     pd.testing.assert_frame_equal(models.load("summary.json").to_frame(), here)
     table = server.output[server.output.index("content") :].splitlines()
     kinds = [line.split()[:2] for line in table[1:4]]

@@ -78,12 +78,12 @@ GIVEN = np.zeros((2, 1))
         ),
         (
             FederatedSummary(categorical=["age"], **NOISE),
-            [DELTA, "quantiles=()", "categorical=None", "bounds, the smallest"],
+            [DELTA, "quantiles=None", "categorical=None", "bounds, the smallest"],
         ),
-        (FederatedSummary(secure=True, schema=FREE), ["quantiles=()", *IN_SCHEMA]),
+        (FederatedSummary(secure=True, schema=FREE), ["quantiles=None", *IN_SCHEMA]),
         (
             FederatedSummary(categorical=["age"], secure=True),
-            ["quantiles=()", "categorical=None", "bounds, the smallest"],
+            ["quantiles=None", "categorical=None", "bounds, the smallest"],
         ),
         (
             FederatedXGBClassifier(2, validation_fraction=0.5, method="union", secure=True),

@@ -101,7 +101,7 @@ class FederatedSummary(WeightedFederated):
     *Weights.* With `max_weight`, means, variances and histograms are weighted, and ``model_`` has
     the sums of the weights. A row with an integer weight counts like as many equal rows, so a
     variance is divided by the sum of the weights less 1. Counts and categories are of rows. It
-    needs the limits of all columns of numbers and ``quantiles=()``, with any kind of sums: there
+    needs the limits of all columns of numbers and ``quantiles=None``, with any kind of sums: there
     are no extremes, and no weighted quantiles. Without `max_weight`, each row counts once.
 
     If a client is lost between two requests, the statistics are computed again without it.
@@ -125,9 +125,11 @@ class FederatedSummary(WeightedFederated):
     _: KW_ONLY
     quantiles: Annotated[
         Any,
+        list,
         "array-like",
-        Kind("array-like of float"),
-        "The fractions of the quantiles, in [0, 1].",
+        None,
+        Kind("array-like of float, or None"),
+        "The fractions of the quantiles, in [0, 1]; none of them for ``()`` or None.",
     ] = (0.25, 0.5, 0.75)
     rank_error: Annotated[
         Fraction,
@@ -188,8 +190,8 @@ class FederatedSummary(WeightedFederated):
         Flag,
         """
         Whether the server sees sums over the clients and no client's reply; see
-        `fedlib.protection.secure` for what remains open. It needs ``quantiles=()`` and `bounds` of
-        all columns in their order; values beyond are moved to them. There are counts, means,
+        `fedlib.protection.secure` for what remains open. It needs ``quantiles=None`` and `bounds`
+        of all columns in their order; values beyond are moved to them. There are counts, means,
         variances and histograms, but no extremes, and only the categories of a schema.
         """,
     ] = False
@@ -197,7 +199,7 @@ class FederatedSummary(WeightedFederated):
         OptionalPositiveFloat,
         """
         With an epsilon, the run is (epsilon, delta)-differentially private for each row, added or
-        removed; see `fedlib.protection.privacy`. It needs ``quantiles=()`` and `bounds` of all
+        removed; see `fedlib.protection.privacy`. It needs ``quantiles=None`` and `bounds` of all
         columns in their order, which must not depend on the data; values beyond are moved to them.
         There are counts, means, variances and histograms with noise, but no extremes and no
         categories.
@@ -210,8 +212,8 @@ class FederatedSummary(WeightedFederated):
 
     def _lacking(self) -> list[str]:
         lacking = super()._lacking()
-        if (is_protected(self) or self.max_weight is not None) and np.size(self.quantiles):
-            lacking.append(f"quantiles=() (got {self.quantiles!r})")
+        if (is_protected(self) or self.max_weight is not None) and len(self._fractions):
+            lacking.append(f"quantiles=None (got {self.quantiles!r})")
         if self.max_weight is not None and not is_protected(self):
             if self.bounds is None and self.schema is None:
                 lacking.append("bounds of all columns, or a schema with them, for max_weight")
@@ -229,12 +231,25 @@ class FederatedSummary(WeightedFederated):
         enums = [f"an enum of {column.name!r}" for column in texts if column.values is None]
         return super()._lacking_in(schema) or enums
 
+    @property
+    def _fractions(self) -> list[float]:
+        """The fractions of the quantiles."""
+        given = () if self.quantiles is None else self.quantiles
+        try:
+            fractions: list[float] = np.array(given, np.float64).ravel().tolist()
+        except (TypeError, ValueError):
+            fractions = [np.nan]
+        if not all(0 <= fraction <= 1 for fraction in fractions):
+            raise ValueError(
+                "quantiles must be numbers in [0, 1], such as [0.5], or None for no quantiles; got"
+                f" {self.quantiles!r}"
+            )
+        return fractions
+
     def _flow(self) -> Flow[TableSummary]:
-        fractions = np.array(self.quantiles, np.float64).ravel()
-        if not ((fractions >= 0) & (fractions <= 1)).all():
-            raise ValueError(f"quantiles must lie in [0, 1], got {self.quantiles!r}")
+        fractions = self._fractions
         if self.schema is not None:
-            return self._agreed_flow(self.schema, fractions.tolist())
+            return self._agreed_flow(self.schema, fractions)
         bounds = NO_BOUNDS if self.bounds is None else self._bounds()
         if self.max_weight is not None:
             sums, (limits, names) = self._aggregation(1, bounds), bounds
@@ -248,7 +263,7 @@ class FederatedSummary(WeightedFederated):
             return secure_summary(bounds, self.n_bins, aggregation)
         return summarise(
             TableView(check_names(self.categorical)),
-            fractions.tolist(),
+            fractions,
             self.rank_error,
             bounds,
             self.n_bins,
@@ -298,7 +313,7 @@ class FederatedSummary(WeightedFederated):
                 if getattr(client, "weight", None) is not None:
                     raise ValueError(
                         f"parts[{name}] has weights, so the run needs max_weight, the largest of"
-                        " them, bounds, and quantiles=() (got max_weight=None)"
+                        " them, bounds, and quantiles=None (got max_weight=None)"
                     )
         if is_protected(self) or self.max_weight is not None:  # kinds follow from the bounds
             for name, client in clients.items():

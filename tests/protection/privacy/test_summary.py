@@ -95,7 +95,7 @@ def test_a_table_without_rows_gives_a_valid_summary():
     [
         (
             {"quantiles": (0.5,)},
-            "epsilon needs quantiles=\\(\\) .got .0.5,",
+            "epsilon needs quantiles=None .got .0.5,",
         ),
         ({"categorical": ["age"]}, "epsilon needs categorical=None, .*got categorical=..age"),
         ({"bounds": None}, "epsilon needs bounds, .*bounds=None"),

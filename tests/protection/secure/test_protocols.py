@@ -383,7 +383,7 @@ def test_points_outside_of_the_grid_are_reported():
             "needs method='lloyd' and an array",
         ),
         (FederatedKMeans(2, secure=True), "got method='lloyd' and init='k-means"),
-        (FederatedSummary(secure=True), r"needs quantiles=\(\)"),
+        (FederatedSummary(secure=True), r"needs quantiles=None"),
         (FederatedGaussianMixture(2, secure=True), "needs method='em', weights_init"),
         (FederatedGaussianMixture(1, bounds=BOUNDS), "bounds need secure=True or epsilon"),
         (masked_mixture(bounds=None), "secure=True needs bounds, the smallest"),

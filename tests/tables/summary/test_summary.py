@@ -247,7 +247,7 @@ def test_conventions(tmp_path):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"quantiles": [1.5]}, "quantiles must lie in"),
+        ({"quantiles": [1.5]}, "quantiles must be numbers in .0, 1., such as"),
         ({"rank_error": 1.0}, "'rank_error' parameter"),
         (
             {"bounds": {"a": (2, 1)}},

@@ -154,8 +154,8 @@ def test_one_row_changes_as_much_as_is_declared(n_bins):
     ("options", "text"),
     [
         ({}, r"parts\[0\] has weights, so the run needs max_weight"),
-        ({"max_weight": 2.0}, r"quantiles=\(\).*; bounds of all columns, or a schema"),
-        (RUN | {"quantiles": [0.5]}, r"needs quantiles=\(\) \(got \[0.5\]\)"),
+        ({"max_weight": 2.0}, r"quantiles=None.*; bounds of all columns, or a schema"),
+        (RUN | {"quantiles": [0.5]}, r"needs quantiles=None \(got \[0.5\]\)"),
         (RUN | {"max_weight": 2.0**41}, r"at most 2\*\*40"),
         (RUN | {"bounds": [[0.0], [1.0]]}, "bounds must have the 3 features"),
     ],
