@@ -20,7 +20,7 @@ from fedlib.boosting.messages import (
     RowLimit,
     Seed,
 )
-from fedlib.boosting.objectives import OBJECTIVES, LabelSums
+from fedlib.boosting.objectives import OBJECTIVES, LabelSums, check_power
 from fedlib.core.columns import EMPTY
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError
 from fedlib.protection.secure.fixed_point import digits_of_limits
@@ -133,6 +133,10 @@ class DescribeTargets(Message):
     seed: Seed = 0
     agreed: bool = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_power(self.objective, self.parameter)
+
     def accept(self, reply: Message) -> TargetDescription:
         """Raise MessageError if the reply has kinds of columns that are agreed."""
         assert isinstance(reply, TargetDescription)
@@ -200,6 +204,10 @@ class SumTargets(Message):
     max_weight: RowLimit
     max_target: RowLimit
     n_rows: NumberOfPoints
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_power(self.objective, self.parameter)
 
     def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
         weight, target = self.n_rows * self.max_weight, self.max_target

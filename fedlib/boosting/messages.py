@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from fedlib.boosting.classes import Class
+from fedlib.boosting.objectives import check_power
 from fedlib.boosting.trees import Tree, children, level_starts, no_sets
 from fedlib.core.array_types import Bytes, Ints
 from fedlib.core.messages import Array, Message, MessageError
@@ -130,8 +131,7 @@ class BeginBoosting(Message):
         n_classes = len(self.classes)
         if self.objective == "binary:logistic" and n_classes != 2:
             raise MessageError(f"{n_classes} classes, binary:logistic has 2")
-        if self.objective == "reg:tweedie" and not 1.001 <= self.parameter <= 1.999:
-            raise MessageError(f"a variance power of {self.parameter}, outside of 1.001..1.999")
+        check_power(self.objective, self.parameter)
         several = self.objective == "multi:softprob"
         wanted = max(n_classes, 1) if several else 1  # or a kernel would read beyond an array
         if (several or self.base_margins) and len(self.base_margins) != wanted:

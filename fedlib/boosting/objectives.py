@@ -19,6 +19,7 @@ import numpy as np
 from scipy.special import expit, softmax
 
 from fedlib.core.array_types import Floats, Floats32, Ints
+from fedlib.core.messages import MessageError
 from fedlib.kernels import objectives, splits
 
 __all__ = [
@@ -470,3 +471,9 @@ def target_sums(y: Floats32, weight: Floats32, objective: str, parameter: float)
     gradients = OBJECTIVES[objective].gradients(at_zero, y, weight, parameter, bits)
     gradient, hessian = (gradients[0].sum(axis=0) * 2.0**-bits).tolist()
     return replace(sums, gradient=gradient, hessian=hessian)
+
+
+def check_power(objective: str, parameter: float) -> None:
+    """Raise MessageError when the parameter is no variance power, and the objective needs one."""
+    if objective == "reg:tweedie" and not 1.001 <= parameter <= 1.999:
+        raise MessageError(f"a variance power of {parameter}, outside of 1.001..1.999")
