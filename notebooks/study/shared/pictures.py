@@ -124,8 +124,8 @@ def png(drawn):
 def png_for_phone(drawn):
     """Return the bytes of a figure as PNG as wide as a phone; None if its labels have no room.
 
-    It is at most as high as wide, unless the labels of lines would overlap. Texts of a panel are
-    turned if they would overlap, such as the numbers in a heat map.
+    It is at most as high as wide, unless the labels of lines would overlap. Numbers in a heat
+    map are turned if they would overlap.
     """
     height = drawn.get_size_inches()[1]
     drawn.set_size_inches(PHONE_WIDTH, min(height, PHONE_WIDTH))
@@ -137,7 +137,7 @@ def png_for_phone(drawn):
                 drawn.set_size_inches(PHONE_WIDTH, height)
                 drawn.canvas.draw()
             for axes in drawn.axes:
-                if overlap(axes.texts):
+                if axes.images and overlap(axes.texts):
                     plt.setp(axes.texts, rotation=90)
             return png(drawn)
         except UserWarning:
