@@ -205,10 +205,6 @@ class SumTargets(Message):
     max_target: RowLimit
     n_rows: NumberOfPoints
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_power(self.objective, self.parameter)
-
     def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
         weight, target = self.n_rows * self.max_weight, self.max_target
         largest = LabelSums(weight, total=weight * target, squares=weight * target**2)
