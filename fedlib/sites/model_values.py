@@ -234,7 +234,7 @@ class Reader:
         variables = dict(
             zip(getattr(made, "__parameters__", ()), get_args(classes[0]), strict=False)
         )
-        hints |= {n: variables.get(h, h) for n, h in hints.items() if isinstance(h, TypeVar)}
+        hints = {n: variables.get(h, h) for n, h in hints.items()}
         values = {
             field: self.read(value, hints[field], f"{name}.{field}")
             for field, value in content.items()
