@@ -230,11 +230,13 @@ class Reader:
         unknown = [field for field in content if field not in known]
         if unknown:
             raise ModelFileError(f"{name}: {kind} has no field {unknown[0][:100]}")
-        hints = hints_of(made)
         variables = dict(
             zip(getattr(made, "__parameters__", ()), get_args(classes[0]), strict=False)
         )
-        hints = {n: variables.get(h, h) for n, h in hints.items()}
+        hints = {
+            n: variables.get(h, h) if isinstance(h, TypeVar) else h
+            for n, h in hints_of(made).items()
+        }
         values = {
             field: self.read(value, hints[field], f"{name}.{field}")
             for field, value in content.items()
