@@ -267,13 +267,13 @@ def write_claims(stage):
 def build_pages(stage, builder, *options):
     """Return the actions that run Sphinx in the stage, on all cores.
 
-    `jupyter-book build` would use one.
+    `jupyter-book build` would use one. Sphinx counts its first process, which waits for the others.
     """
     tools, folder = Path(sys.executable).parent, stage.resolve()
     configure = [str(tools / "jupyter-book"), "config", "sphinx", str(folder)]
     configure += ["--toc", str(folder / "book/_toc.yml")]
-    build = [str(tools / "sphinx-build"), "-q", "-j", "auto", "-b", builder, *options]
-    build += ["-d", "_build/.doctrees", ".", f"_build/{builder}"]
+    build = [str(tools / "sphinx-build"), "-q", "-j", f"{os.cpu_count() + 1}", *options]
+    build += ["-b", builder, "-d", "_build/.doctrees", ".", f"_build/{builder}"]
     # Runs of notebooks set a date of 1970, which Sphinx would print as the year of the copyright.
     environment = {**os.environ, "PYTHONPATH": str(folder / "book/_ext")}
     return [
