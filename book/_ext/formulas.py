@@ -50,9 +50,10 @@ def to_mathml(text, display="inline"):
     for one, another in BETTER.items():
         written = written.replace(one, another)
     shown = convert(written, display=display)
-    if unknown := UNKNOWN.search(html.unescape(shown)):
+    plain = html.unescape(shown)
+    if unknown := UNKNOWN.search(plain):
         raise ValueError(f"latex2mathml does not know \\{unknown[1]} in the formula {text!r}")
-    if NOT_ALIGNED.search(html.unescape(shown)):
+    if NOT_ALIGNED.search(plain):
         raise ValueError(f"latex2mathml does not align the lines of the formula {text!r}")
     return shown
 
