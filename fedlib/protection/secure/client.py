@@ -339,6 +339,8 @@ class SecureClient(Wrapper[SecureState]):
             raise ForgedKeys("the survivors are not among the clients that have sent shares")
         self._require("ConfirmSurvivors", len(survivors))
         state, members = self._state, primitives.commit("members", sorted(survivors))
+        if self.identity.memory is not None:
+            self.identity.memory.confirm(primitives.commit("mask", state.mask_seed), members)
         if not state.noisy:
             confirmed = dict(state.confirmed)
             if confirmed.setdefault(state.agreed, members) != members:

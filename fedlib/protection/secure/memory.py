@@ -1,10 +1,10 @@
 """What a site remembers beside its private key, whatever becomes of a run, a process or a folder.
 
-Two files lie next to NAME.key. NAME.masked lists which values each mask has hidden, so that no mask
-hides two different ones: a restored or copied folder of a state would otherwise do so, and the
-difference of both would be that of the values. NAME.failed exists after a protected request has
-failed unexpectedly, until the operator of the site clears it. A third one, NAME.counts, belongs to
-the memory of the tables (`fedlib.core.site_memory`).
+Two files lie next to NAME.key. NAME.masked lists which values each mask has hidden, and for which
+survivors its sum was confirmed. A restored or copied folder of a state could otherwise hide two
+different values by one mask, or reveal both kinds of shares of a site. NAME.failed exists after a
+protected request has failed unexpectedly, until the operator of the site clears it. A third one,
+NAME.counts, belongs to the memory of the tables (`fedlib.core.site_memory`).
 
 Nothing helps if the folder of the key is restored or copied, too.
 """
@@ -19,7 +19,7 @@ __all__ = ["KeyMemory"]
 
 
 class ReusedMask(Exception):
-    """A mask that has hidden values is asked to hide others, as from a restored folder."""
+    """A mask is used for other values or other survivors than before, as from a restored folder."""
 
 
 class KeyMemory:
@@ -50,7 +50,14 @@ class KeyMemory:
         ValueError
             When the file cannot be used.
         """
-        if self._masks.first("mask", mask.hex(), values.hex()) != values.hex():
+        self._once("mask", mask, values)
+
+    def confirm(self, mask: bytes, survivors: bytes) -> None:
+        """Note for which survivors the sum with a mask is confirmed; errors as for `use`."""
+        self._once("survivors", mask, survivors)
+
+    def _once(self, kind: str, mask: bytes, value: bytes) -> None:
+        if self._masks.first(kind, mask.hex(), value.hex()) != value.hex():
             raise ReusedMask(
                 f"the state of this site is older than {self._masks.path}: it was restored or"
                 " copied. Start this run again at all sites, with a new state_dir"

@@ -141,6 +141,24 @@ def test_a_restored_state_does_not_mask_other_values(identities):
     assert encode(same.handle(before["request"])) in [encode(reply) for reply in sent]
 
 
+def test_a_restored_state_confirms_no_other_survivors(identities):
+    """Both kinds of shares of D would otherwise open its values, also those with noise."""
+    clients, before = {name: toy_client(name, identities) for name in PARTS}, {}
+
+    def keep(request, reply):
+        if isinstance(decode(request), MaskValues):
+            before["state"] = clients["A"].state
+        return reply
+
+    sums(Recorder(clients, {"A": keep}))
+    restored = toy_client("A", identities)
+    restored.enter("A", 4)
+    restored.state = before["state"]
+    with pytest.raises(ReusedMask, match="was restored or copied"):
+        restored.handle(ConfirmSurvivors(1, tuple("ABC")))
+    restored.handle(ConfirmSurvivors(1, tuple("ABCD")))
+
+
 class Failing(ToyClient):
     @handles(AddToy)
     def add(self, request):
@@ -172,8 +190,11 @@ def test_the_memory_of_a_key(tmp_path):
     memory.use(b"\x03", b"\x02")
     with pytest.raises(ReusedMask):
         memory.use(b"\x01", b"\x03")
+    memory.confirm(b"\x01", b"\x04")
+    with pytest.raises(ReusedMask):
+        memory.confirm(b"\x01", b"\x05")
     lines = (tmp_path / "north.masked").read_text().splitlines()
-    assert lines == ['["mask","01","02"]', '["mask","03","02"]']
+    assert lines == ['["mask","01","02"]', '["mask","03","02"]', '["survivors","01","04"]']
     memory.lock.close("one\nreason")
     with pytest.raises(SiteIsLocked, match="north.failed, repair the cause, and clear it with"):
         memory.lock.check()
