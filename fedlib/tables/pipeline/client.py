@@ -81,8 +81,14 @@ class PipelineClient(WrappingClient, SummaryClient):
 
     def _answers(self, request: Message) -> bool:
         """Return whether this client answers a request; the other one comes first, once it can."""
-        wrapped = self.rules is not None and self.inner and type(request) in self.inner.handlers
+        begun = self.rules is not None and not self._renewed
+        wrapped = begun and self.inner and type(request) in self.inner.handlers
         return not wrapped and super()._answers(request)
+
+    def renew(self, state: Message | None) -> None:
+        """Renew the wrapped client, which takes part again once other rules have arrived."""
+        super().renew(state)
+        self._renewed = True
 
     def __init__(self, part: Any, client_class: type[Client], **options: Any):
         self._make: Callable[..., Client] = lambda data: client_class(data, **options)  # type: ignore[call-arg]
@@ -99,6 +105,7 @@ class PipelineClient(WrappingClient, SummaryClient):
             part, weights = with_weights(part)
             rest = () if weights is None else (weights,)
         self.rules: Preprocess | None = None
+        self._renewed = False  # the rules are those of the session before
         super().__init__(part)
         self._rest = _arrays(rest)
         self._eval_sets: dict[str, tuple[RawTable, tuple[Any, ...]]] = {}
@@ -116,15 +123,16 @@ class PipelineClient(WrappingClient, SummaryClient):
         """The rules and the state of the wrapped client; None before the rules arrive."""
         if self.rules is None:
             return None
-        return PipelineState(encode(self.rules), self._inner_state(), self._kept)
+        return PipelineState(encode(self.rules), self._inner_state(), self._kept, self._renewed)
 
     @state.setter
     def state(self, state: Message | None) -> None:
-        self.rules, self.inner = None, None
+        self.rules, self.inner, self._renewed = None, None, False
         if isinstance(state, PipelineState):
             rules = decode(state.rules, Preprocess, PreprocessAndProject)
             self._begin(rules)  # type: ignore[arg-type]
             self._restore_inner(state.inner)
+            self._renewed = state.renewed
         elif state is not None:
             raise LostState(f"PipelineClient has no PipelineState but a {type(state).__name__}")
 
@@ -170,7 +178,7 @@ class PipelineClient(WrappingClient, SummaryClient):
         done = [rules.transform_usable(table) for table in self._tables()]
         before, inner = self.inner, self._made([one.X for one in done], [one.kept for one in done])
         self._wrap(inner, np.flatnonzero(np.concatenate([one.kept for one in done])))
-        self.rules, self._kept = rules, done[0].kept
+        self.rules, self._kept, self._renewed = rules, done[0].kept, False
         if before is not None:  # other rules end the session, but not what protects the rows
             inner.renew(before.state)
         return "; ".join(

@@ -248,12 +248,15 @@ class PipelineState(Message):
         The state of the protocol's client, encoded; empty if it has none.
     kept : array (n_rows,) of bool
         The rows that take part in the protocol.
+    renewed : bool
+        Whether the rules are those of the session before.
     """
 
     discloses = "nothing: it stays with the client"
     rules: bytes
     inner: bytes
     kept: Annotated[np.ndarray, Array("bool", ("rows",))]
+    renewed: bool = False
 
     @property
     def labels(self) -> Ints:

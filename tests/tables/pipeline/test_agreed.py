@@ -20,6 +20,7 @@ from fedlib.core.messages import decode
 from fedlib.core.privacy_loss import privacy_of
 from fedlib.protection.privacy.accounting import privacy_per_request
 from fedlib.protection.secure import SecureClient, simulated_identities
+from fedlib.protection.secure.points import DescribeFeatures
 from fedlib.sites.models import load, save
 from fedlib.testing import Recorder, seeded_noise
 
@@ -320,3 +321,22 @@ def test_truth_values_as_texts_are_categories_in_any_spelling(words):
     assert hot.to_numpy().tolist() == [[1, 0], [1, 0], [0, 1], [0, 1]]
     assert model.predict(part["south"]).tolist() == model.labels_[0].tolist()
     assert model.labels_[1].tolist() == model.labels_[0].tolist()
+
+
+def test_a_second_session_begins_without_the_rules_of_the_first():
+    """Until other rules arrive, a client describes its raw table, also when it is built again."""
+    columns = {name: {"constraints": FIELDS["bmi"]["constraints"]} for name in ("age", "bmi")}
+    schema = schema_of("age", "bmi", **columns)
+    parts = [site(seed)[["age", "bmi"]].fillna(20).clip(10, 60) for seed in (0, 1)]
+    kmeans = FederatedKMeans(2, init=[[-1.0], [1.0]])
+    model = FederatedPipeline(kmeans, scale="standard", pca=1, schema=schema)
+    make, options = model._client_factory([{}, {}])
+    clients = {str(i): make(part, **options[i]) for i, part in enumerate(parts)}
+    first = model.fit(Recorder(clients)).model_.model.centres
+    for i, client in enumerate(clients.values()):
+        client.renew(client.state)
+        again = make(parts[i], **options[i])
+        again.state = client.state
+        assert again.handle(DescribeFeatures()) == client.handle(DescribeFeatures())
+        clients[str(i)] = again
+    assert np.array_equal(model.fit(Recorder(clients)).model_.model.centres, first)
