@@ -46,12 +46,12 @@ class Twins(SphinxTransform):
         repeated, others = twins(self.env.docname, self.env.found_docs)
         if repeated is None and not others:
             return
-        words = "This page repeats " if repeated else "The same page with other parameters: "
+        words = "This page repeats " if repeated else "The same page with different parameters: "
         paragraph = nodes.paragraph("", words, classes=["fedlib-twins"])
         for i, page in enumerate([repeated] if repeated else others):
             paragraph += [nodes.Text(", ")] if i else []
             paragraph += reference(page, "" if repeated else page.partition("-")[2])
-        paragraph += nodes.Text(" with other parameters." if repeated else ".")
+        paragraph += nodes.Text(" with different parameters." if repeated else ".")
         section = self.document.next_node(nodes.section)
         boxes = [
             child

@@ -109,7 +109,7 @@ def test_a_page_and_its_twins_link_to_each_other(monkeypatch):
     pages = {"kmeans", "kmeans-3d", "kmeans_choices"}
     [link], section = page_of("kmeans", pages, monkeypatch)
     assert (link["reftarget"], link.astext()) == ("/kmeans-3d", "3d")
-    assert section[-1].astext() == "The same page with other parameters: 3d."
+    assert section[-1].astext() == "The same page with different parameters: 3d."
     [link], section = page_of("kmeans-3d", pages, monkeypatch)
     assert link["reftarget"] == "/kmeans"
     assert not link["refexplicit"]  # Sphinx inserts the title

@@ -170,6 +170,24 @@ def test_names_on_a_page_of_another_set_get_a_suffix(run_notebook):
     assert 'id="tab-a-other"' in shown[1]
 
 
+def test_a_page_of_another_set_shows_what_is_shown_once_only_by_a_link(modules):
+    shown = '<figure class="fedlib-figure" id="fig-{}"></figure>'
+    outputs = [
+        nbformat.v4.new_output("display_data", {"text/html": shown.format(name)}) for name in "ab"
+    ]
+    notebook = nbformat.v4.new_notebook(
+        cells=[
+            nbformat.v4.new_markdown_cell("{numref}`fig-a` and {numref}`fig-b`"),
+            nbformat.v4.new_code_cell("a", metadata={"tags": ["once"]}, outputs=outputs[:1]),
+            nbformat.v4.new_code_cell("b", outputs=outputs[1:]),
+        ]
+    )
+    modules("study.building.run").drop_targets(notebook, "-other")
+    text, drawn = notebook.cells
+    assert text.source == "{numref}`fig-a` and {numref}`fig-b-other`"
+    assert 'id="fig-b-other"' in drawn.outputs[0].data["text/html"]
+
+
 @pytest.mark.parametrize(("written", "status"), [("table.csv", 0), ("other.csv", 1)])
 def test_missing_results_are_an_error(run_notebook, tmp_path, written, status):
     (tmp_path / "results").mkdir()

@@ -1,7 +1,9 @@
 """The stored notebooks, the study that runs them, the table of contents, and shared modules."""
 
 import importlib
+import json
 import re
+from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +22,7 @@ STUDY = yaml.safe_load((ROOT / "notebooks/study.yml").read_text(encoding="utf-8"
 CONTENTS = (ROOT / "book/_toc.yml").read_text(encoding="utf-8")
 
 EXECUTED = sorted((ROOT / "_build/stage").glob("*/notebooks/*.ipynb"))
+FIGURE = re.compile(r'<figure class="fedlib-figure[^>]*id="([\w-]+)">(.*?)<figcaption>', re.DOTALL)
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -55,6 +58,19 @@ def test_study_names_notebooks_and_their_parameters(name):
     for profile in ("quick", "full"):
         for parameters in STUDY[name].get(profile, {}).values():
             assert set(parameters or {}) <= known
+
+
+@pytest.mark.book
+@pytest.mark.parametrize("profile", sorted({path.parts[-3] for path in EXECUTED}))
+def test_each_figure_appears_once(profile):
+    pages = defaultdict(list)
+    for path in (path for path in EXECUTED if path.parts[-3] == profile):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            for output in cell.get("outputs", []):
+                shown = "".join(output.get("data", {}).get("text/html", ""))
+                for name, content in FIGURE.findall(shown):
+                    pages[re.sub(r' id="[^"]*"', "", content)].append((path.stem, name))
+    assert [names for names in pages.values() if len(names) > 1] == []
 
 
 def test_all_pages_in_the_contents_exist():

@@ -178,7 +178,9 @@ def drop_targets(notebook, suffix):
 
     Names in the text are removed: links lead to the page of the first parameter set. The names of
     figures, tables and exercises, and the references to them, get a suffix, and so does the title.
+    Cells with the tag `once`, which would show the same again, are left out.
     """
+    notebook.cells = [c for c in notebook.cells if "once" not in c.metadata.get("tags", [])]
     named = set()
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
