@@ -20,6 +20,7 @@ from fedlib.cli.join import (
     check_welcome,
     join_options,
     read_identity,
+    read_memory,
     read_policy,
     read_schema,
     read_token,
@@ -85,6 +86,8 @@ def _findings(options: JoinOptions) -> Iterator[Finding]:
     keys = options.secure_key, options.public_keys
     if keys != (None, None):
         yield _read("--secure-key", lambda: read_identity(*keys), _keys)[1]
+    known = "what this site remembers about the data can be read"
+    yield _read("memory", lambda: read_memory(options.data, keys[0]), lambda _: known)[1]
     token, finding = _read("token", lambda: read_token(options.token_file), lambda _: "")
     if token is None:
         yield finding

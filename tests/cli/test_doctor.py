@@ -49,6 +49,7 @@ def test_a_site_that_is_ready(site):
         "columns": ("ok", "separated by the comma; listed for you only, nothing of this is sent"),
         "column x": ("ok", "numbers from -1.99729 to 5.66688, 0 gaps"),
         "column y": ("ok", "numbers from -0.881404 to 6.94624, 0 gaps"),
+        "memory": ("ok", "what this site remembers about the data can be read"),
         "--labels-out": ("ok", f"{site} can be written"),
         "--state-dir": ("ok", "new/state can be written"),
         "--token-file": ("ok", "only its owner can read tokens/0.token"),
@@ -88,6 +89,19 @@ def test_rows_for_validation_are_read(site):
         lost = examine(transport.url, "--eval-data", "1.csv", "--columns", "z", code=1)
     assert found["--eval-data"] == ("ok", "45 rows of 2 features")
     assert lost["--eval-data"][0] == "fix"
+
+
+def test_nothing_of_the_data_is_sent(site, monkeypatch):
+    sent, handle = [], httpx.HTTPTransport.handle_request
+
+    def record(transport, request):
+        sent.append((request.url.path, request.url.query, request.read()))
+        return handle(transport, request)
+
+    with server() as transport:
+        monkeypatch.setattr(httpx.HTTPTransport, "handle_request", record)
+        examine(transport.url, "--protocol", "horizontal-dbscan")
+    assert set(sent) == {("/check", b"", b"")}
 
 
 def test_the_keys_of_a_site_are_read(site):

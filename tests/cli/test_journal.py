@@ -138,6 +138,9 @@ def test_an_interrupted_server_is_continued(command, site, bind):
     assert "the same command continues the run from run.journal" in server.ends(130)
     ledger = pd.read_csv(pd.io.common.StringIO(invoke("ledger", "run.journal")))
     assert set(ledger["message"]) == {"CountCells"}
+    journal = Path("run.journal").read_bytes()
+    secrets = [Path(f"tokens/{name}.token").read_bytes().strip() for name in SITES]
+    assert not any(secret in journal for secret in secrets)
     assert "with min_samples 4 instead of 5" in refuse(
         *HORIZONTAL, "--min-samples", "5", *TOKENS, *JOURNAL, "--bind", bind
     )

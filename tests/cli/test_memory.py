@@ -1,5 +1,6 @@
 """``fedlib memory``, and what a locked or restored site does when it joins."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,8 @@ def test_a_locked_site_does_not_join_until_it_is_unlocked():
     KeyMemory(Path("north.key")).lock.close("AddToy: of row 5")
     join = "join", "http://127.0.0.1:9", "--data", DATA, "--token-file", "token", "--patience=0"
     assert "clear it with fedlib memory --unlock" in refuse(*join)
+    doctor = invoke("doctor", *join[1:-1], code=1)
+    assert re.search("^fix  memory: .* clear it with fedlib memory --unlock", doctor, re.M)
     given = "memory", DATA, "--secure-key", "north.key"
     reasons = ["failed: CountWithNoise: of row 3", "failed: AddToy: of row 5"]
     shown = invoke(*given).splitlines()[-4:]

@@ -147,18 +147,16 @@ def small_groups(policy):
     return site.answer(SumClusters(X[np.newaxis, :2]))
 
 
-def test_declined_requests_are_counted_in_all_runs(tmp_path, state_folder):
+@pytest.mark.parametrize("rule", ["min_count = 16", "max_bytes = 60"])
+def test_declined_requests_are_counted_in_all_runs(rule, tmp_path, state_folder):
     """Each answer "declined" is a bit about the rows, in whichever run."""
-    policy = tmp_path / "policy.toml"
-    policy.write_text("min_count = 16\nmax_declines = 2\n")
-    assert [small_groups(policy) for _ in range(3)] == [
-        Declined("min_count"),
-        Declined("min_count"),
-        Declined("max_declines"),
-    ]
+    policy, name = tmp_path / "policy.toml", rule.partition(" ")[0]
+    policy.write_text(f"{rule}\nmax_declines = 2\n")
+    declined = [Declined(name), Declined(name), Declined("max_declines")]
+    assert [small_groups(policy) for _ in range(3)] == declined
     (file,) = state_folder.iterdir()
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert lines == [["declined", "kmeans", ["SumClusters", "min_count"]]] * 2
+    assert lines == [["declined", "kmeans", ["SumClusters", name]]] * 2
 
 
 # Properties --------------------------------------------------------------------------------------

@@ -262,6 +262,7 @@ def test_all_clients_decline():
         (DBDC(0.5, 3), {"local_model": {"in": ["kmeans"]}}, False),
         (DBDC(0.5, 3), {"local_model": {"in": ["core", "kmeans"]}}, True),
         (FederatedKMeans(3, method="one_shot", random_state=0), {"n_clusters": {"max": 2}}, False),
+        (FederatedKMeans(3, init=np.eye(3, 2)), {"n_clusters": {"max": 2}}, False),  # of centres
         (FederatedPipeline(GRID), {"cell_size": {"max": 0.5}}, False),
     ],
 )
@@ -272,6 +273,25 @@ def test_parameters_beyond_their_range_are_declined(estimator, parameters, permi
     assert set(replies_of(transport, "A")) == (set() if permitted else declined)
     if not permitted:
         assert f"{next(iter(parameters))} must be " in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("policy", "rule"),
+    [
+        ({"protocols": {}}, "protocol"),
+        ({"min_clients": 4}, "min_clients"),
+        ({"budget": {"epsilon": 1.0}}, "budget"),
+        ({"protocols": {GRID.name: {"parameters": {"cell_size": {"min": 2}}}}}, "parameters"),
+        ({"max_declines": 1}, "max_declines"),
+    ],
+)
+def test_whether_a_request_may_be_asked_is_decided_without_the_rows(policy, rule, monkeypatch):
+    client = guarded(GRID, policy)
+    client.enter("A", 3)
+    client.records.add("declined", GRID.name)
+    monkeypatch.delattr(client.inner, "X")
+    monkeypatch.setattr(client.inner, "handle", lambda request: pytest.fail("it was computed"))
+    assert client.answer(CountCells(1.0)) == Declined(rule)
 
 
 def test_the_number_of_clients_comes_from_the_transport(caplog):

@@ -5,13 +5,16 @@ import json
 import numpy as np
 import pytest
 
-from fedlib.core.client import handles
+from fedlib.core.client import ProtectedFailure, handles
 from fedlib.core.ledger import Ledger
 from fedlib.core.messages import Declined, Failure, decode, encode
 from fedlib.core.protocol import serve
 from fedlib.core.site_memory import SiteIsLocked, TableMemory
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import Budget, Charge, DisclosureBudgetSpent, Privacy, epsilon_of
+from fedlib.tables.pipeline import PipelineClient
+from fedlib.tables.summary.client import SummaryClient
+from fedlib.tables.summary.messages import DescribeColumns
 
 from .toy import CountNoisily, CountRows, NoisyCount, ToyClient
 
@@ -148,10 +151,22 @@ def test_a_failure_with_noise_is_one_answer_and_locks_the_site(tmp_path):
     assert isinstance(again.answer(request), NoisyCount)
 
 
+def test_a_reply_is_charged_before_it_is_computed(tmp_path):
+    policy = read_policy(tmp_path, "budget = { epsilon = 1 }")
+    site = GuardedClient(FailingClient([[1.0]]), policy, "toy")
+    with pytest.raises(ProtectedFailure):
+        site.answer(CountNoisily(Privacy(epsilon=1.0)))
+    assert GuardedClient(ToyClient([[1.0]]), policy, "toy").budget.spent == 1.0
+
+
 def test_a_site_with_a_budget_sends_nothing_without_noise():
     client = guarded(Policy(budget=Budget(1.0)))
     assert client.answer(CountRows()) == Declined("budget")
     assert client.budget.spent == 0.0
+    asked = DescribeColumns((), False, np.empty(0, np.int64), np.empty(0))
+    for inner in (SummaryClient([[1.0]]), PipelineClient([[1.0]], ToyClient)):
+        site = GuardedClient(inner, Policy(budget=Budget(1.0)))
+        assert site.answer(asked) == Declined("budget")
 
 
 def test_a_rebuilt_client_has_the_same_budget():

@@ -5,13 +5,14 @@ import logging
 import numpy as np
 import pytest
 
-from fedlib import PPDBDC, FederatedPipeline
+from fedlib import PPDBDC, FederatedKMeans, FederatedPipeline
 from fedlib.clustering.density.bounded_cells import CountWithNoise
 from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
 from fedlib.clustering.density.ppdbdc import DrawRepresentatives, PPDBDCClient
 from fedlib.core.protocol import TooFewClients, run
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.privacy import Privacy
+from fedlib.protection.secure import SecureClient, simulated_identities
 from fedlib.tables.pipeline import PipelineClient
 from fedlib.tables.pipeline.messages import Preprocess
 from fedlib.transports.flower import Flower, GridInProcess, client_app
@@ -77,6 +78,22 @@ def test_a_budget_needs_a_memory(tmp_path, caplog):
     assert len(ask(nodes, request)) == 1
     with pytest.raises(ValueError, match="every client is passive or declined"):
         ask(nodes, request)
+
+
+def test_a_second_secure_run_is_refused():
+    """The identifiers of its sums were used before, and the server begins the sessions."""
+    identities = simulated_identities(["0", "1", "2"])
+
+    def make(context):
+        name = str(context.node_config["partition-id"])
+        return SecureClient(FederatedKMeans.client_class(X[int(name) :: 3]), identities[name])
+
+    nodes = GridInProcess(client_app(make), n_nodes=3)
+    options = {"method": "lloyd", "init": X[:2], "max_iter": 2, "bounds": [[0, 0], [1, 1]]}
+    estimator = FederatedKMeans(2, **options, secure=True)
+    estimator.fit(Flower(nodes, 3))
+    with pytest.raises(TooFewClients, match="RepeatedStep at AdvertiseKeys"):
+        estimator.fit(Flower(nodes, 3))
 
 
 def test_the_noise_of_ppdbdc_is_drawn_once():

@@ -150,6 +150,38 @@ def test_all_calls_pass_through_the_proxy(points, start):
     assert {line.split()[1].rpartition("/")[0] for line in asked} == {transport.url}
 
 
+def test_a_site_sends_its_replies_and_nothing_else(points, start, monkeypatch):
+    """It opens no port, and calls the server alone, whatever proxy the environment names."""
+    sent, handled = [], []
+
+    class Kept(HorizontalDBSCANClient):
+        def answer(self, request):
+            handled.append(super().answer(request))
+            return handled[-1]
+
+    def listen(*_):
+        raise AssertionError("a site opens a port")
+
+    handle = httpx.HTTPTransport.handle_request
+
+    def record(transport, request):
+        sent.append((request.url, bytes(request.headers.raw.__repr__(), "utf-8"), request.read()))
+        return handle(transport, request)
+
+    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", record)
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with serve("0") as transport:
+        monkeypatch.setattr(socket.socket, "listen", listen)
+        [end] = attend(start, transport, {"0": Kept(points[0])})
+        estimator().fit(transport)
+    assert end.result(ANSWER) == "finished"
+    assert [body for _, _, body in sent if body] == [encode(reply) for reply in handled]
+    assert {f"{url.scheme}://{url.netloc.decode()}" for url, *_ in sent} == {transport.url}
+    assert not any(url.query for url, *_ in sent)
+    assert max(len(headers) for _, headers, _ in sent) < 1000
+
+
 def test_a_proxy_that_cannot_be_reached_is_an_error():
     with socket.create_server(("127.0.0.1", 0)) as free:
         closed = f"http://127.0.0.1:{free.getsockname()[1]}"
