@@ -21,9 +21,9 @@ class Cells(NamedTuple):
 
     Attributes
     ----------
-    points : array (n_points, n_features) of float64
-        The points. On a grid they are sorted by cell, in C or in Fortran order. For a tree they are
-        those of the caller, in C order.
+    points : array (n_points or more, n_features) of float64
+        The points. On a grid they are sorted by cell, in Fortran order, and further rows mean
+        nothing. For a tree they are those of the caller, in C order.
     rows : array (n_points,) of int32 or int64
         The row in ``points`` of each point, sorted by cell, or no entries if the points are sorted.
         ``weights`` and ``core`` are in this order.

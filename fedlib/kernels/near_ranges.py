@@ -123,7 +123,8 @@ def find_border(block, cells, joined):
             for i in range(start[a], start[a + 1]):
                 if core[i]:
                     continue
-                best, bound, best_cell = -1, cells.squared_radii[0], -1
+                # A bare -1 would have a type of its own, and what it is passed to a second variant.
+                best, bound, best_cell = np.int64(-1), cells.squared_radii[0], -1
                 for r in range(block.near_start[g], block.near_start[g + 1]):
                     b, last = near[r, 0], near[r, 1]
                     if start[last] - start[b] < LARGE_CELL * (last - b) and not _count_core(

@@ -140,7 +140,8 @@ class OnGrid(Clustering[GridIndex]):
         n, d = self.X.shape
         box, boxes = _allocate_boxes(self.index.start, d)
         return {
-            "points": np.empty((n, d), order="F"),
+            # A single row is in C order, too, and all kernels would be compiled for it.
+            "points": np.empty((max(n, 2), d), order="F"),
             "rows": np.empty(0, self.index.order.dtype),
             "axes": tuple(range(d)),  # kernels are compiled for each number of features
             "box": box,

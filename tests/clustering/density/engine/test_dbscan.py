@@ -17,6 +17,7 @@ from fedlib.clustering.density.engine.dbscan import (
     nearest_within,
     neighbours_within,
 )
+from fedlib.kernels.density import squared_distance
 
 
 def squared_distances(X, Y):
@@ -189,6 +190,13 @@ def test_no_points_and_one_point():
     start, index = neighbours_within(np.empty((0, 2)), np.empty((0, 2)), 1)
     assert (start.tolist(), index.tolist()) == ([0], [])
     assert nearest_within([[1.0]], np.empty((0, 1)), 1).tolist() == [-1]
+
+
+def test_one_point_needs_no_other_kernels_than_two():
+    assert dbscan([[0.0, 0.0], [9.0, 9.0]], 1, 1).tolist() == [0, 1]
+    compiled = list(squared_distance.signatures)
+    assert dbscan([[3.0, 4.0]], 1, 1).tolist() == [0]
+    assert squared_distance.signatures == compiled
 
 
 def test_coordinates_whose_sums_overflow():
