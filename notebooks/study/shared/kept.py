@@ -247,3 +247,14 @@ def say(text, holds, **numbers):
     sentence = text.format(**numbers)
     assert holds, f"does not hold: {sentence}"
     return Markdown(sentence)
+
+
+def say_all(sentences):
+    r"""Return sentences of `say` as one text, a line for each.
+
+    Examples
+    --------
+    >>> say_all([say("* {n} holds.", True, n=1), say("* {n} holds.", True, n=2)]).data
+    '* 1 holds.\n* 2 holds.'
+    """
+    return Markdown("\n".join(sentence.data for sentence in sentences))
