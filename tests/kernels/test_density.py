@@ -8,21 +8,23 @@ from scipy.sparse.csgraph import connected_components
 
 from fedlib.kernels import connections, density, leaf_connections, near_ranges
 
+INDEX = np.int32  # as in the engine, so that the kernels are those that it has compiled
 
-def make_cells(parts, squared_radii, weights=(), core=None, compiled_axes=True, order="C", few=0):
-    """Return the cells that consist of these points (n, d), with their boxes."""
-    points = np.asarray(np.concatenate(parts), order=order)
+
+def make_cells(parts, squared_radii, weights=(), core=None, few=0):
+    """Return the cells of a grid that consist of these points (n, d), with their boxes."""
+    points = np.asfortranarray(np.concatenate(parts))
     n, d = points.shape
-    start = np.cumsum([0, *map(len, parts)])
+    start = np.cumsum([0, *map(len, parts)], dtype=INDEX)
     core = np.zeros(n, bool) if core is None else core
     cells = density.Cells(
         points=points,
-        rows=np.empty(0, np.int64),
-        axes=tuple(range(d)) if compiled_axes else np.arange(d),
+        rows=np.empty(0, INDEX),
+        axes=tuple(range(d)),
         squared_radii=np.asarray(squared_radii, np.float64),
         weights=np.array(weights, np.float64),
         start=start,
-        box=np.where(np.diff(start) > few, np.arange(len(parts)), -1),
+        box=np.where(np.diff(start) > few, np.arange(len(parts)), -1).astype(INDEX),
         boxes=np.empty((len(parts), 2, d)),
         core=core,
         has_core=how_many(core, start),
@@ -41,7 +43,7 @@ def how_many(core, start):
 def block_of_all(n_cells, group_start=None):
     """Return a block of all cells, by default each in its own group, all near each other."""
     group_start = np.arange(n_cells + 1) if group_start is None else np.array(group_start)
-    near = np.tile([[0, n_cells]], (n_cells, 1))
+    near = np.tile([[0, n_cells]], (n_cells, 1)).astype(INDEX)
     return density.Block(np.arange(n_cells), group_start, np.arange(n_cells + 1), near)
 
 
@@ -65,19 +67,21 @@ def two_cells(draw):
     return parts, rng.integers(1, 30, n), core
 
 
-@given(two_cells(), st.booleans())
-def test_two_cells_are_connected(problem, compiled_axes):
-    """One pair of core points, either of which is near the other, is enough; both ways agree."""
+@given(two_cells())
+def test_two_cells_are_connected(problem):
+    """One pair of core points, either of which is near the other, is enough; all ways agree."""
     parts, squared_radii, core = problem
-    cells = make_cells(parts, squared_radii, core=core, compiled_axes=compiled_axes)
-    with_rows = cells._replace(rows=np.arange(len(core)))
+    cells = make_cells(parts, squared_radii, core=core)
+    leaves = cells._replace(
+        points=np.concatenate(parts), rows=np.arange(len(core), dtype=INDEX), axes=np.arange(2)
+    )
     n = len(parts[0])
     squared = squared_distances(*parts)
     near = squared <= np.maximum(squared_radii[:n, None], squared_radii[None, n:])
     expected = (near & core[:n, None] & core[None, n:]).any()
-    assert leaf_connections._connected_by_pairs(with_rows, 0, 1, cells.boxes, 1) == expected
-    assert leaf_connections._connected_by_pairs(with_rows, 1, 0, cells.boxes, 0) == expected
-    assert connections.are_connected_by_trees(with_rows, 0, 1) == expected
+    assert leaf_connections._connected_by_pairs(leaves, 0, 1, cells.boxes, 1) == expected
+    assert leaf_connections._connected_by_pairs(leaves, 1, 0, cells.boxes, 0) == expected
+    assert connections.are_connected_by_trees(leaves, 0, 1) == expected
     assert connections.are_connected_by_trees(cells, 0, 1) == expected
 
 
@@ -95,13 +99,13 @@ def test_searches_in_ranges(seed, size, weighted):
     ]
     n, min_samples = sum(sizes), 0.3 * sum(sizes)
     weights = rng.integers(0, 3, n) if weighted else ()
-    cells = make_cells(parts, np.full(1, 4.0), weights, order="F", few=20)
+    cells = make_cells(parts, np.full(1, 4.0), weights, few=20)
     near_ranges.find_core(block_of_all(12), cells, min_samples)
     squared = squared_distances(cells.points, cells.points)
     expected = (squared <= 4) @ (weights if weighted else np.ones(n)) >= min_samples
     np.testing.assert_array_equal(cells.core, expected)
     np.testing.assert_array_equal(cells.has_core, how_many(expected, cells.start))
-    joined = np.full(n, -9)
+    joined = np.full(n, -9, INDEX)
     near_ranges.find_border(block_of_all(12), cells, joined)
     check_joined(joined, cells, squared)
 
@@ -138,7 +142,7 @@ def test_a_group_near_an_earlier_share_is_marked(group_start):
     """Cells 1 and 2 are joined. Cell 0, near both, is left out, so both are marked."""
     parts = [np.array([[0.0]]), np.array([[0.5]]), np.array([[1.0]])]
     cells = make_cells(parts, np.full(1, 1.0), core=np.ones(3, bool))
-    parent, crossing = np.arange(3), np.zeros(3, bool)
+    parent, crossing = np.arange(3, dtype=INDEX), np.zeros(3, bool)
     block = block_of_all(2, group_start)._replace(cells=np.arange(1, 3))
     block.near[:, 1] = 3
     connections.join_cells(block, cells, 1, parent, crossing)
@@ -159,7 +163,7 @@ def test_groups_of_cells_are_joined(seed, n_cells, group_size):
     wanted = np.flatnonzero(core)
     group_start = np.append(np.arange(0, len(wanted), group_size), len(wanted))
     block = block_of_all(n_cells, group_start)._replace(cells=wanted)
-    parent = np.arange(n_cells)
+    parent = np.arange(n_cells, dtype=INDEX)
     connections.join_cells(block, cells, 0, parent, np.zeros(n_cells, bool))
     density.flatten(parent)
     linked = (squared_distances(points, points) <= 4) & core & core[:, None]
@@ -176,13 +180,12 @@ def test_border_points_and_numbers_by_hand():
     parts = [np.array([[2.0]]), np.array([[1.0]]), np.array([[0.0]]), np.array([[9.0]])]
     core = np.array([True, False, True, False])
     cells = make_cells(parts, np.full(1, 1.0), core=core)
-    order = np.array([0, 3, 2, 1])
-    first_row = np.empty(4, np.int64)
+    order, first_row = np.array([0, 3, 2, 1], INDEX), np.empty(4, INDEX)
     density.find_first_rows(cells.start, core, order, first_row, 0, 4)
     assert first_row.tolist() == [0, -1, 2, -1]
-    number = density.number_sets(np.arange(4), first_row)
+    number = density.number_sets(np.arange(4, dtype=INDEX), first_row)
     assert number.tolist() == [0, -1, 1, -1]
-    labels, is_core, joined = np.empty(4, np.int64), np.empty(4, bool), np.empty(4, np.int64)
+    labels, is_core, joined = np.empty(4, np.int64), np.empty(4, bool), np.empty(4, INDEX)
     near_ranges.find_border(block_of_all(4), cells, joined)
     assert joined[~core].tolist() == [2, -1]
     found = cells.start, core, order, joined, number
@@ -192,6 +195,6 @@ def test_border_points_and_numbers_by_hand():
 
 
 def test_the_root_of_a_set_is_its_first_element():
-    parent = np.array([0, 0, 1, 3, 2, 3])
+    parent = np.array([0, 0, 1, 3, 2, 3], INDEX)
     density.flatten(parent)
     assert parent.tolist() == [0, 0, 0, 3, 0, 3]

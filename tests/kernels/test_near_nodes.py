@@ -3,22 +3,22 @@
 import numpy as np
 import pytest
 
-from fedlib.kernels import density, kd_tree, near_nodes, tree_leaves
+from fedlib.clustering.density.engine.index import index_by_tree
+from fedlib.kernels import density, near_nodes
 
 
 def tree_cells(X, squared_radii, weights):
     """Return the cells of a tree of some points, and what the searches take."""
-    tree = kd_tree.build(X, 16, squared_radii.min())
-    leaves, start = tree_leaves.collect_leaves(tree, squared_radii, squared_radii.min())
+    order, start, tree, leaves = index_by_tree(X, squared_radii, 1)
     n, d = X.shape
     cells = density.Cells(
         points=X,
-        rows=tree.order,
+        rows=order,
         axes=np.arange(d),
         squared_radii=squared_radii,
-        weights=weights[tree.order] if len(weights) else weights,
+        weights=weights[order] if len(weights) else weights,
         start=start,
-        box=np.empty(0, np.int64),
+        box=np.empty(0, order.dtype),
         boxes=np.empty((0, 2, d)),
         core=np.empty(n, bool),
         has_core=np.empty(len(start) - 1, np.int8),
@@ -53,7 +53,7 @@ def test_core_and_border_points(kind, varied, weighted):
         n_core = np.add.reduceat(core.astype(int), cells.start[:-1])
         np.testing.assert_array_equal(cells.has_core == density.NONE, n_core == 0)
         np.testing.assert_array_equal(cells.has_core == density.ALL, n_core == np.diff(cells.start))
-        joined = np.full(400, -9)
+        joined = np.full(400, -9, tree.order.dtype)
         near_nodes.find_border(wanted, cells, tree, leaves, joined)
         check_joined(joined, cells, points, squared <= radii, squared)
 
