@@ -17,6 +17,9 @@ from docutils import nodes
 from docutils.frontend import get_default_settings
 from docutils.utils import new_document
 
+from fedlib.clustering.density.horizontal.messages import CellCounts
+from fedlib.core.messages import registry
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -106,7 +109,7 @@ def widths(shown):
 
 
 def test_a_figure_whose_labels_fill_a_phone_is_not_drawn_again_for_it(pictures):
-    for label, is_again in (("short", True), ("long " * 20, False)):
+    for label, is_again in (("short", True), ("long" * 20, False)):
         drawn, axes = plt.subplots(figsize=(6.5, 3), layout="constrained")
         axes.set_yticks([0, 1], [label, label], fontsize=7)
         assert ("<picture>" in pictures.image(drawn, "bars")) == is_again
@@ -129,10 +132,28 @@ def test_panels_are_images_of_their_own_and_a_legend_above_them_too(pictures):
     assert above < 150  # only the legend
 
 
-def test_a_legend_below_panels_keeps_them_together(pictures):
-    drawn, axes = plt.subplots(1, 2, figsize=(7, 2), layout="constrained")
-    axes[0].plot([0, 1], label="a line")
-    drawn.legend(loc="outside lower center")
+@pytest.fixture
+def style():
+    with mpl.rc_context(fname=ROOT / "notebooks/matplotlibrc"):
+        yield
+
+
+def test_entries_of_a_legend_below_panels_have_lines_of_their_own_on_a_phone(pictures, style):
+    drawn, axes = plt.subplots(1, 2, figsize=(7, 2), layout="constrained", sharey=True)
+    for label in ("one", "two words", "three"):
+        axes[0].plot([0, 1], label=label)
+    drawn.legend(loc="outside lower center", ncols=3)
+    drawn.supylabel("left")
+    shown = pictures.image(drawn, "two panels")
+    row, below = shown.split("</span>")[:2]
+    assert len(widths(row)) == 2
+    assert len(widths(below)) == 3
+    assert max(widths(below)) < 150
+
+
+def test_a_text_between_panels_keeps_them_together(pictures, style):
+    drawn, _ = plt.subplots(1, 2, figsize=(7, 2), layout="constrained")
+    drawn.text(0.5, 0.5, "between")
     assert len(widths(pictures.image(drawn, "two panels"))) == 1
 
 
@@ -170,6 +191,38 @@ def test_a_figure_with_many_lines_is_as_high_on_a_phone(pictures):
     assert tuple(drawn.get_size_inches()) == (pictures.PHONE_WIDTH, 8)
     assert not pictures.overlap(axes.get_yticklabels())
     plt.close(drawn)
+
+
+def test_long_names_of_rows_get_several_lines_on_a_phone(pictures):
+    drawn, axes = plt.subplots(figsize=(7, 6), layout="constrained")
+    axes.barh([f"number {i} of the rows, whose name is rather long" for i in range(20)], range(20))
+    assert pictures.png_for_phone(drawn)
+    drawn.canvas.draw()
+    names = axes.get_yticklabels()
+    assert {text.get_text().count("\n") for text in names} == {1}
+    assert not pictures.overlap(names)
+    assert drawn.get_size_inches()[1] < 12
+    plt.close(drawn)
+
+
+@pytest.mark.parametrize("where", ["title", "ticks", "legend"])
+def test_a_figure_names_messages_in_words(pictures, where):
+    assert registry.keys() >= {CellCounts.__name__, "Done"}
+    for name, is_refused in (("2 CellCounts", True), ("2 cell counts", False), ("Done", False)):
+        drawn, axes = plt.subplots()
+        if where == "title":
+            axes.set_title(name)
+        elif where == "ticks":
+            axes.barh([name], [1])
+        else:
+            axes.plot([0], label=name)
+            axes.legend()
+        if is_refused:
+            with pytest.raises(ValueError, match="must name messages in words, got CellCounts"):
+                pictures.image(drawn, "a figure")
+        else:
+            pictures.image(drawn, "a figure")
+        assert not plt.fignum_exists(drawn.number)
 
 
 def test_labels_that_would_collide_become_fewer(pictures):

@@ -3,14 +3,20 @@
 import base64
 import html
 import io
+import re
 import struct
+import textwrap
 import warnings
 from itertools import combinations, pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.ticker import MaxNLocator
+from matplotlib.category import StrCategoryLocator
+from matplotlib.text import Text
+from matplotlib.ticker import FixedLocator, MaxNLocator
 from PIL import Image
+
+from fedlib.core.messages import registry
 
 PAGE_WIDTH = 7.0  # of the text in a window of 1,280 pixels, in inches at 96 pixels per inch
 PIXELS = 96  # of a page per inch
@@ -18,30 +24,36 @@ RESOLUTION = 160  # of a figure, in its pixels per inch
 PHONE_WIDTH = 3.7  # of the text on a phone, in inches
 NARROW = 1.0  # inches: a column of panels is wider
 WHITE = 250  # of 255: what is lighter in all colours is not drawn
+CLOSE = 0.02  # inches: a legend may reach so far into the panels
+CLASS_NAME = re.compile(r"\b[A-Z][a-z]+(?:[A-Z][a-z]*)+\b")
+LETTERS = 26  # of a line of a long name on a phone
+GAP = 28  # pixels of a figure: between the entries of a legend, and more than between words
 
 
 def image(drawn, alt):
     """Return a figure as HTML, and close the figure.
 
-    Panels side by side are images of their own, which stand below each other on a phone, and so is
-    a legend or a title above all of them. A wide figure of one panel is drawn again for a phone, so
-    that its text keeps its size, unless its labels leave no room for the panel.
+    Panels side by side are images of their own, which stand below each other on a phone, and so
+    are the entries of a legend above or below all of them. A wide figure of one panel is drawn
+    again for a phone, so that its text keeps its size, unless its labels leave no room for the
+    panel.
+
+    Raises
+    ------
+    ValueError
+        When a text of the figure contains the class name of a message.
     """
     width, height = drawn.get_size_inches()
     if width > PAGE_WIDTH:
         drawn.set_size_inches(PAGE_WIDTH, height * PAGE_WIDTH / width)
         width, height = drawn.get_size_inches()
     data = png(drawn)
-    columns, top = layout(drawn)
-    above, panels = cut(data, columns, top)
+    refuse_class_names(drawn)
+    columns, rows = layout(drawn)
+    above, panels, below = cut(data, columns, rows)
     if panels:
-        total = sum(size_of(panel)[0] for panel in panels)
-        shares = [99.9 * size_of(panel)[0] / total for panel in panels]  # of a narrow row
-        styles = [f"max-width:{share:.2f}%;height:auto" for share in shares]
-        row = "".join(map(tag, panels, [alt] + [""] * (len(panels) - 1), styles))
-        body = f'<span class="fedlib-panels" style="display:flex;flex-wrap:wrap">{row}</span>'
-        if above:
-            body = tag(above, "", "display:block;margin:auto") + body
+        body = row(above, "justify-content:center") + row(panels, "", alt)
+        body += row(below, "justify-content:center")
     else:
         body = tag(data, alt)
         if width > PHONE_WIDTH and len(columns) == 1 and (narrow := png_for_phone(drawn)):
@@ -51,12 +63,39 @@ def image(drawn, alt):
     return body
 
 
+def refuse_class_names(drawn):
+    """Raise ValueError if a text of a figure contains the class name of a message.
+
+    A name of one word, such as ``Done``, can be an ordinary word.
+    """
+    for text in drawn.findobj(Text):
+        names = registry.keys() & CLASS_NAME.findall(text.get_text())
+        if text.get_visible() and names:
+            plt.close(drawn)
+            raise ValueError(
+                f"a figure must name messages in words, got {min(names)} in {text.get_text()!r}: "
+                "use fedlib.figures.plots.in_words"
+            )
+
+
+def row(pictures, style, alt=""):
+    """Return PNGs side by side, which stand below each other if they have no room."""
+    if not pictures:
+        return ""
+    total = sum(size_of(picture)[0] for picture in pictures)
+    shares = [99.9 * size_of(picture)[0] / total for picture in pictures]  # of a narrow row
+    styles = [f"max-width:{share:.2f}%;height:auto" for share in shares]
+    images = "".join(map(tag, pictures, [alt] + [""] * (len(pictures) - 1), styles))
+    style = ";".join(filter(None, ["display:flex;flex-wrap:wrap", style]))
+    return f'<span class="fedlib-panels" style="{style}">{images}</span>'
+
+
 def layout(drawn):
-    """Return the left and right ends of the columns of panels, and the top of the highest panel.
+    """Return the left and right ends of the columns of panels, and the top and bottom of all.
 
     They are in pixels of the saved figure. A narrow column, such as a colour bar, belongs to the
-    one on its left. The top is 0 if nothing of the figure itself, such as a legend for all panels,
-    is above it, and None if such a thing is elsewhere.
+    one on its left. The top and the bottom are None if a part of the figure itself, such as a
+    legend for all panels, is neither above nor below nor on the left of all panels.
     """
     outer, pad = drawn.get_tightbbox(), plt.rcParams["savefig.pad_inches"]
     boxes = [axes.get_tightbbox().get_points() / drawn.dpi for axes in drawn.axes]
@@ -68,38 +107,62 @@ def layout(drawn):
         else:
             columns.append([left, right])
     columns = [[round((x - outer.x0 + pad) * RESOLUTION) for x in column] for column in columns]
-    others = [one for one in [*drawn.legends, *drawn.texts] if one.get_visible()]
-    if not others or not boxes:
-        return columns, 0
-    top = max(box[1, 1] for box in boxes)
-    lowest = min(one.get_window_extent().y0 for one in others) / drawn.dpi
-    is_above = lowest > top - 0.02  # inches
-    return columns, round((outer.y1 + pad - (lowest + top) / 2) * RESOLUTION) if is_above else None
+    total = round((outer.y1 - outer.y0 + 2 * pad) * RESOLUTION)
+    if not boxes:
+        return columns, (0, total)
+    (left, bottom), (_, top) = np.min(boxes, axis=(0, 1)), np.max(boxes, axis=(0, 1))
+    others = [
+        one.get_window_extent().get_points() / drawn.dpi
+        for one in [*drawn.legends, *drawn.texts]
+        if one.get_visible()
+    ]
+    above = [low for (_, low), _ in others if low > top - CLOSE]
+    below = [high for _, (_, high) in others if high < bottom + CLOSE]
+    beside = [right for _, (right, _) in others if right < left + CLOSE]
+    if len(above) + len(below) + len(beside) < len(others):
+        return columns, None
+    ends = [(min(above) + top) / 2] if above else [outer.y1 + pad]
+    ends += [(max(below) + bottom) / 2] if below else [outer.y0 - pad]
+    return columns, tuple(round((outer.y1 + pad - end) * RESOLUTION) for end in ends)
 
 
-def cut(data, columns, top):
-    """Return what is above the panels of a PNG, and each panel, as PNGs; see `layout`.
+def cut(data, columns, rows):
+    """Return what is above the panels of a PNG, the panels, and what is below, each as PNGs.
 
-    The first is None if nothing is above. There are no panels if they cannot be separated by a
-    vertical line where nothing is drawn.
+    There are no panels if they cannot be separated by a vertical line where nothing is drawn; see
+    `layout`. What is above or below is divided where it has wide gaps, as between the entries of
+    a legend.
     """
-    if top is None:
-        return None, []
+    if rows is None:
+        return [], [], []
     picture = Image.open(io.BytesIO(data)).convert("RGB")
-    drawn = (np.asarray(picture)[top:] < WHITE).any(axis=(0, 2))
+    top, bottom = np.clip(rows, 0, picture.height)
+    drawn = inked(picture, top, bottom)
     cuts = [0]
     for (_, right), (left, _) in pairwise(columns):
         empty = [x for x in range(max(right, 0), left) if not drawn[x]]
         if empty:
             cuts.append(empty[len(empty) // 2])
     if len(cuts) == 1:
-        return None, []
-    above = None
-    if top:
-        inked = np.flatnonzero((np.asarray(picture)[:top] < WHITE).any(axis=(0, 2)))
-        above = crop(picture, (inked[0], 0, inked[-1] + 1, top))
+        return [], [], []
     ends = pairwise([*cuts, picture.width])
-    return above, [crop(picture, (left, top, right, picture.height)) for left, right in ends]
+    panels = [crop(picture, (left, top, right, bottom)) for left, right in ends]
+    return entries(picture, 0, top), panels, entries(picture, bottom, picture.height)
+
+
+def inked(picture, top, bottom):
+    """Return for each column of pixels whether something is drawn between two rows."""
+    return (np.asarray(picture)[top:bottom] < WHITE).any(axis=(0, 2))
+
+
+def entries(picture, top, bottom):
+    """Return what is drawn between two rows of a picture, divided at wide gaps, as PNGs."""
+    drawn = np.flatnonzero(inked(picture, top, bottom))
+    if not len(drawn):
+        return []
+    parts = np.split(drawn, np.flatnonzero(np.diff(drawn) > GAP) + 1)
+    ends = [np.clip([part[0] - GAP // 2, part[-1] + GAP // 2], 0, picture.width) for part in parts]
+    return [crop(picture, (left, top, right, bottom)) for left, right in ends]
 
 
 def crop(picture, box):
@@ -124,18 +187,24 @@ def png(drawn):
 def png_for_phone(drawn):
     """Return the bytes of a figure as PNG as wide as a phone; None if its labels have no room.
 
-    It is at most as high as wide, unless the labels of lines would overlap. Numbers in a heat
-    map are turned if they would overlap.
+    It is at most as high as wide, unless the labels of rows would overlap; long ones get several
+    lines. Numbers in a heat map are turned if they would overlap.
     """
     height = drawn.get_size_inches()[1]
-    drawn.set_size_inches(PHONE_WIDTH, min(height, PHONE_WIDTH))
+    for axis in (axes.yaxis for axes in drawn.axes):
+        if isinstance(axis.get_major_locator(), FixedLocator | StrCategoryLocator):
+            texts = [text.get_text() for text in axis.get_ticklabels()]
+            names = [textwrap.fill(text, LETTERS, break_long_words=False) for text in texts]
+            if any("\n" in name for name in names):
+                axis.set_ticks(axis.get_ticklocs(), names)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "constrained_layout not applied")
         try:
-            drawn.canvas.draw()
-            if any(overlap(axes.get_yticklabels()) for axes in drawn.axes):
-                drawn.set_size_inches(PHONE_WIDTH, height)
+            for size in (min(height, PHONE_WIDTH), height, 1.25 * height, 1.6 * height, 2 * height):
+                drawn.set_size_inches(PHONE_WIDTH, size)
                 drawn.canvas.draw()
+                if not any(overlap(axes.get_yticklabels()) for axes in drawn.axes):
+                    break
             for axes in drawn.axes:
                 if axes.images and overlap(axes.texts):
                     plt.setp(axes.texts, rotation=90)
