@@ -29,6 +29,18 @@ def _supervised(n_parts=3):
     return [(X, (X[:, 0] > 2).astype(int)) for X in _blobs(n_parts)]
 
 
+def _margins(n_parts=3):
+    return [(X, y, None, None, X[:, 1] - 1) for X, y in _supervised(n_parts)]
+
+
+def _margins_of_classes(n_parts=3):
+    return [(X, y, None, None, X - 1) for X, y in _supervised(n_parts)]
+
+
+def _margins_of_numbers(n_parts=3):
+    return [(X, y, None, None, 10 * X[:, 0]) for X, y in _numbers(n_parts)]
+
+
 def _numbers(n_parts=3):
     return [(X, X[:, 0] + X[:, 1]) for X in _blobs(n_parts)]
 
@@ -164,6 +176,14 @@ WEIGHTED = {
     "gaussian-mixture": EM,
     "summary": {"quantiles": (), "bounds": [[-3, -3], [7, 7]], "max_weight": 2.0},
 }
+# Protocols of which rows may have base margins: their options, and the parts.
+MARGINS = {
+    "xgboost": (
+        ({}, _margins),
+        ({"method": "histogram", "objective": "multi:softprob"}, _margins_of_classes),
+    ),
+    "xgb-regressor": (({}, _margins_of_numbers),),
+}
 
 
 def _cases():
@@ -177,6 +197,8 @@ def _cases():
             yield f"{name}, masked", (name, parameters | masked | MASKED, parts)
             yield f"{name}, noisy", (name, parameters | noisy | NOISY, parts)
             yield f"{name}, masked and noisy", (name, parameters | noisy | NOISY | MASKED, parts)
+        for i, (more, with_margins) in enumerate(MARGINS.get(name, ())):
+            yield f"{name}, margins {i}", (name, parameters | more, with_margins)
         if name in WEIGHTED:
             weighted, limit = parameters | WEIGHTED[name], {"max_weight": 2.0}
             yield f"{name}, weights", (name, weighted, _weighted)

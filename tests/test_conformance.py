@@ -48,7 +48,9 @@ def parts_of(case):
         return [*parts, parts[0] * 2]
     last = parts[-1]
     halves = [
-        tuple(values[i::2] for values in last) if isinstance(last, tuple) else last[i::2]
+        tuple(None if values is None else values[i::2] for values in last)
+        if isinstance(last, tuple)
+        else last[i::2]
         for i in range(2)
     ]
     return [*parts[:-1], *halves]

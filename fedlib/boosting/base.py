@@ -16,7 +16,13 @@ from fedlib.boosting.categories import listed, read_table
 from fedlib.boosting.classes import Class
 from fedlib.boosting.constraints import Constrained
 from fedlib.boosting.cuts import MAX_VALUE, bounded_cuts
-from fedlib.boosting.data import check_largest_weight, row_limit
+from fedlib.boosting.data import (
+    NO_MARGINS,
+    agree_on_margins,
+    check_largest_weight,
+    check_margins,
+    row_limit,
+)
 from fedlib.boosting.explained import Explained
 from fedlib.boosting.export import from_booster, to_booster
 from fedlib.boosting.messages import MAX_WEIGHT
@@ -358,7 +364,10 @@ class Boosted(Explained, Validated, Constrained):
 
     def _lacking_in(self, schema: AgreedColumns) -> list[str]:
         without_classes = getattr(self, "classes", ()) is None
-        return problems_of(schema.columns, self.are_summed, without_classes)
+        problems = problems_of(schema.columns, self.are_summed, without_classes)
+        if self.are_summed and any(one.role == "base_margin" for one in schema.columns):
+            problems.append(f"no field with the role 'base_margin' ({NO_MARGINS})")
+        return problems
 
     def _column_names(self) -> tuple[str, ...]:
         start = self._start()  # the columns of whole tables are put in order by the schema
@@ -366,6 +375,11 @@ class Boosted(Explained, Validated, Constrained):
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)
+        agree_on_margins({name: one for name, one in clients.items() if not one.passive})
+        if self.are_summed:
+            for name, client in clients.items():
+                if client.base_margin is not None:  # type: ignore[attr-defined]
+                    raise ValueError(f"parts[{name}]: {NO_MARGINS}")
         if not self.are_summed or self.schema is not None:
             return
         check_largest_weight(clients, row_limit(self, "weight"))
@@ -459,6 +473,13 @@ class Boosted(Explained, Validated, Constrained):
         """
         check_is_fitted(self, "model_")
         return to_booster(self.model_)
+
+    def _start_of(self, X: ArrayLike, base_margin: Any) -> tuple[Floats32, Floats32 | None]:
+        """Return new rows for the model, and their margins before the first tree if given."""
+        rows = self._check_rows(X)
+        if base_margin is None:
+            return rows, None
+        return rows, check_margins(base_margin, len(rows), self.model_.n_outputs)
 
     def _check_rows(self, X: ArrayLike) -> Floats32:
         """Return new rows for the model, with named columns in the order of `fit`."""

@@ -21,10 +21,10 @@ from fedlib.boosting.descriptions import (
     TargetSums,
     TrainingDescription,
 )
-from fedlib.boosting.objectives import OBJECTIVES, check_allowed, target_sums
+from fedlib.boosting.objectives import OBJECTIVES, check_allowed, first_size, target_sums
 from fedlib.boosting.states import Growing, PredictedTargets, Predictions
 from fedlib.boosting.tree_client import TreeClient
-from fedlib.core.array_types import Floats32, Ints
+from fedlib.core.array_types import Bools, Floats32, Ints
 from fedlib.core.client import handles, partitions
 from fedlib.core.labels import read_classes
 
@@ -36,13 +36,19 @@ class BoostingClient(TreeClient):
 
     Parameters
     ----------
-    part : tuple (X, y) or (X, y, sample_weight)
+    part : tuple (X, y) or (X, y, sample_weight), or with eval_set and base_margin at its end
         ``X`` (n_rows, n_features): numbers within ±2**127; NaN is a missing value. Columns of a
         DataFrame may be categories or texts. There may be no rows, but there must be columns.
         ``y`` (n_rows,): the classes, text or numbers, or None for a client that stays passive. No
         class may be missing, and blanks around a text do not count.
         ``sample_weight`` (n_rows,): at least 0, in sum at most 2**40; by default 1 for each row.
         A row with the weight 0 is predicted, and shapes nothing: no class, bin or split.
+        ``eval_set``: rows for validation, or None; see `FederatedXGBClassifier`.
+        ``base_margin`` (n_rows,), or (n_rows, n_classes) for several classes: finite numbers within
+        ±2**40, from which the margins of these rows start, as in XGBoost, instead of the margin of
+        ``base_score``. All clients that are not passive must have it, or none; not with ``secure``
+        or ``epsilon``. An eval set has it as its fourth entry, ``(X, y, sample_weight,
+        base_margin)``; without it, its rows start from the margin of ``base_score``.
     learning_rate : float, optional
         The learning rate that this client prefers, above 0 and at most 1; by default the server's.
         The run uses the clients' mean, weighted by their rows.
@@ -60,6 +66,8 @@ class BoostingClient(TreeClient):
         True: tables may contain text and gaps.
     validates : bool
         True: a part may contain rows for validation.
+    takes_margins : bool
+        True: a part may contain base margins.
 
     Raises
     ------
@@ -89,6 +97,7 @@ class BoostingClient(TreeClient):
             learning_rate=self._rate(request.learning_rate),
             features=self.features,
             kinds=self._kinds(request.agreed),
+            has_margins=self.has_margins,
         )
 
     @partitions(DescribeTraining)
@@ -134,7 +143,7 @@ class RegressionClient(TreeClient):
 
     Parameters
     ----------
-    part : tuple (X, y) or (X, y, sample_weight)
+    part : tuple (X, y) or (X, y, sample_weight), or with eval_set and base_margin at its end
         As for `BoostingClient`, except for ``y`` (n_rows,): finite numbers within ±2**40.
     learning_rate : float, optional
         The learning rate that this client prefers, above 0 and at most 1; by default the server's.
@@ -172,7 +181,16 @@ class RegressionClient(TreeClient):
             learning_rate=self._rate(request.learning_rate),
             features=self.features,
             kinds=self._kinds(request.agreed),
+            has_margins=self.has_margins,
+            size=self._first_size(request, trains),
         )
+
+    def _first_size(self, request: DescribeTargets, trains: Bools) -> float:
+        """Return `first_size` of the rows of training; 0 if they have no base margins."""
+        if not self.has_margins or self.base_margin is None:
+            return 0.0
+        rows = (self.base_margin[trains], self._labels()[trains], self.weight[trains])
+        return first_size(*rows, request.objective, request.parameter)
 
     @partitions(DescribeTargets)
     def rows_with_targets(self, request: DescribeTargets) -> Iterable[Ints]:

@@ -1,4 +1,4 @@
-"""Checks of rows, columns, targets and weights."""
+"""Checks of rows, columns, targets, weights and base margins."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from sklearn.utils import check_array
 
 from fedlib.boosting.cuts import MAX_VALUE
 from fedlib.boosting.messages import MAX_WEIGHT
+from fedlib.core.agreement import agree
 from fedlib.core.array_types import Floats32
 from fedlib.core.client import Client
 from fedlib.core.columns import REPLACE
 from fedlib.core.labels import read_targets, read_weights
-from fedlib.core.names import difference, feature_names
+from fedlib.core.names import as_table, difference, feature_names
 from fedlib.core.points import as_numbers
+
+NO_MARGINS = (
+    "base_margin must not be given with secure=True or epsilon, because the margins of rows are not"
+    " clipped, so that one row could change a sum by any amount; leave it out"
+)
 
 
 def check_rows(X: Any, **checks: Any) -> Floats32:
@@ -87,6 +93,64 @@ def check_weights(weights: Any, n_rows: int) -> Floats32:
     if rounded.sum(dtype=np.float64) > MAX_WEIGHT:
         raise ValueError(f"sample_weight must add up to at most 2**40; got {numbers.sum():g}")
     return rounded
+
+
+def check_margins(margins: Any, n_rows: int, n_columns: int | None = None) -> Floats32:
+    """Return the margins of rows before the first tree (n_rows, n_columns) as float32.
+
+    Parameters
+    ----------
+    margins : array-like (n_rows,) or (n_rows, n_columns)
+        Finite numbers within ±2**40; several columns for several classes.
+    n_rows : int
+    n_columns : int, optional
+        The count of columns, if it is known.
+
+    Raises
+    ------
+    ValueError
+        When they are anything else.
+
+    Examples
+    --------
+    >>> check_margins([0.5, -1], 2).tolist()
+    [[0.5], [-1.0]]
+    """
+    given = np.asarray(as_table(margins))
+    table = given[:, np.newaxis] if given.ndim == 1 else given
+    if table.ndim != 2 or len(table) != n_rows or n_columns not in (None, table.shape[1]):
+        columns = "one column per class" if n_columns is None else f"{n_columns} column(s)"
+        raise ValueError(
+            f"base_margin must have {n_rows} rows, and {columns} if there are several outputs; got"
+            f" the shape {given.shape}"
+        )
+    columns_of = [read_targets(one, "base_margin") for one in table.T]
+    numbers = np.column_stack([*columns_of, np.empty((n_rows, 0))])
+    if (largest := np.abs(numbers).max(initial=0)) > MAX_WEIGHT:
+        raise ValueError(f"base_margin must be within ±2**40; got {largest:g} in size")
+    return numbers.astype(np.float32)
+
+
+def agree_on_margins(described: Mapping[str, Any]) -> None:
+    """Raise Disagreement when the rows of some clients have base margins, and others do not.
+
+    Parameters
+    ----------
+    described : mapping of str to object
+        One object per client with ``has_margins``: replies, or clients.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace as Reply
+    >>> agree_on_margins({"A": Reply(has_margins=True), "B": Reply(has_margins=False)})
+    Traceback (most recent call last):
+    ...
+    fedlib.core.agreement.Disagreement: clients disagree on base_margin, which all or none must \
+have: given at 'A'; not given at 'B'
+    """
+    given = {name: "given" if one.has_margins else "not given" for name, one in described.items()}
+    if given:
+        agree("base_margin, which all or none must have", given)
 
 
 def check_names(given: Sequence[str], names: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedlib.boosting.classes import Class
@@ -54,6 +54,9 @@ class Described:
         The descriptions of the clients that are left.
     pool : Pool, optional
         With secure sums, or with noise.
+    first_sizes : mapping of str to float, optional
+        If rows start from base margins of their own: the size of each client's first sums, where
+        it does not follow from the weights of its rows.
     reg_lambda : float
         The penalty on the weight of a leaf, if the settings leave it to the noise.
     """
@@ -67,6 +70,7 @@ class Described:
     learning_rate: float
     replies: Replies
     pool: Pool | None = None
+    first_sizes: Mapping[str, float] | None = None
     reg_lambda: float = 1.0
 
     @property

@@ -40,7 +40,8 @@ LearningRate = Annotated[float, msgspec.Meta(gt=0, le=1)]
 class TrainingDescription(Message):
     """A client's features, its number of rows, and the total weight of its rows in each class.
 
-    ``kinds`` are those of `fedlib.boosting.categories.Table`.
+    ``kinds`` are those of `fedlib.boosting.categories.Table`. ``has_margins`` says whether rows
+    start from base margins of their own.
     """
 
     discloses = "the number of a client's rows in each class, its features and learning rate"
@@ -51,6 +52,7 @@ class TrainingDescription(Message):
     learning_rate: LearningRate
     features: FeatureNames = ()
     kinds: Kinds = b""
+    has_margins: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,7 +91,9 @@ class TargetDescription(Message):
 
     ``weight`` is the total weight w of the rows, ``total`` the sum of w·y and ``squares`` that of
     w·y². ``gradient`` and ``hessian`` are the sums for the prediction 0. ``kinds`` are those of
-    `fedlib.boosting.categories.Table`.
+    `fedlib.boosting.categories.Table`. ``has_margins`` says whether rows start from base margins of
+    their own; then ``size`` is a power of two above the sums of absolute gradients and of hessians
+    at these margins. The sums for the first tree say more.
     """
 
     discloses = (
@@ -106,6 +110,8 @@ class TargetDescription(Message):
     learning_rate: LearningRate
     features: FeatureNames = ()
     kinds: Kinds = b""
+    has_margins: bool = False
+    size: Annotated[float, msgspec.Meta(ge=0, le=2.0**82)] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -397,13 +397,16 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         codes = super()._labels_of(client)
         return None if codes is None else np.array(self.model_.classes)[codes]
 
-    def decision_function(self, X: ArrayLike) -> Floats32:
+    def decision_function(self, X: ArrayLike, *, base_margin: ArrayLike | None = None) -> Floats32:
         """Return the log-odds of the second class, or the margin of each of several classes.
 
         Parameters
         ----------
         X : array-like (n_rows, n_features)
             Numbers within ±2**127; NaN is a missing value. Text where the model has categories.
+        base_margin : array-like (n_rows,), or (n_rows, n_classes), optional
+            Where the margins of these rows start, as in the parts of `fit`; by default the margin
+            of ``base_score``.
 
         Returns
         -------
@@ -412,19 +415,23 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         Raises
         ------
         ValueError
-            When the rows contain infinite values, or their features differ from those of `fit`.
+            When the rows contain infinite values, their features differ from those of `fit`, or
+            ``base_margin`` has another shape.
         """
-        rows = self._check_rows(X)
-        margins = self.model_.margins(rows)
+        rows = self._start_of(X, base_margin)
+        margins = self.model_.margins(*rows)
         return margins[:, 0] if margins.shape[1] == 1 else margins
 
-    def predict_proba(self, X: ArrayLike) -> Floats:
+    def predict_proba(self, X: ArrayLike, *, base_margin: ArrayLike | None = None) -> Floats:
         """Return the probability of each class.
 
         Parameters
         ----------
         X : array-like (n_rows, n_features)
             Numbers within ±2**127; NaN is a missing value. Text where the model has categories.
+        base_margin : array-like (n_rows,), or (n_rows, n_classes), optional
+            Where the margins of these rows start, as in the parts of `fit`; by default the margin
+            of ``base_score``.
 
         Returns
         -------
@@ -434,24 +441,31 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         Raises
         ------
         ValueError
-            When the rows contain infinite values, or their features differ from those of `fit`.
+            When the rows contain infinite values, their features differ from those of `fit`, or
+            ``base_margin`` has another shape.
         """
-        rows = self._check_rows(X)
-        return self.model_.predictions(self.model_.margins(rows))
+        rows = self._start_of(X, base_margin)
+        margins = self.model_.margins(*rows)
+        return self.model_.predictions(margins)
 
-    def staged_predict_proba(self, X: ArrayLike) -> Iterator[Floats]:
+    def staged_predict_proba(
+        self, X: ArrayLike, *, base_margin: ArrayLike | None = None
+    ) -> Iterator[Floats]:
         """Yield the probabilities of the classes after each round; see `predict_proba`."""
-        rows = self._check_rows(X)
-        for margins in self.model_.staged_margins(rows):
+        rows = self._start_of(X, base_margin)
+        for margins in self.model_.staged_margins(*rows):
             yield self.model_.predictions(margins)
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: ArrayLike, *, base_margin: ArrayLike | None = None) -> NDArray[Any]:
         """Return the most probable class; ties go to the first class.
 
         Parameters
         ----------
         X : array-like (n_rows, n_features)
             Numbers within ±2**127; NaN is a missing value. Text where the model has categories.
+        base_margin : array-like (n_rows,), or (n_rows, n_classes), optional
+            Where the margins of these rows start, as in the parts of `fit`; by default the margin
+            of ``base_score``.
 
         Returns
         -------
@@ -460,9 +474,10 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         Raises
         ------
         ValueError
-            When the rows contain infinite values, or their features differ from those of `fit`.
+            When the rows contain infinite values, their features differ from those of `fit`, or
+            ``base_margin`` has another shape.
         """
-        margins = self.decision_function(X)
+        margins = self.decision_function(X, base_margin=base_margin)
         codes = (margins > 0).astype(int) if margins.ndim == 1 else margins.argmax(axis=1)
         return np.array(self.model_.classes)[codes]
 

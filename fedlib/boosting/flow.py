@@ -18,7 +18,7 @@ from fedlib.boosting.classes import (
     warn_of_one_class,
 )
 from fedlib.boosting.cuts import Cuts, agree_on_cuts
-from fedlib.boosting.data import check_names
+from fedlib.boosting.data import agree_on_margins, check_names
 from fedlib.boosting.described import Described, agree_on_names, check_weight
 from fedlib.boosting.descriptions import (
     DescribeTargets,
@@ -47,6 +47,7 @@ from fedlib.protection.sums import NoisySums
 __all__ = ["boosting"]
 
 REMEDY = "; objective='multi:softprob' allows more"
+ROOM = 2.0**8  # for sums that grow from those at base margins
 NO_CUTS = Cuts(np.zeros(1, np.int64), np.empty(0, np.float32))
 GROWERS: dict[str, type[Grower]] = {
     "top_splits": TopSplits,
@@ -213,8 +214,13 @@ def _bits(settings: Settings, described: Described, margins: Sequence[float]) ->
         assert settings.aggregation.sensitivity is not None  # known after `describe_privately`
         return settings.aggregation.sensitivity.digits
     objective, parameter = OBJECTIVES[settings.objective], settings.parameter
-    parts = described.sums.values()
-    return unit_bits(sum(objective.total(part, margins, parameter) for part in parts))
+    sizes = described.first_sizes or {}
+    return unit_bits(
+        sum(
+            max(objective.total(part, margins, parameter), ROOM * sizes.get(name, 0.0))
+            for name, part in described.sums.items()
+        )
+    )
 
 
 def _describe(settings: Settings) -> Flow[Described]:
@@ -227,7 +233,9 @@ def _describe(settings: Settings) -> Flow[Described]:
             *_held_out(settings),
             settings.agreed is not None,
         )
-        replies = yield from settings.aggregation.describe(request, agree_on_kinds)
+        replies = yield from settings.aggregation.describe(
+            request, agree_on_kinds, agree_on_margins
+        )
         classes: list[Class] = []
         sums = {name: _target_sums(reply) for name, reply in replies.items()}
         check_weight(sum(of_client.weight for of_client in sums.values()))
@@ -235,7 +243,9 @@ def _describe(settings: Settings) -> Flow[Described]:
         training = DescribeTraining(
             settings.learning_rate, *_held_out(settings), settings.agreed is not None
         )
-        replies = yield from settings.aggregation.describe(training, agree_on_kinds, agree_on_kind)
+        replies = yield from settings.aggregation.describe(
+            training, agree_on_kinds, agree_on_kind, agree_on_margins
+        )
         only_two = settings.objective == "binary:logistic" and not settings.by_classes
         if only_two:
             replies = yield from settle(replies, partial(agree_on_two_classes, remedy=REMEDY))
@@ -255,6 +265,9 @@ def _describe(settings: Settings) -> Flow[Described]:
             replies, {name: of_client.weight for name, of_client in sums.items()}
         ),
         replies=replies,
+        first_sizes={name: getattr(reply, "size", 0.0) for name, reply in replies.items()}
+        if any(reply.has_margins for reply in replies.values())
+        else None,
     )
 
 

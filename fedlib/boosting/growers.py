@@ -11,6 +11,7 @@ from fedlib.boosting.checks import NodeHistory
 from fedlib.boosting.leaves import Round, leaves
 from fedlib.boosting.messages import (
     MAX_SUM,
+    MAX_WEIGHT,
     Growth,
     unchecked_copy,
 )
@@ -39,7 +40,9 @@ class Grower:
 
     def __init__(self, training: Training):
         self.training = training
-        self.max_margin = max(map(abs, training.base_margins))  # no margin of a row is larger
+        self.has_margins = training.described.first_sizes is not None  # rows have base margins
+        # no margin of a row is larger
+        self.max_margin = MAX_WEIGHT if self.has_margins else max(map(abs, training.base_margins))
         self.categories = training.categories
         self.n_bytes = self.categories.n_bytes  # of a set of categories
         self.weights, self.sums = NodeHistory(), NodeHistory()
@@ -70,6 +73,11 @@ class Grower:
     def n_rounds(self) -> int:
         """The number of finished rounds of the model, with those that the run continues."""
         return self.training.n_rounds
+
+    @property
+    def knows_first(self) -> bool:
+        """Whether the sums over all rows follow from the labels: before the first tree."""
+        return self.n_rounds == 0 and not self.has_margins
 
     def grow_round(self) -> Flow[Round | None]:
         """Grow one tree per output; see `grow`."""
@@ -180,7 +188,7 @@ class Grower:
         problem = self.sums.problem(name, sums)
         if problem is None:
             problem = rows.problem(training.unit, sums, self.max_margin)
-        if problem is None and level.first == 0 and self.n_rounds == 0:
+        if problem is None and level.first == 0 and self.knows_first:
             problem = rows.problem_of_first(training.base_margins, training.unit, sums)
         return problem
 

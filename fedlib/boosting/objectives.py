@@ -473,6 +473,42 @@ def target_sums(y: Floats32, weight: Floats32, objective: str, parameter: float)
     return replace(sums, gradient=gradient, hessian=hessian)
 
 
+def first_size(
+    margins: Floats32, y: Floats32, weight: Floats32, objective: str, parameter: float
+) -> float:
+    """Return a power of two above the sums of absolute gradients and hessians at base margins.
+
+    Parameters
+    ----------
+    margins : array (n_rows, 1) of float32
+    y, weight : array (n_rows,) of float32
+
+    Raises
+    ------
+    ValueError
+        When they may exceed 2**80.
+
+    Examples
+    --------
+    >>> margins, one = np.array([[5.0]], np.float32), np.ones(1, np.float32)
+    >>> first_size(margins, one, one, "reg:squarederror", 0.0)
+    4.0
+    """
+    chosen, sums = OBJECTIVES[objective], target_sums(y, weight, objective, parameter)
+    largest = float(np.abs(margins).max(initial=0))
+    limit = max(chosen.largest_sums(sums, largest, parameter))
+    if limit > 2.0**80:
+        raise ValueError(
+            f"base_margin must be smaller for objective={objective!r}: gradients would be as large"
+            f" as {limit:.1g}; got {largest:g} in size"
+        )
+    if limit == 0:
+        return 0.0
+    bits = unit_bits(limit)
+    gradients = chosen.gradients(margins, y, weight, parameter, bits)[0]
+    return 2.0 ** (ceil(log2(max(np.abs(gradients).sum(axis=0).max(), 1))) - bits)
+
+
 def check_power(objective: str, parameter: float) -> None:
     """Raise MessageError when the parameter is no variance power, and the objective needs one."""
     if objective == "reg:tweedie" and not 1.001 <= parameter <= 1.999:

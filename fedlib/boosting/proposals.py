@@ -67,7 +67,7 @@ class ProposalGrower(Grower):
         """Return why a client's sums in the leaves cannot be right; None if they can."""
         rows, training = self.training.rows_of(name), self.training
         problem = rows.problem(training.unit, sums, self.max_margin)
-        if problem is None and self.n_rounds == 0:
+        if problem is None and self.knows_first:
             totals = tree_totals(left, training.n_outputs, sums)
             problem = rows.problem_of_first(training.base_margins, training.unit, totals)
         return problem

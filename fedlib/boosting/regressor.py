@@ -305,13 +305,16 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         super()._set_model(model)
         self.base_score_ = model.base_scores[0]
 
-    def predict(self, X: ArrayLike) -> Floats:
+    def predict(self, X: ArrayLike, *, base_margin: ArrayLike | None = None) -> Floats:
         """Return the predicted numbers.
 
         Parameters
         ----------
         X : array-like (n_rows, n_features)
             Numbers within ±2**127; NaN is a missing value. Text where the model has categories.
+        base_margin : array-like (n_rows,), optional
+            Where the margins of these rows start, as in the parts of `fit`; by default the margin
+            of ``base_score``.
 
         Returns
         -------
@@ -320,13 +323,17 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         Raises
         ------
         ValueError
-            When the rows contain infinite values, or their features differ from those of `fit`.
+            When the rows contain infinite values, their features differ from those of `fit`, or
+            ``base_margin`` has another shape.
         """
-        rows = self._check_rows(X)
-        return self.model_.predictions(self.model_.margins(rows))[:, 0]
+        rows = self._start_of(X, base_margin)
+        margins = self.model_.margins(*rows)
+        return self.model_.predictions(margins)[:, 0]
 
-    def staged_predict(self, X: ArrayLike) -> Iterator[Floats]:
+    def staged_predict(
+        self, X: ArrayLike, *, base_margin: ArrayLike | None = None
+    ) -> Iterator[Floats]:
         """Yield the predictions after each tree; see `predict`."""
-        rows = self._check_rows(X)
-        for margins in self.model_.staged_margins(rows):
+        rows = self._start_of(X, base_margin)
+        for margins in self.model_.staged_margins(*rows):
             yield self.model_.predictions(margins)[:, 0]

@@ -24,12 +24,12 @@ from fedlib.boosting.cuts import (
     groups_of_buckets,
     sorted_keys,
 )
-from fedlib.boosting.data import check_weights
+from fedlib.boosting.data import NO_MARGINS, check_margins, check_weights
 from fedlib.boosting.descriptions import DescribeTargets, DescribeTraining
 from fedlib.boosting.sampling import drawn_rows, row_keys
-from fedlib.boosting.states import HeldOut
+from fedlib.boosting.states import HeldOut, finite
 from fedlib.core.array_types import Bools, Floats32, Ints, Words
-from fedlib.core.client import Client, handles, partitions
+from fedlib.core.client import Client, Unanswerable, handles, partitions
 from fedlib.core.columns import category_groups, present
 from fedlib.core.names import feature_names, in_order
 from fedlib.core.points import eval_sets_of
@@ -46,6 +46,7 @@ class RowsClient(Client):
     gaps_allowed: ClassVar[bool] = True
     raw: ClassVar[bool] = True
     validates: ClassVar[bool] = True
+    takes_margins: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -53,22 +54,25 @@ class RowsClient(Client):
         learning_rate: float | None = None,
         min_category_count: int = 1,
     ):
-        if not isinstance(part, tuple | list) or len(part) not in (2, 3, 4):
+        if not isinstance(part, tuple | list) or len(part) not in (2, 3, 4, 5):
             raise ValueError("a part must be (X, y) or (X, y, sample_weight)")
-        if len(part) > 2 and isinstance(part[2], tuple):
+        X, y, weights, eval_sets, margins = (*part, None, None, None)[:5]
+        if isinstance(weights, tuple):
             raise ValueError(
                 "sample_weight must be one weight per row or None; got a tuple: rows for validation"
                 " come after it, (X, y, None, (X_eval, y_eval))"
             )
-        self.features = feature_names(part[0])
-        self.table = read_table(part[0], ensure_min_samples=0)
+        self.features = feature_names(X)
+        self.table = read_table(X, ensure_min_samples=0)
         self.X = self.table.numbers
         self.n_training = len(self.X)  # further rows are for validation only
-        self.y = None if part[1] is None else self._check_labels(part[1], len(self.X))
-        self.weight = check_weights(part[2] if len(part) > 2 else None, len(self.X))
+        self.y = None if y is None else self._check_labels(y, len(self.X))
+        self.weight = check_weights(weights, len(self.X))
+        self.has_margins = margins is not None
+        self.base_margin = None if margins is None else check_margins(margins, len(self.X))
         self._cache: dict[str, tuple[Any, Any]] = {}
         self.eval_sets: dict[str, slice] = {}  # the rows of each set for validation
-        for name, eval_set in eval_sets_of(part[3] if len(part) == 4 else None).items():
+        for name, eval_set in eval_sets_of(eval_sets).items():
             n_before = len(self.X)
             self._add_eval_set(name, *eval_set)
             self.eval_sets[name] = slice(n_before, len(self.X))
@@ -77,7 +81,9 @@ class RowsClient(Client):
         self.learning_rate = learning_rate
         self.min_category_count = check_least_count(min_category_count)
 
-    def _add_eval_set(self, name: str, X: Any, y: Any, weights: Any = None) -> None:
+    def _add_eval_set(
+        self, name: str, X: Any, y: Any, weights: Any = None, margins: Any = None
+    ) -> None:
         """Add rows for validation."""
         if self.y is None:
             raise ValueError("an eval_set needs a y of the rows for training; got None")
@@ -96,8 +102,37 @@ class RowsClient(Client):
             )
         self.y = np.concatenate([self.y, _like(labels, self.y)])
         self.weight = np.append(self.weight, check_weights(weights, n_rows))
+        self._add_margins(n_rows, margins)
         self.table = self.table.followed_by(more)
         self.X = self.table.numbers
+
+    def _add_margins(self, n_rows: int, given: Any) -> None:
+        """Add the base margins of further rows; without any, they are NaN, as are those before."""
+        before = self.base_margin
+        if before is None and given is None:
+            return
+        n_columns = None if before is None else before.shape[1]
+        more = None if given is None else check_margins(given, n_rows, n_columns)
+        width = next(one.shape[1] for one in (before, more) if one is not None)
+        both = [(before, len(self.X)), (more, n_rows)]
+        self.base_margin = np.concatenate(
+            [np.full((n, width), np.nan, np.float32) if one is None else one for one, n in both]
+        )
+
+    def _first_margins(self, margins: Sequence[float]) -> Floats32:
+        """Return the margins (n_rows, n_outputs) before the first tree.
+
+        They are the rows' base margins, and for rows without them those of the model.
+        """
+        first, given = np.tile(finite(margins), (len(self.X), 1)), self.base_margin
+        if given is None:
+            return first
+        if given.shape != first.shape:
+            raise ValueError(
+                f"base_margin must have {first.shape[1]} column(s), one per class if there are"
+                f" several; got {given.shape[1]}"
+            )
+        return np.where(np.isnan(given), first, given)
 
     def _rows_for_validation(self, eval_set: str, trains: Bools) -> Bools:
         """Return which rows belong to a set; without a name, all that are not for training."""
@@ -177,6 +212,8 @@ class RowsClient(Client):
 
     @handles(DescribeFeatures)
     def describe_features(self, request: DescribeFeatures) -> Features:
+        if self.base_margin is not None:  # only runs with masks or noise begin like this
+            raise Unanswerable(NO_MARGINS)
         return Features(self.n_features, self.features)
 
     @handles(CountPoints)

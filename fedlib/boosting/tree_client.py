@@ -76,7 +76,7 @@ class TreeClient(GrowingRows):
             held_out=held_out,
             n_nodes=n_outputs,
             n_rounds=0,
-            margins=np.tile(finite(request.first_margins), (n, 1)),
+            margins=self._first_margins(request.first_margins),
             node=roots(n_outputs, n),
             ended=np.full((n_outputs, n), -1, np.int32),
         )
@@ -294,9 +294,8 @@ class TreeClient(GrowingRows):
 
     def _margins(self, request: KeepTrees) -> Floats32:
         """Return the margins (n_rows, n_outputs) of the rows by the trees of a request."""
-        first = finite(request.base_margins or (request.base_margin,))
-        X = self._coded(request.levels)
-        margins, trees = np.tile(first, (len(X), 1)), request.trees()
+        margins = self._first_margins(request.base_margins or (request.base_margin,))
+        X, trees = self._coded(request.levels), request.trees()
         n_outputs = margins.shape[1]
         for k in range(n_outputs):
             margins[:, k] = add_margins(trees[k::n_outputs], margins[:, k], X)

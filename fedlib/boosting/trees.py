@@ -218,24 +218,28 @@ class BoostedTrees:
         """The number of rounds."""
         return len(self.trees) // self.n_outputs
 
-    def staged_margins(self, X: Floats32) -> Iterator[Floats32]:
-        """Yield the margins (n_rows, n_outputs) after each round."""
-        margins = self._first_margins(X)
+    def staged_margins(
+        self, X: Floats32, base_margin: Floats32 | None = None
+    ) -> Iterator[Floats32]:
+        """Yield the margins (n_rows, n_outputs) after each round; see `margins`."""
+        margins = self._first_margins(X, base_margin)
         for k in range(0, len(self.trees), self.n_outputs):
             margins = margins.copy()
             for output, tree in enumerate(self.trees[k : k + self.n_outputs]):
                 margins[:, output] = add_margins([tree], margins[:, output], X)
             yield margins
 
-    def margins(self, X: Floats32) -> Floats32:
+    def margins(self, X: Floats32, base_margin: Floats32 | None = None) -> Floats32:
         """Return the margins (n_rows, n_outputs) of rows (n_rows, n_features).
+
+        They start from ``base_margin`` (n_rows, n_outputs), or by default from `base_margins`.
 
         Raises
         ------
         ValueError
             When the rows have another number of features.
         """
-        margins = self._first_margins(X)
+        margins = self._first_margins(X, base_margin)
         for output in range(self.n_outputs):
             trees = self.trees[output :: self.n_outputs]
             margins[:, output] = add_margins(trees, margins[:, output], X)
@@ -251,9 +255,11 @@ class BoostedTrees:
             return np.column_stack([1 - response, response])
         return response
 
-    def _first_margins(self, X: Floats32) -> Floats32:
+    def _first_margins(self, X: Floats32, base_margin: Floats32 | None) -> Floats32:
         if X.shape[1] != self.n_features:
             raise ValueError(f"X must have the {self.n_features} features of fit; got {X.shape[1]}")
+        if base_margin is not None:
+            return base_margin.copy()
         return np.tile(np.array(self.base_margins, np.float32), (len(X), 1))
 
 

@@ -22,6 +22,7 @@ from fedlib.cli.common import (
     writing,
 )
 from fedlib.cli.log import report
+from fedlib.core.client import roles_of
 from fedlib.core.estimator import Federated
 from fedlib.core.texts import printable
 from fedlib.protection.estimator import is_protected
@@ -39,7 +40,8 @@ def _predict(model: Path, data: Path, labels_out: Path, probabilities: bool, **g
 
     MODEL is a file that `fedlib serve --model-out` or fedlib.sites.models.save has written. The
     columns that --target, --sample-weight and --ids name are not used as features. If the run had a
-    schema, the rows are read by it, and a file with its primary key needs no --ids.
+    schema, the rows are read by it, and a file with its primary key needs no --ids. If sites gave
+    base margins, new rows need them, too.
     """
     if probabilities and labels_out.suffix == ".npy":
         raise click.UsageError("--probabilities needs a .csv file for --labels-out")
@@ -58,9 +60,13 @@ def _predict(model: Path, data: Path, labels_out: Path, probabilities: bool, **g
         table = _agreed(estimator, schema, data, options)
         estimator = copy(estimator)
         setattr(estimator, "schema", None)  # noqa: B010 - the rows have the agreed form already
+    more: dict[str, Any] = {}
+    inner: Any = getattr(estimator, "estimator", estimator)
+    if table.base_margin is not None and "base_margin" in roles_of(inner.client_class):
+        more["base_margin"] = table.base_margin
     with naming(data):
-        labels = estimator.predict(table.X)
-        shares = _probabilities(estimator, table.X) if probabilities else {}
+        labels = estimator.predict(table.X, **more)
+        shares = _probabilities(estimator, table.X, **more) if probabilities else {}
         with writing(labels_out):
             write_labels(labels_out, labels, table, shares)
 
@@ -73,18 +79,19 @@ def _agreed(estimator: Federated, schema: Schema, data: Path, options: ReadOptio
     protected = is_protected(getattr(estimator, "estimator", estimator))
     check_reading(schema, options)
     with naming(data):
-        table, changes = schema.of_new_rows().apply(data, protected, sheet=options.sheet)
+        new = schema.of_new_rows("base_margin")
+        table, changes = new.apply(data, protected, sheet=options.sheet)
         if options.ids is not None or schema.identifier in changes.ignored:
-            new = schema.of_new_rows("identifier")
+            new = schema.of_new_rows("base_margin", "identifier")
             table, changes = new.apply(data, protected, sheet=options.sheet)
     for line in str(changes).splitlines():
         report(f"{data.name}: {printable(line)}")
     return table
 
 
-def _probabilities(estimator: Federated, X: Any) -> dict[str, np.ndarray]:
+def _probabilities(estimator: Federated, X: Any, **more: Any) -> dict[str, np.ndarray]:
     """Return one column per class, or per component of a mixture."""
-    shares = estimator.predict_proba(X)
+    shares = estimator.predict_proba(X, **more)
     classes = getattr(estimator, "classes_", range(shares.shape[1]))
     return {f"probability_{name}": shares[:, i] for i, name in enumerate(classes)}
 

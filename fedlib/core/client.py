@@ -58,11 +58,12 @@ class LostState(RuntimeError):
 def roles_of(client_class: Any) -> tuple[str, ...]:
     """Return the columns that a client takes beside the features, in the order of its part.
 
-    Those of ``(X, y, sample_weight)`` if the class is ``supervised``, that of ``(X,
-    sample_weight)`` if it ``takes_weights``.
+    Those of ``(X, y, sample_weight)`` if the class is ``supervised``, and base margins if it
+    ``takes_margins``; that of ``(X, sample_weight)`` if it ``takes_weights``.
     """
     if getattr(client_class, "supervised", False):
-        return "target", "weight"
+        margins = getattr(client_class, "takes_margins", False)
+        return "target", "weight", *(["base_margin"] if margins else [])
     return ("weight",) if getattr(client_class, "takes_weights", False) else ()
 
 

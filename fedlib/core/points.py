@@ -69,7 +69,8 @@ def with_weights(part: Any) -> tuple[Any, Any]:
 def eval_sets_of(given: Any) -> dict[str, Sequence[Any]]:
     """Return the sets of rows for validation of a part by name.
 
-    Each is ``(X, y)`` or ``(X, y, sample_weight)``. XGBoost takes a list of them.
+    Each is ``(X, y)``, ``(X, y, sample_weight)`` or ``(X, y, sample_weight, base_margin)``. XGBoost
+    takes a list of them.
 
     Raises
     ------
@@ -90,10 +91,11 @@ def eval_sets_of(given: Any) -> dict[str, Sequence[Any]]:
     else:
         sets = {"validation_0": given}
     for one in sets.values():
-        if not isinstance(one, tuple | list) or len(one) not in (2, 3):
+        if not isinstance(one, tuple | list) or len(one) not in (2, 3, 4):
             raise ValueError(
-                "an eval_set must be (X, y) or (X, y, sample_weight), the fourth of (X, y,"
-                " sample_weight, eval_set), or a mapping or a list of these; got a"
+                "an eval_set must be (X, y), (X, y, sample_weight) or (X, y, sample_weight,"
+                " base_margin), the fourth of (X, y, sample_weight, eval_set), or a mapping or a"
+                " list of these; got a"
                 f" {type(one).__name__}"
                 + (f" of {len(one)}" if isinstance(one, tuple | list) else "")
             )

@@ -188,18 +188,17 @@ def make_client(
 
 def _part(estimator: type[Federated], table: Table, eval_table: Table | None) -> Any:
     """Return the data that the protocol's client takes."""
-    if eval_table is not None:
-        if not getattr(estimator.client_class, "validates", False):
-            raise ValueError(f"{estimator.name} takes no rows for validation")
-        X, y, *weights = _part(estimator, table, None)
-        return X, y, weights[0] if weights else None, _part(estimator, eval_table, None)
+    if eval_table is not None and not getattr(estimator.client_class, "validates", False):
+        raise ValueError(f"{estimator.name} takes no rows for validation")
     roles = roles_of(estimator.client_class)
-    if "target" in roles and table.y is None:
+    if "target" in roles and any(one is not None and one.y is None for one in (table, eval_table)):
         raise ValueError(
             f"{estimator.name} needs a class or label per row: name the column that has them as"
             " the target"
         )
-    return table.part(roles)
+    if eval_table is None:
+        return table.part(roles)
+    return (table.X, table.y, table.sample_weight, eval_table.eval_set, table.base_margin)
 
 
 def _read_secrets(estimator: type[Federated], options: Mapping[str, Any]) -> dict[str, Any]:

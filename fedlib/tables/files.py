@@ -68,12 +68,15 @@ class Table(NamedTuple):
         The weights.
     ids : Series (n_rows,), optional
         The identifiers, with the name of their column.
+    base_margin : array (n_rows, n_columns), optional
+        The margins from which boosting starts.
     """
 
     X: Any
     y: np.ndarray | None = None
     sample_weight: np.ndarray | None = None
     ids: pd.Series | None = None
+    base_margin: np.ndarray | None = None
 
     def part(self, roles: Collection[str]) -> Any:
         """Return what a client takes of the table.
@@ -90,8 +93,15 @@ class Table(NamedTuple):
         """
         classes = (self.y,) if "target" in roles else ()
         weights = (self.sample_weight,) if "weight" in roles else ()
+        if "base_margin" in roles and self.base_margin is not None:
+            return (self.X, self.y, self.sample_weight, None, self.base_margin)
         rest = classes + tuple(one for one in weights if one is not None)
         return (self.X, *rest) if rest else self.X
+
+    @property
+    def eval_set(self) -> tuple[Any, ...]:
+        """The rows as those for validation in a part."""
+        return (self.X, self.y, self.sample_weight, self.base_margin)
 
 
 @dataclass(frozen=True)
@@ -169,6 +179,9 @@ class SiteFile:
             None if target is None else checks.classes(frame[target], target in self.text),
             None if weight is None else checks.numbers(frame[weight]),
             None if ids is None else checks.identifiers(frame[ids]),
+            None
+            if not options.base_margin
+            else np.column_stack([checks.numbers(frame[one]) for one in options.base_margin]),
         )
 
     def _feature_names(self) -> list[str]:

@@ -26,6 +26,10 @@ class ReadOptions:
         The column with the weights, for a protocol that uses them.
     ids : str, optional
         The column with the identifiers of the rows.
+    base_margin : str or sequence of str, optional
+        The column with the margins from which boosting starts, for boosting; for several classes
+        one column per class, in their order, separated by commas. Rows for validation need the
+        column, too.
     header : bool, optional
         Whether the first line of a text file, or the first row of a sheet, contains the names of
         the columns. Without names, the columns are called 0, 1 and so on. By default it contains
@@ -69,6 +73,7 @@ class ReadOptions:
     target: str | None = None
     sample_weight: str | None = None
     ids: str | None = None
+    base_margin: str | Sequence[str] | None = None
     header: bool | None = None
     skip_lines: int = 0
     separator: str | None = None
@@ -92,8 +97,10 @@ class ReadOptions:
         words_of = self.na_values
         if isinstance(words_of, str):
             words_of = split_list(words_of)
+        if isinstance(self.base_margin, str):
+            object.__setattr__(self, "base_margin", split_list(self.base_margin))
         object.__setattr__(self, "na_values", tuple(composed(str(w)) for w in words_of or ()))
-        for name in ("columns", "target", "sample_weight", "ids", "text"):
+        for name in ("columns", "target", "sample_weight", "ids", "base_margin", "text"):
             value = getattr(self, name)
             if value is not None:
                 plain = composed(value) if isinstance(value, str) else tuple(map(composed, value))
@@ -107,7 +114,8 @@ class ReadOptions:
     @property
     def others(self) -> list[str]:
         """The columns that are no features."""
-        return [name for name in (self.target, self.sample_weight, self.ids) if name is not None]
+        single = [name for name in (self.target, self.sample_weight, self.ids) if name is not None]
+        return [*single, *(self.base_margin or ())]
 
 
 def _check_separator(separator: str | None) -> None:

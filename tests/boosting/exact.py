@@ -16,7 +16,10 @@ def trees_of(booster):
 
 
 def train_on_bins(model, X, y, weight=None, **options):
-    """Return XGBoost's trees on the numbers of the bins, from the model's initial margins."""
+    """Return XGBoost's trees on the numbers of the bins.
+
+    They start from ``base_margin``, or by default from the model's initial margins.
+    """
     levels = model.model_.levels
     X = read_table(X).coded(levels)
     n_categories = {f: int(np.nanmax(X[:, f])) + 1 for f, known in enumerate(levels) if known}
@@ -25,11 +28,12 @@ def train_on_bins(model, X, y, weight=None, **options):
     bins = cuts.bins(X).astype(np.float32)
     bins[np.isnan(X)] = np.nan
     margins = np.array(model.model_.base_margins, np.float32)
+    base_margin = options.pop("base_margin", np.tile(margins, (len(X), 1)))
     data = xgboost.DMatrix(
         bins,
         y,
         weight=weight,
-        base_margin=np.tile(margins, (len(X), 1)),
+        base_margin=base_margin,
         feature_types=["c" if f in n_categories else "float" for f in range(X.shape[1])],
         enable_categorical=True,
     )

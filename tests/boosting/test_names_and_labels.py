@@ -134,7 +134,7 @@ def test_eval_sets_with_text():
             [(X, Y), (X, Y)],
             r"eval_sets=\['validation_0', 'validation_1'\]; got None, without 'validation_1'",
         ),
-        ((X,), "an eval_set must be .X, y. or .X, y, sample_weight.*got a tuple of 1"),
+        ((X,), "an eval_set must be .X, y., .X, y, sample_weight.*got a tuple of 1"),
         (X, "got a DataFrame"),
         ((X[["a", "b"]], Y), "eval_set must have the columns of the fit: 'c' is missing"),
         ((X, Y.where(Y > 0)), "eval_set 'validation_0': y has no class in .* rows, first in row"),

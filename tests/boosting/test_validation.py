@@ -169,7 +169,7 @@ def test_there_must_be_rows_for_validation():
     [
         (([[1.0, 2.0]], [0]), "eval_set must have 1 features; got 2"),
         (([[1.0]], [0, 1]), "eval_set 'validation_0': y must contain one class per row, 1; got 2"),
-        (([[1.0]], [0], [1.0], []), "an eval_set must be"),
+        (([[1.0]], [0], [1.0], [0.5], []), "an eval_set must be"),
     ],
 )
 def test_invalid_eval_sets(eval_set, message):

@@ -146,3 +146,20 @@ def test_a_model_with_a_schema_reads_the_rows_by_it(folder):
         "delimiter",
     ):
         assert part in refused
+
+
+def test_a_schema_has_the_base_margins_of_new_rows(folder):
+    fields = [{"name": name, "type": "number"} for name in "xy"]
+    fields.append({"name": "kind", "type": "integer", "fedlib": {"role": "target"}})
+    fields.append({"name": "start", "type": "number", "fedlib": {"role": "base_margin"}})
+    schema = Schema({"schema": {"fields": fields}})
+    parts = [part.assign(start=part["x"] - 2) for part in classes()]
+    estimator = FederatedXGBClassifier(2, schema=schema).fit(parts)
+    models.save(estimator, "model.json")
+    parts[0].drop(columns="kind").to_csv("new.csv", index=False)
+    arguments = ["predict", "model.json", "--data", "new.csv", "--labels-out", "out.csv"]
+    invoke(*arguments)
+    expected = estimator.predict(parts[0], base_margin=parts[0]["start"])
+    assert pd.read_csv("out.csv")["label"].tolist() == expected.tolist()
+    parts[0][["x", "y"]].to_csv("new.csv", index=False)
+    assert "'start'" in refuse(*arguments)

@@ -50,6 +50,32 @@ def test_every_protocol_gives_the_same_as_in_process(name, command, site):
     assert_run_as_in_process(name)
 
 
+def test_base_margins_over_http_and_of_new_rows(command, site):
+    tables = [part.assign(start=part["y"] - 1) for part in classes()]
+    for i, table in enumerate(tables):
+        table.to_csv(f"{i}.csv", index=False)
+    protocol = ["serve", "xgboost", "--n-trees", "3", "--eval-metric", "error"]
+    server, url = serving(command, "--model-out", "model.json", protocol=protocol)
+    reading = ["--target", "kind", "--base-margin", "start"]
+    sites = [joining(command, url, name, *reading, "--eval-data", "2.csv") for name in SITES]
+    for one in (*sites, server):
+        one.ends()
+    parts = [(table[["x", "y"]], table["kind"], None, None, table["start"]) for table in tables]
+    evaluated = (*parts[2][:3], parts[2][4])
+    parts = [(*part[:3], evaluated, part[4]) for part in parts]
+    here = FederatedXGBClassifier(3, eval_metric="error").fit(parts)
+    model = models.load("model.json")
+    assert model.evals_result_ == here.evals_result_
+    for name, expected in zip(SITES, here.labels_, strict=True):
+        assert labels(name).tolist() == expected.tolist()
+    predicting = ["predict", "model.json", "--data", "0.csv", "--labels-out", "new.csv"]
+    invoke(*predicting, *reading, "--probabilities")
+    shares = pd.read_csv("new.csv")["probability_1"].to_numpy()
+    expected = here.predict_proba(parts[0][0], base_margin=parts[0][4])[:, 1]
+    np.testing.assert_allclose(shares, expected, rtol=1e-12)
+    assert (np.abs(shares - here.predict_proba(parts[0][0])[:, 1]) > 0.01).any()
+
+
 def test_every_protocol_of_the_package_is_tested():
     package = {n for n, kind in protocols().items() if kind.__module__.startswith("fedlib.")}
     assert package <= set(CASES)

@@ -96,11 +96,13 @@ class PipelineClient(WrappingClient, SummaryClient):
         evaluated: dict[str, Sequence[Any]] = {}
         if getattr(client_class, "supervised", False):
             validates = getattr(client_class, "validates", False)
-            if not isinstance(part, tuple | list) or len(part) not in (2, 3, 3 + validates):
+            margins = getattr(client_class, "takes_margins", False)
+            most = 3 + validates + margins
+            if not isinstance(part, tuple | list) or not 2 <= len(part) <= most:
                 raise ValueError("a part must be (X, y) or (X, y, sample_weight)")
             part, *rest = part
-            if len(rest) == 3:
-                evaluated = eval_sets_of(rest.pop())
+            if len(rest) > 2:
+                evaluated = eval_sets_of(rest.pop(2))
         elif getattr(client_class, "takes_weights", False):
             part, weights = with_weights(part)
             rest = () if weights is None else (weights,)
@@ -204,9 +206,9 @@ class PipelineClient(WrappingClient, SummaryClient):
             for X, rest, rows in zip(tables, rests, kept, strict=True)
         ]
         part, *sets = parts
-        if sets:
+        if sets or len(part) > 3:
             named = dict(zip(self._eval_sets, sets, strict=True))
-            return self._make((*(*part, None)[:3], named))
+            return self._make((*(*part, None)[:3], named, *part[3:]))
         return self._make(part if len(part) > 1 else part[0])
 
 

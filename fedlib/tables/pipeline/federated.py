@@ -460,6 +460,8 @@ class FederatedPipeline(Federated):
             @wraps(method)
             def of_raw_table(X: Any, *arguments: Any, **options: Any) -> Any:
                 rows, kept = self._transformed(X, name)
+                if options.get("base_margin") is not None and not kept.all():
+                    options["base_margin"] = np.asarray(options["base_margin"])[kept]
                 found = getattr(self.estimator_, name)(rows, *arguments, **options)
                 if inspect.isgenerator(found):  # of the stages
                     return (expand(one, kept) for one in found)

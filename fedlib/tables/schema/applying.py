@@ -21,6 +21,7 @@ from fedlib.tables.schema.report import N_SHOWN, ColumnReport, Report
 
 __all__ = ["apply_columns", "to_table"]
 
+NEEDED = ("target", "weight", "base_margin")  # the roles whose columns must not have gaps
 N_PROBLEMS = 20  # in the text of an error
 
 
@@ -90,7 +91,7 @@ def _apply(column: Column, cells: Any, protected: bool) -> tuple[NDArray[Any], C
         masks["filled"] = lacking
         values[lacking] = column.fill
         lacking = lacking & False
-    if column.required or column.role in ("target", "weight"):
+    if column.required or column.role in NEEDED:
         masks["lacking"] = lacking
     if column.unique:
         masks["repeated"] = pd.Series(values).duplicated().to_numpy() & pd.notna(values)
@@ -113,7 +114,7 @@ def check(columns: Sequence[Column], report: Report, protected: bool) -> None:
     if not protected:
         problems = report.problems
     else:
-        needed = {c.name for c in columns if c.role in ("target", "weight", IDENTIFIER)}
+        needed = {c.name for c in columns if c.role in (*NEEDED, IDENTIFIER)}
         problems = Report(
             report.n_rows, tuple(column for column in report.columns if column.name in needed)
         ).problems
@@ -133,6 +134,7 @@ def to_table(columns: Sequence[Column], values: dict[str, NDArray[Any]]) -> Tabl
         for column in columns
         if column.role == "feature"
     }
+    margins = [values[column.name] for column in columns if column.role == "base_margin"]
     roles = {column.role: column for column in columns if column.role != "feature"}
     target, weight, key = (roles.get(role) for role in ("target", "weight", IDENTIFIER))
     return Table(
@@ -140,6 +142,7 @@ def to_table(columns: Sequence[Column], values: dict[str, NDArray[Any]]) -> Tabl
         None if target is None else _classes(target, values[target.name]),
         None if weight is None else values[weight.name],
         None if key is None else pd.Series(values[key.name], name=key.name, dtype=object),
+        np.column_stack(margins) if margins else None,
     )
 
 

@@ -51,7 +51,7 @@ class Column:
     type : str
         ``"number"``, ``"integer"``, ``"string"``, ``"boolean"`` or ``"date"``.
     role : str
-        ``"feature"``, ``"target"``, ``"weight"`` or ``"identifier"``.
+        ``"feature"``, ``"target"``, ``"weight"``, ``"base_margin"`` or ``"identifier"``.
     unit : str, optional
         The unit of measurement.
     outside : str

@@ -140,8 +140,9 @@ def _column(
     column = _with_limits(place, column, declared)
     _check_texts(place, column)
     _check_outside(place, column)
-    if column.role == "weight" and column.kind != NUMBER:
-        raise ValueError(f"{place}the weights must be numbers; remove the role or the categories")
+    if column.role in ("weight", "base_margin") and column.kind != NUMBER:
+        what = "weights" if column.role == "weight" else "base margins"
+        raise ValueError(f"{place}the {what} must be numbers; remove the role or the categories")
     return column if own.fill is None else replace(column, fill=_fill(place, column, own.fill))
 
 

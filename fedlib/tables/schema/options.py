@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 from fedlib.tables.read_options import ReadOptions
 from fedlib.tables.schema.schema import Schema
@@ -39,7 +40,12 @@ def check_options(schema: Schema, options: ReadOptions) -> None:
 (the schema has 'ill'), sample-weight 'n' (the schema has no such column), decimal (declare \
 decimalChar in the fields)
     """
-    roles = {"target": schema.target, "sample_weight": schema.weight, "ids": schema.identifier}
+    roles: dict[str, Any] = {
+        "target": schema.target,
+        "sample_weight": schema.weight,
+        "ids": schema.identifier,
+        "base_margin": schema.base_margin or None,
+    }
     wrong = []
     for field in fields(ReadOptions):
         option, value = field.name.replace("_", "-"), getattr(options, field.name)

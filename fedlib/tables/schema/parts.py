@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,8 @@ class AgreedParts:
             a table of their own: ``(X, y)`` or ``(X, y, sample_weight)``, and ``(X,
             sample_weight)`` for a client that takes no classes. The fourth of ``(X, y,
             sample_weight, eval_set)`` are rows for validation, in one of these forms,
-            or a mapping or a list of these.
+            or a mapping or a list of these. Base margins are the fifth, and the fourth of the tuple
+            of rows for validation.
         **options
             Further arguments of the client.
         """
@@ -58,23 +60,23 @@ class AgreedParts:
     def _of(self, part: Any) -> Any:
         """Return what the client takes of a part: the features, or a tuple with them."""
         evaluated = None
-        supervised = "target" in self.roles
-        if isinstance(part, tuple) and len(part) == 4:
-            *part, evaluated = part
-            part = tuple(part)
+        if isinstance(part, tuple) and len(part) > 3:
+            evaluated, part = part[3], (*part[:3], *part[4:])
         table = self._table(part)
-        if supervised and table.y is None:
-            raise ValueError("the schema has no field with the role 'target'")
         if evaluated is None:
             return table.part(self.roles)
         sets: Any
         if isinstance(evaluated, dict):
-            sets = {name: self._of(one) for name, one in evaluated.items()}
+            sets = {name: self._eval_set(one) for name, one in evaluated.items()}
         elif isinstance(evaluated, list):
-            sets = [self._of(one) for one in evaluated]  # as XGBoost takes them
+            sets = [self._eval_set(one) for one in evaluated]  # as XGBoost takes them
         else:
-            sets = self._of(evaluated)
-        return (table.X, table.y, table.sample_weight, sets)
+            sets = self._eval_set(evaluated)
+        return (table.X, table.y, table.sample_weight, sets, table.base_margin)
+
+    def _eval_set(self, part: Any) -> tuple[Any, ...]:
+        """Return rows for validation as a client takes them."""
+        return self._table(part).eval_set
 
     def _table(self, part: Any) -> Table:
         schema = self.schema
@@ -83,21 +85,26 @@ class AgreedParts:
             X = self._named(X)
             for role, values in zip(self.roles, rest, strict=False):
                 if values is not None:
-                    X = X.assign(**{self._column(role): np.asarray(as_table(values))})
+                    names = self._columns(role)
+                    columns = np.asarray(as_table(values)).reshape(len(X), -1).T
+                    X = X.assign(**dict(zip(names, columns, strict=True)))
             part = X
         elif not isinstance(part, str | Path):
             part = self._named(part)
-        return schema.apply(part, self.protected)[0]
+        table: Table = schema.apply(part, self.protected)[0]
+        if "target" in self.roles and table.y is None:
+            raise ValueError("the schema has no field with the role 'target'")
+        return table
 
-    def _column(self, role: str) -> str:
-        """Return the name of the column with a role, which a part has beside its table."""
-        name: str | None = getattr(self.schema, role)
-        if name is None:
+    def _columns(self, role: str) -> Sequence[str]:
+        """Return the names of the columns with a role, which a part has beside its table."""
+        names: str | Sequence[str] | None = getattr(self.schema, role)
+        if not names:
             raise ValueError(
                 f"the part has values with the role {role!r}, and the schema no such field: leave"
                 " them out, or declare the field in the copies of all sites"
             )
-        return name
+        return [names] if isinstance(names, str) else names
 
     def _named(self, X: Any) -> pd.DataFrame:
         """Return a table with names; those of an array are the features of the schema."""

@@ -4,8 +4,9 @@ A study agrees on the columns of its rows before it computes. The schema is a Da
 standard Data Package, version 2 (https://datapackage.org), which programs in Python and R and data
 portals read. One property per field, the object ``fedlib``, is not in the standard:
 
-- ``role``: ``"feature"`` (the default), ``"target"``, ``"weight"``, or ``"ignore"`` for a column
-  that is not read.
+- ``role``: ``"feature"`` (the default), ``"target"``, ``"weight"``, ``"base_margin"``, or
+  ``"ignore"`` for a column that is not read. Only base margins may be several columns, one per
+  class.
 - ``unit``: the unit of measurement.
 - ``outside``: what becomes of a value that is not accepted. It is ``"error"`` by default,
   ``"missing"`` (a gap), ``"clip"`` (the nearest limit) or ``"other"`` (this category).
@@ -192,6 +193,11 @@ class Schema(AgreedColumns):
     def weight(self) -> str | None:  # type: ignore[override]
         """The name of the column with the weights of the rows; None if there is none."""
         return self._with_role("weight")
+
+    @property
+    def base_margin(self) -> tuple[str, ...]:
+        """The names of the columns with the margins from which boosting starts, in their order."""
+        return tuple(column.name for column in self.columns if column.role == "base_margin")
 
     @property
     def identifier(self) -> str | None:

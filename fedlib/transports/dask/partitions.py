@@ -103,7 +103,7 @@ class Partitions:
             whole_rows = data.rechunk({1: -1}) if data.ndim == 2 else data
             return cls(whole_rows.to_delayed().ravel().tolist(), chunks=data.chunks[0])
         if isinstance(data, tuple):
-            return cls._of_several([cls.of(one) for one in data])
+            return cls._of_several([one if one is None else cls.of(one) for one in data])
         if not isinstance(data, Sequence) or isinstance(data, str) or not len(data):
             raise ValueError(
                 "partitions must be a Dask DataFrame or Array, a tuple of them, or a list of files"
@@ -112,11 +112,13 @@ class Partitions:
         return cls([_source(i, one) for i, one in enumerate(data)])
 
     @classmethod
-    def _of_several(cls, members: Sequence[Partitions]) -> Partitions:
-        """Return partitions that are tuples, such as (X, y).
+    def _of_several(cls, given: Sequence[Partitions | None]) -> Partitions:
+        """Return partitions that are tuples, such as (X, y); a None is one in all of them.
 
         Files and functions are read together, too.
         """
+        n_parts = max((len(one.parts) for one in given if one is not None), default=0)
+        members = [cls([None] * n_parts) if one is None else one for one in given]
         counts = [len(one.parts) for one in members]
         if not counts or len(set(counts)) > 1:
             raise ValueError(f"a tuple's members must have equally many partitions, got {counts}")

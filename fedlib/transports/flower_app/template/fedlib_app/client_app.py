@@ -2,9 +2,10 @@
 
 The configuration of the site's node describes the site:
 
-- ``data`` is the file with its rows. ``columns``, ``target``, ``sample_weight`` and ``ids`` are
-  names of columns in it. The other fields of `fedlib.tables.read_options.ReadOptions`, such as
-  ``separator`` and ``text``, say how it is written.
+- ``data`` is the file with its rows. ``columns``, ``target``, ``sample_weight``, ``base_margin``
+  and ``ids`` are names of columns in it. The other fields of
+  `fedlib.tables.read_options.ReadOptions`, such as ``separator`` and ``text``, say how it is
+  written.
 - ``schema`` is the site's copy of the schema of the study (JSON), by which the columns are read.
   Its digest must be the ``schema-digest`` of the run.
 - ``labels`` is the file to which the clusters of its rows are written.
