@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -29,7 +30,7 @@ from fedlib.tables.schema.descriptor import (
     short,
 )
 
-__all__ = ["missing_values", "read_column", "read_name"]
+__all__ = ["check_columns", "missing_values", "read_column", "read_name"]
 
 EPOCH = datetime(1970, 1, 1).toordinal()
 # A date has directives for its day and no others; names of months are English.
@@ -357,3 +358,18 @@ def _identifier(place: str, column: Column, own: Own) -> Column:
     if column.outside != "error":
         raise ValueError(f"{place}fedlib.outside must be error for the primary key")
     return replace(column, role=IDENTIFIER, required=True, unique=True)
+
+
+def check_columns(fields: Sequence[str], columns: Sequence[Column], key: str | None) -> None:
+    """Raise ValueError if columns contradict each other."""
+    if len(set(fields)) < len(fields):
+        repeated = Counter(fields).most_common(1)[0][0]
+        raise ValueError(f"schema.fields has more than one field {short(repeated)}")
+    if key is not None and key not in fields:
+        raise ValueError(f"schema.primaryKey must be the name of a field, got {short(key)}")
+    for role in ("target", "weight"):
+        names = [column.name for column in columns if column.role == role]
+        if len(names) > 1:
+            raise ValueError(f"only one field can have the role {role!r}, got {short(names)}")
+    if not any(column.role == "feature" for column in columns):
+        raise ValueError("no field is left for the features: all have other roles")

@@ -18,7 +18,6 @@ portals read. One property per field, the object ``fedlib``, is not in the stand
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from fedlib.tables.schema.applying import apply_columns, check, to_table
 from fedlib.tables.schema.columns import IDENTIFIER, Column
 from fedlib.tables.schema.comparing import differences
 from fedlib.tables.schema.descriptor import MAX_BYTES, check_resource, decode, short
-from fedlib.tables.schema.fields import missing_values, read_column, read_name
+from fedlib.tables.schema.fields import check_columns, missing_values, read_column, read_name
 from fedlib.tables.schema.parts import AgreedParts
 from fedlib.tables.schema.reading import Source, open_source
 from fedlib.tables.schema.report import Report
@@ -129,7 +128,7 @@ class Schema(AgreedColumns):
             columns += [column] if column is not None else []
         self._fields = tuple(fields)
         self.columns: tuple[Column, ...] = tuple(columns)
-        _check_columns(self._fields, self.columns, key)
+        check_columns(self._fields, self.columns, key)
 
     @classmethod
     def read(cls, path: str | Path) -> Schema:
@@ -509,18 +508,3 @@ def _key(given: str | Sequence[str]) -> str | None:
     if len(names) > 1:
         raise ValueError(f"schema.primaryKey must be one field, got {short(names)}")
     return composed(names[0].strip()) if names else None
-
-
-def _check_columns(fields: Sequence[str], columns: Sequence[Column], key: str | None) -> None:
-    """Raise ValueError if columns contradict each other."""
-    if len(set(fields)) < len(fields):
-        repeated = Counter(fields).most_common(1)[0][0]
-        raise ValueError(f"schema.fields has more than one field {short(repeated)}")
-    if key is not None and key not in fields:
-        raise ValueError(f"schema.primaryKey must be the name of a field, got {short(key)}")
-    for role in ("target", "weight"):
-        names = [column.name for column in columns if column.role == role]
-        if len(names) > 1:
-            raise ValueError(f"only one field can have the role {role!r}, got {short(names)}")
-    if not any(column.role == "feature" for column in columns):
-        raise ValueError("no field is left for the features: all have other roles")
