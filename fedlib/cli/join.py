@@ -230,7 +230,7 @@ def take_part(
     rows.read(options.data)  # so that what cannot be read is reported before any call
     guarded = bool(options.policy or options.ledger_out or review)
     states: list[Message | None] = []
-    memory = read_memory(options.data, options.secure_key)
+    memory = read_memory(options.data, options.secure_key, rows.digests[options.data])
 
     def make(served: str) -> Client:
         from fedlib.sites.site import make_client  # imports the protocols, which takes a second
@@ -300,13 +300,19 @@ class SiteRows:
         self.schema = read_schema(options.schema)
         if self.schema is not None:
             check_reading(self.schema, options.reading)
+        self.digests: dict[Path, str] = {}
         self._tables: dict[tuple[Path, bool], Table] = {}
 
     def read(self, path: Path) -> Table:
         """Return the rows in a file; with a schema, tell the operator what it changes."""
+        from fedlib.core.site_memory import digest_of
+
         key = path, self.protected
         if key not in self._tables:
+            before = digest_of(path)  # the first one is that of this process's memory
             self._tables[key] = self._read(path)
+            if {digest_of(path), self.digests.setdefault(path, before)} != {before}:
+                raise click.ClickException(f"{path} has changed since the start: join again")
         return self._tables[key]
 
     def _read(self, path: Path) -> Table:
@@ -368,12 +374,12 @@ def read_identity(private: Path | None, public: Path | None) -> Identity | None:
         raise click.ClickException(str(error)) from error
 
 
-def read_memory(data: Path, key: Path | None) -> TableMemory:
-    """Return what this site remembers about the rows in a file."""
-    from fedlib.core.site_memory import OldMemory, SiteIsLocked, TableMemory
+def read_memory(data: Path, key: Path | None, digest: str | None = None) -> TableMemory:
+    """Return what this site remembers about the rows in a file, which has the digest."""
+    from fedlib.core.site_memory import OldMemory, SiteIsLocked, TableMemory, digest_of
 
     try:
-        memory = TableMemory.of_file(data, key)
+        memory = TableMemory.of_digest(digest or digest_of(data), key)
         assert memory.lock is not None
         memory.lock.check()
         memory.values("")  # reports a file that cannot be read, or is too old

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,9 +27,10 @@ import numpy as np
 from fedlib.core.records import open_private, sync_folder
 from fedlib.core.texts import printable
 
-__all__ = ["Lock", "OldMemory", "SiteIsLocked", "TableMemory", "state_folder"]
+__all__ = ["Lock", "OldMemory", "SiteIsLocked", "TableMemory", "digest_of", "state_folder"]
 
 
+COUNT = re.compile(rb"(\S+) (\d+)")  # a line of the counts
 FORGOTTEN = "forgotten"  # of a record, whose key is the kind
 
 
@@ -71,6 +73,8 @@ class Lock:
         """Note that a protected request has failed."""
         with os.fdopen(open_private(self.path, os.O_APPEND), "ab") as file:
             file.write(printable(reason).encode() + b"\n")
+            _to_disk(file)
+        sync_folder(self.path)
 
 
 class TableMemory:
@@ -126,9 +130,7 @@ class TableMemory:
         OSError
             When the file cannot be read, or the folder cannot be made.
         """
-        with rows.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return cls.of_digest(digest, key)
+        return cls.of_digest(digest_of(rows), key)
 
     @classmethod
     def of_digest(cls, digest: str, key: Path | None = None) -> TableMemory:
@@ -191,14 +193,21 @@ class TableMemory:
                     _to_disk(file)
                     sync_folder(self.path)
                     if counts is not None:  # later, so that a crash in between is no alarm
-                        counts.seek(0, os.SEEK_END)
                         counts.write(f"{self.path.name} {len(records)}\n".encode())
                         _to_disk(counts)
 
     def _check_age(self, counts: BinaryIO, n_records: int) -> None:
         assert self.path is not None
-        lines = [line.decode("ascii").split() for line in counts]
-        n_counted = max((int(n) for name, n in lines if name == self.path.name), default=0)
+        name, counted = self.path.name.encode(), []
+        for line in _lines(counts):
+            match = COUNT.fullmatch(line)
+            if match is None:
+                raise ValueError(
+                    f"{self.counts} must contain a name and a count per line, got {line[:40]!r}:"
+                    " put the newest copy of it back"
+                )
+            counted += [int(match[2])] * (match[1] == name)
+        n_counted = max(counted, default=0)
         if n_records < n_counted:
             raise OldMemory(
                 f"{self.path} has {n_records} records, but {self.counts} has counted {n_counted}:"
@@ -228,6 +237,12 @@ class TableMemory:
     def forget(self, kind: str) -> None:
         """Forget the records of a kind until now. The file keeps them."""
         self.add(FORGOTTEN, kind)
+
+
+def digest_of(file: Path) -> str:
+    """Return the SHA-256 digest of a file, in hexadecimal digits."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def state_folder() -> Path:
@@ -264,15 +279,20 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
 
 def _read(file: BinaryIO, path: Path) -> list[Record]:
     """Return the records in a file, and drop an incomplete last line."""
+    try:
+        return [msgspec.json.decode(line, type=Record) for line in _lines(file)]
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path} must contain one record per line: {error}") from error
+
+
+def _lines(file: BinaryIO) -> list[bytes]:
+    """Return the lines of a file, and drop an incomplete last one: no answer followed it."""
     content = file.read()
     end = content.rfind(b"\n") + 1
     if end < len(content):
         file.truncate(end)
     file.seek(end)
-    try:
-        return [msgspec.json.decode(line, type=Record) for line in content[:end].splitlines()]
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"{path} must contain one record per line: {error}") from error
+    return content[:end].splitlines()
 
 
 def _to_disk(file: BinaryIO) -> None:

@@ -1,14 +1,18 @@
 """``fedlib memory``, and what a locked or restored site does when it joins."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
+import click
 import pytest
 from cli_helpers import invoke, refuse
 
+from fedlib.cli.join import JoinOptions, SiteRows
 from fedlib.core.site_memory import TableMemory
 from fedlib.protection.privacy import epsilon_of
 from fedlib.protection.secure.memory import KeyMemory
+from fedlib.tables.read_options import ReadOptions
 
 pytest.importorskip("opendp")
 DATA = Path("north.csv")
@@ -58,6 +62,18 @@ def test_a_locked_site_does_not_join_until_it_is_unlocked():
 
 
 LOCKED = "the site is locked; see --unlock"
+
+
+def test_rows_that_change_under_a_site_are_not_read():
+    """What is answered about them would belong to the memory of the earlier rows."""
+    given = dict.fromkeys((field.name for field in fields(JoinOptions)), None)
+    rows = SiteRows(JoinOptions(**given | {"reading": ReadOptions()}), protected=False)
+    before = rows.read(DATA)
+    DATA.write_text("x,y\n1,2\n3,4\n")
+    assert rows.read(DATA) is before
+    rows.protected = True  # as the server tells, and then the file is read again
+    with pytest.raises(click.ClickException, match="has changed since the start: join again"):
+        rows.read(DATA)
 
 
 def test_a_restored_folder_is_reported(state_folder):

@@ -77,6 +77,22 @@ def test_an_incomplete_last_line_is_dropped(tmp_path):
         memory.values("sum")
 
 
+@pytest.mark.parametrize("rest", [b"table", b"table.jsonl", b"table.jsonl 1"])
+def test_an_incomplete_last_count_is_dropped(rest, tmp_path):
+    """Otherwise the site could not start again, or the next count would be read as another one."""
+    counts = tmp_path / "north.counts"
+    memory = TableMemory(tmp_path / "table.jsonl", counts)
+    for i in range(3):
+        memory.add("sum", "a", i)
+    counts.write_bytes(counts.read_bytes() + rest)
+    memory.add("sum", "a", 3)
+    assert memory.values("sum") == [0, 1, 2, 3]
+    assert counts.read_text().split("\n")[-2:] == ["table.jsonl 4", ""]
+    counts.write_text("table.jsonl 4\ntable.jsonl\n")
+    with pytest.raises(ValueError, match=r"north.counts must contain .* got b'table.jsonl': put"):
+        memory.values("sum")
+
+
 def test_a_restored_folder_is_noticed(tmp_path, state_folder):
     """An older copy, an empty folder, and another folder: the counts beside the key know more."""
     (tmp_path / "rows.csv").write_text("x\n1\n")
