@@ -50,8 +50,8 @@ def main():
     for method in ("top_splits", "union", "histogram"):
         rows = [(missing[::2], classes[::2]), (missing[1::2], classes[1::2])]
         FederatedXGBClassifier(2, method=method).fit(rows).predict(missing)
-    dbscan(rng.normal(size=(200, 5)), 0.5, 3)
-    dbscan(X, 0.5, 3, np.ones(len(X)))
+    for n_features in (1, 2, 3, 4, 5):  # up to four, each has kernels of its own
+        dbscan(rng.normal(size=(200, n_features)), 0.5, 3)
 
 
 if __name__ == "__main__":
