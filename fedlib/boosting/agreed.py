@@ -16,12 +16,12 @@ import numpy as np
 
 from fedlib.boosting.categories import listed
 from fedlib.boosting.cuts import MAX_VALUE
-from fedlib.boosting.data import check_names
 from fedlib.boosting.messages import Levels
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.agreed_columns import AgreedColumns
 from fedlib.core.bounds import Bounds, check_bounds
 from fedlib.core.columns import NUMBER, TEXT
+from fedlib.core.names import check_names
 from fedlib.tables.schema.columns import Column
 
 __all__ = ["AgreedFeatures", "agreed_features"]

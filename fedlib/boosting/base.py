@@ -226,10 +226,6 @@ class Boosted(Explained, Validated, Constrained):
         """Whether the server uses sums over all clients only: secure ones, or ones with noise."""
         return self.secure or self.epsilon is not None
 
-    def _start(self) -> BoostedTrees | None:
-        """Return the model that the run continues; None if it begins a new one."""
-        return getattr(self, "model_", None) if self.warm_start else None
-
     def _settings(self, **others: Any) -> Settings:
         """Return the settings of a run; ``others`` are those that only some estimators have."""
         self._check_growth()
@@ -244,7 +240,7 @@ class Boosted(Explained, Validated, Constrained):
         n_trees, max_depth, max_bin = (
             self._default(name) for name in ("n_trees", "max_depth", "max_bin")
         )
-        start = self._start()
+        start: BoostedTrees | None = self._start
         if start is not None:
             seed = start.seed or seed
             if start.n_rounds > n_trees:
@@ -368,10 +364,6 @@ class Boosted(Explained, Validated, Constrained):
         if self.are_summed and any(one.role == "base_margin" for one in schema.columns):
             problems.append(f"no field with the role 'base_margin' ({NO_MARGINS})")
         return problems
-
-    def _column_names(self) -> tuple[str, ...]:
-        start = self._start()  # the columns of whole tables are put in order by the schema
-        return () if start is None or self.schema is not None else start.features
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)

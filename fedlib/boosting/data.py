@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from fedlib.core.array_types import Floats32
 from fedlib.core.client import Client
 from fedlib.core.columns import REPLACE
 from fedlib.core.labels import read_targets, read_weights
-from fedlib.core.names import as_table, difference, feature_names
+from fedlib.core.names import as_table, feature_names
 from fedlib.core.points import as_numbers
 
 NO_MARGINS = (
@@ -151,20 +151,6 @@ have: given at 'A'; not given at 'B'
     given = {name: "given" if one.has_margins else "not given" for name, one in described.items()}
     if given:
         agree("base_margin, which all or none must have", given)
-
-
-def check_names(given: Sequence[str], names: Sequence[str]) -> None:
-    """Raise ValueError when the columns of a run are not those of the model that it continues.
-
-    Examples
-    --------
-    >>> check_names(("a", "b"), ("a",))
-    Traceback (most recent call last):
-    ...
-    ValueError: the columns must be those of the model: 'b' is additional
-    """
-    if given and names and (problem := difference(names, given)):
-        raise ValueError(f"the columns must be those of the model: {problem}")
 
 
 def row_limit(estimator: Any, role: str) -> float:

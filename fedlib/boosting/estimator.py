@@ -310,7 +310,8 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         """
         Whether `fit` continues the fitted model until it has ``n_trees`` rounds. Its objective,
         classes, initial prediction and seed stay. On the same rows, the result is that of one run:
-        rounds, samples and the values for early stopping count through.
+        rounds, samples and the values for early stopping count through. Not for the command line,
+        where each process starts without a model.
         """,
     ] = False
     secure: Annotated[
@@ -345,7 +346,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     ] = None
 
     def _flow(self) -> Flow[BoostedTrees]:
-        start, classes = self._start(), self._given_classes()
+        start, classes = self._start, self._given_classes()
         if self.objective is None and (start is not None or classes):  # known before the run
             by_classes = "multi:softprob" if len(classes) > 2 else "binary:logistic"
             self.objective = by_classes if start is None else start.objective  # type: ignore[assignment]

@@ -18,7 +18,7 @@ from fedlib.boosting.classes import (
     warn_of_one_class,
 )
 from fedlib.boosting.cuts import Cuts, agree_on_cuts
-from fedlib.boosting.data import agree_on_margins, check_names
+from fedlib.boosting.data import agree_on_margins
 from fedlib.boosting.described import Described, agree_on_names, check_weight
 from fedlib.boosting.descriptions import (
     DescribeTargets,
@@ -41,6 +41,7 @@ from fedlib.boosting.settings import Settings
 from fedlib.boosting.training import Training
 from fedlib.boosting.trees import BoostedTrees, Tree, stack_sets
 from fedlib.core.agreement import agree_on_features, settle
+from fedlib.core.names import check_names
 from fedlib.core.protocol import Flow, Replies
 from fedlib.protection.sums import NoisySums
 

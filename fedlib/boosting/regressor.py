@@ -294,7 +294,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
             max_gradient=self.max_gradient,
             max_target=row_limit(self, "target"),
         )
-        return boosting(settings, self._start())
+        return boosting(settings, self._start)
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         super()._check_clients(clients)

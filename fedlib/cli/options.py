@@ -130,14 +130,18 @@ def _numbers(texts: Sequence[str]) -> list[Any]:
 
 
 def parameter_options(declared: type[Any]) -> list[click.Option]:
-    """Return one option per parameter of a class, such as an estimator (`core.parameters`)."""
+    """Return one option per parameter of a class, such as an estimator (`core.parameters`).
+
+    A function has none, because no text is one, nor has ``warm_start``, because each process starts
+    without a model.
+    """
     docs = parameter_docs(declared)
     return [
         _parameter_option(
             parameter, declared._parameter_constraints.get(name, []), docs.get(name, "")
         )
         for name, parameter in inspect.signature(declared).parameters.items()
-        if declared._parameter_constraints.get(name) != [callable, None]  # no text is a function
+        if declared._parameter_constraints.get(name) != [callable, None] and name != "warm_start"
     ]
 
 

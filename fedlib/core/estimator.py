@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, dataclass_transform
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -177,10 +177,11 @@ class Federated(BaseEstimator):
         seed = journal.begin(getattr(self, "name", type(self).__name__), parameters, seed)
         if not seedless:
             return self
-        seeded = clone(self).set_params(**dict.fromkeys(seedless, seed))
-        if getattr(self, "warm_start", False) and hasattr(self, "model_"):
-            seeded.model_ = self.model_  # a clone is not fitted
-        return seeded
+        seeded = copy.copy(self)  # a clone would not be fitted, and could not continue a model
+        for name, value in self.get_params(deep=False).items():
+            if isinstance(value, Federated):
+                setattr(seeded, name, copy.copy(value))
+        return seeded.set_params(**dict.fromkeys(seedless, seed))
 
     def _run(
         self,
@@ -282,9 +283,19 @@ class Federated(BaseEstimator):
             self._check_clients(clients)
         return clients
 
+    @property
+    def _start(self) -> Any:
+        """The model that `fit` continues, by ``warm_start``; None if it begins a new one."""
+        return vars(self).get("model_") if getattr(self, "warm_start", False) else None
+
     def _column_names(self) -> tuple[str, ...]:
-        """Return the names of the columns before the run, if they are known."""
-        return ()
+        """Return the names of the columns before the run, if they are known.
+
+        They are those of the model that the run continues. A schema has its own order.
+        """
+        if self._start is None or getattr(self, "schema", None) is not None:
+            return ()
+        return tuple(getattr(self, "feature_names_in_", ()))
 
     def _check_clients(self, clients: dict[str, Client]) -> None:
         """Raise ValueError when clients in this process do not fit together."""

@@ -224,6 +224,20 @@ def difference(names: Sequence[str], given: Sequence[str]) -> str:
     return ", and ".join(parts)
 
 
+def check_names(given: Sequence[str], names: Sequence[str]) -> None:
+    """Raise ValueError when the columns of a run are not those of the model that it continues.
+
+    Examples
+    --------
+    >>> check_names(("a", "b"), ("a",))
+    Traceback (most recent call last):
+    ...
+    ValueError: the columns must be those of the model: 'b' is additional
+    """
+    if given and names and (problem := difference(names, given)):
+        raise ValueError(f"the columns must be those of the model: {problem}")
+
+
 def listed(names: Sequence[str]) -> str:
     """Return the first names as text, and how many more there are."""
     shown = ", ".join(printable(repr(name), 80) for name in names[:MAX_SHOWN])

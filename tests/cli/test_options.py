@@ -5,7 +5,7 @@ from numbers import Integral, Real
 import click
 import numpy as np
 import pytest
-from cli_helpers import invoke
+from cli_helpers import invoke, refuse
 
 from fedlib import FederatedXGBClassifier
 from fedlib.cli.options import (
@@ -104,7 +104,8 @@ def test_every_option_of_a_command_has_a_name_of_its_own():
 def test_every_parameter_has_an_option_with_a_text(name):
     estimator = protocols()[name]
     options = {option.name: option for option in parameter_options(estimator)}
-    assert set(options) == set(estimator._get_param_names()) - {"callback"}  # a function
+    without = {"callback", "warm_start"}  # a function; no process starts with a model
+    assert set(options) == set(estimator._get_param_names()) - without
     for option in options.values():
         assert option.help, option.name
     common = {flag for option in OPTIONS for flag in option.opts}
@@ -121,3 +122,12 @@ def test_arguments_of_clients_are_options_of_join():
     assert options["client_key"].help.endswith("; for vertical-dbscan.")
     text = invoke("join", "--help")
     assert all(option.opts[0] in text for option in options.values())
+
+
+@pytest.mark.parametrize("name", ["xgboost", "xgb-regressor", "gaussian-mixture"])
+def test_no_run_of_the_command_line_continues_a_model(name):
+    """Each process starts without one."""
+    assert "warm_start" in protocols()[name]._get_param_names()
+    refused = refuse("serve", name, "--warm-start", code=2)
+    assert "No such option" in refused
+    assert "--warm-start" in refused

@@ -34,6 +34,7 @@ from fedlib.clustering.mixtures.secure import secure_em
 from fedlib.clustering.mixtures.start import Start, given_start
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.estimator import Clusterer
+from fedlib.core.names import check_names
 from fedlib.core.parameters import (
     KW_ONLY,
     Flag,
@@ -250,7 +251,8 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
         Whether `fit` continues the fitted mixture for up to ``max_rounds`` further rounds, as in
         scikit-learn. No client fits a first mixture: `n_init` and the given first mixture do not
         count. Its first round has no likelihood to compare with, so it takes at least two. The
-        columns must be the same. It must be False with `epsilon`.
+        columns must be the same. It must be False with `epsilon`. Not for the command line, where
+        each process starts without a model.
         """,
     ] = False
     secure: Annotated[
@@ -294,7 +296,7 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
                 "warm_start=False, because the fitted mixture may depend on rows without noise (got"
                 " True)"
             )
-        if self.epsilon is None and self.secure and not self._continues:
+        if self.epsilon is None and self.secure and self._start is None:
             names = ("weights_init", "means_init", "precisions_init")
             given = [f"method={self.method!r}", *(n for n in names if getattr(self, n) is not None)]
             if len(given) < 4 or self.method != "em":
@@ -304,11 +306,6 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
                 )
         return lacking
 
-    @property
-    def _continues(self) -> bool:
-        """Whether `fit` starts from the fitted mixture."""
-        return self.warm_start and hasattr(self, "model_")
-
     def _flow(self) -> Flow[MixtureModel]:
         start = given_start(
             self.n_components,
@@ -317,9 +314,10 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
             self.means_init,
             self.precisions_init,
         )
-        n_init = self.n_init
-        if self._continues:
-            start = self.model_.as_start(self.n_components, self.covariance_type)
+        n_init, names = self.n_init, ()
+        if self._start is not None:
+            names = tuple(getattr(self, "feature_names_in_", ()))
+            start = self._start.as_start(self.n_components, self.covariance_type)
             n_init = 1
         if n_init > 1 and start.complete:
             raise ValueError(
@@ -327,7 +325,7 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
                 f" starts would be equal; got {n_init}"
             )
         if is_protected(self):
-            return self._protected_flow(start)
+            return self._protected_flow(start, names)
         self._refuse_limits()
         return federated_gaussian_mixture(
             self.n_components,
@@ -340,12 +338,15 @@ class FederatedGaussianMixture(Clusterer, WeightedFederated):
             self.max_local_iter,
             n_init,
             self.random_state,
+            names,
         )
 
-    def _protected_flow(self, start: Start) -> Flow[MixtureModel]:
+    def _protected_flow(self, start: Start, names: tuple[str, ...]) -> Flow[MixtureModel]:
         bounds, max_rounds = self._bounds(), self.max_rounds
         check_start(start, bounds.limits.shape[1], self.covariance_type)
         aggregation = self._aggregation(max_rounds, bounds)
+        check_names(aggregation.features, names)
+        aggregation.features = aggregation.features or names
         of_both = self.covariance_type, self.reg_covar, start, bounds.limits, max_rounds
         weight = self._largest_weight()
         if not isinstance(aggregation, NoisySums):

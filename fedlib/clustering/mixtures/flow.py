@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +37,7 @@ from fedlib.clustering.mixtures.start import Start
 from fedlib.core.agreement import agree_on_features, exclude, settle
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import MessageError
+from fedlib.core.names import check_names
 from fedlib.core.protocol import Flow, Reject, Replies
 from fedlib.core.validation import check_option
 
@@ -144,11 +145,13 @@ def federated_gaussian_mixture(
     max_local_iter: int,
     n_init: int,
     random_state: Any,
+    names: Sequence[str],
 ) -> Flow[MixtureModel]:
     """Return the server's flow.
 
-    ``start`` comes from `fedlib.clustering.mixtures.start.given_start`. For the other parameters
-    see `FederatedGaussianMixture`.
+    ``start`` comes from `fedlib.clustering.mixtures.start.given_start`. ``names`` are those of the
+    columns of the mixture that the fit continues, if they are known. For the other parameters see
+    `FederatedGaussianMixture`.
     """
     model, _ = yield from fit_in_rounds(
         n_components,
@@ -161,6 +164,7 @@ def federated_gaussian_mixture(
         max_local_iter,
         n_init,
         random_state,
+        names,
     )
     yield AssignComponents(*parameters(model.mixture), covariance_type)
     return model
@@ -177,6 +181,7 @@ def fit_in_rounds(
     max_local_iter: int,
     n_init: int,
     random_state: Any,
+    names: Sequence[str],
 ) -> Flow[tuple[MixtureModel, PointsHistory]]:
     """Return the fitted model and what the clients have reported; they do not receive the model.
 
@@ -187,6 +192,7 @@ def fit_in_rounds(
     check_option("method", method, ("average", "em"))
     replies = yield IntroducePoints(n_components)
     replies = yield from settle(replies, agree_on_features)
+    check_names(next((one.features for one in replies.values() if one.features), ()), names)
     replies = yield from settle(replies, agree_on_magnitude)
     weighted = any(reply.weighted for reply in replies.values())
     history = PointsHistory(

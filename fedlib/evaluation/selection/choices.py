@@ -104,7 +104,7 @@ def select_mixture(
     models, start = [], NOTHING_GIVEN
     for k in n_components:
         model, history = yield from fit_in_rounds(
-            k, "em", covariance_type, reg_covar, start, max_rounds, tol, 1, 1, random_state
+            k, "em", covariance_type, reg_covar, start, max_rounds, tol, 1, 1, random_state, ()
         )
         models.append(model)
 

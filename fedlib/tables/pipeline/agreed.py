@@ -16,6 +16,7 @@ import pandas as pd
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.columns import NUMBER, TEXT, read_columns
+from fedlib.core.names import check_names
 from fedlib.core.protocol import Flow
 from fedlib.protection.secure.points import agree_on_bounded_features
 from fedlib.protection.sums import NoisySums
@@ -62,6 +63,7 @@ def agreed_pipeline(
     protected: bool,
     aggregation: Aggregation,
     protocol: Callable[[Limits], Flow[Model]],
+    fitted: Preprocess | None,
 ) -> Flow[PipelineModel[Model]]:
     """Return the server flow: the rules from the schema and sums, then the protocol.
 
@@ -76,18 +78,42 @@ def agreed_pipeline(
         Adds up the columns.
     protocol : callable
         Returns the flow of the protocol for the limits of the transformed columns, by name.
+    fitted : Preprocess or None
+        The rules, if the protocol continues a model.
     """
     names = tuple(column.name for column in columns)
-    numbers = np.array([j for j, column in enumerate(columns) if column.kind == NUMBER], np.int64)
-    low, high = _ends(columns)
-    fill, centre, spread = low + (high - low) / 2, np.zeros(len(names)), np.ones(len(names))
-    for j in numbers.tolist():
-        fill[j] = fill[j] if columns[j].fill is None else float(columns[j].fill or 0.0)
+    if fitted is not None:
+        check_names(names, fitted.features)
+    ends, limits = _ends(columns), {}
     aggregation.features = names
     yield from agree_on_bounded_features(aggregation, len(names))
+    begins = fitted is None
+    if fitted is None:
+        fitted = yield from _fit_rules(columns, rules, protected, aggregation)
+    yield fitted
+    if begins or rules.n_components is None:
+        limits = _limits_after(fitted, *ends)
+    if begins and rules.n_components is not None:
+        between = np.array(list(limits.values())).T
+        bounds = between if protected else None
+        fitted, found = yield from project_rows(fitted, rules.n_components, aggregation, bounds)
+        limits = dict(zip(found.names, found.limits(*between).T.tolist(), strict=True))
+    model = yield from protocol(limits)
+    return PipelineModel(fitted, model)
+
+
+def _fit_rules(
+    columns: Sequence[Column], rules: Rules, protected: bool, aggregation: Aggregation
+) -> Flow[Preprocess]:
+    """Return the rules that follow from the schema and from sums over the clients."""
+    numbers = np.array([j for j, column in enumerate(columns) if column.kind == NUMBER], np.int64)
+    low, high = _ends(columns)
+    fill, centre, spread = low + (high - low) / 2, np.zeros(len(low)), np.ones(len(low))
+    for j in numbers.tolist():
+        fill[j] = fill[j] if columns[j].fill is None else float(columns[j].fill or 0.0)
     if rules.scale == "standard" or rules.impute == "mean":
         limits = np.array([low[numbers], high[numbers]])
-        means, variances = yield from _moments(rules, len(names), numbers, limits, aggregation)
+        means, variances = yield from _moments(rules, len(low), numbers, limits, aggregation)
         if rules.impute == "mean":
             fill[numbers] = means
         if rules.scale == "standard":
@@ -96,17 +122,8 @@ def agreed_pipeline(
             centre[numbers], spread[numbers] = means, np.where(constant, 1.0, deviations)
     if rules.scale == "minmax":
         centre[numbers], spread[numbers] = low[numbers], (high - low)[numbers]
-    fill[np.setdiff1d(np.arange(len(names)), numbers)] = 0.0
-    fitted = _preprocess(columns, rules, protected, (fill, centre, spread))
-    yield fitted
-    limits_after = _limits_after(fitted, low, high)
-    if rules.n_components is not None:
-        ends = np.array(list(limits_after.values())).T
-        bounds = ends if protected else None
-        fitted, found = yield from project_rows(fitted, rules.n_components, aggregation, bounds)
-        limits_after = dict(zip(found.names, found.limits(*ends).T.tolist(), strict=True))
-    model = yield from protocol(limits_after)
-    return PipelineModel(fitted, model)
+    fill[np.setdiff1d(np.arange(len(low)), numbers)] = 0.0
+    return _preprocess(columns, rules, protected, (fill, centre, spread))
 
 
 def limits_without_scale(columns: Sequence[Column], rules: Rules) -> Limits:

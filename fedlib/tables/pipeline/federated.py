@@ -45,7 +45,7 @@ from fedlib.tables.pipeline.flow import (
     gap_error,
     pipeline,
 )
-from fedlib.tables.pipeline.messages import expand
+from fedlib.tables.pipeline.messages import Preprocess, expand
 from fedlib.tables.schema import Schema
 from fedlib.tables.schema.columns import Column
 from fedlib.tables.summary.columns import agree_on_columns
@@ -115,7 +115,8 @@ class FederatedPipeline(Federated):
     cluster of a row with a gap is -1, its numbers are NaN, and it has no class. Names of features,
     as in ``monotone_constraints`` or ``feature_importances_``, are those after `transform`. Rows
     for validation, as the fourth of ``(X, y, sample_weight, eval_set)``, are raw, and the
-    preprocessing does not depend on them.
+    preprocessing does not depend on them. With an estimator with ``warm_start=True``, `fit`
+    continues its model, and the preprocessing stays that of the first fit.
 
     If a client is lost during the preprocessing, its statistics are computed again without it.
 
@@ -293,7 +294,25 @@ class FederatedPipeline(Federated):
                 " (got schema=None)"
             ]
             check_nothing_lacks(self.estimator, [*self.estimator._lacking(), *lacking])
-        return pipeline(self._rules(), self.estimator.protocol())
+        return pipeline(self._rules(), self._inner().protocol(), self._fitted_rules)
+
+    @property
+    def _start(self) -> PipelineModel[Any] | None:
+        warm = getattr(self.estimator, "warm_start", False)
+        return vars(self).get("model_") if warm else None
+
+    @property
+    def _fitted_rules(self) -> Preprocess | None:
+        """The preprocessing of the model that `fit` continues; None if it begins a new one."""
+        return None if self._start is None else self._start.rules
+
+    def _inner(self) -> Federated:
+        """Return a copy of the estimator, with the model that it continues."""
+        if self._start is None:
+            return copy.copy(self.estimator)
+        inner = clone(self.estimator)
+        inner.model_ = self._start.model
+        return inner
 
     def _agreed_flow(self, schema: Schema) -> Flow[PipelineModel[Any]]:
         """Return the flow whose rules follow from a schema."""
@@ -308,8 +327,13 @@ class FederatedPipeline(Federated):
         check_nothing_lacks(self.estimator, self._lacking(schema, columns, rules))
         if protected:
             columns = [column.protected() for column in columns]
+        if protected and self.pca is not None and self._start is not None:
+            raise ValueError(
+                "warm_start must be False with pca and secure=True, because the limits of the"
+                " components are those of their first run; got True"
+            )
         n_asked = (rules.scale == "standard" or rules.impute == "mean") + (self.pca is not None)
-        spender, inner = clone(self.estimator), clone(self.estimator)
+        spender, inner = clone(self.estimator), self._inner()
         if getattr(inner, "epsilon", None) is not None and n_asked:
             for name in ("epsilon", "delta"):
                 whole = getattr(inner, name)
@@ -335,7 +359,7 @@ class FederatedPipeline(Federated):
             protocol(limits)  # reports bad parameters before any message
         else:  # their count follows from the run
             inner._validate_params()
-        return agreed_pipeline(columns, rules, protected, aggregation, protocol)
+        return agreed_pipeline(columns, rules, protected, aggregation, protocol, self._fitted_rules)
 
     def _lacking(self, schema: Schema, columns: Sequence[Column], rules: Rules) -> list[str]:
         """Return everything that the run still needs of the schema and the parameters."""

@@ -111,12 +111,20 @@ class PipelineModel(Generic[Model]):
     model: Model
 
 
-def pipeline(rules: Rules, protocol: Flow[Model]) -> Flow[PipelineModel[Model]]:
-    """Return the server flow: fit the preprocessing, send it to the clients, run the protocol."""
-    fitted = yield from repeat(lambda: preprocess(rules))
-    yield fitted
-    if rules.n_components is not None:
-        fitted, _ = yield from project_rows(fitted, rules.n_components, Aggregation())
+def pipeline(
+    rules: Rules, protocol: Flow[Model], fitted: Preprocess | None
+) -> Flow[PipelineModel[Model]]:
+    """Return the server flow: fit the preprocessing, send it to the clients, run the protocol.
+
+    If the preprocessing is ``fitted``, because the protocol continues a model, it stays.
+    """
+    if fitted is not None:
+        yield fitted
+    else:
+        fitted = yield from repeat(lambda: preprocess(rules))
+        yield fitted
+        if rules.n_components is not None:
+            fitted, _ = yield from project_rows(fitted, rules.n_components, Aggregation())
     model = yield from protocol
     return PipelineModel(fitted, model)
 

@@ -470,4 +470,4 @@ def test_the_range_of_log_densities_contains_those_of_all_points(seed):
 
 def test_the_flow_checks_its_method():
     with pytest.raises(ValueError, match="method must be one of 'average', 'em'; got 'x'"):
-        next(federated_gaussian_mixture(2, "x", "full", 0.0, NOTHING_GIVEN, 1, 0.0, 1, 1, 0))
+        next(federated_gaussian_mixture(2, "x", "full", 0.0, NOTHING_GIVEN, 1, 0.0, 1, 1, 0, ()))

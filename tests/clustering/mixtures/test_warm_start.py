@@ -3,12 +3,16 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 
 from fedlib import FederatedGaussianMixture
+from fedlib.clustering.mixtures.client import GaussianMixtureClient
+from fedlib.protection.estimator import mask_clients
 from fedlib.sites import models
+from fedlib.testing import Recorder
 
 from .points import blobs, divided, draw_start, each_covariance_type, each_method
 
@@ -111,3 +115,44 @@ def test_other_columns_are_refused():
     with pytest.raises(ValueError, match="must have the 3 features"):
         model.fit(divided(blobs(d=3)))
     assert state(model) == before
+
+
+NAMED = {"max_rounds": 2, "tol": 0, "random_state": 0, "warm_start": True}
+
+
+def named(columns):
+    """Return parts whose columns have names."""
+    return [pd.DataFrame(part, columns=list(columns)) for part in divided(blobs())]
+
+
+def sites(parts):
+    """Return clients with these parts, as at sites, where nobody puts columns in order."""
+    return {name: GaussianMixtureClient(part) for name, part in zip("ABC", parts, strict=True)}
+
+
+def test_columns_of_other_names_are_refused():
+    model = FederatedGaussianMixture(3, **NAMED).fit(named("ab"))
+    before = state(model)
+    with pytest.raises(ValueError, match="'b' is missing, and 'c' is additional"):
+        model.fit(named("ac"))
+    with pytest.raises(ValueError, match="columns must be those of the model: 'b' is missing"):
+        model.fit(Recorder(sites(named("ac"))))
+    with pytest.raises(ValueError, match="columns must be those of the model: the order differs"):
+        model.fit(Recorder(sites(named("ba"))))
+    assert state(model) == before
+
+
+def test_columns_in_another_order_are_put_in_order_in_one_process():
+    model, same = (FederatedGaussianMixture(3, **NAMED).fit(named("ab")) for _ in range(2))
+    model.fit([part[["b", "a"]] for part in named("ab")])
+    assert state(model) == state(same.fit(named("ab")))
+
+
+def test_masked_sums_refuse_columns_of_other_names():
+    model = FederatedGaussianMixture(3, **NAMED).fit(named("ab"))
+    model.set_params(secure=True, bounds=[[-99.0, -99.0], [99.0, 99.0]])
+    with pytest.raises(ValueError, match="'b' is missing, and 'c' is additional"):
+        model.fit(Recorder(mask_clients(sites(named("ac")))))
+    model.set_params(bounds={"a": (-99, 99), "c": (-99, 99)})
+    with pytest.raises(ValueError, match="columns must be those of the model: 'b' is missing"):
+        model.protocol()
