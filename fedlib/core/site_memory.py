@@ -66,7 +66,8 @@ class Lock:
         if self.path.exists():
             raise SiteIsLocked(
                 "a protected request has failed, so this site takes part in no other one: read"
-                f" {self.path}, repair the cause, and clear it with fedlib memory --unlock"
+                f" {self.path}, repair the cause, and clear it with fedlib memory DATA --unlock,"
+                " with --secure-key if the site has a key"
             )
 
     def close(self, reason: str) -> None:

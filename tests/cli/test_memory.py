@@ -48,9 +48,9 @@ def test_a_locked_site_does_not_join_until_it_is_unlocked():
     TableMemory.of_file(DATA).lock.close("CountWithNoise: of row 3")
     KeyMemory(Path("north.key")).lock.close("AddToy: of row 5")
     join = "join", "http://127.0.0.1:9", "--data", DATA, "--token-file", "token", "--patience=0"
-    assert "clear it with fedlib memory --unlock" in refuse(*join)
+    assert "clear it with fedlib memory DATA --unlock" in refuse(*join)
     doctor = invoke("doctor", *join[1:-1], code=1)
-    assert re.search("^fix  memory: .* clear it with fedlib memory --unlock", doctor, re.M)
+    assert re.search("^fix  memory: .* clear it with fedlib memory DATA --unlock", doctor, re.M)
     given = "memory", DATA, "--secure-key", "north.key"
     reasons = ["failed: CountWithNoise: of row 3", "failed: AddToy: of row 5"]
     shown = invoke(*given).splitlines()[-4:]

@@ -120,7 +120,7 @@ def test_a_lock_names_its_command(tmp_path):
     lock = Lock(tmp_path / "table.failed")
     lock.check()
     lock.close("of row 3")
-    with pytest.raises(SiteIsLocked, match="clear it with fedlib memory --unlock"):
+    with pytest.raises(SiteIsLocked, match="clear it with fedlib memory DATA --unlock"):
         lock.check()
     assert lock.path.read_text() == "of row 3\n"
 

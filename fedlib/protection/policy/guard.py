@@ -204,7 +204,8 @@ class GuardedClient(Wrapper[GuardedState]):
         if self._state.declined:  # a part of the replies would make a wrong result
             raise Forbidden(self._state.declined, "another request of this run was declined")
         if self.rules is None:
-            raise Forbidden("protocol", f"the protocol {self.protocol!r} is not allowed")
+            text = f"the protocol {self.protocol!r} is not allowed, as it is not in the policy"
+            raise Forbidden("protocol", text)
         self._check_request(self.rules, request)
         self._charge(request)
         reply = self._answer(self.rules, request)
@@ -245,13 +246,14 @@ class GuardedClient(Wrapper[GuardedState]):
                 f" {self.n_clients or 'an unknown number'}",
             )
         if rules.max_rounds is not None and self._state.n_rounds >= rules.max_rounds:
-            raise Forbidden("max_rounds", f"{rules.max_rounds} requests were answered")
+            text = f"max_rounds={rules.max_rounds} requests of this run were answered"
+            raise Forbidden("max_rounds", text)
         if rules.same_members and isinstance(request, ConfirmSurvivors):
             members = self._state.members or tuple(sorted(request.survivors))
             if members != tuple(sorted(request.survivors)):
-                raise Forbidden(
-                    "same_members", f"the sums of this run were over {', '.join(members)}"
-                )
+                survivors, before = ", ".join(request.survivors), ", ".join(members)
+                text = f"the sums of this run were over {before}, and this one is over {survivors}"
+                raise Forbidden("same_members", text)
             self._keep(members=members)
         asked = decode(request.request) if isinstance(request, MaskValues) else request
         for name, allowed in rules.parameters.items():
@@ -271,7 +273,8 @@ class GuardedClient(Wrapper[GuardedState]):
             return
         name, privacy = type(request).__name__, privacy_of(request)
         if privacy is None:
-            raise Forbidden("budget", f"the reply to {name} has no noise, and the site a budget")
+            text = f"the reply to {name} has no noise, and the site a budget: serve with --epsilon"
+            raise Forbidden("budget", text)
         try:
             self.budget.charge(privacy, self.protocol, name)
         except DisclosureBudgetSpent as error:
@@ -284,12 +287,14 @@ class GuardedClient(Wrapper[GuardedState]):
     def _check_reply(self, rules: Rules, request: Message, reply: Message) -> Message:
         """Return the reply, without small groups if they can be left out."""
         if reply.extremes and not rules.extremes:
-            raise Forbidden("extremes", f"{type(reply).__name__} contains extremes")
+            text = f"{type(reply).__name__} contains the smallest and largest values of columns"
+            raise Forbidden("extremes", text)
         if rules.min_count > 1 and self._describes_rows(request) and privacy_of(request) is None:
             reply = self._with_large_groups(rules, request, reply)
         size = self._state.n_bytes + len(encode(reply))
         if rules.max_bytes is not None and size > rules.max_bytes:
-            raise Forbidden("max_bytes", f"the replies have {size} bytes, with this one", True)
+            text = f"the replies of this run have {size} bytes with this one, more than"
+            raise Forbidden("max_bytes", f"{text} {rules.max_bytes}", True)
         return reply
 
     def _with_large_groups(self, rules: Rules, request: Message, reply: Message) -> Message:
@@ -314,7 +319,8 @@ class GuardedClient(Wrapper[GuardedState]):
                 classes = _refined(classes, groups)
                 sizes = sizes_of(classes, self.inner.weights_of_rows())
             if n_small := int(((sizes > 0) & (sizes < least)).sum()):
-                raise Forbidden("min_count", f"{n_small} groups of rows are too small", True)
+                text = f"{n_small} groups have fewer than {least} rows, alone or as a difference"
+                raise Forbidden("min_count", text, True)
         self._keep(classes=classes)
         return reply
 

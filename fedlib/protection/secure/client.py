@@ -190,7 +190,9 @@ class SecureClient(Wrapper[SecureState]):
             When the key is that of another site.
         """
         if name != self.identity.name:
-            raise ValueError(f"the key is that of {self.identity.name!r}, but this is {name!r}")
+            raise ValueError(
+                f"the key is that of {self.identity.name!r}, but this is {name!r}: use its own key"
+            )
         super().enter(name, n_clients, run)
 
     def handle(self, request: Message) -> Message:
@@ -210,7 +212,10 @@ class SecureClient(Wrapper[SecureState]):
                 self.identity.memory.lock.check()
             return self._once(request)
         if request.asks_for_data and type(request) not in self.open_requests:
-            raise NotMasked(f"{type(request).__name__} asks for data without masks")
+            raise NotMasked(
+                f"{type(request).__name__} asks for data without masks, and this site has a key:"
+                " serve with --secure (secure=True), or join without --secure-key"
+            )
         return self.inner.handle(request)
 
     def _noisy(self, request: Message) -> Message:

@@ -161,7 +161,8 @@ class _Attempt:
 def _require(n_clients: int, least: int) -> None:
     if n_clients < least:
         raise TooFewSurvivors(
-            f"{n_clients} clients remain in a secure sum, at least {least} are needed"
+            f"{n_clients} clients remain in a secure sum, at least {least} are needed to its end:"
+            " start the run again when they are back"
         )
 
 

@@ -63,18 +63,28 @@ class Identity:
     memory: KeyMemory | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        keys = [self.private, *self.public_keys.values()]
-        if any(not isinstance(key, bytes) or len(key) != KEY for key in keys):
-            raise ValueError(f"keys must have {KEY} bytes")
-        if len(set(self.public_keys.values())) < len(self.public_keys):
-            raise ValueError("public_keys must differ between sites")
+        keys = [("private", self.private), *self.public_keys.items()]
+        for name, key in keys:
+            if not isinstance(key, bytes) or len(key) != KEY:
+                what = "private" if name == "private" else f"public_keys[{name!r}]"
+                size = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
+                raise ValueError(f"{what} must have {KEY} bytes, got {size}")
+        owners: dict[bytes, str] = {}
+        for name, key in self.public_keys.items():
+            if owners.setdefault(key, name) != name:
+                raise ValueError(
+                    f"public_keys must differ between sites, but those of {owners[key]!r} and"
+                    f" {name!r} are equal: each site makes its own with fedlib token"
+                )
         if len(self.public_keys) < MIN_CLIENTS:
             raise ValueError(
                 f"public_keys must be of at least {MIN_CLIENTS} sites, got {len(self.public_keys)}"
             )
         if self.public_keys.get(self.name) != signing_key(self.private):
+            known = "another key" if self.name in self.public_keys else "none"
             raise ValueError(
-                f"public_keys must contain the public half of the private key of {self.name!r}"
+                f"public_keys must contain the public half of the private key of {self.name!r}, has"
+                f" {known}: take the keys of the same fedlib token, in NAME.key and keys.json"
             )
 
     @property
@@ -104,7 +114,10 @@ class Identity:
         try:
             key = bytes.fromhex(path.read_text(encoding="ascii"))
         except (OSError, ValueError) as error:
-            raise ValueError(f"{path} must contain a site's private key") from error
+            raise ValueError(
+                f"{path} must contain a site's private key, {2 * KEY} hexadecimal digits as fedlib"
+                " token writes them"
+            ) from error
         return cls(path.stem, key, public_keys, KeyMemory(path))
 
 

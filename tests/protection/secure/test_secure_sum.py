@@ -569,10 +569,11 @@ def test_identities_are_checked():
     assert "private" not in repr(Identity("A", keys["A"], public))
     for name, private, others, text in (
         ("A", keys["A"], {"A": public["A"]}, "at least 2 sites, got 1"),
-        ("A", keys["B"], public, "public half of the private key of 'A'"),
-        ("C", keys["A"], public, "public half of the private key of 'C'"),
-        ("A", b"short", public, "must have 32 bytes"),
-        ("A", keys["A"], {"A": public["A"], "B": public["A"]}, "must differ"),
+        ("A", keys["B"], public, "public half of the private key of 'A', has another key: take"),
+        ("C", keys["A"], public, "public half of the private key of 'C', has none: take"),
+        ("A", b"short", public, "private must have 32 bytes, got 5 bytes"),
+        ("A", keys["A"], public | {"B": "text"}, r"public_keys\['B'\] must .* got str"),
+        ("A", keys["A"], {"A": public["A"], "B": public["A"]}, "those of 'A' and 'B' are equal"),
     ):
         with pytest.raises(ValueError, match=text):
             Identity(name, private, others)
