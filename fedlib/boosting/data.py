@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.utils import check_array
 
 from fedlib.boosting.cuts import MAX_VALUE
 from fedlib.boosting.messages import MAX_WEIGHT
@@ -17,7 +16,7 @@ from fedlib.core.client import Client
 from fedlib.core.columns import REPLACE
 from fedlib.core.labels import read_targets, read_weights
 from fedlib.core.names import as_table, feature_names
-from fedlib.core.points import as_numbers
+from fedlib.core.points import as_numbers, checked_array
 
 NO_MARGINS = (
     "base_margin must not be given with secure=True or epsilon, because the margins of rows are not"
@@ -42,7 +41,7 @@ def check_rows(X: Any, **checks: Any) -> Floats32:
     """
     names, given = feature_names(X), as_numbers(X)
     with np.errstate(over="ignore"):  # what becomes infinite is refused
-        X = check_array(given, dtype=np.float32, order="C", ensure_all_finite=False, **checks)
+        X = checked_array(given, np.float32, ensure_all_finite=False, **checks)
     if X.size and np.nanmax(np.abs(X), initial=0) > MAX_VALUE:
         row, j = np.argwhere(np.abs(X) > MAX_VALUE)[0]
         raise ValueError(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fedlib.boosting.settings import Settings
 from fedlib.boosting.training import Training
 from fedlib.core.array_types import Bools, Floats32, Ints, Ints32
 from fedlib.kernels.gains import Categories, Limits, newton_steps, no_limits
+
+if TYPE_CHECKING:  # a site does not need the estimators' parameters
+    from fedlib.boosting.settings import Settings
 
 
 class OpenNodes(NamedTuple):

@@ -16,7 +16,7 @@ from math import ceil, exp, fsum, log, log2, sqrt
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, softmax
+import scipy
 
 from fedlib.core.array_types import Floats, Floats32, Ints
 from fedlib.core.messages import MessageError
@@ -154,16 +154,20 @@ def _fraction(sums: LabelSums, is_scaled: bool) -> list[np.float32]:
     negative, positive = sums.classes
     if not is_scaled:
         return [_inside_0_and_1(positive / sums.weight)]
-    return [_inside_0_and_1(float(expit(2 * (positive - negative) / (positive + negative))))]
+    return [
+        _inside_0_and_1(
+            float(scipy.special.expit(2 * (positive - negative) / (positive + negative)))
+        )
+    ]
 
 
 def _first_logistic(sums: LabelSums, margins: Sequence[float], parameter: float) -> Floats:
-    p = float(expit(margins[0]))
+    p = float(scipy.special.expit(margins[0]))
     return np.array([[sums.weight * p - sums.classes[1], sums.weight * p * (1 - p)]])
 
 
 def _first_fractions(sums: LabelSums, margins: Sequence[float], parameter: float) -> Floats:
-    p = float(expit(margins[0]))
+    p = float(scipy.special.expit(margins[0]))
     return np.array([[sums.weight * p - sums.total, sums.weight * p * (1 - p)]])
 
 
@@ -176,7 +180,7 @@ def _largest_logistic_loss(sums: LabelSums, margin: float, parameter: float) -> 
 
 
 def _expit(margins: Floats32) -> Floats:
-    return np.asarray(expit(margins.astype(np.float64)))
+    return np.asarray(scipy.special.expit(margins.astype(np.float64)))
 
 
 def _log_odds(scores: Sequence[Any]) -> Floats32:
@@ -199,7 +203,7 @@ def _centred_log_fractions(sums: LabelSums, is_scaled: bool) -> list[np.float32]
 
 
 def _first_softmax(sums: LabelSums, margins: Sequence[float], parameter: float) -> Floats:
-    p = softmax(np.array(margins, np.float64))
+    p = scipy.special.softmax(np.array(margins, np.float64))
     g = sums.weight * p - np.array(sums.classes)
     return np.column_stack([g, 2 * sums.weight * p * (1 - p)])
 
@@ -345,7 +349,7 @@ OBJECTIVES: Mapping[str, Objective] = {
         loss=objectives.softmax_loss,
         base_scores=_centred_log_fractions,
         link=_identity,
-        response=lambda margins: softmax(margins.astype(np.float64), axis=1),
+        response=lambda margins: scipy.special.softmax(margins.astype(np.float64), axis=1),
         first_sums=_first_softmax,
         largest_sums=lambda sums, margin, parameter: (sums.weight, sums.weight / 2),
         largest_loss=lambda sums, margin, parameter: (

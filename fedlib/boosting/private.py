@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from fedlib.boosting.described import EVERYONE, Described, agree_on_names
 from fedlib.boosting.growers import Level
 from fedlib.boosting.histograms import HistogramGrower
 from fedlib.boosting.messages import SumNoisyHistograms
-from fedlib.boosting.settings import Settings
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import Message
@@ -34,6 +33,9 @@ from fedlib.core.protocol import Flow, Replies
 from fedlib.protection.privacy import Sensitivity
 from fedlib.protection.secure.points import DescribeFeatures
 from fedlib.protection.sums import NoisySums
+
+if TYPE_CHECKING:  # a site does not need the estimators' parameters
+    from fedlib.boosting.settings import Settings
 
 __all__ = [
     "PrivateGrower",

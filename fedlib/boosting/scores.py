@@ -17,8 +17,8 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from fedlib.boosting.growers import Grower, Level
 from fedlib.boosting.messages import MetricName, Splits
@@ -114,7 +114,7 @@ def _pseudo_huber(p: Floats, y: NDArray[Any], slope: float) -> Floats:
 
 def _poisson(p: Floats, y: NDArray[Any], _: float) -> Floats:
     p = np.maximum(p[:, 0], SMALLEST)
-    return np.maximum(gammaln(y.astype(np.float64) + 1) + p - y * np.log(p), 0)
+    return np.maximum(scipy.special.gammaln(y.astype(np.float64) + 1) + p - y * np.log(p), 0)
 
 
 def _gamma(p: Floats, y: NDArray[Any], _: float) -> Floats:

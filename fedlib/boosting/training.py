@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,11 @@ from fedlib.boosting.cuts import Cuts
 from fedlib.boosting.described import Described
 from fedlib.boosting.messages import Levels
 from fedlib.boosting.objectives import OBJECTIVES, LabelSums, Objective
-from fedlib.boosting.settings import Settings
 from fedlib.core.array_types import Bools
 from fedlib.kernels.gains import Categories, SplitRule
+
+if TYPE_CHECKING:  # a site does not need the estimators' parameters
+    from fedlib.boosting.settings import Settings
 
 
 @dataclass(kw_only=True)

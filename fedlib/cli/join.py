@@ -427,10 +427,10 @@ def raw_tables(protocol: str | None) -> bool:
     """Return whether the agreed protocol takes raw tables; refuse an unknown protocol."""
     if protocol is None:
         return False
-    from fedlib.core.registry import find_estimator, protocols
+    from fedlib.core.registry import find_client, protocols
     from fedlib.sites.site import takes_raw_tables
 
-    if find_estimator(protocol) is None:
+    if find_client(protocol) is None:
         known = ", ".join(protocols())
         raise click.UsageError(
             f"--protocol must be one of {known}, or pipeline/ or aligned/ and one of them; got"

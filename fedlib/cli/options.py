@@ -193,7 +193,7 @@ def client_options() -> list[click.Option]:
     for protocol, estimator in protocols().items():
         docs = parameter_docs(estimator.client_class)
         docs |= parameter_docs(estimator.client_class.__init__)
-        for name, types in argument_types(estimator).items():
+        for name, types in argument_types(estimator.client_class).items():
             if name != "ids":
                 users.setdefault(name, []).append(protocol)
                 described.setdefault(name, (_client_type(name, types), docs.get(name, name)))

@@ -1,4 +1,4 @@
-"""The base class of the estimators, and of clients that hold points.
+"""The base class of the estimators.
 
 ``fit`` is ``run(self.protocol(), transport)``.
 """
@@ -19,19 +19,19 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.core.agreement import agree_on_features
-from fedlib.core.array_types import Floats, Ints
+from fedlib.core.array_types import Floats
 from fedlib.core.client import Client
 from fedlib.core.columns import check_no_identifiers
 from fedlib.core.in_process import InProcess, Parts
 from fedlib.core.journal import Journal
 from fedlib.core.ledger import Ledger
-from fedlib.core.names import feature_names, in_common_order, in_order
+from fedlib.core.names import in_common_order, in_order
 from fedlib.core.parameters import declare
-from fedlib.core.points import check_coordinates, check_points, check_weights, with_weights
+from fedlib.core.points import check_points
 from fedlib.core.protocol import Flow, Host, TooFewClients, Transport, run
 from fedlib.core.validation import plain_value
 
-__all__ = ["Clusterer", "Federated", "PointsClient"]
+__all__ = ["Clusterer", "Federated"]
 
 
 @dataclass_transform()
@@ -372,68 +372,6 @@ class Clusterer:
                 f" transport the labels stay at the sites; got {type(parts).__name__}"
             )
         return self.fit(parts, **options).labels_  # type: ignore[attr-defined]
-
-
-class PointsClient(Client):
-    """A client that holds points.
-
-    Parameters
-    ----------
-    X : array-like (n_points, n_features)
-        Finite numbers. There may be no rows, but there must be columns. If one client's columns
-        have names (a DataFrame's), all clients with names must have the same in the same order.
-
-    Attributes
-    ----------
-    limited : bool
-        Whether coordinates must lie within ±1e100, so that no sum of squares overflows.
-    takes_weights : bool
-        Whether ``X`` may be ``(X, sample_weight)``: points with weights, which are finite and at
-        least 0, in sum at most 2**40. A point of weight 0 gets a label, and shapes nothing.
-    weight : array (n_points,) of float64, or None
-        The weights; None if there are none.
-
-    Raises
-    ------
-    ValueError
-        When the points are not a table of finite numbers, or beyond the limit; when a weight is
-        not valid, or there is not one per point.
-    """
-
-    limited: ClassVar[bool] = False
-    takes_weights: ClassVar[bool] = False
-    weight: Floats | None = None
-
-    def __init__(self, X: ArrayLike | tuple[Any, Any]):
-        X, weight = with_weights(X) if self.takes_weights else (X, None)
-        self.features = feature_names(X)
-        self.X = check_points(X, ensure_min_samples=0)
-        if self.limited:
-            check_coordinates("the points", self.X)
-        if weight is not None:
-            self.weight = check_weights(weight, len(self.X))
-            counted = self.weight > 0
-            self._counted = self.X, self.weight
-            if not counted.all():
-                self._counted = self.X[counted], self.weight[counted]
-
-    @property
-    def weighted_points(self) -> tuple[Floats, Floats | None]:
-        """The points with a weight above 0, and their weights; None if there are none."""
-        return (self.X, None) if self.weight is None else self._counted
-
-    def counted_points(self) -> tuple[Floats, Floats]:
-        """Return the points with a weight above 0, and their weights; without weights all are 1."""
-        X, weights = self.weighted_points
-        return X, np.ones(len(X)) if weights is None else weights
-
-    def groups_of_all(self, groups: Ints) -> Ints:
-        """Return the groups of all points from those of `weighted_points`, -1 for the others."""
-        if self.weight is None:
-            return groups
-        of_all = np.full(len(self.X), -1, np.int64)
-        of_all[self.weight > 0] = groups
-        return of_all
 
 
 def _model_of(flow: Flow[Any], transport: Transport, **options: Any) -> Any:

@@ -26,9 +26,9 @@ from uuid import UUID
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.sparse import issparse
 
 from fedlib.core.array_types import Bools, Floats, Ints
+from fedlib.core.names import is_sparse
 from fedlib.core.texts import composed
 
 __all__ = ["read_classes", "read_ids", "read_labels", "read_targets", "read_weights"]
@@ -297,7 +297,7 @@ def _complete(given: Any, what: str, content: str, n_rows: int | None, remedy: s
 
 def _entries(given: Any, what: str, content: str, n_rows: int | None) -> tuple[NDArray[Any], Bools]:
     """Return one value per row, as an array of numbers, bytes or objects, and which are missing."""
-    if issparse(given):
+    if is_sparse(given):
         raise ValueError(
             f"{what} must be a list or an array, got a sparse table: use {what}.toarray().ravel()"
         )

@@ -6,17 +6,17 @@ another table into it. A table without names is taken in the order that it has.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import sparse
 
 from fedlib.core.texts import composed, printable
 
-__all__ = ["by_client", "feature_names", "in_common_order", "in_order"]
+__all__ = ["by_client", "feature_names", "in_common_order", "in_order", "is_sparse"]
 
 MAX_NAMES = 2**16  # in one message, see `fedlib.core.messages.FeatureNames`
 MAX_SHOWN = 5  # names of columns in the text of an error
@@ -130,7 +130,7 @@ def by_client(parts: Any) -> dict[str, Any]:
             raise ValueError(f"the names of clients must be distinct, got {list(parts)}")
         return named
     is_array = isinstance(parts, np.ndarray) and parts.ndim == 2 and parts.dtype.kind != "O"
-    if is_array or isinstance(parts, pd.DataFrame) or sparse.issparse(parts):
+    if is_array or isinstance(parts, pd.DataFrame) or is_sparse(parts):
         half = parts.shape[0] // 2
         raise ValueError(
             "parts must be a list with one table per client, got one table; for one client pass"
@@ -263,9 +263,23 @@ column of numbers, and pd.DataFrame(X) a table of records
         )
 
 
+def is_sparse(X: Any) -> bool:
+    """Return whether ``X`` is a sparse matrix or array of SciPy.
+
+    SciPy is not imported for it: where nothing has imported it, nothing has made a sparse table.
+
+    Examples
+    --------
+    >>> is_sparse(np.eye(2))
+    False
+    """
+    scipy_sparse = sys.modules.get("scipy.sparse")
+    return scipy_sparse is not None and bool(scipy_sparse.issparse(X))
+
+
 def as_table(X: Any) -> Any:
     """Return a table of another library as a DataFrame, and a masked array with NaN for gaps."""
-    if sparse.issparse(X):
+    if is_sparse(X):
         raise ValueError("X must be dense, got a sparse table; X.toarray() makes a dense one")
     if isinstance(X, np.ma.MaskedArray):
         if not np.ma.is_masked(X):

@@ -1,18 +1,18 @@
-"""Points: tables of finite numbers, as the clustering methods take them."""
+"""Points: tables of finite numbers, as the clustering methods take them, and clients with them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
-from sklearn.utils import check_array
 
-from fedlib.core.array_types import Floats
+from fedlib.core.array_types import Floats, Ints
+from fedlib.core.client import Client
 from fedlib.core.columns import (
     DATE,
     GAP_WORDS,
@@ -27,10 +27,12 @@ from fedlib.core.names import as_table, check_axes, feature_names
 
 __all__ = [
     "MAX_COORDINATE",
+    "PointsClient",
     "as_numbers",
     "check_coordinates",
     "check_points",
     "check_weights",
+    "checked_array",
     "eval_sets_of",
     "with_weights",
 ]
@@ -149,17 +151,43 @@ def check_points(X: ArrayLike, **checks: Any) -> Floats:
     """
     names = feature_names(X)
     X = as_numbers(X)
-    if isinstance(X, pd.DataFrame):  # pandas would make two copies, one of them in another order
-        frame, X = X, np.empty(X.shape)
-        for j in range(X.shape[1]):
-            X[:, j] = frame.iloc[:, j]
     try:
-        points: Floats = check_array(X, dtype=np.float64, order="C", **checks)
+        points: Floats = checked_array(X, np.float64, **checks)
     except ValueError as error:
         if (problem := _not_finite(X, names, checks.get("input_name", ""))) is None:
             raise
         raise ValueError(problem) from error
     return points
+
+
+def checked_array(X: Any, dtype: type[np.floating[Any]], **checks: Any) -> NDArray[Any]:
+    """Return a table of numbers as scikit-learn's ``check_array(X, dtype=dtype, order="C")`` does.
+
+    An array of numbers that passes is returned without scikit-learn, whose import would take most
+    of the time until a site's first reply.
+
+    Examples
+    --------
+    >>> checked_array(np.eye(2, dtype=int), np.float32)
+    array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
+    if isinstance(X, pd.DataFrame):  # pandas would make two copies, one of them in another order
+        frame, X = X, np.empty(X.shape, dtype)
+        for j in range(X.shape[1]):
+            X[:, j] = frame.iloc[:, j]
+    if type(X) is np.ndarray and X.ndim == 2 and X.dtype.kind in "biuf":
+        array = np.asarray(X, dtype, order="C")
+        enough = len(X) >= checks.get("ensure_min_samples", 1) and X.shape[1] > 0
+        any_value = not checks.get("ensure_all_finite", True)
+        if enough and (
+            any_value or np.isfinite((array.min(initial=0), array.max(initial=0))).all()
+        ):
+            return array
+    from sklearn.utils import check_array
+
+    checked: NDArray[Any] = check_array(X, dtype=dtype, order="C", **checks)
+    return checked
 
 
 def as_numbers(X: ArrayLike) -> pd.DataFrame | NDArray[Any]:
@@ -286,3 +314,65 @@ def _array(X: ArrayLike) -> NDArray[Any]:
     except ValueError:  # rows of different lengths
         return np.asarray(X, dtype=object)
     return array if array.dtype.kind in "biufcO" else np.asarray(X, dtype=object)
+
+
+class PointsClient(Client):
+    """A client that holds points.
+
+    Parameters
+    ----------
+    X : array-like (n_points, n_features)
+        Finite numbers. There may be no rows, but there must be columns. If one client's columns
+        have names (a DataFrame's), all clients with names must have the same in the same order.
+
+    Attributes
+    ----------
+    limited : bool
+        Whether coordinates must lie within ±1e100, so that no sum of squares overflows.
+    takes_weights : bool
+        Whether ``X`` may be ``(X, sample_weight)``: points with weights, which are finite and at
+        least 0, in sum at most 2**40. A point of weight 0 gets a label, and shapes nothing.
+    weight : array (n_points,) of float64, or None
+        The weights; None if there are none.
+
+    Raises
+    ------
+    ValueError
+        When the points are not a table of finite numbers, or beyond the limit; when a weight is
+        not valid, or there is not one per point.
+    """
+
+    limited: ClassVar[bool] = False
+    takes_weights: ClassVar[bool] = False
+    weight: Floats | None = None
+
+    def __init__(self, X: ArrayLike | tuple[Any, Any]):
+        X, weight = with_weights(X) if self.takes_weights else (X, None)
+        self.features = feature_names(X)
+        self.X = check_points(X, ensure_min_samples=0)
+        if self.limited:
+            check_coordinates("the points", self.X)
+        if weight is not None:
+            self.weight = check_weights(weight, len(self.X))
+            counted = self.weight > 0
+            self._counted = self.X, self.weight
+            if not counted.all():
+                self._counted = self.X[counted], self.weight[counted]
+
+    @property
+    def weighted_points(self) -> tuple[Floats, Floats | None]:
+        """The points with a weight above 0, and their weights; None if there are none."""
+        return (self.X, None) if self.weight is None else self._counted
+
+    def counted_points(self) -> tuple[Floats, Floats]:
+        """Return the points with a weight above 0, and their weights; without weights all are 1."""
+        X, weights = self.weighted_points
+        return X, np.ones(len(X)) if weights is None else weights
+
+    def groups_of_all(self, groups: Ints) -> Ints:
+        """Return the groups of all points from those of `weighted_points`, -1 for the others."""
+        if self.weight is None:
+            return groups
+        of_all = np.full(len(self.X), -1, np.int64)
+        of_all[self.weight > 0] = groups
+        return of_all

@@ -1,17 +1,33 @@
-"""The estimators by the names of their protocols.
+"""The estimators and the clients by the names of their protocols.
 
 No module imports the estimators for this: they are read from the package when a name is asked for.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from fedlib.core.estimator import Federated
+if TYPE_CHECKING:
+    from fedlib.core.estimator import Federated
 
-__all__ = ["ALIGNED", "PIPELINE", "find_estimator", "protocols", "wrapper_of", "wrappers"]
+__all__ = [
+    "ALIGNED",
+    "PIPELINE",
+    "find_client",
+    "find_estimator",
+    "protocols",
+    "wrapper_of",
+    "wrappers",
+]
 
 ALIGNED, PIPELINE = "aligned/", "pipeline/"
+# The clients whose modules import no estimator, so that a site starts without scikit-learn.
+CLIENTS = {
+    "xgboost": ("fedlib.boosting.client", "BoostingClient"),
+    "xgb-regressor": ("fedlib.boosting.client", "RegressionClient"),
+}
 
 
 def wrappers() -> dict[str, type[Federated]]:
@@ -66,6 +82,24 @@ def find_estimator(protocol: str) -> type[Federated] | None:
     return protocols().get(protocol)
 
 
+def find_client(protocol: str) -> type[Any] | None:
+    """Return the class of a protocol's clients, or None if there is no such protocol.
+
+    Equal to ``find_estimator(protocol).client_class``. If no estimator has been imported, the
+    clients of some protocols are found without them.
+
+    Examples
+    --------
+    >>> find_client("xgboost").__name__, find_client("dbscan")
+    ('BoostingClient', None)
+    """
+    if protocol in CLIENTS and "fedlib.core.estimator" not in sys.modules:
+        module, name = CLIENTS[protocol]
+        found: type[Any] = getattr(import_module(module), name)
+        return found
+    return getattr(find_estimator(protocol), "client_class", None)
+
+
 def protocols() -> dict[str, type[Federated]]:
     """Return the estimator of each protocol, by the protocol's name.
 
@@ -77,6 +111,8 @@ def protocols() -> dict[str, type[Federated]]:
     >>> protocols()["horizontal-dbscan"].__name__
     'HorizontalDBSCAN'
     """
+    from fedlib.core.estimator import Federated
+
     package = import_module("fedlib")
     for attribute in package.__all__:  # loads the modules of all estimators
         getattr(package, attribute)

@@ -206,7 +206,7 @@ class ProtectedFederated(Federated):
 class WeightedFederated(ProtectedFederated):
     """An estimator whose rows may have weights, of which protected sums need the largest one.
 
-    Its clients have ``takes_weights`` (`fedlib.core.estimator.PointsClient`).
+    Its clients have ``takes_weights`` (`fedlib.core.points.PointsClient`).
     """
 
     _: KW_ONLY

@@ -8,16 +8,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from fedlib.core.client import Client, roles_of
 from fedlib.core.columns import check_no_identifiers
-from fedlib.core.estimator import Federated
-from fedlib.core.registry import find_estimator, protocols, wrapper_of
+from fedlib.core.registry import find_client, find_estimator, protocols, wrapper_of
 from fedlib.core.site_memory import TableMemory
 from fedlib.protection.secure import Identity, SecureClient
 from fedlib.tables.files import Table
-from fedlib.tables.schema import Schema
+
+if TYPE_CHECKING:
+    from fedlib.core.estimator import Federated
 
 __all__ = [
     "argument_types",
@@ -35,8 +36,7 @@ def takes_raw_tables(protocol: str) -> bool:
     >>> takes_raw_tables("pipeline/kmeans"), takes_raw_tables("summary"), takes_raw_tables("kmeans")
     (True, True, False)
     """
-    client_class = getattr(find_estimator(protocol), "client_class", None)
-    return bool(getattr(client_class, "raw", False))
+    return bool(getattr(find_client(protocol), "raw", False))
 
 
 def make_estimator(protocol: str, parameters: Mapping[str, Any]) -> Federated:
@@ -62,6 +62,8 @@ def make_estimator(protocol: str, parameters: Mapping[str, Any]) -> Federated:
     FederatedPipeline(estimator=FederatedKMeans(n_clusters=3), scale='standard')
     """
     if isinstance(schema := parameters.get("schema"), str):
+        from fedlib.tables.schema import Schema
+
         parameters = {**parameters, "schema": Schema.read(schema)}
     estimator_class = find_estimator(protocol)
     if estimator_class is None:
@@ -93,31 +95,32 @@ def _check_parameters(
         raise ValueError(f"{protocol} needs the parameter {', '.join(missing)}")
 
 
-def client_arguments(estimator: type[Federated]) -> dict[str, inspect.Parameter]:
-    """Return the arguments of a protocol's client except the first, which is the data.
+def client_arguments(client_class: type[Client]) -> dict[str, inspect.Parameter]:
+    """Return the arguments of a client except the first, which is the data.
 
     Examples
     --------
-    >>> from fedlib import VerticalDBSCAN
-    >>> list(client_arguments(VerticalDBSCAN))
+    >>> from fedlib.clustering.density.vertical import VerticalDBSCANClient
+    >>> list(client_arguments(VerticalDBSCANClient))
     ['ids', 'key', 'n_jobs']
     """
-    signature = inspect.signature(estimator.client_class)
+    signature = inspect.signature(client_class)
     return dict(list(signature.parameters.items())[1:])
 
 
-def argument_types(estimator: type[Federated]) -> dict[str, set[Any]]:
-    """Return the types in the annotation of each argument of a protocol's client.
+def argument_types(client_class: type[Client]) -> dict[str, set[Any]]:
+    """Return the types in the annotation of each argument of a client.
 
     Examples
     --------
-    >>> from fedlib import VerticalDBSCAN
-    >>> bytes in argument_types(VerticalDBSCAN)["key"]
+    >>> from fedlib.clustering.density.vertical import VerticalDBSCANClient
+    >>> bytes in argument_types(VerticalDBSCANClient)["key"]
     True
     """
-    hints = get_type_hints(estimator.client_class.__init__)
+    hints = get_type_hints(client_class.__init__)
     return {
-        name: {hints.get(name), *get_args(hints.get(name))} for name in client_arguments(estimator)
+        name: {hints.get(name), *get_args(hints.get(name))}
+        for name in client_arguments(client_class)
     }
 
 
@@ -169,44 +172,46 @@ def make_client(
     if agreed is not None and protocol != agreed:
         raise ValueError(f"the server runs {protocol!r}; this site agrees to {agreed!r} only")
     wrapper, inner = wrapper_of(protocol)
-    estimator = find_estimator(inner)
-    if estimator is None:
+    client_class: Any = find_client(inner)
+    if client_class is None:
         known = ", ".join(protocols())
         raise ValueError(f"the protocol {protocol!r} is unknown here; known are {known}")
-    arguments = _read_secrets(estimator, options or {})
-    if "ids" in client_arguments(estimator) and table.ids is not None:
+    arguments = _read_secrets(inner, client_class, options or {})
+    if "ids" in client_arguments(client_class) and table.ids is not None:
         arguments["ids"] = table.ids
-    client_class: Any = estimator.client_class
+    part = _part(inner, client_class, table, eval_table)
     if wrapper is not None:
         arguments["client_class"] = client_class
         client_class = wrapper.client_class
-    client: Client = client_class(_part(estimator, table, eval_table), **arguments)
+    client: Client = client_class(part, **arguments)
     check_no_identifiers(client)
     client.passive, client.memory = passive, memory
     return client if identity is None else SecureClient(client, identity, protocol)
 
 
-def _part(estimator: type[Federated], table: Table, eval_table: Table | None) -> Any:
+def _part(protocol: str, client_class: type[Client], table: Table, eval_table: Table | None) -> Any:
     """Return the data that the protocol's client takes."""
-    if eval_table is not None and not getattr(estimator.client_class, "validates", False):
-        raise ValueError(f"{estimator.name} takes no rows for validation")
-    roles = roles_of(estimator.client_class)
+    if eval_table is not None and not getattr(client_class, "validates", False):
+        raise ValueError(f"{protocol} takes no rows for validation")
+    roles = roles_of(client_class)
     if "target" in roles and any(one is not None and one.y is None for one in (table, eval_table)):
         raise ValueError(
-            f"{estimator.name} needs a class or label per row: name the column that has them as"
-            " the target"
+            f"{protocol} needs a class or label per row: name the column that has them as the"
+            " target"
         )
     if eval_table is None:
         return table.part(roles)
     return (table.X, table.y, table.sample_weight, eval_table.eval_set, table.base_margin)
 
 
-def _read_secrets(estimator: type[Federated], options: Mapping[str, Any]) -> dict[str, Any]:
+def _read_secrets(
+    protocol: str, client_class: type[Client], options: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return a client's options, with the contents of the files that contain secrets."""
-    types = argument_types(estimator)
+    types = argument_types(client_class)
     unknown = [name for name in options if name not in types]
     if unknown:
-        raise ValueError(f"a client of {estimator.name} has no option {', '.join(unknown)}")
+        raise ValueError(f"a client of {protocol} has no option {', '.join(unknown)}")
     arguments = dict(options)
     for name, value in options.items():
         if bytes in types[name]:

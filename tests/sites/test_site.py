@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+from importlib import import_module
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from fedlib import HorizontalDBSCAN
-from fedlib.core.registry import find_estimator, protocols
+from fedlib.core.registry import CLIENTS, find_estimator, protocols
 from fedlib.sites.site import argument_types, client_arguments, make_client
 from fedlib.tables.files import Table
 
@@ -35,6 +36,44 @@ def test_a_site_starts_without_what_its_first_reply_may_not_need():
     assert unused & set(modules) == set()
 
 
+@pytest.mark.parametrize(
+    ("protocol", "request_text"),
+    [
+        ("xgboost", "DescribeTraining(0.3)"),
+        ("xgb-regressor", "DescribeTargets('reg:squarederror', 1.0, 0.3)"),
+    ],
+)
+def test_boosting_at_a_site_needs_no_scikit_learn_until_its_first_reply(
+    protocol, request_text, tmp_path
+):
+    """The import of scikit-learn would be half of the processor time until then."""
+    path = tmp_path / "rows.csv"
+    path.write_text("x,y\n" + "".join(f"{i / 7},{i % 2}\n" for i in range(20)))
+    program = f"""
+import sys
+import fedlib.cli.join, fedlib.transports.http.client
+from fedlib.core.messages import decode, encode
+from fedlib.core.protocol import serve
+from fedlib.sites.site import make_client
+from fedlib.tables.files import read_table
+table = read_table({str(path)!r}, target="y")
+client = make_client({protocol!r}, table)
+from fedlib.boosting.descriptions import DescribeTargets, DescribeTraining
+assert decode(serve(client, encode({request_text}), print)).n_rows == 20
+print(*sys.modules)
+"""
+    run = [sys.executable, "-c", program]
+    modules = subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
+    assert "fedlib.boosting.client" in modules
+    assert {"sklearn", "scipy.sparse", "scipy.stats", "joblib"} & set(modules) == set()
+
+
+@pytest.mark.parametrize("protocol", CLIENTS)
+def test_the_listed_clients_are_those_of_the_estimators(protocol):
+    module, name = CLIENTS[protocol]
+    assert getattr(import_module(module), name) is protocols()[protocol].client_class
+
+
 def test_a_subclass_of_the_same_name_is_found():
     class Other(HorizontalDBSCAN):
         """A copy."""
@@ -50,7 +89,8 @@ def test_a_subclass_of_the_same_name_is_found():
 @pytest.mark.parametrize("protocol", protocols())
 def test_every_argument_has_types(protocol):
     estimator = protocols()[protocol]
-    assert argument_types(estimator).keys() == client_arguments(estimator).keys()
+    client = estimator.client_class
+    assert argument_types(client).keys() == client_arguments(client).keys()
 
 
 def test_secrets_are_read_from_files(tmp_path):

@@ -220,7 +220,7 @@ def _count_occupied(eps: float, rho: float, max_cells: int | None) -> Flow[tuple
 
 
 class ApproximateDBSCANClient(DescribedPoints):
-    """A client that holds points; for the parameters see `fedlib.core.estimator.PointsClient`."""
+    """A client that holds points; for the parameters see `fedlib.core.points.PointsClient`."""
 
     combinable = (CellCounts,)
 

@@ -19,8 +19,9 @@ from fedlib.clustering.density.engine.dbscan import dbscan, nearest_within
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import handles
-from fedlib.core.estimator import Clusterer, Federated, PointsClient
+from fedlib.core.estimator import Clusterer, Federated
 from fedlib.core.messages import Array, Done, Labels, Message, MessageError
+from fedlib.core.points import PointsClient
 from fedlib.core.protocol import Replies
 
 __all__ = [

@@ -47,7 +47,7 @@ __all__ = ["FederatedKMeansClient"]
 
 
 class FederatedKMeansClient(SummablePoints):
-    """A client that holds points; for the parameter see `fedlib.core.estimator.PointsClient`.
+    """A client that holds points; for the parameter see `fedlib.core.points.PointsClient`.
 
     Raises
     ------

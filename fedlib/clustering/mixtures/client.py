@@ -51,7 +51,7 @@ __all__ = ["GaussianMixtureClient"]
 
 
 class GaussianMixtureClient(SummablePoints):
-    """A client that holds points; for the parameter see `fedlib.core.estimator.PointsClient`."""
+    """A client that holds points; for the parameter see `fedlib.core.points.PointsClient`."""
 
     takes_weights = True
 

@@ -26,7 +26,7 @@ from fedlib.clustering.mixtures.messages import MAX_ITER, Mixture
 from fedlib.core.agreement import agree_on_features, exclude, settle
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import handles
-from fedlib.core.estimator import Clusterer, Federated, PointsClient
+from fedlib.core.estimator import Clusterer, Federated
 from fedlib.core.messages import Array, Done, FeatureNames, Labels, Message, MessageError
 from fedlib.core.parameters import (
     KW_ONLY,
@@ -35,7 +35,7 @@ from fedlib.core.parameters import (
     PositiveInt,
     RandomSource,
 )
-from fedlib.core.points import MAX_COORDINATE
+from fedlib.core.points import MAX_COORDINATE, PointsClient
 from fedlib.core.protocol import Flow, Replies
 from fedlib.core.validation import Interval, count_distinct
 
@@ -213,7 +213,7 @@ def _with_too_many_points(replies: Replies, max_points: int) -> dict[str, str]:
 
 
 class GaussianMixtureDBSCANClient(PointsClient):
-    """A client that holds points; for the parameter see `fedlib.core.estimator.PointsClient`."""
+    """A client that holds points; for the parameter see `fedlib.core.points.PointsClient`."""
 
     @handles(DescribeClusters)
     def describe_clusters(self, request: DescribeClusters) -> ClusterMixtures:

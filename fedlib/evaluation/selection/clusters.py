@@ -52,7 +52,7 @@ __all__ = [
 
 
 class GaussianMixtureSelectionClient(GaussianMixtureClient):
-    """A client that holds points; for the parameter see `fedlib.core.estimator.PointsClient`."""
+    """A client that holds points; for the parameter see `fedlib.core.points.PointsClient`."""
 
     takes_weights = False  # the criteria need the number of rows
 

@@ -29,9 +29,10 @@ from fedlib.clustering.mixtures.checks import agree_on_magnitude
 from fedlib.core.agreement import agree_on_features, exclude, settle
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import handles, partitions
-from fedlib.core.estimator import Federated, PointsClient
+from fedlib.core.estimator import Federated
 from fedlib.core.messages import FeatureNames, Message
 from fedlib.core.parameters import KW_ONLY, OptionalPositiveFloat
+from fedlib.core.points import PointsClient
 from fedlib.core.protocol import Flow, Replies, Transport
 from fedlib.core.validation import Interval
 from fedlib.evaluation.selection.curves import curve_ranks, k_distances, sparse_fractions
@@ -220,7 +221,7 @@ def _fits_into(fine: CellCounts, coarse: CellCounts) -> bool:
 
 
 class DensitySuggestionClient(PointsClient):
-    """A client that holds points; for the parameter see `fedlib.core.estimator.PointsClient`.
+    """A client that holds points; for the parameter see `fedlib.core.points.PointsClient`.
 
     Raises
     ------

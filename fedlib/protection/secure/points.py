@@ -16,9 +16,8 @@ from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Floats
 from fedlib.core.bounds import MAX_BOUND
 from fedlib.core.client import Unanswerable, handles
-from fedlib.core.estimator import PointsClient
 from fedlib.core.messages import Array, FeatureNames, Message
-from fedlib.core.points import MAX_WEIGHT
+from fedlib.core.points import MAX_WEIGHT, PointsClient
 from fedlib.core.protocol import Flow
 from fedlib.core.replies import Replies
 from fedlib.protection.privacy.bounds import BoundsArray, clipped, from_unit

@@ -16,7 +16,7 @@ __all__ = ["PCAClient"]
 
 
 class PCAClient(DescribedPoints):
-    """A client that holds points; for the parameter see `fedlib.core.estimator.PointsClient`.
+    """A client that holds points; for the parameter see `fedlib.core.points.PointsClient`.
 
     Raises
     ------

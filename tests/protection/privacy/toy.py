@@ -5,8 +5,8 @@ from typing import Annotated
 import numpy as np
 
 from fedlib.core.client import handles
-from fedlib.core.estimator import PointsClient
 from fedlib.core.messages import Array, Message
+from fedlib.core.points import PointsClient
 from fedlib.protection.privacy import NOISY, NoisyRequest, Privacy, Sensitivity, add_noise
 
 COUNT = Sensitivity(l1=1.0, l2=1.0, n_entries=1)

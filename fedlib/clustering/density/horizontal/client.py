@@ -30,7 +30,7 @@ from fedlib.protection.secure.points import DescribedPoints
 
 
 class HorizontalDBSCANClient(DescribedPoints):
-    """A client that holds points; for the parameters see `fedlib.core.estimator.PointsClient`."""
+    """A client that holds points; for the parameters see `fedlib.core.points.PointsClient`."""
 
     combinable = (CellCounts,)
 
