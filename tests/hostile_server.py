@@ -265,7 +265,7 @@ def neighbours(rng, part):
     """
     if isinstance(part, pd.DataFrame):
         return _neighbouring_tables(rng, part)
-    X, y = part if isinstance(part, tuple) else (part, None)
+    X, y, _, _, margins = (*(part if isinstance(part, tuple) else (part,)), *[None] * 4)[:5]
     n = int(rng.choice([0, 1, 2, 5, len(X)]))
     X, at = np.array(X[:n], float), int(rng.integers(0, n + 1))
     shape = X.shape[1:]
@@ -280,6 +280,11 @@ def neighbours(rng, part):
         y = y[:n]
         label = y[rng.integers(n)] if n and rng.random() < 0.5 else rng.choice([0, 1, 7])
         tables = list(zip(tables, [y, np.insert(y, at, label)], strict=True))
+    if margins is not None:
+        margins = margins[:n]
+        start = np.full(margins.shape[1:], rng.choice([0.0, -3.0, *VALUES]))
+        more = [margins, np.insert(margins, at, start, axis=0)]
+        tables = [(*table, None, None, one) for table, one in zip(tables, more, strict=True)]
     return tables if rng.random() < 0.5 else tables[::-1]
 
 
