@@ -45,7 +45,8 @@ class Dask:
     partitions : Dask DataFrame or Array, tuple of them, or list
         Each partition is one part of the data. A list contains paths of .parquet and .npy files
         that the workers can read, or functions without arguments that return a part. A tuple, such
-        as (X, y), gives parts that are tuples, for protocols with labels.
+        as (X, y), gives parts that are tuples, for protocols with labels; None in it is None in
+        each of them.
     client : distributed.Client, optional
         The connection to the cluster; by default the current one or, if there is none, a new
         `LocalCluster` with one worker process per processor, which `close` ends.

@@ -176,6 +176,19 @@ def test_a_tuple_of_collections(cluster):
     assert set(there.labels_.compute()) == {"ill", "well"}
 
 
+def test_a_tuple_with_base_margins(cluster):
+    """What a part lacks before them is None."""
+    X = np.linspace(-1, 1, 40)[:, None]
+    y, margins = (np.abs(X[:, 0]) > 0.3).astype(int), 3 * X[:, 0]
+    estimator = FederatedXGBClassifier(n_trees=2, max_depth=2, min_child_weight=0.1)
+    halves = [slice(20), slice(20, None)]
+    here = clone(estimator).fit([(X[i], y[i], None, None, margins[i]) for i in halves])
+    arrays = [da.from_array(one, chunks=(20, 1)[: one.ndim]) for one in (X, y, margins)]
+    there = clone(estimator).fit(Dask((*arrays[:2], None, None, arrays[2]), cluster))
+    assert fitted(there) == fitted(here)
+    assert same_labels(there.labels_, here.labels_)
+
+
 def test_a_target(cluster, tmp_path):
     """`y` lies next to the rows, in a collection or in files of its own."""
     X = np.linspace(-1, 1, 40)[:, None]
