@@ -28,7 +28,8 @@ CAPTIONED = re.compile(
     r"(?P<content>.*)</figure>",
     re.DOTALL,
 )
-CAPTION = re.compile(r"<figcaption>(.*?)</figcaption>", re.DOTALL)
+# JupyterLab shows the name of a figure, by which texts refer to it there.
+CAPTION = re.compile(r"<figcaption>(.*?)(?: <small>[\w-]+</small>)?</figcaption>", re.DOTALL)
 PICTURE = re.compile(
     r'<span class="fedlib-panels".*?</span>|<picture>.*?</picture>|<img [^>]*>', re.DOTALL
 )

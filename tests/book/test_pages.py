@@ -98,7 +98,9 @@ def test_figure_fits_the_page_and_is_closed(pages, pictures):
         shown = pages.figure("`A` < *B*.", name="fig-a-b", alt='"quoted"')
     assert plt.get_fignums() == []
     assert 'id="fig-a-b"' in shown
-    assert "<figcaption><code>A</code> &lt; <em>B</em>.</figcaption>" in shown
+    assert (
+        "<figcaption><code>A</code> &lt; <em>B</em>. <small>fig-a-b</small></figcaption>" in shown
+    )
     assert 'alt="&quot;quoted&quot;"' in shown
     assert int(re.search(r'width="(\d+)"', shown)[1]) <= pictures.PAGE_WIDTH * pictures.PIXELS
     assert repr(shown) == "Figure: `A` < *B*."
@@ -306,7 +308,10 @@ def test_table_refuses_unknown_options(pages, option):
 def test_table_keeps_the_caption_of_a_styler(pages):
     styler = pd.DataFrame({"a": ["0.1 | 0.1"]}).style.set_caption("Each cell: printed | measured.")
     shown = pages.table(styler, caption="Scores.", name="tab-scores")
-    assert "<figcaption>Scores. Each cell: printed | measured.</figcaption>" in shown
+    assert (
+        "<figcaption>Scores. Each cell: printed | measured. <small>tab-scores</small></figcaption>"
+        in shown
+    )
     assert "<caption>" not in shown
 
 

@@ -132,6 +132,20 @@ def test_a_wrong_address_leads_back_to_the_book(tab, address):
     tab.wait_for_url("**/book/reference.html")
 
 
+def test_a_printed_page_says_what_only_the_web_page_shows(browser, address, tmp_path):
+    """A figure that computes is loaded when the reader comes to it; paper has no empty frame."""
+    tab = browser.new_page()
+    tab.goto(f"{address}/notebooks/kmeans_choices.html", wait_until="load")
+    tab.pdf(path=tmp_path / "page.pdf")
+    tab.close()
+    printed = " ".join(page.extract_text() for page in PdfReader(tmp_path / "page.pdf").pages)
+    note = "Only the web page shows this part."
+    before, _, after = " ".join(printed.split()).partition("Lloyd's iteration in this page")
+    assert before.count(note) == 1
+    assert note not in after
+    assert "Check" not in printed  # the button below an exercise
+
+
 @pytest.mark.skipif(not PDF.exists(), reason="no PDF is printed: make pdf")
 def test_pdf_is_tagged_and_has_an_outline():
     book = PdfReader(PDF)

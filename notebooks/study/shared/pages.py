@@ -99,8 +99,7 @@ def figure(caption, *, name, alt, content=None, in_short=False):
         body = f'<div class="fedlib-scroll" tabindex="0">{image(content, alt)}</div>'
     kind = "fedlib-figure fedlib-in-short" if in_short else "fedlib-figure"
     return Page(
-        f'<figure class="{kind}" id="{name}">{body}'
-        f"<figcaption>{inline(caption)}</figcaption></figure>",
+        f'<figure class="{kind}" id="{name}">{body}{captioned(caption, name)}</figure>',
         f"Figure: {caption}",
     )
 
@@ -122,6 +121,11 @@ def check(name, prefix, **texts):
     for parameter, text in texts.items():
         if not text.strip():
             raise ValueError(f"{parameter} of {name} must be a text, got {text!r}")
+
+
+def captioned(caption, name):
+    """Return a caption with the name by which texts refer to it; the book has numbers instead."""
+    return f"<figcaption>{inline(caption)} <small>{name}</small></figcaption>"
 
 
 def inline(text):
@@ -198,8 +202,7 @@ def numbered_table(body, text, caption, name):
     """
     check(name, "tab", caption=caption)
     return Page(
-        f'<figure class="fedlib-table" id="{name}">'
-        f"<figcaption>{inline(caption)}</figcaption>{body}</figure>",
+        f'<figure class="fedlib-table" id="{name}">{captioned(caption, name)}{body}</figure>',
         f"Table: {caption}\n{text}",
     )
 
