@@ -86,8 +86,8 @@ def test_all_parameters_of_a_page_in_the_pattern_have_a_meaning(parameters):
             assert [name for name, (_, meaning) in known.items() if not meaning] == [], path.stem
 
 
-@pytest.fixture(scope="module")
-def pictures():
+@pytest.fixture
+def pictures(style):
     return importlib.import_module("study.shared.pictures")
 
 
