@@ -18,7 +18,7 @@ from fedlib.core.site_memory import SiteIsLocked
 from fedlib.core.work import TooMuchWork, problem_of_work
 from fedlib.core.wrapping import WrappedState, Wrapper
 from fedlib.protection.policy.rules import Policy, Rules
-from fedlib.protection.privacy import DisclosureBudgetSpent, privacy_of
+from fedlib.protection.privacy import Charge, DisclosureBudgetSpent, privacy_of
 from fedlib.protection.secure.client import SecureClient
 from fedlib.protection.secure.messages import ConfirmSurvivors, MaskValues
 
@@ -99,8 +99,9 @@ class GuardedClient(Wrapper[GuardedState]):
     A minimum count does not apply to a reply with noise, nor to one that describes no rows: whether
     it is sent would depend on the number of rows, without noise.
 
-    The charges to a budget, and the requests that are declined because of the rows, are counted in
-    all runs about the table (`Policy.memory_of`), whatever becomes of the policy or a session.
+    The losses of noisy replies, with or without a budget, and the requests that are declined
+    because of the rows are counted in all runs about the table (`Policy.memory_of`), whatever
+    becomes of the policy or a session.
 
     After it has declined one request for data, it declines all others of the run. So it either
     takes no part in the result, or leaves the run if it has shared data before.
@@ -268,17 +269,25 @@ class GuardedClient(Wrapper[GuardedState]):
             raise Forbidden("max_work", problem)
 
     def _charge(self, request: Message) -> None:
-        """Charge the site's budget with the loss of the reply, before it is computed."""
-        if self.budget is None or not self._describes_rows(request):
-            return
+        """Charge the table with the loss of the reply, before it is computed.
+
+        Without a budget, the loss counts for one that a later policy has.
+        """
         name, privacy = type(request).__name__, privacy_of(request)
+        if not self._describes_rows(request):
+            return
         if privacy is None:
-            text = f"the reply to {name} has no noise, and the site a budget: serve with --epsilon"
-            raise Forbidden("budget", text)
-        try:
-            self.budget.charge(privacy, self.protocol, name)
-        except DisclosureBudgetSpent as error:
-            raise Forbidden("budget", str(error)) from error
+            if self.budget is not None:
+                text = f"the reply to {name} has no noise, but the site a budget: use --epsilon"
+                raise Forbidden("budget", text)
+        elif self.budget is None:
+            with self.records.records() as kept:
+                kept.append(Charge(self.protocol, name, privacy.epsilon, privacy.rho).record())
+        else:
+            try:
+                self.budget.charge(privacy, self.protocol, name)
+            except DisclosureBudgetSpent as error:
+                raise Forbidden("budget", str(error)) from error
 
     def _describes_rows(self, request: Message) -> bool:
         """Return whether the reply to a request depends on the rows of the site."""

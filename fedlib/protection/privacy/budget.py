@@ -28,6 +28,10 @@ class Charge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epsilon: Loss = 0.0
     rho: Loss = 0.0
 
+    def record(self) -> Record:
+        """Return what the memory of the table keeps."""
+        return Record(KIND, self.protocol, msgspec.to_builtins(self))
+
 
 @dataclass
 class Budget:
@@ -126,7 +130,7 @@ raise the spent epsilon from 0.75 to 1.25, the budget is 1.0 with delta=0.0
                     f"{request} with {privacy} would raise the spent epsilon from {before:.6g} to"
                     f" {after:.6g}, the budget is {self.epsilon} with delta={self.delta}"
                 )
-            records.append(Record(KIND, protocol, msgspec.to_builtins(charge)))
+            records.append(charge.record())
 
     def _total(self, charges: list[Charge]) -> float:
         rho = fsum(charge.rho for charge in charges)

@@ -118,6 +118,14 @@ def test_two_policies_over_one_table_share_a_budget(tmp_path):
     assert [isinstance(reply, NoisyCount) for reply in replies] == [True, False, True]
 
 
+def test_a_run_without_a_budget_counts_for_a_later_one(tmp_path):
+    request, answers = CountNoisily(Privacy(epsilon=1.0)), []
+    for policy in ("min_clients = 1", "budget = { epsilon = 1.5 }"):
+        answers.append(guarded(read_policy(tmp_path, policy)).answer(request))
+    assert isinstance(answers[0], NoisyCount)
+    assert answers[1] == Declined("budget")
+
+
 def test_what_is_charged_is_in_the_state_folder(tmp_path, state_folder):
     guarded(read_policy(tmp_path, "budget = { epsilon = 1 }")).answer(
         CountNoisily(Privacy(epsilon=0.5))
