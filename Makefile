@@ -90,8 +90,9 @@ check-crate: crate ## validate the crate and CITATION.cff, in an environment of 
 	@$(VALIDATORS)/bin/python notebooks/study/building/check_crate.py _build/crate CITATION.cff \
 	  "$$($(BIN)/python -c 'from importlib.resources import files; print(files("rocrate") / "data/ro-crate.jsonld")')"
 
+# One process more than JOBS, because tests wait for servers and sites a quarter of the time.
 test: $(INSTALLED) ## run the tests and doctests
-	@$(BIN)/python -m pytest -m "$(QUICK)" --numprocesses $(JOBS) --dist loadfile
+	@$(BIN)/python -m pytest -m "$(QUICK)" --numprocesses $$(($(JOBS) + 1)) --dist loadfile
 
 test-book: $(INSTALLED) ## check the pages of a built book in Chromium; takes minutes
 	@$(BIN)/python -m pytest -m book --numprocesses $(JOBS) --dist loadgroup tests/book
