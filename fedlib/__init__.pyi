@@ -16,6 +16,7 @@ from .evaluation.selection.clusters import GaussianMixtureSelection as GaussianM
 from .evaluation.selection.clusters import KMeansSelection as KMeansSelection
 from .evaluation.selection.density import DensitySuggestion as DensitySuggestion
 from .evaluation.selection.density import suggest_parameters as suggest_parameters
+from .sites.leave_one_out import LeaveOneSiteOut as LeaveOneSiteOut
 from .tables.alignment import AlignedRows as AlignedRows
 from .tables.components.federated import FederatedPCA as FederatedPCA
 from .tables.pipeline.federated import FederatedPipeline as FederatedPipeline

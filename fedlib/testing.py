@@ -80,8 +80,6 @@ def seeded_noise(seed: int) -> Iterator[None]:
     >>> bool((first == second).all())
     True
     """
-    from fedlib.protection.privacy import noise
-
     drawn: Counter[bytes] = Counter()
     lock = threading.Lock()
 
@@ -95,7 +93,7 @@ def seeded_noise(seed: int) -> Iterator[None]:
         sample = random.normal if gaussian else random.laplace
         return values + np.rint(sample(0.0, scale, len(values))).astype(np.int64)
 
-    with mock.patch.object(noise, "draw", draw):
+    with mock.patch("fedlib.protection.privacy.noise.draw", draw):
         yield
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from fedlib.core.estimator import Federated
 from fedlib.core.messages import Message, encode
 from fedlib.core.registry import protocols
+from fedlib.sites.site import make_estimator
 
 
 def _blobs(n_parts=3):
@@ -169,6 +170,18 @@ NEEDED = {
     "pca": ({"bounds": BOUNDS},) * 2,
 }
 
+# Validation over sites: the protocol around another one, and its parameters.
+VALIDATED = {
+    "leave-one-site-out/kmeans": (LLOYD | {"n_clusters": 3, "max_iter": 1}, _blobs),
+    "leave-one-site-out/xgboost": (
+        {"n_trees": 1, "max_depth": 1, "method": "histogram", "n_bins": 5},
+        _supervised,
+    ),
+    "leave-one-site-out/xgboost, noisy": (
+        HISTOGRAMS | NOISY | {"n_trees": 1, "max_depth": 1, "classes": [0, 1], "n_bins": 5},
+        _supervised,
+    ),
+}
 
 # Protocols of which rows may have weights, and what they need beside the options above.
 WEIGHTED = {
@@ -207,12 +220,13 @@ def _cases():
 
 
 CASES = dict(_cases())
+CASES |= {name: (name.partition(",")[0], *case) for name, case in VALIDATED.items()}
 
 
 def estimator_of(case):
     """Return the estimator of a case; it has not been fitted."""
     name, parameters, _ = CASES[case]
-    return protocols()[name](**parameters)
+    return make_estimator(name, parameters)
 
 
 def make_client(estimator, part):

@@ -159,7 +159,7 @@ def join_options(checked: bool = True) -> list[click.Parameter]:
             ["--protocol"],
             help="The only protocol to which this site agrees. With pipeline/NAME, summary, xgboost"
             " or xgb-regressor, the features may be text and have gaps. aligned/NAME is a protocol"
-            " that first aligns the rows.",
+            " that first aligns the rows, leave-one-site-out/NAME one that is validated.",
         ),
         click.Option(
             ["--ca"],
@@ -408,10 +408,11 @@ def check_labels(protocol: str, file: Path | None) -> None:
     """Raise ValueError when there will be no labels for a file."""
     if file is None:
         return
-    from fedlib.core.registry import find_estimator, wrapper_of  # takes a second
+    from fedlib.core.registry import find_estimator, unwrapped  # takes a second
 
-    estimator = find_estimator(wrapper_of(protocol)[1])
-    if estimator is not None and not estimator.has_labels:
+    around, name = unwrapped(protocol)
+    known = [one for one in (*around, find_estimator(name)) if one is not None]
+    if not all(one.has_labels for one in known):
         raise ValueError(f"{protocol} gives the rows no labels: join without --labels-out")
 
 
@@ -427,13 +428,13 @@ def raw_tables(protocol: str | None) -> bool:
     """Return whether the agreed protocol takes raw tables; refuse an unknown protocol."""
     if protocol is None:
         return False
-    from fedlib.core.registry import find_client, protocols
+    from fedlib.core.registry import find_client, protocols, wrappers
     from fedlib.sites.site import takes_raw_tables
 
     if find_client(protocol) is None:
         known = ", ".join(protocols())
         raise click.UsageError(
-            f"--protocol must be one of {known}, or pipeline/ or aligned/ and one of them; got"
+            f"--protocol must be one of {known}, or {' or '.join(wrappers())} and one of them; got"
             f" {protocol!r}"
         )
     return takes_raw_tables(protocol)

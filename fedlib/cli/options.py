@@ -17,6 +17,7 @@ from fedlib.core.agreed_columns import AgreedColumns
 from fedlib.core.estimator import Federated
 from fedlib.core.registry import protocols
 from fedlib.core.validation import Interval, StrOptions
+from fedlib.sites.leave_one_out.estimator import LeaveOneSiteOut, check_validated
 from fedlib.sites.site import argument_types
 from fedlib.tables.alignment import check_alignable
 from fedlib.tables.files import read_array
@@ -166,6 +167,24 @@ def align_options(estimator: type[Federated]) -> list[click.Option]:
         return []
     text = "First find the rows that all sites have, whatever their order, by keyed hashes."
     return [click.Option(["--align"], is_flag=True, help=text)]
+
+
+def validation_options(
+    estimator: type[Federated], others: Sequence[click.Option]
+) -> list[click.Option]:
+    """Return the options of validation over sites; none if the protocol cannot be validated.
+
+    A parameter that one of the other options sets has only that.
+    """
+    try:
+        check_validated(estimator)
+    except ValueError:
+        return []
+    taken = {"estimator", *(option.name for option in others)}
+    text = "Validate: leave each site out of a fit, and score its rows by the model of the others."
+    flag = click.Option(["--leave-one-site-out"], is_flag=True, help=text)
+    further = [one for one in parameter_options(LeaveOneSiteOut) if one.name not in taken]
+    return [flag, *further]
 
 
 def _parameter_option(

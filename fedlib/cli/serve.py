@@ -26,13 +26,18 @@ from fedlib.cli.common import (
     writing,
 )
 from fedlib.cli.log import in_json, report
-from fedlib.cli.options import align_options, parameter_options, pipeline_options
+from fedlib.cli.options import (
+    align_options,
+    parameter_options,
+    pipeline_options,
+    validation_options,
+)
 from fedlib.cli.tokens import make_tokens, read_clients
 from fedlib.core.estimator import Federated
 from fedlib.core.journal import JournalError, run_id
 from fedlib.core.ledger import Ledger
 from fedlib.core.protocol import TooFewClients
-from fedlib.core.registry import protocols
+from fedlib.core.registry import innermost, protocols
 from fedlib.core.texts import printable
 from fedlib.protection.estimator import is_protected
 from fedlib.sites.models import ModelFileError, save
@@ -60,18 +65,20 @@ class ProtocolCommands(click.Group):
             return None
         parameters = parameter_options(estimator)
         further = [*pipeline_options(estimator), *align_options(estimator)]
+        validates = validation_options(estimator, [*parameters, *further])
 
         def run(**values: Any) -> None:
-            chosen, rules = (
+            chosen, rules, validation = (
                 {str(option.name): values.pop(str(option.name)) for option in options}
-                for options in (parameters, further)
+                for options in (parameters, further, validates)
             )
             schema = chosen.get("schema") or rules.get("schema")
-            run_server(_wrap(estimator(**chosen), rules), schema=schema, **values)
+            served = _validate(_wrap(estimator(**chosen), rules), validation)
+            run_server(served, schema=schema, **values)
 
         summary = (inspect.getdoc(estimator) or "").partition("\n")[0]
         text = f"Serve one run of {cmd_name}.\n\n{summary}"
-        params = [*parameters, *further, *OPTIONS]
+        params = [*parameters, *further, *validates, *OPTIONS]
         return click.Command(cmd_name, params=params, callback=run, help=text, short_help=summary)
 
 
@@ -95,6 +102,15 @@ def _wrap(estimator: Federated, rules: dict[str, Any]) -> Federated:
         estimator.set_params(**dict.fromkeys(common & {"bounds", "schema"}))
         return FederatedPipeline(estimator, **rules)
     return estimator
+
+
+def _validate(estimator: Federated, values: dict[str, Any]) -> Federated:
+    """Return the estimator, or its validation over sites if an option asks for it."""
+    if not values.pop("leave_one_site_out", False):
+        return estimator
+    from fedlib.sites.leave_one_out import LeaveOneSiteOut
+
+    return LeaveOneSiteOut(estimator, **values)
 
 
 LIMITS = parameter_options(Limits)
@@ -270,7 +286,7 @@ def _listen(estimator: Federated, clients: dict[str, str], options: dict[str, An
         options[file] = options[file] and str(options[file])
     parameters = {name: _summary(value) for name, value in estimator.get_params().items()}
     try:
-        inner = getattr(estimator, "estimator", estimator)
+        inner = innermost(estimator)
         return HTTP(
             clients,
             protocol=estimator.name,

@@ -120,7 +120,14 @@ class GroupsTooSmall(ValueError):
     If the request is ``tolerated`` (`Message`), the flow receives this error at its ``yield``.
     These clients remain in the run: they decline further requests for data and receive the result.
     Otherwise they leave the run.
+
+    Attributes
+    ----------
+    clients : sequence of str
+        The clients that decline; empty if the flow raises it.
     """
+
+    clients: Sequence[str] = ()
 
 
 def serve(
@@ -361,10 +368,12 @@ def _too_small(current: _Run) -> GroupsTooSmall:
     """Return the error for a flow whose request was refused."""
     request = type(next(iter(current.requests.values()))).__name__
     which = ", ".join(map(repr, current.refused))
-    return GroupsTooSmall(
+    error = GroupsTooSmall(
         f"{which} declined {request} (min_count): its groups of rows, together with those of"
         " earlier replies, are too small for the site's policy"
     )
+    error.clients = tuple(current.refused)
+    return error
 
 
 def _check_names(clients: Sequence[str]) -> list[str]:

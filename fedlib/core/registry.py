@@ -14,15 +14,23 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALIGNED",
+    "LEAVE_ONE_OUT",
     "PIPELINE",
     "find_client",
     "find_estimator",
+    "innermost",
     "protocols",
+    "unwrapped",
     "wrapper_of",
     "wrappers",
 ]
 
-ALIGNED, PIPELINE = "aligned/", "pipeline/"
+ALIGNED, PIPELINE, LEAVE_ONE_OUT = "aligned/", "pipeline/", "leave-one-site-out/"
+WRAPPERS = {
+    PIPELINE: "FederatedPipeline",
+    ALIGNED: "AlignedRows",
+    LEAVE_ONE_OUT: "LeaveOneSiteOut",
+}
 # The clients whose modules import no estimator, so that a site starts without scikit-learn.
 CLIENTS = {
     "xgboost": ("fedlib.boosting.client", "BoostingClient"),
@@ -32,8 +40,12 @@ CLIENTS = {
 
 def wrappers() -> dict[str, type[Federated]]:
     """Return the estimators that wrap another one, by the prefix of their protocols' names."""
-    package = import_module("fedlib")
-    return {PIPELINE: package.FederatedPipeline, ALIGNED: package.AlignedRows}
+    return {prefix: _wrapper(prefix) for prefix in WRAPPERS}
+
+
+def _wrapper(prefix: str) -> type[Federated]:
+    wrapper: type[Federated] = getattr(import_module("fedlib"), WRAPPERS[prefix])
+    return wrapper
 
 
 def wrapper_of(protocol: str) -> tuple[type[Federated] | None, str]:
@@ -46,10 +58,33 @@ def wrapper_of(protocol: str) -> tuple[type[Federated] | None, str]:
     >>> wrapper_of("kmeans")
     (None, 'kmeans')
     """
-    for prefix in (PIPELINE, ALIGNED):
+    for prefix in WRAPPERS:
         if protocol.startswith(prefix):
-            return wrappers()[prefix], protocol.removeprefix(prefix)
+            return _wrapper(prefix), protocol.removeprefix(prefix)
     return None, protocol
+
+
+def unwrapped(protocol: str) -> tuple[list[type[Federated]], str]:
+    """Return the estimators that wrap others, the outermost first, and the name of the innermost.
+
+    Examples
+    --------
+    >>> around, name = unwrapped("leave-one-site-out/pipeline/kmeans")
+    >>> [estimator.__name__ for estimator in around], name
+    (['LeaveOneSiteOut', 'FederatedPipeline'], 'kmeans')
+    """
+    wrapper, inner = wrapper_of(protocol)
+    if wrapper is None:
+        return [], protocol
+    around, name = unwrapped(inner)
+    return [wrapper, *around], name
+
+
+def innermost(estimator: Federated) -> Federated:
+    """Return the estimator of the protocol inside all that wrap it."""
+    while hasattr(estimator, "estimator"):
+        estimator = estimator.estimator
+    return estimator
 
 
 def find_estimator(protocol: str) -> type[Federated] | None:
@@ -71,7 +106,9 @@ def find_estimator(protocol: str) -> type[Federated] | None:
     """
     wrapper, inner = wrapper_of(protocol)
     if wrapper is not None:
-        return None if find_estimator(inner) is None else wrapper
+        of_pipelines = protocol.startswith(LEAVE_ONE_OUT + PIPELINE)
+        nests = wrapper_of(inner)[0] is not None and not of_pipelines
+        return None if nests or find_estimator(inner) is None else wrapper
     package = import_module("fedlib")
     for name in package.__all__:
         if name.lower() in {protocol.replace("-", ""), f"federated{protocol.replace('-', '')}"}:

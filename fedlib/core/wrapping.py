@@ -152,8 +152,11 @@ class WrappingClient(Client):
         for validation are behind those of ``X``.
     prepares : message class
         The request after which the wrapped client exists.
+    wraps : str
+        The name of the argument with the class of the client that it wraps.
     """
 
+    wraps: ClassVar[str] = "client_class"
     inner: Client | None = None
     inner_rows: Ints | None = None
     prepares: ClassVar[type[Message]]

@@ -72,6 +72,7 @@ class ProtectedFederated(Federated):
     ] = None
     known_bounds: Mapping[str, tuple[float, float]] | None = None  # if there are no others
     first_sum = 1  # the identifier of the first masked sum; a client answers each once in a run
+    n_runs = 1  # in how many runs a row takes part, which share epsilon and delta
 
     def protocol(self) -> Flow[Any]:
         self._validate_params()
@@ -176,7 +177,7 @@ class ProtectedFederated(Federated):
             When epsilon or delta is out of range.
         """
         assert self.epsilon is not None
-        privacy = privacy_per_request(self.epsilon, self.delta, n_requests)
+        privacy = privacy_per_request(self.epsilon, self.delta, n_requests * self.n_runs)
         aggregation = (
             MaskedNoisySums(privacy, self.first_sum) if self.secure else NoisySums(privacy)
         )

@@ -99,6 +99,11 @@ def save(estimator: Federated, path: str | Path) -> None:
     >>> (loaded.predict([[1.0], [7.0]]) == model.predict([[1.0], [7.0]])).all()
     np.True_
     """
+    write_file(Path(path), to_bytes(estimator, as_json=Path(path).suffix == ".json"))
+
+
+def to_bytes(estimator: Federated, as_json: bool = False) -> bytes:
+    """Return the content of a model file; errors as in `save`. Equal models give equal bytes."""
     check_is_fitted(estimator, "model_")
     writer = Writer()
     document: dict[str, Any] = {
@@ -118,8 +123,7 @@ def save(estimator: Federated, path: str | Path) -> None:
     document["checksum"] = _checksum(document, writer.arrays)
     # Refuse now a type that `load` would refuse.
     _restore(type(estimator), document, Reader(writer.arrays, build=False))
-    as_bytes = _to_json if Path(path).suffix == ".json" else _to_npz
-    write_file(Path(path), as_bytes(document, writer.arrays))
+    return (_to_json if as_json else _to_npz)(document, writer.arrays)
 
 
 def load(path: str | Path, *, max_bytes: int | None = None) -> Federated:
@@ -150,7 +154,12 @@ def load(path: str | Path, *, max_bytes: int | None = None) -> Federated:
     OSError
         When the file cannot be read.
     """
-    document, arrays = _parse(Path(path).read_bytes(), max_bytes)
+    return from_bytes(Path(path).read_bytes(), max_bytes)
+
+
+def from_bytes(data: bytes, max_bytes: int | None = None) -> Federated:
+    """Return the fitted estimator in the content of a model file; see `load`."""
+    document, arrays = _parse(data, max_bytes)
     estimator_class = find_class(document.get("protocol"))
     parameters, model = _restore(estimator_class, document, Reader(arrays))
     with fitting(estimator_class):

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from fedlib.core.client import Client, roles_of
 from fedlib.core.columns import check_no_identifiers
-from fedlib.core.registry import find_client, find_estimator, protocols, wrapper_of
+from fedlib.core.registry import (
+    find_client,
+    find_estimator,
+    protocols,
+    unwrapped,
+    wrapper_of,
+    wrappers,
+)
 from fedlib.core.site_memory import TableMemory
 from fedlib.protection.secure import Identity, SecureClient
 from fedlib.tables.files import Table
@@ -36,7 +43,9 @@ def takes_raw_tables(protocol: str) -> bool:
     >>> takes_raw_tables("pipeline/kmeans"), takes_raw_tables("summary"), takes_raw_tables("kmeans")
     (True, True, False)
     """
-    return bool(getattr(find_client(protocol), "raw", False))
+    around, name = unwrapped(protocol)
+    clients = [*(one.client_class for one in around), find_client(name)]
+    return any(getattr(client_class, "raw", False) for client_class in clients)
 
 
 def make_estimator(protocol: str, parameters: Mapping[str, Any]) -> Federated:
@@ -45,8 +54,8 @@ def make_estimator(protocol: str, parameters: Mapping[str, Any]) -> Federated:
     Parameters
     ----------
     protocol : str
-        The name of the protocol, with the prefix ``pipeline/`` for a pipeline, or ``aligned/`` for
-        `AlignedRows`.
+        The name of the protocol, with the prefix ``pipeline/`` for a pipeline, ``aligned/`` for
+        `AlignedRows`, or ``leave-one-site-out/`` for `LeaveOneSiteOut`.
     parameters : mapping
         The parameters of the estimator, and those of the pipeline if there is one. A schema may be
         the path of its file.
@@ -67,10 +76,8 @@ def make_estimator(protocol: str, parameters: Mapping[str, Any]) -> Federated:
         parameters = {**parameters, "schema": Schema.read(schema)}
     estimator_class = find_estimator(protocol)
     if estimator_class is None:
-        known = ", ".join(protocols())
-        raise ValueError(
-            f"protocol must be one of {known}, or pipeline/NAME or aligned/NAME; got {protocol!r}"
-        )
+        known, listed = ", ".join(protocols()), " or ".join(f"{one}NAME" for one in wrappers())
+        raise ValueError(f"protocol must be one of {known}, or {listed}; got {protocol!r}")
     wrapper, inner = wrapper_of(protocol)
     if wrapper is None:
         _check_parameters(estimator_class, protocol, parameters)
@@ -171,17 +178,17 @@ def make_client(
     """
     if agreed is not None and protocol != agreed:
         raise ValueError(f"the server runs {protocol!r}; this site agrees to {agreed!r} only")
-    wrapper, inner = wrapper_of(protocol)
-    client_class: Any = find_client(inner)
-    if client_class is None:
+    around, name = unwrapped(protocol)
+    client_class: Any = find_client(name)
+    if client_class is None or (around and find_estimator(protocol) is None):
         known = ", ".join(protocols())
         raise ValueError(f"the protocol {protocol!r} is unknown here; known are {known}")
-    arguments = _read_secrets(inner, client_class, options or {})
+    arguments = _read_secrets(name, client_class, options or {})
     if "ids" in client_arguments(client_class) and table.ids is not None:
         arguments["ids"] = table.ids
-    part = _part(inner, client_class, table, eval_table)
-    if wrapper is not None:
-        arguments["client_class"] = client_class
+    part = _part(name, client_class, table, eval_table)
+    for wrapper in reversed(around):
+        arguments[wrapper.client_class.wraps] = client_class
         client_class = wrapper.client_class
     client: Client = client_class(part, **arguments)
     check_no_identifiers(client)

@@ -88,7 +88,7 @@ def test_a_site_names_the_pipeline_to_join_with_raw_rows(raw_site):
     assert "column 'sex' has no value in row 3; text and gaps need a run that preprocesses" in error
     assert "--protocol pipeline/NAME" in error
     error = refuse(*arguments, "--protocol", "pipeline/kmean", code=2)
-    assert "or pipeline/ or aligned/ and one of them; got 'pipeline/kmean'" in error
+    assert "aligned/ or leave-one-site-out/ and one of them; got 'pipeline/kmean'" in error
 
 
 def test_the_rules_are_checked_before_the_server_listens(raw_site):

@@ -5,7 +5,7 @@ import re
 import pytest
 from cli_helpers import PAGE, invoke
 
-from fedlib import AlignedRows, FederatedPipeline
+from fedlib import AlignedRows, FederatedPipeline, LeaveOneSiteOut
 from fedlib.cli.protocols import messages_of
 from fedlib.core.registry import protocols
 from fedlib.tables.pipeline import Preprocess
@@ -40,6 +40,14 @@ def test_the_messages_of_alignment_are_listed():
         assert f"  site    {reply.__name__}: {reply.discloses}\n" in part
         assert f"`{request.__name__}`, which discloses {request.discloses}" in shown
         assert reply.discloses in shown
+
+
+def test_the_messages_of_leave_one_site_out_are_listed():
+    part = invoke("protocols").partition("leave-one-site-out/NAME: Validation over sites")[2]
+    shown = PAGE.read_text(encoding="utf-8")
+    for request, _ in messages_of(LeaveOneSiteOut):
+        assert f"  server  {request.__name__}: {request.discloses}\n" in part
+        assert f"`{request.__name__}`, which discloses {request.discloses}" in shown
 
 
 def test_the_names_alone():

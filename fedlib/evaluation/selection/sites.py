@@ -14,6 +14,7 @@ from fedlib.core.client import roles_of
 from fedlib.core.estimator import Federated
 from fedlib.core.names import as_table, by_client, in_common_order
 from fedlib.core.points import with_weights
+from fedlib.core.registry import innermost
 
 __all__ = ["cross_validate_sites"]
 
@@ -63,8 +64,9 @@ def cross_validate_sites(
 
     Notes
     -----
-    Each fold is a run of its own and costs as much as a fit. Do not repeat the folds over a network
-    with ``secure=True`` and without noise: the sums of two folds differ by single sites. With
+    Each fold is a run of its own and costs as much as a fit. Over a network, use `LeaveOneSiteOut`,
+    which is one run with one ledger and one epsilon. Do not repeat the folds there with
+    ``secure=True`` and without noise: the sums of two folds differ by single sites. With
     ``epsilon``, a site's privacy losses of all folds in which it takes part add up, and the scores
     themselves have no noise: they describe the rows that a fold leaves out.
 
@@ -104,10 +106,8 @@ def cross_validate_sites(
 
 def _pooled(estimator: Any, parts: list[Any]) -> tuple[Any, Any, Any]:
     """Return the rows of several parts, their targets and their weights; None if there are none."""
-    inner = estimator
-    while hasattr(inner, "estimator"):  # of a pipeline
-        inner = inner.estimator
-    roles, schema = roles_of(inner.client_class), getattr(estimator, "schema", None)
+    roles = roles_of(innermost(estimator).client_class)
+    schema = getattr(estimator, "schema", None)
     if schema is not None:
         agreed = schema.clients(_Part, False, roles)
         parts = [agreed(part).content for part in parts]

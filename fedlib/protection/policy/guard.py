@@ -14,6 +14,7 @@ from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.client import Client, LostState, Unanswerable
 from fedlib.core.ledger import SERVER, Entry, Ledger
 from fedlib.core.messages import Array, Declined, Done, Failure, Message, arrays, decode, encode
+from fedlib.core.registry import LEAVE_ONE_OUT
 from fedlib.core.site_memory import SiteIsLocked
 from fedlib.core.work import TooMuchWork, problem_of_work
 from fedlib.core.wrapping import WrappedState, Wrapper
@@ -240,10 +241,11 @@ class GuardedClient(Wrapper[GuardedState]):
 
     def _check_request(self, rules: Rules, request: Message) -> None:
         """Check what does not depend on the rows."""
-        if rules.min_clients > 1 and (self.n_clients or 0) < rules.min_clients:
+        n_absent = self.protocol.startswith(LEAVE_ONE_OUT)  # of each fold
+        if rules.min_clients > 1 and (self.n_clients or 0) - n_absent < rules.min_clients:
             raise Forbidden(
                 "min_clients",
-                f"the run must have at least {rules.min_clients} clients, has"
+                f"the run must have at least {rules.min_clients + n_absent} clients, has"
                 f" {self.n_clients or 'an unknown number'}",
             )
         if rules.max_rounds is not None and self._state.n_rounds >= rules.max_rounds:

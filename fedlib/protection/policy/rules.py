@@ -11,7 +11,7 @@ from typing import Any
 
 from fedlib.core.client import Client
 from fedlib.core.messages import Message, arrays
-from fedlib.core.registry import find_estimator, protocols, wrapper_of, wrappers
+from fedlib.core.registry import find_estimator, protocols, unwrapped, wrappers
 from fedlib.core.site_memory import TableMemory
 from fedlib.core.work import MAX_WORK
 from fedlib.protection.privacy import Budget
@@ -301,9 +301,11 @@ def _parameters(protocol: str) -> list[str]:
 
     They are the fields that are not arrays, and the properties.
     """
-    wrapper, inner = wrapper_of(protocol)
-    estimators = [one for one in (wrapper, find_estimator(inner)) if one is not None]
-    requests = [kind for one in estimators for kind in one.client_class.handlers]
+    around, name = unwrapped(protocol)
+    estimators = [one for one in (*around, find_estimator(name)) if one is not None]
+    clients = [one.client_class for one in estimators]
+    clients += [scorer for one in clients for scorer in getattr(one, "scorers", ())]
+    requests = [kind for client in clients for kind in client.handlers]
     names = [
         name
         for request in requests

@@ -333,7 +333,7 @@ class FederatedPipeline(Federated):
                 " components are those of their first run; got True"
             )
         n_asked = (rules.scale == "standard" or rules.impute == "mean") + (self.pca is not None)
-        spender, inner = clone(self.estimator), self._inner()
+        spender, inner = copy.copy(self.estimator), self._inner()
         if getattr(inner, "epsilon", None) is not None and n_asked:
             for name in ("epsilon", "delta"):
                 whole = getattr(inner, name)
@@ -342,7 +342,7 @@ class FederatedPipeline(Federated):
         aggregation = Aggregation()
         if isinstance(spender, ProtectedFederated):
             aggregation = spender._aggregation(max(n_asked, 1))
-            inner.first_sum = N_OWN_SUMS * (1 if self.pca is None else 2) + 1
+            inner.first_sum += N_OWN_SUMS * (1 if self.pca is None else 2)
         if protected and schema.classes and getattr(inner, "classes", ()) is None:
             inner.set_params(classes=schema.classes)
         if protected and schema.weight and getattr(inner, "max_weight", ()) is None:
