@@ -60,7 +60,9 @@ def groups(synonyms):
 
 
 def fields_of(doctree, is_generated):
-    """Return the texts of a page by field, and its summary."""
+    """Return the texts of a page by field, without footnotes, and its summary."""
+    for note in [*doctree.findall(nodes.footnote), *doctree.findall(nodes.footnote_reference)]:
+        note.parent.remove(note)
     found = defaultdict(list)
     titles = [node.astext() for node in doctree.findall(nodes.title)]
     found["title"], found["heading"] = titles[:1], titles[1:]

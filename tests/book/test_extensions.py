@@ -180,3 +180,10 @@ def test_heavy_parts_become_files_and_light_ones_stay(load, tmp_path):
     assert "<summary>Show</summary><label><input></label><div data-part" in light
     assert '<script defer src="../_static/parts.js"></script>\n</head>' in light
     assert load("light_pages").store_parts("<p>light</p>", tmp_path, tmp_path) == "<p>light</p>"
+
+
+def test_a_search_finds_the_text_of_a_page_without_its_footnotes(load, document):
+    text = nodes.paragraph("", "Nothing leaves", nodes.footnote_reference("", "1"), nodes.Text("."))
+    document += [text, nodes.footnote("", nodes.label("", "1"), nodes.paragraph("", "test_x"))]
+    fields, summary = load("page_search").fields_of(document, False)
+    assert (fields["text"], summary) == (["Nothing leaves."], "Nothing leaves.")
