@@ -31,7 +31,8 @@ def test_a_site_starts_without_what_its_first_reply_may_not_need():
     n_protocols, *modules = subprocess.run(
         run, capture_output=True, text=True, check=True
     ).stdout.split()
-    assert int(n_protocols) == len(protocols())
+    of_package = [one for one in protocols().values() if one.__module__.startswith("fedlib.")]
+    assert int(n_protocols) == len(of_package)  # tests may have defined more in this process
     unused = {"sklearn.cluster", "sklearn.mixture", "sklearn.neighbors", "scipy.signal"}
     assert unused & set(modules) == set()
 
