@@ -424,6 +424,8 @@ def test_masked_and_noisy_folds_have_one_score_of_all_sites():
     (score,) = model.model_.scores
     assert abs(score.confusion.sum() - 120) < 30
     assert 0.6 < model.scores_["accuracy"][0] <= 1
+    with pytest.raises(TooFewClients, match="2 clients remain in a secure sum, at least 3"):
+        LeaveOneSiteOut(trees).fit([LABELLED[name] for name in "ABC"])
 
 
 # Policies and lost sites -------------------------------------------------------------------------

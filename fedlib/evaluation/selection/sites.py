@@ -58,7 +58,8 @@ def cross_validate_sites(
     Raises
     ------
     ValueError
-        When ``parts`` are no parts, or the splitter does not fit them; and what ``fit`` raises.
+        When ``parts`` are no parts or have base margins, or the splitter does not fit them; and
+        what ``fit`` raises.
     TypeError
         When the estimator cannot score rows.
 
@@ -137,4 +138,9 @@ def _split(part: Any, roles: tuple[str, ...]) -> tuple[Any, Any, Any]:
         X, weight = with_weights(part) if "weight" in roles else (part, None)
         return X, None, weight
     X, y, *rest = part
+    if len(rest) > 2 and rest[2] is not None:
+        raise ValueError(
+            "parts must have no base margins, because scikit-learn's scorers do not pass them on;"
+            " got some. LeaveOneSiteOut starts predictions from them"
+        )
     return X, y, rest[0] if rest else None

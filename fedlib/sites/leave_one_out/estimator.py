@@ -82,7 +82,9 @@ class LeaveOneSiteOut(Federated):
 
     *Masks.* ``secure=True`` needs ``epsilon``: two folds have other members, so their sums differ
     by those of single sites, and only noise hides these. Then one score of the rows of all sites
-    is known. A site whose policy demands the ``same_members`` declines from the second fold on.
+    is known. It takes four sites, because a masked sum needs more than two thirds of all, and a
+    fold has one less. A site whose policy demands the ``same_members`` declines from the second
+    fold on.
 
     *Disclosure.* That of n runs of the protocol, and of the scores. In the clear, the server sees
     the replies of single sites anyway, and no more by the differences of folds. Each site gets the

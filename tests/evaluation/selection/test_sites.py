@@ -94,5 +94,8 @@ def test_what_cannot_be_validated_is_refused():
         cross_validate_sites(KMEANS, X)
     with pytest.raises(ValueError, match="n_samples|n_splits|folds"):
         cross_validate_sites(KMEANS, TABLES, cv=9)
+    margins = [(rows, y, None, None, rows[:, 0]) for rows, y in LABELLED]
+    with pytest.raises(ValueError, match="no base margins.* LeaveOneSiteOut starts"):
+        cross_validate_sites(TREES, margins)
     with pytest.raises(ValueError, match="column"):
         cross_validate_sites(KMEANS, [*TABLES[:3], np.full((3, 2), np.nan)])
