@@ -15,6 +15,7 @@ from sklearn.cluster import DBSCAN
 
 from fedlib import DBDC
 from fedlib.clustering.density.engine.dbscan import neighbours_within
+from fedlib.figures.plots import in_words
 
 ROOT = Path(__file__).parents[2]
 
@@ -143,5 +144,5 @@ def test_a_flow_chart_names_every_message_of_the_ledger():
     texts = [text.get_text() for text in figure.axes[0].texts]
     plt.close(figure)
     for row in model.ledger_.summary().itertuples():
-        assert f"{row.messages} × {row.message}, {row.bytes:,} bytes" in texts
+        assert f"{row.messages} × {in_words(row.message)}, {row.bytes:,} bytes" in texts
     assert "server: joins them" in texts

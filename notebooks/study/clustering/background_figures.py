@@ -124,7 +124,7 @@ def flow_chart(ledger, actions, title):
             style = {"arrowstyle": "-|>", "color": DARK, "lw": 1.5, "shrinkA": 0, "shrinkB": 0}
             ax.annotate("", (x, row - 0.26), (x, row - 0.74), arrowprops=style)
         size = sum(entry.bytes for entry in entries)
-        text = f"{len(entries)} × {message}, {size:,} bytes"
+        text = f"{len(entries)} × {plots.in_words(message)}, {size:,} bytes"
         background = {"facecolor": "white", "edgecolor": "none", "pad": 2}
         place = {"ha": "center", "va": "center", "color": DARK, "bbox": background}
         ax.text(middle, row - 0.5, text, fontsize=9, **place)
