@@ -63,7 +63,9 @@ class Boxes(SphinxTransform):
         """Replace the quotations of a page."""
         for quotation in list(self.document.findall(nodes.block_quote)):
             first = quotation.next_node(nodes.paragraph)
-            words = [node for node in first or [] if node.astext()]  # the parser adds empty texts
+            # The parser adds empty texts, and the numbers of footnotes are not known yet.
+            kept = nodes.footnote_reference
+            words = [node for node in first or [] if node.astext() or isinstance(node, kept)]
             name = BOXES.get(words[0].astext()) if words else None
             if name is None or not isinstance(words[0], nodes.strong):
                 continue

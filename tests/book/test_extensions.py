@@ -187,3 +187,13 @@ def test_a_search_finds_the_text_of_a_page_without_its_footnotes(load, document)
     document += [text, nodes.footnote("", nodes.label("", "1"), nodes.paragraph("", "test_x"))]
     fields, summary = load("page_search").fields_of(document, False)
     assert (fields["text"], summary) == (["Nothing leaves."], "Nothing leaves.")
+
+
+def test_a_box_keeps_its_footnotes(load, document):
+    note = nodes.footnote_reference("", auto=1)  # whose number is not known yet
+    parts = [nodes.strong("", "In short."), nodes.Text(" No row."), note, nodes.Text("")]
+    document += nodes.block_quote("", nodes.paragraph("", "", *parts))
+    load("page_pattern").Boxes(document).apply()
+    (box,) = document.children
+    assert box["classes"] == ["fedlib-box", "fedlib-in-short"]
+    assert box[1].children == [nodes.Text("No row."), note]
