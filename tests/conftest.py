@@ -36,6 +36,13 @@ def pytest_configure(config):
 
 
 @pytest.fixture(autouse=True)
+def no_figures():
+    """Close the figures of other tests, in which `plot` without axes would draw."""
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+
+
+@pytest.fixture(autouse=True)
 def state_folder(request, tmp_path_factory, monkeypatch):
     """Give each test a memory of its own: what a site remembers outlives its processes."""
     test = zlib.crc32(request.node.nodeid.encode())

@@ -92,7 +92,6 @@ def pictures(style):
 
 
 def test_figure_fits_the_page_and_is_closed(pages, pictures):
-    plt.close("all")  # those of other tests
     with mpl.rc_context():
         plt.subplots(1, 3, figsize=(15, 4))
         shown = pages.figure("`A` < *B*.", name="fig-a-b", alt='"quoted"')

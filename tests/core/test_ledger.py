@@ -28,9 +28,7 @@ def ledger():
 
 @pytest.fixture
 def axes():
-    figure = plt.figure()
-    yield figure.add_subplot()
-    plt.close("all")
+    return plt.figure().add_subplot()
 
 
 def texts(ax):
@@ -150,27 +148,21 @@ def test_plot_of_long_disclosures(clients, monkeypatch):
         ledger.record(1, SERVER, name, Done(), 10)
         ledger.record(1, name, SERVER, Done(), 7)
     ax = ledger.plot()
-    try:
-        ax.figure.draw_without_rendering()
-        small = [text for text in ax.texts if text.get_text().startswith("many words")]
-        assert len(small) == 2
-        for note in small:
-            box = note.get_window_extent()
-            assert box.x1 < ax.bbox.x1
-            heads = [text.get_window_extent() for text in ax.texts if text not in small]
-            assert not any(box.overlaps(head) for head in heads)
-    finally:
-        plt.close("all")
+    ax.figure.draw_without_rendering()
+    small = [text for text in ax.texts if text.get_text().startswith("many words")]
+    assert len(small) == 2
+    for note in small:
+        box = note.get_window_extent()
+        assert box.x1 < ax.bbox.x1
+        heads = [text.get_window_extent() for text in ax.texts if text not in small]
+        assert not any(box.overlaps(head) for head in heads)
 
 
 def test_plot_of_many_clients():
     """The first clients have a column each; one more column represents the rest."""
     model = HorizontalDBSCAN(1.0, 2).fit([[[0.1]]] * 9)
-    try:
-        shown = texts(model.ledger_.plot(max_clients=4))
-        assert "client 2" in shown
-        assert "client 3" not in shown
-        assert "6 more clients" in shown
-        assert "9 × count cells" in shown
-    finally:
-        plt.close("all")
+    shown = texts(model.ledger_.plot(max_clients=4))
+    assert "client 2" in shown
+    assert "client 3" not in shown
+    assert "6 more clients" in shown
+    assert "9 × count cells" in shown

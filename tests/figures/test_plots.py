@@ -1,19 +1,12 @@
 """Figures: the arrows of a sequence diagram, and panels that fit a page."""
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.text import Annotation
 
 from fedlib import FederatedKMeans
 from fedlib.figures import plots
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 def test_arrowheads_are_only_where_a_message_ends():

@@ -176,11 +176,7 @@ SENTENCES = {
     "{seconds} s.",
     (14, "", ""): "Over HTTP on one machine, a step of boosting takes {ratio} times as long as in "
     "one process.",
-    (
-        15,
-        "",
-        "",
-    ): "`fedlib join` needs {seconds} s of processor time until its first reply, "
+    (15, "", ""): "Until its first reply, `fedlib join` needs {seconds} s of processor time, "
     "{ratio} of that of importing scikit-learn.",
     (16, "Lloyd", ""): "With weights of 1, the rounds of Lloyd take {ratio} times as long as "
     "without weights.",
