@@ -76,6 +76,13 @@ SCHEMA = Schema.from_json(
 )
 
 
+@pytest.fixture(autouse=True)
+def same_noise():
+    """Draw the same noise in every run, because noise can end a tree early."""
+    with seeded_noise(0):
+        yield
+
+
 def clients_of(estimator, parts, wrap=lambda client, name: client):
     make, options = estimator._client_factory([{}] * len(parts))
     return {
@@ -387,7 +394,8 @@ def test_one_budget_is_enough_for_all_folds_and_scores(kind, delta):
     per_fold = 4 + (kind == "pipeline")  # two levels of two trees, and the scale
     for site in sites.values():
         *of_folds, score = site.budget.charges
-        assert 3 * 3 < len(of_folds) <= 3 * per_fold  # noise may end a tree early
+        # Noise may end a tree after its first level.
+        assert 3 * (per_fold - 2) <= len(of_folds) <= 3 * per_fold
         assert site.budget.spent <= 8.0
         if not delta:
             assert score.epsilon == 0.8
