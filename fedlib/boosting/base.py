@@ -466,7 +466,7 @@ class Boosted(Explained, Validated, Constrained):
         check_is_fitted(self, "model_")
         return to_booster(self.model_)
 
-    def _start_of(self, X: ArrayLike, base_margin: Any) -> tuple[Floats32, Floats32 | None]:
+    def _rows_and_margins(self, X: ArrayLike, base_margin: Any) -> tuple[Floats32, Floats32 | None]:
         """Return new rows for the model, and their margins before the first tree if given."""
         rows = self._check_rows(X)
         if base_margin is None:

@@ -419,7 +419,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
             When the rows contain infinite values, their features differ from those of `fit`, or
             ``base_margin`` has another shape.
         """
-        rows = self._start_of(X, base_margin)
+        rows = self._rows_and_margins(X, base_margin)
         margins = self.model_.margins(*rows)
         return margins[:, 0] if margins.shape[1] == 1 else margins
 
@@ -445,7 +445,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
             When the rows contain infinite values, their features differ from those of `fit`, or
             ``base_margin`` has another shape.
         """
-        rows = self._start_of(X, base_margin)
+        rows = self._rows_and_margins(X, base_margin)
         margins = self.model_.margins(*rows)
         return self.model_.predictions(margins)
 
@@ -453,7 +453,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         self, X: ArrayLike, *, base_margin: ArrayLike | None = None
     ) -> Iterator[Floats]:
         """Yield the probabilities of the classes after each round; see `predict_proba`."""
-        rows = self._start_of(X, base_margin)
+        rows = self._rows_and_margins(X, base_margin)
         for margins in self.model_.staged_margins(*rows):
             yield self.model_.predictions(margins)
 

@@ -326,7 +326,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
             When the rows contain infinite values, their features differ from those of `fit`, or
             ``base_margin`` has another shape.
         """
-        rows = self._start_of(X, base_margin)
+        rows = self._rows_and_margins(X, base_margin)
         margins = self.model_.margins(*rows)
         return self.model_.predictions(margins)[:, 0]
 
@@ -334,6 +334,6 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         self, X: ArrayLike, *, base_margin: ArrayLike | None = None
     ) -> Iterator[Floats]:
         """Yield the predictions after each tree; see `predict`."""
-        rows = self._start_of(X, base_margin)
+        rows = self._rows_and_margins(X, base_margin)
         for margins in self.model_.staged_margins(*rows):
             yield self.model_.predictions(margins)[:, 0]

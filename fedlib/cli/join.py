@@ -309,9 +309,9 @@ class SiteRows:
 
         key = path, self.protected
         if key not in self._tables:
-            before = digest_of(path)  # the first one is that of this process's memory
-            self._tables[key] = self._read(path)
-            if {digest_of(path), self.digests.setdefault(path, before)} != {before}:
+            before = self.digests.get(path) or digest_of(path)  # that of this process's memory
+            self._tables[key], self.digests[path] = self._read(path), before
+            if digest_of(path) != before:
                 raise click.ClickException(f"{path} has changed since the start: join again")
         return self._tables[key]
 

@@ -24,6 +24,7 @@ from fedlib.cli.common import (
 from fedlib.cli.log import report
 from fedlib.core.client import roles_of
 from fedlib.core.estimator import Federated
+from fedlib.core.registry import innermost
 from fedlib.core.texts import printable
 from fedlib.protection.estimator import is_protected
 from fedlib.sites.models import ModelFileError, load
@@ -61,8 +62,8 @@ def _predict(model: Path, data: Path, labels_out: Path, probabilities: bool, **g
         estimator = copy(estimator)
         setattr(estimator, "schema", None)  # noqa: B010 - the rows have the agreed form already
     more: dict[str, Any] = {}
-    inner: Any = getattr(estimator, "estimator", estimator)
-    if table.base_margin is not None and "base_margin" in roles_of(inner.client_class):
+    roles = roles_of(innermost(estimator).client_class)
+    if table.base_margin is not None and "base_margin" in roles:
         more["base_margin"] = table.base_margin
     with naming(data):
         labels = estimator.predict(table.X, **more)
@@ -76,7 +77,7 @@ def _agreed(estimator: Federated, schema: Schema, data: Path, options: ReadOptio
 
     The rows have identifiers if the file contains the primary key.
     """
-    protected = is_protected(getattr(estimator, "estimator", estimator))
+    protected = is_protected(innermost(estimator))
     check_reading(schema, options)
     with naming(data):
         new = schema.of_new_rows("base_margin")

@@ -143,7 +143,7 @@ class LeftOutClient(WrappingClient):
         return Done()
 
     def handle(self, request: Message) -> Message:
-        """Return the reply of the protocol's client, or that of the client of scores.
+        """Let the client of the protocol reply, or after a model the client of scores.
 
         Raises
         ------

@@ -84,20 +84,20 @@ def agreed_pipeline(
     names = tuple(column.name for column in columns)
     if fitted is not None:
         check_names(names, fitted.features)
-    ends, limits = _ends(columns), {}
     aggregation.features = names
     yield from agree_on_bounded_features(aggregation, len(names))
-    begins = fitted is None
     if fitted is None:
         fitted = yield from _fit_rules(columns, rules, protected, aggregation)
-    yield fitted
-    if begins or rules.n_components is None:
-        limits = _limits_after(fitted, *ends)
-    if begins and rules.n_components is not None:
-        between = np.array(list(limits.values())).T
-        bounds = between if protected else None
-        fitted, found = yield from project_rows(fitted, rules.n_components, aggregation, bounds)
-        limits = dict(zip(found.names, found.limits(*between).T.tolist(), strict=True))
+        yield fitted
+        limits = _limits_after(fitted, *_ends(columns))
+        if rules.n_components is not None:
+            ends = np.array(list(limits.values())).T
+            bounds = ends if protected else None
+            fitted, found = yield from project_rows(fitted, rules.n_components, aggregation, bounds)
+            limits = dict(zip(found.names, found.limits(*ends).T.tolist(), strict=True))
+    else:
+        yield fitted
+        limits = {} if rules.n_components is not None else _limits_after(fitted, *_ends(columns))
     model = yield from protocol(limits)
     return PipelineModel(fitted, model)
 
