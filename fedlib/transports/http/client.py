@@ -25,6 +25,7 @@ from fedlib.core.protocol import logger, serve
 from fedlib.transports.http.checkpoint import Checkpoint, reserved
 from fedlib.transports.http.wire import (
     HOLD,
+    NEXT,
     NUMBER,
     PROCESS,
     REASON,
@@ -41,6 +42,7 @@ GIVE_UP = 1.0  # seconds to wait at the end for the answer to a heartbeat
 FINISHED = "finished"
 CONNECT = 10.0  # seconds within which a connection must be open
 MAX_TEXT = 2**16  # bytes of an answer in JSON
+WITH_REQUEST = ("/request", "/reply")  # the ends of paths whose answers may contain a request
 
 
 class JoinError(RuntimeError):
@@ -202,7 +204,7 @@ class LimitedTransport(httpx.HTTPTransport):
                 f"{request.url}: the answer must not be encoded, it is {encoding[:20]!r}"
             )
         assert isinstance(response.stream, httpx.SyncByteStream)
-        limit = MAX_BYTES if request.url.path.endswith("/request") else MAX_TEXT
+        limit = MAX_BYTES if request.url.path.endswith(WITH_REQUEST) else MAX_TEXT
         response.stream = LimitedStream(response.stream, str(request.url), limit)
         return response
 
@@ -318,13 +320,17 @@ class ClientLoop:
         if self.checkpoint.state:
             client.state = decode(self.checkpoint.state)
         client.problems = self.checkpoint.problems
+        response = None
         while True:
-            self.working.clear()
             try:
-                response = self.call("GET", "/request")
+                if response is None:
+                    self.working.clear()
+                    response = self.call("GET", "/request")
                 self.working.set()
-                if response.status_code == 200:
-                    self.answer(client, int(response.headers[NUMBER]), response.content)
+                number = response.headers.get(NUMBER)
+                request, response = response.content, None
+                if number is not None:
+                    response = self.answer(client, int(number), request)
             except SessionLost:
                 self.join_again()
 
@@ -348,8 +354,11 @@ class ClientLoop:
         with suppress(httpx.TransportError, TooLarge):
             self.link.post("/leave", timeout=1, headers={REASON: reason} if reason else None)
 
-    def answer(self, client: Client, number: int, request: bytes) -> None:
-        """Reply to a request. If the checkpoint has the reply, the request is not handled again."""
+    def answer(self, client: Client, number: int, request: bytes) -> httpx.Response:
+        """Reply to a request; return the server's answer, which may be the next request.
+
+        If the checkpoint has the reply, the request is not handled again.
+        """
         errors: list[Exception] = []
         if number != self.checkpoint.number:
             reply = serve(client, request, errors.append)
@@ -362,10 +371,23 @@ class ClientLoop:
                 self.checkpoint.save(self.folder)
         for error in errors:
             logger.error("%s: %s", type(error).__name__, error, exc_info=error)
-        self.call("POST", "/reply", content=self.checkpoint.reply, headers={NUMBER: str(number)})
+        headers = {NUMBER: str(number)} | ({} if errors else {NEXT: "1"})
+        response = self.call(
+            "POST",
+            "/reply",
+            content=self.checkpoint.reply,
+            headers=headers,
+            extensions={"trace": self.note_sent},
+        )
         for error in errors:
             self.leave()  # a client that has failed receives no further requests
             raise RunEnded(type(error).__name__)
+        return response
+
+    def note_sent(self, event: str, info: Any) -> None:
+        """Note that a reply is sent: while this client waits for what is next, it does not work."""
+        if event == "http11.send_request_body.complete":
+            self.working.clear()
 
     @contextmanager
     def heartbeats(self, interval: float) -> Iterator[None]:

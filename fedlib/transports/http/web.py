@@ -27,6 +27,7 @@ from fedlib.transports.http.service import SessionService
 from fedlib.transports.http.session import Refusal, RefusedCall
 from fedlib.transports.http.status import Status, size
 from fedlib.transports.http.wire import (
+    NEXT,
     NUMBER,
     PROCESS,
     REASON,
@@ -221,7 +222,11 @@ class Calls:
 
     async def request(self, request: Request) -> Response:
         with self._call(request) as (name, process, connection):
-            asked = await self.service.next_request(name, process, connection.hold)
+            return await self._next(name, process, connection)
+
+    async def _next(self, name: str, process: str, connection: Connection) -> Response:
+        """Wait for the next request, and return it or the answer that there is none yet."""
+        asked = await self.service.next_request(name, process, connection.hold)
         if asked is None:
             return Response(status_code=204)
         number, body = asked
@@ -232,14 +237,20 @@ class Calls:
         return StreamingResponse(_pieces(body), headers=headers, media_type=BINARY)
 
     async def reply(self, request: Request) -> Response:
-        with self._call(request) as (name, process, _):
-            number, length = _number(request), _length(request)
-            if not self.service.admit(name, process, number, length):
-                raise HTTPException(413, f"a body of {length} bytes is not accepted")
-            with self._reading(name):
-                body = b"".join([piece async for piece in request.stream()])
-            await self.service.accept(name, process, number, body)
+        with self._call(request) as (name, process, connection):
+            await self._accept(request, name, process)
+            if NEXT in request.headers:
+                return await self._next(name, process, connection)
             return _json({})
+
+    async def _accept(self, request: Request, name: str, process: str) -> None:
+        """Read and accept a reply, which is not kept while the call waits for what is next."""
+        number, length = _number(request), _length(request)
+        if not self.service.admit(name, process, number, length):
+            raise HTTPException(413, f"a body of {length} bytes is not accepted")
+        with self._reading(name):
+            body = b"".join([piece async for piece in request.stream()])
+        await self.service.accept(name, process, number, body)
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:

@@ -7,7 +7,8 @@ Method    Path        Answer
 ========  ==========  =======================================================================
 POST      /join       200 and a `Welcome` in JSON
 GET       /request    200 and the bytes of the next request, or 204 after `HOLD` seconds
-POST      /reply      200 if the reply was accepted, now or before
+POST      /reply      200 if the reply was accepted, now or before; with `NEXT`, what a call of
+                      ``/request`` would get, so that a step costs one call
 POST      /heartbeat  200, while the client works after at most `HOLD` seconds
 POST      /leave      200; with `REASON` from a process that does not join
 GET       /check      as for a join, but nothing changes: a site tests its token and its network
@@ -44,6 +45,7 @@ import msgspec
 from fedlib import __version__
 
 __all__ = [
+    "NEXT",
     "NUMBER",
     "PROCESS",
     "REASON",
@@ -54,6 +56,7 @@ __all__ = [
 ]
 
 HOLD = 25.0  # seconds for which the server delays the answer when there is no request
+NEXT = "Fedlib-Next"
 NUMBER = "Fedlib-Sequence"
 SCHEMA = "Fedlib-Schema"
 PROCESS = "Fedlib-Session"
