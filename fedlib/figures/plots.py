@@ -335,7 +335,7 @@ def sequence_diagram(
     rows = _rows(entries, max_steps)
     heads = {0: SERVER} | {i: "client " + str(name) for name, i in column.items()}
     if len(names) > len(shown):
-        heads[rest] = f"{len(names) - len(shown)} more clients"
+        heads[rest] = f"{len(names) - len(shown)} {'more ' if shown else ''}clients"
     width = min(1.5 * len(heads) + 1.5, WIDEST)
     letters = int(width / len(heads) * max(heads) / _letter())
     notes = [textwrap.wrap(row[0].discloses, letters) if row else [] for row in rows]

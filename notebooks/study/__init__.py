@@ -18,6 +18,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "PAGE_WIDTH",
             "ROOT",
             "badge",
+            "conversation",
             "figure",
             "panels",
             "result_badge",

@@ -17,6 +17,7 @@ from docutils import nodes
 from docutils.frontend import get_default_settings
 from docutils.utils import new_document
 
+from fedlib import HorizontalDBSCAN
 from fedlib.clustering.density.horizontal.messages import CellCounts
 from fedlib.core.messages import registry
 
@@ -115,6 +116,16 @@ def test_a_figure_whose_labels_fill_a_phone_is_not_drawn_again_for_it(pictures):
         axes.set_yticks([0, 1], [label, label], fontsize=7)
         assert ("<picture>" in pictures.image(drawn, "bars")) == is_again
         assert not plt.fignum_exists(drawn.number)
+
+
+def test_a_conversation_has_one_column_for_all_clients_on_a_phone(pages, pictures):
+    parts = [[[0.0], [0.1]], [[0.2], [0.3]], [[0.4]]]
+    ledger = HorizontalDBSCAN(0.5, 2).fit(parts).ledger_
+    shown = pages.conversation(ledger, "A run.", name="fig-run", alt="A diagram.")
+    assert plt.get_fignums() == []
+    narrow, wide = re.findall(r'base64,([^" ]+)', shown)
+    sizes = [pictures.size_of(base64.b64decode(data))[0] for data in (narrow, wide)]
+    assert sizes[0] < 1.3 * pictures.PHONE_WIDTH * pictures.PIXELS < sizes[1]
 
 
 def test_panels_are_images_of_their_own_and_a_legend_above_them_too(pictures):

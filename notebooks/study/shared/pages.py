@@ -62,7 +62,7 @@ class Page(str):
         return self.plain
 
 
-def figure(caption, *, name, alt, content=None, in_short=False):
+def figure(caption, *, name, alt, content=None, phone=None, in_short=False):
     """Return a figure with a caption; it is the last expression of its cell.
 
     A figure wider than the page is made narrower, so that its text keeps its size.
@@ -77,6 +77,8 @@ def figure(caption, *, name, alt, content=None, in_short=False):
         The text for readers who do not see the figure.
     content : Figure or HTML, optional
         By default the current figure. HTML, such as a slider, has its own texts for images.
+    phone : Figure, optional
+        The same for a phone. By default a figure of one panel is made as narrow as one.
     in_short : bool, default=False
         Whether the box "In short" at the top of the published page shows this figure, too.
 
@@ -96,12 +98,27 @@ def figure(caption, *, name, alt, content=None, in_short=False):
     if isinstance(content, str):
         body = f'<div class="fedlib-scroll" tabindex="0">{content}</div>'
     else:
-        body = f'<div class="fedlib-scroll" tabindex="0">{image(content, alt)}</div>'
+        body = f'<div class="fedlib-scroll" tabindex="0">{image(content, alt, phone)}</div>'
     kind = "fedlib-figure fedlib-in-short" if in_short else "fedlib-figure"
     return Page(
         f'<figure class="{kind}" id="{name}">{body}{captioned(caption, name)}</figure>',
         f"Figure: {caption}",
     )
+
+
+def conversation(ledger, caption, *, name, alt, max_steps=6):
+    """Return the sequence diagram of a run as a figure; on a phone, all clients are one column.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    caption, name, alt : str
+        As for `figure`.
+    max_steps : int, default=6
+        If there are more steps, only the first ones and the last one are drawn.
+    """
+    drawn, phone = (ledger.plot(max_clients=n, max_steps=max_steps).figure for n in (4, 1))
+    return figure(caption, name=name, alt=alt, content=drawn, phone=phone)
 
 
 def source(*objects):

@@ -30,8 +30,8 @@ LETTERS = 26  # of a line of a long name on a phone
 GAP = 28  # pixels of a figure: between the entries of a legend, and more than between words
 
 
-def image(drawn, alt):
-    """Return a figure as HTML, and close the figure.
+def image(drawn, alt, phone=None):
+    """Return a figure as HTML, and close the figure, and that for a phone if there is one.
 
     Panels side by side are images of their own, which stand below each other on a phone, and so
     are the entries of a legend above or below all of them. A wide figure of one panel is drawn
@@ -56,7 +56,13 @@ def image(drawn, alt):
         body += row(below, "justify-content:center")
     else:
         body = tag(data, alt)
-        if width > PHONE_WIDTH and len(columns) == 1 and (narrow := png_for_phone(drawn)):
+        narrow = None
+        if phone is not None:
+            narrow = png(phone)
+            plt.close(phone)
+        elif width > PHONE_WIDTH and len(columns) == 1:
+            narrow = png_for_phone(drawn)
+        if narrow:
             source = f'srcset="{address(narrow)}" media="(max-width: 40rem)"'
             body = f"<picture><source {source}>{body}</picture>"
     plt.close(drawn)
