@@ -123,26 +123,42 @@ def _parse(
                 decimal=options.decimal or ".",
                 **EXACT_NUMBERS,
             )
-            frames = list(chunks)
+            frame, kinds = _joined(chunks)
     except pd.errors.EmptyDataError:
         return pd.DataFrame(columns=[*layout.names, *extra], dtype=np.float64)
     except (pd.errors.ParserError, pd.errors.ParserWarning):
         _check_records(path, layout)  # its error names the line
         raise
-    names = [str(name) for name in frames[0]]
-    mixed = [name for name in names if name not in texts and _is_mixed(frames, name)]
-    frame = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
-    del frames
+    mixed = [name for name in kinds if name not in texts and _is_mixed(kinds[name])]
     if mixed:  # numbers in one chunk and text in another one are text, as they are written
         again = _parse(path, layout, options, [*texts, *mixed], mixed)
         frame[mixed] = again[mixed]
     return frame
 
 
-def _is_mixed(frames: Sequence[pd.DataFrame], name: str) -> bool:
-    """Return whether the chunks of a column have values of several kinds, or large integers."""
-    columns = [frame[name] for frame in frames]
-    kinds = {c.dtype.kind if c.dtype.kind != "O" else type(_first(c)).__name__ for c in columns}
+def _joined(chunks: Iterable[pd.DataFrame]) -> tuple[pd.DataFrame, dict[str, set[str]]]:
+    """Return the rows of all chunks, and which kinds of values each column has in them.
+
+    Frames of similar length are joined as they come. If all chunks were kept to the end, freeing
+    them would leave gaps in the heap, which the process would keep: up to 0.8 times the table.
+    """
+    frames: list[pd.DataFrame] = []
+    kinds: dict[str, set[str]] = {}
+    for chunk in chunks:
+        for name in map(str, chunk):
+            kinds.setdefault(name, set()).add(_kind(chunk[name]))
+        frames.append(chunk)
+        while len(frames) > 1 and len(frames[-2]) <= len(frames[-1]):
+            frames[-2:] = [pd.concat(frames[-2:], ignore_index=True)]
+    return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0], kinds
+
+
+def _kind(column: pd.Series) -> str:
+    return column.dtype.kind if column.dtype.kind != "O" else type(_first(column)).__name__
+
+
+def _is_mixed(kinds: set[str]) -> bool:
+    """Return whether chunks of a column have values of several kinds, or large integers."""
     return kinds == {"int"} or (len(kinds) > 1 and not kinds <= {"i", "f"})
 
 
