@@ -31,7 +31,7 @@ CAPTIONED = re.compile(
 # JupyterLab shows the name of a figure, by which texts refer to it there.
 CAPTION = re.compile(r"<figcaption>(.*?)(?: <small>[\w-]+</small>)?</figcaption>", re.DOTALL)
 PICTURE = re.compile(
-    r'<span class="fedlib-panels".*?</span>|<picture>.*?</picture>|<img [^>]*>', re.DOTALL
+    r'<span class="fedlib-panels".*?</span>|<picture.*?</picture>|<img [^>]*>', re.DOTALL
 )
 EMBEDDED = re.compile(r'((?:src|srcset)=")data:image/png;base64,([A-Za-z0-9+/=]+)')
 ASSET = re.compile(r'(<script type="[\w/]+" data-asset="([\w.]+)")>(.*?)</script>', re.DOTALL)

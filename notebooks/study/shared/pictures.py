@@ -7,6 +7,7 @@ import re
 import struct
 import textwrap
 import warnings
+from bisect import bisect
 from itertools import combinations, pairwise
 
 import matplotlib.pyplot as plt
@@ -34,9 +35,9 @@ def image(drawn, alt, phone=None):
     """Return a figure as HTML, and close the figure, and that for a phone if there is one.
 
     Panels side by side are images of their own, which stand below each other on a phone, and so
-    are the entries of a legend above or below all of them. A wide figure of one panel is drawn
-    again for a phone, so that its text keeps its size, unless its labels leave no room for the
-    panel.
+    are the entries of a legend above or below all of them. A panel that shares the vertical axis
+    of the first one shows its numbers on a phone, too. A wide figure of one panel is drawn again
+    for a phone, so that its text keeps its size, unless its labels leave no room for the panel.
 
     Raises
     ------
@@ -52,7 +53,8 @@ def image(drawn, alt, phone=None):
     columns, rows = layout(drawn)
     above, panels, below = cut(data, columns, rows)
     if panels:
-        body = row(above, "justify-content:center") + row(panels, "", alt)
+        narrow = with_numbers(panels, *numbers(drawn, columns))
+        body = row(above, "justify-content:center") + row(panels, "", alt, narrow)
         body += row(below, "justify-content:center")
     else:
         body = tag(data, alt)
@@ -62,9 +64,7 @@ def image(drawn, alt, phone=None):
             plt.close(phone)
         elif width > PHONE_WIDTH and len(columns) == 1:
             narrow = png_for_phone(drawn)
-        if narrow:
-            source = f'srcset="{address(narrow)}" media="(max-width: 40rem)"'
-            body = f"<picture><source {source}>{body}</picture>"
+        body = for_phones(body, narrow)
     plt.close(drawn)
     return body
 
@@ -84,14 +84,28 @@ def refuse_class_names(drawn):
             )
 
 
-def row(pictures, style, alt=""):
-    """Return PNGs side by side, which stand below each other if they have no room."""
+def for_phones(image, narrow):
+    """Return an element ``img`` for which a phone shows another PNG, if there is one."""
+    if narrow is None:
+        return image
+    width, height = size_of(narrow)
+    size = f'width="{width}" height="{height}"'
+    source = f'<source srcset="{address(narrow)}" media="(max-width: 40rem)" {size}>'
+    return f'<picture style="display:contents">{source}{image}</picture>'
+
+
+def row(pictures, style, alt="", narrow=None):
+    """Return PNGs side by side, which stand below each other if they have no room.
+
+    Those in ``narrow`` take their places on a phone, where it has one.
+    """
     if not pictures:
         return ""
     total = sum(size_of(picture)[0] for picture in pictures)
     shares = [99.9 * size_of(picture)[0] / total for picture in pictures]  # of a narrow row
     styles = [f"max-width:{share:.2f}%;height:auto" for share in shares]
-    images = "".join(map(tag, pictures, [alt] + [""] * (len(pictures) - 1), styles))
+    images = map(tag, pictures, [alt] + [""] * (len(pictures) - 1), styles)
+    images = "".join(map(for_phones, images, narrow or [None] * len(pictures)))
     style = ";".join(filter(None, ["display:flex;flex-wrap:wrap", style]))
     return f'<span class="fedlib-panels" style="{style}">{images}</span>'
 
@@ -154,6 +168,71 @@ def cut(data, columns, rows):
     ends = pairwise([*cuts, picture.width])
     panels = [crop(picture, (left, top, right, bottom)) for left, right in ends]
     return entries(picture, 0, top), panels, entries(picture, bottom, picture.height)
+
+
+def numbers(drawn, columns):
+    """Return where the numbers on the left of the first column end, and which others share them.
+
+    Parameters
+    ----------
+    drawn : Figure
+    columns : list of pair of int
+        As `layout` returns them.
+
+    Returns
+    -------
+    end : int
+        In pixels of the saved figure.
+    sharing : list of bool
+        Whether each column has the same numbers as the first one and does not show them.
+    """
+    outer, pad = drawn.get_tightbbox(), plt.rcParams["savefig.pad_inches"]
+
+    def pixels(x):
+        return round((x / drawn.dpi - outer.x0 + pad) * RESOLUTION)
+
+    places = [[] for _ in columns]
+    lefts = [left for left, _ in columns]
+    for axes in drawn.axes:
+        places[bisect(lefts, pixels(axes.get_tightbbox().x0)) - 1].append(axes)
+    shared = drawn.axes[0].get_shared_y_axes()
+    sharing = [
+        any(
+            shared.joined(one, first) and not one.yaxis.get_tick_params().get("labelleft", True)
+            for one in there
+            for first in places[0]
+        )
+        for there in places
+    ]
+    shown = [text for axes in places[0] for text in axes.get_yticklabels() if text.get_text()]
+    return max((pixels(text.get_window_extent().x1) for text in shown), default=0), sharing
+
+
+def with_numbers(panels, end, sharing):
+    """Return each panel that needs it with the numbers of the first on its left, others as None.
+
+    Parameters
+    ----------
+    panels : list of bytes
+        As PNG.
+    end, sharing
+        As `numbers` returns them.
+    """
+    if len(sharing) != len(panels):  # some columns could not be separated
+        return None
+    first = Image.open(io.BytesIO(panels[0]))
+    left = first.crop((0, 0, end, first.height))
+    needed = zip(panels, sharing, strict=True)
+    return [joined(left, panel) if shares and end else None for panel, shares in needed]
+
+
+def joined(left, panel):
+    """Return a picture and a PNG of the same height side by side, as PNG."""
+    right = Image.open(io.BytesIO(panel))
+    both = Image.new("RGB", (left.width + right.width, right.height))
+    both.paste(left, (0, 0))
+    both.paste(right, (left.width, 0))
+    return crop(both, (0, 0, *both.size))
 
 
 def inked(picture, top, bottom):
