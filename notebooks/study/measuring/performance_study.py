@@ -162,8 +162,8 @@ SENTENCES = {
     "{ratio} of the time.",
     (9, "boosting, top_splits", ""): "Splits by vote take {ratio} of the time of XGBoost's exact "
     "search on pooled rows.",
-    (10, "", ""): "Two hundred exchanges with ten clients in one process take {seconds} s. Calls "
-    "of an empty function by a pool of threads would take about as long; the ratio is {ratio}.",
+    (10, "", ""): "Two hundred exchanges with ten clients in one process take {seconds} s, "
+    "{ratio} times as long as calls of an empty function by a pool of threads.",
     (11, "", "bytes"): "To encode and decode a large message takes as long as to copy it {ratio} "
     "times into new memory.",
     (11, "", "memcpy"): "To copy it into memory in use is faster; our time is that of {ratio} such "
