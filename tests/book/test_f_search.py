@@ -3,6 +3,7 @@
 import importlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -89,7 +90,7 @@ def test_the_journal_keeps_finished_jobs_and_ignores_a_line_cut_off(module, tmp_
     text = path.read_text(encoding="utf-8")
     path.write_text(text[:-9], encoding="utf-8")
     again = search.Journal(path)
-    assert again.done == {job_of(search, 0, rate=0.05).key}
+    assert again.done.keys() == {job_of(search, 0, rate=0.05).key}
     again.add(job_of(search, 1, rate=0.05), [(0, scores)])
     assert path.read_text(encoding="utf-8") == text
     runs = search.read([path])
@@ -110,6 +111,20 @@ def test_a_search_stops_when_its_time_is_over_and_continues_later(module, tmp_pa
     assert search.search(search.Journal(path), jobs, minutes=-1) == 2
     assert search.search(search.Journal(path), jobs) == 0
     assert ran == jobs
+
+
+def test_jobs_of_the_kept_journal_run_again_and_another_score_is_noticed(module, monkeypatch):
+    search = module("study.boosting.f_search")
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(60, 3)), rng.integers(0, 2, 60)
+    monkeypatch.setattr(search, "load", lambda table, preparation: data)
+    jobs = [search.Job("3.5", "", "xgboost", search.Setting(depth=depth), 0) for depth in (1, 2)]
+    monkeypatch.setattr(search, "plan", lambda: jobs)
+    lines = {job.key: search.line_of(job, search.run_job(job, data)) for job in jobs}
+    assert search.run_again(SimpleNamespace(done=lines), 2) == 2
+    changed = lines | {jobs[1].key: lines[jobs[1].key][:-3] + "00Z"}
+    with pytest.raises(AssertionError, match="other scores"):
+        search.run_again(SimpleNamespace(done=changed), 2)
 
 
 def test_the_score_of_log_odds_agrees_with_scikit_learn(module):

@@ -10,6 +10,7 @@ continues where the journal ends:
 
 import argparse
 import time
+from hashlib import sha256
 from itertools import chain, product
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from sklearn.model_selection import StratifiedKFold, train_test_split
 from fedlib import datasets
 from fedlib.datasets.partition import split_rows
 from study.boosting import boosting_study, f_boosting
+from study.shared.kept import code_digest
 
 ORIGINAL, FEDERATED = "xgboost", "federated"
 TABLES = {"3.3": "breast_cancer", "3.4": "diabetes", "3.5": "heart"}
@@ -270,7 +272,7 @@ class Journal:
 
     def __init__(self, path):
         self.path = Path(path)
-        self.done = set()
+        self.done = {}  # the line of each job, by its key
         if not self.path.exists():
             self.path.write_text(self.header, encoding="utf-8")
         text = self.path.read_text(encoding="utf-8")
@@ -278,16 +280,21 @@ class Journal:
             text = text[: text.rfind("\n") + 1]
             self.path.write_text(text, encoding="utf-8")
         for line in text.splitlines()[1:]:
-            self.done.add(tuple(line.split(",")[: len(KEY)]))
+            self.done[tuple(line.split(",")[: len(KEY)])] = line
 
     def add(self, job, results):
         """Append a finished job."""
-        stopped = " ".join(str(n) for n, _ in results)
-        scores = " ".join("".join(map(_digits, table.ravel())) for _, table in results)
-        line = ",".join([*job.key, stopped, scores]) + "\n"
+        line = line_of(job, results)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(line)
-        self.done.add(job.key)
+            file.write(f"{line}\n")
+        self.done[job.key] = line
+
+
+def line_of(job, results):
+    """Return the line of a finished job."""
+    stopped = " ".join(str(n) for n, _ in results)
+    scores = " ".join("".join(map(_digits, table.ravel())) for _, table in results)
+    return ",".join([*job.key, stopped, scores])
 
 
 def _digits(score):
@@ -476,6 +483,28 @@ def search(journal, jobs, minutes=np.inf):
             loaded[which] = load(*which)
         journal.add(job, run_job(job, loaded[which]))
     return remaining
+
+
+def run_again(journal, n_jobs):
+    """Run some jobs of a journal on the small sets again; return how many such jobs it has.
+
+    A digest of fedlib's code chooses them, so that other jobs have their turn when it changes.
+
+    Raises
+    ------
+    AssertionError
+        When the trees of the rule or a score differ, by more than one ten-thousandth.
+    """
+    jobs = [job for job in plan() if job.table in SMALL and job.key in journal.done]
+    code = code_digest()
+    jobs.sort(key=lambda job: sha256(f"{code}{job.key}".encode()).digest())
+    for job in jobs[:n_jobs]:
+        kept = journal.done[job.key]
+        now = line_of(job, run_job(job, load(job.table, job.setting.preparation)))
+        assert kept.split(",")[-2] == now.split(",")[-2], f"other trees: {kept}"
+        scores = (_decode(line.split(",")[-1].replace(" ", "")) for line in (kept, now))
+        assert np.allclose(*scores, rtol=0, atol=1.5 / SCALE), f"other scores: {kept}"
+    return len(jobs)
 
 
 def copy(kept, journal):
