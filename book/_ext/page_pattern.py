@@ -133,14 +133,15 @@ def store_files(translator, content):
     def store(match):
         data = base64.b64decode(match[2])
         name = f"{hashlib.sha256(data).hexdigest()[:20]}.webp"
-        folder = Path(builder.outdir, builder.imagedir)
-        folder.mkdir(exist_ok=True)
-        picture = Image.open(io.BytesIO(data)).convert("RGBA")
-        # 256 colours look the same in a plot, and take half of the bytes.
-        picture = picture.quantize(256, method=Image.Quantize.FASTOCTREE).convert("RGBA")
-        picture.save(folder / name, lossless=True, method=2)
-        if (folder / name).stat().st_size > HEAVY:
-            picture.save(folder / name, quality=85)
+        path = Path(builder.outdir, builder.imagedir, name)
+        if not path.exists():  # the box "In short" repeats a figure
+            path.parent.mkdir(exist_ok=True)
+            picture = Image.open(io.BytesIO(data)).convert("RGBA")
+            # 256 colours look the same in a plot, and take half of the bytes.
+            picture = picture.quantize(256, method=Image.Quantize.FASTOCTREE).convert("RGBA")
+            picture.save(path, lossless=True, method=2)
+            if path.stat().st_size > HEAVY:
+                picture.save(path, quality=85)
         return match[1] + relative_uri(page, f"{builder.imagedir}/{name}")
 
     def refer(match):
