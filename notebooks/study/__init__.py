@@ -13,7 +13,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "interactive.theatre": ["theatre", "toy_parts"],
         "shared.data": ["CLASS", "checksum", "fetch", "in_order", "load", "load_own"],
         "shared.exercises": ["ask"],
-        "shared.kept": ["kept", "say", "say_all"],
+        "shared.kept": ["FACTS", "kept", "say", "say_all"],
         "shared.pages": [
             "PAGE_WIDTH",
             "ROOT",

@@ -8,7 +8,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import xgboost
-from joblib import Parallel, delayed
 from scipy import stats
 from sklearn.metrics import confusion_matrix, roc_auc_score
 from sklearn.model_selection import train_test_split
@@ -131,13 +130,6 @@ def scored(data, train, test, n_clients, seed):
         }
         for method, n, p in compare(data.X, data.y, train, test, n_clients, seed)
     )
-
-
-def each_split(one_split, n_splits, *arguments):
-    """Return the results of all splits as one table; two splits run at a time."""
-    two = Parallel(n_jobs=min(2, n_splits))
-    runs = two(delayed(one_split)(*arguments, seed) for seed in range(n_splits))
-    return pd.concat(runs, ignore_index=True)
 
 
 # Intervals and changes

@@ -65,7 +65,7 @@ class Problem:
     can_hold_out = False  # whether its models can be scored on rows outside the fit, if asked
 
     def __init__(self, data, X):
-        self.name, self.X, self.y = data.name, X, data.y
+        self.name, self.data, self.X, self.y = data.name, data, X, data.y
         # Generated points have no file. Their own checksum identifies them.
         self.sha256 = data.sha256 or hashlib.sha256(np.ascontiguousarray(X)).hexdigest()
 
@@ -285,11 +285,10 @@ def converged_or_not(fit, X):
         return fit(X)
 
 
-def problems(names=None):
-    """Yield the problems of the book, or those on the data sets with the given names."""
+def problems():
+    """Yield the problems of the book."""
     for name, make in _problems():
-        if names is None or name in names:
-            yield make(datasets.load(name))
+        yield make(datasets.load(name))
 
 
 def _problems():
