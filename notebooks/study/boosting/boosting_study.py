@@ -15,6 +15,7 @@ from sklearn.model_selection import train_test_split
 import study
 from fedlib import FederatedXGBClassifier
 from fedlib.datasets.partition import split_rows
+from fedlib.datasets.sources import sources
 
 METHODS = ("top_splits", "union", "histogram")
 ORIGINAL = "xgboost"
@@ -217,10 +218,27 @@ def stamped(frame, data):
     return frame.assign(source=data.source, sha256=study.checksum(data), versions=VERSIONS)
 
 
-def stamped_by_set(frame, sets):
-    """Return a result on several data sets, each stamped with its own data."""
-    groups = [stamped(frame[frame["dataset"] == name], sets[name]) for name in sets]
-    return pd.concat(groups, ignore_index=True)
+def stamped_by_set(frame, sets, runs):
+    """Return what follows from runs of `study.kept`, with the checksums of their data.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        With a column ``dataset``.
+    sets : mapping of str to Dataset
+        The data sets as this process has loaded them.
+    runs : DataFrame
+        If they are those of the real files, so are the checksums, also if ``sets`` are stand-ins.
+    """
+    files = sources() if runs["sha256"].fillna("").all() else {}
+    sums = {
+        name: files[name].sha256 if name in files else study.checksum(data)
+        for name, data in sets.items()
+    }
+    frame = frame.assign(sha256=frame["dataset"].map(sums), versions=runs["versions"].iloc[0])
+    return frame.sort_values(
+        "dataset", key=lambda names: names.map(list(sets).index), kind="stable"
+    )
 
 
 # The verdict on published numbers
