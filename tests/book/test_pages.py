@@ -153,6 +153,11 @@ def test_a_panel_that_shares_an_axis_has_its_numbers_on_a_phone(pictures):
         wider = [int(width) for width in re.findall(r'<source [^>]*width="(\d+)"', shown)]
         assert len(wider) == (2 if shares else 0)
         assert all(a + 5 < b < a + 60 for a, b in zip(widths(shown)[1:], wider, strict=False))
+    drawn, axes = plt.subplots(1, 2, figsize=(7, 2), layout="constrained", sharey=True)
+    for one in axes:
+        one.plot([0, 1])
+        one.set_axis_off()
+    assert "<source" not in pictures.image(drawn, "two panels without numbers")
 
 
 @pytest.fixture

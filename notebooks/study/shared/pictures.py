@@ -182,7 +182,7 @@ def numbers(drawn, columns):
     Returns
     -------
     end : int
-        In pixels of the saved figure.
+        In pixels of the saved figure; 0 if it has no numbers.
     sharing : list of bool
         Whether each column has the same numbers as the first one and does not show them.
     """
@@ -204,8 +204,14 @@ def numbers(drawn, columns):
         )
         for there in places
     ]
-    shown = [text for axes in places[0] for text in axes.get_yticklabels() if text.get_text()]
-    return max((pixels(text.get_window_extent().x1) for text in shown), default=0), sharing
+    ends = [
+        pixels(text.get_window_extent().x1)
+        for axes in places[0]
+        if axes.axison and axes.yaxis.get_visible()
+        for text in axes.get_yticklabels()
+        if text.get_text() and text.get_visible()
+    ]
+    return max(ends, default=0), sharing
 
 
 def with_numbers(panels, end, sharing):
@@ -218,12 +224,12 @@ def with_numbers(panels, end, sharing):
     end, sharing
         As `numbers` returns them.
     """
-    if len(sharing) != len(panels):  # some columns could not be separated
+    if end <= 0 or len(sharing) != len(panels):  # no numbers, or columns that are not separated
         return None
     first = Image.open(io.BytesIO(panels[0]))
     left = first.crop((0, 0, end, first.height))
     needed = zip(panels, sharing, strict=True)
-    return [joined(left, panel) if shares and end else None for panel, shares in needed]
+    return [joined(left, panel) if shares else None for panel, shares in needed]
 
 
 def joined(left, panel):
