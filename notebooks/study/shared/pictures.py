@@ -50,10 +50,10 @@ def image(drawn, alt, phone=None):
         width, height = drawn.get_size_inches()
     data = png(drawn)
     refuse_class_names(drawn)
-    columns, rows = layout(drawn)
+    columns, rows, origin = layout(drawn)
     above, panels, below = cut(data, columns, rows)
     if panels:
-        narrow = with_numbers(panels, *numbers(drawn, columns))
+        narrow = with_numbers(panels, *numbers(drawn, columns, origin))
         body = row(above, "justify-content:center") + row(panels, "", alt, narrow)
         body += row(below, "justify-content:center")
     else:
@@ -111,11 +111,12 @@ def row(pictures, style, alt="", narrow=None):
 
 
 def layout(drawn):
-    """Return the left and right ends of the columns of panels, and the top and bottom of all.
+    """Return the ends of the columns of panels, the top and bottom of all, and the left end of all.
 
-    They are in pixels of the saved figure. A narrow column, such as a colour bar, belongs to the
-    one on its left. The top and the bottom are None if a part of the figure itself, such as a
-    legend for all panels, is neither above nor below nor on the left of all panels.
+    The left and right ends of the columns, and the top and the bottom, are in pixels of the saved
+    figure, the left end of all in inches (`pixels`). A narrow column, such as a colour bar, belongs
+    to the one on its left. The top and the bottom are None if a part of the figure itself, such as
+    a legend for all panels, is neither above nor below nor on the left of all panels.
     """
     outer, pad = drawn.get_tightbbox(), plt.rcParams["savefig.pad_inches"]
     boxes = [axes.get_tightbbox().get_points() / drawn.dpi for axes in drawn.axes]
@@ -126,10 +127,10 @@ def layout(drawn):
             columns[-1][1] = max(columns[-1][1], right)
         else:
             columns.append([left, right])
-    columns = [[round((x - outer.x0 + pad) * RESOLUTION) for x in column] for column in columns]
+    columns = [[pixels(x, outer.x0) for x in column] for column in columns]
     total = round((outer.y1 - outer.y0 + 2 * pad) * RESOLUTION)
     if not boxes:
-        return columns, (0, total)
+        return columns, (0, total), outer.x0
     (left, bottom), (_, top) = np.min(boxes, axis=(0, 1)), np.max(boxes, axis=(0, 1))
     others = [
         one.get_window_extent().get_points() / drawn.dpi
@@ -140,10 +141,15 @@ def layout(drawn):
     below = [high for _, (_, high) in others if high < bottom + CLOSE]
     beside = [right for _, (right, _) in others if right < left + CLOSE]
     if len(above) + len(below) + len(beside) < len(others):
-        return columns, None
+        return columns, None, outer.x0
     ends = [(min(above) + top) / 2] if above else [outer.y1 + pad]
     ends += [(max(below) + bottom) / 2] if below else [outer.y0 - pad]
-    return columns, tuple(round((outer.y1 + pad - end) * RESOLUTION) for end in ends)
+    return columns, tuple(round((outer.y1 + pad - end) * RESOLUTION) for end in ends), outer.x0
+
+
+def pixels(x, origin):
+    """Return the pixel of a saved figure at ``x`` inches, if the figure begins at ``origin``."""
+    return round((x - origin + plt.rcParams["savefig.pad_inches"]) * RESOLUTION)
 
 
 def cut(data, columns, rows):
@@ -170,13 +176,13 @@ def cut(data, columns, rows):
     return entries(picture, 0, top), panels, entries(picture, bottom, picture.height)
 
 
-def numbers(drawn, columns):
+def numbers(drawn, columns, origin):
     """Return where the numbers on the left of the first column end, and which others share them.
 
     Parameters
     ----------
     drawn : Figure
-    columns : list of pair of int
+    columns, origin
         As `layout` returns them.
 
     Returns
@@ -186,15 +192,11 @@ def numbers(drawn, columns):
     sharing : list of bool
         Whether each column has the same numbers as the first one and does not show them.
     """
-    outer, pad = drawn.get_tightbbox(), plt.rcParams["savefig.pad_inches"]
-
-    def pixels(x):
-        return round((x / drawn.dpi - outer.x0 + pad) * RESOLUTION)
-
     places = [[] for _ in columns]
     lefts = [left for left, _ in columns]
     for axes in drawn.axes:
-        places[bisect(lefts, pixels(axes.get_tightbbox().x0)) - 1].append(axes)
+        left = pixels(axes.get_window_extent().x0 / drawn.dpi, origin)
+        places[bisect(lefts, left) - 1].append(axes)
     shared = drawn.axes[0].get_shared_y_axes()
     sharing = [
         any(
@@ -205,7 +207,7 @@ def numbers(drawn, columns):
         for there in places
     ]
     ends = [
-        pixels(text.get_window_extent().x1)
+        pixels(text.get_window_extent().x1 / drawn.dpi, origin)
         for axes in places[0]
         if axes.axison and axes.yaxis.get_visible()
         for text in axes.get_yticklabels()
