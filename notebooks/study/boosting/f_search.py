@@ -10,6 +10,7 @@ continues where the journal ends:
 
 import argparse
 import time
+from functools import cache
 from hashlib import sha256
 from itertools import chain, product
 from pathlib import Path
@@ -104,6 +105,7 @@ class Fits(NamedTuple):
     pairs: list
 
 
+@cache
 def load(table, preparation):
     """Return the features and classes; with "ID" in the preparation, the row number is a feature.
 
@@ -471,17 +473,14 @@ def plan(stages=tuple(SETTINGS)):
 
 def search(journal, jobs, minutes=np.inf):
     """Run the jobs that the journal lacks, until the time is over; return how many remain."""
-    end, loaded, remaining = time.monotonic() + 60 * minutes, {}, 0
+    end, remaining = time.monotonic() + 60 * minutes, 0
     for job in jobs:
         if job.key in journal.done:
             continue
         if time.monotonic() > end:
             remaining += 1
             continue
-        which = job.table, job.setting.preparation
-        if which not in loaded:
-            loaded[which] = load(*which)
-        journal.add(job, run_job(job, loaded[which]))
+        journal.add(job, run_job(job, load(job.table, job.setting.preparation)))
     return remaining
 
 
