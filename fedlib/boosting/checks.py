@@ -129,7 +129,8 @@ class NodeHistory:
         parents = self.parents.get(name)
         if parents is None or len(reported) == len(wanted):
             parents = np.empty((0, 2), np.int64)
-        sums: Ints = complete_siblings(reported, wanted, parents, np.arange(len(parents)))
+        sums = np.empty((len(wanted), 2), np.int64)
+        complete_siblings(reported, wanted, parents, np.arange(len(parents)), sums)
         return sums
 
     def problem(

@@ -19,7 +19,7 @@ from fedlib.boosting.messages import (
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.row_client import RowsClient
 from fedlib.boosting.sampling import drawn_rows
-from fedlib.boosting.states import Growing, finite, first_child, new_splits, roots
+from fedlib.boosting.states import Growing, first_child, new_splits, roots
 from fedlib.core.array_types import Bools, Floats32, Ints, Ints32
 from fedlib.core.client import Unanswerable
 from fedlib.core.messages import Message
@@ -61,7 +61,7 @@ class GrowingRows(RowsClient):
         if len(request.values):
             if len(request.values) < n_nodes:
                 raise Unanswerable(f"{len(request.values)} values for {n_nodes} nodes")
-            margins = finite(add_values(margins, node, request.values))
+            margins = add_values(margins, node, request.values)
             node, ended = roots(*node.shape), np.full_like(ended, -1)
             n_nodes, n_rounds = len(node), n_rounds + 1
         self.state = unchecked_copy(

@@ -97,7 +97,7 @@ class HistogramGrower(Grower):
         if self.converged(level, replies):
             return None
         first, *others = (reply.sums for reply in replies.values())
-        total = first.copy()
+        total = first + others.pop() if others else first.copy()  # the replies are read-only
         for sums in others:
             total += sums
         return total if wanted.all() else self.add_siblings(wanted, total)
@@ -136,7 +136,8 @@ class HistogramGrower(Grower):
     def add_siblings(self, wanted: Bools, sums: Ints) -> Ints:
         """Return the histograms of all nodes, from the sums of the wanted ones."""
         flat, before = (array.reshape(len(array), -1) for array in (sums, self.histograms))
-        histograms: Ints = complete_siblings(flat, wanted, before, self.parents)
+        histograms = np.empty((len(wanted), flat.shape[1]), np.int64)
+        complete_siblings(flat, wanted, before, self.parents, histograms)
         return histograms.reshape(-1, *sums.shape[1:])
 
     def choose(self, level: Level, histograms: Ints) -> Decisions:

@@ -216,16 +216,17 @@ class TreeClient(GrowingRows):
 
         Also return whether the splits are between bins; otherwise the result is useless.
         """
-        moved: tuple[Ints32, Ints, bool] = move_and_sum(
+        sums = np.empty((np.count_nonzero(request.wanted), request.n_bins, 2), np.int64)
+        node, is_possible = move_and_sum(
             self._binned(state),
-            request.n_bins,
             (state.node, state.ended, self._drawn(state)),
             (request.decided, decisions, first_child(state, request)),
             (request.first, request.wanted),
             gradients,
             (state.offsets, state.thresholds),
+            sums,
         )
-        return moved
+        return node, sums, is_possible
 
     @partitions(BuildHistograms, BuildPackedHistograms, SumHistograms, singly=True)
     def rows_of_bins(self, request: BuildHistograms) -> Iterable[Ints]:

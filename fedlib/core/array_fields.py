@@ -111,8 +111,10 @@ def to_wire(value: object) -> object:
     return name, value.shape, little.data if little.size else b""
 
 
-def from_wire(sent: OnWire) -> np.ndarray:
+def from_wire(sent: OnWire, aligned: bool = True) -> np.ndarray:
     """Return the array that was sent, read-only and maybe a view of its bytes in the message.
+
+    Without ``aligned``, the address of a large one may be of any kind, which saves a copy.
 
     Raises
     ------
@@ -132,7 +134,7 @@ def from_wire(sent: OnWire) -> np.ndarray:
     array: np.ndarray = np.ndarray(shape, dtype, values)  # raises ValueError for a negative length
     if name == "bool" and bytes(values).translate(None, b"\x00\x01"):  # what is left of the bytes
         raise ValueError("an array of bool with a byte other than 0 and 1")
-    return array if n_bytes <= SMALL or array.flags.aligned else _aligned(array)
+    return _aligned(array) if aligned and not array.flags.aligned else array
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:

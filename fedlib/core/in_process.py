@@ -1,6 +1,7 @@
 """In process: the clients are objects in this process and work in threads.
 
-As on any other transport, only bytes pass between server and clients.
+As on any other transport, only bytes pass between server and clients. Equal requests of one step
+are read once, because nobody can change a message.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, is_dataclass
-from functools import partial
+from functools import cache, partial
 from time import perf_counter
 from typing import Any
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from fedlib.core.client import Client
 from fedlib.core.journal import Place
 from fedlib.core.ledger import Ledger
-from fedlib.core.messages import class_name, decode, encode
+from fedlib.core.messages import Message, class_name, decode, encode
 from fedlib.core.names import by_client
 from fedlib.core.protocol import TooFewClients, serve
 from fedlib.core.threads import check_n_jobs, one_thread
@@ -60,7 +61,7 @@ class InProcess:
     Examples
     --------
     >>> from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
-    >>> from fedlib.core.messages import class_name, decode, encode
+    >>> from fedlib.core.messages import Message, class_name, decode, encode
     >>> transport = InProcess({"A": HorizontalDBSCANClient([[0.1], [0.2], [5.0]])})
     >>> decode(transport.exchange({"A": encode(CountCells(cell_size=1.0))})["A"])
     CellCounts(cells=array([[0],
@@ -91,21 +92,24 @@ class InProcess:
         # This thread serves clients too.
         n_others = 0 if is_short else min(self._n_workers, len(requests)) - 1
         pending = iter(requests.items())  # shared: CPython advances it for one thread at a time
-        others = [self._pool.submit(self._serve_all, pending) for _ in range(n_others)]
-        replies = dict(self._serve_all(pending))
+        read = cache(decode)
+        others = [self._pool.submit(self._serve_all, pending, read) for _ in range(n_others)]
+        replies = dict(self._serve_all(pending, read))
         for task in others:
             replies.update(task.result())
         self._seconds[kind] = (perf_counter() - start) / max(1, len(requests))
         return {name: replies[name] for name in requests}
 
-    def _serve_all(self, pending: Iterator[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    def _serve_all(
+        self, pending: Iterator[tuple[str, bytes]], read: Callable[[bytes], Message]
+    ) -> list[tuple[str, bytes]]:
         """Serve the clients that no other thread has taken from the iterator yet."""
         with one_thread():  # set once for all of them
-            return [(name, self._serve(name, request)) for name, request in pending]
+            return [(name, self._serve(name, request, read)) for name, request in pending]
 
-    def _serve(self, name: str, request: bytes) -> bytes:
+    def _serve(self, name: str, request: bytes, read: Callable[[bytes], Message]) -> bytes:
         self._errors.pop(name, None)
-        return serve(self._clients[name], request, partial(self._errors.__setitem__, name))
+        return serve(self._clients[name], request, partial(self._errors.__setitem__, name), read)
 
     def own_error(self, ended: TooFewClients) -> BaseException | None:
         """Return the error of the client whose failure ended the run; None if the server ended it.

@@ -424,9 +424,7 @@ class _OnWire(NamedTuple):
 @cache
 def _on_wire(message_class: type[Message]) -> _OnWire:
     hints = get_type_hints(message_class, include_extras=True)
-    arrays = [
-        name for name, hint in hints.items() if getattr(hint, "__origin__", hint) is np.ndarray
-    ]
+    arrays = [key for key, hint in hints.items() if getattr(hint, "__origin__", hint) is np.ndarray]
     fields: list[Any] = [
         (field.name, OnWire if field.name in arrays else hints[field.name])
         + (() if field.required else (field.default,))
@@ -467,7 +465,9 @@ def class_name(data: bytes) -> str:
         return ""
 
 
-def decode(data: bytes, *expected: type[Message], max_bytes: int = MAX_BYTES) -> Message:
+def decode(
+    data: bytes, *expected: type[Message], max_bytes: int = MAX_BYTES, aligned: bool = True
+) -> Message:
     """Return the message in the bytes. Its arrays are read-only; they may be views of the bytes.
 
     Parameters
@@ -477,6 +477,8 @@ def decode(data: bytes, *expected: type[Message], max_bytes: int = MAX_BYTES) ->
         The classes that are accepted; by default all.
     max_bytes : int, default=2**30
         The maximum size, in bytes.
+    aligned : bool, default=True
+        Whether arrays are at aligned addresses, as kernels need them. A mere check does without.
 
     Raises
     ------
@@ -510,7 +512,7 @@ def decode(data: bytes, *expected: type[Message], max_bytes: int = MAX_BYTES) ->
         on_wire = _on_wire(message_class)
         values = msgspec.structs.asdict(on_wire.decoder.decode(data))
         for field in on_wire.arrays:
-            values[field] = from_wire(values[field])
+            values[field] = from_wire(values[field], aligned)
         return message_class(**values)
     except MessageError:
         raise

@@ -131,16 +131,20 @@ class GroupsTooSmall(ValueError):
 
 
 def serve(
-    client: Client, request: bytes, on_error: Callable[[Exception], object] = logger.exception
+    client: Client,
+    request: bytes,
+    on_error: Callable[[Exception], object] = logger.exception,
+    read: Callable[[bytes], Message] = decode,
 ) -> bytes:
     """Return the bytes of a client's reply to the bytes of a request.
 
     An error in the bytes or in the client becomes a `Failure`, which carries only the error's type.
-    The exception itself is passed to ``on_error``, by default the log of this process.
+    The exception itself is passed to ``on_error``, by default the log of this process. ``read`` may
+    remember the messages of several clients, because nobody can change a message.
     """
     try:
         with one_thread():
-            return encode(client.answer(decode(request)))
+            return encode(client.answer(read(request)))
     except Exception as error:
         on_error(error)
         return encode(client.fail(error))

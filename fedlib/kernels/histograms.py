@@ -10,7 +10,8 @@ from fedlib.kernels.categories import BY_CATEGORY
 from fedlib.kernels.instructions import add_pair, prefetch_row
 
 NOWHERE = np.int32(-1)  # the slot of a row that is in no open node
-AHEAD = 4  # rows between the one whose bins are loaded and the one that is added
+LARGEST = np.finfo(np.float32).max
+AHEAD = 8  # rows between the one whose bins are loaded and the one that is added
 
 
 @kernel
@@ -287,14 +288,16 @@ def move_rows_by_bins(bins, nodes, first, decisions, next_node, offsets, bounds,
 
 
 @kernel
-def move_and_sum(bins, n_bins, places, splits, level, gradients, cuts):
-    """Return the nodes (outputs, n) of rows after splits, and the histograms of the wanted nodes.
+def move_and_sum(bins, places, splits, level, gradients, cuts, sums):
+    """Return the nodes (outputs, n) of rows after splits; write the histograms of wanted nodes.
 
     ``places`` are the nodes (outputs, n) before, where rows ended (outputs, n), and which are drawn
     (n,); see `open_slots`. ``splits`` are the first node that is split, the decisions and the first
     child, ``level`` the first open node and which ones are wanted, ``cuts`` the offsets and
-    thresholds of bins. ``gradients`` are those of each output, (outputs, n, 2); the sums are those
-    over all outputs. Also return whether the splits are between bins, as `move_rows_by_bins`.
+    thresholds of bins. ``gradients`` are those of each output, (outputs, n, 2); ``sums`` (n_wanted,
+    n_bins, 2) become those over all outputs. numpy has to make this array: it asks the system for
+    large pages, which numba does not. Also return whether the splits are between bins, as
+    `move_rows_by_bins`; if not, nothing is written.
 
     All in one kernel, because each call waits for the global interpreter lock afterwards.
     """
@@ -304,32 +307,36 @@ def move_and_sum(bins, n_bins, places, splits, level, gradients, cuts):
     nodes, is_possible = move_rows_by_bins(
         bins, nodes, first, decisions, next_node, cuts[0], cuts[1], False
     )
-    sums = np.empty((wanted.sum() if is_possible else 0, n_bins, 2), np.int64)
     for k in range(nodes.shape[0] if is_possible else 0):
         slot = open_slots(nodes[k], ended[k], drawn, first_open, wanted)
         add_histograms(bins, slot, gradients[k], sums, k == 0)
-    return nodes, sums, is_possible
+    return nodes, is_possible
 
 
 @kernel
 def add_values(margins, nodes, values):
-    """Return margins (n, outputs) plus the values of the rows' nodes (outputs, n), in float32."""
+    """Return margins (n, outputs) plus the values of the rows' nodes (outputs, n), in float32.
+
+    A sum that is too large for float32 becomes the largest number, as in
+    `fedlib.boosting.states.finite`.
+    """
     added = np.empty_like(margins)
     for k in range(nodes.shape[0]):
         for i in range(nodes.shape[1]):
-            added[i, k] = margins[i, k] + values[nodes[k, i]]
+            value = margins[i, k] + values[nodes[k, i]]
+            added[i, k] = min(max(value, -LARGEST), LARGEST)
     return added
 
 
 @kernel
-def complete_siblings(reported, wanted, sums_before, parents):
-    """Return the sums (n_nodes, k) in all nodes, from those (n_wanted, k) in the wanted ones.
+def complete_siblings(reported, wanted, sums_before, parents, sums):
+    """Write the ``sums`` (n_nodes, k) in all nodes, from those (n_wanted, k) in the wanted ones.
 
     If there are ``parents`` (n_nodes / 2,), one of two siblings is wanted, and the other is the
     difference to their parent; otherwise the sums in nodes that are not wanted are 0. The sums in
     parent p are ``sums_before[parents[p]]``.
     """
-    sums, n_found = np.empty((wanted.size, reported.shape[1]), np.int64), 0
+    n_found = 0
     for j in range(wanted.size):
         for k in range(sums.shape[1]):
             sums[j, k] = reported[n_found, k] if wanted[j] else 0
@@ -339,4 +346,3 @@ def complete_siblings(reported, wanted, sums_before, parents):
         before = sums_before[parents[p]]
         for k in range(sums.shape[1]):
             sums[4 * p + 1 - known, k] = before[k] - sums[known, k]
-    return sums

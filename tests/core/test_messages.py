@@ -722,13 +722,27 @@ def test_all_pieces_of_a_large_array_are_checked(value, problem, transposed):
         ToyReadings(np.zeros(PIECE + 1, np.int64), array, np.ones(PIECE + 1, bool))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("n", [*range(1, 9), *range(1000, 1008)])
 def test_decoded_arrays_are_aligned_and_read_only(n):
     """Kernels are compiled for aligned arrays, wherever an array begins among the bytes."""
-    sent = ToyReadings(np.arange(n), np.ones((n, n % 3)), np.ones(n, bool))
+    sent = ToyReadings(np.arange(n) % 100, np.ones((n, n % 3)), np.ones(n, bool))
     for array in (decode(encode(sent)).times, decode(encode(sent)).values):
         assert array.flags.aligned
         assert not array.flags.writeable
+
+
+def test_a_check_does_not_copy_a_large_array():
+    sent = ToyReadings(np.zeros(500, int), np.ones((500, 2)), np.ones(500, bool))
+    data = encode(sent)
+    found = decode(data, aligned=False)
+    assert found == sent
+    assert all(
+        np.shares_memory(a, np.frombuffer(data, np.uint8)) for a in (found.times, found.values)
+    )
+    with pytest.raises(MessageError, match="ToyReadings.values must be finite"):
+        decode(
+            data.replace(np.ones(1000).tobytes(), np.full(1000, np.nan).tobytes()), aligned=False
+        )
 
 
 def test_lists_do_not_become_arrays():

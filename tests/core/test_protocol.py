@@ -3,6 +3,7 @@ import re
 
 import pytest
 
+from fedlib.core import in_process
 from fedlib.core.client import Client, LostState, handles
 from fedlib.core.in_process import InProcess
 from fedlib.core.ledger import Ledger
@@ -144,6 +145,13 @@ def test_a_mapping_addresses_some_clients(three, relay):
     assert nobody == {}
     assert [list(e.request_bytes) for e in transport.exchanges] == [["c", "b"], []]
     assert three["a"].state == ToySum(10)
+
+
+def test_equal_requests_of_a_step_are_read_once(three, monkeypatch):
+    read = []
+    monkeypatch.setattr(in_process, "decode", lambda data: read.append(data) or decode(data))
+    run(add_up(5, 7), InProcess(three, n_jobs=1))
+    assert len(read) == 3 == len(set(read))
 
 
 def test_protocols_compose(three):

@@ -93,6 +93,14 @@ def test_values_of_the_trees_of_two_outputs():
     np.testing.assert_array_equal(added, [[1, 2], [2, 1]])
 
 
+def test_values_too_large_for_float32():
+    largest = np.finfo(np.float32).max
+    margins = np.array([[largest], [-largest]], np.float32)
+    values = np.array([largest, -largest], np.float32)
+    added = kernels.add_values(margins, np.array([[0, 1]], np.int32), values)
+    np.testing.assert_array_equal(added, margins)
+
+
 def test_splits_without_a_bin_that_ends_them():
     """Rows may lie above the last bound, so a split there is not one between bins."""
     decisions, _ = random_splits(np.random.default_rng(0), 0, 1)
@@ -119,7 +127,8 @@ def test_histograms_of_open_nodes(n, n_nodes, seed):
     cuts = np.array([0, 3, 6, 9]), np.zeros(9, np.float32)
     places = np.stack([node, node]), np.stack([ended, ended]), drawn
     both = np.stack([gradients, gradients])
-    moved, twice, _ = kernels.move_and_sum(bins, 9, places, splits, (1, is_wanted), both, cuts)
+    twice = np.full_like(found, 7)
+    moved, _ = kernels.move_and_sum(bins, places, splits, (1, is_wanted), both, cuts, twice)
     np.testing.assert_array_equal(moved, places[0])
     np.testing.assert_array_equal(twice, 2 * found)
     for s, j in enumerate(np.flatnonzero(is_wanted)):
@@ -155,7 +164,8 @@ def test_extremes_of_sums():
 def test_the_sibling_is_the_difference_to_the_parent():
     reported, before = np.array([[1, 2], [3, 4]]), np.array([[9, 9], [0, 0], [5, 6]])
     wanted = np.array([True, False, False, True])
-    sums = kernels.complete_siblings(reported, wanted, before, np.array([2, 0]))
+    sums = np.full((4, 2), 7)
+    kernels.complete_siblings(reported, wanted, before, np.array([2, 0]), sums)
     np.testing.assert_array_equal(sums, [[1, 2], [4, 4], [6, 5], [3, 4]])
-    sums = kernels.complete_siblings(reported, wanted, before, np.array([], int))
+    kernels.complete_siblings(reported, wanted, before, np.array([], int), sums)
     np.testing.assert_array_equal(sums, [[1, 2], [0, 0], [0, 0], [3, 4]])

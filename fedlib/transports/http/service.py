@@ -24,7 +24,7 @@ from fedlib.transports.http.session import Reply
 from fedlib.transports.http.sessions import Sessions
 from fedlib.transports.http.wire import HOLD
 
-LARGE = 2**18  # bytes from which a reply is checked outside the event loop
+LARGE = 2**23  # bytes from which a reply is checked outside the event loop
 
 OnHold = Callable[["asyncio.Future[None]"], object]  # receives the future that ends the waiting
 
@@ -61,7 +61,7 @@ class Expected:
         """Raise MessageError when the reply is not a message of an expected class."""
         if self.request is not None:
             may_decline = (Declined,) if self.request.asks_for_data else ()
-            decode(body, self.request.reply, *may_decline, Failure)
+            decode(body, self.request.reply, *may_decline, Failure, aligned=False)
 
 
 class SessionService:
@@ -322,7 +322,7 @@ def _set_all(futures: Iterable[asyncio.Future[None]]) -> None:
 
 
 def _inspect(expected: Expected | None, number: int, body: bytes) -> tuple[Reply, str]:
-    """Return a reply with its digest, and the reason why it is malformed, if it is."""
+    """Return a reply with its hash, and the reason why it is malformed, if it is."""
     problem = ""
     try:
         if expected is not None:

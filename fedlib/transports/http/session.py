@@ -76,7 +76,6 @@ Five rules complete the table:
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -156,7 +155,7 @@ TRANSITIONS: Mapping[State, Mapping[Event, State | Refusal]] = {
 
 
 class Reply:
-    """A reply as it arrived. Its digest is computed here, because that takes time for a large body.
+    """A reply as it arrived. Its hash is computed here, because that takes time for a large body.
 
     Parameters
     ----------
@@ -168,7 +167,7 @@ class Reply:
     def __init__(self, number: int, body: bytes):
         self.number = number
         self.body = body
-        self.key = (number, len(body), hashlib.sha256(body).digest())
+        self.key = (number, len(body), hash(body))  # Python seeds it anew in each process
 
 
 @dataclass
@@ -219,7 +218,7 @@ class Session:
     refused: str = ""
     reason: str = ""
     informed: bool = False
-    _accepted: tuple[int, int, bytes] = (0, 0, b"")
+    _accepted: tuple[int, int, int] = (0, -1, 0)  # as no reply is long
 
     @property
     def over(self) -> bool:
