@@ -145,7 +145,7 @@ OPTIONS = {
     "gaussian-mixture": (EM, {"covariance_type": "diag"}, EM | {"n_init": 2}),
     "evaluation": ({"classes": [0, 1]},),
     "xgboost": (
-        {"method": "histogram"},
+        {"method": "histogram", "histograms": "dense"},
         {"method": "union"},
         {"objective": "multi:softprob"},
         CONSTRAINED,

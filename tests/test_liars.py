@@ -64,8 +64,10 @@ ESTIMATORS = {
         method="top_splits",
     ),
     "xgboost, union": FederatedXGBClassifier(3, max_depth=2, tol=None, method="union"),
-    "xgboost, histogram": FederatedXGBClassifier(3, max_depth=2, tol=None, method="histogram"),
-    "xgb-regressor, histogram": FederatedXGBRegressor(3, max_depth=2),
+    "xgboost, histogram": FederatedXGBClassifier(
+        3, max_depth=2, tol=None, method="histogram", histograms="dense"
+    ),
+    "xgb-regressor, histogram": FederatedXGBRegressor(3, max_depth=2, histograms="dense"),
 }
 
 

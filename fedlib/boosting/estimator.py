@@ -319,8 +319,8 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         """
         Whether the server sees sums over the clients and no client's reply; see
         `fedlib.protection.secure` for what remains open. It needs ``method="histogram"``,
-        `bounds` and `classes`, or a `schema` with them, and allows neither validation nor packed
-        histograms. Columns of text need a `schema`. The trees are those of the run without it.
+        `bounds` and `classes`, or a `schema` with them, and allows no validation. Columns of text
+        need a `schema`. The trees are those of the run without it.
         """,
     ] = False
     classes: Annotated[

@@ -101,7 +101,8 @@ def unpack(packed: PackedHistograms, n_nodes: int, n_bins: int) -> Histograms:
     if len(packed.planes) != n_values * packed.width:
         raise MessageError(f"{len(packed.planes)} bytes for {n_values} sums of {packed.width}")
     planes = packed.planes.reshape(packed.width, n_values)
-    sums, largest = unpack_sums(packed.filled, planes, n_nodes * n_bins, packed.shift)
+    sums = np.zeros((n_nodes * n_bins, 2), np.int64)
+    largest = unpack_sums(packed.filled, planes, packed.shift, sums)
     if largest * 2.0**packed.shift >= 2.0**63:
         raise MessageError("the sums exceed an int64")
     return Histograms(sums.reshape(n_nodes, n_bins, 2), packed.loss)

@@ -235,9 +235,8 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         """
         Whether the server sees sums over the clients and no client's reply; see
         `fedlib.protection.secure` for what remains open. It needs ``method="histogram"``,
-        `bounds` and `max_target`, or a `schema` with limits, and allows neither validation nor
-        packed histograms.
-        Columns of text need a `schema`. The trees are those of the run without it.
+        `bounds` and `max_target`, or a `schema` with limits, and allows no validation. Columns of
+        text need a `schema`. The trees are those of the run without it.
         """,
     ] = False
     epsilon: Annotated[

@@ -27,11 +27,10 @@ HISTOGRAM_ONLY: dict[str, Any] = {
     "max_leaves": 0,
     "max_cat_to_onehot": 4,
     "max_cat_threshold": 64,
-    "histograms": "dense",
+    "histograms": "packed",
     "bounds": None,
 }  # with their defaults
 NOT_SECURE: dict[str, Any] = {
-    "histograms": "dense",
     "validation_fraction": 0,
     "eval_metric": None,
     "eval_sets": None,

@@ -68,15 +68,15 @@ def count_filled(filled, n):
 
 
 @kernel
-def unpack_sums(filled, planes, n, shift):
-    """Return the sums (n, 2) of int64, and the largest magnitude before the shift, as a float.
+def unpack_sums(filled, planes, shift, sums):
+    """Write the ``sums`` (n, 2), which are 0 before; return the largest magnitude before the shift.
 
-    ``planes`` (width, 2 * n_filled) are those of `pack_sums`. The sums are right if the magnitude
-    times 2**shift is less than 2**63.
+    ``planes`` (width, 2 * n_filled) are those of `pack_sums`. The sums are right if the magnitude,
+    a float, times 2**shift is less than 2**63.
     """
-    sums, largest, j = np.zeros((n, 2), np.int64), 0.0, 0
+    largest, j = 0.0, 0
     unused = 8 * (N_BYTES - planes.shape[0])
-    for i in range(n):
+    for i in range(sums.shape[0]):
         if (filled[i >> 3] >> (7 - (i & 7))) & 1:
             for side in range(2):
                 value = np.int64(0)
@@ -86,4 +86,4 @@ def unpack_sums(filled, planes, n, shift):
                 largest = max(largest, abs(np.float64(value)))
                 sums[i, side] = value << shift
                 j += 1
-    return sums, largest
+    return largest

@@ -74,7 +74,7 @@ DRAWN = [
     (
         FederatedXGBClassifier(**HISTOGRAMS),
         "classes",
-        {"build histograms", "histograms", "keep trees"},
+        {"build packed histograms", "packed histograms", "keep trees"},
     ),
     (
         FederatedXGBClassifier(2, max_depth=2, n_candidates=3, method="top_splits"),

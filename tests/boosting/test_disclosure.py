@@ -28,7 +28,7 @@ def test_histograms_disclose_the_classes_in_every_bin(missing):
     X, y = make_rows(200, missing=missing)
     parts = deal(X, y, 2)
     recorder = record(parts)
-    model = FederatedXGBClassifier(1, method="histogram", tol=None).fit(recorder)
+    model = FederatedXGBClassifier(1, tol=None, histograms="dense").fit(recorder)
     cuts = cuts_of(X)
     classes = parts[0][1]
     truth = np.zeros((len(cuts.thresholds), 2))

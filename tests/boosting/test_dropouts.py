@@ -211,7 +211,8 @@ def test_a_client_with_an_invalid_reply_is_lost(case):
     parts = deal(*make_rows(), 3)
     clients = {c: BoostingClient(part) for c, part in zip("ABC", parts, strict=True)}
     recorder = Recorder(clients, tamper={"C": tamper_with(kind, field, change)})
-    model = FederatedXGBClassifier(2, method=method.get(kind, "top_splits"), tol=None)
+    dense = {"histograms": "dense"} if kind == "Histograms" else {}
+    model = FederatedXGBClassifier(2, method=method.get(kind, "top_splits"), tol=None, **dense)
     model.fit(recorder, min_clients=2)
     assert "InvalidReply" in model.ledger_.lost["C"]
     assert len(model.trees_) == 2

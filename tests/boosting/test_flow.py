@@ -32,7 +32,7 @@ COUNTING = ["CountBuckets", "RowsPerBucket"] * 3
 LEVEL = {
     "top_splits": ["ProposeSplits", "SplitProposals"],
     "union": ["ProposeSplits", "SplitProposals", "EvaluateSplits", "CandidateSums"],
-    "histogram": ["BuildHistograms", "Histograms"],
+    "histogram": ["BuildPackedHistograms", "PackedHistograms"],
 }
 
 

@@ -232,7 +232,7 @@ def test_the_trees_of_a_round_grow_side_by_side():
     model = FederatedXGBClassifier(2, method="histogram", max_depth=2, **SOFTPROB)
     model.fit(deal(X, y, 3))
     names = model.ledger_.conversation()
-    assert names.count("BuildHistograms") == 4
+    assert names.count("BuildPackedHistograms") == 4
     assert len(model.trees_) == 6
     assert names[:2] == ["DescribeTraining", "TrainingDescription"]
 
@@ -241,7 +241,7 @@ def test_the_conversation_of_a_regression():
     model = FederatedXGBRegressor(1, max_depth=1).fit(deal(*make_counts(), 3))
     start = ["DescribeTargets", "TargetDescription"]
     start += ["CountBuckets", "RowsPerBucket"] * 3 + ["BeginBoosting", "Done"]
-    rest = ["BuildHistograms", "Histograms", "KeepTrees", "Done"]
+    rest = ["BuildPackedHistograms", "PackedHistograms", "KeepTrees", "Done"]
     assert model.ledger_.conversation() == start + rest
 
 

@@ -31,8 +31,8 @@ def test_histograms_return_exactly(sums):
 def test_the_trees_are_the_same_for_fewer_bytes(parameters):
     X, y = make_rows(300, missing=0.1)
     for estimator, labels in (
-        (FederatedXGBClassifier(3, method="histogram", tol=None, **parameters), y),
-        (FederatedXGBRegressor(3, **parameters), make_counts(300)[1]),
+        (FederatedXGBClassifier(3, tol=None, histograms="dense", **parameters), y),
+        (FederatedXGBRegressor(3, histograms="dense", **parameters), make_counts(300)[1]),
     ):
         parts = deal(X, labels, 3)
         trees = estimator.fit(parts).trees_

@@ -72,7 +72,7 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
     }
     components = {"n_components": n_components, "max_rounds": 3, "tol": 0.0, **seed}
     trees = {"n_trees": 1, "max_depth": 3, "tol": None}
-    packed = {"method": "histogram", "histograms": "packed"}
+    packed, dense = ({"method": "histogram", "histograms": how} for how in ("packed", "dense"))
     secure_trees = {**trees, "method": "histogram", "secure": True, "bounds": bounds}
     private = {"epsilon": 1.0, "delta": 1e-6}
     bounded = {"quantiles": (), "bounds": {str(j): (0.0, 1.0) for j in range(known.shape[1])}}
@@ -126,13 +126,13 @@ def systems(known, eps, min_samples, n_clusters, n_components) -> dict[str, Fede
         ),
         "FederatedXGBClassifier, top splits": FederatedXGBClassifier(**trees, method="top_splits"),
         "FederatedXGBClassifier, union": FederatedXGBClassifier(**trees, method="union"),
-        "FederatedXGBClassifier, histogram": FederatedXGBClassifier(**trees, method="histogram"),
+        "FederatedXGBClassifier, histogram": FederatedXGBClassifier(**trees, **dense),
         "FederatedXGBClassifier, packed": FederatedXGBClassifier(**trees, **packed),
         "FederatedXGBClassifier, secure": FederatedXGBClassifier(**secure_trees, classes=[0, 1]),
         "FederatedXGBClassifier, ε = 1": FederatedXGBClassifier(**private_trees, classes=[0, 1]),
         "FederatedXGBRegressor, top splits": FederatedXGBRegressor(**trees, method="top_splits"),
         "FederatedXGBRegressor, union": FederatedXGBRegressor(**trees, method="union"),
-        "FederatedXGBRegressor, histogram": FederatedXGBRegressor(**trees, method="histogram"),
+        "FederatedXGBRegressor, histogram": FederatedXGBRegressor(**trees, **dense),
         "FederatedXGBRegressor, packed": FederatedXGBRegressor(**trees, **packed),
         "FederatedXGBRegressor, secure": FederatedXGBRegressor(**secure_trees, max_target=1.0),
         "FederatedXGBRegressor, ε = 1": FederatedXGBRegressor(**private_trees, **targets),

@@ -161,6 +161,7 @@ def tree(max_depth, max_bin, bounds, **private):
         bounds=bounds,
         min_child_weight=0,
         tol=None,
+        histograms="dense",
         **given,
         **private,
     )

@@ -65,7 +65,12 @@ def deal(X, y, rows, n_clients, seed):
 
 
 def federated(method, n_trees=N_TREES, **options):
-    """Return the estimator of all pages: without early stop, so that all grow as many trees."""
+    """Return the estimator of all pages: without early stop, so that all grow as many trees.
+
+    Histograms are dense, because the pages compare times in one process, and show single bins.
+    """
+    if method == "histogram":
+        options = {"histograms": "dense"} | options
     options = SETTINGS | {"n_candidates": N_CANDIDATES, "leaf": LEAF, "tol": None} | options
     return FederatedXGBClassifier(n_trees, method=method, **options)
 

@@ -19,6 +19,7 @@ from fedlib.boosting.messages import (
     NoisyHistograms,
     SplitProposals,
 )
+from fedlib.boosting.packing import PackedHistograms
 from fedlib.clustering.density.bounded_cells import CountGrid, CountWithNoise, NoisyCounts
 from fedlib.clustering.density.dbdc import LocalModel
 from fedlib.clustering.density.horizontal import AssignCells, CellCounts, CountCells
@@ -357,7 +358,7 @@ def cut_lines(splits, plane, opacities):
 @picture.register
 def splits(message: Growth, plane, client):
     """Draw the cuts of the tree so far."""
-    known = plane.memory["splits"]
+    plane.memory["asked"], known = message, plane.memory["splits"]
     if len(message.values):
         known.clear()  # a new tree begins
     found = zip(message.feature.tolist(), message.threshold.tolist(), strict=True)
@@ -395,18 +396,26 @@ def histogram(sums, plane):
     return "".join(f'<path class="{name}" d="{each}"/>' for name, each in steps.items())
 
 
+def sums_of(message, plane):
+    """Return the sums in a reply, which may be packed."""
+    is_packed = isinstance(message, PackedHistograms)
+    return (plane.memory["asked"].accept(message) if is_packed else message).sums
+
+
 @picture.register(Histograms)
 @picture.register(NoisyHistograms)
+@picture.register(PackedHistograms)
 def histograms(message, plane, client):
     """Draw the histograms of a client, added up over the nodes."""
-    return histogram(message.sums, plane)
+    return histogram(sums_of(message, plane), plane)
 
 
 @together.register(Histograms)
 @together.register(NoisyHistograms)
+@together.register(PackedHistograms)
 def sum_of_histograms(first, replies, plane):
     """Draw the sums over the clients."""
-    return histogram(sum(reply.sums for reply in replies.values()), plane)
+    return histogram(sum(sums_of(reply, plane) for reply in replies.values()), plane)
 
 
 @picture.register

@@ -161,7 +161,7 @@ def other_protocols(n_points):
     start = Clouds(0, 1000)()[-20:]
     lloyd = FederatedKMeans(20, method="lloyd", init=start, max_iter=5, tol=0)
     mixture = FederatedGaussianMixture(8, method="em", max_rounds=5, tol=0, random_state=0)
-    trees = FederatedXGBClassifier(n_trees=5, max_depth=4, method="histogram")
+    trees = FederatedXGBClassifier(n_trees=5, max_depth=4, histograms="dense")
     eps = 0.01
     # Core points have three times the neighbours of points that fill the unit square.
     density = ApproximateDBSCAN(eps, int(3 * n_points * math.pi * eps**2), rho=0.5)

@@ -88,7 +88,7 @@ LABELLING = {
     "FederatedXGBClassifier, top_splits": FederatedXGBClassifier(**TREES, method="top_splits"),
     "FederatedXGBClassifier, union": FederatedXGBClassifier(**TREES, method="union"),
     "FederatedXGBClassifier, histogram": FederatedXGBClassifier(
-        **TREES, method="histogram", max_bin=4
+        **TREES, method="histogram", max_bin=4, histograms="dense"
     ),
 }
 PROTOCOLS = {
@@ -99,7 +99,7 @@ PROTOCOLS = {
     "FederatedXGBClassifier, categories": FederatedXGBClassifier(
         **TREES, **PACKED, max_cat_to_onehot=TEXTS
     ),
-    "FederatedXGBRegressor": FederatedXGBRegressor(**TREES, max_bin=4),
+    "FederatedXGBRegressor": FederatedXGBRegressor(**TREES, max_bin=4, histograms="dense"),
     "HorizontalDBSCAN, secure": HorizontalDBSCAN(0.5, 3, secure=True, bounds=BOUNDS),
     "FederatedXGBRegressor, secure": FederatedXGBRegressor(
         n_trees=1, max_depth=1, max_bin=4, secure=True, bounds=BOUNDS, max_target=16.0

@@ -76,7 +76,7 @@ def boosting(n, n_clients, d):
     X = clouds(n, d)
     y = (np.sin(9 * X[:, 0]) + X[:, -1] > 0.5).astype(int)
     parts = zip(np.array_split(X, n_clients), np.array_split(y, n_clients), strict=True)
-    return FederatedXGBClassifier(10, method="histogram", max_depth=6), list(parts)
+    return FederatedXGBClassifier(10, max_depth=6, histograms="dense"), list(parts)
 
 
 PROTOCOLS = {

@@ -299,7 +299,6 @@ def test_below_the_threshold_the_run_ends():
     [
         ({"method": "union", "bounds": None}, "needs method='histogram', because the server would"),
         ({"bounds": None}, "secure=True needs bounds, the smallest"),
-        ({"histograms": "packed"}, "needs histograms='dense' .got 'packed'"),
         ({"validation_fraction": 0.2}, "needs validation_fraction=0 .got 0.2"),
         ({"eval_metric": "auc"}, "needs eval_metric=None .got 'auc'"),
         ({"early_stopping_rounds": 2}, "needs early_stopping_rounds=None .got 2"),
