@@ -86,6 +86,24 @@ def test_scores_that_no_single_order_gives_together_differ(modules):
     assert set(found["status"]) <= {"exact", "within"}
 
 
+def test_a_stand_in_leaves_nothing_to_compare(modules, monkeypatch):
+    module, study = modules("study.clustering.horizontal_study"), modules("study")
+    names = {"source": "M1", "table": "horizontal", "dataset": "s-set1"}
+    rows, of_dbscan = (study.published(**names, method=m) for m in ("horizontal_dbscan", "dbscan"))
+    scores = pd.DataFrame([dict.fromkeys(study.by_metric(rows), 0.5)])
+    data = SimpleNamespace(source="stand-in", X=X, sha256=None)
+    found = module.verdict("M1", data, scores, rows[:0], of_dbscan[:0])
+    assert found.empty
+    pages = modules("study.shared.pages")
+    monkeypatch.setattr(pages, "stand_ins", {"s-set1"})
+    shown = study.table(found, caption="Verdicts.", name="tab-verdicts")
+    assert "generated data replace those of the source" in shown
+    assert 'id="tab-verdicts"' in shown
+    assert "<table" not in shown
+    monkeypatch.setattr(pages, "stand_ins", set())
+    assert "<table" in study.table(found, caption="Verdicts.", name="tab-verdicts")
+
+
 def test_withholding_omits_small_counts(modules):
     study = modules("study.clustering.horizontal_study")
     counts = CellCounts(np.array([[0, 0], [1, 1]]), np.array([1, 5]))

@@ -10,7 +10,8 @@ from sklearn.datasets import load_diabetes, load_digits
 from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, roc_auc_score
 from sklearn.model_selection import train_test_split
 
-from fedlib import FederatedXGBClassifier, FederatedXGBRegressor, datasets
+import study
+from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
 from fedlib.datasets.partition import split_rows
 
 BUNDLED = {"digits": load_digits, "progression": load_diabetes}  # part of scikit-learn
@@ -40,7 +41,7 @@ def load_task(name, max_rows):
         X, y = BUNDLED[name](return_X_y=True)
         objective = "reg:squarederror" if name == "progression" else "multi:softprob"
     else:
-        data = datasets.load(name)
+        data = study.fetch(name)
         X, y, objective = data.X, (data.y == data.y.max()).astype(int), "binary:logistic"
     rows = np.random.default_rng(0).permutation(len(y))[:max_rows]
     return Task(name, objective, X[rows].astype(np.float32), y[rows])

@@ -1,6 +1,7 @@
 """What the page on horizontal DBSCAN compares with Marino's editions."""
 
 import numpy as np
+import pandas as pd
 
 import study
 from fedlib.clustering.density.horizontal import CellCounts
@@ -58,10 +59,11 @@ def verdict(source, data, runs, rows, of_dbscan):
         ]
     )
     n = len(runs)
-    federated["note"] = [
+    notes = [
         f"border=absorb, {HOW[source]}; {share:.1%} of {n} visit orders give the figure"
         for share in shares
     ]
+    federated["note"] = pd.Series(notes, federated.index, dtype=str)  # none with a stand-in
     by_chance = (federated["status"] == "exact") & (shares <= 0.5)
     federated.loc[by_chance, "status"] = "within"
     repeated = rows["published"] == rows["metric"].map(study.by_metric(of_dbscan))

@@ -32,7 +32,6 @@ from fedlib import (
     GaussianMixtureDBSCAN,
     HorizontalDBSCAN,
     VerticalDBSCAN,
-    datasets,
 )
 from fedlib.clustering.density.engine.dbscan import cluster, dbscan, nearest_within
 from fedlib.datasets.partition import split_columns, split_rows
@@ -288,7 +287,7 @@ def converged_or_not(fit, X):
 def problems():
     """Yield the problems of the book."""
     for name, make in _problems():
-        yield make(datasets.load(name))
+        yield make(study.fetch(name))
 
 
 def _problems():

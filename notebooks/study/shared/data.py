@@ -10,7 +10,7 @@ from IPython.display import display
 from fedlib import datasets
 from fedlib.tables.files import SiteFile, read_table
 from fedlib.tables.read_options import ReadOptions
-from study.shared.pages import ROOT, badge
+from study.shared.pages import ROOT, badge, stand_ins
 
 CLASS = "class"  # the column of classes in a reader's file
 
@@ -43,7 +43,10 @@ def load(name):
 def fetch(name):
     """Return one of `fedlib.datasets.NAMES` without a badge: the page states the origin itself."""
     with warnings.catch_warnings(action="ignore", category=datasets.StandInWarning):
-        return datasets.load(name)
+        data = datasets.load(name)
+    if data.source == "stand-in":
+        stand_ins.add(name)
+    return data
 
 
 def load_own(path):

@@ -43,6 +43,7 @@ FILTER = (
     '!r.textContent.toLowerCase().includes(q)})"></label>'
 )
 SHOW_FILTER = "this.querySelector('label').hidden=false"
+stand_ins: set[str] = set()  # the data sets that this page has loaded, with generated rows
 
 
 class Page(str):
@@ -313,6 +314,8 @@ def mark_best(styler, best, best_in, precision):
 def folded(styler):
     """Return a table in a box that scrolls, folded if it has many rows."""
     n_rows = len(styler.data)
+    if stand_ins and not n_rows:
+        return "<p>There is nothing to compare: generated data replace those of the source.</p>"
     is_long = n_rows > VISIBLE_ROWS
     # The filter hides rows, so a label of the index must not span several of them.
     rows = break_names(styler.to_html(sparse_index=False) if is_long else styler.to_html())
