@@ -16,6 +16,7 @@ from fedlib import (
     FederatedGaussianMixture,
     FederatedKMeans,
     FederatedXGBClassifier,
+    FederatedXGBRegressor,
     GaussianMixtureDBSCAN,
     HorizontalDBSCAN,
     VerticalDBSCAN,
@@ -56,14 +57,20 @@ def centres():
         FederatedKMeans(2, method=method, random_state=0).fit(PARTS).predict(X)
     for method in ("average", "em"):
         FederatedGaussianMixture(2, method, random_state=0, max_rounds=2).fit(PARTS)
+    weighted = [(part, np.ones(len(part))) for part in PARTS]
+    FederatedKMeans(2, method="lloyd", random_state=0).fit(weighted)
+    FederatedGaussianMixture(2, "em", random_state=0, max_rounds=2).fit(weighted)
 
 
 def boosting(method):
     """Fit boosted trees."""
     missing, classes = X.astype(np.float32), (X[:, 0] > 2).astype(int)
     missing[::7] = np.nan
-    rows = [(missing[::2], classes[::2]), (missing[1::2], classes[1::2])]
-    FederatedXGBClassifier(2, method=method).fit(rows).predict(missing)
+    for rows in (missing, missing.round()):  # few different values have kernels of their own
+        for targets in (classes, classes + (X[:, 1] > 2)):  # two classes, three classes
+            parts = [(rows[::2], targets[::2]), (rows[1::2], targets[1::2])]
+            FederatedXGBClassifier(2, method=method).fit(parts).predict(missing)
+    FederatedXGBRegressor(2, method=method).fit(parts).predict(missing)
 
 
 def main():
