@@ -61,7 +61,7 @@ class InProcess:
     Examples
     --------
     >>> from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
-    >>> from fedlib.core.messages import Message, class_name, decode, encode
+    >>> from fedlib.core.messages import decode, encode
     >>> transport = InProcess({"A": HorizontalDBSCANClient([[0.1], [0.2], [5.0]])})
     >>> decode(transport.exchange({"A": encode(CountCells(cell_size=1.0))})["A"])
     CellCounts(cells=array([[0],

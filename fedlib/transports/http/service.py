@@ -24,7 +24,7 @@ from fedlib.transports.http.session import Reply
 from fedlib.transports.http.sessions import Sessions
 from fedlib.transports.http.wire import HOLD
 
-LARGE = 2**23  # bytes from which a reply is checked outside the event loop
+LARGE = 2**18  # bytes from which a reply is checked outside the event loop
 
 OnHold = Callable[["asyncio.Future[None]"], object]  # receives the future that ends the waiting
 
