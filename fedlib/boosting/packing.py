@@ -55,6 +55,10 @@ class BuildPackedHistograms(BuildHistograms, kw_only=True):
         n_sums = int(self.wanted.sum()) * self.n_bins
         return {"bytes of bits": -(-n_sums // 8), "bytes": 2 * N_BYTES * n_sums}
 
+    def memory(self) -> float:
+        """Return the count of the sums before they are packed: the reply's values are bytes."""
+        return 2.0 * int(self.wanted.sum()) * self.n_bins
+
     def accept(self, reply: Message) -> Histograms:
         """Return the histograms; raise MessageError unless they fit the request."""
         assert isinstance(reply, PackedHistograms)

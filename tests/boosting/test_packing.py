@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
-from fedlib.boosting.packing import PackedHistograms, pack, unpack
+from fedlib.boosting.messages import BuildHistograms
+from fedlib.boosting.packing import BuildPackedHistograms, PackedHistograms, pack, unpack
 from fedlib.core.messages import MessageError, decode, encode
+from fedlib.core.work import MAX_WORK, problem_of_work
 
 from .common import assert_same_trees, deal, make_rows
 from .test_objectives import make_counts
@@ -40,6 +42,20 @@ def test_the_trees_are_the_same_for_fewer_bytes(parameters):
         estimator.set_params(histograms="packed").fit(parts)
         assert_same_trees(estimator.trees_, trees)
         assert estimator.ledger_.to_frame()["bytes"].sum() < 0.5 * n_bytes
+
+
+def test_as_many_sums_may_be_packed_as_sent_densely():
+    fields = {"feature": np.empty(0, np.int32), "threshold": np.empty(0, np.float32)}
+    fields |= {"missing_left": np.empty(0, bool), "decided": 0, "first": 0, "n_open": 16}
+    fields |= {
+        "values": np.empty(0, np.float32),
+        "weight": 1.0,
+        "wanted": np.ones(16, bool),
+        "n_bins": 2_560_000,
+    }
+    for request in (BuildHistograms(**fields), BuildPackedHistograms(**fields)):
+        assert request.memory() == 2 * 16 * 2_560_000
+        assert not problem_of_work(request, MAX_WORK)
 
 
 @pytest.mark.parametrize(
