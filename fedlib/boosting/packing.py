@@ -6,6 +6,7 @@ packed histogram returns exactly.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Annotated
 
 import msgspec
@@ -57,7 +58,7 @@ class BuildPackedHistograms(BuildHistograms, kw_only=True):
 
     def memory(self) -> float:
         """Return the count of the sums before they are packed: the reply's values are bytes."""
-        return 2.0 * int(self.wanted.sum()) * self.n_bins
+        return float(prod(super().reply_lengths().values()))
 
     def accept(self, reply: Message) -> Histograms:
         """Return the histograms; raise MessageError unless they fit the request."""

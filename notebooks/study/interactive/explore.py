@@ -9,7 +9,6 @@ import html
 import io
 import tempfile
 import textwrap
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
@@ -37,7 +36,6 @@ from fedlib import (
     GaussianMixtureDBSCAN,
     HorizontalDBSCAN,
     VerticalDBSCAN,
-    datasets,
 )
 from fedlib.core.protocol import TooFewClients
 from fedlib.datasets.partition import split_columns, split_rows
@@ -206,9 +204,7 @@ def _load_own(path, changed):
 @cache
 def _load_known(name):
     """Return the points of one of `DATASETS`."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", datasets.StandInWarning)  # the title states it
-        data = datasets.load(name)
+    data = study.fetch(name)  # the title states where it comes from
     rows = np.random.default_rng(0).permutation(len(data.X))[:MAX_POINTS]
     X = data.X[rows] - data.X[rows].mean(axis=0)
     return Loaded(X / X.std(), data.y[rows], data.source)
