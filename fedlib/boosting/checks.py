@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fedlib.boosting.messages import SplitProposals
 from fedlib.boosting.objectives import LabelSums, Objective
 from fedlib.core.array_types import Bools, Ints
-from fedlib.kernels.histograms import absolute_sums, complete_siblings
+from fedlib.kernels.histograms import absolute_sums, subtract_siblings
 
 ROUNDING = 1e-5  # of a client's weight; gradients are float32
 
@@ -127,10 +127,10 @@ class NodeHistory:
     def complete(self, name: str, wanted: Bools, reported: Ints) -> Ints:
         """Return the sums in all open nodes, from those in the ``wanted`` ones of two siblings."""
         parents = self.parents.get(name)
-        if parents is None or len(reported) == len(wanted):
-            parents = np.empty((0, 2), np.int64)
-        sums = np.empty((len(wanted), 2), np.int64)
-        complete_siblings(reported, wanted, parents, np.arange(len(parents)), sums)
+        sums = np.zeros((len(wanted), 2), np.int64)
+        sums[wanted] = reported
+        if parents is not None and len(reported) < len(wanted):
+            subtract_siblings(sums, wanted, parents, np.arange(len(parents)))
         return sums
 
     def problem(

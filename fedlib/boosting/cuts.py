@@ -29,10 +29,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.core.agreement import exclude
-from fedlib.core.array_types import Bools, Floats, Floats32, Ints, Words
+from fedlib.core.array_types import Bools, Floats, Floats32, Ints
 from fedlib.core.messages import Array, Message, MessageError
-from fedlib.core.protocol import Flow, Replies
-from fedlib.kernels.histograms import count_prefixes, find_bins
+from fedlib.core.protocol import Flow
+from fedlib.kernels import buckets as kernels
+from fedlib.kernels.buckets import Buckets, SortedKeys
+from fedlib.kernels.histograms import find_bins
 
 __all__ = [
     "CountBuckets",
@@ -45,7 +47,6 @@ __all__ = [
 DEPTHS = (12, 16, 20)  # the number of leading bits of a float32 that define a bucket, per round
 MAX_VALUE = 2.0**127  # the bucket of a larger value would have no finite upper edge
 MAX_VALUES_PER_BUCKET = 4  # distinct values on average; with more, the buckets are too coarse
-Columns = Sequence[NDArray[np.uint32]]  # per feature
 Keys = Annotated[np.ndarray, Array("uint32", ("buckets",))]
 Sizes = Annotated[np.ndarray, Array("int64", ("features",), ge=0, le=2**32)]
 
@@ -93,7 +94,10 @@ class CountBuckets(Message):
         return float(len(self.keys))  # a client has at most as many buckets as rows
 
     def accept(self, reply: Message) -> RowsPerBucket:
-        """Raise MessageError unless the buckets are inside the given ones, sorted and distinct."""
+        """Raise MessageError unless the sizes are right.
+
+        Whether the counts are possible, the flow checks while it adds them up.
+        """
         assert isinstance(reply, RowsPerBucket)
         if len(reply.sizes) != len(self.sizes):
             raise MessageError(
@@ -101,13 +105,6 @@ class CountBuckets(Message):
             )
         if reply.sizes.sum() != len(reply.keys):
             raise MessageError("the sizes do not add up to the keys")
-        shift = np.uint64(self.depth - self.depth_before)
-        requested = _with_feature(self.sizes, self.keys.astype(np.uint64) << shift)
-        counted = _with_feature(reply.sizes, reply.keys)
-        if (counted[1:] <= counted[:-1]).any():
-            raise MessageError("the buckets are not sorted and distinct")
-        if not _places(requested, counted >> shift << shift)[1].all():
-            raise MessageError("some buckets were not requested")
         return reply
 
 
@@ -170,16 +167,18 @@ def agree_on_cuts(
                 keys=np.concatenate(keys).astype(np.uint32),
             )
             replies = yield request
-            replies = yield from exclude(
-                replies, _contradictions(request, replies, previous, n_rows)
-            )
+            counted, reasons = _add_up(request, replies, previous, n_rows)
+            replies = yield from exclude(replies, reasons)
             if lost_before is not None and replies.lost != lost_before:
                 break  # the buckets chosen so far contain rows of the lost client
+            if reasons:
+                counted, _ = _add_up(request, replies, previous, n_rows)
             lost_before, previous = replies.lost, dict(replies)
-            counted = [_by_feature(r.sizes, r.keys, r.counts) for r in replies.values()]
             buckets = [
-                feature.refined(which, depth, [reply[f] for reply in counted])
-                for f, (feature, which) in enumerate(zip(buckets, chosen, strict=True))
+                feature.refined(which, depth, keys, counts)
+                for feature, which, (keys, counts) in zip(
+                    buckets, chosen, _by_feature(*counted), strict=True
+                )
             ]
         else:
             return _cuts(
@@ -241,55 +240,67 @@ def _between_categories(n_categories: int) -> Floats32:
     return np.arange(n_categories, dtype=np.float32) + np.float32(0.5)
 
 
-def _contradictions(
+WRONG = {
+    kernels.UNSORTED: "the buckets are not sorted and distinct",
+    kernels.NOT_REQUESTED: "some buckets were not requested",
+    kernels.CONTRADICTION: "RowsPerBucket.counts differ from those of the coarser buckets",
+    kernels.TOO_MANY: "RowsPerBucket.counts must sum to at most n_rows=",
+}
+
+
+def _add_up(
     request: CountBuckets,
-    replies: Replies,
+    replies: Mapping[str, RowsPerBucket],
     previous: Mapping[str, RowsPerBucket],
     n_rows: Mapping[str, int],
-) -> dict[str, str]:
-    """Return the reason to exclude each client whose counts contradict what it sent before.
+) -> tuple[Buckets, dict[str, str]]:
+    """Return the sums of all replies, and the reason to exclude each client that is wrong.
 
     The first counts of a feature are of at most all rows. Later ones divide the buckets of the
     previous reply.
     """
+    nothing = RowsPerBucket(
+        np.zeros_like(request.sizes), np.empty(0, np.uint32), np.empty(0, np.int64)
+    )
+    counted, status = kernels.add_buckets(
+        request.sizes,
+        request.keys,
+        request.depth - request.depth_before,
+        _one_after_the_other(list(replies.values())),
+        _one_after_the_other([previous.get(name, nothing) for name in replies]),
+        np.array([name in previous for name in replies], bool),
+        np.array([n_rows.get(name, 0) for name in replies], np.int64),
+    )
     reasons = {}
-    for name, reply in replies.items():
-        inside = _counts_inside(request, reply, request.depth - request.depth_before)
+    for name, found in zip(replies, status.tolist(), strict=True):
         if name not in n_rows:
             reasons[name] = "RowsPerBucket from a client that declined to describe its rows"
-        elif request.depth_before == 0 and (inside > n_rows[name]).any():
-            reasons[name] = f"RowsPerBucket.counts must sum to at most n_rows={n_rows[name]}"
-        elif name in previous and (inside != _counts_inside(request, previous[name], 0)).any():
-            reasons[name] = "RowsPerBucket.counts differ from those of the coarser buckets"
-    return reasons
+        elif found != kernels.POSSIBLE:
+            limit = str(n_rows[name]) if found == kernels.TOO_MANY else ""
+            reasons[name] = WRONG[found] + limit
+    return counted, reasons
 
 
-def _counts_inside(request: CountBuckets, reply: RowsPerBucket, shift: int) -> Ints:
-    """Return the sum of a reply's counts in each requested bucket.
-
-    The reply's keys are ``shift`` bits longer than those of the request.
-    """
-    requested = _with_feature(request.sizes, request.keys)
-    counted = _with_feature(reply.sizes, reply.keys >> np.uint32(shift))
-    place, is_inside = _places(requested, counted)
-    sums = np.zeros(len(requested), np.int64)
-    np.add.at(sums, place[is_inside], reply.counts[is_inside])
-    return sums
+def _one_after_the_other(replies: Sequence[RowsPerBucket]) -> kernels.Replies:
+    return kernels.Replies(
+        np.stack([reply.sizes for reply in replies]),
+        np.concatenate([reply.keys for reply in replies]),
+        np.concatenate([reply.counts for reply in replies]),
+    )
 
 
-def sorted_keys(X: Floats32) -> Columns:
-    """Return the keys of the values of each feature in ascending order, without missing values.
+def sorted_keys(X: Floats32) -> SortedKeys:
+    """Return the keys of the values of each feature in ascending order, missing values last.
 
     Keys are unsigned integers in the order of the values; buckets are made of their leading bits.
     """
     values = np.array(X.T, order="C")
     values.sort(axis=1)  # missing values come last
-    n_present = (~np.isnan(values)).sum(axis=1)
-    return [keys[:n] for keys, n in zip(_keys(values), n_present, strict=True)]
+    return SortedKeys(_keys(values), np.count_nonzero(~np.isnan(values), axis=1))
 
 
-def bucket_counts(columns: Columns, request: CountBuckets) -> RowsPerBucket:
-    """Return the reply of a client whose rows have the `sorted_keys` ``columns``.
+def bucket_counts(columns: SortedKeys, request: CountBuckets) -> RowsPerBucket:
+    """Return the reply of a client whose rows have these `sorted_keys`.
 
     Raises
     ------
@@ -305,22 +316,16 @@ def bucket_counts(columns: Columns, request: CountBuckets) -> RowsPerBucket:
     >>> bucket_counts(sorted_keys(X), CountBuckets(1, 0, *everything))
     RowsPerBucket(sizes=array([2]), keys=array([0, 1], dtype=uint32), counts=array([1, 2]))
     """
-    if len(columns) != len(request.sizes):
+    if len(columns.keys) != len(request.sizes):
         raise ValueError(
-            f"the request is about {len(request.sizes)} features, the client has {len(columns)}"
+            f"the request is about {len(request.sizes)} features, the client has"
+            f" {len(columns.keys)}"
         )
-    requested = _by_feature(request.sizes, request.keys)
-    shift = np.uint64(request.depth - request.depth_before)
-    n_dropped = np.uint64(32 - request.depth)
-    counted = [
-        count_prefixes(column, n_dropped, inside, shift)
-        for column, (inside,) in zip(columns, requested, strict=True)
-    ]
-    return RowsPerBucket(
-        sizes=np.array([len(keys) for keys, _ in counted], np.int64),
-        keys=np.concatenate([keys for keys, _ in counted]),
-        counts=np.concatenate([counts for _, counts in counted]),
+    n_finer, n_dropped = request.depth - request.depth_before, 32 - request.depth
+    counted = kernels.count_buckets(
+        columns, np.uint64(n_dropped), request.sizes, request.keys, np.uint64(n_finer)
     )
+    return RowsPerBucket(*counted)
 
 
 def groups_of_buckets(X: Floats32, request: CountBuckets) -> Iterator[Ints]:
@@ -333,7 +338,7 @@ def groups_of_buckets(X: Floats32, request: CountBuckets) -> Iterator[Ints]:
         yield np.where(counted, buckets.astype(np.int64), -1)
 
 
-def coarse_features(columns: Columns, cuts: Cuts) -> list[int]:
+def coarse_features(columns: SortedKeys, cuts: Cuts) -> list[int]:
     """Return the features with these `sorted_keys` for which the finest buckets are too coarse.
 
     Such a feature has a bin for each of its finest buckets, but many distinct values per bucket.
@@ -349,12 +354,12 @@ def coarse_features(columns: Columns, cuts: Cuts) -> list[int]:
     [1]
     """
     coarse = []
-    for f, column in enumerate(columns):
-        keys = _distinct(column)
-        n_buckets = len(_distinct(_prefix(keys, DEPTHS[-1])))
-        n_bins = cuts.offsets[f + 1] - cuts.offsets[f] - 1
-        if n_buckets > n_bins or len(keys) <= MAX_VALUES_PER_BUCKET * n_buckets:
-            continue
+    n_keys = kernels.count_distinct(columns, np.uint64(0))
+    n_buckets = kernels.count_distinct(columns, np.uint64(32 - DEPTHS[-1]))
+    n_bins = np.diff(cuts.offsets) - 1
+    may_be = (n_buckets <= n_bins) & (n_keys > MAX_VALUES_PER_BUCKET * n_buckets)
+    for f in np.flatnonzero(may_be).tolist():
+        keys = np.unique(columns.keys[f, : columns.n_present[f]])
         used = np.unique(np.searchsorted(cuts.inner(f), _values(keys), side="right"))
         if len(keys) > MAX_VALUES_PER_BUCKET * len(used):
             coarse.append(f)
@@ -400,13 +405,11 @@ class _Buckets:
         self,
         chosen: Bools,
         depth: int,
-        counted: Sequence[tuple[NDArray[np.uint32], Ints]],
+        reported: NDArray[np.uint32],
+        counts: Ints,
     ) -> _Buckets:
         """Return the buckets with the chosen ones replaced by the clients' keys and counts."""
-        reported = np.concatenate([keys for keys, _ in counted]).astype(np.int64)
-        keys, inverse = np.unique(reported, return_inverse=True)
-        counts = np.zeros(len(keys), np.int64)
-        np.add.at(counts, inverse, np.concatenate([counts for _, counts in counted]))
+        keys = reported.astype(np.int64)
         low = np.append(self.low[~chosen], keys << (32 - depth))
         high = np.append(self.high[~chosen], (keys + 1) << (32 - depth))
         order = np.argsort(low)
@@ -444,22 +447,6 @@ def _by_feature(sizes: Ints, *arrays: NDArray[Any]) -> list[Any]:
     return list(zip(*(np.split(array, ends) for array in arrays), strict=True))
 
 
-def _with_feature(sizes: Ints, keys: NDArray[Any]) -> Words:
-    """Return keys of 64 bits that begin with the feature, so that all features sort together."""
-    feature = np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes)
-    return (feature << np.uint64(32)) | keys.astype(np.uint64)
-
-
-def _places(requested: Words, keys: Words) -> tuple[NDArray[np.intp], Bools]:
-    """Return where each key belongs among the ``requested`` ones, and whether it is one of them.
-
-    The requested keys ascend.
-    """
-    place = np.searchsorted(requested, keys)
-    no_key = np.uint64(2**64 - 1)
-    return place, np.append(requested, no_key)[place] == keys
-
-
 def _keys(values: Floats32) -> NDArray[np.uint32]:
     """Return unsigned integers in the order of the values."""
     bits = (values + np.float32(0)).view(np.uint32)  # -0 becomes 0
@@ -468,19 +455,7 @@ def _keys(values: Floats32) -> NDArray[np.uint32]:
     return np.where(bits >> 31, ~bits, bits | np.uint32(2**31))
 
 
-def _distinct(keys: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return the distinct ones of sorted keys."""
-    is_first = np.ones(len(keys), bool)
-    is_first[1:] = keys[1:] != keys[:-1]
-    return keys[is_first]
-
-
 def _values(keys: NDArray[Any]) -> Floats32:
     """Return the values with these keys."""
     keys = keys.astype(np.uint32)
     return np.where(keys >> 31, keys & np.uint32(2**31 - 1), ~keys).view(np.float32)
-
-
-def _prefix(keys: NDArray[np.uint32], depth: int) -> NDArray[np.uint32]:
-    """Return the leading ``depth`` bits of the keys."""
-    return keys >> np.uint32(32 - depth)

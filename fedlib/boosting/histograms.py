@@ -6,10 +6,15 @@ import numpy as np
 
 from fedlib.boosting.checks import reasons
 from fedlib.boosting.growers import Grower, Level
+from fedlib.boosting.histogram_messages import (
+    AnyHistograms,
+    BuildHistograms,
+    BuildPackedHistograms,
+    Measured,
+)
 from fedlib.boosting.leaves import Round, finish_round
 from fedlib.boosting.limits import ColumnSampler, OpenNodes
-from fedlib.boosting.messages import BuildHistograms
-from fedlib.boosting.packing import BuildPackedHistograms
+from fedlib.boosting.messages import problem_of_extremes
 from fedlib.boosting.training import Training
 from fedlib.boosting.trees import children
 from fedlib.core.array_types import Bools, Ints
@@ -17,7 +22,7 @@ from fedlib.core.protocol import Flow, Replies
 from fedlib.kernels.histogram_splits import HistogramSplits, children_sums
 from fedlib.kernels.histogram_splits import best_splits as best_splits_by_kernel
 from fedlib.kernels.histogram_splits import decide as decide_by_kernel
-from fedlib.kernels.histograms import complete_siblings, sum_features
+from fedlib.kernels.histograms import subtract_siblings
 from fedlib.kernels.splits import Decisions
 
 __all__ = ["HistogramGrower"]
@@ -89,18 +94,17 @@ class HistogramGrower(Grower):
     def sum_histograms(self, level: Level) -> Flow[Ints | None]:
         """Return the sums of the clients' histograms of a level; None when boosting ends."""
         wanted = self.smaller_siblings() if level.first else np.ones(level.n_open, bool)
-        replies = yield from self.ask_for_histograms(level, wanted)
+        histograms, replies = yield from self.ask_for_histograms(level, wanted)
         while level.first and replies.lost != self.lost:
             self.lost, wanted = replies.lost, np.ones(level.n_open, bool)
-            replies = yield from self.ask_for_histograms(level, wanted)
+            histograms, replies = yield from self.ask_for_histograms(level, wanted)
         self.lost = replies.lost
         if self.converged(level, replies):
             return None
-        first, *others = (reply.sums for reply in replies.values())
-        total = first + others.pop() if others else first.copy()  # the replies are read-only
-        for sums in others:
-            total += sums
-        return total if wanted.all() else self.add_siblings(wanted, total)
+        if not wanted.all():
+            flat, before = (sums.reshape(len(sums), -1) for sums in (histograms, self.histograms))
+            subtract_siblings(flat, wanted, before, self.parents)
+        return histograms
 
     def smaller_siblings(self) -> Bools:
         """Return which nodes of the level have the smaller sum of hessians of two siblings."""
@@ -109,36 +113,42 @@ class HistogramGrower(Grower):
         smaller[1::2] = ~smaller[0::2]
         return smaller
 
-    def ask_for_histograms(self, level: Level, wanted: Bools) -> Flow[Replies]:
-        """Ask for the histograms of the wanted nodes."""
-        n_bins = len(self.training.cuts.thresholds)
+    def ask_for_histograms(self, level: Level, wanted: Bools) -> Flow[tuple[Ints, Replies]]:
+        """Ask for the histograms of the wanted nodes; return their sums over all clients.
+
+        The sums are an array (n_open, n_bins, 2), with zeros for the other nodes. Histograms are
+        checked while they are added; if some are wrong, those of the other clients are added again.
+        """
         is_packed = self.training.settings.histograms == "packed"
         request = BuildPackedHistograms if is_packed else BuildHistograms
-        replies = yield from self.ask_about(
-            level, request, self.largest_sums(), wanted=wanted, n_bins=n_bins
+        largest, n_bins = self.largest_sums(), len(self.training.cuts.thresholds)
+        replies = yield from self.ask_about(level, request, largest, wanted=wanted, n_bins=n_bins)
+        histograms, measured = self.add_up(wanted, replies)
+        found = reasons(
+            {
+                name: self.problem_of_histograms(level, wanted, name, of_client, largest[name])
+                for name, of_client in measured.items()
+            }
         )
-        problems = {
-            name: self.problem_of_histograms(level, wanted, name, reply.sums)
-            for name, reply in replies.items()
-        }
-        replies = yield from self.exclude(replies, reasons(problems))
-        return replies
+        replies = yield from self.exclude(replies, found)
+        return self.add_up(wanted, replies)[0] if found else histograms, replies
+
+    def add_up(self, wanted: Bools, replies: Replies) -> tuple[Ints, dict[str, Measured]]:
+        """Return the sums of histograms, with zeros for nodes that are not wanted; measure each."""
+        offsets = self.training.cuts.offsets
+        histograms = np.zeros((len(wanted), offsets[-1], 2), np.int64)
+        first: AnyHistograms = next(iter(replies.values()))
+        return histograms, first.add_up(replies, np.flatnonzero(wanted), offsets, histograms)
 
     def problem_of_histograms(
-        self, level: Level, wanted: Bools, name: str, sums: Ints
+        self, level: Level, wanted: Bools, name: str, measured: Measured, weight: float
     ) -> str | None:
         """Return why a client's histograms cannot be right; None if they can."""
-        totals, are_equal = sum_features(sums, self.training.cuts.offsets)
-        if not are_equal:
+        if problem := problem_of_extremes(measured.extremes, weight):
+            return problem
+        if not measured.are_equal:
             return "the bins of two features do not have the same sum"
-        return self.problem_of_sums(level, name, self.sums.complete(name, wanted, totals))
-
-    def add_siblings(self, wanted: Bools, sums: Ints) -> Ints:
-        """Return the histograms of all nodes, from the sums of the wanted ones."""
-        flat, before = (array.reshape(len(array), -1) for array in (sums, self.histograms))
-        histograms = np.empty((len(wanted), flat.shape[1]), np.int64)
-        complete_siblings(flat, wanted, before, self.parents, histograms)
-        return histograms.reshape(-1, *sums.shape[1:])
+        return self.problem_of_sums(level, name, self.sums.complete(name, wanted, measured.totals))
 
     def choose(self, level: Level, histograms: Ints) -> Decisions:
         """Return each node's best split, and keep what its children and leaves need."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from math import isfinite
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -20,22 +20,15 @@ from fedlib.boosting.objectives import check_power
 from fedlib.boosting.trees import Tree, children, level_starts, no_sets
 from fedlib.core.array_types import Bytes, Ints
 from fedlib.core.messages import Array, Message, MessageError
-from fedlib.core.privacy_loss import Privacy
 from fedlib.kernels.histograms import extremes
 from fedlib.kernels.splits import Decisions
-from fedlib.protection.privacy.messages import NOISY, NoisyRequest
-from fedlib.protection.secure.fixed_point import digits_of_limits
 from fedlib.tables.summary.messages import Category
 
 __all__ = [
     "BeginBoosting",
-    "BuildHistograms",
     "CandidateSums",
-    "Histograms",
     "LeafSums",
-    "NoisyHistograms",
     "SplitProposals",
-    "SummableHistograms",
 ]
 
 AnyMessage = TypeVar("AnyMessage", bound=Message)
@@ -232,8 +225,8 @@ class ProposeSplits(Growth):
     def accept(self, reply: Message) -> SplitProposals:
         """Raise MessageError unless the proposals fit the open nodes."""
         assert isinstance(reply, SplitProposals)
-        _check_length("nodes", len(reply.count), self.n_open)
-        _check_length("splits", len(reply.gain), int(reply.count.sum()))
+        check_length("nodes", len(reply.count), self.n_open)
+        check_length("splits", len(reply.gain), int(reply.count.sum()))
         if reply.count.max(initial=0) > self.n_candidates:
             raise MessageError(
                 f"{reply.count.max()} splits of a node, at most {self.n_candidates} were requested"
@@ -278,10 +271,10 @@ class EvaluateSplits(Message):
     def accept(self, reply: Message) -> CandidateSums:
         """Raise MessageError unless there is one pair of possible sums per split and node."""
         assert isinstance(reply, CandidateSums)
-        _check_length("splits", len(reply.left), len(self.feature))
-        _check_length("nodes", len(reply.totals), len(self.count))
+        check_length("splits", len(reply.left), len(self.feature))
+        check_length("nodes", len(reply.totals), len(self.count))
         for sums in (reply.left, reply.missing, reply.totals):
-            _check_sums(sums, self.weight)
+            check_sums(sums, self.weight)
         node = np.repeat(np.arange(len(self.count)), self.count)
         if (reply.left + reply.missing > reply.totals[node])[:, 1].any():
             raise MessageError("the hessians of a split exceed those of its node")
@@ -308,20 +301,9 @@ class SumLeaves(Growth):
     def accept(self, reply: Message) -> LeafSums:
         """Raise MessageError unless there is one pair of possible sums per node."""
         assert isinstance(reply, LeafSums)
-        _check_length("nodes", len(reply.sums), self.n_nodes)
-        _check_sums(reply.sums, self.weight)
+        check_length("nodes", len(reply.sums), self.n_nodes)
+        check_sums(reply.sums, self.weight)
         return reply
-
-
-class Histograms(Message):
-    """The sums of gradients and hessians in each bin of each feature, for the requested nodes."""
-
-    discloses = (
-        "sums that disclose a client's rows of each class in every bin of every node "
-        "(tree 1: exactly); its log-loss"
-    )
-    sums: Annotated[np.ndarray, Array("int64", ("nodes", "bins", "pair"))]
-    loss: Loss
 
 
 class Splits(Growth):
@@ -342,72 +324,6 @@ class Splits(Growth):
 
     def _sets(self) -> Bytes:
         return _sets_of(self.right, len(self.feature))
-
-
-class BuildHistograms(Splits, kw_only=True):
-    """Sum your gradients in every bin, for the ``wanted`` ones of the open nodes."""
-
-    discloses = "the splits chosen so far and the leaves of the finished tree"
-    reply: ClassVar[type[Message]] = Histograms
-    wanted: Annotated[np.ndarray, Array("bool", ("open",))]
-    n_bins: Count
-
-    def reply_lengths(self) -> dict[str, int]:
-        return {"nodes": int(np.count_nonzero(self.wanted)), "bins": self.n_bins, "pair": 2}
-
-    def accept(self, reply: Message) -> Histograms:
-        """Raise MessageError unless there is one pair of possible sums per node and bin."""
-        assert isinstance(reply, Histograms)
-        _check_length("nodes", len(reply.sums), int(np.count_nonzero(self.wanted)))
-        _check_length("bins", reply.sums.shape[1], self.n_bins)
-        _check_sums(reply.sums, self.weight)
-        return reply
-
-
-class SummableHistograms(Histograms):
-    """Histograms of which only the sum over all clients reaches the server, with their weight."""
-
-    discloses = "the rows of each class in every bin of every node (tree 1: exactly); the log-loss"
-    weight: Annotated[float, msgspec.Meta(ge=0)]
-
-
-class SumHistograms(BuildHistograms, kw_only=True):
-    """Sum your gradients as for `BuildHistograms`, for a sum over all clients.
-
-    A sum that fails is requested again. ``n_rounds`` is the number of rounds that were finished
-    when this request was first made, so that a client adds the values of a tree only once. A larger
-    loss or weight of your rows than ``max_loss`` or ``max_sum`` counts as it.
-    """
-
-    discloses = BuildHistograms.discloses
-    reply: ClassVar[type[Message]] = SummableHistograms
-    n_rounds: Count
-    max_loss: Loss
-    max_sum: Weight
-
-    def sum_digits(self, n_clients: int) -> dict[str, tuple[int, ...]]:
-        return digits_of_limits({"loss": self.max_loss, "weight": self.max_sum}, n_clients)
-
-
-class NoisyHistograms(Message):
-    """Histograms with noise in every bin, occupied or not."""
-
-    discloses = "a client's sums of clipped gradients in every bin of every node, with noise"
-    sums: Annotated[np.ndarray, Array("float64", ("nodes", "bins", "pair"), -NOISY, NOISY)]
-
-
-class SumNoisyHistograms(NoisyRequest, BuildHistograms, kw_only=True):
-    """Clip the gradients of your rows, sum them as for `BuildHistograms`, and add noise.
-
-    ``max_gradient`` is the largest gradient of a row of a regression; see
-    `fedlib.boosting.private`. For ``n_rounds`` see `SumHistograms`.
-    """
-
-    discloses = "the splits chosen so far and the leaves of the finished tree, which have noise"
-    reply: ClassVar[type[Message]] = NoisyHistograms
-    n_rounds: Count
-    privacy: Privacy
-    max_gradient: Annotated[float, msgspec.Meta(gt=0, le=1e6)]
 
 
 class KeepTrees(Message):
@@ -501,20 +417,33 @@ def _sets_of(sets: bytes, n_nodes: int) -> Bytes:
     return np.frombuffer(sets, np.uint8).reshape(n_nodes, -1) if sets else no_sets(n_nodes)
 
 
-def _check_length(what: str, n_received: int, n_requested: int) -> None:
+def check_length(what: str, n_received: int, n_requested: int) -> None:
+    """Raise MessageError unless as many were received as were requested."""
     if n_received != n_requested:
         raise MessageError(f"{n_received} {what}, {n_requested} were requested")
 
 
-def _check_sums(sums: Ints, weight: float) -> None:
+def check_sums(sums: Ints, weight: float) -> None:
     """Raise MessageError unless rows of at most this weight can have the sums (…, 2).
 
     A row's gradient is at most its weight, its hessian a quarter of that. Rounding to an integer
     at most doubles either. Where the objective has other bounds, the weight is scaled to them.
     """
-    _check_length("sums", sums.shape[-1], 2)
-    least_g, most_g, least_h, most_h = extremes(sums.reshape(-1))
+    check_length("sums", sums.shape[-1], 2)
+    if problem := problem_of_extremes(extremes(sums.reshape(-1)), weight):
+        raise MessageError(problem)
+
+
+def problem_of_extremes(found: Sequence[int], weight: float) -> str | None:
+    """Return why the smallest and the largest g, and the same of h, are impossible, or None.
+
+    See `check_sums`.
+    """
+    least_g, most_g, least_h, most_h = found
+    if max(most_g, most_h) >= 2**63 or least_g < -(2**63):
+        return "the sums exceed an int64"
     if least_h < 0:
-        raise MessageError("a negative sum of hessians")
-    if max(most_g, -least_g) > 2 * weight or most_h > weight / 2:
-        raise MessageError("the sums exceed the weight that the client reported before")
+        return "a negative sum of hessians"
+    if most_g > 2 * weight or least_g < -2 * weight or most_h > weight / 2:
+        return "the sums exceed the weight that the client reported before"
+    return None

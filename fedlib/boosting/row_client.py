@@ -17,9 +17,9 @@ from fedlib.boosting.categories import (
     read_table,
 )
 from fedlib.boosting.cuts import (
-    Columns,
     CountBuckets,
     RowsPerBucket,
+    SortedKeys,
     bucket_counts,
     groups_of_buckets,
     sorted_keys,
@@ -244,12 +244,12 @@ class RowsClient(Client):
     def count_buckets(self, request: CountBuckets) -> RowsPerBucket:
         return bucket_counts(self._sorted_keys(), request)
 
-    def _sorted_keys(self) -> Columns:
+    def _sorted_keys(self) -> SortedKeys:
         """Return the sorted keys of the training rows, kept until trees grow."""
         source = self.table if self.state is None else self.state
         return self._cached("keys of values", source, self._sort_keys)
 
-    def _sort_keys(self) -> Columns:
+    def _sort_keys(self) -> SortedKeys:
         return sorted_keys(self.X[self._training_rows()])
 
     def _cached(self, name: str, source: Any, compute: Callable[[], Value]) -> Value:

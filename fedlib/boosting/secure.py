@@ -15,9 +15,10 @@ from fedlib.boosting.classes import check_weights_of_classes
 from fedlib.boosting.described import EVERYONE, Described, Pool, agree_on_names, check_weight
 from fedlib.boosting.descriptions import SumClasses, SumTargets
 from fedlib.boosting.growers import Grower, Level
+from fedlib.boosting.histogram_messages import SumHistograms
 from fedlib.boosting.histograms import HistogramGrower
 from fedlib.boosting.lossguide import LossguideGrower
-from fedlib.boosting.messages import MAX_LOSS, MAX_SUM, SumHistograms
+from fedlib.boosting.messages import MAX_LOSS, MAX_SUM
 from fedlib.boosting.objectives import LabelSums
 from fedlib.boosting.settings import Settings
 from fedlib.boosting.training import Training

@@ -11,26 +11,30 @@ from numpy.typing import NDArray
 
 from fedlib.boosting.cuts import Cuts
 from fedlib.boosting.growing_rows import ROWS_PER_VALUE, GrowingRows
+from fedlib.boosting.histogram_messages import (
+    BuildHistograms,
+    BuildPackedHistograms,
+    Histograms,
+    NoisyHistograms,
+    PackedHistograms,
+    SumHistograms,
+    SummableHistograms,
+    SumNoisyHistograms,
+    pack,
+)
 from fedlib.boosting.messages import (
     BeginBoosting,
-    BuildHistograms,
     CandidateSums,
     EvaluateSplits,
-    Histograms,
     KeepTrees,
     LeafSums,
-    NoisyHistograms,
     ProposeSplits,
     SplitProposals,
     StartTrees,
-    SumHistograms,
     SumLeaves,
-    SummableHistograms,
-    SumNoisyHistograms,
     unchecked_copy,
 )
 from fedlib.boosting.objectives import OBJECTIVES
-from fedlib.boosting.packing import BuildPackedHistograms, PackedHistograms, pack
 from fedlib.boosting.private import clipped, gradient_limits, row_sensitivity
 from fedlib.boosting.scores import RowScores, ScoreRows, score_rows
 from fedlib.boosting.states import Growing, HeldOut, finite, first_child, new_splits, roots
@@ -44,6 +48,7 @@ from fedlib.kernels.histograms import (
     move_and_sum,
     open_slots,
 )
+from fedlib.kernels.packing import move_and_pack
 from fedlib.kernels.proposals import (
     have_hessians,
     propose_by_values,
@@ -51,6 +56,8 @@ from fedlib.kernels.proposals import (
 )
 from fedlib.protection.privacy import add_noise
 from fedlib.protection.secure.points import DescribeFeatures
+
+SumRows = Callable[[Growing, BuildHistograms, splits.Decisions, Ints], tuple[Ints32, Any, bool]]
 
 
 class TreeClient(GrowingRows):
@@ -183,8 +190,21 @@ class TreeClient(GrowingRows):
         sums = self._sum_bins(request, self._gradients)
         return Histograms(sums, self._loss(self.recall(Growing)))
 
+    @handles(BuildPackedHistograms)
+    def build_packed_histograms(self, request: BuildPackedHistograms) -> PackedHistograms:
+        pairs, bits, measured = self._move_rows(request, self._gradients, self._move_and_pack)
+        n_bits = int(np.count_nonzero(request.wanted)) * request.n_bins
+        return pack(bits, n_bits, pairs, measured, self._loss(self.recall(Growing)))
+
     def _sum_bins(self, request: BuildHistograms, gradients: Callable[[Growing], Ints]) -> Ints:
         """Apply a request's decisions; return the sums of gradients in bins of the wanted nodes."""
+        sums: Ints = self._move_rows(request, gradients, self._move_and_sum)
+        return sums
+
+    def _move_rows(
+        self, request: BuildHistograms, gradients: Callable[[Growing], Ints], sum_rows: SumRows
+    ) -> Any:
+        """Apply a request's decisions; return the sums of gradients by one of two functions."""
         state, wanted = self.recall(Growing), request.wanted
         if len(wanted) != request.n_open:
             raise Unanswerable(f"{len(wanted)} entries of wanted for {request.n_open} open nodes")
@@ -195,15 +215,13 @@ class TreeClient(GrowingRows):
         if not (len(request.values) or request.parents):  # the splits of one level, nothing else
             # Then one pass over the rows moves and sums them.
             decisions, n_nodes = new_splits(state, request)
-            node, sums, is_possible = self._move_and_sum(
-                state, request, decisions, gradients(state)
-            )
+            node, sums, is_possible = sum_rows(state, request, decisions, gradients(state))
             if is_possible:
                 self.state = unchecked_copy(state, node=node, n_nodes=n_nodes)
                 return sums
         state = self._update(request)
         nothing = request.decisions.take(slice(0))
-        return self._move_and_sum(state, request, nothing, gradients(state))[1]
+        return sum_rows(state, request, nothing, gradients(state))[1]
 
     def _move_and_sum(
         self,
@@ -217,16 +235,36 @@ class TreeClient(GrowingRows):
         Also return whether the splits are between bins; otherwise the result is useless.
         """
         sums = np.empty((np.count_nonzero(request.wanted), request.n_bins, 2), np.int64)
-        node, is_possible = move_and_sum(
+        arguments = self._arguments(state, request, decisions)
+        node, is_possible = move_and_sum(*arguments, gradients, sums)
+        return node, sums, is_possible
+
+    def _move_and_pack(
+        self,
+        state: Growing,
+        request: BuildHistograms,
+        decisions: splits.Decisions,
+        gradients: Ints,
+    ) -> tuple[Ints32, Any, bool]:
+        """Do the same as `_move_and_sum` with the sums that are not 0; see `move_and_pack`."""
+        n_sums = int(np.count_nonzero(request.wanted)) * request.n_bins
+        pairs = np.empty((min(n_sums, gradients[..., 0].size * self.n_features) + 1, 2), np.int64)
+        bits = np.zeros(-(-n_sums // 64), np.uint64)
+        arguments = self._arguments(state, request, decisions)
+        node, is_possible, measured = move_and_pack(*arguments, gradients, bits, pairs)
+        return node, (pairs, bits, measured), is_possible
+
+    def _arguments(
+        self, state: Growing, request: BuildHistograms, decisions: splits.Decisions
+    ) -> tuple[Any, Any, Any, Any, Any]:
+        """Return the first arguments of `move_and_sum` and `move_and_pack`."""
+        return (
             self._binned(state),
+            (state.offsets, state.thresholds),
             (state.node, state.ended, self._drawn(state)),
             (request.decided, decisions, first_child(state, request)),
             (request.first, request.wanted),
-            gradients,
-            (state.offsets, state.thresholds),
-            sums,
         )
-        return node, sums, is_possible
 
     @partitions(BuildHistograms, BuildPackedHistograms, SumHistograms, singly=True)
     def rows_of_bins(self, request: BuildHistograms) -> Iterable[Ints]:
@@ -275,11 +313,6 @@ class TreeClient(GrowingRows):
 
         values = np.ldexp(self._sum_bins(request, gradients).astype(np.float64), -state.bits)
         return NoisyHistograms(add_noise(values, sensitivity, request.privacy, self.n_shares))
-
-    @handles(BuildPackedHistograms)
-    def build_packed_histograms(self, request: BuildPackedHistograms) -> PackedHistograms:
-        histograms = self.build_histograms(request)
-        return pack(histograms.sums, histograms.loss)
 
     @handles(StartTrees)
     def start_trees(self, request: StartTrees) -> Done:

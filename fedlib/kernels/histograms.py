@@ -11,6 +11,7 @@ from fedlib.kernels.instructions import add_pair, prefetch_row
 
 NOWHERE = np.int32(-1)  # the slot of a row that is in no open node
 LARGEST = np.finfo(np.float32).max
+BLOCK = 4096  # bins of features that are done together: their sums have 64 kB
 AHEAD = 8  # rows between the one whose bins are loaded and the one that is added
 
 
@@ -40,28 +41,23 @@ def find_bins(X, offsets, thresholds):
 
 
 @kernel
-def count_prefixes(keys, n_dropped, requested, n_finer):
-    """Return the distinct prefixes of ascending ``keys`` (n,), and how often each occurs.
+def last_feature(offsets, first):
+    """Return the feature after the last one that fits into a block with the ``first`` one."""
+    last = first + 1
+    while last < offsets.size - 1 and offsets[last + 1] - offsets[first] <= BLOCK:
+        last += 1
+    return last
 
-    A prefix is a key without its last ``n_dropped`` bits. Only those inside the ``requested``
-    buckets are counted, which are ascending and ``n_finer`` bits shorter.
-    """
-    prefixes, counts = np.empty(keys.size, np.uint32), np.zeros(keys.size, np.int64)
-    n_found, bucket, is_inside = 0, 0, False
-    previous = np.uint64(2**32)  # which no prefix is
-    for key in keys:
-        prefix = np.uint64(key) >> n_dropped
-        if prefix != previous:
-            previous = prefix
-            while bucket < requested.size and requested[bucket] < prefix >> n_finer:
-                bucket += 1
-            is_inside = bucket < requested.size and requested[bucket] == prefix >> n_finer
-            if is_inside:
-                prefixes[n_found] = prefix
-                n_found += 1
-        if is_inside:
-            counts[n_found - 1] += 1
-    return prefixes[:n_found].copy(), counts[:n_found].copy()
+
+@kernel
+def largest_block(offsets):
+    """Return the largest number of bins of the features that `last_feature` takes together."""
+    largest, f = np.int64(0), 0
+    while f < offsets.size - 1:
+        last = last_feature(offsets, f)
+        largest = max(largest, offsets[last] - offsets[f])
+        f = last
+    return largest
 
 
 @kernel
@@ -175,24 +171,38 @@ def absolute_sums(sums):
 
 
 @kernel
-def sum_features(histograms, offsets):
-    """Return the sums (n_slots, 2) of histograms over the bins of the first feature.
+def add_dense(reported, nodes, offsets, sums):
+    """Add a client's histograms (n_slots, n_bins, 2) to those of ``nodes`` among all ``sums``.
 
-    Also return whether those of every other feature are the same. The bins of feature f are
-    ``offsets[f]`` to ``offsets[f + 1]``.
+    The bins of feature f are ``offsets[f]`` to ``offsets[f + 1]``.
+
+    Returns
+    -------
+    totals : array (n_slots, 2)
+        The sums over the bins of the first feature.
+    are_equal : bool
+        Whether those of every other feature are the same.
+    extremes : array (4,)
+        The smallest and the largest g, and the same of h, or 0.
     """
-    totals, are_equal = np.zeros((histograms.shape[0], 2), np.int64), True
-    for s in range(histograms.shape[0]):
-        histogram = histograms[s]
+    totals, are_equal = np.zeros((nodes.size, 2), np.int64), True
+    least_g, most_g, least_h, most_h = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    for s in range(nodes.size):
+        histogram, of_node = reported[s], sums[nodes[s]]
         for f in range(offsets.size - 1):
-            g, h = np.int64(0), np.int64(0)
+            total_g, total_h = np.int64(0), np.int64(0)
             for b in range(np.uint64(offsets[f]), np.uint64(offsets[f + 1])):
-                g += histogram[b, 0]
-                h += histogram[b, 1]
+                g, h = histogram[b, 0], histogram[b, 1]
+                of_node[b, 0] += g
+                of_node[b, 1] += h
+                total_g += g
+                total_h += h
+                least_g, most_g = min(least_g, g), max(most_g, g)
+                least_h, most_h = min(least_h, h), max(most_h, h)
             if f == 0:
-                totals[s, 0], totals[s, 1] = g, h
-            are_equal &= g == totals[s, 0] and h == totals[s, 1]
-    return totals, are_equal
+                totals[s, 0], totals[s, 1] = total_g, total_h
+            are_equal &= total_g == totals[s, 0] and total_h == totals[s, 1]
+    return totals, are_equal, np.array([least_g, most_g, least_h, most_h])
 
 
 @kernel
@@ -288,16 +298,16 @@ def move_rows_by_bins(bins, nodes, first, decisions, next_node, offsets, bounds,
 
 
 @kernel
-def move_and_sum(bins, places, splits, level, gradients, cuts, sums):
+def move_and_sum(bins, cuts, places, splits, level, gradients, sums):
     """Return the nodes (outputs, n) of rows after splits; write the histograms of wanted nodes.
 
-    ``places`` are the nodes (outputs, n) before, where rows ended (outputs, n), and which are drawn
-    (n,); see `open_slots`. ``splits`` are the first node that is split, the decisions and the first
-    child, ``level`` the first open node and which ones are wanted, ``cuts`` the offsets and
-    thresholds of bins. ``gradients`` are those of each output, (outputs, n, 2); ``sums`` (n_wanted,
-    n_bins, 2) become those over all outputs. numpy has to make this array: it asks the system for
-    large pages, which numba does not. Also return whether the splits are between bins, as
-    `move_rows_by_bins`; if not, nothing is written.
+    ``cuts`` are the offsets and thresholds of bins. ``places`` are the nodes (outputs, n) before,
+    where rows ended (outputs, n), and which are drawn (n,); see `open_slots`. ``splits`` are the
+    first node that is split, the decisions and the first child, ``level`` the first open node and
+    which ones are wanted. ``gradients`` are those of each output, (outputs, n, 2); ``sums``
+    (n_wanted, n_bins, 2) become those over all outputs. numpy has to make this array: it asks the
+    system for large pages, which numba does not. Also return whether the splits are between bins,
+    as `move_rows_by_bins`; if not, nothing is written.
 
     All in one kernel, because each call waits for the global interpreter lock afterwards.
     """
@@ -329,18 +339,12 @@ def add_values(margins, nodes, values):
 
 
 @kernel
-def complete_siblings(reported, wanted, sums_before, parents, sums):
-    """Write the ``sums`` (n_nodes, k) in all nodes, from those (n_wanted, k) in the wanted ones.
+def subtract_siblings(sums, wanted, sums_before, parents):
+    """Write the ``sums`` (n_nodes, k) of nodes that are not wanted, of which each has a sibling.
 
-    If there are ``parents`` (n_nodes / 2,), one of two siblings is wanted, and the other is the
-    difference to their parent; otherwise the sums in nodes that are not wanted are 0. The sums in
-    parent p are ``sums_before[parents[p]]``.
+    They are the difference between the sums in the parent, ``sums_before[parents[p]]`` for pair p,
+    and those in the sibling.
     """
-    n_found = 0
-    for j in range(wanted.size):
-        for k in range(sums.shape[1]):
-            sums[j, k] = reported[n_found, k] if wanted[j] else 0
-        n_found += wanted[j]
     for p in range(parents.size):
         known = 2 * p if wanted[2 * p] else 2 * p + 1
         before = sums_before[parents[p]]

@@ -3,11 +3,13 @@
 As plain Python, the functions here give the same results.
 """
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 
 PAIR = ir.VectorType(ir.IntType(64), 2)
+WORD = ir.IntType(64)
 BYTES = ir.IntType(8).as_pointer()
 LINE = 64  # bytes that a cache loads together
 
@@ -79,3 +81,47 @@ def _prefetch(typing_context, table, place):
         return context.get_dummy_value()
 
     return types.void(table, types.int64), generate
+
+
+def read_integer(table, place):
+    """Return the int64 in the eight bytes of a table from ``place`` on, the lowest byte first."""
+    return table[place : place + 8].view(np.int64)[0]
+
+
+def write_integer(table, place, value):
+    """Write an int64 into the eight bytes of a table from ``place`` on, the lowest byte first."""
+    table[place : place + 8] = np.array([value], np.int64).view(np.uint8)
+
+
+@overload(read_integer, inline="always")
+def _compile_read_integer(table, place):
+    return lambda table, place: _read(table, place)
+
+
+@overload(write_integer, inline="always")
+def _compile_write_integer(table, place, value):
+    return lambda table, place, value: _write(table, place, value)
+
+
+@intrinsic
+def _read(typing_context, table, place):
+    def generate(context, builder, signature, arguments):
+        return builder.load(_address(context, builder, signature, arguments), align=1)
+
+    return types.int64(table, types.int64), generate
+
+
+@intrinsic
+def _write(typing_context, table, place, value):
+    def generate(context, builder, signature, arguments):
+        address = _address(context, builder, signature, arguments)
+        builder.store(arguments[2], address, align=1)
+        return context.get_dummy_value()
+
+    return types.void(table, types.int64, types.int64), generate
+
+
+def _address(context, builder, signature, arguments):
+    """Return the address of an int64 in a table of bytes: the first argument, from the second."""
+    array = context.make_array(signature.args[0])(context, builder, arguments[0])
+    return builder.bitcast(builder.gep(array.data, [arguments[1]]), WORD.as_pointer())

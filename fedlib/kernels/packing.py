@@ -1,89 +1,347 @@
 """Sums in fewer bytes: without bins that are 0, and with integers as wide as they need to be.
 
-The first bin is the highest bit of the first byte, as in `numpy.packbits`. The bytes of all
-integers lie in planes: first the lowest bytes, then the next ones.
+A packed histogram has one bit per bin, which says whether its sums are not 0; the first bin is the
+lowest bit of the first byte. Each of these sums is an integer of ``width`` bytes, the lowest byte
+first, times 2**shift. Sites write them from their rows and servers add them up, so that empty bins
+cost next to nothing.
 """
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from fedlib.kernels import kernel
+from fedlib.kernels.bits import ONE, count_ones, lowest
+from fedlib.kernels.histograms import (
+    AHEAD,
+    add_rows,
+    largest_block,
+    last_feature,
+    move_rows_by_bins,
+    open_slots,
+    sort_by_slot,
+)
+from fedlib.kernels.instructions import add_pair, prefetch_row, read_integer, write_integer
 
 N_BYTES = 8  # of an integer
+WORD = 64  # bits
+ALL_BITS = np.uint64(2**64 - 1)
+
+
+class Packed(NamedTuple):
+    """The packed histograms of several clients.
+
+    They are the bits ``filled`` (n_clients, n_bytes), and the bytes ``values`` of all clients'
+    integers, one client after the other. The other arrays (n_clients,) are the ``first`` byte of
+    each client, its ``width`` and its ``shift``.
+    """
+
+    filled: NDArray[np.uint8]
+    values: NDArray[np.uint8]
+    first: NDArray[np.int64]
+    width: NDArray[np.int64]
+    shift: NDArray[np.int64]
+
+
+class RowsOfSlots(NamedTuple):
+    """Rows sorted by slot, for each output: see `fedlib.kernels.histograms.sort_by_slot`.
+
+    ``order`` (outputs, n) are the rows and ``start`` (outputs, n_slots + 1) the places.
+    """
+
+    order: NDArray[np.uint32]
+    start: NDArray[np.int64]
 
 
 @kernel
-def measure_sums(sums):
-    """Return which bins of ``sums`` (n, 2) are not 0, and how wide their integers are.
+def sort_all(places, level):
+    """Return the `RowsOfSlots` of the rows in the wanted nodes; see `move_and_pack`."""
+    nodes, ended, drawn = places
+    first_open, wanted = level
+    order = np.empty(nodes.shape, np.uint32)
+    start = np.zeros((nodes.shape[0], np.count_nonzero(wanted) + 1), np.int64)
+    for k in range(nodes.shape[0]):
+        slot = open_slots(nodes[k], ended[k], drawn, first_open, wanted)
+        rows, start[k] = sort_by_slot(slot, start.shape[1] - 1)
+        order[k, : rows.size] = rows
+    return RowsOfSlots(order, start)
+
+
+@kernel
+def add_few_rows(bins, features, rows, gradients, first, sums, words, place):
+    """Add rows as `add_block`, and set the bits of their bins among those from ``place`` on."""
+    last = rows.size - 1
+    for k in range(rows.size):
+        prefetch_row(bins[:, features[0] : features[1]], np.int64(rows[min(k + AHEAD, last)]))
+        i = rows[k]
+        g, h = gradients[i, 0], gradients[i, 1]
+        for f in range(features[0], features[1]):
+            b = np.int64(bins[i, f]) - first
+            add_pair(sums, b, g, h)
+            bit = place + b
+            words[bit >> 6] |= ONE << np.uint64(bit & 63)
+
+
+@kernel
+def add_block(bins, features, rows, gradients, first, sums):
+    """Add the gradients (n, 2) of some rows to the sums in the bins from ``first`` on.
+
+    The bins are those of the features from the first to before the second of two.
+    """
+    last = rows.size - 1
+    for k in range(rows.size):
+        prefetch_row(bins[:, features[0] : features[1]], np.int64(rows[min(k + AHEAD, last)]))
+        i = rows[k]
+        g, h = gradients[i, 0], gradients[i, 1]
+        for f in range(features[0], features[1]):
+            add_pair(sums, np.int64(bins[i, f]) - first, g, h)
+
+
+@kernel
+def take_all(sums, words, place, pairs, n_filled):
+    """Append the sums that are not 0 to ``pairs``, set their bits, and set all sums to 0.
 
     Returns
     -------
-    filled : array (n / 8, rounded up) of uint8
-        One bit per bin.
     n_filled : int
-        The count of these bins.
+        The count of pairs.
     used : int
         The bits that any sum has.
     magnitude : int
         The bits in which any sum differs from its sign. Its highest bit is that of the largest.
     """
-    filled = np.zeros((sums.shape[0] + 7) // 8, np.uint8)
-    n_filled, used, magnitude = 0, np.int64(0), np.int64(0)
-    for i in range(sums.shape[0]):
-        first, second = sums[i, 0], sums[i, 1]
-        if first | second:
-            filled[i >> 3] |= np.uint8(128 >> (i & 7))
-            n_filled += 1
-            used |= first | second
-            magnitude |= (first ^ (first >> 63)) | (second ^ (second >> 63))
-    return filled, n_filled, used, magnitude
+    used, magnitude, word = np.int64(0), np.int64(0), np.uint64(0)
+    for b in range(sums.shape[0]):
+        g, h = sums[b, 0], sums[b, 1]
+        sums[b, 0] = sums[b, 1] = 0
+        is_filled = (g | h) != 0
+        pairs[n_filled, 0], pairs[n_filled, 1] = g, h  # without a branch: it is hard to predict
+        n_filled += is_filled
+        used |= g | h
+        magnitude |= (g ^ (g >> 63)) | (h ^ (h >> 63))
+        bit = place + b
+        word |= np.uint64(is_filled) << np.uint64(bit & 63)
+        if bit & 63 == 63:
+            words[bit >> 6] |= word
+            word = np.uint64(0)
+    words[(place + sums.shape[0] - 1) >> 6] |= word
+    return n_filled, used, magnitude
 
 
 @kernel
-def pack_sums(sums, n_filled, shift, width):
-    """Return the planes of the integers in ``sums`` (n, 2) that are in bins other than 0.
+def take_few(sums, words, place, pairs, n_filled):
+    """Do the same as `take_all`, for bits that are set for all sums that may not be 0."""
+    used, magnitude, stop = np.int64(0), np.int64(0), place + sums.shape[0]
+    for w in range(place >> 6, (stop + 63) >> 6):
+        word = words[w] & bits_between(w, place, stop)
+        while word:
+            b = WORD * w + np.int64(lowest(word)) - place
+            word &= word - ONE
+            g, h = sums[b, 0], sums[b, 1]
+            sums[b, 0] = sums[b, 1] = 0
+            if g | h:
+                pairs[n_filled, 0], pairs[n_filled, 1] = g, h
+                n_filled += 1
+            else:
+                words[w] ^= ONE << np.uint64((place + b) & 63)
+            used |= g | h
+            magnitude |= (g ^ (g >> 63)) | (h ^ (h >> 63))
+    return n_filled, used, magnitude
 
-    The planes have 2 * ``n_filled`` bytes each. An integer loses its lowest ``shift`` bits, and
-    keeps the lowest ``width`` bytes of the others.
+
+@kernel
+def bits_between(w, start, stop):
+    """Return the bits of word ``w`` that are among those from ``start`` to before ``stop``."""
+    bits, low, high = ALL_BITS, start - WORD * w, stop - WORD * w
+    if low > 0:
+        bits &= ALL_BITS << np.uint64(low)
+    if high < WORD:
+        bits &= ~(ALL_BITS << np.uint64(high))
+    return bits
+
+
+@kernel
+def sum_slots(bins, rows, gradients, offsets, words, pairs):
+    """Write the sums of rows in their slots' bins; return what `take_all` returns.
+
+    The bins of a few features are summed at a time, because their sums fit into a fast cache. A
+    slot with fewer rows than bins remembers which bins its rows have.
     """
-    planes, j = np.empty((width, 2 * n_filled), np.uint8), 0
-    for i in range(sums.shape[0]):
-        if sums[i, 0] | sums[i, 1]:
-            first, second = sums[i, 0] >> shift, sums[i, 1] >> shift
-            for k in range(width):
-                planes[k, j] = np.uint8(first & 255)
-                planes[k, j + 1] = np.uint8(second & 255)
-                first, second = first >> 8, second >> 8
-            j += 2
-    return planes
+    order, start = rows
+    n_bins, n_slots = offsets[-1], start.shape[1] - 1
+    n_filled, used, magnitude = 0, np.int64(0), np.int64(0)
+    all_sums = np.zeros((largest_block(offsets), 2), np.int64)
+    for s in range(n_slots):
+        n_rows = (start[:, s + 1] - start[:, s]).sum()
+        f = 0
+        while n_rows and f < offsets.size - 1:
+            features = f, last_feature(offsets, f)
+            first, stop = offsets[f], offsets[features[1]]
+            sums, place = all_sums[: stop - first], s * n_bins + first
+            few = 2 * n_rows * (features[1] - f) < stop - first
+            for k in range(order.shape[0]):
+                of_slot = order[k, start[k, s] : start[k, s + 1]]
+                if few:
+                    add_few_rows(bins, features, of_slot, gradients[k], first, sums, words, place)
+                elif features[1] - f == offsets.size - 1:
+                    add_rows(bins, of_slot, gradients[k], sums)
+                else:
+                    add_block(bins, features, of_slot, gradients[k], first, sums)
+            if few:
+                n_filled, seen, beyond = take_few(sums, words, place, pairs, n_filled)
+            else:
+                n_filled, seen, beyond = take_all(sums, words, place, pairs, n_filled)
+            used, magnitude = used | seen, magnitude | beyond
+            f = features[1]
+    return n_filled, used, magnitude
 
 
 @kernel
-def count_filled(filled, n):
-    """Return how many of the first ``n`` bits are set."""
+def move_and_pack(bins, cuts, places, splits, level, gradients, words, pairs):
+    """Return the nodes of rows after splits; write the histograms of the wanted nodes.
+
+    The arguments are those of `fedlib.kernels.histograms.move_and_sum`, but for ``words``, the bits
+    of the packed histograms, which are 0 before, and ``pairs``, which get their integers. There may
+    be one pair more than sums that are not 0. Also return whether the splits are between bins, and
+    what `take_all` returns.
+    """
+    nodes, ended, drawn = places
+    first, decisions, next_node = splits
+    nodes, is_possible = move_rows_by_bins(
+        bins, nodes, first, decisions, next_node, cuts[0], cuts[1], False
+    )
+    measured = 0, np.int64(0), np.int64(0)
+    if is_possible:
+        rows = sort_all((nodes, ended, drawn), level)
+        measured = sum_slots(bins, rows, gradients, cuts[0], words, pairs)
+    return nodes, is_possible, measured
+
+
+@kernel
+def pack_pairs(pairs, shift, width, values):
+    """Write the integers in ``pairs`` (n, 2) without their lowest ``shift`` bits."""
+    n_safe = values.size - N_BYTES  # up to here, a whole integer may be written
+    place = 0
+    for j in range(pairs.shape[0]):
+        for side in range(2):
+            value = pairs[j, side] >> shift
+            if place <= n_safe:
+                write_integer(values, place, value)
+            else:
+                for k in range(width):
+                    values[place + k] = np.uint8((value >> (8 * k)) & 255)
+            place += width
+
+
+@kernel
+def read_word(filled, w):
+    """Return the bits 64 * w to 64 * w + 63; those beyond the last byte are 0."""
+    place = N_BYTES * w
+    if place + N_BYTES <= filled.size:
+        return np.uint64(read_integer(filled, place))
+    word = np.uint64(0)
+    for k in range(filled.size - place):
+        word |= np.uint64(filled[place + k]) << np.uint64(8 * k)
+    return word
+
+
+@kernel
+def read_value(values, place, width):
+    """Return the integer of ``width`` bytes at a place, before the shift."""
+    unused = 8 * (N_BYTES - width)
+    if place + N_BYTES <= values.size:
+        return (read_integer(values, place) << unused) >> unused
+    value = np.int64(0)
+    for k in range(width):
+        value |= np.int64(values[place + k]) << (8 * k)
+    return (value << unused) >> unused  # with the sign
+
+
+@kernel
+def count_filled(filled, start, stop):
+    """Return how many of the bits from ``start`` to before ``stop`` are set."""
     n_filled = 0
-    for i in range(n):
-        if (filled[i >> 3] >> (7 - (i & 7))) & 1:
-            n_filled += 1
+    for w in range(start >> 6, (stop + 63) >> 6):
+        n_filled += np.int64(count_ones(read_word(filled, w) & bits_between(w, start, stop)))
     return n_filled
 
 
 @kernel
-def unpack_sums(filled, planes, shift, sums):
-    """Write the ``sums`` (n, 2), which are 0 before; return the largest magnitude before the shift.
+def add_packed(packed, nodes, offsets, sums):
+    """Add the packed histograms of all clients to those of ``nodes`` among all ``sums``.
 
-    ``planes`` (width, 2 * n_filled) are those of `pack_sums`. The sums are right if the magnitude,
-    a float, times 2**shift is less than 2**63.
+    The sums are an array (n_nodes, n_bins, 2). The bins of a few features are done at a time, one
+    client after the other, because their sums fit into a fast cache. Each client's sums are
+    measured on the way, so that every integer is read once.
+
+    Returns
+    -------
+    totals : array (n_clients, n_slots, 2)
+        The sums over the bins of the first feature.
+    are_equal : array (n_clients,) of bool
+        Whether those of every other feature are the same.
+    extremes : array (n_clients, 4)
+        The smallest and the largest g, and the same of h, or 0, before the shift.
     """
-    largest, j = 0.0, 0
-    unused = 8 * (N_BYTES - planes.shape[0])
-    for i in range(sums.shape[0]):
-        if (filled[i >> 3] >> (7 - (i & 7))) & 1:
-            for side in range(2):
-                value = np.int64(0)
-                for k in range(planes.shape[0]):
-                    value |= np.int64(planes[k, j]) << (8 * k)
-                value = (value << unused) >> unused  # with the sign
-                largest = max(largest, abs(np.float64(value)))
-                sums[i, side] = value << shift
-                j += 1
-    return largest
+    n_clients, n_slots, n_bins = packed.filled.shape[0], nodes.size, sums.shape[1]
+    totals = np.zeros((n_clients, n_slots, 2), np.int64)
+    are_equal, extremes = np.ones(n_clients, np.bool_), np.zeros((n_clients, 4), np.int64)
+    place = packed.first.copy()  # of each client's next integer
+    has_rows = np.empty(n_clients, np.bool_)
+    for s in range(n_slots):
+        of_node, first = sums[nodes[s]], s * n_bins
+        for c in range(n_clients):
+            has_rows[c] = count_filled(packed.filled[c], first, first + n_bins) > 0
+        f = 0
+        while f < offsets.size - 1:
+            features = f, last_feature(offsets, f)
+            for c in range(n_clients):
+                if has_rows[c]:
+                    place[c], is_equal = add_client(
+                        packed,
+                        c,
+                        features,
+                        offsets,
+                        first,
+                        place[c],
+                        of_node,
+                        totals[c, s],
+                        extremes[c],
+                    )
+                    are_equal[c] &= is_equal
+            f = features[1]
+    return totals, are_equal, extremes
+
+
+@kernel
+def add_client(packed, c, features, offsets, first, place, sums, totals, extremes):
+    """Add what client ``c`` has packed about some features of a node; see `add_packed`.
+
+    The node's bits begin at ``first`` and the client's next integer at ``place``. Return the place
+    after these, and whether all features have the same totals, which the first feature sets.
+    """
+    filled, values, width, shift = packed.filled[c], packed.values, packed.width[c], packed.shift[c]
+    least_g, most_g, least_h, most_h = extremes
+    is_equal = True
+    for f in range(features[0], features[1]):
+        start, stop = first + offsets[f], first + offsets[f + 1]
+        total_g, total_h = np.int64(0), np.int64(0)
+        for w in range(start >> 6, (stop + 63) >> 6):
+            word = read_word(filled, w) & bits_between(w, start, stop)
+            while word:
+                b = WORD * w - first + np.int64(lowest(word))
+                word &= word - ONE
+                g, h = read_value(values, place, width), read_value(values, place + width, width)
+                place += 2 * width
+                least_g, most_g = min(least_g, g), max(most_g, g)
+                least_h, most_h = min(least_h, h), max(most_h, h)
+                g, h = g << shift, h << shift
+                add_pair(sums, b, g, h)
+                total_g += g
+                total_h += h
+        if f == 0:
+            totals[0], totals[1] = total_g, total_h
+        is_equal &= total_g == totals[0] and total_h == totals[1]
+    extremes[0], extremes[1], extremes[2], extremes[3] = least_g, most_g, least_h, most_h
+    return place, is_equal

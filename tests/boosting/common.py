@@ -7,8 +7,11 @@ from hypothesis.extra import numpy as hnp
 
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.cuts import agree_on_cuts, bucket_counts, sorted_keys
+from fedlib.boosting.histogram_messages import pack
+from fedlib.boosting.leaves import leaves
 from fedlib.boosting.trees import Tree, children, no_sets
 from fedlib.core.protocol import Replies
+from fedlib.kernels.packing import move_and_pack
 
 METHODS = ["top_splits", "union", "histogram"]
 each_method = pytest.mark.parametrize("method", METHODS)
@@ -117,3 +120,28 @@ def first_message(exchanges, kind, client):
             if isinstance(messages.get(client), kind):
                 return messages[client]
     raise AssertionError(f"no {kind.__name__}")
+
+
+def pack_sums(sums, loss=0.0):
+    """Return packed histograms with these sums (n_nodes, n_bins, 2), from one row per bin."""
+    n_nodes, n_bins = sums.shape[:2]
+    bins = np.tile(np.arange(n_bins, dtype=np.uint16), n_nodes)[:, None]
+    node = np.repeat(np.arange(n_nodes, dtype=np.int32), n_bins)[None]
+    return pack_rows(bins, node, sums.reshape(1, -1, 2), np.array([0, n_bins]), n_nodes, loss)
+
+
+def pack_rows(bins, nodes, gradients, offsets, n_nodes, loss=0.0):
+    """Return packed histograms of rows in nodes (n_outputs, n)."""
+    n_bins = offsets[-1]
+    no_split = leaves(0), n_nodes
+    words = np.zeros(-(-n_nodes * n_bins // 64), np.uint64)
+    pairs = np.empty((n_nodes * n_bins + 1, 2), np.int64)
+    places = nodes, np.full_like(nodes, -1), np.ones(nodes.shape[1], bool)
+    level = 0, np.ones(n_nodes, bool)
+    cuts = offsets, np.zeros(n_bins, np.float32)
+    moved, is_possible, measured = move_and_pack(
+        bins, cuts, places, (0, *no_split), level, gradients, words, pairs
+    )
+    assert is_possible
+    np.testing.assert_array_equal(moved, nodes)
+    return pack(words, n_nodes * n_bins, pairs, measured, loss)

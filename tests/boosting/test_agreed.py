@@ -12,7 +12,8 @@ from fedlib.boosting import tree_client
 from fedlib.boosting.categories import CountLevels
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.descriptions import DescribeTargets, DescribeTraining, TrainingDescription
-from fedlib.boosting.messages import BeginBoosting, SumNoisyHistograms
+from fedlib.boosting.histogram_messages import SumNoisyHistograms
+from fedlib.boosting.messages import BeginBoosting
 from fedlib.boosting.private import gradient_limits, row_sensitivity
 from fedlib.core.messages import MessageError
 from fedlib.protection.secure import SecureClient, simulated_identities

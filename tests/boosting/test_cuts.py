@@ -16,8 +16,9 @@ from fedlib.boosting.cuts import (
     coarse_features,
     sorted_keys,
 )
+from fedlib.boosting.messages import unchecked_copy
 from fedlib.core.messages import MessageError
-from fedlib.core.protocol import Replies
+from fedlib.core.replies import Reject, Replies
 
 
 def agree(parts, max_bin=256, lose=None, replies_of_first=None):
@@ -166,17 +167,36 @@ def test_the_count_starts_again_when_a_client_is_lost():
     np.testing.assert_array_equal(cuts.thresholds, agree(parts[:2], 16).thresholds)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "keys"),
-    [([2], [3, 3]), ([2], [3, 2]), ([1], [64]), ([1, 0], [3]), ([2], [3])],
-    ids=["twice", "order", "not requested", "features", "too few"],
-)
-def test_buckets_that_do_not_fit_are_rejected(sizes, keys):
+@pytest.mark.parametrize(("sizes", "keys"), [([1, 0], [3]), ([2], [3])])
+def test_sizes_that_do_not_fit_are_rejected(sizes, keys):
     request = CountBuckets(6, 2, np.array([1]), np.array([0], np.uint32))
     request.accept(RowsPerBucket(np.array([2]), np.array([3, 4], np.uint32), np.array([1, 1])))
     keys = np.array(keys, np.uint32)
     with pytest.raises(MessageError):
         request.accept(RowsPerBucket(np.array(sizes), keys, np.ones(len(keys), np.int64)))
+
+
+WRONG = {
+    "the buckets are not sorted": lambda r: {"keys": r.keys[::-1].copy()},
+    "some buckets were not requested": lambda r: {"keys": r.keys | np.uint32(2**31)},
+    "differ from those of the coarser": lambda r: {"counts": r.counts + 1},
+}
+
+
+@pytest.mark.parametrize("reason", WRONG)
+def test_a_client_with_wrong_counts_is_excluded(reason):
+    """In the second round, when the requested buckets are those of positive numbers."""
+    parts = [column([1.0, 5.0, 90.0]), column([2.0, 3.0])]
+    flow = agree_on_cuts({"0": 3, "1": 2}, 1, 256)
+    request = next(flow)
+    for number in range(2):
+        replies = {str(i): bucket_counts(sorted_keys(X), request) for i, X in enumerate(parts)}
+        if number == 1:
+            replies["0"] = unchecked_copy(replies["0"], **WRONG[reason](replies["0"]))
+        request = flow.send(Replies(replies))
+    assert isinstance(request, Reject)
+    assert list(request.reasons) == ["0"]
+    assert reason in request.reasons["0"]
 
 
 def test_a_request_about_other_features():

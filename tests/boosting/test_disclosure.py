@@ -5,7 +5,8 @@ import pytest
 
 from fedlib import FederatedXGBClassifier
 from fedlib.boosting.client import BoostingClient
-from fedlib.boosting.messages import CandidateSums, EvaluateSplits, Histograms, LeafSums
+from fedlib.boosting.histogram_messages import Histograms
+from fedlib.boosting.messages import CandidateSums, EvaluateSplits, LeafSums
 from fedlib.testing import Recorder
 
 from .common import cuts_of, deal, first_message, make_rows

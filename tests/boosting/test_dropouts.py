@@ -11,9 +11,9 @@ from fedlib import FederatedXGBClassifier
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.cuts import CountBuckets
 from fedlib.boosting.descriptions import DescribeTraining
+from fedlib.boosting.histogram_messages import BuildHistograms
 from fedlib.boosting.messages import (
     BeginBoosting,
-    BuildHistograms,
     EvaluateSplits,
     KeepTrees,
     ProposeSplits,

@@ -34,7 +34,8 @@ from fedlib import (
     Schema,
 )
 from fedlib.boosting.client import BoostingClient
-from fedlib.boosting.messages import BeginBoosting, BuildHistograms, Splits
+from fedlib.boosting.histogram_messages import BuildHistograms
+from fedlib.boosting.messages import BeginBoosting, Splits
 from fedlib.core import messages
 from fedlib.core.array_fields import DTYPES, MAX_EMPTY_AXIS, PIECE
 from fedlib.core.messages import (

@@ -54,22 +54,6 @@ def test_moves_by_bins_are_those_by_values(n, seed):
         assert moved[i] == child[j] + (not is_left)
 
 
-@given(st.integers(0, 60), st.integers(1, 32), st.integers(0, 32), st.integers(0, 2**32))
-def test_prefixes_inside_of_buckets_are_counted(n, depth, n_finer, seed):
-    rng, n_finer = np.random.default_rng(seed), min(n_finer, depth)
-    keys = np.sort(rng.integers(0, 2**32, n, dtype=np.uint32) & np.uint32(0xC00000FF))
-    requested = np.unique(
-        rng.permutation(keys.astype(np.uint64) >> (32 - depth + n_finer))[: n // 2]
-    )
-    prefixes, counts = kernels.count_prefixes(
-        keys, np.uint64(32 - depth), requested.astype(np.uint32), np.uint64(n_finer)
-    )
-    distinct, expected = np.unique(keys.astype(np.uint64) >> (32 - depth), return_counts=True)
-    is_inside = np.isin(distinct >> n_finer, requested)
-    np.testing.assert_array_equal(prefixes, distinct[is_inside])
-    np.testing.assert_array_equal(counts, expected[is_inside])
-
-
 @given(st.integers(0, 600), st.integers(0, 2**32))
 def test_bins_are_those_of_a_search(n, seed):
     """Also for a feature without a threshold between bins, and for values at the bounds."""
@@ -128,7 +112,7 @@ def test_histograms_of_open_nodes(n, n_nodes, seed):
     places = np.stack([node, node]), np.stack([ended, ended]), drawn
     both = np.stack([gradients, gradients])
     twice = np.full_like(found, 7)
-    moved, _ = kernels.move_and_sum(bins, places, splits, (1, is_wanted), both, cuts, twice)
+    moved, _ = kernels.move_and_sum(bins, cuts, places, splits, (1, is_wanted), both, twice)
     np.testing.assert_array_equal(moved, places[0])
     np.testing.assert_array_equal(twice, 2 * found)
     for s, j in enumerate(np.flatnonzero(is_wanted)):
@@ -141,16 +125,22 @@ def test_histograms_of_open_nodes(n, n_nodes, seed):
     np.testing.assert_array_equal(slot >= 0, np.all(counted, axis=0))
 
 
-def test_sums_of_features():
+def test_dense_histograms_are_added_and_measured():
     """The bins of two features have the same sums, until one bin changes in one column."""
     histograms = np.array([[[1, 2], [3, 4], [4, 6]], [[0, 1], [0, 1], [0, 2]]])
-    totals, are_equal = kernels.sum_features(histograms, np.array([0, 2, 3]))
+    offsets, nodes = np.array([0, 2, 3]), np.array([2, 0])
+    sums = np.ones((3, 3, 2), np.int64)
+    totals, are_equal, extremes = kernels.add_dense(histograms, nodes, offsets, sums)
     assert are_equal
     np.testing.assert_array_equal(totals, [[4, 6], [0, 2]])
+    np.testing.assert_array_equal(extremes, [0, 4, 0, 6])
+    np.testing.assert_array_equal(
+        sums, 1 + np.stack([histograms[1], 0 * histograms[0], histograms[0]])
+    )
     for s, b, k in np.ndindex(histograms.shape):
         changed = histograms.copy()
         changed[s, b, k] += 1
-        assert not kernels.sum_features(changed, np.array([0, 2, 3]))[1]
+        assert not kernels.add_dense(changed, nodes, offsets, sums)[1]
 
 
 def test_extremes_of_sums():
@@ -162,10 +152,7 @@ def test_extremes_of_sums():
 
 
 def test_the_sibling_is_the_difference_to_the_parent():
-    reported, before = np.array([[1, 2], [3, 4]]), np.array([[9, 9], [0, 0], [5, 6]])
-    wanted = np.array([True, False, False, True])
-    sums = np.full((4, 2), 7)
-    kernels.complete_siblings(reported, wanted, before, np.array([2, 0]), sums)
+    before, wanted = np.array([[9, 9], [0, 0], [5, 6]]), np.array([True, False, False, True])
+    sums = np.array([[1, 2], [7, 7], [7, 7], [3, 4]])
+    kernels.subtract_siblings(sums, wanted, before, np.array([2, 0]))
     np.testing.assert_array_equal(sums, [[1, 2], [4, 4], [6, 5], [3, 4]])
-    kernels.complete_siblings(reported, wanted, before, np.array([], int), sums)
-    np.testing.assert_array_equal(sums, [[1, 2], [0, 0], [0, 0], [3, 4]])

@@ -25,16 +25,14 @@ from fedlib.boosting.descriptions import (
     TargetSums,
     TrainingDescription,
 )
-from fedlib.boosting.messages import (
-    BeginBoosting,
-    CandidateSums,
+from fedlib.boosting.histogram_messages import (
     Histograms,
-    LeafSums,
     NoisyHistograms,
-    SplitProposals,
+    PackedHistograms,
     SummableHistograms,
+    unpack,
 )
-from fedlib.boosting.packing import PackedHistograms, unpack
+from fedlib.boosting.messages import BeginBoosting, CandidateSums, LeafSums, SplitProposals
 from fedlib.boosting.scores import RowScores
 from fedlib.clustering.density.bounded_cells import GridCounts, NoisyCounts
 from fedlib.clustering.density.dbdc import LocalModel
@@ -332,7 +330,7 @@ def noisy_bins(situation, replies):
 def bins_of_features(request, reply, begin):
     """Return the sums in the bins of the root, feature by feature."""
     if isinstance(reply, PackedHistograms):
-        reply = unpack(reply, int(request.wanted.sum()), request.n_bins)
+        reply = unpack(reply, request)
     return np.split(reply.sums[0], begin.offsets[1:-1])
 
 

@@ -14,7 +14,8 @@ from scipy.special import expit
 
 from fedlib import FederatedXGBClassifier
 from fedlib.boosting.client import BoostingClient
-from fedlib.boosting.messages import BeginBoosting, BuildHistograms
+from fedlib.boosting.histogram_messages import BuildHistograms
+from fedlib.boosting.messages import BeginBoosting
 from fedlib.testing import Recorder
 
 

@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from fedlib.boosting.messages import (
-    BeginBoosting,
-    Growth,
+from fedlib.boosting.histogram_messages import (
     Histograms,
-    KeepTrees,
     NoisyHistograms,
-    SplitProposals,
+    PackedHistograms,
+    unpack,
 )
-from fedlib.boosting.packing import PackedHistograms
+from fedlib.boosting.messages import BeginBoosting, Growth, KeepTrees, SplitProposals
 from fedlib.clustering.density.bounded_cells import CountGrid, CountWithNoise, NoisyCounts
 from fedlib.clustering.density.dbdc import LocalModel
 from fedlib.clustering.density.horizontal import AssignCells, CellCounts, CountCells
@@ -399,7 +397,7 @@ def histogram(sums, plane):
 def sums_of(message, plane):
     """Return the sums in a reply, which may be packed."""
     is_packed = isinstance(message, PackedHistograms)
-    return (plane.memory["asked"].accept(message) if is_packed else message).sums
+    return (unpack(message, plane.memory["asked"]) if is_packed else message).sums
 
 
 @picture.register(Histograms)

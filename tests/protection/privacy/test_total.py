@@ -27,7 +27,8 @@ from fedlib.boosting import tree_client
 from fedlib.boosting.client import BoostingClient, RegressionClient
 from fedlib.boosting.cuts import bounded_cuts
 from fedlib.boosting.descriptions import DescribeTargets, DescribeTraining
-from fedlib.boosting.messages import BeginBoosting, StartTrees, SumNoisyHistograms
+from fedlib.boosting.histogram_messages import SumNoisyHistograms
+from fedlib.boosting.messages import BeginBoosting, StartTrees
 from fedlib.boosting.private import gradient_limits, row_sensitivity
 from fedlib.clustering.density.bounded_cells import CountWithNoise
 from fedlib.clustering.kmeans.private import SumClustersNoisily
