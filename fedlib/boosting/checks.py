@@ -72,9 +72,11 @@ class DeclaredRows:
         least_h, g, h = absolute_sums(sums)
         if least_h < 0:
             return "a negative sum of hessians"
-        largest = self.objective.largest_sums(self.sums, largest_margin, self.parameter)
-        limits = (self.n_outputs * ((1 + ROUNDING) * s / unit + self.n_rows) for s in largest)
-        if any(found > limit for found, limit in zip((g, h), limits, strict=True)):
+        largest_g, largest_h = self.objective.largest_sums(
+            self.sums, largest_margin, self.parameter
+        )
+        scale, rounded = self.n_outputs * (1 + ROUNDING) / unit, self.n_outputs * self.n_rows
+        if g > scale * largest_g + rounded or h > scale * largest_h + rounded:
             return "the sums exceed what the declared rows can have"
         return None
 

@@ -148,10 +148,8 @@ class Grower:
         Each request also contains the largest sum that the client's reply may have.
         """
         asked: Message = request(**fields, weight=0.0)
-        replies = yield {
-            name: unchecked_copy(asked, weight=float(largest[name]))
-            for name in self.training.weights
-        }
+        of_weight = {weight: unchecked_copy(asked, weight=weight) for weight in largest.values()}
+        replies = yield {name: of_weight[largest[name]] for name in self.training.weights}
         self.training.remove(replies.lost)
         return replies
 

@@ -41,6 +41,9 @@ class HistogramGrower(Grower):
         The clients that were lost before the last histograms.
     histograms : array (n_nodes, n_bins, 2) of int64
         The histograms of the nodes among which the last splits were chosen.
+    memory, spare : array (n,) of int64
+        The memory of these histograms, and that for the next ones. Both are used again and again,
+        because new pages of memory take longer than the sums in them.
     parents : array (n_parents,) of int64
         The places in ``histograms`` of the nodes that were split.
     sides : array (2 * n_parents, 2) of int64
@@ -60,6 +63,7 @@ class HistogramGrower(Grower):
         self.n_leaves = np.ones(training.n_outputs, np.int64)
         self.lost: list[str] = []
         self.histograms = np.empty((0, 0, 2), np.int64)
+        self.memory, self.spare = np.empty(0, np.int64), np.empty(0, np.int64)
         self.parents = np.empty(0, np.int64)
         self.sides = np.empty((0, 2), np.int64)
         self.leaf_sums: list[tuple[Ints, Ints]] = []
@@ -116,8 +120,8 @@ class HistogramGrower(Grower):
     def ask_for_histograms(self, level: Level, wanted: Bools) -> Flow[tuple[Ints, Replies]]:
         """Ask for the histograms of the wanted nodes; return their sums over all clients.
 
-        The sums are an array (n_open, n_bins, 2), with zeros for the other nodes. Histograms are
-        checked while they are added; if some are wrong, those of the other clients are added again.
+        The sums are an array (n_open, n_bins, 2), as in `add_up`. Histograms are checked while they
+        are added; if some are wrong, those of the other clients are added again.
         """
         is_packed = self.training.settings.histograms == "packed"
         request = BuildPackedHistograms if is_packed else BuildHistograms
@@ -134,9 +138,17 @@ class HistogramGrower(Grower):
         return self.add_up(wanted, replies)[0] if found else histograms, replies
 
     def add_up(self, wanted: Bools, replies: Replies) -> tuple[Ints, dict[str, Measured]]:
-        """Return the sums of histograms, with zeros for nodes that are not wanted; measure each."""
+        """Return the sums of histograms, and what is measured of each.
+
+        What the sums of nodes contain that are not wanted, means nothing. The sums lie in memory
+        that is used again after `choose`.
+        """
         offsets = self.training.cuts.offsets
-        histograms = np.zeros((len(wanted), offsets[-1], 2), np.int64)
+        size = 2 * offsets[-1] * len(wanted)
+        if len(self.spare) < size:
+            self.spare = np.empty(size, np.int64)
+        histograms = self.spare[:size].reshape(len(wanted), -1, 2)
+        histograms[wanted] = 0
         first: AnyHistograms = next(iter(replies.values()))
         return histograms, first.add_up(replies, np.flatnonzero(wanted), offsets, histograms)
 
@@ -157,6 +169,7 @@ class HistogramGrower(Grower):
         self.sides, split, leaf = children_sums(splits)
         self.leaf_sums.append((level.first + leaf, splits.sums[leaf]))
         self.histograms, self.parents = histograms, split
+        self.memory, self.spare = self.spare, self.memory
         self.nodes = self.nodes.children(split, splits.feature, self.sides, self.training)
         return self.decide(splits)
 

@@ -100,7 +100,7 @@ class LossguideGrower(HistogramGrower):
                 node,
                 decisions.take(slice(i, i + 1)),
                 sides,
-                histograms[i],
+                histograms[i].copy(),
                 self.nodes.take(np.array([i])),
                 self.lost,
             )

@@ -182,7 +182,7 @@ def add_dense(reported, nodes, offsets, sums):
         The sums over the bins of the first feature.
     are_equal : bool
         Whether those of every other feature are the same.
-    extremes : array (4,)
+    extremes : tuple of four int
         The smallest and the largest g, and the same of h, or 0.
     """
     totals, are_equal = np.zeros((nodes.size, 2), np.int64), True
@@ -202,7 +202,7 @@ def add_dense(reported, nodes, offsets, sums):
             if f == 0:
                 totals[s, 0], totals[s, 1] = total_g, total_h
             are_equal &= total_g == totals[s, 0] and total_h == totals[s, 1]
-    return totals, are_equal, np.array([least_g, most_g, least_h, most_h])
+    return totals, are_equal, (least_g, most_g, least_h, most_h)
 
 
 @kernel
