@@ -1,15 +1,10 @@
 """What the pages on performance share: timing next to peers, the results, and growth."""
 
 import os
-import pickle
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from importlib.metadata import PackageNotFoundError, version
 from math import gamma, pi
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -24,17 +19,6 @@ COLUMNS = [
     *("row", "work", "peer", "ours_seconds", "peer_seconds", "ratio"),
     *("cores", "versions"),
 ]
-
-# What glibc's allocator reads at the start of a process, in bytes.
-KEEPING = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
-SECOND_FIT = """
-import pickle, sys, time
-estimator, parts = pickle.load(open(sys.argv[1], "rb"))
-estimator.fit(parts)
-start = time.perf_counter()
-estimator.fit(parts)
-print(time.perf_counter() - start)
-"""
 
 
 def _version(package):
@@ -103,20 +87,6 @@ def compare(row, work, ours, peers, n_repeats=3, *, warm=True):
         rows.append([row, work, peer, times[""], times[peer], times[""] / times[peer]])
     frame = pd.DataFrame(rows, columns=COLUMNS[:-2])
     return stamped(frame)
-
-
-def with_kept_memory(estimator, parts):
-    """Return the time of a second fit in a process whose allocator keeps the memory that it frees.
-
-    By default, glibc returns large blocks to the system, which fills each new one with zeros, page
-    by page. Other systems do not know these settings.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "fit.pickle"
-        path.write_bytes(pickle.dumps((estimator, parts)))
-        command = [sys.executable, "-c", SECOND_FIT, str(path)]
-        done = subprocess.run(command, env=os.environ | KEEPING, check=True, stdout=subprocess.PIPE)
-    return Measured(done.stdout)
 
 
 def stamped(frame):
@@ -215,9 +185,8 @@ SENTENCES = {
     "different rows.",
     (18, "vertical DBSCAN", ""): "Vertical DBSCAN of equal rows takes {ratio} of the time of as "
     "many different rows, of which each has about 50 neighbours.",
-    (19, "", "xgboost"): "Boosting of many columns takes {ratio} times as long as XGBoost's `hist` "
-    "on pooled rows.",
-    (19, "", "fedlib"): "That is {ratio} times as long as in a process that keeps freed memory.",
+    (19, "", ""): "Boosting of many columns takes {ratio} times as long as XGBoost's `hist` on "
+    "pooled rows, with few and with many clients.",
     (20, "", ""): "To read a large CSV file takes {ratio} times the memory of its numbers.",
 }
 
