@@ -75,8 +75,8 @@ class CountBuckets(Message):
         " row"
     )
     reply = RowsPerBucket
-    depth: Annotated[int, msgspec.Meta(ge=1, le=24)]
-    depth_before: Annotated[int, msgspec.Meta(ge=0, le=23)]
+    depth: Annotated[int, msgspec.Meta(ge=1, le=DEPTHS[-1])]
+    depth_before: Annotated[int, msgspec.Meta(ge=0, lt=DEPTHS[-1])]
     sizes: Sizes
     keys: Keys
 
@@ -240,11 +240,11 @@ def _between_categories(n_categories: int) -> Floats32:
     return np.arange(n_categories, dtype=np.float32) + np.float32(0.5)
 
 
-WRONG = {
+_WRONG = {
     kernels.UNSORTED: "the buckets are not sorted and distinct",
     kernels.NOT_REQUESTED: "some buckets were not requested",
     kernels.CONTRADICTION: "RowsPerBucket.counts differ from those of the coarser buckets",
-    kernels.TOO_MANY: "RowsPerBucket.counts must sum to at most n_rows=",
+    kernels.TOO_MANY: "RowsPerBucket.counts must sum to at most n_rows={}",
 }
 
 
@@ -276,13 +276,12 @@ def _add_up(
         if name not in n_rows:
             reasons[name] = "RowsPerBucket from a client that declined to describe its rows"
         elif found != kernels.POSSIBLE:
-            limit = str(n_rows[name]) if found == kernels.TOO_MANY else ""
-            reasons[name] = WRONG[found] + limit
+            reasons[name] = _WRONG[found].format(n_rows[name])
     return counted, reasons
 
 
-def _one_after_the_other(replies: Sequence[RowsPerBucket]) -> kernels.Replies:
-    return kernels.Replies(
+def _one_after_the_other(replies: Sequence[RowsPerBucket]) -> Buckets:
+    return Buckets(
         np.stack([reply.sizes for reply in replies]),
         np.concatenate([reply.keys for reply in replies]),
         np.concatenate([reply.counts for reply in replies]),

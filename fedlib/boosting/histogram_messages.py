@@ -183,7 +183,7 @@ class PackedHistograms(Message):
         packed = Packed(
             filled=np.stack([reply.filled for reply in replies.values()]),
             values=np.concatenate([reply.values for reply in replies.values()]),
-            first=np.append(0, ends[:-1]),
+            first_byte=np.append(0, ends[:-1]),
             width=np.array([reply.width for reply in replies.values()]),
             shift=np.array([reply.shift for reply in replies.values()]),
         )
@@ -210,7 +210,7 @@ class BuildPackedHistograms(BuildHistograms, kw_only=True):
         return {"bytes of bits": -(-n_sums // 8), "bytes": 2 * N_BYTES * n_sums}
 
     def memory(self) -> float:
-        """Return the count of the sums before they are packed: the reply's values are bytes."""
+        """Return the largest count of sums: the reply's values are bytes."""
         return float(prod(super().reply_lengths().values()))
 
     def accept(self, reply: Message) -> PackedHistograms:

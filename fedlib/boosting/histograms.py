@@ -42,8 +42,8 @@ class HistogramGrower(Grower):
     histograms : array (n_nodes, n_bins, 2) of int64
         The histograms of the nodes among which the last splits were chosen.
     memory, spare : array (n,) of int64
-        The memory of these histograms, and that for the next ones. Both are used again and again,
-        because new pages of memory take longer than the sums in them.
+        The memory of these histograms, and that of the next ones, which `add_up` overwrites. Both
+        are used again and again, because new pages of memory take longer than the sums in them.
     parents : array (n_parents,) of int64
         The places in ``histograms`` of the nodes that were split.
     sides : array (2 * n_parents, 2) of int64
@@ -121,7 +121,8 @@ class HistogramGrower(Grower):
         """Ask for the histograms of the wanted nodes; return their sums over all clients.
 
         The sums are an array (n_open, n_bins, 2), as in `add_up`. Histograms are checked while they
-        are added; if some are wrong, those of the other clients are added again.
+        are added. If some roots are wrong, those of the other clients are added again; about other
+        nodes, `sum_histograms` asks again.
         """
         is_packed = self.training.settings.histograms == "packed"
         request = BuildPackedHistograms if is_packed else BuildHistograms
@@ -135,13 +136,15 @@ class HistogramGrower(Grower):
             }
         )
         replies = yield from self.exclude(replies, found)
-        return self.add_up(wanted, replies)[0] if found else histograms, replies
+        if found and not level.first:
+            histograms, _ = self.add_up(wanted, replies)
+        return histograms, replies
 
     def add_up(self, wanted: Bools, replies: Replies) -> tuple[Ints, dict[str, Measured]]:
         """Return the sums of histograms, and what is measured of each.
 
-        What the sums of nodes contain that are not wanted, means nothing. The sums lie in memory
-        that is used again after `choose`.
+        The sums of nodes that are not wanted mean nothing. The next call overwrites all, unless
+        `choose` has kept them.
         """
         offsets = self.training.cuts.offsets
         size = 2 * offsets[-1] * len(wanted)

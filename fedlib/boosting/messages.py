@@ -440,8 +440,6 @@ def problem_of_extremes(found: Sequence[int], weight: float) -> str | None:
     See `check_sums`.
     """
     least_g, most_g, least_h, most_h = found
-    if max(most_g, most_h) >= 2**63 or least_g < -(2**63):
-        return "the sums exceed an int64"
     if least_h < 0:
         return "a negative sum of hessians"
     if most_g > 2 * weight or least_g < -2 * weight or most_h > weight / 2:

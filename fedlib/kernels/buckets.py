@@ -27,18 +27,8 @@ class SortedKeys(NamedTuple):
 class Buckets(NamedTuple):
     """The occupied buckets of each feature: their ``keys`` and the ``counts`` of values.
 
-    Both are one feature after the other; ``sizes`` (n_features,) are the numbers of buckets.
-    """
-
-    sizes: NDArray[np.int64]
-    keys: NDArray[np.uint32]
-    counts: NDArray[np.int64]
-
-
-class Replies(NamedTuple):
-    """The `Buckets` of several clients, one client after the other.
-
-    ``sizes`` are an array (n_clients, n_features) here. A client without a reply has none.
+    Both are one feature after the other; ``sizes`` (n_features,) are the numbers of buckets. Those
+    of several clients are one client after the other, with ``sizes`` (n_clients, n_features).
     """
 
     sizes: NDArray[np.int64]
@@ -76,7 +66,9 @@ def count_buckets(columns, n_dropped, sizes, requested, n_finer):
 
     ``requested`` are one feature after the other; ``sizes`` are their numbers.
     """
-    n_found, n_values, first = np.zeros(sizes.size, np.int64), columns.n_present.sum(), 0
+    n_found, n_values, first = np.zeros(sizes.size, np.int64), np.int64(0), 0
+    for f in range(sizes.size):
+        n_values += min(columns.n_present[f], sizes[f] << np.int64(n_finer))
     keys, counts = np.empty(n_values, np.uint32), np.empty(n_values, np.int64)
     place = 0
     for f in range(sizes.size):
@@ -165,11 +157,12 @@ def max_or_zero(values):
 
 @kernel
 def add_buckets(sizes, requested, n_finer, replies, previous, has_previous, n_rows):
-    """Return the sums of `Replies` about finer buckets of the requested ones, and check each.
+    """Return the sums of clients' `Buckets` in the requested ones, and check each client's.
 
-    ``requested`` are the keys, one feature after the other, and ``sizes`` their numbers. A client's
-    counts must divide those of its ``previous`` reply, if it has one, as ``has_previous``
-    (n_clients,) says; if not, there are at most ``n_rows`` (n_clients,) values per feature.
+    Those of the ``replies`` are ``n_finer`` bits finer. ``requested`` are the keys, one feature
+    after the other, and ``sizes`` their numbers. A client's counts must divide those of its
+    ``previous`` reply, if it has one, as ``has_previous`` (n_clients,) says; if not, there are at
+    most ``n_rows`` (n_clients,) values per feature.
 
     Returns
     -------
@@ -184,7 +177,8 @@ def add_buckets(sizes, requested, n_finer, replies, previous, has_previous, n_ro
     all_sums = np.zeros(max_or_zero(sizes) << n_finer, np.int64)
     place = np.zeros(max_or_zero(requested) + 1, np.int64)
     n_found = np.zeros(n_features, np.int64)
-    keys, counts = np.empty(replies.keys.size, np.uint32), np.empty(replies.keys.size, np.int64)
+    n_most = min(replies.keys.size, sizes.sum() << n_finer)
+    keys, counts = np.empty(n_most, np.uint32), np.empty(n_most, np.int64)
     n = 0
     for f in range(n_features):
         of_feature = requested[first : first + sizes[f]]

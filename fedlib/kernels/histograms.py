@@ -11,7 +11,6 @@ from fedlib.kernels.instructions import add_pair, prefetch_row
 
 NOWHERE = np.int32(-1)  # the slot of a row that is in no open node
 LARGEST = np.finfo(np.float32).max
-BLOCK = 4096  # bins of features that are done together: their sums have 64 kB
 AHEAD = 8  # rows between the one whose bins are loaded and the one that is added
 
 
@@ -38,26 +37,6 @@ def find_bins(X, offsets, thresholds):
             for i in range(n):
                 bins[first + i, f] = (low[i] if values[i] == values[i] else missing) - start
     return bins
-
-
-@kernel
-def last_feature(offsets, first):
-    """Return the feature after the last one that fits into a block with the ``first`` one."""
-    last = first + 1
-    while last < offsets.size - 1 and offsets[last + 1] - offsets[first] <= BLOCK:
-        last += 1
-    return last
-
-
-@kernel
-def largest_block(offsets):
-    """Return the largest number of bins of the features that `last_feature` takes together."""
-    largest, f = np.int64(0), 0
-    while f < offsets.size - 1:
-        last = last_feature(offsets, f)
-        largest = max(largest, offsets[last] - offsets[f])
-        f = last
-    return largest
 
 
 @kernel

@@ -15,9 +15,6 @@ from fedlib.kernels import kernel
 from fedlib.kernels.bits import ONE, count_ones, lowest
 from fedlib.kernels.histograms import (
     AHEAD,
-    add_rows,
-    largest_block,
-    last_feature,
     move_rows_by_bins,
     open_slots,
     sort_by_slot,
@@ -26,6 +23,7 @@ from fedlib.kernels.instructions import add_pair, prefetch_row, read_integer, wr
 
 N_BYTES = 8  # of an integer
 WORD = 64  # bits
+BLOCK = 4096  # bins of features that are done together: their sums have 64 kB
 ALL_BITS = np.uint64(2**64 - 1)
 
 
@@ -33,74 +31,73 @@ class Packed(NamedTuple):
     """The packed histograms of several clients.
 
     They are the bits ``filled`` (n_clients, n_bytes), and the bytes ``values`` of all clients'
-    integers, one client after the other. The other arrays (n_clients,) are the ``first`` byte of
+    integers, one client after the other. The other arrays (n_clients,) are the ``first_byte`` of
     each client, its ``width`` and its ``shift``.
     """
 
     filled: NDArray[np.uint8]
     values: NDArray[np.uint8]
-    first: NDArray[np.int64]
+    first_byte: NDArray[np.int64]
     width: NDArray[np.int64]
     shift: NDArray[np.int64]
 
 
-class RowsOfSlots(NamedTuple):
-    """Rows sorted by slot, for each output: see `fedlib.kernels.histograms.sort_by_slot`.
+@kernel
+def last_feature(offsets, first):
+    """Return the feature after the last one that fits into a block with the ``first`` one."""
+    last = first + 1
+    while last < offsets.size - 1 and offsets[last + 1] - offsets[first] <= BLOCK:
+        last += 1
+    return last
 
-    ``order`` (outputs, n) are the rows and ``start`` (outputs, n_slots + 1) the places.
+
+@kernel
+def largest_block(offsets):
+    """Return the largest number of bins of the features that `last_feature` takes together."""
+    largest, f = np.int64(0), 0
+    while f < offsets.size - 1:
+        last = last_feature(offsets, f)
+        largest = max(largest, offsets[last] - offsets[f])
+        f = last
+    return largest
+
+
+@kernel
+def add_block(bins, rows, first_row, gradients, first_bin, sums):
+    """Add the gradients of some rows to the sums in their ``bins`` (n, features of a block).
+
+    The first sum is that of ``first_bin``. The bins are those of one output's rows: row i has
+    ``bins[i - first_row]``.
     """
-
-    order: NDArray[np.uint32]
-    start: NDArray[np.int64]
-
-
-@kernel
-def sort_all(places, level):
-    """Return the `RowsOfSlots` of the rows in the wanted nodes; see `move_and_pack`."""
-    nodes, ended, drawn = places
-    first_open, wanted = level
-    order = np.empty(nodes.shape, np.uint32)
-    start = np.zeros((nodes.shape[0], np.count_nonzero(wanted) + 1), np.int64)
-    for k in range(nodes.shape[0]):
-        slot = open_slots(nodes[k], ended[k], drawn, first_open, wanted)
-        rows, start[k] = sort_by_slot(slot, start.shape[1] - 1)
-        order[k, : rows.size] = rows
-    return RowsOfSlots(order, start)
-
-
-@kernel
-def add_few_rows(bins, features, rows, gradients, first, sums, words, place):
-    """Add rows as `add_block`, and set the bits of their bins among those from ``place`` on."""
     last = rows.size - 1
     for k in range(rows.size):
-        prefetch_row(bins[:, features[0] : features[1]], np.int64(rows[min(k + AHEAD, last)]))
-        i = rows[k]
-        g, h = gradients[i, 0], gradients[i, 1]
-        for f in range(features[0], features[1]):
-            b = np.int64(bins[i, f]) - first
+        prefetch_row(bins, np.int64(rows[min(k + AHEAD, last)]) - first_row)
+        i, row = np.int64(rows[k]) - first_row, rows[k]
+        g, h = gradients[row, 0], gradients[row, 1]
+        for f in range(bins.shape[1]):
+            add_pair(sums, np.uint64(bins[i, f]) - np.uint64(first_bin), g, h)
+
+
+@kernel
+def add_few_rows(bins, rows, first_row, gradients, first_bin, sums, words, first_bit):
+    """Do the same as `add_block`, and set the bits of these bins, from ``first_bit`` on."""
+    last = rows.size - 1
+    for k in range(rows.size):
+        prefetch_row(bins, np.int64(rows[min(k + AHEAD, last)]) - first_row)
+        i, row = np.int64(rows[k]) - first_row, rows[k]
+        g, h = gradients[row, 0], gradients[row, 1]
+        for f in range(bins.shape[1]):
+            b = np.int64(bins[i, f]) - first_bin
             add_pair(sums, b, g, h)
-            bit = place + b
+            bit = first_bit + b
             words[bit >> 6] |= ONE << np.uint64(bit & 63)
 
 
 @kernel
-def add_block(bins, features, rows, gradients, first, sums):
-    """Add the gradients (n, 2) of some rows to the sums in the bins from ``first`` on.
-
-    The bins are those of the features from the first to before the second of two.
-    """
-    last = rows.size - 1
-    for k in range(rows.size):
-        prefetch_row(bins[:, features[0] : features[1]], np.int64(rows[min(k + AHEAD, last)]))
-        i = rows[k]
-        g, h = gradients[i, 0], gradients[i, 1]
-        for f in range(features[0], features[1]):
-            add_pair(sums, np.int64(bins[i, f]) - first, g, h)
-
-
-@kernel
-def take_all(sums, words, place, pairs, n_filled):
+def take_all(sums, words, first_bit, pairs, n_filled):
     """Append the sums that are not 0 to ``pairs``, set their bits, and set all sums to 0.
+
+    The bits begin at ``first_bit``. The pairs must have room for one more: it may be written.
 
     Returns
     -------
@@ -120,23 +117,23 @@ def take_all(sums, words, place, pairs, n_filled):
         n_filled += is_filled
         used |= g | h
         magnitude |= (g ^ (g >> 63)) | (h ^ (h >> 63))
-        bit = place + b
+        bit = first_bit + b
         word |= np.uint64(is_filled) << np.uint64(bit & 63)
         if bit & 63 == 63:
             words[bit >> 6] |= word
             word = np.uint64(0)
-    words[(place + sums.shape[0] - 1) >> 6] |= word
+    words[(first_bit + sums.shape[0] - 1) >> 6] |= word
     return n_filled, used, magnitude
 
 
 @kernel
-def take_few(sums, words, place, pairs, n_filled):
-    """Do the same as `take_all`, for bits that are set for all sums that may not be 0."""
-    used, magnitude, stop = np.int64(0), np.int64(0), place + sums.shape[0]
-    for w in range(place >> 6, (stop + 63) >> 6):
-        word = words[w] & bits_between(w, place, stop)
+def take_few(sums, words, first_bit, pairs, n_filled):
+    """Do the same as `take_all` where bits are set; clear those of sums that are 0."""
+    used, magnitude, stop = np.int64(0), np.int64(0), first_bit + sums.shape[0]
+    for w in range(first_bit >> 6, (stop + 63) >> 6):
+        word = words[w] & bits_between(w, first_bit, stop)
         while word:
-            b = WORD * w + np.int64(lowest(word)) - place
+            b = WORD * w + np.int64(lowest(word)) - first_bit
             word &= word - ONE
             g, h = sums[b, 0], sums[b, 1]
             sums[b, 0] = sums[b, 1] = 0
@@ -144,7 +141,7 @@ def take_few(sums, words, place, pairs, n_filled):
                 pairs[n_filled, 0], pairs[n_filled, 1] = g, h
                 n_filled += 1
             else:
-                words[w] ^= ONE << np.uint64((place + b) & 63)
+                words[w] ^= ONE << np.uint64((first_bit + b) & 63)
             used |= g | h
             magnitude |= (g ^ (g >> 63)) | (h ^ (h >> 63))
     return n_filled, used, magnitude
@@ -162,38 +159,39 @@ def bits_between(w, start, stop):
 
 
 @kernel
-def sum_slots(bins, rows, gradients, offsets, words, pairs):
-    """Write the sums of rows in their slots' bins; return what `take_all` returns.
+def sum_slots(bins, slot, n_slots, gradients, offsets, words, pairs):
+    """Write the sums of rows in the bins of their slots; return what `take_all` returns.
 
     The bins of a few features are summed at a time, because their sums fit into a fast cache. A
-    slot with fewer rows than bins remembers which bins its rows have.
+    slot with fewer rows than bins remembers which bins its rows have. With several outputs, the
+    ``slot`` and the ``gradients`` of a row follow those of the same row for the output before.
     """
-    order, start = rows
-    n_bins, n_slots = offsets[-1], start.shape[1] - 1
+    order, start = sort_by_slot(slot, n_slots)
     n_filled, used, magnitude = 0, np.int64(0), np.int64(0)
-    all_sums = np.zeros((largest_block(offsets), 2), np.int64)
+    all_sums, n = np.zeros((largest_block(offsets), 2), np.int64), bins.shape[0]
     for s in range(n_slots):
-        n_rows = (start[:, s + 1] - start[:, s]).sum()
-        f = 0
-        while n_rows and f < offsets.size - 1:
-            features = f, last_feature(offsets, f)
-            first, stop = offsets[f], offsets[features[1]]
-            sums, place = all_sums[: stop - first], s * n_bins + first
-            few = 2 * n_rows * (features[1] - f) < stop - first
-            for k in range(order.shape[0]):
-                of_slot = order[k, start[k, s] : start[k, s + 1]]
+        f, stop = 0, start[s + 1]
+        while start[s] < stop and f < offsets.size - 1:
+            end, first_bin = last_feature(offsets, f), offsets[f]
+            of_block, sums = bins[:, f:end], all_sums[: offsets[end] - first_bin]
+            first_bit, k = s * offsets[-1] + first_bin, start[s]
+            few = 2 * (stop - k) * (end - f) < sums.shape[0]
+            while k < stop:  # the rows ascend, and those of an output follow each other
+                first_row = np.int64(order[k]) // n * n
+                rows = order[k : k + np.searchsorted(order[k:stop], first_row + n)]
+                k += rows.size
                 if few:
-                    add_few_rows(bins, features, of_slot, gradients[k], first, sums, words, place)
-                elif features[1] - f == offsets.size - 1:
-                    add_rows(bins, of_slot, gradients[k], sums)
+                    add_few_rows(
+                        of_block, rows, first_row, gradients, first_bin, sums, words, first_bit
+                    )
                 else:
-                    add_block(bins, features, of_slot, gradients[k], first, sums)
+                    add_block(of_block, rows, first_row, gradients, first_bin, sums)
             if few:
-                n_filled, seen, beyond = take_few(sums, words, place, pairs, n_filled)
+                n_filled, seen, beyond = take_few(sums, words, first_bit, pairs, n_filled)
             else:
-                n_filled, seen, beyond = take_all(sums, words, place, pairs, n_filled)
+                n_filled, seen, beyond = take_all(sums, words, first_bit, pairs, n_filled)
             used, magnitude = used | seen, magnitude | beyond
-            f = features[1]
+            f = end
     return n_filled, used, magnitude
 
 
@@ -202,19 +200,23 @@ def move_and_pack(bins, cuts, places, splits, level, gradients, words, pairs):
     """Return the nodes of rows after splits; write the histograms of the wanted nodes.
 
     The arguments are those of `fedlib.kernels.histograms.move_and_sum`, but for ``words``, the bits
-    of the packed histograms, which are 0 before, and ``pairs``, which get their integers. There may
-    be one pair more than sums that are not 0. Also return whether the splits are between bins, and
-    what `take_all` returns.
+    of the packed histograms, which are 0 before, and ``pairs``, which get their integers and must
+    have room for one more. Also return whether the splits are between bins, and what `take_all`
+    returns.
     """
     nodes, ended, drawn = places
     first, decisions, next_node = splits
+    first_open, wanted = level
     nodes, is_possible = move_rows_by_bins(
         bins, nodes, first, decisions, next_node, cuts[0], cuts[1], False
     )
     measured = 0, np.int64(0), np.int64(0)
     if is_possible:
-        rows = sort_all((nodes, ended, drawn), level)
-        measured = sum_slots(bins, rows, gradients, cuts[0], words, pairs)
+        slot = np.empty(nodes.shape, np.int32)
+        for k in range(nodes.shape[0]):
+            slot[k] = open_slots(nodes[k], ended[k], drawn, first_open, wanted)
+        of_rows, n_slots = gradients.reshape(-1, 2), np.count_nonzero(wanted)
+        measured = sum_slots(bins, slot.ravel(), n_slots, of_rows, cuts[0], words, pairs)
     return nodes, is_possible, measured
 
 
@@ -287,12 +289,12 @@ def add_packed(packed, nodes, offsets, sums):
     n_clients, n_slots, n_bins = packed.filled.shape[0], nodes.size, sums.shape[1]
     totals = np.zeros((n_clients, n_slots, 2), np.int64)
     are_equal, extremes = np.ones(n_clients, np.bool_), np.zeros((n_clients, 4), np.int64)
-    place = packed.first.copy()  # of each client's next integer
+    place = packed.first_byte.copy()  # of each client's next integer
     has_rows = np.empty(n_clients, np.bool_)
     for s in range(n_slots):
-        of_node, first = sums[nodes[s]], s * n_bins
+        of_node, first_bit = sums[nodes[s]], s * n_bins
         for c in range(n_clients):
-            has_rows[c] = count_filled(packed.filled[c], first, first + n_bins) > 0
+            has_rows[c] = count_filled(packed.filled[c], first_bit, first_bit + n_bins) > 0
         f = 0
         while f < offsets.size - 1:
             features = f, last_feature(offsets, f)
@@ -303,7 +305,7 @@ def add_packed(packed, nodes, offsets, sums):
                         c,
                         features,
                         offsets,
-                        first,
+                        first_bit,
                         place[c],
                         of_node,
                         totals[c, s],
@@ -315,22 +317,22 @@ def add_packed(packed, nodes, offsets, sums):
 
 
 @kernel
-def add_client(packed, c, features, offsets, first, place, sums, totals, extremes):
+def add_client(packed, c, features, offsets, first_bit, place, sums, totals, extremes):
     """Add what client ``c`` has packed about some features of a node; see `add_packed`.
 
-    The node's bits begin at ``first`` and the client's next integer at ``place``. Return the place
-    after these, and whether all features have the same totals, which the first feature sets.
+    The node's bits begin at ``first_bit`` and the client's next integer at ``place``. Return the
+    place after these, and whether all features have the same totals, which the first one sets.
     """
     filled, values, width, shift = packed.filled[c], packed.values, packed.width[c], packed.shift[c]
     least_g, most_g, least_h, most_h = extremes
     is_equal = True
     for f in range(features[0], features[1]):
-        start, stop = first + offsets[f], first + offsets[f + 1]
+        start, stop = first_bit + offsets[f], first_bit + offsets[f + 1]
         total_g, total_h = np.int64(0), np.int64(0)
         for w in range(start >> 6, (stop + 63) >> 6):
             word = read_word(filled, w) & bits_between(w, start, stop)
             while word:
-                b = WORD * w - first + np.int64(lowest(word))
+                b = WORD * w - first_bit + np.int64(lowest(word))
                 word &= word - ONE
                 g, h = read_value(values, place, width), read_value(values, place + width, width)
                 place += 2 * width

@@ -82,7 +82,7 @@ def test_histograms_that_do_not_fit_are_refused(changes, message):
 
 # Sums of the first node, what the server says of them, and a weight of all rows.
 LIES = {
-    "an int64 is too small": ({"shift": 62, "width": 1, "values": [100, 0] * 8}, "exceed an int64"),
+    "an int64 is too small": ({"shift": 62, "values": [100, 0] * 8}, "exceed the weight"),
     "a negative hessian": ({"values": [0, 255] * 8}, "a negative sum of hessians"),
     "too much": ({"shift": 52, "values": [1, 1] * 8}, "exceed the weight"),
     "features differ": ({"values": [1, 1] * 7 + [1, 2]}, "two features do not have the same sum"),

@@ -50,7 +50,7 @@ def count(columns, depth, n_finer, requested):
 
 def one_after_the_other(found):
     arrays = [np.concatenate([getattr(b, name) for b in found]) for name in ("keys", "counts")]
-    return kernels.Replies(np.stack([b.sizes for b in found]), *arrays)
+    return kernels.Buckets(np.stack([b.sizes for b in found]), *arrays)
 
 
 @given(counts())

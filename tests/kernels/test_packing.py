@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlib.kernels.histograms import BLOCK, add_dense, add_histograms
-from fedlib.kernels.packing import Packed, add_packed
+from fedlib.kernels.histograms import add_dense, add_histograms
+from fedlib.kernels.packing import BLOCK, Packed, add_packed
 
 from ..boosting.common import pack_rows, pack_sums
 
