@@ -80,7 +80,7 @@ def test_histograms_that_do_not_fit_are_refused(changes, message):
         request_for(1, 8).accept(packed)
 
 
-# Sums of the first node, what the server says of them, and a weight of all rows.
+# The fields of a reply about one node with two features of four bins, and why it cannot be right.
 LIES = {
     "an int64 is too small": ({"shift": 62, "values": [100, 0] * 8}, "exceed the weight"),
     "a negative hessian": ({"values": [0, 255] * 8}, "a negative sum of hessians"),
