@@ -10,7 +10,15 @@ import numpy as np
 
 from fedlib.core.messages import Message
 
-__all__ = ["alternatives", "class_of", "describe_hint", "field_names", "fits", "item_hints"]
+__all__ = [
+    "alternatives",
+    "class_of",
+    "describe_hint",
+    "field_names",
+    "fits",
+    "item_hints",
+    "resolve_alias",
+]
 
 
 def field_names(kind: type) -> list[str] | None:
@@ -24,6 +32,25 @@ def field_names(kind: type) -> list[str] | None:
     return None
 
 
+def resolve_alias(hint: Any) -> Any:
+    """Return the type that an alias of the `type` statement stands for, or the hint itself.
+
+    From NumPy 2.5 on, ``NDArray`` is such an alias on Python 3.12 and later, and before it was
+    ``np.ndarray`` with arguments: at run time, ``get_origin(NDArray[np.float64])`` is another one.
+
+    Examples
+    --------
+    >>> from numpy.typing import NDArray
+    >>> get_origin(resolve_alias(NDArray[np.float64]))
+    <class 'numpy.ndarray'>
+    """
+    while True:
+        alias, arguments = get_origin(hint) or hint, get_args(hint)
+        if not hasattr(alias, "__value__"):
+            return hint
+        hint = alias.__value__[arguments] if arguments else alias.__value__
+
+
 def class_of(hint: Any) -> Any:
     """Return the class of a hint without its type arguments.
 
@@ -32,11 +59,13 @@ def class_of(hint: Any) -> Any:
     >>> class_of(list[int]), class_of(int)
     (<class 'list'>, <class 'int'>)
     """
+    hint = resolve_alias(hint)
     return get_origin(hint) or hint
 
 
 def alternatives(hint: Any) -> list[Any]:
-    """Return the members of a union, without the metadata of `Annotated`."""
+    """Return the members of a union, without aliases and the metadata of `Annotated`."""
+    hint = resolve_alias(hint)
     origin = get_origin(hint)
     if origin is Annotated:
         return alternatives(get_args(hint)[0])
