@@ -31,8 +31,10 @@ def memory(data: Path, secure_key: Path | None, unlock: bool, forget_sums: bool)
     The memory is a file in $FEDLIB_STATE, by default ~/.local/state/fedlib. It belongs to the
     content of the file DATA: all policies, protocols and runs share it.
     """
+    from fedlib.core.privacy_loss import shown
     from fedlib.core.site_memory import OldMemory, TableMemory
     from fedlib.protection.privacy import Budget, epsilon_of
+    from fedlib.protection.privacy.budget import sums_of
     from fedlib.protection.secure.memory import KeyMemory
 
     try:
@@ -43,11 +45,12 @@ def memory(data: Path, secure_key: Path | None, unlock: bool, forget_sums: bool)
         counts = {kind: len(kept.values(kind)) for kind in ("declined", "sum", "noise")}
     except (OldMemory, OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
-    epsilon, rho = (sum(getattr(one, name) for one in charges) for name in ("epsilon", "rho"))
+    epsilon, rho = sums_of(charges)
+    losses = f"epsilon={shown(epsilon)} and rho={shown(rho)}"
     click.echo(f"memory: {kept.path}")
-    click.echo(f"charges: {len(charges)}, with epsilon={epsilon:.6g} and rho={rho:.6g} in all")
+    click.echo(f"charges: {len(charges)}, with {losses} in all")
     if rho:
-        click.echo(f"  rho is epsilon={epsilon_of(rho, 1e-6):.6g} with delta=1e-06")
+        click.echo(f"  rho is epsilon={shown(epsilon_of(rho, 1e-6))} with delta=1e-06")
     click.echo(f"requests declined because of the rows: {counts['declined']}")
     click.echo(f"secure sums without noise: {counts['sum']}")
     click.echo(f"noise that is drawn once: {'yes' if counts['noise'] else 'no'}")

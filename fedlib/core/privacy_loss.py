@@ -2,15 +2,61 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+from decimal import ROUND_CEILING, Context, Decimal
+from fractions import Fraction
+from typing import Annotated, Any
 
 import msgspec
 
 from fedlib.core.messages import Message, MessageError
 
-__all__ = ["Privacy", "privacy_of"]
+__all__ = ["Privacy", "exact", "privacy_of", "round_down", "shown"]
 
 Loss = Annotated[float, msgspec.Meta(ge=0)]
+
+
+def exact(value: Any) -> Fraction:
+    """Return a privacy loss, a guarantee or a delta as the decimal that a person types.
+
+    A float is a binary fraction near the decimal: three times ``0.1`` is more than ``0.3``. What is
+    added up and compared is therefore the shortest decimal with the same float.
+
+    Examples
+    --------
+    >>> exact(0.1), 3 * exact(0.1) == exact(0.3)
+    (Fraction(1, 10), True)
+    """
+    return value if isinstance(value, Fraction) else Fraction(repr(float(value)))
+
+
+def round_down(value: Fraction) -> float:
+    """Return the largest float whose decimal is at most a value, at least 0.
+
+    Examples
+    --------
+    >>> round_down(Fraction(3, 10)), round_down(Fraction(1, 3))
+    (0.3, 0.3333333333333333)
+    """
+    rounded = float(value)
+    while exact(rounded) > value:
+        rounded = math.nextafter(rounded, -math.inf)
+    return rounded
+
+
+def shown(loss: Fraction | float) -> str:
+    """Return a privacy loss as text with up to six digits, rounded up.
+
+    Examples
+    --------
+    >>> shown(Fraction(3, 10)), shown(Fraction(1, 3)), shown(math.inf)
+    ('0.3', '0.333334', 'inf')
+    """
+    if loss == math.inf:
+        return "inf"
+    context, value = Context(prec=6, rounding=ROUND_CEILING), exact(loss)
+    rounded = context.divide(Decimal(value.numerator), Decimal(value.denominator))
+    return f"{float(rounded):.6g}"
 
 
 class Privacy(Message):
@@ -48,7 +94,7 @@ class Privacy(Message):
 
     def __str__(self) -> str:
         """Return the loss as text."""
-        return f"rho={self.rho:.6g} (zCDP)" if self.rho else f"epsilon={self.epsilon:.6g}"
+        return f"rho={shown(self.rho)} (zCDP)" if self.rho else f"epsilon={shown(self.epsilon)}"
 
 
 def privacy_of(request: Message) -> Privacy | None:

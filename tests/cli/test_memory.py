@@ -9,6 +9,7 @@ import pytest
 from cli_helpers import invoke, refuse
 
 from fedlib.cli.join import JoinOptions, SiteRows
+from fedlib.core.privacy_loss import shown
 from fedlib.core.site_memory import TableMemory
 from fedlib.protection.privacy import epsilon_of
 from fedlib.protection.secure.memory import KeyMemory
@@ -29,19 +30,20 @@ def folder(tmp_path, monkeypatch):
 def test_a_site_reads_what_it_remembers():
     memory = TableMemory.of_file(DATA)
     charge = {"protocol": "kmeans", "request": "SumClustersNoisily"}
-    memory.add("charge", "kmeans", charge | {"epsilon": 0.5})
+    for _ in range(3):
+        memory.add("charge", "kmeans", charge | {"epsilon": 0.1})
     memory.add("charge", "kmeans", charge | {"rho": 0.02})
     memory.add("sum", "a", "b")
     assert invoke("memory", DATA).splitlines() == [
         f"memory: {memory.path}",
-        "charges: 2, with epsilon=0.5 and rho=0.02 in all",
-        f"  rho is epsilon={epsilon_of(0.02, 1e-6):.6g} with delta=1e-06",
+        "charges: 4, with epsilon=0.3 and rho=0.02 in all",
+        f"  rho is epsilon={shown(epsilon_of(0.02, 1e-6))} with delta=1e-06",
         "requests declined because of the rows: 0",
         "secure sums without noise: 1",
         "noise that is drawn once: no",
     ]
     assert "secure sums without noise: 0" in invoke("memory", DATA, "--forget-sums")
-    assert "charges: 2," in invoke("memory", DATA)  # they are never forgotten
+    assert "charges: 4," in invoke("memory", DATA)  # they are never forgotten
 
 
 def test_a_locked_site_does_not_join_until_it_is_unlocked():

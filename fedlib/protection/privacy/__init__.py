@@ -53,6 +53,7 @@ from fedlib.protection.privacy.accounting import (
     epsilon_of,
     privacy_per_request,
     rho_of,
+    split_guarantee,
 )
 from fedlib.protection.privacy.bounds import BoundsArray, clipped, from_unit, to_unit
 from fedlib.protection.privacy.budget import Budget, Charge, DisclosureBudgetSpent
@@ -78,5 +79,6 @@ __all__ = [
     "privacy_per_request",
     "quantise",
     "rho_of",
+    "split_guarantee",
     "to_unit",
 ]

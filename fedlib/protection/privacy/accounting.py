@@ -21,7 +21,7 @@ from functools import cache
 from numbers import Real
 from typing import Any
 
-from fedlib.core.privacy_loss import Privacy
+from fedlib.core.privacy_loss import Privacy, exact, round_down
 
 MAX_EPSILON = 1e6  # a larger one is a mistake: it protects nothing
 MAX_RHO = 1e4  # almost no noise; a larger rho is never used
@@ -44,6 +44,27 @@ def check_guarantee(epsilon: object, delta: object) -> None:
     if not _is_number(delta) or not 0 <= delta < 1:  # type: ignore[operator]
         raise ValueError(f"delta must be at least 0 and below 1, got {delta!r}")
     opendp()
+
+
+def split_guarantee(
+    epsilon: float, delta: float, fraction: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return a fraction of epsilon and delta, and what remains; the sums are at most the whole.
+
+    Raises
+    ------
+    ValueError
+        When epsilon or delta is out of range, or OpenDP is not installed.
+
+    Examples
+    --------
+    >>> split_guarantee(0.3, 0.0, 0.1)
+    ({'epsilon': 0.03, 'delta': 0.0}, {'epsilon': 0.27, 'delta': 0.0})
+    """
+    check_guarantee(epsilon, delta)
+    whole = {"epsilon": exact(epsilon), "delta": exact(delta)}
+    first = {name: round_down(value * exact(fraction)) for name, value in whole.items()}
+    return first, {name: round_down(value - exact(first[name])) for name, value in whole.items()}
 
 
 def _is_number(value: object) -> bool:
@@ -145,10 +166,11 @@ def _approximate() -> Any:
 
 
 @cache
-def epsilon_of(rho: float, delta: float) -> float:
+def epsilon_of(rho: float | Fraction, delta: float) -> float:
     """Return the smallest epsilon that follows from rho-zCDP for a delta, rounded upwards.
 
-    The result is infinite for ``delta = 0``, and for a rho that is too large to be of any use.
+    The result is infinite for ``delta = 0``, and for a rho that is too large to be of any use. Both
+    arguments are decimals (`fedlib.core.privacy_loss.exact`).
 
     Examples
     --------
@@ -157,11 +179,14 @@ def epsilon_of(rho: float, delta: float) -> float:
     """
     if rho == 0:
         return 0.0
-    distance = math.sqrt(2 * rho)
-    while Fraction(distance) ** 2 / 2 < Fraction(rho):
+    exact_rho, largest_delta = exact(rho), float(delta)
+    distance = math.sqrt(2 * float(rho))
+    while Fraction(distance) ** 2 / 2 < exact_rho:
         distance = math.nextafter(distance, math.inf)
+    if largest_delta > exact(delta):
+        largest_delta = math.nextafter(largest_delta, 0.0)
     try:
-        return float(_approximate().map(distance).epsilon(delta))
+        return float(_approximate().map(distance).epsilon(largest_delta))
     except opendp().OpenDPException:  # an overflow
         return math.inf
 
@@ -178,10 +203,11 @@ def rho_of(epsilon: float, delta: float) -> float:
     >>> round(rho, 4), bool(0.999 < epsilon_of(rho, 1e-6) <= 1.0)
     (0.0244, True)
     """
-    if epsilon_of(MAX_RHO, delta) <= epsilon:
+    most = exact(epsilon)
+    if epsilon_of(MAX_RHO, delta) <= most:
         return MAX_RHO
     found = opendp().binary_search(
-        lambda rho: epsilon_of(rho, delta) <= epsilon, bounds=(0.0, MAX_RHO)
+        lambda rho: epsilon_of(rho, delta) <= most, bounds=(0.0, MAX_RHO)
     )
     return float(found)
 
@@ -208,13 +234,11 @@ def privacy_per_request(epsilon: float, delta: float, n_requests: int) -> Privac
     >>> privacy_per_request(1.0, 0.0, n_requests=4)
     Privacy(epsilon=0.25)
     >>> print(privacy_per_request(1.0, 1e-6, n_requests=4))
-    rho=0.00608899 (zCDP)
+    rho=0.006089 (zCDP)
     """
     check_guarantee(epsilon, delta)
     total = rho_of(float(epsilon), float(delta)) if delta else float(epsilon)
-    part = total / n_requests
-    while part and Fraction(part) * n_requests > Fraction(total):
-        part = math.nextafter(part, 0.0)
+    part = round_down(exact(total) / n_requests)
     if not part:
         raise ValueError(f"epsilon must be larger for {n_requests} requests, got {epsilon}")
     return Privacy(rho=part) if delta else Privacy(epsilon=part)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import fsum, inf
+from fractions import Fraction
+from math import inf
 from typing import Annotated, Any
 
 import msgspec
 
-from fedlib.core.privacy_loss import Privacy
+from fedlib.core.privacy_loss import Privacy, exact, shown
 from fedlib.core.site_memory import Record, TableMemory
 from fedlib.protection.privacy.accounting import check_guarantee, epsilon_of
 
@@ -38,7 +39,8 @@ class Budget:
     """A site's limit on the privacy loss of its replies in all runs together.
 
     Charges with zCDP are added up as rho, and the others as epsilon. The total is the epsilon that
-    follows from rho with the budget's delta, plus the sum of the others.
+    follows from rho with the budget's delta, plus the sum of the others. Sums and comparisons are
+    those of decimals: a budget of 0.3 grants exactly three times 0.1.
 
     Parameters
     ----------
@@ -73,7 +75,7 @@ class Budget:
     --------
     >>> budget = Budget(epsilon=1.0, delta=0.0)
     >>> budget.charge(Privacy(epsilon=0.75), "kmeans", "SumClusters")
-    >>> budget.spent
+    >>> float(budget.spent)
     0.75
     >>> budget.charge(Privacy(epsilon=0.5), "kmeans", "SumClusters")
     Traceback (most recent call last):
@@ -105,9 +107,9 @@ raise the spent epsilon from 0.75 to 1.25, the budget is 1.0 with delta=0.0
         return [_charge(value) for value in self.memory.values(KIND)]
 
     @property
-    def spent(self) -> float:
-        """The epsilon that has been spent, for the budget's delta."""
-        return self._total(self.charges)
+    def spent(self) -> Fraction | float:
+        """The epsilon that has been spent, for the budget's delta: a fraction, or infinity."""
+        return self.total(self.charges)
 
     def charge(self, privacy: Privacy, protocol: str, request: str) -> None:
         """Record the loss of a reply, before it is computed.
@@ -124,19 +126,25 @@ raise the spent epsilon from 0.75 to 1.25, the budget is 1.0 with delta=0.0
         charge = Charge(protocol, request, privacy.epsilon, privacy.rho)
         with self.memory.records() as records:
             charges = [_charge(one.value) for one in records if one.kind == KIND]
-            before, after = self._total(charges), self._total([*charges, charge])
-            if after > self.epsilon:
+            before, after = self.total(charges), self.total([*charges, charge])
+            if after > exact(self.epsilon):
                 raise DisclosureBudgetSpent(
-                    f"{request} with {privacy} would raise the spent epsilon from {before:.6g} to"
-                    f" {after:.6g}, the budget is {self.epsilon} with delta={self.delta}"
+                    f"{request} with {privacy} would raise the spent epsilon from {shown(before)}"
+                    f" to {shown(after)}, the budget is {self.epsilon} with delta={self.delta}"
                 )
             records.append(charge.record())
 
-    def _total(self, charges: list[Charge]) -> float:
-        rho = fsum(charge.rho for charge in charges)
-        if rho and not self.delta:
-            return inf
-        return fsum([*(charge.epsilon for charge in charges), epsilon_of(rho, self.delta)])
+    def total(self, charges: list[Charge]) -> Fraction | float:
+        """Return the epsilon of charges together, for the budget's delta."""
+        epsilon, rho = sums_of(charges)
+        converted = epsilon_of(rho, self.delta)
+        return inf if converted == inf else epsilon + Fraction(converted)
+
+
+def sums_of(charges: list[Charge]) -> tuple[Fraction, Fraction]:
+    """Return the sums of epsilon and of rho of charges, without rounding."""
+    epsilon = sum((exact(one.epsilon) for one in charges), Fraction())
+    return epsilon, sum((exact(one.rho) for one in charges), Fraction())
 
 
 def _charge(value: Any) -> Charge:

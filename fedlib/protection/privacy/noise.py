@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.privacy_loss import Privacy
+from fedlib.core.privacy_loss import Privacy, exact
 from fedlib.protection.privacy.accounting import gaussian_rho, laplace_epsilon, opendp, shares_rho
 
 DIGITS = 20  # binary digits of a unit, relative to the sensitivity
@@ -127,12 +128,19 @@ def _scale(sensitivity: Sensitivity, privacy: Privacy, n_shares: int, n_values: 
     if privacy.epsilon and n_shares > 1:
         raise ValueError("shares of noise are Gaussian, which needs delta > 0, got delta=0")
 
+    allowed = privacy.epsilon or privacy.rho
+
     def loss(scale: int) -> float:
         if privacy.epsilon:
             return laplace_epsilon(l1, scale)
         if n_shares == 1:
             return gaussian_rho(l2, scale)
         return shares_rho(l2, scale, n_shares, n_values)
+
+    def ratio(scale: int) -> Fraction:
+        if privacy.epsilon:
+            return Fraction(l1) / scale
+        return Fraction(l2) ** 2 / (2 * n_shares * scale**2)
 
     wanted = l1 / privacy.epsilon if privacy.epsilon else l2 / math.sqrt(2 * privacy.rho * n_shares)
     if wanted >= MAX_SCALE:
@@ -141,7 +149,8 @@ def _scale(sensitivity: Sensitivity, privacy: Privacy, n_shares: int, n_values: 
             f" {MAX_SCALE >> DIGITS} times the change by one row"
         )
     scale = max(math.ceil(wanted), MIN_SHARE if n_shares > 1 else 1)
-    while loss(scale) > (privacy.epsilon or privacy.rho):  # by rounding; rarely more than once
+    # Rarely more than once: by rounding, or because a float is above the decimal that is charged.
+    while loss(scale) > allowed or ratio(scale) > exact(allowed):
         scale += 1
     return scale
 

@@ -30,6 +30,7 @@ from fedlib.protection.estimator import (
     is_protected,
     mask_clients,
 )
+from fedlib.protection.privacy import split_guarantee
 from fedlib.sites.leave_one_out.client import LeftOutClient
 from fedlib.sites.leave_one_out.flow import (
     MIN_SITES,
@@ -199,15 +200,16 @@ class LeaveOneSiteOut(Federated):
         estimator = clone(self.estimator)  # which continues no model that knows the site
         inner = innermost(estimator)
         if isinstance(inner, ProtectedFederated):
-            self._spend(inner, 1 - self.score_fraction)
+            self._spend(inner, scores=False)
             inner.n_runs, inner.first_sum = n_sites - 1, number * SUMS_PER_FOLD + 1
         return estimator
 
-    def _spend(self, estimator: Any, fraction: float) -> None:
-        """Set epsilon and delta of an estimator to a fraction of those of the run."""
+    def _spend(self, estimator: Any, *, scores: bool) -> None:
+        """Set epsilon and delta of an estimator to those of the scores, or to what remains."""
         given: Any = innermost(self.estimator)
         if given.epsilon is not None:
-            estimator.set_params(epsilon=given.epsilon * fraction, delta=given.delta * fraction)
+            of_scores, rest = split_guarantee(given.epsilon, given.delta, self.score_fraction)
+            estimator.set_params(**of_scores if scores else rest)
 
     def _fitted(self, model: Any) -> Federated:
         """Return the fitted estimator for the model of a fold."""
@@ -228,7 +230,7 @@ class LeaveOneSiteOut(Federated):
             bounds = self._target_bounds() if is_protected(inner) else None
             scorer = FederatedRegressionScore(bounds=bounds)
         scorer.set_params(secure=inner.secure)
-        self._spend(scorer, self.score_fraction)
+        self._spend(scorer, scores=True)
         scorer.first_sum = n_sites * SUMS_PER_FOLD + 1
         return scorer
 

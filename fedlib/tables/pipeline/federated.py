@@ -34,6 +34,7 @@ from fedlib.protection.estimator import (
     is_protected,
     mask_clients,
 )
+from fedlib.protection.privacy import split_guarantee
 from fedlib.tables.components.flow import Components
 from fedlib.tables.pipeline.agreed import agreed_pipeline, limits_without_scale, problems_of
 from fedlib.tables.pipeline.client import PipelineClient
@@ -335,10 +336,9 @@ class FederatedPipeline(Federated):
         n_asked = (rules.scale == "standard" or rules.impute == "mean") + (self.pca is not None)
         spender, inner = copy.copy(self.estimator), self._inner()
         if getattr(inner, "epsilon", None) is not None and n_asked:
-            for name in ("epsilon", "delta"):
-                whole = getattr(inner, name)
-                spender.set_params(**{name: whole * self.epsilon_fraction})
-                inner.set_params(**{name: whole * (1 - self.epsilon_fraction)})
+            own, rest = split_guarantee(inner.epsilon, inner.delta, self.epsilon_fraction)
+            spender.set_params(**own)
+            inner.set_params(**rest)
         aggregation = Aggregation()
         if isinstance(spender, ProtectedFederated):
             aggregation = spender._aggregation(max(n_asked, 1))

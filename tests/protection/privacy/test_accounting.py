@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from fedlib.protection.privacy import Privacy, accounting, epsilon_of, privacy_per_request, rho_of
+from fedlib.core.privacy_loss import exact, shown
+from fedlib.protection.privacy import (
+    Privacy,
+    Sensitivity,
+    accounting,
+    epsilon_of,
+    noise_scale,
+    privacy_per_request,
+    rho_of,
+    split_guarantee,
+)
 
 
 def epsilon_by_formula(rho, delta):
@@ -38,9 +48,41 @@ def test_rho_is_the_largest_with_the_guarantee(epsilon):
 def test_the_losses_of_the_requests_never_exceed_the_guarantee():
     for n in (1, 3, 7, 10, 49, 1000):
         pure, concentrated = (privacy_per_request(0.7, delta, n) for delta in (0.0, 1e-6))
-        assert Fraction(pure.epsilon) * n <= Fraction(0.7)
+        assert exact(pure.epsilon) * n <= Fraction(7, 10)
         assert pure.epsilon * n == pytest.approx(0.7)
-        assert Fraction(concentrated.rho) * n <= Fraction(rho_of(0.7, 1e-6))
+        assert exact(concentrated.rho) * n <= exact(rho_of(0.7, 1e-6))
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.3, 0.7, 2.3])
+def test_the_decimal_of_a_guarantee_is_never_exceeded(epsilon):
+    """Half of the floats are above their decimals, such as 0.1, and the others below, as 0.3."""
+    for delta in (1e-6, 0.3e-5):
+        converted = epsilon_of(rho_of(epsilon, delta), delta)
+        assert 0.9999 * epsilon < converted
+        assert Fraction(converted) <= exact(epsilon)
+    for sensitivity in (Sensitivity(1.0, 1.0, 1), Sensitivity(3.0, 1.7, 9)):
+        l1, l2 = (Fraction(math.ldexp(one, -sensitivity.digits)) for one in sensitivity.units)
+        assert l1 / Fraction(noise_scale(sensitivity, Privacy(epsilon=epsilon))) <= exact(epsilon)
+        scale = Fraction(noise_scale(sensitivity, Privacy(rho=epsilon)))
+        assert l2**2 / (2 * scale**2) <= exact(epsilon)
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.3, 0.7, 1 / 3, 0.0])
+def test_the_parts_of_a_guarantee_add_up_to_the_whole(fraction):
+    for epsilon, delta in ((0.3, 1e-6), (0.7, 0.0), (1.1, 3e-7)):
+        first, rest = split_guarantee(epsilon, delta, fraction)
+        for name, whole in (("epsilon", epsilon), ("delta", delta)):
+            total = exact(first[name]) + exact(rest[name])
+            assert total <= exact(whole)
+            assert float(total) == pytest.approx(whole, rel=1e-15)
+            assert first[name] == pytest.approx(fraction * whole)
+
+
+def test_a_loss_is_shown_rounded_up():
+    losses = 0.1, 3 * exact(0.1), 0.1 + 0.2, 1e-7, 12345678, 0.0, math.inf
+    assert list(map(shown, losses)) == [
+        *("0.1", "0.3", "0.300001", "1e-07", "1.23457e+07", "0", "inf"),
+    ]
 
 
 def test_limits():

@@ -1,6 +1,7 @@
 """The budget of a site: in memory, in a file, and in the policy."""
 
 import json
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,7 +12,14 @@ from fedlib.core.messages import Declined, Failure, decode, encode
 from fedlib.core.protocol import serve
 from fedlib.core.site_memory import SiteIsLocked, TableMemory
 from fedlib.protection.policy import GuardedClient, Policy
-from fedlib.protection.privacy import Budget, Charge, DisclosureBudgetSpent, Privacy, epsilon_of
+from fedlib.protection.privacy import (
+    Budget,
+    Charge,
+    DisclosureBudgetSpent,
+    Privacy,
+    epsilon_of,
+    privacy_per_request,
+)
 from fedlib.tables.pipeline import PipelineClient
 from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.messages import DescribeColumns
@@ -27,6 +35,30 @@ def test_concentrated_losses_are_added_up_as_rho():
     assert budget.spent == pytest.approx(epsilon_of(0.01, 1e-6) + 0.25)
     assert budget.spent < 2 * epsilon_of(0.005, 1e-6) + 0.25
     assert budget.charges[0] == Charge("toy", "CountNoisily", rho=0.005)
+
+
+@pytest.mark.parametrize(("total", "n"), [(0.3, 3), (0.7, 7), (1.0, 10), (1.1, 11)])
+def test_tenths_add_up_to_the_budget_that_a_person_types(total, n, tmp_path):
+    """Sums of floats do not: three tenths are more than 0.3, and ten are less than 1."""
+    memory = TableMemory(tmp_path / "spent.jsonl")
+    for _ in range(n):
+        Budget(total, memory=memory).charge(Privacy(epsilon=0.1), "toy", "Count")
+    message = f"with epsilon=1e-15 would raise the spent epsilon from {total:g} to "
+    with pytest.raises(DisclosureBudgetSpent, match=message):
+        Budget(total, memory=memory).charge(Privacy(epsilon=1e-15), "toy", "Count")
+    assert Budget(total, memory=memory).spent == Fraction(n, 10)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.3, 0.7, 2.3])
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_a_run_spends_all_of_a_budget_and_nothing_is_left(epsilon, delta):
+    for n_requests in (1, 3, 7, 30):
+        budget = Budget(epsilon, delta)
+        for _ in range(n_requests):
+            privacy = privacy_per_request(epsilon, delta, n_requests)
+            budget.charge(privacy, "toy", "Count")
+        with pytest.raises(DisclosureBudgetSpent):
+            budget.charge(Privacy(epsilon=1e-4 * epsilon), "toy", "Count")
 
 
 def test_nothing_is_charged_for_what_is_declined():
