@@ -488,8 +488,8 @@ def _run(
         return kept.problems if kept else ()
     except (JoinError, ValueError) as error:
         raise click.ClickException(printable(str(error))) from error
-    except OSError as error:
-        raise click.ClickException(f"{url}: {error}") from error
+    except OSError as error:  # of a file of this site: the server's answers are no such errors
+        raise click.ClickException(printable(str(error))) from error
     finally:
         states += [client.state for client in made]
     if outcome == "stopped":

@@ -73,11 +73,12 @@ def unwrapped(protocol: str) -> tuple[list[type[Federated]], str]:
     >>> [estimator.__name__ for estimator in around], name
     (['LeaveOneSiteOut', 'FederatedPipeline'], 'kmeans')
     """
-    wrapper, inner = wrapper_of(protocol)
-    if wrapper is None:
-        return [], protocol
-    around, name = unwrapped(inner)
-    return [wrapper, *around], name
+    around: list[type[Federated]] = []
+    wrapper, name = wrapper_of(protocol)
+    while wrapper is not None:
+        around.append(wrapper)
+        wrapper, name = wrapper_of(name)
+    return around, name
 
 
 def innermost(estimator: Federated) -> Federated:

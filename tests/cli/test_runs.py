@@ -208,6 +208,13 @@ def test_kept_labels_are_written_when_the_server_has_gone(site):
     assert labels("0").tolist() == known.tolist()
 
 
+def test_a_state_folder_that_cannot_be_used_is_named_and_not_the_server(site):
+    arguments = ["join", "http://127.0.0.1:1", "--patience", "0", "--token-file", "tokens/0.token"]
+    output = invoke(*arguments, "--data", "0.csv", "--state-dir", "0.csv/state", code=1)
+    assert "Error: state_dir 0.csv/state cannot be used: Not a directory; free space" in output
+    assert "127.0.0.1" not in output
+
+
 def test_a_result_that_does_not_fit_a_row_is_an_error_of_the_site_alone(command, site):
     """The server and the other sites see an ordinary run; the row out of range has no label."""
     rows()[2].assign(x=[1e300, *rows()[2]["x"][1:]]).to_csv("2.csv", index=False)

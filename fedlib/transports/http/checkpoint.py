@@ -16,6 +16,21 @@ from fedlib.tables.files import write_file
 FILE, LOCK = "client.state", "client.lock"
 
 
+class StateFolderError(OSError):
+    """The folder for the checkpoint cannot be read or written, for example because it is full."""
+
+
+@contextmanager
+def _using(folder: Path) -> Iterator[None]:
+    """Name the folder in an error of the operating system."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        text = f"state_dir {folder} cannot be used: {reason}; free space, or choose another folder"
+        raise StateFolderError(text) from error
+
+
 @contextmanager
 def reserved(folder: Path | None) -> Iterator[None]:
     """Reserve a folder for one process of one client during the block; create it if necessary.
@@ -28,13 +43,15 @@ def reserved(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with _using(folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = open_private(folder / LOCK)
     in_use = ValueError(
         f"state_dir {folder} is in use by another process: stop it first, or use one folder per"
         " client"
     )
     # The file stays: if it were deleted, another process could reserve a new one at the same time.
-    with os.fdopen(open_private(folder / LOCK)) as file:
+    with os.fdopen(descriptor) as file:
         lock(file, in_use)
         yield
 
@@ -68,20 +85,32 @@ class Checkpoint(msgspec.Struct, omit_defaults=True):
 
     def save(self, folder: Path) -> None:
         """Write the checkpoint so that a crash leaves either the old or the new one."""
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # The state may contain private data of the site.
-        write_file(folder / FILE, msgspec.msgpack.encode(self), mode=0o600)
+        with _using(folder):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # The state may contain private data of the site.
+            write_file(folder / FILE, msgspec.msgpack.encode(self), mode=0o600)
 
     @classmethod
     def read(cls, folder: Path) -> Checkpoint | None:
         """Return the checkpoint in a folder, of any run and client; None if there is none."""
         path = folder / FILE
-        if not path.exists():
-            return None
+        with _using(folder):
+            if not path.exists():
+                return None
+            content = path.read_bytes()
         try:
-            return msgspec.msgpack.decode(path.read_bytes(), type=cls)
-        except msgspec.DecodeError as error:
-            raise ValueError(f"state_dir contains a damaged file: {path}") from error
+            return msgspec.msgpack.decode(content, type=cls)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ValueError(
+                f"state_dir contains a damaged file: {path}; remove it to start without a state"
+            ) from error
+
+    def decoded(self, folder: Path | None) -> Message | None:
+        """Return the client's state; None if it has none. ``folder`` is named in errors."""
+        try:
+            return decode(self.state) if self.state else None
+        except MessageError as error:
+            raise ValueError(f"state_dir contains an invalid state: {folder}") from error
 
     @classmethod
     def load(cls, folder: Path | None, run: str, client: str) -> Checkpoint:
@@ -118,9 +147,4 @@ def kept_state(state_dir: str | Path) -> Message | None:
     True
     """
     checkpoint = Checkpoint.read(Path(state_dir))
-    if checkpoint is None or not checkpoint.state:
-        return None
-    try:
-        return decode(checkpoint.state)
-    except MessageError as error:
-        raise ValueError(f"state_dir contains an invalid state: {state_dir}") from error
+    return checkpoint.decoded(Path(state_dir)) if checkpoint else None

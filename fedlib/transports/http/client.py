@@ -16,12 +16,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-import msgspec
 
 from fedlib import __version__
 from fedlib.core.client import Client
-from fedlib.core.messages import MAX_BYTES, decode, encode
+from fedlib.core.messages import MAX_BYTES, encode
 from fedlib.core.protocol import logger, serve
+from fedlib.core.texts import printable
 from fedlib.transports.http.checkpoint import Checkpoint, reserved
 from fedlib.transports.http.wire import (
     HOLD,
@@ -127,7 +127,7 @@ def join(
         When a parameter is out of range, plain HTTP would leave this machine, or the checkpoint
         cannot be read or belongs to another client, or another process uses its folder.
     OSError
-        When the checkpoint cannot be written, or a file cannot be read.
+        When the checkpoint cannot be written (`StateFolderError`), or a file cannot be read.
 
     Examples
     --------
@@ -167,7 +167,12 @@ def connect(
         raise ValueError("token must consist of one or more visible ASCII characters")
     headers = {"Authorization": f"Bearer {token}", PROCESS: secrets.token_hex(16)}
     headers |= {VERSION: __version__, "Accept-Encoding": "identity"}
-    verify = ssl.create_default_context(cafile=ca)
+    try:
+        verify = ssl.create_default_context(cafile=ca)
+    except ssl.SSLError as error:
+        raise ValueError(
+            f"ca must be a file with a certificate in PEM, got {ca}: {error}"
+        ) from error
     timeout = httpx.Timeout(2 * HOLD, connect=CONNECT)
     try:
         transport = LimitedTransport(verify=verify, proxy=_proxy(proxy), trust_env=False)
@@ -176,6 +181,27 @@ def connect(
         raise ValueError(
             f"url and proxy must be valid, got {url!r} and {proxy!r}: {error}"
         ) from error
+
+
+class Pauses:
+    """The pauses between calls that lead to nothing new: they grow, and are random."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin with a short pause again, after something new."""
+        self.longest, self.since = RETRY, time.monotonic()
+
+    def take(self) -> None:
+        """Wait for the part of a pause that has not passed since the last one.
+
+        A right server holds a call for longer than any pause, so that nothing is left of it.
+        """
+        passed = time.monotonic() - self.since
+        time.sleep(max(0.0, self.longest * _random.uniform(0.5, 1) - passed))
+        self.longest = RETRY if passed >= MAX_RETRY else min(2 * self.longest, MAX_RETRY)
+        self.since = time.monotonic()
 
 
 class TooLarge(JoinError):
@@ -306,9 +332,9 @@ class ClientLoop:
         """Return the answer to a join or a check."""
         response = self.call(method, path, **options)
         try:
-            return msgspec.json.decode(response.content, type=Welcome)
-        except msgspec.DecodeError as error:
-            raise JoinError(f"{self.link.base_url} is not a server of fedlib") from error
+            return Welcome.read(response.content)
+        except ValueError as error:
+            raise JoinError(f"{self.link.base_url} is not a server of fedlib: {error}") from error
 
     def work(self, welcome: Welcome) -> None:
         """Answer one request after the other, until `RunEnded` is raised."""
@@ -318,21 +344,35 @@ class ClientLoop:
         client.enter(welcome.client, welcome.n_clients or None, welcome.run)
         self.checkpoint = Checkpoint.load(self.folder, welcome.run, welcome.client)
         if self.checkpoint.state:
-            client.state = decode(self.checkpoint.state)
+            client.state = self.checkpoint.decoded(self.folder)
         client.problems = self.checkpoint.problems
-        response = None
+        response, pauses = None, Pauses()
         while True:
             try:
                 if response is None:
                     self.working.clear()
                     response = self.call("GET", "/request")
                 self.working.set()
-                number = response.headers.get(NUMBER)
-                request, response = response.content, None
+                number, request, response = self.number_of(response), response.content, None
+                if number in (None, self.checkpoint.number):
+                    pauses.take()
+                else:
+                    pauses.restart()
                 if number is not None:
-                    response = self.answer(client, int(number), request)
+                    response = self.answer(client, number, request)
             except SessionLost:
+                pauses.take()
                 self.join_again()
+
+    def number_of(self, response: httpx.Response) -> int | None:
+        """Return the number of the request in an answer; None if there is none."""
+        number = response.headers.get(NUMBER)
+        if number is not None and not re.fullmatch(r"[0-9]{1,18}", number):
+            raise JoinError(
+                f"{self.link.base_url} is not a server of fedlib: {NUMBER} must be an integer with"
+                f" at most 18 digits, got {printable(number, 60)!r}"
+            )
+        return None if number is None else int(number)
 
     def join_again(self) -> None:
         """Join the run again after the server was started again; it repeats open requests.
@@ -443,7 +483,7 @@ class ClientLoop:
         JoinError
             When the server refuses the call, or does not answer for ``patience`` seconds.
         """
-        until, pause = float("inf"), RETRY
+        until, pauses = float("inf"), Pauses()
         while not self.ended:
             try:
                 response = self.link.request(method, path, **content)
@@ -466,8 +506,7 @@ class ClientLoop:
             if not again or time.monotonic() >= until:
                 kind = kind if again else JoinError
                 raise kind(f"{str(self.link.base_url).rstrip('/')}{path}: {reason}")
-            time.sleep(pause * _random.uniform(0.5, 1))
-            pause = min(2 * pause, MAX_RETRY)
+            pauses.take()
         raise RunEnded(self.ended)
 
 
@@ -501,6 +540,6 @@ def uses_tls(host: str, port: int) -> bool:
 
 def reason_of(response: httpx.Response) -> str:
     """Return the server's reason for refusing a call."""
-    with suppress(ValueError, LookupError, TypeError):
+    with suppress(ValueError, LookupError, TypeError, RecursionError):
         return str(response.json()["error"])
     return f"status {response.status_code}"

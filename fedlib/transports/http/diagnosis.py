@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 import httpx
-import msgspec
 
 from fedlib import __version__
 from fedlib.transports.http.client import connect, other_scheme, reason_of
@@ -168,8 +167,8 @@ def _answer(response: httpx.Response, welcomes: list[Welcome]) -> Iterator[Findi
         yield Finding("version", False, reason)
         return
     try:
-        welcome = msgspec.json.decode(response.content, type=Welcome)
-    except msgspec.DecodeError:
+        welcome = Welcome.read(response.content)
+    except ValueError:
         text = f"{reason}; check that the URL is that of a server of fedlib {__version__}"
         yield Finding("version", False, text)
         return

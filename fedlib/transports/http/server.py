@@ -36,7 +36,7 @@ from fedlib.transports.http.sessions import Sessions
 from fedlib.transports.http.status import Status, Traffic, take_status
 from fedlib.transports.http.tokens import Tokens
 from fedlib.transports.http.web import HEADERS, application
-from fedlib.transports.http.wire import Welcome, require_tls
+from fedlib.transports.http.wire import LONGEST, SHORTEST, Welcome, require_tls
 
 MAX_SCHEMA = 48 * 2**10  # characters of a schema that sites can compare with theirs
 HEARTBEATS = 4  # heartbeats of a client before it counts as gone
@@ -313,7 +313,8 @@ class HTTP:
     def _welcome(self, name: str) -> Welcome:
         limits = self._service.limits
         # Some heartbeats may be late or lost before the shorter of the two limits is over.
-        heartbeat = min(limits.gone_after, limits.silent_after) / HEARTBEATS
+        wanted = min(limits.gone_after, limits.silent_after) / HEARTBEATS
+        heartbeat = min(max(wanted, SHORTEST), LONGEST)
         welcome = Welcome(name, self.run, self.protocol, heartbeat, len(self.clients))
         welcome.protected, welcome.secure = self._protected, self._secure
         if self._schema is not None:

@@ -55,6 +55,7 @@ __all__ = [
     "Welcome",
 ]
 
+SHORTEST, LONGEST = 0.02, 3600.0  # seconds between two heartbeats
 HOLD = 25.0  # seconds for which the server delays the answer when there is no request
 NEXT = "Fedlib-Next"
 NUMBER = "Fedlib-Sequence"
@@ -78,6 +79,9 @@ class CannotJoin(ValueError):
     def __init__(self, text: str, reason: str):
         super().__init__(text)
         self.reason = reason
+
+
+Name = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
 class Welcome(msgspec.Struct):
@@ -106,15 +110,39 @@ class Welcome(msgspec.Struct):
         Whether the run has secure sums, for which each site needs its keys.
     """
 
-    client: str
-    run: str
-    protocol: str
-    heartbeat: Annotated[float, msgspec.Meta(gt=0)]
-    n_clients: Annotated[int, msgspec.Meta(ge=0)] = 0
+    client: Name
+    run: Name
+    protocol: Name
+    heartbeat: Annotated[float, msgspec.Meta(ge=SHORTEST, le=LONGEST)]
+    n_clients: Annotated[int, msgspec.Meta(ge=0, le=10**7)] = 0
     schema: str = ""
-    digest: str = ""
+    digest: Name = ""
     protected: bool = False
     secure: bool = False
+
+    @classmethod
+    def read(cls, data: bytes) -> Welcome:
+        """Return the welcome in a server's answer.
+
+        Raises
+        ------
+        ValueError
+            When it is none, or a field is out of range.
+
+        Examples
+        --------
+        >>> fields = '"client": "a", "run": "b", "protocol": "kmeans", "heartbeat"'
+        >>> Welcome.read(f"{{{fields}: 1}}".encode()).protocol
+        'kmeans'
+        >>> Welcome.read(f"{{{fields}: 1e300}}".encode())
+        Traceback (most recent call last):
+        ...
+        ValueError: Expected `float` <= 3600.0 - at `$.heartbeat`
+        """
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ValueError(str(error)) from error
 
 
 def check_version(site: str, server: str = __version__) -> None:

@@ -1,5 +1,7 @@
 """Checkpoints: whose they are, and what is refused."""
 
+import errno
+import os
 import subprocess
 import sys
 
@@ -10,7 +12,9 @@ import pytest
 from fedlib.clustering.density.horizontal import HorizontalDBSCANClient
 from fedlib.core.messages import Labels, encode
 from fedlib.transports.http import Checkpoint, join, kept_state, new_token
-from fedlib.transports.http.checkpoint import reserved
+from fedlib.transports.http.checkpoint import StateFolderError, reserved
+
+ODD = [0, 1, 0x7F, 0x80, 0x91, 0xC1, 0xD9, 0xDF, 0xFF]
 
 
 def test_checkpoints_of_another_run_are_ignored_and_of_another_client_refused(tmp_path):
@@ -46,6 +50,44 @@ def test_the_format_of_the_file_stays(tmp_path):
     Checkpoint("r", "0", 3, b"reply", b"state").save(tmp_path)
     content = {"run": "r", "client": "0", "sequence": 3, "reply": b"reply", "state": b"state"}
     assert (tmp_path / "client.state").read_bytes() == msgspec.msgpack.encode(content)
+
+
+def full(*arguments):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_folder_is_named(tmp_path, monkeypatch):
+    text = f"state_dir {tmp_path} cannot be used: No space left on device; free space, or choose"
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(StateFolderError, match=f"^{text}"):
+            Checkpoint("r", "0").save(tmp_path)
+    folder = tmp_path / "client.state" / "inside"
+    (tmp_path / "client.state").write_bytes(b"no folder")
+    with pytest.raises(StateFolderError, match=f"^state_dir {folder} cannot be used: Not a dir"):
+        join("http://127.0.0.1:1", HorizontalDBSCANClient([[0.1]]), new_token(), state_dir=folder)
+    (tmp_path / "other" / "client.state").mkdir(parents=True)
+    with pytest.raises(StateFolderError, match="cannot be used: Is a directory"):
+        Checkpoint.read(tmp_path / "other")
+
+
+def test_damaged_checkpoints_are_refused(tmp_path):
+    """Each byte is changed, and the file is cut at each."""
+    Checkpoint("run", "0", 3, b"reply", encode(Labels(np.array([0])))).save(tmp_path)
+    file = tmp_path / "client.state"
+    data = file.read_bytes()
+    changed = [data[:i] + bytes([byte]) + data[i + 1 :] for i in range(len(data)) for byte in ODD]
+    n_refused = n_read = 0
+    for content in [*changed, *(data[:i] for i in range(len(data))), b"\x91" * 10**5]:
+        file.write_bytes(content)
+        try:
+            Checkpoint.load(tmp_path, "run", "0").decoded(tmp_path)
+        except ValueError as error:
+            n_refused += str(error).startswith("state_dir ")
+        else:
+            n_read += 1
+    assert n_refused + n_read == len(changed) + len(data) + 1
+    assert n_refused > len(data)
 
 
 def test_a_folder_belongs_to_one_process_at_a_time(tmp_path):

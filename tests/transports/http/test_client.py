@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import httpx
+import msgspec
 import pytest
 from http_helpers import ANSWER, TOKENS, Slow, attend, estimator, serve
 
@@ -20,9 +21,10 @@ from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANCli
 from fedlib.core.client import Client
 from fedlib.core.messages import encode
 from fedlib.core.protocol import TooFewClients
+from fedlib.core.registry import find_estimator, unwrapped
 from fedlib.transports.http import JoinError, Unreachable, join
-from fedlib.transports.http.client import ClientLoop
-from fedlib.transports.http.wire import NUMBER
+from fedlib.transports.http.client import ClientLoop, reason_of
+from fedlib.transports.http.wire import NUMBER, Welcome
 
 
 def test_a_client_may_be_made_from_the_protocols_name(points, start):
@@ -268,6 +270,119 @@ def test_pauses_grow_and_are_random(monkeypatch):
         assert whole / 2 <= pause <= whole
     assert 30 <= sum(first) <= 32  # the patience, and the last pause
     assert first != second
+
+
+WELCOME = {"client": "0", "run": "r", "protocol": "", "heartbeat": 60}
+
+
+class Enough(Exception):
+    """A site has made as many calls as a test counts."""
+
+
+def calls_of(monkeypatch, answer, most=40):
+    """Return how many calls a site makes in four seconds, and in which time it makes ``most``."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    clock.sleep = lambda pause: setattr(clock, "now", clock.now + pause)
+    monkeypatch.setattr("fedlib.transports.http.client.time", clock)
+    times = []
+
+    def handle(call):
+        if call.url.path in ("/join", "/leave", "/heartbeat"):
+            return httpx.Response(200, json=WELCOME)
+        times.append(clock.now)
+        if len(times) == most:
+            raise Enough
+        return answer(call)
+
+    site = HorizontalDBSCANClient([[0.1]])
+    with (
+        httpx.Client(base_url="http://test", transport=httpx.MockTransport(handle)) as link,
+        suppress(Enough, JoinError),
+    ):
+        ClientLoop(link, site, None, 30).run()
+    return sum(time <= 4 for time in times), len(times)
+
+
+@pytest.mark.parametrize("code", range(200, 600))
+def test_no_status_leads_to_calls_without_pause(code, monkeypatch):
+    n_calls, _ = calls_of(monkeypatch, lambda call: httpx.Response(code))
+    assert 1 <= n_calls < 20
+
+
+def test_a_request_that_is_repeated_without_end_is_answered_with_pauses(monkeypatch):
+    request, numbers = encode(CountCells(0.5)), iter(range(1, 1000))
+
+    def repeat(call):
+        return httpx.Response(200, content=request, headers={NUMBER: "7"})
+
+    def proceed(call):
+        return httpx.Response(200, content=request, headers={NUMBER: str(next(numbers))})
+
+    assert calls_of(monkeypatch, repeat)[0] < 20
+    assert calls_of(monkeypatch, proceed) == (40, 40)  # new requests need no pause
+
+
+@pytest.mark.parametrize("number", ["x", "-1", "1.5", "", "9" * 19])
+def test_the_number_of_a_request_is_an_integer(number, monkeypatch):
+    answers = iter([httpx.Response(200, json=WELCOME)])
+    strange = httpx.Response(200, headers={NUMBER: number})
+    transport = httpx.MockTransport(lambda call: next(answers, strange))
+    with (
+        httpx.Client(base_url="http://test", transport=transport) as link,
+        pytest.raises(JoinError, match="Fedlib-Sequence must be an integer with at most 18 digits"),
+    ):
+        ClientLoop(link, Client(), None, 0).run()
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("heartbeat", [1e300, 3601, 0.01, 0, -1, None]),
+        ("protocol", ["leave-one-site-out/" * 3000, "x" * 1001, 1]),
+        ("client", ["x" * 1001, None]),
+        ("run", ["x" * 1001, None]),
+        ("digest", ["x" * 1001, None]),
+        ("n_clients", [-1, 2**40, 0.5]),
+        ("schema", [1, None]),
+        ("protected", [1, None]),
+        ("secure", [1, None]),
+    ],
+)
+def test_a_welcome_is_checked_before_a_site_uses_it(field, values):
+    assert Welcome.read(json.dumps(WELCOME).encode()).client == "0"
+    for value in values:
+        answer = httpx.Response(200, json={**WELCOME, field: value})
+        transport = httpx.MockTransport(lambda call, answer=answer: answer)
+        with (
+            httpx.Client(base_url="http://test", transport=transport) as link,
+            pytest.raises(JoinError, match=rf"is not a server of fedlib: .*\$\.{field}"),
+        ):
+            ClientLoop(link, Client(), None, 0, accept=pytest.fail).run()
+
+
+def test_every_field_of_a_welcome_has_bounds():
+    for field in msgspec.structs.fields(Welcome):
+        hint = msgspec.inspect.type_info(field.type)
+        match hint:
+            case msgspec.inspect.FloatType() | msgspec.inspect.IntType():
+                assert hint.ge is not None, field.name
+                assert hint.le is not None, field.name
+            case msgspec.inspect.StrType():
+                assert hint.max_length or field.name == "schema"  # which is read as a schema
+            case _:
+                assert isinstance(hint, msgspec.inspect.BoolType)
+
+
+def test_the_names_of_a_welcome_end_no_site_whatever_their_parts_are():
+    parts = [f"{part}/" * (1000 // len(part) - 1) for part in ("aligned", "pipeline")]
+    for name in [*parts, *(f"{part}kmeans" for part in parts)]:
+        assert unwrapped(name)[1] in ("", "kmeans")
+        assert find_estimator(name) is None
+
+
+def test_the_reason_of_a_refusal_is_read_from_any_answer():
+    for text in ("[" * 60000, '{"error":' * 9000, "", "1", '{"error": 5}'):
+        assert reason_of(httpx.Response(500, text=text)) in ("status 500", "5")
 
 
 # Answers that a site does not read ----------------------------------------------------------------
