@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedlib.core.array_types import Floats
-from fedlib.core.names import feature_names, listed
+from fedlib.core.names import as_table, feature_names, listed
 from fedlib.core.texts import composed
 
 __all__ = ["NO_BOUNDS", "Bounds", "check_bounds"]
@@ -92,7 +92,7 @@ got (120, 0)
                 raise ValueError(f"bounds of {name!r} must be {wanted}, got {pair!r}")
         return Bounds(np.array(limits, np.float64).reshape(-1, 2).T.copy(), names)
     try:
-        array = np.array(given, np.float64)
+        array = np.array(as_table(given), np.float64)
     except (TypeError, ValueError):
         array = np.empty(0)
     if array.ndim != 2 or len(array) != 2 or not array.size:

@@ -278,7 +278,16 @@ def is_sparse(X: Any) -> bool:
 
 
 def as_table(X: Any) -> Any:
-    """Return a table of another library as a DataFrame, and a masked array with NaN for gaps."""
+    """Return a table of another library as a DataFrame, and a masked array with NaN for gaps.
+
+    NumPy drops a mask in silence and takes the values under it, so whatever makes an array of
+    something that a user gave calls this function first.
+
+    Examples
+    --------
+    >>> as_table(np.ma.masked_equal([1.0, -9.0], -9.0))
+    array([ 1., nan])
+    """
     if is_sparse(X):
         raise ValueError("X must be dense, got a sparse table; X.toarray() makes a dense one")
     if isinstance(X, np.ma.MaskedArray):
@@ -287,6 +296,13 @@ def as_table(X: Any) -> Any:
         values = np.array(X, dtype=float if X.dtype.kind == "f" else object)
         values[np.ma.getmaskarray(X)] = np.nan  # a gap in a column of any type
         return values
+    if isinstance(X, list | tuple):
+        return [as_table(row) for row in X] if any(map(_is_masked_row, X)) else X
     if not isinstance(X, pd.DataFrame) and hasattr(X, "to_pandas"):  # of Arrow or Polars
         return X.to_pandas()
     return X
+
+
+def _is_masked_row(row: Any) -> bool:
+    """Return whether an entry of a list is a masked array, and no masked value."""
+    return isinstance(row, np.ma.MaskedArray) and row.ndim > 0

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import clone
 
@@ -29,6 +30,7 @@ from fedlib.core.client import Client, LostState, handles
 from fedlib.core.estimator import Federated
 from fedlib.core.labels import read_ids
 from fedlib.core.messages import Array, Done, Message, MessageError, decode
+from fedlib.core.names import as_table
 from fedlib.core.parameters import Kind
 from fedlib.core.protocol import Flow, Host, Transport
 from fedlib.core.registry import ALIGNED
@@ -44,6 +46,7 @@ __all__ = [
     "pseudonym",
 ]
 
+NOISE = -1  # the label of a row in no cluster
 SIZE = 16  # bytes of a pseudonym: two of a billion rows are equal with a probability of 1e-21
 # In one process, there is nobody from whom identifiers could be hidden. A fixed key gives the same
 # order of the rows in every run.
@@ -288,13 +291,20 @@ def _take(part: Any, rows: Ints) -> Any:
     """Return some rows of a table, or of each table in a tuple."""
     if isinstance(part, tuple):
         return tuple(_take(one, rows) for one in part)
-    return part.iloc[rows] if hasattr(part, "iloc") else np.asarray(part)[rows]
+    part = as_table(part)
+    return part.iloc[rows] if isinstance(part, pd.DataFrame) else np.asarray(part)[rows]
 
 
-def _spread(values: NDArray[Any], rows: Ints, n_rows: int) -> np.ma.MaskedArray[Any, Any]:
-    """Return one value per row, masked for rows that are not in ``rows``."""
-    whole: np.ma.MaskedArray[Any, Any] = np.ma.masked_all((n_rows, *values.shape[1:]), values.dtype)
-    whole[rows] = values
+def _spread(labels: NDArray[Any], rows: Ints, n_rows: int) -> np.ma.MaskedArray[Any, Any]:
+    """Return one label per row, masked for rows that are not in ``rows``.
+
+    Under the mask is -1, noise: `numpy.concatenate` and `numpy.asarray` drop the mask.
+    """
+    shape = n_rows, *labels.shape[1:]
+    whole: np.ma.MaskedArray[Any, Any] = np.ma.array(
+        np.full(shape, NOISE, labels.dtype), mask=np.ones(shape, bool), fill_value=NOISE
+    )
+    whole[rows] = labels
     return whole
 
 
@@ -312,7 +322,9 @@ class AlignedRows(Federated):
         The model of the protocol.
     labels_ : list of masked array (n_rows,)
         The labels of each client's rows in the client's order, masked for rows that not all clients
-        have. Only if the parts were given to `fit`. A label file has an empty field for them.
+        have. Only if the parts were given to `fit`. A label file has an empty field for them. What
+        drops the mask, such as `numpy.concatenate`, gives them the label -1 of noise;
+        `numpy.ma.concatenate` keeps the mask.
     ledger_ : Ledger
         The messages of the run and their sizes.
 
@@ -351,7 +363,7 @@ class AlignedRows(Federated):
     >>> model.labels_[0]
     masked_array(data=[0, 0, --, 0],
                  mask=[False, False,  True, False],
-           fill_value=999999)
+           fill_value=-1)
     >>> model.labels_[1].tolist()
     [0, 0, 0, None]
     """

@@ -8,7 +8,17 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
+from fedlib import (
+    FederatedGaussianMixture,
+    FederatedKMeans,
+    FederatedPCA,
+    FederatedPipeline,
+    FederatedXGBClassifier,
+)
+from fedlib.clustering.density.engine.dbscan import dbscan, nearest_within
+from fedlib.core.labels import read_labels
 from fedlib.core.points import check_points
+from fedlib.evaluation.selection import cross_validate_sites
 
 
 @pytest.mark.parametrize(
@@ -151,6 +161,55 @@ def test_a_masked_value_is_a_gap():
     assert check_points(np.ma.array([[1, 2]])).tolist() == [[1.0, 2.0]]
     with pytest.raises(ValueError, match="column '1' .* no value in row 1"):
         check_points(np.ma.array([[1, 2]], mask=[[False, True]]))
+
+
+X = np.array([[0.0, 0.0], [1.0, 1.0], [5.0, 4.0], [6.0, 5.0]])
+
+
+def hidden(values, place=0, under=0.5):
+    """Return an array with one masked value, under which a plausible one is left."""
+    array = np.ma.array(values, dtype=float)
+    array[place] = under
+    array[place] = np.ma.masked
+    return array
+
+
+def mixture(**start):
+    return FederatedGaussianMixture(2, covariance_type="spherical", **start)
+
+
+@pytest.mark.parametrize(
+    "read",
+    {
+        "rows in a list": lambda: FederatedKMeans(2).fit([list(hidden(X, (3, 0))), X]),
+        "start": lambda: FederatedKMeans(2, init=hidden(X[:2], (0, 0))).fit([X]),
+        "start in a list": lambda: FederatedKMeans(2, init=list(hidden(X[:2], (0, 0)))).fit([X]),
+        "means": lambda: mixture(means_init=hidden(X[:2], (0, 0))).fit([X]),
+        "weights": lambda: mixture(weights_init=hidden([0.5, 0.5])).fit([X]),
+        "precisions": lambda: mixture(precisions_init=hidden([1.0, 1.0])).fit([X]),
+        "bounds": lambda: FederatedKMeans(
+            2, init=X[:2], secure=True, bounds=hidden([[-1, -1], [9, 9]], (0, 0), under=-2)
+        ).fit([X, X, X]),
+        "weights of points": lambda: dbscan(X, 2.0, 1, sample_weight=hidden(np.ones(4))),
+        "radii": lambda: nearest_within(X, X, hidden(np.ones(4))),
+        "labels": lambda: read_labels(hidden(np.ones(4))),
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_what_is_under_a_mask_is_never_read(read):
+    with pytest.raises(ValueError, match="NaN|finite|at least 0|bounds of column 0|no cluster"):
+        read[1]()
+
+
+def test_the_mask_of_targets_reaches_the_clients():
+    y = hidden([0.0, 1.0, 0.0, 1.0], under=1.0)
+    parts = [(X, np.array([0.0, 1.0, 0.0, 1.0])), (X, y)]
+    model = FederatedPipeline(FederatedXGBClassifier(1), scale="standard")
+    for fit_ in (lambda: model.fit(parts), lambda: cross_validate_sites(model, parts)):
+        with pytest.raises(ValueError, match="y has no class in 1 row"):
+            fit_()
+    coordinates = FederatedPCA(1).fit([X]).inverse_transform(hidden([[0.0], [1.0]], (0, 0)))
+    assert np.isnan(coordinates).tolist() == [[True, True], [False, False]]
 
 
 def test_large_integers_in_arrays():

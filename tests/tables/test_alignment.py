@@ -295,6 +295,19 @@ def test_rebuilt_clients_continue_and_a_journal_too(tmp_path):
     assert [np.ma.is_masked(labels) for labels in model.labels_] == [True, True]
 
 
+def test_rows_without_a_partner_are_noise_where_the_mask_is_dropped():
+    rng, size = np.random.default_rng(0), 40
+    X = np.vstack([rng.normal(0, 0.3, (size, 2)), rng.normal(3, 0.3, (size, 2))])
+    names, kept = [f"p{i}" for i in range(2 * size)], rng.permutation(2 * size)[:70]
+    parts, ids = [X[:, :1], X[kept, 1:]], [names, [names[i] for i in kept]]
+    model = AlignedRows(VerticalDBSCAN(eps=0.5, min_samples=4)).fit(parts, ids=ids)
+    first = model.labels_[0]
+    assert set(model.estimator_.model_.labels.tolist()) == {0, 1}
+    for dropped in (np.asarray(first), np.concatenate([first]), np.array(first), first.filled()):
+        assert dropped.tolist() == [-1 if label is None else label for label in first.tolist()]
+    assert np.ma.concatenate(model.labels_).mask.sum() == 10
+
+
 def test_over_flower():
     pytest.importorskip("flwr")
     from fedlib.transports.flower import Flower, GridInProcess, client_app

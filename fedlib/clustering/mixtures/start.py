@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from fedlib.clustering.mixtures.covariances import MATRICES, CovarianceType, positive_definite
 from fedlib.core.array_types import Floats
+from fedlib.core.names import as_table
 
 __all__ = [
     "NOTHING_GIVEN",
@@ -112,7 +113,7 @@ def _invert(
 
 def _check_array(name: str, array: ArrayLike, shape: tuple[int | None, ...]) -> Floats:
     """Return an array of finite numbers of a shape, in which None allows any length."""
-    values = np.asarray(array, float)
+    values = np.asarray(as_table(array), float)
     fits = values.ndim == len(shape) and all(
         wanted in (None, length) for wanted, length in zip(shape, values.shape, strict=True)
     )

@@ -118,10 +118,16 @@ def _pooled(estimator: Any, parts: list[Any]) -> tuple[Any, Any, Any]:
         pooled = pd.concat(tables, ignore_index=True)
     else:
         pooled = np.concatenate([np.asarray(table) for table in tables])
-    y = np.concatenate([np.asarray(y) for _, y, _ in split]) if "target" in roles else None
+    y = (
+        np.concatenate([np.asarray(as_table(y)) for _, y, _ in split])
+        if "target" in roles
+        else None
+    )
     if all(weight is None for _, _, weight in split):
         return pooled, y, None
-    rows = [np.ones(len(X)) if w is None else np.asarray(w, np.float64) for X, _, w in split]
+    rows = [
+        np.ones(len(X)) if w is None else np.asarray(as_table(w), np.float64) for X, _, w in split
+    ]
     return pooled, y, np.concatenate(rows)
 
 

@@ -91,9 +91,9 @@ class LeftOutClient(WrappingClient):
         self.X, self.features = self.trained.X, self.trained.features
         self.arrays = tuple(array for _, array in arrays_of(self.trained))  # for a journal
         roles = roles_of(self._class)
-        self._y = np.asarray(part[1]) if "target" in roles else None
+        self._y = np.asarray(as_table(part[1])) if "target" in roles else None
         margins = part[4] if "base_margin" in roles and len(part) > 4 else None
-        self._margins = None if margins is None else np.asarray(margins)
+        self._margins = None if margins is None else np.asarray(as_table(margins))
         table = part[0] if "target" in roles else with_weights(part)[0] if roles else part
         table = as_table(table)
         self._table = table if isinstance(table, pd.DataFrame) else np.asarray(table)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.core.array_types import Floats
-from fedlib.core.names import by_client
+from fedlib.core.names import as_table, by_client
 from fedlib.core.parameters import KW_ONLY, Flag
 from fedlib.core.protocol import Flow, Transport
 from fedlib.protection.estimator import ProtectedFederated, is_protected
@@ -177,7 +177,7 @@ class FederatedPCA(ProtectedFederated):
             When called before `fit`.
         """
         check_is_fitted(self, "model_")
-        coordinates = np.asarray(X, np.float64)
+        coordinates = np.asarray(as_table(X), np.float64)
         if coordinates.ndim != 2 or coordinates.shape[1] != self.n_components_:
             raise ValueError(
                 f"X must have {self.n_components_} columns, one per component, got the shape"

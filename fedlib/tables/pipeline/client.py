@@ -11,7 +11,7 @@ from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Client, LostState, OddRows, Unanswerable, handles, partitions
 from fedlib.core.columns import RawTable, read_columns
 from fedlib.core.messages import Done, Message, decode, encode
-from fedlib.core.names import in_order
+from fedlib.core.names import as_table, in_order
 from fedlib.core.points import eval_sets_of, with_weights
 from fedlib.core.wrapping import WrappingClient
 from fedlib.protection.row_sums import RowTotals
@@ -214,4 +214,4 @@ class PipelineClient(WrappingClient, SummaryClient):
 
 def _arrays(rest: Sequence[Any]) -> tuple[Any, ...]:
     """Return the classes and weights of rows as arrays."""
-    return tuple(None if values is None else np.asarray(values) for values in rest)
+    return tuple(None if values is None else np.asarray(as_table(values)) for values in rest)

@@ -30,6 +30,7 @@ from fedlib.clustering.density.engine.index import (
     index_by_tree,
 )
 from fedlib.core.array_types import Bools, Floats, Ints
+from fedlib.core.names import as_table
 from fedlib.core.points import check_points
 from fedlib.core.threads import check_n_jobs
 from fedlib.kernels import kd_tree
@@ -274,7 +275,7 @@ def _check_positive(value: float, name: str) -> float:
 def _check_per_point(values: ArrayLike, n: int, name: str, infinite: bool = False) -> Floats:
     """Return one number of at least 0 per point; a single number applies to all points."""
     try:
-        numbers = np.array(values, dtype=np.float64)
+        numbers = np.array(as_table(values), dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} must be numbers: {error}") from error
     if numbers.ndim == 0:
