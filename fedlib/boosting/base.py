@@ -476,7 +476,8 @@ class Boosted(Explained, Validated, Constrained):
 
     def _check_rows(self, X: ArrayLike) -> Floats32:
         """Return new rows for the model, with named columns in the order of `fit`."""
-        table = read_table(self._like_fit(X), ensure_min_samples=0)
+        texts = [f for f, known in enumerate(self.model_.levels) if known is not None]
+        table = read_table(self._like_fit(X), texts, ensure_min_samples=0)
         if table.numbers.shape[1] != self.model_.n_features:
             return table.numbers  # the model raises the error
         if problem := table.problem_of(self.model_.levels):

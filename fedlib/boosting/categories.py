@@ -10,7 +10,7 @@ has not seen is in no set that goes right, so it goes left.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from numbers import Real
 from typing import Annotated, Any, NamedTuple
@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from fedlib.boosting.cuts import MAX_VALUE
 from fedlib.boosting.data import check_rows
 from fedlib.boosting.messages import Levels
-from fedlib.core.agreement import agree, exclude
+from fedlib.core.agreement import agree_on_kind, exclude
 from fedlib.core.array_types import Bools, Floats32
-from fedlib.core.columns import EMPTY, NUMBER, TEXT, TRUTH, read_columns
+from fedlib.core.columns import EMPTY, NUMBER, TEXT, TRUTH, as_categories, read_columns
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.names import feature_names
 from fedlib.core.protocol import Flow, Replies
@@ -40,7 +40,6 @@ __all__ = [
 ]
 
 MAX_CATEGORIES = 2**12  # of one feature; a set of them has as many bits
-KIND_NAMES = {NUMBER: "numbers", TEXT: "text"}
 
 
 class Table(NamedTuple):
@@ -84,8 +83,8 @@ class Table(NamedTuple):
         """Return the rows (n_rows, n_features) with the numbers of the categories.
 
         The result for a row does not depend on the others. In a feature of numbers, a text is the
-        number that it contains, or a missing value; in a feature of text, a number is no known
-        category. `problem_of` finds such features.
+        number that it contains, or a missing value; in a feature of text, a number is the category
+        with this text, and another number no known category. `problem_of` finds such features.
 
         Parameters
         ----------
@@ -115,11 +114,15 @@ class Table(NamedTuple):
                 if f in self.texts:
                     rows[:, f] = [_number_in(text) for text in self.texts[f]]
                 continue
-            rows[~np.isnan(rows[:, f]), f] = len(known)
-            if f in self.texts:
-                numbers = _numbers_of(known) | {None: np.nan}
-                rows[:, f] = [numbers.get(text, len(known)) for text in self.texts[f]]
+            numbers = _numbers_of(known) | {None: np.nan}
+            rows[:, f] = [numbers.get(text, len(known)) for text in self._texts_of(f)]
         return rows
+
+    def _texts_of(self, f: int) -> NDArray[Any]:
+        """Return a feature as text: "1" for the number 1, and None for a gap."""
+        if f in self.texts:
+            return self.texts[f]
+        return np.array([_text_of(number) for number in self.numbers[:, f]], object)
 
     def problem_of(self, levels: Sequence[tuple[str, ...] | None]) -> str | None:
         """Return which feature contains text instead of numbers, or numbers instead of text.
@@ -127,14 +130,23 @@ class Table(NamedTuple):
         None if there is no such feature. For ``levels`` see `coded`.
         """
         for f, known in enumerate(levels or (None,) * self.numbers.shape[1]):
-            if (f in self.texts) if known is None else not np.isnan(self.numbers[:, f]).all():
-                wanted, found = ("numbers", "text") if known is None else ("text", "numbers")
-                name = listed([f], self.names)
-                return f"feature {name} must contain {wanted}, as in training; got {found}"
+            name = f"feature {listed([f], self.names)}"
+            if known is None and f in self.texts:
+                return f"{name} must contain numbers, as in training; got text"
+            if known is not None and f not in self.texts:
+                numbers = _numbers_of(known) | {None: np.nan}
+                odd = [text for text in self._texts_of(f) if text not in numbers]
+                if odd:
+                    declared = as_categories(self.names[f] if self.names else f)
+                    return (
+                        f"{name} must contain text, as in training; got numbers, such as {odd[0]},"
+                        f" which is no category of the model; if the column has codes, declare"
+                        f" them: {declared}"
+                    )
         return None
 
 
-def read_table(X: Any, **checks: Any) -> Table:
+def read_table(X: Any, known: Collection[int] = (), **checks: Any) -> Table:
     """Return a table's numbers and texts.
 
     Parameters
@@ -142,6 +154,9 @@ def read_table(X: Any, **checks: Any) -> Table:
     X : array-like (n_rows, n_features)
         Numbers within ±2**127, or NaN. The columns of a DataFrame can also be pandas categories, or
         texts that are not all numbers. A category that is a number is its text: 1 and 1.0 are "1".
+    known : collection of int, default=()
+        The features that contain text for a model, or in other rows of the client. Texts there stay
+        text if they are all numbers.
     **checks
         Additional arguments of `sklearn.utils.check_array`.
 
@@ -156,10 +171,10 @@ def read_table(X: Any, **checks: Any) -> Table:
     >>> table.numbers.tolist(), table.texts
     ([[41.0, nan], [nan, nan]], {1: array(['m', 'f'], dtype=object)})
     """
-    texts = _text_columns(X)
+    texts = _text_columns(X, known)
     if not texts:
         return Table(check_rows(X, **checks), {}, feature_names(X))
-    read = read_columns(_spelled(X.iloc[:, texts]))
+    read = read_columns(_spelled(X.iloc[:, texts]), [i for i, f in enumerate(texts) if f in known])
     columns = dict(zip(texts, read.columns, strict=True))
     frame = X.copy()
     frame.columns = range(X.shape[1])
@@ -233,20 +248,30 @@ def _number_in(text: str | None) -> float:
     return number if abs(number) <= MAX_VALUE else np.nan
 
 
-def _text_columns(X: Any) -> list[int]:
+def _text_of(number: np.float32) -> str | None:
+    """Return a number as the text of a category, None for a gap.
+
+    Integers from 2**24 on are rounded as float32, so that they are the text of no category.
+    """
+    if np.isnan(number):
+        return None
+    return spelled(number) if abs(number) < 2**24 else f"about {number}"
+
+
+def _text_columns(X: Any, known: Collection[int]) -> list[int]:
     """Return the positions of the columns of a DataFrame that contain categories or texts."""
     if not isinstance(X, pd.DataFrame):
         return []
-    return [f for f in range(X.shape[1]) if _is_text(X.iloc[:, f])]
+    return [f for f in range(X.shape[1]) if _is_text(X.iloc[:, f], f in known)]
 
 
-def _is_text(column: pd.Series) -> bool:
+def _is_text(column: pd.Series, known: bool) -> bool:
     if isinstance(column.dtype, pd.CategoricalDtype):
         return True
     if not (pd.api.types.is_object_dtype(column) or pd.api.types.is_string_dtype(column)):
         return False
     texts = pd.Series([value for value in column if isinstance(value, str)], dtype=object)
-    return bool(pd.to_numeric(texts, errors="coerce").isna().any())
+    return known or bool(pd.to_numeric(texts, errors="coerce").isna().any())
 
 
 def listed(which: Iterable[int], names: Sequence[str]) -> str:
@@ -377,9 +402,7 @@ def agree_on_kinds(described: Mapping[str, Any]) -> list[int]:
     texts = []
     for f in range(first.n_features):
         kinds = {client: one.kinds[f] if one.kinds else NUMBER for client, one in described.items()}
-        known = {client: kind for client, kind in kinds.items() if kind != EMPTY}
-        what = f"the content of feature {listed([f], names)}"
-        if known and agree(what, known, KIND_NAMES.__getitem__):
+        if agree_on_kind("feature", names[f] if names else f, kinds) == TEXT:
             texts.append(f)
     return texts
 

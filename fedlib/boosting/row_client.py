@@ -87,7 +87,8 @@ class RowsClient(Client):
         """Add rows for validation."""
         if self.y is None:
             raise ValueError("an eval_set needs a y of the rows for training; got None")
-        more = read_table(in_order(X, self.features, "eval_set"), ensure_min_samples=0)
+        X = in_order(X, self.features, "eval_set")
+        more = read_table(X, self.table.texts, ensure_min_samples=0)
         n_rows, n_features = more.numbers.shape
         if n_features != self.n_features:
             raise ValueError(f"eval_set must have {self.n_features} features; got {n_features}")

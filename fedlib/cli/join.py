@@ -27,7 +27,7 @@ from fedlib.cli.common import (
     writing,
 )
 from fedlib.cli.log import report
-from fedlib.core.texts import printable
+from fedlib.core.texts import printable, read_edited
 from fedlib.tables.read_options import ReadOptions
 from fedlib.transports.http.wire import CannotJoin
 
@@ -418,7 +418,10 @@ def check_labels(protocol: str, file: Path | None) -> None:
 
 def read_token(file: Path | None) -> str:
     """Return the site's token from a file or the environment."""
-    text = file.read_text(errors="replace") if file else os.environ.get("FEDLIB_TOKEN", "")
+    if file is None:
+        text = os.environ.get("FEDLIB_TOKEN", "").removeprefix("\ufeff")  # a shell keeps the mark
+    else:
+        text = read_edited(file).decode(errors="replace")
     if not text.strip():
         raise click.UsageError("the token is missing: use --token-file or FEDLIB_TOKEN")
     return text.strip()

@@ -12,6 +12,7 @@ import msgspec
 
 from fedlib.cli.common import FOLDER, extra, writing
 from fedlib.core.ledger import SERVER
+from fedlib.core.texts import read_edited
 
 PUBLIC = "keys.json"
 NAME = re.compile(r"\w[\w.-]{0,63}", re.ASCII)
@@ -88,7 +89,7 @@ def _public_keys(path: Path) -> dict[str, bytes]:
 def read_clients(path: Path) -> dict[str, str]:
     """Return the digests of all clients' tokens by name."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+        return msgspec.json.decode(read_edited(path), type=dict[str, str])
     except (OSError, msgspec.MsgspecError) as error:
         raise click.UsageError(
             f"{path} must be a file clients.json written by fedlib token: {error}"

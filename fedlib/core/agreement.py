@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
+from fedlib.core.columns import EMPTY, KIND_NAMES, as_categories
 from fedlib.core.names import difference, listed
 from fedlib.core.protocol import Reject, Replies, TooFewClients
 from fedlib.core.texts import printable
@@ -73,6 +74,31 @@ def agree(values_of: str, values: Mapping[str, Any], show: Callable[[Any], str] 
             minority(list(sides.values())),
         )
     return next(iter(sides))
+
+
+def agree_on_kind(what: str, label: object, kinds: Mapping[str, int]) -> int:
+    """Return the kind of a column on which all clients agree, `fedlib.core.columns.EMPTY` if none.
+
+    Parameters
+    ----------
+    what : {"column", "feature"}
+    label : str or int
+        The name of the column, or its position.
+    kinds : mapping of str to int
+        The kind at each client. A client without values agrees with every kind.
+
+    Raises
+    ------
+    Disagreement
+        When the column contains numbers at one client and text at another.
+    """
+    known = {client: kind for client, kind in kinds.items() if kind != EMPTY}
+    try:
+        content = f"the content of {what} {label!r}"
+        return int(agree(content, known, KIND_NAMES.__getitem__)) if known else EMPTY
+    except Disagreement as error:
+        text = f"{error}; where codes look like numbers, declare them: {as_categories(label)}"
+        raise Disagreement(text, error.minority) from None
 
 
 def minority(sides: Sequence[Sequence[str]]) -> list[str]:

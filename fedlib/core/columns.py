@@ -14,7 +14,7 @@ All protocols read rows here. The rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from numbers import Integral, Real
@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 NUMBER, TEXT, EMPTY = range(3)  # the kinds of columns
+KIND_NAMES = {NUMBER: "numbers", TEXT: "text", EMPTY: "no values"}
 MAX_NUMBER = 1e100  # so that no sum of squares over any number of clients overflows
 MAX_EXACT = 2**53  # integers up to here are float64 numbers
 MAX_TEXT = 200  # characters of a category
@@ -220,13 +221,30 @@ def category_groups(texts: Column, least: int) -> Ints:
     return groups
 
 
-def read_columns(X: Any) -> RawTable:
+def as_categories(label: object) -> str:
+    """Return how a person declares that a column contains categories, for an error.
+
+    Examples
+    --------
+    >>> as_categories("code")
+    "X['code'].astype('category'), for a file --text code, or a schema with the type string"
+    """
+    return (
+        f"X[{label!r}].astype('category'), for a file --text {label}, or a schema with the type"
+        " string"
+    )
+
+
+def read_columns(X: Any, texts: Collection[int] = ()) -> RawTable:
     """Return a table's columns as numbers or text.
 
     Parameters
     ----------
     X : DataFrame or array-like (n_rows, n_columns)
         There may be no rows, but there must be columns.
+    texts : collection of int, default=()
+        The positions of columns that contain text for a model, or in other rows of the client.
+        Texts there stay text if they are all numbers, such as "01".
 
     Returns
     -------
@@ -253,7 +271,9 @@ def read_columns(X: Any) -> RawTable:
     if frame.shape[1] == 0:
         raise ValueError("the table has no columns")
     labels = features or tuple(map(str, range(frame.shape[1])))
-    columns = tuple(read_column(frame.iloc[:, j], label) for j, label in enumerate(labels))
+    columns = tuple(
+        read_column(frame.iloc[:, j], label, as_text=j in texts) for j, label in enumerate(labels)
+    )
     problems = (
         _identifiers(column, label)
         for label, column, dtype in zip(labels, columns, frame.dtypes, strict=True)
@@ -271,7 +291,7 @@ def _identifiers(column: Column, label: str) -> str:
     return (
         f"column {label!r} looks like identifiers: {distinct} of {len(values)} texts are distinct,"
         " and each would be sent as a category; leave the column out, or if they are categories,"
-        f" say so: X[{label!r}].astype('category'), for a file --text {label}"
+        f" say so: {as_categories(label)}"
     )
 
 
@@ -297,8 +317,13 @@ def _frame(X: ArrayLike) -> pd.DataFrame:
     return pd.DataFrame(array).infer_objects()
 
 
-def read_column(column: pd.Series, label: str, limit: float = MAX_NUMBER) -> Column:
-    """Return the numbers or texts in a column; a number must lie within ±``limit``."""
+def read_column(
+    column: pd.Series, label: str, limit: float = MAX_NUMBER, *, as_text: bool = False
+) -> Column:
+    """Return the numbers or texts in a column; a number must lie within ±``limit``.
+
+    With ``as_text``, texts are no numbers, whatever they look like.
+    """
     dtype, types = column.dtype, pd.api.types
     if isinstance(dtype, pd.CategoricalDtype) or types.is_bool_dtype(dtype):
         return _texts(column.astype(object), label)
@@ -318,6 +343,8 @@ def read_column(column: pd.Series, label: str, limit: float = MAX_NUMBER) -> Col
     values = column[column.notna().to_numpy()].to_numpy(object)
     values = values[values != ""]
     kinds = {_kind(value) for value in values}
+    if as_text and "text" in kinds and kinds <= {"text", "number", "truth value"}:
+        return _texts(column, label)
     if kinds <= {"text"}:
         numbers = _numbers_with_words(column, values, label)
         return _texts(column, label) if numbers is None else _numbers(numbers, label, limit)
@@ -396,7 +423,7 @@ def _numbers_with_words(column: pd.Series, values: NDArray[Any], label: str) -> 
         raise ValueError(
             f"column {label!r} must contain either numbers or text, got numbers and {word[:40]!r}"
             f" in row {row}; leave cells without a value empty, or declare codes as text, with"
-            f" X[{label!r}].astype('category'), for a file with --text {label}"
+            f" {as_categories(label)}"
         )
     if (longest := int(texts.str.len().max())) > MAX_TEXT:
         raise ValueError(

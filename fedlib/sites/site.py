@@ -5,6 +5,7 @@ The command line and the Flower app create their clients here.
 
 from __future__ import annotations
 
+import codecs
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
@@ -223,7 +224,7 @@ def _read_secrets(
     for name, value in options.items():
         if bytes in types[name]:
             try:
-                arguments[name] = Path(value).read_bytes()
+                arguments[name] = Path(value).read_bytes().removeprefix(codecs.BOM_UTF8)
             except (OSError, TypeError) as error:
                 raise ValueError(f"{name} must be a file that can be read: {error}") from error
     return arguments

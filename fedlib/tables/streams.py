@@ -13,15 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from fedlib.core.texts import marked_encoding
+
 __all__ = ["csv_reader", "find_encoding", "open_text", "unpacked_limit"]
 
-MARKS = {  # the longer marks come first, since that of UTF-16 begins that of UTF-32
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
 # What other files begin with, behind blanks, and what to do with them.
 OTHER_FILES = {
     rb"PK\x03\x04": "a ZIP archive or an Excel file; unpack it, or name it .xlsx",
@@ -138,7 +133,7 @@ def find_encoding(path: Path, given: str | None) -> str:
     for first, text in OTHER_FILES.items():
         if re.match(first, start.removeprefix(codecs.BOM_UTF8).lstrip()):
             raise ValueError(f"the file is no text, but {text}")
-    marked = next((name for mark, name in MARKS.items() if start.startswith(mark)), None)
+    marked = marked_encoding(start)
     if given is None:
         return marked or "utf-8"
     name = codecs.lookup(given).name

@@ -306,7 +306,9 @@ def test_numbers_and_text_do_not_agree():
         name: BoostingClient((X, [0, 1, 0, 1]))
         for name, X in {"A": COLOURS, "B": COLOURS, "C": COLOURS.assign(colour=1.0)}.items()
     }
-    with pytest.raises(ValueError, match="disagree on the content of feature 'colour'"):
+    with pytest.raises(
+        ValueError, match="disagree on the content of feature 'colour'.*--text colour"
+    ):
         FederatedXGBClassifier(2, **HISTOGRAM).fit(InProcess(clients))
     model = FederatedXGBClassifier(2, **HISTOGRAM).fit(InProcess(clients), min_clients=2)
     assert list(model.ledger_.lost) == ["C"]
@@ -327,6 +329,59 @@ def test_new_rows_of_another_kind(X, message):
     model = FederatedXGBRegressor(1).fit([(COLOURS, [6.0, 0.0, 6.0, 0.0])])
     with pytest.raises(ValueError, match=message):
         model.predict(X)
+
+
+CODES = pd.DataFrame({"children": ["0", "01", "2", "3+"] * 30, "age": np.arange(120.0)})
+CODES["children"] = CODES["children"].astype("category")
+
+
+@pytest.fixture(scope="module")
+def of_codes():
+    y = (CODES["children"] == "01").astype(float) + 2 * (CODES["children"] == "2")
+    return FederatedXGBRegressor(3, min_category_count=1).fit([(CODES, y)])
+
+
+def test_texts_that_are_all_numbers_stay_text_for_a_model_of_text(of_codes):
+    expected = of_codes.predict(CODES[:3])
+    assert len(set(expected.tolist())) == 3
+    for dtype in (object, "string", "category"):
+        codes = CODES[:3].astype({"children": object}).astype({"children": dtype})
+        np.testing.assert_array_equal(of_codes.predict(codes), expected)
+    number = of_codes.predict(CODES[:1].assign(children=["2.0"]).astype({"children": "str"}))
+    unknown = of_codes.predict(CODES[:1].assign(children=["9"]).astype({"children": "category"}))
+    assert number == unknown  # "2.0" is not the text "2"
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64, np.float32, "Int64", object])
+def test_numbers_are_the_categories_with_their_texts(of_codes, dtype):
+    """A file with the codes 0 and 2 only is read as numbers."""
+    gap = of_codes.predict(CODES[:1].assign(children=pd.Categorical([None], ["0"])))
+    codes, expected = [0, 2], of_codes.predict(CODES.iloc[[0, 2]])
+    rows = pd.DataFrame({"children": pd.Series(codes, dtype=dtype), "age": [0.0, 2.0]})
+    np.testing.assert_array_equal(of_codes.predict(rows), expected)
+    if dtype in (np.float64, "Int64"):
+        rows["children"] = pd.Series([None, 2], dtype=dtype)
+        assert of_codes.predict(rows).tolist() == [gap[0], expected[1]]
+
+
+@pytest.mark.parametrize("odd", [7, 0.5, 2**24 + 1])
+def test_a_number_that_is_no_category_is_refused_with_the_remedy(of_codes, odd):
+    rows = pd.DataFrame({"children": [0, odd], "age": [0.0, 1.0]})
+    with pytest.raises(ValueError, match="got numbers, such as .*no category of the model") as told:
+        of_codes.predict(rows)
+    assert "X['children'].astype('category'), for a file --text children" in str(told.value)
+
+
+def test_rows_for_validation_are_read_as_those_for_training():
+    y = (CODES["children"] == "01").astype(int)
+    plain = CODES.astype({"children": object})
+    losses = [
+        FederatedXGBClassifier(2, eval_metric="logloss", min_category_count=1)
+        .fit([(CODES, y, None, (rows[:3], y[:3]))])
+        .evals_result_
+        for rows in (CODES, plain)
+    ]
+    assert losses[0] == losses[1]
 
 
 def test_text_for_a_model_of_numbers():

@@ -13,6 +13,7 @@ from fedlib.core.client import Client
 from fedlib.core.messages import Message, arrays
 from fedlib.core.registry import find_estimator, protocols, unwrapped, wrappers
 from fedlib.core.site_memory import TableMemory
+from fedlib.core.texts import read_edited
 from fedlib.core.work import MAX_WORK
 from fedlib.protection.privacy import Budget
 
@@ -183,7 +184,7 @@ class Policy:
         """
         path = Path(path)
         try:
-            content = tomllib.loads(path.read_text(encoding="utf-8"))
+            content = tomllib.loads(read_edited(path).decode())
         except (OSError, ValueError) as error:
             raise ValueError(f"cannot be read: {error}") from error
         policy = cls.from_dict(content)

@@ -15,6 +15,7 @@ from typing import Annotated
 
 import msgspec
 
+from fedlib.core.texts import read_edited
 from fedlib.protection.secure.memory import KeyMemory
 from fedlib.protection.secure.primitives import KEY, commit, signing_key
 
@@ -112,7 +113,7 @@ class Identity:
         where = Path(public) if public else path.parent / "keys.json"
         public_keys = read_public_keys(where)
         try:
-            key = bytes.fromhex(path.read_text(encoding="ascii"))
+            key = bytes.fromhex(read_edited(path).decode("ascii"))
         except (OSError, ValueError) as error:
             raise ValueError(
                 f"{path} must contain a site's private key, {2 * KEY} hexadecimal digits as fedlib"
@@ -130,7 +131,7 @@ def read_public_keys(path: Path) -> dict[str, bytes]:
         When the file cannot be read, or contains anything else.
     """
     try:
-        known = msgspec.json.decode(path.read_bytes(), type=PublicKeys)
+        known = msgspec.json.decode(read_edited(path), type=PublicKeys)
     except (OSError, msgspec.MsgspecError) as error:
         raise ValueError(f"{path} must contain the sites' public keys: {error}") from error
     return {name: bytes.fromhex(text) for name, text in known.items()}

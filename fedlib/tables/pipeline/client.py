@@ -9,7 +9,7 @@ import numpy as np
 
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.client import Client, LostState, OddRows, Unanswerable, handles, partitions
-from fedlib.core.columns import RawTable, read_columns
+from fedlib.core.columns import TEXT, RawTable, read_columns
 from fedlib.core.messages import Done, Message, decode, encode
 from fedlib.core.names import as_table, in_order
 from fedlib.core.points import eval_sets_of, with_weights
@@ -112,7 +112,8 @@ class PipelineClient(WrappingClient, SummaryClient):
         self._rest = _arrays(rest)
         self._eval_sets: dict[str, tuple[RawTable, tuple[Any, ...]]] = {}
         for name, (X, *others) in evaluated.items():
-            table = read_columns(in_order(X, self.features, "eval_set"))
+            texts = np.flatnonzero(self.X.kinds == TEXT).tolist()
+            table = read_columns(in_order(X, self.features, "eval_set"), texts)
             if table.shape[1] != self.n_features:
                 raise ValueError(
                     f"eval_set must have {self.n_features} features; got {table.shape[1]}"

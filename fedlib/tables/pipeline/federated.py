@@ -20,9 +20,9 @@ from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Bools
 from fedlib.core.bounds import NO_BOUNDS, check_bounds
 from fedlib.core.client import Client, roles_of
-from fedlib.core.columns import TEXT, read_columns
+from fedlib.core.columns import NUMBER, TEXT, RawTable, read_columns
 from fedlib.core.estimator import Clusterer, Federated
-from fedlib.core.names import listed
+from fedlib.core.names import as_table, listed
 from fedlib.core.parameters import KW_ONLY, Fraction, Kind, OptionalBounds
 from fedlib.core.protocol import Flow, Host
 from fedlib.core.registry import PIPELINE
@@ -457,7 +457,7 @@ class FederatedPipeline(Federated):
         ValueError
             As for `predict`.
         """
-        raw = read_columns(self._like_fit(X))
+        raw = self._raw(X)
         table, kept = self.model_.rules.transform(raw)
         if isinstance(table, pd.DataFrame) and isinstance(X, pd.DataFrame):
             table.index = X.index[kept]
@@ -485,7 +485,7 @@ class FederatedPipeline(Federated):
             def of_raw_table(X: Any, *arguments: Any, **options: Any) -> Any:
                 rows, kept = self._transformed(X, name)
                 if options.get("base_margin") is not None and not kept.all():
-                    options["base_margin"] = np.asarray(options["base_margin"])[kept]
+                    options["base_margin"] = np.asarray(as_table(options["base_margin"]))[kept]
                 found = getattr(self.estimator_, name)(rows, *arguments, **options)
                 if inspect.isgenerator(found):  # of the stages
                     return (expand(one, kept) for one in found)
@@ -493,9 +493,14 @@ class FederatedPipeline(Federated):
 
             return of_raw_table
 
+    def _raw(self, X: Any) -> RawTable:
+        """Return new rows as those of `fit` were read: texts stay text where the rules know it."""
+        X = self._like_fit(X)
+        return read_columns(X, np.flatnonzero(self.model_.rules.kinds != NUMBER).tolist())
+
     def _transformed(self, X: Any, method: str) -> tuple[Any, Bools]:
         """Return a raw table as the estimator's method gets it, and which rows are in it."""
-        raw = read_columns(self._like_fit(X))
+        raw = self._raw(X)
         transformed, kept = self.model_.rules.transform(raw)
         supervised = getattr(self.estimator_.client_class, "supervised", False)
         if method in ("predict", "score") and supervised and not kept.all():

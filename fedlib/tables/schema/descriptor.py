@@ -11,13 +11,12 @@ A descriptor is a Data Resource of the standard Data Package, version 2, in JSON
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from fedlib.core.texts import printable
+from fedlib.core.texts import printable, without_mark
 
 __all__ = [
     "MAX_BYTES",
@@ -147,7 +146,7 @@ def decode(data: bytes) -> dict[str, Any]:
     if len(data) > MAX_BYTES:
         raise ValueError(f"the descriptor must have at most {MAX_BYTES} bytes, got {len(data)}")
     try:
-        content = msgspec.json.decode(data.removeprefix(codecs.BOM_UTF8))
+        content = msgspec.json.decode(without_mark(data))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"the descriptor is no JSON text: {printable(str(error))}") from error
     if not isinstance(content, dict):

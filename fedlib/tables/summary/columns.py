@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedlib.core.agreement import Disagreement, agree_on_features, exclude, minority, settle
+from fedlib.core.agreement import agree_on_features, agree_on_kind, exclude, settle
 from fedlib.core.array_types import Bytes, Ints
-from fedlib.core.columns import EMPTY, NUMBER, TEXT
+from fedlib.core.columns import EMPTY
 from fedlib.core.messages import Message
 from fedlib.core.protocol import Flow, Replies
 from fedlib.tables.summary.messages import ColumnDescription, DescribeColumns, TableView
@@ -22,8 +22,6 @@ __all__ = [
     "ask",
     "repeat",
 ]
-
-KIND_NAMES = {NUMBER: "numbers", TEXT: "text", EMPTY: "no values"}
 
 
 class ClientLost(Exception):
@@ -108,17 +106,8 @@ def agree_on_kinds(described: Mapping[str, Any]) -> tuple[tuple[str, ...], Bytes
     names = next((one.features for one in described.values() if one.features), ())
     labels = names or tuple(map(str, range(first.n_features)))
     for j, label in enumerate(labels):
-        sides: dict[int, list[str]] = {}
-        for client, reply in described.items():
-            sides.setdefault(int(reply.kinds[j]), []).append(client)
-        sides.pop(EMPTY, None)
-        if len(sides) > 1:
-            listed = (f"{KIND_NAMES[k]} at {', '.join(map(repr, at))}" for k, at in sides.items())
-            raise Disagreement(
-                f"clients disagree on the content of column {label!r}: {'; '.join(listed)}",
-                minority(list(sides.values())),
-            )
-        kinds[j] = next(iter(sides), EMPTY)
+        of_clients = {client: int(reply.kinds[j]) for client, reply in described.items()}
+        kinds[j] = agree_on_kind("column", label, of_clients)
     return labels, kinds
 
 

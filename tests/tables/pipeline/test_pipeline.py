@@ -454,7 +454,7 @@ def test_rare_categories_have_no_column():
         (
             [{"x": [1]}, {"x": ["a"]}],
             {"encode": "one_hot"},
-            "clients disagree on the content of column 'x'",
+            "clients disagree on the content of column 'x'.* declare them: .*--text x",
         ),
         (
             [{"x": ["a", "b", "c"]}],
@@ -568,3 +568,13 @@ def test_a_run_without_any_feature_names_the_reason():
     parts = [pd.DataFrame({"ward": list("abc")}), pd.DataFrame({"ward": list("abd")})]
     with pytest.raises(ValueError, match="no category of 'ward' has min_category_count=5 rows"):
         fedlib.FederatedPipeline(fedlib.FederatedKMeans(2), encode="one_hot").fit(parts)
+
+
+def test_texts_that_are_all_numbers_stay_text_where_the_rules_know_text():
+    codes = pd.Categorical(["01", "1", "2+"] * 20)
+    rows = pd.DataFrame({"code": codes, "age": np.arange(60.0)})
+    model = FederatedPipeline(FederatedKMeans(2, random_state=0), encode="one_hot").fit([rows])
+    new = pd.DataFrame({"code": ["01", "1", "01"], "age": [0.0, 1.0, 2.0]})
+    hot = model.transform(new)[["code_01", "code_1"]].to_numpy()
+    assert hot.tolist() == [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
+    assert model.transform(new.assign(code=1))["code_1"].tolist() == [1.0] * 3
