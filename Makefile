@@ -24,6 +24,7 @@ SELECTED  := $(if $(SELECT),-k '$(SELECT)')
 PIP       := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # uv is several times as fast as pip, but does not read pip's configuration: pip is the second choice.
 UV        := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet
+PINS      := sed -n 's/ *\\$$//; /^[a-z0-9]/p'
 EXPORT    := $(BIN)/uv export --quiet --frozen --all-extras --no-extra peers --no-emit-project
 
 ifeq ($(filter quick full,$(PROFILE)),)
@@ -70,7 +71,7 @@ pdf: $(INSTALLED) ## print the whole book to one PDF with Chromium (PROFILE as f
 	@$(DOIT) pdf:$(PROFILE)
 	@echo "$(CURDIR)/_build/$(PROFILE)/book.pdf"
 
-run: $(INSTALLED) ## run one notebook with other parameters: NOTEBOOK=kmeans SET="dataset=3d n_seeds=2"
+run: $(INSTALLED) ## run one notebook with other parameters or your own table: NOTEBOOK=kmeans SET="dataset=mine.csv"
 	@$(STUDY).building.run notebooks/$(NOTEBOOK).ipynb _build/run/$(NOTEBOOK).ipynb \
 	  --results-dir _build/run/results --set $(SET)
 	@$(BIN)/jupyter nbconvert --to html --log-level ERROR _build/run/$(NOTEBOOK).ipynb
@@ -166,9 +167,10 @@ check: $(INSTALLED) ## check style, types, notebooks without outputs, and the lo
 	@$(EXPORT) --no-header --output-file _build/requirements.lock >/dev/null
 	@grep -v '^#' requirements.lock | diff - _build/requirements.lock >/dev/null || { echo "requirements.lock does not match uv.lock: run make lock" >&2; exit 1; }
 
-lock: $(INSTALLED) ## resolve pyproject.toml into uv.lock and requirements.lock, and rewrite codemeta.json
+lock: $(INSTALLED) ## resolve pyproject.toml into uv.lock, requirements.lock and environment.lock, and rewrite codemeta.json
 	@$(BIN)/uv lock
 	@$(EXPORT) --output-file requirements.lock
+	@$(PINS) requirements.lock >environment.lock
 	@$(STUDY).building.export --codemeta
 
 build: $(INSTALLED) ## build the wheel and the source distribution into dist/

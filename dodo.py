@@ -117,7 +117,7 @@ def task_notebook():
             target = f"{BUILD}/stage/{profile}/notebooks/{page}.ipynb"
             folder = BUILD / "results" / profile
             needed = [name for name in needs if "/" not in name]
-            arguments = [source, target, "--parameters", json.dumps(parameters)]
+            arguments = [source, target, "--build", "--parameters", json.dumps(parameters)]
             arguments += ["--complete"] if profile == "full" else []
             arguments += ["--results-dir", str(folder), "--results", *results]
             yield {
@@ -275,7 +275,7 @@ def build_pages(stage, builder, *options):
     build = [str(tools / "sphinx-build"), "-q", "-j", f"{os.cpu_count() + 1}", *options]
     build += ["-b", builder, "-d", "_build/.doctrees", ".", f"_build/{builder}"]
     # Runs of notebooks set a date of 1970, which Sphinx would print as the year of the copyright.
-    environment = {**os.environ, "PYTHONPATH": str(folder / "book/_ext")}
+    environment = {**os.environ, "PYTHONPATH": str(folder / "book/_ext"), "FEDLIB_BUILD": "1"}
     return [
         CmdAction(command, shell=False, cwd=stage, env=environment)
         for command in (configure, build)
@@ -327,6 +327,38 @@ def publish(built, html):
     shutil.move(built, html)
 
 
+def about_data(data):
+    """Return which data sets are stand-ins, and how to get the real ones; "" if there are none.
+
+    Parameters
+    ----------
+    data : dict of str to (source, sha256)
+        The result of `data_in_use`.
+
+    Examples
+    --------
+    >>> print(about_data({"banana": ["stand-in", None], "moons": ["generated", None]}), end="")
+    <BLANKLINE>
+    Generated stand-ins replace 1 of 2 data sets: banana.
+    Results on them are not comparable with published ones, and their pages say so.
+    To use the real data, put the files into a folder and run: FEDLIB_DATA=/path/to/folder make book
+    datasets/README.md says where the files are.
+    >>> about_data({"banana": ["real", "ab12"]})
+    ''
+    """
+    replaced = [name for name, (source, _) in data.items() if source == "stand-in"]
+    if not replaced:
+        return ""
+    return (
+        f"\nGenerated stand-ins replace {len(replaced)} of {len(data)} data sets: "
+        f"{', '.join(replaced)}.\n"
+        "Results on them are not comparable with published ones, and their pages say so.\n"
+        "To use the real data, put the files into a folder and run: "
+        "FEDLIB_DATA=/path/to/folder make book\n"
+        "datasets/README.md says where the files are.\n"
+    )
+
+
 class Progress(ZeroReporter):
     """Print one line per notebook with its time, and reports of failures at the end, on stderr."""
 
@@ -335,12 +367,14 @@ class Progress(ZeroReporter):
     def __init__(self, outstream, options):
         super().__init__(outstream, options)
         self.notebooks = set()
+        self.tasks = {}
         self.done = 0
         self.started = {}
         self.failed = []
 
     def initialize(self, tasks, selected_tasks):
         """Collect the notebooks on which the selected tasks depend."""
+        self.tasks = tasks
         reached, stack = set(), list(selected_tasks)
         while stack:
             name = stack.pop()
@@ -377,7 +411,8 @@ class Progress(ZeroReporter):
         self.outstream.flush()
 
     def complete_run(self):
-        """Print the output of the tasks that failed."""
+        """Print which data are not the real ones, and the output of the tasks that failed."""
+        self.write(about_data(self.tasks["data"].values if "data" in self.tasks else {}))
         for task, fail in self.failed:
             text = "".join(action.err or "" for action in task.actions)
             # Actions in threads redirect sys.stderr and may restore it in the wrong order.

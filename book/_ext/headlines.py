@@ -2,8 +2,9 @@
 
 ``{{ n_published }}``, ``{{ n_exact }}`` and so on are the counts of `study.claims.counts` over the
 last complete run, with ``_`` in place of blanks. ``{{ methods_accuracy }}`` and
-``{{ methods_cost }}`` are the tables of `study.measuring.methods`, and ``{{ citation_text }}`` and
-``{{ citation_bibtex }}`` are made from ``CITATION.cff``.
+``{{ methods_cost }}`` are the tables of `study.measuring.methods`, ``{{ losses_of_sums }}`` is what
+its methods of sums lose, and ``{{ citation_text }}`` and ``{{ citation_bibtex }}`` are made from
+``CITATION.cff``.
 """
 
 import sys
@@ -24,10 +25,10 @@ def count():
 
 
 def tabulate():
-    """Return the tables by the names that a page uses."""
+    """Return the tables and the losses by the names that a page uses."""
     from study.measuring import methods  # it runs every method, which takes some seconds
 
-    return methods.tables()
+    return {**methods.tables(), **methods.sums()}
 
 
 def cite():

@@ -11,7 +11,15 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "interactive.theatre": ["theatre", "toy_parts"],
-        "shared.data": ["CLASS", "checksum", "fetch", "in_order", "load", "load_own"],
+        "shared.data": [
+            "CLASS",
+            "checksum",
+            "fetch",
+            "in_order",
+            "load",
+            "load_grouped",
+            "load_own",
+        ],
         "shared.exercises": ["ask"],
         "shared.kept": ["FACTS", "kept", "say", "say_all"],
         "shared.pages": [

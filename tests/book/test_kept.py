@@ -25,7 +25,7 @@ def kept(modules, monkeypatch, tmp_path):
         folder.mkdir()
         monkeypatch.setattr(module.results, name, folder)
     monkeypatch.setattr(module, "spent", Counter())
-    monkeypatch.setenv("FEDLIB_RESULTS", "set")
+    monkeypatch.setenv("FEDLIB_BUILD", "1")
     monkeypatch.delenv("FEDLIB_COMPLETE", raising=False)
     return module
 
@@ -132,10 +132,49 @@ def test_a_key_without_a_row_fails_in_a_build_and_is_measured_for_a_reader(
     keys = [*KEYS, {"method": "mixture", "secure": False, "epsilon": 0.1}]
     with pytest.raises(AssertionError, match="has no rows of .*mixture"):
         kept.kept("a.csv", keys, measure, DATA)
-    monkeypatch.delenv("FEDLIB_RESULTS")
+    monkeypatch.delenv("FEDLIB_BUILD")
     assert len(kept.kept("a.csv", keys, measure, DATA)) == 13
     assert measure.keys == [("mixture", False, 0.1)]
-    assert "1 of 13 rows measured by this page" in capsys.readouterr().out
+    assert "13 rows, of which 1 measured by this page" in capsys.readouterr().out
+
+
+def test_a_reader_gets_kept_rows_without_a_comparison(kept, complete, measure, monkeypatch):
+    """Another version of a package may give other digits."""
+    monkeypatch.delenv("FEDLIB_BUILD")
+    measure.error = 1.0
+    pd.testing.assert_frame_equal(kept.kept("a.csv", KEYS, measure, DATA), complete)
+    assert measure.keys == []
+
+
+@pytest.mark.parametrize("file", ["a.csv", "of-no-build.csv"])
+def test_a_table_of_the_reader_is_measured(kept, complete, measure, monkeypatch, capsys, file):
+    """Also if its file has the name of a set whose rows were kept."""
+    monkeypatch.delenv("FEDLIB_BUILD")
+    own = SimpleNamespace(source="real", sha256="2" * 64)
+    measure.error = 1.0
+    shown = kept.kept(file, KEYS, measure, own)
+    assert shown["score"].tolist() == [score + 1 for score in complete["score"]]
+    assert len(measure.keys) == len(KEYS)
+    assert "12 rows · measured by this page" in capsys.readouterr().out
+
+
+def test_rows_of_stand_ins_do_not_join_rows_of_the_real_data(
+    kept, complete, measure, monkeypatch, capsys
+):
+    monkeypatch.delenv("FEDLIB_BUILD")
+    stand_in = SimpleNamespace(source="stand-in")
+    pd.testing.assert_frame_equal(kept.kept("a.csv", KEYS, measure, stand_in), complete)
+    assert "they are of the real data, not of the stand-ins" in capsys.readouterr().out
+    keys = [*KEYS, {"method": "mixture", "secure": False, "epsilon": 0.1}]
+    kept.kept("a.csv", keys, measure, stand_in)
+    assert len(measure.keys) == len(keys)
+
+
+def test_other_keys_than_the_kept_ones_are_measured(kept, complete, monkeypatch):
+    monkeypatch.delenv("FEDLIB_BUILD")
+    keys = [{"n_clients": n} for n in (2, 3)]
+    shown = kept.kept("a.csv", keys, lambda n_clients: {"score": n_clients}, DATA)
+    assert shown["score"].tolist() == [2, 3]
 
 
 def test_an_interrupted_complete_run_goes_on(kept, measure, monkeypatch):
@@ -174,3 +213,21 @@ def test_a_unit_can_have_several_rows(kept, monkeypatch):
 def test_a_sentence_must_hold(kept):
     with pytest.raises(AssertionError, match="does not hold: It falls from 1 to 2"):
         kept.say("It falls from {a} to {b}", 1 > 2, a=1, b=2)
+
+
+@pytest.mark.parametrize("item", ["", "- ", "* ", "2. "])
+def test_a_sentence_that_does_not_hold_says_so_to_a_reader(kept, monkeypatch, item):
+    monkeypatch.delenv("FEDLIB_BUILD")
+    said = kept.say(item + "It falls from {a} to {b}.", 1 > 2, a=1, b=2).data
+    assert said == f"{item}**{kept.NOT_HERE}:** It falls from 1 to 2."
+    assert kept.say("It is {a}.", True, a=1).data == "It is 1."
+
+
+def test_a_reader_sees_what_was_measured_and_a_build_the_larger_result(kept, monkeypatch):
+    results = kept.results
+    large = pd.DataFrame({"rows": [10, 1000], "versions": "then"})
+    large.to_csv(results.KEPT / "speed.csv", index=False)
+    small = pd.DataFrame({"rows": [10], "versions": "now"})
+    assert results.save_and_choose(small, "speed.csv", of="rows")["rows"].max() == 1000
+    monkeypatch.delenv("FEDLIB_BUILD")
+    assert results.save_and_choose(small, "speed.csv", of="rows")["rows"].max() == 10

@@ -26,18 +26,8 @@ def test_programs_for_lloyd_start_and_end_alike(peers):
 
 
 def test_programs_for_boosting_are_those_that_are_there(peers, monkeypatch):
-    def train(parts, options, n_trees):
-        assert options["tree_method"] == "hist"
-        return len(parts) + n_trees
-
     monkeypatch.setattr(peers, "find_spec", lambda name: None)
-    monkeypatch.setattr(peers.xgboost_plugin, "is_possible", lambda: True)
-    monkeypatch.setattr(peers.xgboost_plugin, "train", train)
-    [(name, program)] = peers.histogram_boosting(X, X[:, 0] > 0, [X, X], 5).items()
-    assert (name, program()) == ("xgboost's federated plugin", 7.0)
-    assert isinstance(program(), peers.Measured)
-    monkeypatch.setattr(peers.xgboost_plugin, "is_possible", lambda: False)
-    assert peers.histogram_boosting(X, X[:, 0] > 0, [X, X], 5) == {}
+    assert peers.histogram_boosting(X, X[:, 0] > 0, 5) == {}
 
 
 def test_matrices_give_the_clusters_of_the_largest_difference(peers):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 import pytest
-from cli_helpers import PAGE, invoke, refuse
+import reading
+from cli_helpers import invoke, refuse
 
 from fedlib.cli.join import EXTENDED
 from fedlib.cli.main import COMMANDS, cli
@@ -175,21 +176,34 @@ def test_a_protocol_of_the_user_is_served(site):
     del sys.modules["mine_for_test"]
 
 
-# The page
+# The pages
 
 
-def commands():
-    """Return the commands of this package in the page's console blocks, one line each."""
-    blocks = re.findall(r"^```console\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
-    for block in blocks:
-        lines = "\n".join(re.findall(r"^\$ ((?:.*\\\n)*.*)$", block, re.M))
-        for line in lines.replace("\\\n", " ").splitlines():
-            if "fedlib " in line and not line.startswith(("openssl", "python", "curl", "sudo")):
-                yield line
+def typed():
+    """Return the commands of this package that the README and the pages tell to type.
+
+    Those within sentences may lack options that are required.
+    """
+    found = {}
+    for text in reading.pages().values():
+        for lines, is_whole in ((reading.commands(text), True), (reading.mentions(text), False)):
+            for line in lines:
+                is_ours = re.match(r"([A-Z_]+=\S+ )*fedlib [a-z]", line) and "--" in line
+                names_all = "…" not in line and "serve --" not in line
+                if is_ours and names_all and not line.endswith("--help"):
+                    found.setdefault(line, is_whole)
+    return list(found.items())
 
 
-@pytest.mark.parametrize("line", list(commands()))
-def test_every_command_on_the_page_exists(line):
+def test_the_commands_of_all_pages_are_found():
+    found = dict(typed())
+    assert sum(found.values()) > 30
+    assert any(line.startswith("fedlib predict model.npz --data new.csv") for line in found)
+    assert any(line.startswith("fedlib serve xgboost") and found[line] for line in found)
+
+
+@pytest.mark.parametrize(("line", "is_whole"), typed())
+def test_every_command_on_a_page_exists(line, is_whole):
     words = [w for w in shlex.split(line) if not re.match(r"[A-Z_]+=", w)]
     assert words.pop(0) == "fedlib"
     if words[0] == "unit":  # the other words are those of the command that it wraps
@@ -203,5 +217,5 @@ def test_every_command_on_the_page_exists(line):
     known = {flag for p in command.get_params(context) for flag in (*p.opts, *p.secondary_opts)}
     assert {word for word in words if word.startswith("-")} <= known
     options = [p for p in command.get_params(context) if isinstance(p, click.Option)]
-    required = [option for option in options if option.required]
+    required = [option for option in options if option.required and is_whole]
     assert all(any(flag in words for flag in p.opts) for p in required), line

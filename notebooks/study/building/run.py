@@ -241,6 +241,11 @@ def main(arguments=None):
         action="store_true",
         help="measure all rows that pages show otherwise from book/results, as $FEDLIB_COMPLETE",
     )
+    parser.add_argument(
+        "--build",
+        action="store_true",
+        help="make a page of the book, as $FEDLIB_BUILD: its rows must be kept, its sentences hold",
+    )
     parser.add_argument("--results", nargs="*", default=[], help="files that it must write there")
     options = parser.parse_args(arguments)
     if not options.source.is_file():
@@ -252,6 +257,7 @@ def main(arguments=None):
     for path in results:
         path.unlink(missing_ok=True)  # a file of an earlier run must not count as a result
     os.environ |= ENVIRONMENT | {"FEDLIB_RESULTS": str(options.results_dir.absolute())}
+    os.environ |= {"FEDLIB_BUILD": "1"} if options.build else {}
     os.environ |= {"FEDLIB_COMPLETE": "1"} if options.complete else {}
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # its errors are printed below
     try:

@@ -117,6 +117,7 @@ def execute(name, profile, folder):
             *("-m", "study.building.run"),
             source,
             str(folder / "executed.ipynb"),
+            "--build",
         ]
         command += ["--parameters", json.dumps(parameters), "--results-dir", str(folder)]
         done = subprocess.run(

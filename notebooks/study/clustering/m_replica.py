@@ -161,9 +161,11 @@ class Client(Program):
         clusters = dict(zip(map(tuple, cells), labels, strict=True))
         for point, cell in zip(self.X, cells_of(self.X, self.cell_size), strict=True):
             near = [cell] if cell in clusters else [c for c in faces(cell) if c in clusters]
-            middle = (np.array(near).reshape(len(near), -1) + 0.5) * self.cell_size
-            gaps = np.linalg.norm(middle - point, axis=1) if near else []
-            self.labels.append(clusters[near[np.argmin(gaps)]] if near else -1)
+            if not near:
+                self.labels.append(-1)
+                continue
+            gaps = np.linalg.norm((np.array(near) + 0.5) * self.cell_size - point, axis=1)
+            self.labels.append(clusters[near[np.argmin(gaps)]])
 
 
 class Server(Program):

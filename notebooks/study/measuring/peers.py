@@ -11,9 +11,6 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from sklearn.cluster import DBSCAN, KMeans
 
-from study.boosting import boosting_study, xgboost_plugin
-from study.measuring.performance_study import Measured
-
 
 def lloyd(X, start, n_iter):
     """Return programs for exactly this many iterations of Lloyd, by name.
@@ -44,15 +41,13 @@ def lloyd(X, start, n_iter):
     return programs
 
 
-def histogram_boosting(X, y, parts, n_trees):
+def histogram_boosting(X, y, n_trees):
     """Return programs, besides XGBoost, that boost trees of depth six by histograms, by name.
 
     Parameters
     ----------
     X, y : array
         The pooled rows.
-    parts : list of (X, y)
-        The same rows, by client, for the federated plugin.
     n_trees : int
     """
     programs = {}
@@ -61,12 +56,6 @@ def histogram_boosting(X, y, parts, n_trees):
 
         options = {"n_estimators": n_trees, "max_depth": 6, "num_leaves": 63, "verbose": -1}
         programs["lightgbm"] = partial(lightgbm.LGBMClassifier(**options).fit, X, y)
-    if xgboost_plugin.is_possible():
-        options = {"objective": "binary:logistic", "tree_method": "hist", "nthread": 1}
-        options = boosting_study.SETTINGS | options
-        programs["xgboost's federated plugin"] = lambda: Measured(
-            xgboost_plugin.train(parts, options, n_trees)
-        )
     return programs
 
 

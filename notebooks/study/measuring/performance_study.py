@@ -12,6 +12,7 @@ from IPython.display import display
 from matplotlib.ticker import EngFormatter, NullFormatter
 
 import study
+from study.shared.results import is_build
 
 PAUSE = 0.4  # seconds; OpenMP's threads wait in a loop for 0.2 by default
 PEERS = ("dbscan", "xgboost", "lightgbm", "faiss-cpu", "scikit-learn-intelex")
@@ -97,11 +98,11 @@ def stamped(frame):
 def finish(frames, family):
     """Save the rows of a page, and return those that it shows.
 
-    Rows kept from the last complete run are shown instead if they are of other sizes.
+    A build shows the rows of the last complete run instead if they are of other sizes.
     """
     measured = pd.concat(frames, ignore_index=True)
     study.save(measured, f"performance-{family}.csv")
-    if not (study.KEPT / "performance.csv").exists():
+    if not is_build() or not (study.KEPT / "performance.csv").exists():
         return measured
     kept = study.read("performance.csv", [study.KEPT])
     kept = kept[kept["row"].isin(measured["row"])].reset_index(drop=True)
@@ -158,8 +159,6 @@ SENTENCES = {
     (9, "boosting, histogram", "xgboost, hist"): "Boosting from histograms takes {ratio} times as "
     "long as XGBoost's `hist` on pooled rows.",
     (9, "boosting, histogram", "lightgbm"): "It takes {ratio} times as long as LightGBM there.",
-    (9, "boosting, histogram", "xgboost's"): "Next to XGBoost's own federated plugin, it takes "
-    "{ratio} of the time.",
     (9, "boosting, top_splits", ""): "Splits by vote take {ratio} of the time of XGBoost's exact "
     "search on pooled rows.",
     (10, "", ""): "Two hundred exchanges with ten clients in one process take {seconds} s, "

@@ -2,6 +2,7 @@
 
 import hashlib
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ def load(name):
     ----------
     name : str
         One of `fedlib.datasets.NAMES`, or a file that `read_table` reads, such as
-        ``tables/mine.csv``. A relative path begins at the root of the repository. The column
+        ``tables/mine.csv``. A relative path starts at the root of the repository. The column
         ``class`` contains the classes; without it, all rows belong to the same class.
 
     Returns
@@ -35,9 +36,41 @@ def load(name):
         When the name is unknown, or the file cannot be read; the text names the file.
     """
     own = name not in datasets.NAMES and Path(name).suffix
-    data = load_own(ROOT / name) if own else fetch(name)
+    data = load_own(ROOT / Path(name).expanduser()) if own else fetch(name)
     display(badge(data))
     return data
+
+
+def load_grouped(name, n_clients, random_state):
+    """Load Reidy's data or a file of your own, with a client for each row, and show its size.
+
+    Parameters
+    ----------
+    name : str
+        ``"2d"`` or ``"3d"``, whose clients are the studies, or a file as of `load`.
+    n_clients : int
+        The clients among which the rows of a file are divided at random.
+    random_state : int
+        The seed of this division.
+
+    Returns
+    -------
+    tuple of (fedlib.datasets.Dataset, str)
+        The data, and the name of the set or of the file for the names of results.
+
+    Raises
+    ------
+    ValueError
+        As `load`, and when a client would have no row.
+    """
+    if f"dim_reduced_{name}" in datasets.NAMES:
+        return load(f"dim_reduced_{name}"), name
+    data = load(name)
+    if not 1 <= n_clients <= len(data.X):
+        raise ValueError(f"n_children must be 1 to the {len(data.X)} rows, got {n_clients}")
+    order = np.random.default_rng(random_state).permutation(len(data.X))
+    groups = np.array([f"client {i % n_clients + 1}" for i in order])
+    return replace(data, groups=groups), data.name
 
 
 def fetch(name):

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import time
 from collections import Counter
 from functools import cache
@@ -19,6 +20,7 @@ from study.shared.pages import ROOT, result_badge
 ROW_SECONDS = 5.0  # a row that took longer is not measured again in a build
 PAGE_SECONDS = 8.0  # nor are more rows of one page than took this long together
 FACTS = ["seconds", "sha256", "versions", "machine"]  # of each row, next to what was measured
+NOT_HERE = "A sentence of the book that does not hold for these parameters and data"
 spent = Counter()  # the seconds of the rows that this page has measured again
 
 
@@ -26,9 +28,12 @@ def kept(file, keys, measure, data, digits=4):
     """Return the rows of the complete run, after some have been measured again.
 
     In a complete run (`make book PROFILE=full`), all rows are measured; an interrupted one goes on
-    where it ended, unless the code has changed. In any other run, rows are measured that took less
-    than 5 s, and together less than 8 s. A digest of fedlib's code chooses them, so that other
-    rows have their turn when the code changes. A badge tells how many there were.
+    where it ended, unless the code has changed. In any other build of the book, rows are measured
+    that took less than 5 s, and together less than 8 s. A digest of fedlib's code chooses them, so
+    that other rows have their turn when the code changes. A badge tells how many there were.
+
+    A run of a reader (`make run`, JupyterLab, papermill) is not a build: it measures the rows of
+    parameters that were not kept, and all rows of a table of the reader's own.
 
     Parameters
     ----------
@@ -41,8 +46,8 @@ def kept(file, keys, measure, data, digits=4):
         Takes the values of a key, by name, and returns a dict of numbers and texts, or a list of
         them: the rows of this unit. They must not depend on anything but the key and the data.
     data : Dataset or list of Dataset
-        What ``measure`` reads. Where the files differ from those of the complete run, nothing can
-        be compared, and the badge says so.
+        What ``measure`` reads. Where a build has other files than the complete run, nothing can be
+        compared, and the badge says so.
     digits : int, default=4
         The decimals in which numbers must agree with those of other versions or of another kind of
         processor. With the same ones, they must be equal.
@@ -56,13 +61,15 @@ def kept(file, keys, measure, data, digits=4):
     Raises
     ------
     AssertionError
-        When a row differs from the kept one, or, in a build of the book, a key has no kept row.
+        In a build of the book: when a row differs from the kept one, or a key has no kept row.
     """
     here = {"sha256": digest(data), "versions": results.VERSIONS, "machine": machine()}
     if os.environ.get("FEDLIB_COMPLETE"):
         rows = complete(file, keys, measure, here)
-    else:
+    elif results.is_build():
         rows = verified(file, keys, measure, here, digits)
+    else:
+        rows = of_reader(file, keys, measure, here)
     results.RESULTS.mkdir(parents=True, exist_ok=True)
     rows.to_csv(results.RESULTS / file, index=False, lineterminator="\n")
     return rows
@@ -88,22 +95,15 @@ def complete(file, keys, measure, here):
 
 def verified(file, keys, measure, here, digits):
     """Return the kept rows; measure some again, and compare."""
-    path = results.KEPT / file
-    frame = pd.read_csv(path, dtype=text_of(keys))
-    rows = by_key(frame, keys)
+    frame, rows = read_kept(file, keys)
     missing = [key for key in keys if name_of(key) not in rows]
-    if missing:  # a reader has changed the parameters
-        assert not is_build(), f"{file} has no rows of {missing[:3]}; measure them: PROFILE=full"
-        rows |= {name_of(key): rows_of(key, measure, here) for key in missing}
-    shown = joined(rows, keys)
+    assert not missing, f"{file} has no rows of {missing[:3]}; measure them: PROFILE=full"
     cheap = [key for key in keys if rows[name_of(key)]["seconds"].iloc[0] < ROW_SECONDS]
     total = f"{len(keys):,} in all"
     if "" in (here["sha256"], frame["sha256"].iloc[0]) or here["sha256"] != frame["sha256"].iloc[0]:
         text = f"not verified here: the data are not those of the complete run; {total}"
     elif not cheap:
         text = f"not verified here: no row takes less than {ROW_SECONDS:g} s; {total}"
-    elif missing:
-        text = f"{len(missing):,} of {len(keys):,} rows measured by this page, the others kept"
     else:
         chosen = chosen_of(cheap, rows)
         for key in chosen:
@@ -113,12 +113,42 @@ def verified(file, keys, measure, here, digits):
             f"this build, all equal; {total}"
         )
     display(result_badge(file, text, frame["versions"].iloc[0]))
-    return shown
+    return joined(rows, keys)
 
 
-def is_build():
-    """Return whether the page is run for the book, and not in JupyterLab."""
-    return "FEDLIB_RESULTS" in os.environ
+def of_reader(file, keys, measure, here):
+    """Return the kept rows of these data, and measure the others.
+
+    Without the real data, the kept rows count only if they are all there: in one table, rows of the
+    real data and of stand-ins could not be compared.
+    """
+    frame, rows = read_kept(file, keys)
+    stand_in = here["sha256"] == ""
+    if not stand_in and not frame["sha256"].eq(here["sha256"]).all():
+        rows = {}
+    missing = [key for key in keys if name_of(key) not in rows]
+    if missing and stand_in:
+        missing = keys
+    rows |= {name_of(key): rows_of(key, measure, here) for key in missing}
+    text = f"{len(keys):,} rows"
+    if len(missing) == len(keys):
+        display(result_badge(file, text))
+    else:
+        text += f", of which {len(missing):,} measured by this page" if missing else ""
+        text += "; they are of the real data, not of the stand-ins" if stand_in else ""
+        display(result_badge(file, text, frame["versions"].iloc[0]))
+    return joined(rows, keys)
+
+
+def read_kept(file, keys):
+    """Return the kept file, and its rows by the name of their key; both are empty without one."""
+    path = results.KEPT / file
+    if not path.exists():
+        return pd.DataFrame(columns=[*keys[0], *FACTS]), {}
+    frame = pd.read_csv(path, dtype=text_of(keys))
+    if not {*keys[0]} <= {*frame}:
+        return frame, {}
+    return frame, by_key(frame, keys)
 
 
 def chosen_of(cheap, rows):
@@ -223,7 +253,9 @@ def machine():
 
 
 def say(text, holds, **numbers):
-    """Return a sentence with measured numbers, which must hold.
+    """Return a sentence with measured numbers, which must hold in a build of the book.
+
+    With a reader's own parameters or table, a sentence that does not hold says so.
 
     Parameters
     ----------
@@ -237,7 +269,7 @@ def say(text, holds, **numbers):
     Raises
     ------
     AssertionError
-        When the sentence does not hold.
+        When the sentence does not hold in a build.
 
     Examples
     --------
@@ -245,7 +277,10 @@ def say(text, holds, **numbers):
     'The median is 12.1, above 9.'
     """
     sentence = text.format(**numbers)
-    assert holds, f"does not hold: {sentence}"
+    if not holds:
+        assert not results.is_build(), f"does not hold: {sentence}"
+        item = re.match(r"(?:[-*] |\d+\. )?", sentence)[0]  # the sentence may be one of a list
+        sentence = f"{item}**{NOT_HERE}:** {sentence.removeprefix(item)}"
     return Markdown(sentence)
 
 
