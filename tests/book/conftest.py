@@ -136,6 +136,7 @@ def run_notebook(tmp_path, run_forked):
         target="out.ipynb",
         forked=True,
         title="# A notebook",
+        options=(),
     ):
         cells = [v4.new_markdown_cell(title), PARAMETERS, *map(v4.new_code_cell, sources)]
         for number, cell in enumerate(cells):
@@ -143,7 +144,7 @@ def run_notebook(tmp_path, run_forked):
         notebook = v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL})
         nbformat.write(notebook, tmp_path / "small.ipynb")
         arguments = [tmp_path / "small.ipynb", tmp_path / target, "--parameters", parameters]
-        arguments += ["--results-dir", tmp_path / "results", "--results", *results]
+        arguments += [*options, "--results-dir", tmp_path / "results", "--results", *results]
         arguments = list(map(str, arguments))
         if forked:
             return run_forked(arguments, tmp_path / "output"), tmp_path / target

@@ -1,6 +1,7 @@
 """The tasks of the build: reading the study, naming pages, keeping results."""
 
 import importlib.util
+import io
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,34 @@ def test_the_page_of_runs_has_the_times_and_the_data_in_use(dodo):
 def test_a_notebook_without_a_time_runs_again(dodo):
     tasks = {task["name"]: task for task in dodo.task_notebook()}
     assert dodo.time_of("quick", "first-b") in tasks["quick/first-b"]["targets"]
+
+
+class Outcome(dict):
+    """A task of doit, as far as a reporter needs it."""
+
+    def __init__(self, name, values=(), task_dep=()):
+        self.name, self.values, self.task_dep = name, dict(values), list(task_dep)
+
+
+@pytest.mark.parametrize("source", ["real", "stand-in"])
+def test_a_build_ends_with_the_data_sets_that_are_stand_ins(dodo, source):
+    out = io.StringIO()
+    reporter = dodo.Progress(out, {})
+    data = {"banana": [source, None], "moons": ["generated", None]}
+    tasks = {"data": Outcome("data", data), "book:quick": Outcome("book:quick", (), ["data"])}
+    reporter.initialize(tasks, ["book:quick"])
+    reporter.complete_run()
+    shown = out.getvalue()
+    assert ("Generated stand-ins replace 1 of 2 data sets: banana." in shown) == (
+        source == "stand-in"
+    )
+    assert ("FEDLIB_DATA=/path/to/folder make book" in shown) == (source == "stand-in")
+
+
+def test_pages_are_run_and_written_as_a_build(dodo):
+    """Only a build compares with kept rows, and fails for a sentence that does not hold."""
+    task = next(dodo.task_notebook())
+    [(_, [arguments, _])] = task["actions"]
+    assert "--build" in arguments
+    (_, action) = dodo.build_pages(Path("_build"), "html")
+    assert action.pkwargs["env"]["FEDLIB_BUILD"] == "1"

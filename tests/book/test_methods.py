@@ -76,6 +76,41 @@ def test_all_methods_are_in_the_tables_with_what_they_sent(methods):
     assert set(re.findall(r"{{ (\w+) }}", page)) == set(tables)
 
 
+def test_the_first_page_says_what_the_table_of_losses_says(methods):
+    """A mixture loses by region, although its sums are exact: it starts at one site."""
+    kept = pd.read_csv(ROOT / "book/results/accuracy_loss.csv")
+    kept = kept[kept["dataset"].eq("all")].set_index(["method", "score", "partition"])
+    [(name, said)] = methods.sums().items()
+    for method, score in (
+        ("k-means, Lloyd", "SSE per row"),
+        ("mixture, em", "log-likelihood per row"),
+        ("XGBoost, histogram", "AUC"),
+    ):
+        row = kept.loc[(method, score, "regions")]
+        assert f"{row['federated']:.3f}" in said
+        assert f"(pooled: {row['pooled']:.3f})" in said
+    page = (ROOT / "book/intro.md").read_text(encoding="utf-8")
+    assert f"{{{{ {name} }}}}" in page
+    assert "Nothing is lost" not in page
+
+
+LINK = re.compile(r"\]\((?:\.\./)?notebooks/(\w+)\.ipynb\)")
+SLIDERS = ("plots.slider(", "interactive.figure(")
+
+
+@pytest.mark.parametrize("name", ["README.md", "book/intro.md"])
+def test_a_page_that_is_linked_for_its_sliders_has_one(name):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    sentences = re.split(r"(?<=\.) ", re.sub(r"\s+", " ", text))
+    promised = [one for one in sentences if re.search(r"[Dd]rag .*slider", one)]
+    assert promised
+    linked = {page for sentence in promised for page in LINK.findall(sentence)}
+    assert linked
+    for page in linked:
+        code = (ROOT / f"notebooks/{page}.ipynb").read_text(encoding="utf-8")
+        assert any(slider in code for slider in SLIDERS), page
+
+
 def test_the_citation_has_what_the_file_states():
     cited = importlib.import_module("headlines").cite()
     page = (ROOT / "book/cite.md").read_text(encoding="utf-8")

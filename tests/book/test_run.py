@@ -205,3 +205,11 @@ def test_parameters_keep_their_types(run_notebook):
     )
     assert done.returncode == 0, done.stdout
     assert json.loads(cells(executed)[-1].outputs[0].text) == list(values.values())
+
+
+def test_only_a_build_has_the_mark_of_one(run_notebook):
+    shown = "import os; print(os.environ.get('FEDLIB_BUILD'))"
+    for options, expected in (((), "None"), (("--build",), "1")):
+        done, executed = run_notebook(shown, options=options)
+        assert done.returncode == 0, done.stdout
+        assert cells(executed)[-1].outputs[0].text == f"{expected}\n"
