@@ -333,6 +333,7 @@ def test_columns_are_found_by_name(case, tmp_path):
 
 
 @each_case
+@pytest.mark.filterwarnings("ignore:the model was fitted with base_margin")
 def test_a_changed_parameter_does_not_change_predictions(case):
     estimator = estimator_of(case)
     if not hasattr(estimator, "predict"):

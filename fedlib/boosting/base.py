@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -12,7 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.boosting.agreed import agreed_features, problems_of
-from fedlib.boosting.categories import listed, read_table
+from fedlib.boosting.categories import listed, read_table, unknown_categories
 from fedlib.boosting.classes import Class
 from fedlib.boosting.constraints import Constrained
 from fedlib.boosting.cuts import MAX_VALUE, bounded_cuts
@@ -177,8 +178,8 @@ class Boosted(Explained, Validated, Constrained):
         The lower and the upper bound of each feature, on which the clients agree before the run.
         The range between them is divided into ``max_bin`` bins of equal width, the outer of which
         also contain the values beyond. By default the bins follow from the data, so that they have
-        about equally many rows. A feature of text has no bounds, but a bin per category of the
-        schema. ``"histogram"`` only.
+        about equally many rows, or equal sums of weights. A feature of text has no bounds, but a
+        bin per category of the schema. ``"histogram"`` only.
         """,
     ] = None
     max_weight: Annotated[
@@ -470,9 +471,16 @@ class Boosted(Explained, Validated, Constrained):
     def _rows_and_margins(self, X: ArrayLike, base_margin: Any) -> tuple[Floats32, Floats32 | None]:
         """Return new rows for the model, and their margins before the first tree if given."""
         rows = self._check_rows(X)
-        if base_margin is None:
-            return rows, None
-        return rows, check_margins(base_margin, len(rows), self.model_.n_outputs)
+        model = self.model_
+        if base_margin is not None:
+            return rows, check_margins(base_margin, len(rows), model.n_outputs)
+        if model.has_margins and len(rows):
+            warnings.warn(
+                "the model was fitted with base_margin, which new rows need, too; got None, so"
+                f" that all start from the margin of base_score, {model.base_margins}",
+                stacklevel=3,
+            )
+        return rows, None
 
     def _check_rows(self, X: ArrayLike) -> Floats32:
         """Return new rows for the model, with named columns in the order of `fit`."""
@@ -482,4 +490,6 @@ class Boosted(Explained, Validated, Constrained):
             return table.numbers  # the model raises the error
         if problem := table.problem_of(self.model_.levels):
             raise ValueError(problem)
+        for problem in unknown_categories(table, self.model_.levels):
+            warnings.warn(problem, stacklevel=4)
         return table.coded(self.model_.levels)

@@ -4,7 +4,8 @@ The categories of a feature are the texts that any client has, or those of the s
 (`fedlib.boosting.agreed`), in ascending order. A category is numbered by its place in this order,
 and a text that is not among them has the next number: the one of all other texts. If a client
 withholds categories with few rows, these rows have it, too. As in XGBoost, a category that training
-has not seen is in no set that goes right, so it goes left.
+has not seen is in no set that goes right, so it goes left. Predictions of such rows come with a
+warning (`unknown_categories`).
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from numpy.typing import NDArray
 from fedlib.boosting.cuts import MAX_VALUE
 from fedlib.boosting.data import check_rows
 from fedlib.boosting.messages import Levels
-from fedlib.core.agreement import agree_on_kind, exclude
+from fedlib.core.agreement import MAX_SHOWN, agree_on_kind, exclude
 from fedlib.core.array_types import Bools, Floats32
 from fedlib.core.columns import EMPTY, NUMBER, TEXT, TRUTH, as_categories, read_columns
 from fedlib.core.messages import Array, Message, MessageError
 from fedlib.core.names import feature_names
 from fedlib.core.protocol import Flow, Replies
-from fedlib.core.texts import composed
+from fedlib.core.texts import composed, printable
 from fedlib.tables.summary.messages import Category, split
 
 __all__ = [
@@ -123,6 +124,22 @@ class Table(NamedTuple):
         if f in self.texts:
             return self.texts[f]
         return np.array([_text_of(number) for number in self.numbers[:, f]], object)
+
+    def unknown(self, levels: Sequence[tuple[str, ...] | None]) -> dict[int, list[str]]:
+        """Return the texts of each feature that are none of its categories; for ``levels`` `coded`.
+
+        Examples
+        --------
+        >>> table = read_table(pd.DataFrame({"colour": ["red", "blue", None, "green"]}))
+        >>> table.unknown([("blue", "red")])
+        {0: ['green']}
+        """
+        found = {
+            f: {*self._texts_of(f)} - {*_numbers_of(known), None}
+            for f, known in enumerate(levels)
+            if known
+        }
+        return {f: sorted(texts) for f, texts in found.items() if texts}
 
     def problem_of(self, levels: Sequence[tuple[str, ...] | None]) -> str | None:
         """Return which feature contains text instead of numbers, or numbers instead of text.
@@ -283,6 +300,30 @@ def listed(which: Iterable[int], names: Sequence[str]) -> str:
     ("'town'", '0, 1')
     """
     return ", ".join(repr(names[f] if names else f) for f in which)
+
+
+def unknown_categories(table: Table, levels: Levels) -> list[str]:
+    """Return one text per feature with categories that the model does not have.
+
+    Parameters
+    ----------
+    table : Table
+    levels : tuple of tuple of str or None
+        The categories of each feature of the model.
+
+    Examples
+    --------
+    >>> table = read_table(pd.DataFrame({"ward": ["a", "q", "r"]}))
+    >>> unknown_categories(table, (("a", "b"),))[0][:66]
+    "feature 'ward' contains 'q', 'r', categories that the training did"
+    """
+    return [
+        f"feature {listed([f], table.names)} contains"
+        f" {printable(', '.join(map(repr, texts)), MAX_SHOWN)}, categories that the training did"
+        " not have, or that clients withheld as rare: such rows count as the withheld ones, and"
+        " without any they go left at every split by it, so that their predictions mean little"
+        for f, texts in table.unknown(levels).items()
+    ]
 
 
 def check_least_count(min_category_count: int) -> int:

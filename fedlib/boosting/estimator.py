@@ -71,10 +71,11 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
     evals_result_ : dict
         The values of each metric after each round, under ``"validation_0"`` or the names of
         `eval_sets`. This and the next attributes up to the errors exist only with validation.
-    best_iteration_ : int
+    best_iteration_ : int or None
         The round with the best value of the last metric of the last set, the first of which is 0.
     best_score_ : float
-        That value.
+        That value. Without rows of two classes, ``"auc"`` and ``"aucpr"`` are NaN, and these
+        are None and NaN.
     auc_error_, aucpr_error_ : list of float
         The error bounds of ``"auc"`` and of ``"aucpr"`` after each round, for the last set, if they
         are metrics: they come from histograms of 1,024 intervals of probability.
@@ -404,20 +405,12 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         Parameters
         ----------
         X : array-like (n_rows, n_features)
-            Numbers within ±2**127; NaN is a missing value. Text where the model has categories.
         base_margin : array-like (n_rows,), or (n_rows, n_classes), optional
-            Where the margins of these rows start, as in the parts of `fit`; by default the margin
-            of ``base_score``.
+            As for `predict_proba`.
 
         Returns
         -------
         margins : array (n_rows,) of float32, or (n_rows, n_classes) for ``"multi:softprob"``
-
-        Raises
-        ------
-        ValueError
-            When the rows contain infinite values, their features differ from those of `fit`, or
-            ``base_margin`` has another shape.
         """
         rows = self._rows_and_margins(X, base_margin)
         margins = self.model_.margins(*rows)
@@ -431,8 +424,8 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         X : array-like (n_rows, n_features)
             Numbers within ±2**127; NaN is a missing value. Text where the model has categories.
         base_margin : array-like (n_rows,), or (n_rows, n_classes), optional
-            Where the margins of these rows start, as in the parts of `fit`; by default the margin
-            of ``base_score``.
+            Where the margins of these rows start. If the parts of `fit` had it, so must new rows;
+            otherwise they start from the margin of ``base_score``, with a warning.
 
         Returns
         -------
@@ -444,6 +437,12 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         ValueError
             When the rows contain infinite values, their features differ from those of `fit`, or
             ``base_margin`` has another shape.
+
+        Warns
+        -----
+        UserWarning
+            When rows lack the ``base_margin`` that the model needs, or have categories that it does
+            not know.
         """
         rows = self._rows_and_margins(X, base_margin)
         margins = self.model_.margins(*rows)
@@ -463,26 +462,25 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         Parameters
         ----------
         X : array-like (n_rows, n_features)
-            Numbers within ±2**127; NaN is a missing value. Text where the model has categories.
         base_margin : array-like (n_rows,), or (n_rows, n_classes), optional
-            Where the margins of these rows start, as in the parts of `fit`; by default the margin
-            of ``base_score``.
+            As for `predict_proba`.
 
         Returns
         -------
         classes : array (n_rows,)
-
-        Raises
-        ------
-        ValueError
-            When the rows contain infinite values, their features differ from those of `fit`, or
-            ``base_margin`` has another shape.
         """
         margins = self.decision_function(X, base_margin=base_margin)
         codes = (margins > 0).astype(int) if margins.ndim == 1 else margins.argmax(axis=1)
         return np.array(self.model_.classes)[codes]
 
-    def score(self, X: ArrayLike, y: Any, sample_weight: Any = None) -> float:
+    def score(
+        self,
+        X: ArrayLike,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        base_margin: ArrayLike | None = None,
+    ) -> float:
         """Return the share of the rows whose class is predicted right.
 
         Parameters
@@ -493,6 +491,8 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
             The classes, which are read as those of a part: no class may be missing. A row with an
             integer or a text that no class of the fit is, counts as predicted wrong.
         sample_weight : array-like (n_rows,), optional
+        base_margin : array-like, optional
+            As for `predict`.
 
         Raises
         ------
@@ -500,7 +500,7 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
             When ``y`` is text and the classes are numbers, or vice versa, or contains a number that
             is neither an integer nor a class.
         """
-        predicted = self.predict(X)
+        predicted = self.predict(X, base_margin=base_margin)
         true = read_classes(y, n_rows=len(predicted))
         mixed = (true.dtype.kind == "U") != (predicted.dtype.kind == "U")
         fractions = true.dtype.kind == "f" and bool((true % 1 != 0).any())

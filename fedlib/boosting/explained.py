@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def contributions(model: BoostedTrees, rows: Floats32) -> Floats32:
+def contributions(
+    model: BoostedTrees, rows: Floats32, base_margin: Floats32 | None = None
+) -> Floats32:
     """Return the SHAP values (n_rows, n_outputs, n_features + 1) of rows, the means at the end.
+
+    With a ``base_margin`` (n_rows, n_outputs), it is added to the means of the trees.
 
     Raises
     ------
@@ -38,6 +42,7 @@ def contributions(model: BoostedTrees, rows: Floats32) -> Floats32:
     booster = to_booster(model)
     data = xgboost.DMatrix(
         rows,
+        base_margin=base_margin,
         feature_names=booster.feature_names,
         feature_types=booster.feature_types,
         enable_categorical=True,
@@ -52,7 +57,9 @@ class Explained:
     model_: BoostedTrees
     n_features_in_: int
 
-    def predict_contributions(self, X: ArrayLike) -> Floats32:
+    def predict_contributions(
+        self, X: ArrayLike, *, base_margin: ArrayLike | None = None
+    ) -> Floats32:
         """Return what each feature adds to the margin of each row: XGBoost's SHAP values.
 
         The values of a row and the mean at their end add up to its margin: the log-odds of the
@@ -65,12 +72,15 @@ class Explained:
         ----------
         X : array-like (n_rows, n_features)
             As for ``predict``.
+        base_margin : array-like (n_rows,), or (n_rows, n_classes), optional
+            As for ``predict``.
 
         Returns
         -------
         contributions : array (n_rows, n_features + 1) of float32
             With an axis for the classes in between, (n_rows, n_classes, n_features + 1), for
-            ``"multi:softprob"``. The last column is the mean margin over the rows of training.
+            ``"multi:softprob"``. The last column is the mean margin over the rows of training, or
+            with ``base_margin`` that of the row and the mean of the trees.
 
         Raises
         ------
@@ -96,7 +106,7 @@ class Explained:
         [[-1.0, 2.0], [1.0, 2.0]]
         """
         check_is_fitted(self, "model_")
-        values = contributions(self.model_, self._check_rows(X))
+        values = contributions(self.model_, *self._rows_and_margins(X, base_margin))
         return values[:, 0] if self.model_.n_outputs == 1 else values
 
     def plot_contributions(
@@ -143,4 +153,8 @@ class Explained:
 
     def _check_rows(self, X: ArrayLike) -> Floats32:
         """Return new rows for the model."""
+        raise NotImplementedError
+
+    def _rows_and_margins(self, X: ArrayLike, base_margin: Any) -> tuple[Floats32, Floats32 | None]:
+        """Return new rows for the model, and their margins before the first tree if given."""
         raise NotImplementedError

@@ -131,6 +131,7 @@ def _boosting(settings: Settings, start: BoostedTrees | None) -> Flow[BoostedTre
         seed=settings.seed,
         ended_by=ended_by,
         has_noise=isinstance(settings.aggregation, NoisySums),
+        has_margins=described.first_sizes is not None,
     )
 
 
@@ -395,6 +396,8 @@ def _check_start(start: BoostedTrees | None, objective: str, described: Describe
     ):
         if of_model != of_run:
             raise ValueError(f"the {what} must be that of the model, {of_model!r}; got {of_run!r}")
+    if start.has_margins and described.first_sizes is None:
+        raise ValueError("the rows need base_margin like those of the model; got none")
 
 
 def _target_sums(reply: TargetDescription) -> LabelSums:
@@ -438,5 +441,6 @@ def _with_trees(request: type[KeepTrees], trees: Sequence[Tree], training: Train
         objective=training.settings.objective,
         levels=training.levels,
         right=sets.tobytes(),
+        has_margins=training.described.first_sizes is not None,
         **_margin_fields(training),
     )

@@ -330,7 +330,8 @@ class KeepTrees(Message):
     """Keep these trees and predict your rows; ``sizes`` is the number of nodes per tree.
 
     For more than one margin per row, ``base_margins`` replaces ``base_margin``, and the trees of a
-    round follow each other. For ``right`` see `Splits`, for ``levels`` `BeginBoosting`.
+    round follow each other. For ``right`` see `Splits`, for ``levels`` `BeginBoosting`. With
+    ``has_margins``, the rows of the training had base margins, which all rows need.
     """
 
     discloses = "the model: its splits, their thresholds or categories, and the leaves' values"
@@ -345,6 +346,7 @@ class KeepTrees(Message):
     base_margins: Margins = ()
     levels: Levels = ()
     right: Sets = b""
+    has_margins: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
 
 from fedlib.boosting.base import Boosted
 from fedlib.boosting.client import RegressionClient
@@ -312,8 +313,8 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         X : array-like (n_rows, n_features)
             Numbers within ±2**127; NaN is a missing value. Text where the model has categories.
         base_margin : array-like (n_rows,), optional
-            Where the margins of these rows start, as in the parts of `fit`; by default the margin
-            of ``base_score``.
+            Where the margins of these rows start. If the parts of `fit` had it, so must new rows;
+            otherwise they start from the margin of ``base_score``, with a warning.
 
         Returns
         -------
@@ -324,10 +325,38 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         ValueError
             When the rows contain infinite values, their features differ from those of `fit`, or
             ``base_margin`` has another shape.
+
+        Warns
+        -----
+        UserWarning
+            When rows lack the ``base_margin`` that the model needs, or have categories that it does
+            not know.
         """
         rows = self._rows_and_margins(X, base_margin)
         margins = self.model_.margins(*rows)
         return self.model_.predictions(margins)[:, 0]
+
+    def score(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        base_margin: ArrayLike | None = None,
+    ) -> float:
+        """Return R², as `sklearn.metrics.r2_score`.
+
+        Parameters
+        ----------
+        X : array-like (n_rows, n_features)
+            As for `predict`.
+        y : array-like (n_rows,)
+        sample_weight : array-like (n_rows,), optional
+        base_margin : array-like (n_rows,), optional
+            As for `predict`.
+        """
+        predicted = self.predict(X, base_margin=base_margin)
+        return float(r2_score(y, predicted, sample_weight=sample_weight))
 
     def staged_predict(
         self, X: ArrayLike, *, base_margin: ArrayLike | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -112,6 +113,12 @@ class RowsClient(Client):
         before = self.base_margin
         if before is None and given is None:
             return
+        if given is None and n_rows:
+            warnings.warn(
+                "an eval_set needs a base_margin like the other rows, (X, y, sample_weight,"
+                " base_margin); got none, so that its rows start from the margin of base_score",
+                stacklevel=2,
+            )
         n_columns = None if before is None else before.shape[1]
         more = None if given is None else check_margins(given, n_rows, n_columns)
         width = next(one.shape[1] for one in (before, more) if one is not None)

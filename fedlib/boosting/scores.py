@@ -11,8 +11,9 @@ which the rows of an interval have the best or the worst order.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from math import nan, sqrt
+from math import isnan, nan, sqrt
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -231,6 +232,7 @@ class Validation:
         known = [values[:n_rounds] + [nan] * (n_rounds - len(values)) for values in before]
         self.results: list[list[float]] = known[:n_results]
         self.errors: list[list[float]] = known[n_results:]
+        self._undefined: set[tuple[str, str]] = set()  # the metrics and sets of which a user knows
         for name, errors in zip(self._names, self.errors, strict=True):
             if name not in AREAS:
                 errors.clear()
@@ -241,17 +243,20 @@ class Validation:
         return self.metrics * max(len(self.eval_sets), 1)
 
     @property
-    def best_round(self) -> int:
-        """The first round with the best value of the last metric."""
+    def best_round(self) -> int | None:
+        """The first round with the best value of the last metric; None if all are undefined."""
         values = np.array(self.results[-1])
+        if np.isnan(values).all():
+            return None
         return int(np.nanargmax(values) if self.metrics[-1] in AREAS else np.nanargmin(values))
 
     @property
     def is_over(self) -> bool:
         """Whether the last metric has not become better for too many rounds."""
-        if self.early_stopping_rounds is None:
+        best = self.best_round
+        if self.early_stopping_rounds is None or best is None:
             return False
-        return len(self.results[-1]) - 1 - self.best_round >= self.early_stopping_rounds
+        return len(self.results[-1]) - 1 - best >= self.early_stopping_rounds
 
     @property
     def latest(self) -> dict[str, dict[str, float]]:
@@ -260,10 +265,9 @@ class Validation:
         return by_set(self.eval_sets, self.metrics, values) if self.metrics else {}
 
     def kept(self, trees: list[Tree], n_outputs: int) -> list[Tree]:
-        """Return the trees up to the best round; without early stopping, all."""
-        if self.early_stopping_rounds is None or not trees:
-            return trees
-        return trees[: (self.best_round + 1) * n_outputs]
+        """Return the trees up to the best round; without early stopping or a best one, all."""
+        best = self.best_round if self.early_stopping_rounds is not None else None
+        return trees if best is None else trees[: (best + 1) * n_outputs]
 
     def score(self, grower: Grower) -> Flow[None]:
         """Ask for the metrics after a round, one set after the other.
@@ -308,13 +312,31 @@ class Validation:
         for name, total in zip(self.metrics, sums, strict=True):
             if name in AREAS:
                 areas = [AREAS[name](*of) for of in zip(positives, negatives, strict=True)]
-                of_class = positives.sum(axis=1) if len(areas) > 1 else None
-                value, error = np.average(areas, axis=0, weights=of_class).tolist()
-                found.append((value, error))
+                found.append(_mean_area(areas, positives.sum(axis=1)))
+                if isnan(found[-1][0]):
+                    self._warn_of_one_class(name, eval_set)
             else:
                 value = sqrt(total / weight) if name == "rmse" else float(total / weight)
                 found.append((value, None))
         return found
+
+    def _warn_of_one_class(self, name: str, eval_set: str) -> None:
+        """Warn once per metric and set that an area is undefined."""
+        if (name, eval_set) in self._undefined:
+            return
+        self._undefined.add((name, eval_set))
+        decides = (name, eval_set) == (self.metrics[-1], (self.eval_sets or ("",))[-1])
+        effect = (
+            "; early_stopping_rounds has no effect while it is"
+            if decides and self.early_stopping_rounds is not None
+            else ""
+        )
+        of_set = f" in {eval_set!r}" if eval_set else ""
+        warnings.warn(
+            f"the rows for validation of all clients{of_set} have one class, so {name} is NaN"
+            f"{effect}: give rows of several classes, or another eval_metric",
+            stacklevel=2,
+        )
 
 
 def by_set(
@@ -334,11 +356,29 @@ def by_set(
     }
 
 
+def _mean_area(areas: Sequence[tuple[float, float]], weights: Floats) -> tuple[float, float]:
+    """Return the mean of the classes' areas and that of their error bounds.
+
+    Undefined areas do not count. If all are, the mean is NaN.
+
+    Examples
+    --------
+    >>> _mean_area([(0.5, 0.25), (nan, nan)], np.array([3.0, 0.0]))
+    (0.5, 0.25)
+    """
+    defined = ~np.isnan(areas)[:, 0]
+    if not defined.any():
+        return nan, nan
+    of_class = weights[defined] if len(areas) > 1 else None
+    value, error = np.average(np.array(areas)[defined], axis=0, weights=of_class).tolist()
+    return value, error
+
+
 def _auc(positives: Floats, negatives: Floats) -> tuple[float, float]:
-    """Return the AUC and its error bound; 0.5 and 0.5 if a class has no rows."""
+    """Return the AUC and its error bound, NaN if a class has no rows, as in XGBoost."""
     pairs = positives.sum() * negatives.sum()
     if pairs == 0:
-        return 0.5, 0.5
+        return nan, nan
     below = np.cumsum(negatives) - negatives
     tied = float((positives * negatives).sum() / pairs)
     return float((positives * below).sum() / pairs) + tied / 2, tied / 2
@@ -347,11 +387,11 @@ def _auc(positives: Floats, negatives: Floats) -> tuple[float, float]:
 def _aucpr(positives: Floats, negatives: Floats) -> tuple[float, float]:
     """Return the area below the curve of precision and recall, and its error bound.
 
-    Both are 0.5 if a class has no rows.
+    Both are NaN if a class has no rows, as in XGBoost.
     """
     total = positives.sum()
     if total * negatives.sum() == 0:
-        return 0.5, 0.5
+        return nan, nan
     tp, fp = np.cumsum(positives[::-1]), np.cumsum(negatives[::-1])  # from the highest on
     tp_before, fp_before = tp - positives[::-1], fp - negatives[::-1]
     area, best, worst = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlib.boosting.categories import unknown_categories
 from fedlib.boosting.cuts import Cuts
 from fedlib.boosting.growing_rows import ROWS_PER_VALUE, GrowingRows
 from fedlib.boosting.histogram_messages import (
@@ -347,5 +349,18 @@ class TreeClient(GrowingRows):
     def keep_trees(self, request: KeepTrees) -> Done:
         self._check_features(request.feature)
         margins = self._margins(request)
+        for problem in self._problems(request):
+            warnings.warn(problem, stacklevel=2)
         self.state = self._predict(margins[: self.n_training], request.objective)
         return Done()
+
+    def _problems(self, request: KeepTrees) -> list[str]:
+        """Return what the model lacks to predict rows that had no part in the training."""
+        new = self.table.rows(~self._trains(0.0, 0) | self.passive)
+        problems = unknown_categories(new, request.levels)
+        if request.has_margins and self.base_margin is None:
+            problems.append(
+                "the model was fitted with base_margin, which these rows need, too; they have none,"
+                " so that all start from the margin of base_score"
+            )
+        return problems

@@ -171,6 +171,8 @@ class BoostedTrees:
         ``"early_stopping_rounds"`` or ``"callback"``.
     has_noise : bool
         Whether the sums at the nodes have noise.
+    has_margins : bool
+        Whether the rows of the training started from base margins of their own.
     """
 
     trees: list[Tree]
@@ -192,6 +194,7 @@ class BoostedTrees:
     seed: int = 0
     ended_by: str = "n_trees"
     has_noise: bool = False
+    has_margins: bool = False
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:

@@ -83,7 +83,7 @@ class Validated(ProtectedFederated):
             return
         self.evals_result_ = by_set(model.eval_sets, model.metrics, model.evaluations)
         self.best_iteration_ = model.best_round
-        self.best_score_ = model.evaluations[-1][model.best_round or 0]
+        self.best_score_ = model.evaluations[-1][model.best_round or 0]  # NaN if all values are
         of_last_set = model.evaluation_errors[-len(model.metrics) :]
         errors = dict(zip(model.metrics, of_last_set, strict=True))
         self.auc_error_, self.aucpr_error_ = errors.get("auc", []), errors.get("aucpr", [])

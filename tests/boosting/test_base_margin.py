@@ -1,6 +1,7 @@
 """Base margins: where the margins of rows start, as in XGBoost."""
 
 import re
+from contextlib import nullcontext
 
 import numpy as np
 import pandas as pd
@@ -34,6 +35,7 @@ TASKS = {
     "reg:gamma": (FederatedXGBRegressor, NUMBERS, MARGINS + 3),
     "reg:tweedie": (FederatedXGBRegressor, NUMBERS, MARGINS + 3),
 }
+FORGOTTEN = "the model was fitted with base_margin, which new rows need, too; got None"
 each_task = pytest.mark.parametrize("objective", TASKS)
 
 
@@ -84,7 +86,31 @@ def test_trees_and_predictions_are_those_of_xgboost(objective):
     booster = model.to_xgboost()
     for given in ({}, {"base_margin": margins}):
         expected = booster.predict(xgboost.DMatrix(X, **given))
-        np.testing.assert_allclose(predictions(model, X, **given), expected, rtol=1e-5)
+        with nullcontext() if given else pytest.warns(UserWarning, match=FORGOTTEN):
+            found = predictions(model, X, **given)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_new_rows_without_base_margins_are_reported():
+    """Every way to predict warns, and `score` takes the margins."""
+    model = fitted("binary:logistic")
+    for method in (
+        model.predict, model.predict_proba, model.decision_function, model.predict_contributions,
+        lambda X: next(model.staged_predict_proba(X)), lambda X: model.score(X, Y),
+    ):  # fmt: skip
+        with pytest.warns(UserWarning, match=FORGOTTEN):
+            method(X)
+    right = np.mean(model.predict(X, base_margin=MARGINS) == Y)
+    assert model.score(X, Y, base_margin=MARGINS) == right
+    _, y, margins = TASKS["reg:squarederror"]
+    model = fitted("reg:squarederror")
+    with pytest.warns(UserWarning, match=FORGOTTEN):
+        without = model.score(X, y)
+    assert model.score(X, y, base_margin=margins) > without
+    values = model.predict_contributions(X, base_margin=margins).sum(axis=1)
+    np.testing.assert_allclose(values, model.predict(X, base_margin=margins), rtol=1e-4, atol=1e-2)
+    with pytest.raises(ValueError, match="the rows need base_margin like those of the model"):
+        model.set_params(n_trees=5, warm_start=True).fit(deal(X, y, 2))
 
 
 @each_method
@@ -113,10 +139,14 @@ def test_metrics_of_eval_sets_are_those_of_xgboost(with_margins):
     (rows, labels, *_, start), other = parts
     parts = [(rows, labels, None, (new, y, *rest), start), other]
     bounds = np.nanmin(X, axis=0), np.nanmax(X, axis=0)
-    model = FederatedXGBClassifier(4, eval_metric="logloss", bounds=bounds).fit(parts)
+    model, text = FederatedXGBClassifier(4, eval_metric="logloss", bounds=bounds), FORGOTTEN
+    lacks = "an eval_set needs a base_margin like the other rows"
+    with nullcontext() if with_margins else pytest.warns(UserWarning, match=lacks):
+        model.fit(parts)
     # the metric of the model's own trees, because the bins are not those of XGBoost
     given = {"base_margin": margins} if with_margins else {}
-    p = [stage[:, 1] for stage in model.staged_predict_proba(new, **given)]
+    with nullcontext() if with_margins else pytest.warns(UserWarning, match=text):
+        p = [stage[:, 1] for stage in model.staged_predict_proba(new, **given)]
     expected = [-np.log(np.where(y, one, 1 - one)).mean() for one in p]
     np.testing.assert_allclose(model.evals_result_["validation_0"]["logloss"], expected, rtol=1e-6)
     booster = model.to_xgboost()
@@ -159,9 +189,12 @@ def test_rows_of_weight_0_keep_their_base_margins():
 def test_a_passive_client_may_lack_them():
     first, second = parts_of(Y, MARGINS, 2)
     alone = FederatedXGBClassifier(2).fit([first])
-    model = FederatedXGBClassifier(2).fit([first, second[:2]], passive=[1])
+    with pytest.warns(UserWarning, match="base_margin, which these rows need, too; they have none"):
+        model = FederatedXGBClassifier(2).fit([first, second[:2]], passive=[1])
     assert_same_trees(model.trees_, alone.trees_)
-    np.testing.assert_array_equal(model.labels_[1], model.predict(second[0]))
+    with pytest.warns(UserWarning, match=FORGOTTEN):
+        predicted = model.predict(second[0])
+    np.testing.assert_array_equal(model.labels_[1], predicted)
 
 
 def test_a_pipeline_passes_them_on():

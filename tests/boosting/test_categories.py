@@ -8,6 +8,7 @@ import pytest
 import xgboost
 
 import fedlib
+from fedlib import LeaveOneSiteOut
 from fedlib.boosting.categories import CountLevels, LevelCounts, Table, read_table
 from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.messages import KeepTrees
@@ -26,6 +27,7 @@ FederatedXGBRegressor = partial(fedlib.FederatedXGBRegressor, min_category_count
 
 COLOURS = pd.DataFrame({"colour": ["red", "blue", "red", "green"]})
 HISTOGRAM = {"method": "histogram", "tol": None}
+UNKNOWN = "feature 'town' contains 'elsewhere', categories that the training did not have"
 
 
 def make_mixed(n=300, n_categories=12, missing=0.1, seed=0):
@@ -203,7 +205,32 @@ def test_an_unseen_category_goes_left_as_in_xgboost():
         codes, feature_names=booster.feature_names, feature_types=booster.feature_types,
         enable_categorical=True,
     )  # fmt: skip
-    np.testing.assert_allclose(booster.predict(data), model.predict(new), rtol=1e-6)
+    with pytest.warns(UserWarning, match=UNKNOWN):
+        found = model.predict(new)
+    np.testing.assert_allclose(booster.predict(data), found, rtol=1e-6)
+
+
+def test_every_way_to_predict_names_unknown_categories():
+    X, score = make_mixed(missing=0.0)
+    y = score > np.median(score)
+    model = FederatedXGBClassifier(2).fit(deal(X, y, 2))
+    known, new = X[:20], X[:20].assign(town="elsewhere")
+    for method in (
+        model.predict, model.predict_proba, model.decision_function, model.predict_contributions,
+        lambda X: next(model.staged_predict_proba(X)), lambda X: model.score(X, y[:20]),
+    ):  # fmt: skip
+        method(known)
+        with pytest.warns(UserWarning, match=UNKNOWN):
+            method(new)
+    regressor = FederatedXGBRegressor(2).fit(deal(X, score, 2))
+    with pytest.warns(UserWarning, match=UNKNOWN):
+        regressor.score(new, score[:20])
+    with pytest.warns(UserWarning, match=UNKNOWN):  # at the client, which is passive
+        FederatedXGBRegressor(2).fit([*deal(X, score, 2), (new, None)], passive=[2])
+    parts = dict(zip("ABCD", deal(X, y, 4), strict=True))
+    parts["D"] = parts["D"][0].assign(town="elsewhere"), parts["D"][1]
+    with pytest.warns(UserWarning, match=UNKNOWN):
+        LeaveOneSiteOut(FederatedXGBClassifier(2)).fit(parts)
 
 
 def test_withheld_categories_are_one_category():
@@ -215,8 +242,10 @@ def test_withheld_categories_are_one_category():
     model = estimator_for("reg:squarederror", min_category_count=5).fit(deal(X, score, 2))
     assert not any("village" in town for town in model.model_.levels[0])
     assert different_nodes(model, X, score, max_depth=6)[1] == []
-    new = X[:1].assign(town="village 99")
-    assert model.predict(new)[0] == model.predict(X[:1])[0] > 10
+    new = pd.concat([X[:1].assign(town="village 99"), X[:1]])
+    with pytest.warns(UserWarning, match="feature 'town' contains 'village 0', 'village 99'"):
+        unnamed, rare = model.predict(new)
+    assert unnamed == rare > 10
 
 
 def test_a_client_withholds_more_than_the_run_asks_for():
@@ -237,8 +266,10 @@ def test_rows_for_validation_may_have_other_categories():
     X, score = make_mixed(missing=0.0)
     kept = X[:50].assign(town="elsewhere")
     parts = [(*part, None, (kept, score[:50])) for part in deal(X, score, 2)]
-    model = FederatedXGBRegressor(3, eval_metric="rmse").fit(parts)
-    residuals = model.predict(kept) - score[:50]
+    with pytest.warns(UserWarning, match=UNKNOWN):
+        model = FederatedXGBRegressor(3, eval_metric="rmse").fit(parts)
+    with pytest.warns(UserWarning, match=UNKNOWN):
+        residuals = model.predict(kept) - score[:50]
     rmse = np.sqrt((residuals**2).mean())
     assert model.evals_result_["validation_0"]["rmse"][-1] == pytest.approx(rmse, rel=1e-5)
 
@@ -347,9 +378,13 @@ def test_texts_that_are_all_numbers_stay_text_for_a_model_of_text(of_codes):
     for dtype in (object, "string", "category"):
         codes = CODES[:3].astype({"children": object}).astype({"children": dtype})
         np.testing.assert_array_equal(of_codes.predict(codes), expected)
-    number = of_codes.predict(CODES[:1].assign(children=["2.0"]).astype({"children": "str"}))
-    unknown = of_codes.predict(CODES[:1].assign(children=["9"]).astype({"children": "category"}))
-    assert number == unknown  # "2.0" is not the text "2"
+    found = []
+    for text, dtype in (("2.0", "str"), ("9", "category")):  # "2.0" is not the text "2"
+        with pytest.warns(UserWarning, match=f"feature 'children' contains '{text}', categories"):
+            found.append(
+                of_codes.predict(CODES[:1].assign(children=[text]).astype({"children": dtype}))
+            )
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float64, np.float32, "Int64", object])

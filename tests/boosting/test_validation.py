@@ -280,7 +280,29 @@ def test_the_auc_of_several_classes_is_that_of_xgboost(missing_class):
 
 def test_an_area_is_unknown_without_rows_of_both_classes():
     for area in AREAS.values():
-        assert area(np.ones(4), np.zeros(4)) == area(np.zeros(4), np.ones(4)) == (0.5, 0.5)
+        assert np.isnan([area(np.ones(4), np.zeros(4)), area(np.zeros(4), np.ones(4))]).all()
+
+
+@pytest.mark.parametrize("metric", ["auc", "aucpr"])
+def test_rows_for_validation_of_one_class_give_a_warning_and_no_early_stopping(metric):
+    """As in XGBoost, the area is NaN; rounds that cannot be compared end nothing."""
+    (X, y), other = deal(*make_rows(200), 2)
+    late = X[:20], np.zeros(20, int)
+    parts = [(X, y, None, late), other]
+    model = FederatedXGBClassifier(7, eval_metric=metric, early_stopping_rounds=2)
+    text = f"have one class, so {metric} is NaN; early_stopping_rounds has no effect"
+    with pytest.warns(UserWarning, match=text) as caught:
+        model.fit(parts)
+    assert len(caught) == 1
+    assert len(model.trees_) == 7
+    assert np.isnan(model.evals_result_["validation_0"][metric]).all()
+    assert model.best_iteration_ is None
+    assert np.isnan(model.best_score_)
+    (X, y), other = deal(*make_three(200), 2)
+    three = FederatedXGBClassifier(2, eval_metric=["mlogloss", "auc"])
+    with pytest.warns(UserWarning, match="have one class, so auc is NaN: give rows of several"):
+        three.fit([(X, y, None, (X[:20], np.full(20, y[0]))), other])
+    assert three.best_iteration_ is None
 
 
 # Several sets -----------------------------------------------------------------------------------

@@ -163,3 +163,21 @@ def test_a_schema_has_the_base_margins_of_new_rows(folder):
     assert pd.read_csv("out.csv")["label"].tolist() == expected.tolist()
     parts[0][["x", "y"]].to_csv("new.csv", index=False)
     assert "'start'" in refuse(*arguments)
+
+
+def test_what_the_model_needs_and_the_file_lacks_is_a_warning(folder):
+    """Base margins, and categories that the training did not have, by the name of the column."""
+    table = rows()[0].assign(ward=["a", "b", "c"] * 15)
+    y, starts = classes()[0]["kind"], table["x"] - 2
+    model = FederatedXGBClassifier(2).fit([(table, y, None, None, starts)] * 2)
+    models.save(model, "model.json")
+    arguments = ["predict", "model.json", "--data", "new.csv", "--labels-out", "out.csv"]
+    table.assign(start=starts).to_csv("new.csv", index=False)
+    invoke(*arguments, "--base-margin", "start")
+    table.assign(ward="q").to_csv("new.csv", index=False)
+    with pytest.warns(UserWarning, match="base_margin") as caught:
+        invoke(*arguments)
+    texts = [str(one.message) for one in caught]
+    assert len(texts) == 2
+    assert texts[0].startswith("feature 'ward' contains 'q', categories that the training did not")
+    assert texts[1].startswith("the model was fitted with base_margin, which new rows need")
