@@ -100,7 +100,7 @@ class BoostingClient(TreeClient):
             has_margins=self.has_margins,
         )
 
-    @partitions(DescribeTraining)
+    @partitions(DescribeTraining, counts=True, terms=())
     def rows_of_classes(self, request: DescribeTraining) -> Iterable[Ints]:
         trains = self._training_rows()
         yield trains.astype(np.int64) - 1
@@ -192,7 +192,8 @@ class RegressionClient(TreeClient):
         rows = (self.base_margin[trains], self._labels()[trains], self.weight[trains])
         return first_size(*rows, request.objective, request.parameter)
 
-    @partitions(DescribeTargets)
+    # The slope of pseudo-Huber loss makes a sum of gradients a count of rows of one sign.
+    @partitions(DescribeTargets, singly=True, counts=True, terms=("objective", "parameter"))
     def rows_with_targets(self, request: DescribeTargets) -> Iterable[Ints]:
         yield self._training_rows().astype(np.int64) - 1
         yield from self._rows_with_values(request.agreed)

@@ -45,6 +45,7 @@ class RowsClient(Client):
 
     supervised: ClassVar[bool] = True
     gaps_allowed: ClassVar[bool] = True
+    max_feature: ClassVar[float] = 2.0**127
     raw: ClassVar[bool] = True
     validates: ClassVar[bool] = True
     takes_margins: ClassVar[bool] = True
@@ -233,7 +234,7 @@ class RowsClient(Client):
         rows = self.table.rows(self._training_rows())
         return count_categories(rows, request, self.min_category_count)
 
-    @partitions(CountLevels)
+    @partitions(CountLevels, counts=True, terms=())
     def rows_of_levels(self, request: CountLevels) -> Iterable[Ints]:
         """Yield the category of each row; those that are withheld are one group."""
         trains, least = self._training_rows(), max(self.min_category_count, request.min_count)
@@ -242,7 +243,7 @@ class RowsClient(Client):
             texts[~trains] = None
             yield category_groups(texts, least)
 
-    @partitions(CountBuckets)
+    @partitions(CountBuckets, counts=True, terms=())
     def rows_of_buckets(self, request: CountBuckets) -> Iterable[Ints]:
         trains = self._training_rows()
         for buckets in groups_of_buckets(self.X, request):

@@ -268,7 +268,9 @@ class TreeClient(GrowingRows):
             (request.first, request.wanted),
         )
 
-    @partitions(BuildHistograms, BuildPackedHistograms, SumHistograms, singly=True)
+    @partitions(
+        *(BuildHistograms, BuildPackedHistograms, SumHistograms), singly=True, counts=True, terms=()
+    )
     def rows_of_bins(self, request: BuildHistograms) -> Iterable[Ints]:
         """Yield the node and the bin of each row, for each tree and each feature."""
         state, n = self.recall(Growing), request.n_bins
@@ -277,7 +279,7 @@ class TreeClient(GrowingRows):
             for bins in self._binned(state).T:
                 yield np.where(slots >= 0, slots.astype(np.int64) * n + bins, -1)
 
-    @partitions(SumLeaves, singly=True)
+    @partitions(SumLeaves, singly=True, counts=True, terms=())
     def rows_of_leaves(self, request: SumLeaves) -> Iterable[Ints]:
         state = self.recall(Growing)
         for node in np.where(state.ended >= 0, state.ended, state.node):

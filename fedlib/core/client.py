@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.messages import Declined, Done, Failure, Message
@@ -24,6 +25,7 @@ __all__ = [
     "OddRows",
     "ProtectedFailure",
     "Unanswerable",
+    "by_rounding",
     "handles",
     "partitions",
     "roles_of",
@@ -34,6 +36,8 @@ Handler = TypeVar("Handler", bound=Callable[..., Message])
 Partitioner = TypeVar("Partitioner", bound=Callable[..., Iterable[Ints]])
 
 logger = logging.getLogger(__name__)
+
+FAR = 2.0**30  # times the largest value: 23 binary digits of it are left in a difference
 
 
 class OddRows(ValueError):
@@ -89,8 +93,55 @@ def handles(request: type[Message]) -> Callable[[Handler], Handler]:
     return mark
 
 
+class Partitioned(NamedTuple):
+    """What a client states about the groups behind the replies to a request; see `partitions`.
+
+    Attributes
+    ----------
+    method : str
+        The name of the method that yields the groups.
+    singly, counts : bool
+    terms : tuple of str or None
+        None: all fields.
+    """
+
+    method: str
+    singly: bool
+    counts: bool
+    terms: tuple[str, ...] | None
+
+
+def by_rounding(X: ArrayLike, centre: ArrayLike) -> Iterable[Ints]:
+    """Yield one group per row if a centre is so far from all rows that differences are rounded.
+
+    Next to a centre that is much larger than all values, a difference keeps only the first digits
+    of a value. The sum of such differences counts the values above a threshold, which the centre
+    sets. A partition with single rows makes a site with a minimum count decline the request.
+
+    Parameters
+    ----------
+    X : array (n_rows,) or (n_rows, n_columns)
+        Values; NaN for gaps.
+    centre : float or array (n_columns,)
+
+    Examples
+    --------
+    >>> ages = np.array([3.0, 60.0, 97.0])
+    >>> [groups.tolist() for groups in by_rounding(ages, 2.0**59)]
+    [[0, 1, 2]]
+    >>> [*by_rounding(ages, 1000.0)]
+    []
+    """
+    largest = np.abs(np.nan_to_num(np.asarray(X, np.float64))).max(axis=0, initial=0)
+    if ((np.abs(centre) > FAR * largest) & (largest > 0)).any():
+        yield np.arange(len(np.asarray(X)))
+
+
 def partitions(
-    *requests: type[Message], singly: bool = False
+    *requests: type[Message],
+    singly: bool = False,
+    counts: bool = False,
+    terms: tuple[str, ...] | None = None,
 ) -> Callable[[Partitioner], Partitioner]:
     """Return a decorator that makes a method of a `Client` state the groups behind replies.
 
@@ -100,14 +151,35 @@ def partitions(
     (`Client.weights_of_rows`). If the reply names its groups
     (`Message.grouped_by`), the numbers are their indices in it.
 
-    A request that no method is marked for has a reply that contains more than such sums. So has one
-    whose parameters change how a single row counts, such as bounds to which rows are clipped. With
-    ``singly``, the reply also contains sums over larger groups of functions that the server
-    chooses, so a site sends it only if it looks at each group by itself.
+    A request that no method is marked for has a reply that contains more than such sums.
+
+    Parameters
+    ----------
+    *requests : message classes
+    singly : bool, default=False
+        Whether the reply also contains sums over larger groups of functions that the server
+        chooses. A site then sends it only if it looks at each group by itself.
+    counts : bool, default=False
+        Whether the terms of a row do not depend on its features, except through its groups. By
+        default, what a wrapper has made of the features divides the rows, too (`Client.prepared`).
+    terms : tuple of str, optional
+        The fields of the request that change what a row adds, if its group stays the same. A site
+        with a minimum count answers a request only for one choice of them, because the difference
+        of two answers can belong to single rows. By default these are all fields. Name none if
+        other values give no other sums of one group, or sums that follow from each other: a centre
+        that is subtracted is no term, and a limit is none if the rows beyond it are a group.
+
+    Examples
+    --------
+    >>> from fedlib.clustering.kmeans import FederatedKMeansClient
+    >>> from fedlib.clustering.kmeans.messages import SumClusters
+    >>> FederatedKMeansClient.partitioners[SumClusters]
+    Partitioned(method='clusters', singly=False, counts=False, terms=())
     """
 
     def mark(method: Partitioner) -> Partitioner:
-        method.partitioned_classes = dict.fromkeys(requests, singly)  # type: ignore[attr-defined]
+        stated = Partitioned(method.__name__, singly, counts, terms)
+        method.partitioned_classes = dict.fromkeys(requests, stated)  # type: ignore[attr-defined]
         return method
 
     return mark
@@ -130,15 +202,19 @@ class Client:
         All that the client must remember between two requests besides its data.
     handlers : dict of message class to str
         The requests that the class can answer and the names of the methods that do it.
-    partitioners : dict of message class to (str, bool)
-        The requests whose replies are sums over groups of rows, the names of the methods that state
-        the groups, and whether they count ``singly`` (`partitions`).
+    partitioners : dict of message class to Partitioned
+        The requests whose replies are sums over groups of rows, and what the client states about
+        them (`partitions`).
     name : str
         The client's name in the run; empty before the run.
     run : str
         The identifier of the run, of which there is one per run; empty in process.
     n_clients : int or None
         The number of clients of the run, as the server reports it; None if it does not.
+    max_feature : float
+        The largest absolute value of a feature that the client takes.
+    gaps_allowed : bool
+        Whether the client takes features with gaps.
     combinable : tuple of message classes
         The replies that a transport may combine, because the server only needs their sum.
     open_requests : tuple of message classes
@@ -163,6 +239,8 @@ class Client:
     name = ""
     run = ""
     n_clients: int | None = None
+    max_feature: ClassVar[float] = 1e100
+    gaps_allowed: ClassVar[bool] = False
     combinable: ClassVar[tuple[type[Message], ...]] = ()
     open_requests: tuple[type[Message], ...] = ()
     n_shares = 1
@@ -171,7 +249,7 @@ class Client:
     memory: TableMemory | None = None
     state: Any = None
     handlers: ClassVar[dict[type[Message], str]] = {}
-    partitioners: ClassVar[dict[type[Message], tuple[str, bool]]] = {}
+    partitioners: ClassVar[dict[type[Message], Partitioned]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -181,9 +259,9 @@ class Client:
             if hasattr(method, "request_class")
         }
         partitioned = {
-            request: (name, singly)
-            for name, method in vars(cls).items()
-            for request, singly in getattr(method, "partitioned_classes", {}).items()
+            request: stated
+            for method in vars(cls).values()
+            for request, stated in getattr(method, "partitioned_classes", {}).items()
         }
         for base in cls.__bases__:
             marked |= getattr(base, "handlers", {})
@@ -309,8 +387,24 @@ class Client:
         None if the reply contains more than sums over groups of rows, or with ``singly``, if it is
         not known over which. Call it after `answer`.
         """
-        name, only_singly = self.partitioners.get(type(request), ("", False))
-        return None if not name or only_singly > singly else getattr(self, name)(request)
+        stated = self.stated(request)
+        if stated is None or stated.singly > singly:
+            return None
+        groups: Iterable[Ints] = getattr(self, stated.method)(request)
+        return groups
+
+    def stated(self, request: Message) -> Partitioned | None:
+        """Return what this client states about the groups behind a reply; None if it is nothing."""
+        return self.partitioners.get(type(request))
+
+    def prepared(self, request: Message) -> Iterable[Ints] | None:
+        """Return the partitions (n_rows,) of the rows by what deliveries have made of them.
+
+        Each separates the rows of which the server could choose the features: rows of different
+        groups may have features that tell them apart in a sum. None if it is not known. A client
+        whose own rows never change has none.
+        """
+        return ()
 
     def weights_of_rows(self) -> Floats | None:
         """Return the weights (n_rows,) of the rows in `partition`; None if they have none."""

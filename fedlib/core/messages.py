@@ -102,6 +102,8 @@ class Message(
         For a request, what a client that cannot handle it lacks, and the remedy.
     extremes : bool, default=False
         For a reply, whether it contains the smallest or the largest value of a feature.
+    begins : bool, default=False
+        For a request that delivers something, whether the client forgets all earlier results.
     combine : callable, default=None
         For a reply, a static method that adds up several; see `fedlib.core.replies.Combined`.
 
@@ -131,6 +133,7 @@ class Message(
     advice: ClassVar[str] = ""
     needs: ClassVar[str] = ""
     extremes: ClassVar[bool] = False
+    begins: ClassVar[bool] = False
     combine: ClassVar[Any] = None
 
     def __init_subclass__(cls, **config: Any) -> None:

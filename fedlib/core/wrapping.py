@@ -6,14 +6,14 @@ first prepares its data and then hands it to a protocol's client.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 import numpy as np
 
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import Client, LostState
+from fedlib.core.client import Client, LostState, Partitioned
 from fedlib.core.messages import Message, decode, encode
 from fedlib.core.site_memory import TableMemory
 
@@ -21,6 +21,7 @@ __all__ = [
     "WrappedState",
     "Wrapper",
     "WrappingClient",
+    "usable_rows",
 ]
 
 
@@ -187,6 +188,29 @@ class WrappingClient(Client):
             found = self._prepared().partition(request, singly)
         return None if found is None else (_spread(labels, rows, self._n_rows) for labels in found)
 
+    def stated(self, request: Message) -> Partitioned | None:
+        """Return what this client or the wrapped one states about the groups behind a reply."""
+        return (
+            super().stated(request) if self._answers(request) else self._prepared().stated(request)
+        )
+
+    def prepared(self, request: Message) -> Iterable[Ints] | None:
+        """Return the partitions by what this client and the wrapped one have made of the rows."""
+        stated = self.stated(request)
+        if self._answers(request) or (stated is not None and stated.counts):
+            return ()
+        own, others = self.preparation(), self._prepared().prepared(request)
+        if own is None or others is None:
+            return None
+        return *own, *(_spread(labels, self.inner_rows, self._n_rows) for labels in others)
+
+    def preparation(self) -> Iterable[Ints] | None:
+        """Return the partitions (n_rows,) of the rows by what this client has made of them.
+
+        By default they are not known: a site with a minimum count then sends only counts.
+        """
+        return None
+
     def weights_of_rows(self) -> Floats | None:
         """Return the weights of this client's rows; 0 for those that the wrapped client lacks."""
         weights = super().weights_of_rows() if self.inner is None else self.inner.weights_of_rows()
@@ -242,6 +266,33 @@ class WrappingClient(Client):
         """Give the wrapped client a state that `_inner_state` has returned."""
         if state:
             self._prepared().state = decode(state)
+
+
+def usable_rows(use: Callable[[Ints], object], rows: Ints) -> tuple[Ints, str]:
+    """Return the rows that can be used, and why the first other one cannot be.
+
+    A row that cannot be used is left out by itself, so that the state after a delivery does not
+    tell whether there is one.
+
+    Parameters
+    ----------
+    use : callable
+        Takes rows, and raises an exception if one of them cannot be used.
+    rows : array (n_rows,) of int64
+
+    Examples
+    --------
+    >>> usable_rows(lambda rows: [1 // (row - 1) for row in rows.tolist()], np.arange(3))
+    (array([0, 2]), 'ZeroDivisionError: integer division or modulo by zero')
+    """
+    try:
+        use(rows)
+        return rows, ""
+    except Exception as error:
+        if len(rows) < 2:
+            return rows[:0], f"{type(error).__name__}: {error}"
+    parts = [usable_rows(use, part) for part in np.array_split(rows, 2)]
+    return np.concatenate([kept for kept, _ in parts]), next(text for _, text in parts if text)
 
 
 def _spread(labels: Ints, rows: Ints | slice | None, n_rows: int) -> Ints:

@@ -285,7 +285,7 @@ class ClusteringScoreClient(PointsClient):
         n_noise = int((self.labels < 0).sum())
         return LabelledMoments(labels, counts, means, squares, n_noise, n_withheld, self.features)
 
-    @partitions(SumLabelledRows)
+    @partitions(SumLabelledRows, terms=())
     def clusters(self, request: SumLabelledRows) -> Iterable[Ints]:
         sizes = np.unique(self.labels, return_inverse=True, return_counts=True)[1:]
         large = sizes[1][sizes[0]] >= request.min_group_size

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_types import Ints
 from fedlib.core.bounds import Bounds
-from fedlib.core.client import handles, partitions
+from fedlib.core.client import by_rounding, handles, partitions
 from fedlib.core.labels import read_targets
 from fedlib.core.parameters import KW_ONLY, OptionalBounds
 from fedlib.core.points import check_coordinates
@@ -158,9 +158,11 @@ class RegressionScoreClient(DescribedPoints):
     def sum_clipped_errors(self, request: SumClippedErrors) -> RowTotals:
         return request.total(np.column_stack([self.X[:, 0], self.y]), self.n_shares)
 
-    @partitions(SumErrors)
+    @partitions(SumErrors, terms=())
     def all_rows(self, request: SumErrors) -> Iterable[Ints]:
         yield np.zeros(len(self.y), np.int64)
+        yield from by_rounding(self.y, request.centre)
+        yield from by_rounding(self.y, np.abs(self.X).max(initial=0))
 
 
 class FederatedRegressionScore(ProtectedFederated):

@@ -179,7 +179,7 @@ class EvaluationClient(Client):
         classes, counts = np.unique(self.y, return_counts=True)
         return ClassCounts(tuple(classes.tolist()), counts.astype(np.int64), self.n_features)
 
-    @partitions(DescribeClasses)
+    @partitions(DescribeClasses, counts=True, terms=())
     def classes(self, request: DescribeClasses) -> Iterable[Ints]:
         yield np.unique(self.y, return_inverse=True)[1]
 
@@ -191,7 +191,7 @@ class EvaluationClient(Client):
     def count_class_scores(self, request: CountClassScores) -> ClassScoreTotals:
         return request.total(self._scored(request.classes), self.n_shares)
 
-    @partitions(CountClassScores)
+    @partitions(CountClassScores, terms=())
     def groups_of_classes(self, request: CountClassScores) -> Iterable[Ints]:
         for groups, _ in request.groups(*self._scored(request.classes)):
             yield groups
@@ -213,7 +213,7 @@ class EvaluationClient(Client):
         scores = self.X if self.n_features > 1 else np.column_stack([1 - self.X, self.X])
         return scores, codes
 
-    @partitions(CountScores)
+    @partitions(CountScores, terms=())
     def bins(self, request: CountScores) -> Iterable[Ints]:
         positive, scores = (self.y == request.classes[1]).astype(np.int64), self.X[:, 0]
         yield 2 * bins_of(scores, request.n_bins) + positive

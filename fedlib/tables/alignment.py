@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from inspect import signature
 from typing import Annotated, Any, Self, TypeVar
 
@@ -278,6 +278,10 @@ class AlignedClient(WrappingClient):
         order = np.array([row for _, row in self._listed], np.int64)
         self._keep(order[request.kept])
         return Done()
+
+    def preparation(self) -> Iterable[Ints]:
+        """Return no partitions: rows are only chosen and put in order."""
+        return ()
 
     def _keep(self, rows: Ints) -> None:
         """Create the protocol's client with some rows, in this order."""

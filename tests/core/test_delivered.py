@@ -8,14 +8,17 @@ import pytest
 from all_protocols import OURS, PROTOCOLS
 
 from fedlib import FederatedPipeline, HorizontalDBSCAN
+from fedlib.boosting.client import BoostingClient
 from fedlib.clustering.density.horizontal import AssignCells, HorizontalDBSCANClient
 from fedlib.clustering.density.vertical import VerticalDBSCANClient
+from fedlib.clustering.kmeans import FederatedKMeansClient
 from fedlib.core.client import Client, handles
 from fedlib.core.messages import Declined, Done, decode, encode, registry
 from fedlib.core.protocol import serve
 from fedlib.core.registry import protocols
 from fedlib.protection.policy import GuardedClient, Policy
 from fedlib.protection.secure import SecureClient, simulated_identities
+from fedlib.protection.secure.points import DescribeFeatures
 from fedlib.tables.alignment import AlignedClient, KeepRows
 from fedlib.tables.pipeline import PipelineClient
 from fedlib.tables.pipeline.messages import Preprocess
@@ -85,6 +88,18 @@ def test_a_delivery_is_answered_with_done(protocol, protection, table):
     assert decode(serve(site, encode(request))) == Done()
 
 
+@pytest.mark.parametrize("table", ["one row", "no rows", "huge", "one huge row"])
+@pytest.mark.parametrize("protocol", sorted(DELIVERED))
+def test_the_kind_of_state_after_a_delivery_does_not_depend_on_rows(protocol, table):
+    states = []
+    for one in ("ordinary", table):
+        client = protocols()[protocol].client_class(PROTOCOLS[protocol][1]()[0])
+        client.X = TABLES[one](np.asarray(client.X, np.float64))
+        client.answer(DELIVERED[protocol])
+        states.append(type(client.state))
+    assert states[0] is states[1]
+
+
 def test_a_row_out_of_range_has_no_label_and_the_site_learns_it(caplog):
     request = DELIVERED["horizontal-dbscan"]
     client = HorizontalDBSCANClient([[0.0, 0.0], [1e300, 0.0]])
@@ -124,6 +139,66 @@ def test_rows_that_do_not_fit_a_preprocessing_take_no_part(column, values, probl
     assert client.problems[0].startswith(f"Preprocess: {3 if column == 'size' else 2} of 3 rows")
     assert problem in client.problems[0]
     assert client.state.labels[-1] == -1
+
+
+def preprocessing(**changes):
+    return Preprocess(**RULES | {"unknown": "ignore"} | changes)
+
+
+WORDS = {"kinds": np.array([0, 3], np.uint8), "lengths": np.zeros(2, int), "categories": ()}
+TINY = {"spread": np.array([1e-99, 1.0])}
+
+
+@pytest.mark.parametrize(
+    ("rules", "value", "client_class"),
+    [
+        (TINY, 12.0, FederatedKMeansClient),
+        (TINY, 12.0, HorizontalDBSCANClient),
+        ({"spread": np.array([1e-37, 1.0])}, 30.0, BoostingClient),
+        ({"spread": np.array([5e-324, 1.0])}, 1.5, BoostingClient),
+        ({"gaps": "keep"}, np.nan, FederatedKMeansClient),
+        ({"gaps": "keep"}, np.nan, HorizontalDBSCANClient),
+        ({"fill": np.array([1e100, 1.0]), **TINY}, np.nan, FederatedKMeansClient),
+        (WORDS, 1.0, FederatedKMeansClient),
+        (WORDS, 1.0, BoostingClient),
+    ],
+)
+def test_whether_rules_are_applied_does_not_depend_on_rows(rules, value, client_class):
+    """A row that the protocol's client cannot take, takes no part: free requests do not show it."""
+    table = pd.DataFrame({"size": [1.0, 2.0, 3.0, 2.0], "sex": ["f", "m", "f", "7"]})
+    odd = table.assign(size=[1.0, value, 3.0, 2.0])
+    seen = {}
+    for name, part in {"usual": table, "odd": odd}.items():
+        part = (part, [0, 1, 0, 1]) if client_class is BoostingClient else part
+        client = PipelineClient(part, client_class)
+        replies = [client.answer(preprocessing(**one)) for one in ({}, rules)]
+        replies += [client.answer(DescribeFeatures()), client.answer(CELLS)]
+        again = PipelineClient(part, client_class)
+        again.state = decode(encode(client.state))
+        seen[name] = [*replies, again.answer(DescribeFeatures())]
+    assert seen["odd"] == seen["usual"]
+    if rules is not WORDS:
+        part = odd.drop(1)
+        part = (part, [0, 0, 1]) if client_class is BoostingClient else part
+        usual = PipelineClient(part, client_class)
+        usual.answer(preprocessing(**rules))
+        np.testing.assert_array_equal(np.asarray(client.inner.X), np.asarray(usual.inner.X))
+
+
+def test_rows_that_a_client_cannot_take_are_found_by_asking_it():
+    class Particular(HorizontalDBSCANClient):
+        def __init__(self, X):
+            if (np.asarray(X, float) == 13).any():
+                raise ValueError("13")
+            super().__init__(X)
+
+    client = PipelineClient(np.arange(20.0)[:, np.newaxis], Particular)
+    zero, one, lengths = np.zeros(1), np.ones(1), np.zeros(1, int)
+    kinds = np.zeros(1, np.uint8)
+    rules = Preprocess((), kinds, (), "fill", zero, zero, one, lengths, (), "ignore")
+    client.answer(rules)
+    assert client.inner.X[:, 0].tolist() == [x for x in range(20) if x != 13]
+    assert client.problems == ("Preprocess: 1 of 20 rows take no part: ValueError: 13",)
 
 
 def test_a_preprocessing_that_does_not_fit_the_table_is_answered_with_done():

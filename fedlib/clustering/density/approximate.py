@@ -235,7 +235,7 @@ class ApproximateDBSCANClient(DescribedPoints):
             )
         return CellCounts(cells, counts, self.features)
 
-    @partitions(CountSmallCells)
+    @partitions(CountSmallCells, counts=True, terms=())
     def cells(self, request: CountSmallCells) -> Iterable[Ints]:
         yield groups_of_cells(self.X, cell_side(request.eps, request.rho, self.n_features))
 
@@ -246,7 +246,7 @@ class ApproximateDBSCANClient(DescribedPoints):
             self.note(f"{n} of {len(self.X)} points lie outside the agreed bounds: they are noise")
         return counted
 
-    @partitions(CountGrid)
+    @partitions(CountGrid, counts=True, terms=())
     def blocks(self, request: CountGrid) -> Iterable[Ints]:
         yield groups_of_blocks(self.X, request)
 

@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike
 from fedlib.clustering.density.neighbour_search import Search, find_block, make_search
 from fedlib.core.agreement import agree, require_all
 from fedlib.core.array_types import Ints, Words
-from fedlib.core.client import Client, handles, partitions
+from fedlib.core.client import Client, OddRows, handles, partitions
 from fedlib.core.estimator import Clusterer, Federated
 from fedlib.core.labels import read_ids
 from fedlib.core.messages import Array, Done, Labels, Message, MessageError
@@ -250,7 +250,7 @@ class VerticalDBSCANClient(Client):
     def describe_rows(self, request: DescribeRows) -> RowDescription:
         return RowDescription(len(self.X), self.digest)
 
-    @partitions(DescribeRows)
+    @partitions(DescribeRows, counts=True, terms=())
     def all_rows(self, request: DescribeRows) -> Iterable[Ints]:
         yield np.zeros(len(self.X), np.int64)
 
@@ -269,7 +269,8 @@ class VerticalDBSCANClient(Client):
     @handles(AssignLabels)
     def assign_labels(self, request: AssignLabels) -> Done:
         if len(request.labels) != len(self.X):
-            raise ValueError(
+            self.state = Labels(np.full(len(self.X), -1, np.int64))
+            raise OddRows(
                 f"there must be {len(self.X)} labels, one per row; got {len(request.labels)}"
             )
         self.state = Labels(request.labels)

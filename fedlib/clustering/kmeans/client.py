@@ -38,7 +38,7 @@ from fedlib.clustering.kmeans.private import (
     sum_noisily,
 )
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import Unanswerable, handles, partitions
+from fedlib.core.client import Unanswerable, by_rounding, handles, partitions
 from fedlib.core.messages import Done, Labels
 from fedlib.protection.privacy import clipped
 from fedlib.protection.secure.points import SummablePoints
@@ -67,7 +67,7 @@ class FederatedKMeansClient(SummablePoints):
         of_centres = np.bincount(labels[labels >= 0], weights[labels >= 0], len(centres))
         return LocalCentres(centres, counts, self.features, tuple(of_centres.tolist()))
 
-    @partitions(FindCentres)
+    @partitions(FindCentres, terms=())
     def groups_of_centres(self, request: FindCentres) -> Iterable[Ints]:
         X, weights = self.weighted_points
         yield self.groups_of_all(child_clusters(X, weights, **_settings(request))[2])
@@ -80,17 +80,19 @@ class FederatedKMeansClient(SummablePoints):
         weight = None if weights is None else float(weights.sum())
         return GroupMeans(len(X), mean, squares, means, counts, self.features, weight)
 
-    @partitions(SummariseGroups)
+    @partitions(SummariseGroups, terms=())
     def groups_of_means(self, request: SummariseGroups) -> Iterable[Ints]:
         X, _ = self.weighted_points
         yield self.groups_of_all(np.zeros(len(X), np.int64))
         if request.n_groups:
             yield self.groups_of_all(leaf_groups(X, request.n_groups))
 
-    @partitions(SumClusters, SumWeightedClusters)
+    @partitions(SumClusters, SumWeightedClusters, terms=())
     def clusters(self, request: SumClusters) -> Iterable[Ints]:
         X, _ = self.weighted_points
-        return (self.groups_of_all(assign(X, centres)[0]) for centres in request.centres)
+        for centres in request.centres:
+            yield self.groups_of_all(assign(X, centres)[0])
+        yield from by_rounding(self.X, np.abs(request.centres).max(axis=(0, 1), initial=0))
 
     @handles(SumClusters)
     def sum_clusters(self, request: SumClusters) -> ClusterSums:

@@ -238,7 +238,7 @@ class DensitySuggestionClient(PointsClient):
             magnitude = max(MIN_MAGNITUDE, int(np.frexp(np.abs(self.X).max())[1]))
         return PointsMagnitude(self.n_features, magnitude, self.features)
 
-    @partitions(ReportMagnitude, singly=True)
+    @partitions(ReportMagnitude, singly=True, terms=())
     def all_rows(self, request: ReportMagnitude) -> Iterable[Ints]:
         yield np.zeros(len(self.X), np.int64)
 
@@ -246,7 +246,7 @@ class DensitySuggestionClient(PointsClient):
     def count_cells(self, request: CountCells) -> CellCounts:
         return CellCounts(*count_cells(self.X, request.cell_size), self.features)
 
-    @partitions(CountCells)
+    @partitions(CountCells, counts=True, terms=())
     def cells(self, request: CountCells) -> Iterable[Ints]:
         yield groups_of_cells(self.X, request.cell_size)
 

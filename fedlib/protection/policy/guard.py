@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from itertools import compress
 from typing import Annotated, Any
@@ -19,9 +20,10 @@ from fedlib.core.site_memory import SiteIsLocked
 from fedlib.core.work import TooMuchWork, problem_of_work
 from fedlib.core.wrapping import WrappedState, Wrapper
 from fedlib.protection.policy.rules import Policy, Rules
-from fedlib.protection.privacy import Charge, DisclosureBudgetSpent, privacy_of
+from fedlib.protection.privacy import Charge, DisclosureBudgetSpent, Privacy, privacy_of
 from fedlib.protection.secure.client import SecureClient
 from fedlib.protection.secure.messages import ConfirmSurvivors, MaskValues
+from fedlib.protection.secure.primitives import commit
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +66,11 @@ class GuardedState(WrappedState):
     classes : array (n_rows,) of int64
         The class of each row: those that the replies of the run do not separate. Empty before the
         first reply to which a minimum count applies.
+    delivered : tuple of (str, bytes)
+        The last result of each kind that the server has delivered, as a digest.
+    terms : tuple of (str, bytes)
+        The requests that were answered with a minimum count, and a digest of what determines the
+        terms of a row.
     """
 
     discloses = WrappedState.discloses
@@ -75,6 +82,8 @@ class GuardedState(WrappedState):
     classes: Annotated[np.ndarray, Array("int64", ("rows",), ge=0)] = msgspec.field(
         default_factory=lambda: np.empty(0, np.int64)
     )
+    delivered: tuple[tuple[str, bytes], ...] = ()
+    terms: tuple[tuple[str, bytes], ...] = ()
 
     @property
     def ledger(self) -> Ledger:
@@ -90,15 +99,22 @@ class GuardedClient(Wrapper[GuardedState]):
 
     Without noise, and with a minimum count m, every class of the common refinement of all
     partitions of the rows that the client has answered in the run has no rows or at least m: rows
-    that replies leave out are a class, too. Rows with weights count as `sizes_of` says. So every
+    that replies leave out are a class, too. Rows with weights count as `sizes_of` says. Rows
+    that delivered rules or a delivered model tell apart are in different classes.
+
+    What a row adds, besides its class, is fixed for each kind of request: by what was delivered,
+    and by the fields that the client states as terms, by default all (`fedlib.core.client
+    .partitions`). A request with other ones than the first that was answered is declined. So every
     difference of sums that the server can compute belongs to at least m rows, or to none. Whether a
-    request is declined for this reason depends on the rows, as the ledger says.
+    request is declined because of its classes depends on the rows, as the ledger says.
 
     With a minimum count, a request that fails because of the rows is declined by this rule, too: a
     server could otherwise find single values by requests that fail from some value on.
 
-    A minimum count does not apply to a reply with noise, nor to one that describes no rows: whether
-    it is sent would depend on the number of rows, without noise.
+    A minimum count does not apply to a reply that describes no rows, nor to one with noise:
+    whether it is sent would depend on the number of rows, without noise. So with a minimum count, a
+    reply with noise needs a budget, because noise averages out, and a loss of at most
+    ``max_epsilon``, because a smaller noise hides no row.
 
     The losses of noisy replies, with or without a budget, and the requests that are declined
     because of the rows are counted in all runs about the table (`Policy.memory_of`), whatever
@@ -199,6 +215,8 @@ class GuardedClient(Wrapper[GuardedState]):
         Forbidden
             When a rule forbids the request or the reply.
         """
+        if request.reply is Done:
+            self._note_delivery(request)
         if not request.asks_for_data:
             return self.inner.answer(request)
         if self.passive:
@@ -218,6 +236,23 @@ class GuardedClient(Wrapper[GuardedState]):
             raise Forbidden("review", "the reply was not confirmed")
         self._keep(n_rounds=self._state.n_rounds + 1)
         return reply
+
+    def _note_delivery(self, request: Message) -> None:
+        """Remember what was delivered: later sums can depend on it."""
+        new = {} if request.begins else {type(request).__name__: commit(encode(request))}
+        before = {} if request.begins else dict(self._state.delivered)
+        self._keep(delivered=tuple(sorted({**before, **new}.items())))
+
+    def _terms(self, request: Message) -> bytes:
+        """Return a digest of what determines the terms of a row; empty for other replies."""
+        if (stated := self.inner.stated(request)) is None:
+            return b""
+        values = [encode(request)]
+        if stated.terms is not None:
+            values = [repr(getattr(request, name)).encode() for name in stated.terms]
+        # What counts singly has functions that the server chooses, anyway.
+        delivered = () if stated.singly else self._state.delivered
+        return commit(*values, *(digest for _, digest in delivered))
 
     def _answer(self, rules: Rules, request: Message) -> Message:
         """Return the reply of the wrapped client.
@@ -263,12 +298,32 @@ class GuardedClient(Wrapper[GuardedState]):
             value = getattr(asked, name, allowed)
             if value is not allowed and not allowed.permits(value):
                 raise Forbidden("parameters", f"{name} must be {allowed}, got {value!r}")
-        most = rules.max_declines if privacy_of(request) is None else None
+        privacy = privacy_of(request)
+        if privacy is not None:
+            self._check_loss(rules, privacy)
+        elif rules.min_count > 1 and self._describes_rows(request):
+            terms = self._terms(request)
+            if dict(self._state.terms).get(type(request).__name__, terms) != terms:
+                text = (
+                    "was answered for other terms of a row: another parameter or delivered result"
+                )
+                raise Forbidden("min_count", f"{type(request).__name__} {text}")
+        most = rules.max_declines if privacy is None else None
         if most is not None and len(self.records.values(DECLINED)) >= most:
             text = f"{most} requests about this table were declined because of the rows"
             raise Forbidden("max_declines", f"{text}, in all runs")
         if problem := problem_of_work(asked, rules.max_work):
             raise Forbidden("max_work", problem)
+
+    def _check_loss(self, rules: Rules, privacy: Privacy) -> None:
+        """Check that a reply with noise hides a row, if a minimum count does not."""
+        if rules.min_count > 1 and self.budget is None:
+            text = "with min_count, replies with noise need a budget, because noise averages out"
+            raise Forbidden("budget", f"{text}: add budget = {{ epsilon = 1.0, delta = 1e-6 }}")
+        epsilon = privacy.epsilon or math.sqrt(2 * privacy.rho)
+        if epsilon > rules.most_epsilon:
+            text = f"{privacy} is a loss of {epsilon:.6g}, more than {rules.most_epsilon:g}"
+            raise Forbidden("max_epsilon", f"{text}: use a smaller epsilon, or set max_epsilon")
 
     def _charge(self, request: Message) -> None:
         """Charge the table with the loss of the reply, before it is computed.
@@ -320,19 +375,29 @@ class GuardedClient(Wrapper[GuardedState]):
         partitions = self.inner.partition(request, singly)
         if partitions is None:
             raise Forbidden("min_count", f"{name} contains more than sums over groups of rows")
-        classes = self._state.classes
+        prepared = self.inner.prepared(request)
+        if prepared is None:
+            raise Forbidden("min_count", f"nothing is known about the rows behind {name}")
+        classes, made = self._state.classes, np.empty(0, np.int64)
+        for groups in prepared:
+            made = _refined(made, groups)
+        if len(made) and not singly:
+            classes = _refined(classes, made)
         for groups in partitions:
             if type(reply).grouped_by:
                 groups, reply = self._left_out(rules, classes, groups, reply)
             if singly:
-                sizes = sizes_of(groups + 1, self.inner.weights_of_rows())[1:]
+                parts = groups + 1 if not len(made) else _refined(made, groups) + 1
+                parts = np.where(groups < 0, 0, parts)
+                sizes = sizes_of(parts, self.inner.weights_of_rows())[1:]
             else:
                 classes = _refined(classes, groups)
                 sizes = sizes_of(classes, self.inner.weights_of_rows())
             if n_small := int(((sizes > 0) & (sizes < least)).sum()):
                 text = f"{n_small} groups have fewer than {least} rows, alone or as a difference"
                 raise Forbidden("min_count", text, True)
-        self._keep(classes=classes)
+        terms = dict(self._state.terms) | {type(request).__name__: self._terms(request)}
+        self._keep(classes=classes, terms=tuple(sorted(terms.items())))
         return reply
 
     def _left_out(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from fedlib.protection.privacy import Budget
 
 # The type of each general rule, and its description for errors.
 GROUPS = ("together", "singly")
+MAX_EPSILON = 1.0  # of one reply with noise at a site with a minimum count: a row is likely hidden
 KINDS: dict[str, tuple[type, str]] = {
     "min_clients": (int, "an integer from 1 on"),
     "min_count": (int, "an integer from 1 on"),
@@ -27,6 +29,7 @@ KINDS: dict[str, tuple[type, str]] = {
     "max_bytes": (int, "an integer from 1 on"),
     "max_work": (int, "an integer from 1 on"),
     "max_declines": (int, "an integer from 1 on"),
+    "max_epsilon": (float, "a number above 0"),
     "extremes": (bool, "true or false"),
     "same_members": (bool, "true or false"),
 }
@@ -82,16 +85,17 @@ class Rules:
     min_count : int, default=1
         The least count of rows in each group of rows that the server can separate. Small cells
         and clusters are left out where the protocol allows it; otherwise the request is declined.
-        So is a request whose reply contains more than sums over groups. If rows have weights, a
-        group counts as the sum of its weights divided by the largest one, so that no row has more
-        than ``1 / min_count`` of its weight. The rule does not apply to replies with noise, nor to
-        those that describe no rows.
+        So is a request whose reply contains more than sums over groups, and one of which a row adds
+        something else than in an earlier reply, by another parameter or another delivered result.
+        If rows have weights, a group counts as the sum of its weights divided by the largest one,
+        so that no row has more than ``1 / min_count`` of its weight. The rule does not apply to
+        replies that describe no rows, nor to those with noise, which then need a budget.
     groups : {"together", "singly"}, default="together"
         Which groups `min_count` is about. ``"together"``: the classes of the common refinement of
         all partitions of the rows that the site has answered in the run, so that no difference of
         two sums belongs to fewer rows. ``"singly"``: each group of a reply by itself. Then two
         large groups may differ by one row, whose values follow from the difference of their sums.
-        Boosting needs it.
+        Boosting needs it: its server chooses by the trees which gradients are summed.
     max_rounds : int, optional
         The largest number of requests for data that are answered in one run.
     max_bytes : int, optional
@@ -102,6 +106,9 @@ class Rules:
     max_declines : int, optional
         The most requests that are declined because of the rows, in all runs about the table. After
         them, every request for data without noise is. Each such answer is a bit about the rows.
+    max_epsilon : float, optional
+        The largest privacy loss of one reply with noise: its epsilon, or for ``rho`` the number
+        ``sqrt(2 * rho)``. By default 1 with a minimum count, and otherwise no limit.
     extremes : bool, default=True
         Whether the smallest and the largest value of a column may leave.
     same_members : bool, default=False
@@ -118,9 +125,17 @@ class Rules:
     max_bytes: int | None = None
     max_work: int = MAX_WORK
     max_declines: int | None = None
+    max_epsilon: float | None = None
     extremes: bool = True
     same_members: bool = False
     parameters: Mapping[str, Allowed] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def most_epsilon(self) -> float:
+        """The largest privacy loss of one reply."""
+        if self.max_epsilon is None:
+            return MAX_EPSILON if self.min_count > 1 else math.inf
+        return self.max_epsilon
 
 
 @dataclass(frozen=True)
@@ -215,7 +230,8 @@ class Policy:
         Traceback (most recent call last):
         ...
         ValueError: min_cuont is not a rule; the rules are min_clients, min_count, groups, \
-max_rounds, max_bytes, max_work, max_declines, extremes, same_members, budget, protocols
+max_rounds, max_bytes, max_work, max_declines, max_epsilon, extremes, same_members, budget, \
+protocols
         """
         rest = dict(content)
         tables, budget = rest.pop("protocols", None), _read_budget(rest.pop("budget", None))
@@ -246,7 +262,10 @@ def _check_table(place: str, value: object, accepted: str) -> None:
 def _check_rule(place: str, name: str, value: Any) -> Any:
     """Return the value of a rule."""
     kind, accepted = KINDS[name]
+    if kind is float and type(value) is int:
+        value = float(value)
     wrong = value < 1 if type(value) is int else kind is str and value not in GROUPS
+    wrong |= kind is float and not (type(value) is float and 0 < value < math.inf)
     if type(value) is not kind or wrong:
         raise ValueError(f"{place}{name} must be {accepted}; got {value!r}")
     return value

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
 from fedlib.core.array_types import Ints
-from fedlib.core.client import Client, LostState, Unanswerable, handles, roles_of
+from fedlib.core.client import Client, LostState, OddRows, Unanswerable, handles, roles_of
 from fedlib.core.estimator import Federated
 from fedlib.core.in_process import arrays_of
 from fedlib.core.messages import Done, Message
 from fedlib.core.names import as_table
 from fedlib.core.points import with_weights
 from fedlib.core.registry import innermost
-from fedlib.core.wrapping import WrappingClient, decode_state, encode_state
+from fedlib.core.wrapping import WrappingClient, decode_state, encode_state, usable_rows
 from fedlib.evaluation.clustering import ClusteringScoreClient
 from fedlib.evaluation.numbers import RegressionScoreClient
 from fedlib.evaluation.predictions import EvaluationClient
@@ -23,10 +25,6 @@ from fedlib.sites.leave_one_out.messages import BeginFold, FoldState, TakeModel
 from fedlib.sites.models import from_bytes
 
 __all__ = ["LeftOutClient"]
-
-
-class PredictionFailed(RuntimeError):
-    """The model of a fold cannot predict the rows of a site. The reason stays at the site."""
 
 
 class LeftOutClient(WrappingClient):
@@ -59,9 +57,8 @@ class LeftOutClient(WrappingClient):
 
     Notes
     -----
-    Whether a model can be read and fits the columns does not depend on the rows. Whether it can
-    predict them does, so the requests for data fail then, like others that fail because of rows: a
-    site with noise or masks gives one constant answer and locks itself.
+    Whether a model can be read and fits the columns does not depend on the rows. A row that it
+    cannot predict takes no part in the scores; the site's operator reads how many there are.
 
     Examples
     --------
@@ -97,7 +94,7 @@ class LeftOutClient(WrappingClient):
         table = part[0] if "target" in roles else with_weights(part)[0] if roles else part
         table = as_table(table)
         self._table = table if isinstance(table, pd.DataFrame) else np.asarray(table)
-        self._bytes, self._problem = b"", ""
+        self._bytes = b""
 
     @property
     def open_requests(self) -> tuple[type[Message], ...]:  # type: ignore[override]
@@ -137,37 +134,23 @@ class LeftOutClient(WrappingClient):
 
     @handles(TakeModel)
     def take_model(self, request: TakeModel) -> Done:
-        self._score(request.model)
-        if self._problem:
-            raise PredictionFailed(self._problem)
+        if problem := self._score(request.model):
+            raise OddRows(problem)
         return Done()
 
-    def handle(self, request: Message) -> Message:
-        """Let the client of the protocol reply, or after a model the client of scores.
-
-        Raises
-        ------
-        LostState
-            Before the first fold, and after a model that does not fit.
-        PredictionFailed
-            When the model could not predict the rows, and the request describes them.
-        """
-        if self._problem and not self._answers(request):
-            client = self._prepared()
-            client.check_known(request)
-            if type(request) not in client.open_requests:
-                raise PredictionFailed(self._problem)
-        return super().handle(request)
+    def preparation(self) -> Iterable[Ints]:
+        """Return the groups of rows that a delivered model tells apart: none in the folds."""
+        return self._groups
 
     @property
     def _n_rows(self) -> int:
         return int(getattr(self.trained, "_n_rows", len(self.trained.X)))
 
     def _forget(self) -> None:
-        self.inner, self._bytes, self._problem = None, b"", ""
+        self.inner, self._bytes, self._groups = None, b"", list[Ints]()
 
-    def _score(self, data: bytes) -> None:
-        """Predict the rows and create the client of scores.
+    def _score(self, data: bytes) -> str:
+        """Predict the rows, create the client of scores, and return which rows take no part.
 
         Raises
         ------
@@ -177,11 +160,38 @@ class LeftOutClient(WrappingClient):
         self._forget()
         self._bytes = data
         model = self._loaded(data)
-        self._wrap(*self._scores_of(model, np.arange(0)))
+        self._wrap(*self._scores_of(model, np.arange(0)))  # an error is the same for all rows
+        everything = np.arange(len(self._table))
+        problem = ""
         try:
-            self._wrap(*self._scores_of(model, np.arange(len(self._table))))
-        except Exception as error:
-            self._problem = f"the model cannot predict the rows: {error}"
+            scored, rows = self._scores_of(model, everything)
+        except Exception:  # of some rows
+            rows, problem = usable_rows(partial(self._scores_of, model), everything)
+            scored, rows = self._scores_of(model, rows)
+        self._wrap(scored, rows)
+        self._groups = self._told_apart(model, scored, rows)
+        n_odd = len(everything) - len(rows)
+        return problem and f"{n_odd} of {len(everything)} rows take no part in scores: {problem}"
+
+    def _told_apart(self, model: Any, scored: Client, rows: Ints) -> list[Ints]:
+        """Return the groups of rows with equal predictions, and those that a pipeline makes."""
+        groups = (
+            [] if isinstance(scored, ClusteringScoreClient) else [scored.X]
+        )  # labels are groups
+        if hasattr(model, "estimator_"):
+            groups.append(model._marks(self._rows(rows)))
+        found = []
+        for marks in groups:
+            of_rows = np.full(self._n_rows, -1, np.int64)
+            of_rows[rows] = np.unique(marks, axis=0, return_inverse=True)[1].reshape(-1)
+            found.append(of_rows)
+        return found
+
+    def _rows(self, rows: Ints) -> Any:
+        """Return some rows of the table."""
+        return (
+            self._table.iloc[rows] if isinstance(self._table, pd.DataFrame) else self._table[rows]
+        )
 
     def _loaded(self, data: bytes) -> Federated:
         """Return the estimator in a model file; raise ValueError if it is that of other clients."""
@@ -193,8 +203,7 @@ class LeftOutClient(WrappingClient):
 
     def _scores_of(self, model: Any, rows: Ints) -> tuple[Client, Ints]:
         """Return the client of scores for some rows, and which rows it has."""
-        table = self._table
-        X = table.iloc[rows] if isinstance(table, pd.DataFrame) else table[rows]
+        X = self._rows(rows)
         if hasattr(model, "estimator_"):
             X, kept = model._transformed(X, "transform")
             model, rows = model.estimator_, rows[kept]

@@ -12,6 +12,7 @@ class BeginFold(Message):
 
     discloses = "nothing"
     asks_for_data = False
+    begins = True
 
 
 class TakeModel(Message):

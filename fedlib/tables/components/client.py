@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from fedlib.core.array_types import Ints
-from fedlib.core.client import handles, partitions
+from fedlib.core.client import by_rounding, handles, partitions
 from fedlib.protection.row_sums import RowTotals
 from fedlib.protection.secure.points import DescribedPoints
 from fedlib.tables.components.messages import Scatter, SumClippedScatter, SumScatter, scatter
@@ -35,6 +35,7 @@ class PCAClient(DescribedPoints):
         return request.total(self.X, self.n_shares)
 
     # Not for `SumClippedScatter`: its bounds tell points of one group apart.
-    @partitions(SumScatter)
+    @partitions(SumScatter, terms=())
     def all_points(self, request: SumScatter) -> Iterable[Ints]:
         yield np.zeros(len(self.X), np.int64)
+        yield from by_rounding(self.X, request.centre)

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fedlib.core.array_types import Floats, Ints
-from fedlib.core.client import Client, LostState, OddRows, Unanswerable, handles, partitions
+from fedlib.core.client import (
+    Client,
+    LostState,
+    OddRows,
+    Unanswerable,
+    by_rounding,
+    handles,
+    partitions,
+)
 from fedlib.core.columns import TEXT, RawTable, read_columns
 from fedlib.core.messages import Done, Message, decode, encode
 from fedlib.core.names import as_table, in_order
 from fedlib.core.points import eval_sets_of, with_weights
-from fedlib.core.wrapping import WrappingClient
+from fedlib.core.wrapping import WrappingClient, usable_rows
 from fedlib.protection.row_sums import RowTotals
 from fedlib.protection.secure.points import DescribeFeatures
 from fedlib.tables.components.messages import Scatter, SumClippedScatter, SumScatter, scatter
@@ -22,6 +31,7 @@ from fedlib.tables.pipeline.messages import (
     PipelineState,
     Preprocess,
     PreprocessAndProject,
+    Transformed,
 )
 from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.private import (
@@ -91,6 +101,7 @@ class PipelineClient(WrappingClient, SummaryClient):
         self._renewed = True
 
     def __init__(self, part: Any, client_class: type[Client], **options: Any):
+        self._class = client_class
         self._make: Callable[..., Client] = lambda data: client_class(data, **options)  # type: ignore[call-arg]
         rest: Sequence[Any] = ()
         evaluated: dict[str, Sequence[Any]] = {}
@@ -161,9 +172,22 @@ class PipelineClient(WrappingClient, SummaryClient):
     def sum_clipped_scatter(self, request: SumClippedScatter) -> RowTotals:
         return request.total(np.nan_to_num(self._preprocessed()), self.n_shares)
 
-    @partitions(SumScatter)
+    @partitions(SumScatter, terms=())
     def kept_rows(self, request: SumScatter) -> Iterable[Ints]:
-        yield self._kept.astype(np.int64) - 1
+        (groups,) = self.preparation()
+        yield groups[: len(self.X)]
+        X = self._preprocessed()
+        if [*by_rounding(X, request.centre)]:
+            yield np.arange(len(self.X))
+
+    def preparation(self) -> Iterable[Ints]:
+        """Return the groups of rows that the rules tell apart; rows that are left out are one."""
+        assert self.rules is not None  # there is a wrapped client
+        marks = np.concatenate([self.rules.marks(table) for table in self._tables()])
+        groups = np.unique(marks, axis=0, return_inverse=True)[1].reshape(-1)
+        left = np.ones(len(groups), bool)
+        left[self.inner_rows] = False
+        return [np.where(left, -1, groups).astype(np.int64)]
 
     def _preprocessed(self) -> Floats:
         """Return the rows that the wrapped client has."""
@@ -176,10 +200,30 @@ class PipelineClient(WrappingClient, SummaryClient):
     def _begin(self, rules: Preprocess) -> str:
         """Transform the table, create the protocol's client, and return what is odd.
 
-        Rows that cannot be transformed take no part in the protocol.
+        Rows that cannot be transformed, or that the protocol's client cannot take, take no part in
+        the protocol. So whether there is a client of the protocol does not depend on the rows.
+
+        Raises
+        ------
+        Unanswerable
+            A ValueError: when the rules do not fit the columns or the protocol, whatever the rows
+            are.
         """
-        done = [rules.transform_usable(table) for table in self._tables()]
-        before, inner = self.inner, self._made([one.X for one in done], [one.kept for one in done])
+        if (rules.kinds == KEPT_TEXT).any() and not getattr(self._class, "raw", False):
+            raise Unanswerable(f"{self._class.__name__} takes no columns of text; encode them")
+        if not rules.n_new:
+            raise Unanswerable("there must be a column after preprocessing, got none")
+        largest, gaps = self._class.max_feature, self._class.gaps_allowed
+        done = [rules.transform_usable(table).within(largest, gaps) for table in self._tables()]
+        try:
+            before, inner = self.inner, self._made_of(done)
+        except Exception:  # there are other rows that the protocol's client cannot take
+            empty = [one.chosen(np.arange(0)) for one in done]
+            for i, one in enumerate(done):
+                alone = partial(self._made_with, empty, i, one)
+                rows, problem = usable_rows(alone, np.arange(len(one.X)))
+                done[i] = one.chosen(rows, problem)
+            before, inner = self.inner, self._made_of(done)
         self._wrap(inner, np.flatnonzero(np.concatenate([one.kept for one in done])))
         self.rules, self._kept, self._renewed = rules, done[0].kept, False
         if before is not None:  # other rules end the session, but not what protects the rows
@@ -189,6 +233,16 @@ class PipelineClient(WrappingClient, SummaryClient):
             for one in done
             if one.n_odd
         )
+
+    def _made_of(self, done: Sequence[Transformed]) -> Client:
+        """Return the protocol's client with transformed tables."""
+        return self._made([one.X for one in done], [one.kept for one in done])
+
+    def _made_with(
+        self, others: Sequence[Transformed], i: int, one: Transformed, rows: Ints
+    ) -> Client:
+        """Return the protocol's client with some rows of the i-th transformed table."""
+        return self._made_of([*others[:i], one.chosen(rows), *others[i + 1 :]])
 
     @property
     def _n_rows(self) -> int:

@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Bools, Floats, Ints
+from fedlib.core.client import by_rounding
 from fedlib.core.columns import EMPTY, MAX_NUMBER, TEXT, RawTable, present, spelled_truth
 from fedlib.core.messages import Array, FeatureNames, Message, MessageError, decode
 from fedlib.tables.components.messages import component_names, project
@@ -39,6 +40,37 @@ class Transformed(NamedTuple):
     kept: Bools
     n_odd: int
     problem: str
+
+    def within(self, largest: float, gaps_allowed: bool) -> Transformed:
+        """Return the rows whose numbers lie within ±``largest``, without gaps if they must not be.
+
+        Examples
+        --------
+        >>> two = Transformed(np.array([[1.0], [1e200]]), np.ones(2, bool), 0, "")
+        >>> two.within(1e100, False).kept
+        array([ True, False])
+        """
+        numbers = self.X.select_dtypes("number") if isinstance(self.X, pd.DataFrame) else self.X
+        values = np.asarray(numbers, np.float64)
+        wrong = np.abs(values) > largest
+        if not gaps_allowed:
+            wrong |= np.isnan(values)
+        if not wrong.any():
+            return self
+        j = int(np.argmax(wrong.any(axis=0)))
+        label = numbers.columns[j] if isinstance(numbers, pd.DataFrame) else j
+        text = f"within ±{largest:g}" + (
+            "" if gaps_allowed else " and no gaps: fill them with impute='mean', or drop them"
+        )
+        text = f"column {str(label)!r} must contain numbers {text}"
+        return self.chosen(np.flatnonzero(~wrong.any(axis=1)), text)
+
+    def chosen(self, rows: Ints, problem: str = "") -> Transformed:
+        """Return some of these rows; the others are odd, for the reason ``problem``."""
+        X = self.X.iloc[rows] if isinstance(self.X, pd.DataFrame) else self.X[rows]
+        kept = np.zeros(len(self.kept), bool)
+        kept[np.flatnonzero(self.kept)[rows]] = True
+        return Transformed(X, kept, self.n_odd + len(self.X) - len(X), self.problem or problem)
 
 
 class Preprocess(Message):
@@ -98,6 +130,11 @@ class Preprocess(Message):
     def n_columns(self) -> int:
         """The number of columns of numbers, one per number and category."""
         return int((self.kinds != TEXT).sum()) + len(self.categories)
+
+    @property
+    def n_new(self) -> int:
+        """The number of columns after preprocessing."""
+        return self.n_columns
 
     def transform(self, table: RawTable) -> tuple[Any, Bools]:
         """Return a table of numbers, and which rows of the raw table are in it.
@@ -190,10 +227,33 @@ class Preprocess(Message):
                 X.isetitem(place, column)
         return Transformed(X, kept, int(odd.sum()), "".join(problems[:1]))
 
+    def marks(self, table: RawTable) -> Floats:
+        """Return what tells the rows of a table apart after these rules (n_rows, n_marks).
+
+        Numbers are shifted and scaled, which sums allow for. A category becomes a column of its
+        own, and a gap becomes the same number in all rows: so each is a group of rows. A gap of a
+        category has the mark -1, like an unknown one.
+
+        Parameters
+        ----------
+        table : RawTable
+        """
+        table = table.in_order(self.features).with_text(self.categorical)
+        marks = [np.zeros(len(table))]
+        for j, categories in enumerate(split(self.categories, self.lengths)):
+            if self.kinds[j] == TEXT:
+                marks.append(_positions(table.texts(j), categories).astype(np.float64))
+            elif self.kinds[j] != KEPT_TEXT:
+                numbers = table.numbers_or_gaps(j)
+                marks.append(np.isnan(numbers).astype(np.float64))
+                marks += [of_rows.astype(float) for of_rows in by_rounding(numbers, self.centre[j])]
+        return np.stack(marks, axis=1)
+
     def _scaled(self, numbers: Floats, j: int) -> Floats:
         if self.gaps == "fill":
             numbers = np.where(np.isnan(numbers), self.fill[j], numbers)
-        return (numbers - self.centre[j]) / self.spread[j]
+        with np.errstate(over="ignore"):  # such rows take no part
+            return (numbers - self.centre[j]) / self.spread[j]
 
 
 class PreprocessAndProject(Preprocess):
@@ -221,6 +281,18 @@ class PreprocessAndProject(Preprocess):
                 f"PreprocessAndProject.mean must have {self.n_columns} entries, one per column of"
                 f" numbers, got {len(self.mean)}"
             )
+
+    @property
+    def n_new(self) -> int:
+        """The number of components."""
+        return len(self.components)
+
+    def marks(self, table: RawTable) -> Floats:
+        """Return what tells the rows apart; also the rounding next to a mean that is far away."""
+        result = super().transform_usable(table)
+        far = [*by_rounding(np.asarray(result.X, np.float64), self.mean)]
+        alone = np.arange(len(table)) * float(bool(far))
+        return np.column_stack([super().marks(table), alone])
 
     def transform_usable(self, table: RawTable) -> Transformed:
         """Transform the rows that can be transformed, and return their principal components.

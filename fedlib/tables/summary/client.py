@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlib.core.array_types import Ints
-from fedlib.core.client import Client, handles, partitions
+from fedlib.core.client import Client, by_rounding, handles, partitions
 from fedlib.core.columns import RawTable, category_groups, present, read_columns
 from fedlib.core.messages import Message
 from fedlib.core.points import check_weights, with_weights
@@ -120,7 +120,7 @@ class SummaryClient(Client):
     def sum_weighted_columns(self, request: SumWeightedColumns) -> RowTotals:
         return sum_weighted_columns(self.X, request, self.weight, self.n_shares)
 
-    @partitions(SumWeightedColumns)
+    @partitions(SumWeightedColumns, terms=())
     def rows_with_weights(self, request: SumWeightedColumns) -> Iterable[Ints]:
         """Yield the rows with a value in each column, by bin, and those of each category.
 
@@ -135,6 +135,7 @@ class SummaryClient(Client):
         yield (rows[:, 0] > request.max_weight).astype(np.int64)
         bins = request.bins(np.clip(numbers, *request.bounds)) if request.n_bins else 0 * numbers
         yield from np.where(np.isnan(numbers), -1, bins).astype(np.int64).T
+        yield from by_rounding(numbers, np.abs(request.bounds).max(axis=0))
         yield from (numbers < request.bounds[0]).astype(np.int64).T
         yield from (numbers > request.bounds[1]).astype(np.int64).T
         yield from groups.astype(np.int64).T
@@ -222,7 +223,7 @@ class SummaryClient(Client):
         )
         return KnownCategoryCounts(np.concatenate([np.empty(0, np.int64), *counts]))
 
-    @partitions(CountKnownCategories)
+    @partitions(CountKnownCategories, terms=())
     def rows_by_known_category(self, request: CountKnownCategories) -> Iterable[Ints]:
         """Yield the category of each row; the rows with other texts are one group."""
         table, lists = self.view(request), request.by_column()
@@ -234,7 +235,7 @@ class SummaryClient(Client):
             yield self._all_rows(request, np.where(other, len(names), groups))
 
     # Not for `SumClippedColumns`: its limits tell values of one group apart.
-    @partitions(DescribeColumns, CountValues, SumColumns, SumValues)
+    @partitions(DescribeColumns, CountValues, SumColumns, SumValues, terms=())
     def rows_with_values(
         self, request: DescribeColumns | CountValues | SumColumns | SumValues
     ) -> Iterable[Ints]:
@@ -244,8 +245,11 @@ class SummaryClient(Client):
         yield self._all_rows(request, np.zeros(len(unfilled), np.int64))
         for j in chosen:
             yield self._all_rows(request, present(unfilled.columns[j]) - 1)
+        if isinstance(request, SumColumns):
+            for j, centre in zip(chosen, request.centres, strict=True):
+                yield from by_rounding(self.X.numbers_or_gaps(j), centre)
 
-    @partitions(CountBins)
+    @partitions(CountBins, terms=())
     def bins(self, request: CountBins) -> Iterable[Ints]:
         ends = zip(request.low.tolist(), request.high.tolist(), strict=True)
         table = self.view(request)
@@ -254,7 +258,7 @@ class SummaryClient(Client):
             of_rows = bins_of_keys(to_keys(numbers), low, high, request.n_bins)
             yield self._all_rows(request, np.where(np.isnan(numbers), -1, of_rows))
 
-    @partitions(CountCategories)
+    @partitions(CountCategories, terms=())
     def rows_by_category(self, request: CountCategories) -> Iterable[Ints]:
         """Yield the category of each row; those that are withheld are one group."""
         table = self.view(request)

@@ -241,8 +241,8 @@ def test_no_other_reply_with_limits_of_the_server_is_a_sum_over_groups():
     found = {
         request
         for client in clients
-        for request, (_, singly) in client.partitioners.items()
-        if not singly and limits & set(request.__struct_fields__)
+        for request, stated in client.partitioners.items()
+        if not stated.singly and limits & set(request.__struct_fields__)
     }
     assert found == {SumWeightedColumns, CountBins, CountGrid}  # the limits divide the rows
 

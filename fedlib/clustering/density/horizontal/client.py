@@ -38,7 +38,7 @@ class HorizontalDBSCANClient(DescribedPoints):
     def count_cells(self, request: CountCells) -> CellCounts:
         return CellCounts(*count_cells(self.X, request.cell_size), self.features)
 
-    @partitions(CountCells)
+    @partitions(CountCells, counts=True, terms=())
     def cells(self, request: CountCells) -> Iterable[Ints]:
         yield groups_of_cells(self.X, request.cell_size)
 
@@ -46,7 +46,7 @@ class HorizontalDBSCANClient(DescribedPoints):
     def count_grid(self, request: CountGrid) -> GridCounts:
         return count_in_grid(self.X, request)
 
-    @partitions(CountGrid)
+    @partitions(CountGrid, counts=True, terms=())
     def blocks(self, request: CountGrid) -> Iterable[Ints]:
         yield groups_of_blocks(self.X, request)
 

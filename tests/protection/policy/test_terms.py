@@ -1,0 +1,397 @@
+"""What a row adds to a sum is fixed at a site with a minimum count, and noise must be noise."""
+
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pytest
+from all_protocols import CASES
+
+from fedlib import (
+    FederatedKMeans,
+    FederatedPCA,
+    FederatedPipeline,
+    FederatedXGBClassifier,
+    FederatedXGBRegressor,
+)
+from fedlib.boosting.client import BoostingClient, RegressionClient
+from fedlib.boosting.descriptions import DescribeTargets
+from fedlib.clustering.density.horizontal import CountCells, HorizontalDBSCANClient
+from fedlib.clustering.kmeans import FederatedKMeansClient
+from fedlib.clustering.kmeans.messages import (
+    AssignCentres,
+    FindCentres,
+    SumClusters,
+    SummariseGroups,
+)
+from fedlib.clustering.kmeans.private import SumClustersNoisily
+from fedlib.core.client import Client, handles, partitions
+from fedlib.core.messages import Declined, Done, Message
+from fedlib.core.protocol import run
+from fedlib.core.wrapping import WrappingClient
+from fedlib.evaluation.messages import CountClassScores, CountScores, SumErrors, SumLabelledRows
+from fedlib.evaluation.numbers import RegressionScoreClient
+from fedlib.protection.policy import GuardedClient, Policy
+from fedlib.protection.privacy import Privacy
+from fedlib.protection.secure import SecureClient, secure_sum, simulated_identities
+from fedlib.protection.secure.points import DescribeFeatures
+from fedlib.sites.leave_one_out.client import LeftOutClient
+from fedlib.sites.leave_one_out.messages import BeginFold, TakeModel
+from fedlib.sites.models import to_bytes
+from fedlib.tables.components.client import PCAClient
+from fedlib.tables.components.messages import SumScatter
+from fedlib.tables.pipeline import PipelineClient
+from fedlib.tables.pipeline.messages import Preprocess, PreprocessAndProject
+from fedlib.tables.summary.client import SummaryClient
+from fedlib.tables.summary.messages import SumColumns, TableView
+from fedlib.testing import Recorder
+
+RNG = np.random.default_rng(0)
+SMALL = Declined("min_count")
+
+
+def guarded(client, protocol="", name="A", **rules):
+    site = GuardedClient(client, Policy.from_dict({"min_count": 10} | rules), protocol)
+    site.enter(name, 4)
+    return site
+
+
+# Terms -------------------------------------------------------------------------------------------
+
+
+class TermSum(Message):
+    discloses = "a sum"
+    total: float
+
+
+class SumAbove(Message):
+    discloses = "a threshold"
+    reply = TermSum
+    threshold: Annotated[float, msgspec.Meta(ge=0)]
+
+
+class CountAbove(SumAbove):
+    discloses = "a threshold"
+
+
+class Shift(Message):
+    discloses = "a number"
+    asks_for_data = False
+    amount: float
+
+
+class Restart(Message):
+    discloses = "nothing"
+    asks_for_data = False
+    begins = True
+
+
+class ThresholdClient(Client):
+    """A client whose author has forgotten to state the terms of one of two requests."""
+
+    def __init__(self, X):
+        self.X = X
+
+    @handles(SumAbove)
+    def sum_above(self, request):
+        return TermSum(float((request.threshold < self.X).sum()))
+
+    @partitions(SumAbove)
+    def all_rows(self, request):
+        yield np.zeros(len(self.X), np.int64)
+
+    @handles(CountAbove)
+    def count_above(self, request):
+        return TermSum(float((request.threshold < self.X).sum()))
+
+    @partitions(CountAbove, terms=())
+    def rows_above(self, request):
+        yield (request.threshold < self.X).astype(np.int64)
+
+    @handles(Shift)
+    def shift(self, request):
+        return Done()
+
+    @handles(Restart)
+    def restart(self, request):
+        return Done()
+
+
+def test_a_request_whose_terms_nobody_states_is_answered_for_one_choice_of_fields():
+    site = guarded(ThresholdClient(np.arange(40.0)))
+    assert site.answer(SumAbove(20.0)) == site.answer(SumAbove(20.0)) == TermSum(19.0)
+    assert site.answer(SumAbove(21.0)) == SMALL
+    site = guarded(ThresholdClient(np.arange(40.0)))
+    assert [site.answer(CountAbove(t)).total for t in (20.0, 10.0)] == [19.0, 29.0]
+    assert guarded(ThresholdClient(np.arange(40.0)), min_count=1).answer(SumAbove(1.0)).total == 38
+
+
+def test_the_answer_is_refused_before_any_row_is_read(monkeypatch):
+    site = guarded(ThresholdClient(np.arange(40.0)), max_declines=5)
+    site.answer(SumAbove(20.0))
+    again = guarded(ThresholdClient(np.arange(40.0)), max_declines=5)
+    again.state = site.state  # as on a transport that keeps no process alive
+    monkeypatch.setattr(again.inner, "handle", lambda request: pytest.fail("it was computed"))
+    assert again.answer(SumAbove(21.0)) == SMALL
+    assert not again.records.values("declined")  # no bit about the rows
+
+
+def test_a_delivered_result_is_a_term_until_the_client_forgets_it():
+    site = guarded(ThresholdClient(np.arange(40.0)))
+    for request, expected in (
+        (SumAbove(20.0), TermSum(19.0)),
+        (Shift(1.0), Done()),
+        (Restart(), Done()),
+        (SumAbove(20.0), TermSum(19.0)),
+        (CountAbove(20.0), TermSum(19.0)),
+        (Shift(1.0), Done()),
+        (CountAbove(20.0), SMALL),
+    ):
+        assert site.answer(request) == expected
+
+
+class Prepared(Message):
+    discloses = "nothing"
+    asks_for_data = False
+
+
+class ForgetfulWrapper(WrappingClient):
+    """A wrapper whose author has not stated what it makes of the rows."""
+
+    prepares = Prepared
+
+    def __init__(self, X, client_class):
+        self.X, self._class = X, client_class
+
+    @handles(Prepared)
+    def prepare(self, request):
+        self._wrap(self._class(self.X), np.arange(len(self.X)))
+        return Done()
+
+
+def test_a_wrapper_that_states_nothing_sends_only_counts():
+    X = RNG.random((40, 1))
+    site = guarded(ForgetfulWrapper(X, HorizontalDBSCANClient))
+    site.answer(Prepared())
+    assert site.answer(CountCells(1.0)).counts.tolist() == [40]
+    site = guarded(ForgetfulWrapper(X, FederatedKMeansClient))
+    site.answer(Prepared())
+    assert site.answer(SumClusters(np.zeros((1, 1, 1)))) == SMALL
+
+
+# Rules of preprocessing --------------------------------------------------------------------------
+
+TABLE = pd.DataFrame(
+    {
+        "age": [*RNG.integers(20, 60, 99) * 1.0, 97.0],
+        "income": RNG.integers(10, 99, 100) * 1.0,
+        "town": ["north", "south"] * 50,
+    }
+)
+
+
+def rules(categories, lengths, kind=Preprocess, gaps="fill", centre=0.0, **more):
+    """Return rules that make columns of the categories of age and of town."""
+    kinds = np.array([lengths[0] > 0, 0, 1], np.uint8)
+    zero, one = np.full(3, centre), np.ones(3)
+    names = ("age",) if lengths[0] else ()
+    lengths = np.array([lengths[0], 0, lengths[1]])
+    columns = ("age", "income", "town")
+    return kind(
+        columns, kinds, names, gaps, 0 * zero, zero, one, lengths, categories, "ignore", **more
+    )
+
+
+ONE = rules(("97", "23", "north"), (2, 1))  # of the hundred, one is 97
+HALVES = rules(("north", "south"), (0, 2))
+ASKED = {
+    "scatter": lambda d: SumScatter(np.zeros(d)),
+    "groups": lambda d: SummariseGroups(0),
+    "clusters": lambda d: SumClusters(np.zeros((1, 1, d))),
+    "centres": lambda d: FindCentres(1, 0.0, 1, 10, 0.0, 0),
+}
+
+
+@pytest.mark.parametrize("groups", ["together", "singly"])
+@pytest.mark.parametrize("asked", ASKED)
+def test_categories_that_a_server_chooses_are_groups(asked, groups):
+    for delivered, d, wanted in ((ONE, 4, False), (HALVES, 4, True)):
+        site = guarded(PipelineClient(TABLE, FederatedKMeansClient), groups=groups)
+        site.answer(delivered)
+        assert isinstance(site.answer(ASKED[asked](d)), Declined) != wanted
+
+
+def test_filled_gaps_and_components_of_categories_are_groups():
+    table = TABLE.assign(income=[np.nan, *TABLE["income"][1:]])
+    site = guarded(PipelineClient(table, FederatedKMeansClient))
+    site.answer(HALVES)
+    assert site.answer(SumScatter(np.zeros(4))) == SMALL  # of one row, the income was unknown
+    site = guarded(PipelineClient(TABLE, FederatedKMeansClient))
+    mean, components = np.zeros(4), np.eye(1, 4)
+    site.answer(
+        rules(("97", "23", "north"), (2, 1), PreprocessAndProject, mean=mean, components=components)
+    )
+    assert site.answer(SumClusters(np.zeros((1, 1, 1)))) == SMALL
+
+
+def test_an_honest_pipeline_under_a_minimum_count():
+    """All categories and the products of them have enough rows at each site."""
+    tables = [TABLE.assign(age=TABLE["age"].clip(upper=59))] * 3
+    estimator = FederatedPipeline(FederatedPCA(1), encode="one_hot", scale="standard")
+    make, options = estimator._client_factory([{}] * 3)
+    sites = {
+        name: guarded(make(table, **one), estimator.name, name)
+        for name, table, one in zip("ABC", tables, options, strict=True)
+    }
+    assert estimator.fit(Recorder(sites)).ledger_.lost == {}
+    assert not any(site.state.declined for site in sites.values())
+
+
+# Models ------------------------------------------------------------------------------------------
+
+X = RNG.random((60, 2))
+Y = np.round(RNG.uniform(0, 100, 60), 2)
+EXAMPLES = [(np.array([[0.0, 0.0], [1.0, 1.0]]), np.array([0, 1]))]
+
+
+def constant(number):
+    """Return a model that predicts one number for all rows."""
+    model = FederatedXGBRegressor(1, max_depth=1, base_score=float(number))
+    return to_bytes(model.fit([(EXAMPLES[0][0], np.full(2, float(number)))]))
+
+
+def of_classes(threshold):
+    """Return a model with two probabilities, on either side of a threshold."""
+    rows = np.array([[threshold - 1e-3, 0.0], [threshold + 1e-3, 0.0]] * 20)
+    estimator = FederatedXGBClassifier(1, max_depth=1, learning_rate=0.01, base_score=0.5)
+    return to_bytes(estimator.fit([(rows, np.array([0, 1] * 20))]))
+
+
+@pytest.mark.parametrize("groups", ["together", "singly"])
+def test_only_one_delivered_model_is_scored(groups):
+    """The sum of the sizes of errors has a kink at each target."""
+    site = guarded(LeftOutClient((X, Y), RegressionClient), groups=groups)
+    for number, expected in ((10, True), (11, False)):
+        site.answer(BeginFold())
+        assert site.answer(TakeModel(constant(number))) == Done()
+        reply = site.answer(SumErrors(0.0))
+        assert isinstance(reply, Declined) != expected
+        if expected:  # about another centre, too: the errors stay
+            assert site.answer(SumErrors(50.0)).absolute_errors == reply.absolute_errors
+
+
+@pytest.mark.parametrize(
+    "request_", [CountScores((0, 1), 1, 1), CountClassScores(classes=(0, 1), n_bins=1)]
+)
+def test_two_probabilities_inside_one_bin_are_two_groups(request_):
+    x = np.sort(X[:, 0])
+    for threshold, expected in (((x[0] + x[1]) / 2, False), ((x[29] + x[30]) / 2, True)):
+        site = guarded(LeftOutClient((X, (Y > 50) * 1), BoostingClient))
+        site.answer(BeginFold())
+        site.answer(TakeModel(of_classes(threshold)))
+        assert isinstance(site.answer(request_), Declined) != expected, threshold
+
+
+def test_the_folds_of_an_honest_server_are_answered():
+    """What was delivered in one fold is no term of the next one."""
+    inner = FederatedKMeans(2, init=[[0.0, 0.0], [4.0, 0.0]], method="lloyd", max_iter=1)
+    model = to_bytes(inner.fit(CASES["kmeans"][2]()))
+    site = guarded(LeftOutClient(CASES["kmeans"][2]()[0], FederatedKMeansClient), min_count=2)
+    for request in [
+        *(BeginFold(), SumClusters(np.array([[[0.0, 0.0], [4.0, 0.0]]]))),
+        *(AssignCentres(np.zeros((1, 2))), BeginFold(), TakeModel(model)),
+        *(SumLabelledRows("exclude", 1, 10), BeginFold()),
+        SumClusters(np.array([[[0.0, 0.0], [4.0, 0.0]]])),
+    ]:
+        assert not isinstance(site.answer(request), Declined), request
+
+
+# Objectives, and centres that round --------------------------------------------------------------
+
+
+def test_the_slope_of_pseudo_huber_is_a_term():
+    """With a slope of almost 0, a sum of gradients is a count of signs."""
+    requests = [DescribeTargets("reg:pseudohubererror", slope, 0.3) for slope in (1.0, 1e-9)]
+    assert guarded(RegressionClient((X, Y))).answer(requests[0]) == SMALL
+    site = guarded(RegressionClient((X, Y)), groups="singly")
+    assert site.answer(requests[0]).n_rows == 60
+    assert site.answer(requests[0]).n_rows == 60
+    assert site.answer(requests[1]) == SMALL
+
+
+AGES = np.array([*RNG.uniform(1, 60, 59), 97.0])
+FAR = -(2.0**59)  # next to it, floats are multiples of 128: only the last age is above 64
+
+
+@pytest.mark.parametrize(
+    ("client", "asked"),
+    [
+        (PCAClient(AGES[:, np.newaxis]), lambda c: SumScatter(np.array([c]))),
+        (RegressionScoreClient((AGES, AGES)), SumErrors),
+        (
+            SummaryClient(AGES[:, np.newaxis]),
+            lambda c: SumColumns(*TableView(), 1, np.array([0]), np.array([c])),
+        ),
+        (
+            FederatedKMeansClient(AGES[:, np.newaxis]),
+            lambda c: SumClusters(np.array([[[c]]])),
+        ),
+    ],
+)
+def test_rounding_next_to_a_far_centre_counts_rows_above_a_threshold(client, asked):
+    above = np.count_nonzero(AGES - FAR > -FAR)
+    assert above == 1
+    assert not isinstance(guarded(client).answer(asked(50.0)), Declined)
+    assert guarded(client).answer(asked(FAR)) == SMALL
+
+
+# Noise -------------------------------------------------------------------------------------------
+
+BOUNDS = np.array([[0.0, 0.0], [1.0, 1.0]])
+BUDGET = {"epsilon": 1e6, "delta": 1e-6}
+
+
+def noisy(**loss):
+    return SumClustersNoisily(Privacy(**loss), BOUNDS, X[:2])
+
+
+@pytest.mark.parametrize(
+    ("loss", "rules", "expected"),
+    [
+        ({"rho": 1e300}, {}, "budget"),
+        ({"rho": 0.1}, {}, "budget"),
+        ({"rho": 0.1}, {"budget": BUDGET}, ""),
+        ({"epsilon": 1.0}, {"budget": BUDGET}, ""),
+        ({"rho": 0.51}, {"budget": BUDGET}, "max_epsilon"),
+        ({"epsilon": 1.01}, {"budget": BUDGET}, "max_epsilon"),
+        ({"epsilon": 1.01}, {"budget": BUDGET, "max_epsilon": 2}, ""),
+        ({"epsilon": 3.0}, {"min_count": 1, "max_epsilon": 2.5}, "max_epsilon"),
+        ({"epsilon": 3.0}, {"min_count": 1}, ""),
+    ],
+)
+def test_noise_that_hides_no_row_is_no_exception_of_a_minimum_count(loss, rules, expected):
+    site = guarded(FederatedKMeansClient(X), **rules)
+    reply = site.answer(noisy(**loss))
+    assert reply.rule == expected if expected else hasattr(reply, "counts")
+    names = list("ABCD")
+    identities = simulated_identities(names)
+    clients = {n: SecureClient(FederatedKMeansClient(X), identities[n]) for n in names}
+    sites = {n: guarded(client, name=n, **rules) for n, client in clients.items()}
+    request = noisy(**loss)
+    if "rho" in loss:
+        try:
+            run(secure_sum(request, iter([1]), request.sum_digits(4)), Recorder(sites))
+        except Exception:
+            assert expected
+        assert {site.state.declined for site in sites.values()} == {expected}
+
+
+@pytest.mark.parametrize("value", [0, -1.0, True, "1", float("inf")])
+def test_the_largest_loss_of_a_reply_is_a_number_above_0(value):
+    with pytest.raises(ValueError, match="max_epsilon must be a number above 0"):
+        Policy.from_dict({"max_epsilon": value})
+
+
+def test_what_describes_no_rows_is_answered():
+    assert guarded(FederatedKMeansClient(X)).answer(DescribeFeatures()).n_features == 2
