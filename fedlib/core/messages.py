@@ -3,8 +3,7 @@
 A message is a frozen class of typed fields. Requests are imperatives (``CountCells``), replies are
 nouns (``CellCounts``). Class attributes complete it:
 
-- ``discloses``: the information that the receiver gets, in a few words. The ledger shows it next to
-  the size.
+- ``discloses``: the information that the receiver gets, which the ledger shows next to the size.
 - ``reply``: for a request, the class of its reply; by default `Done`.
 - ``asks_for_data``: for a request, whether a passive client declines it; by default True. Set it to
   False for a request that only delivers a result.
@@ -13,8 +12,6 @@ nouns (``CellCounts``). Class attributes complete it:
 The annotations and the request also bound the size of a reply, if they can (`Message.reply_limit`).
 The size of many replies depends on the site's data alone, such as that of its occupied cells; they
 have only the bound of the transport.
-
-When a reply must fit its request in more than its class, the request overrides `Message.accept`.
 
 The wire format:
 

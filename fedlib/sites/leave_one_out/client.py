@@ -179,7 +179,7 @@ class LeftOutClient(WrappingClient):
             [] if isinstance(scored, ClusteringScoreClient) else [scored.X]
         )  # labels are groups
         if hasattr(model, "estimator_"):
-            groups.append(model._marks(self._rows(rows)))
+            groups.append(model.model_.rules.marks(model._raw(self._rows(rows))))
         found = []
         for marks in groups:
             of_rows = np.full(self._n_rows, -1, np.int64)

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features
-from fedlib.core.array_types import Bools, Floats
+from fedlib.core.array_types import Bools
 from fedlib.core.bounds import NO_BOUNDS, check_bounds
 from fedlib.core.client import Client, roles_of
 from fedlib.core.columns import NUMBER, TEXT, RawTable, read_columns
@@ -507,11 +507,6 @@ class FederatedPipeline(Federated):
             row = int(np.argmin(kept)) + 1
             raise ValueError(f"X must have no gaps with impute='drop', got one in row {row}")
         return transformed, kept
-
-    def _marks(self, X: Any) -> Floats:
-        """Return what tells the rows of a raw table apart after preprocessing."""
-        marks: Floats = self.model_.rules.marks(read_columns(self._like_fit(X)))
-        return marks
 
 
 def check_wrapped(estimator: type[Federated]) -> None:
