@@ -25,7 +25,7 @@ BUILD = ROOT / "_build"
 BOOK = BUILD / ("quick" if (BUILD / "quick/html/index.html").exists() else "full") / "html"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 PARAMETERS = v4.new_code_cell("n_rows = 3\nname = 'a'", metadata={"tags": ["parameters"]})
-PATIENCE = 120  # seconds that a run may take on a busy machine
+PATIENCE = 600  # seconds that a run may take on a busy machine
 KERNEL = {"name": "python3", "display_name": "Python 3", "language": "python"}
 
 

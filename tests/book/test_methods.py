@@ -87,8 +87,8 @@ def test_the_first_page_says_what_the_table_of_losses_says(methods):
         ("XGBoost, histogram", "AUC"),
     ):
         row = kept.loc[(method, score, "regions")]
-        assert f"{row['federated']:.3f}" in said
-        assert f"(pooled: {row['pooled']:.3f})" in said
+        assert f"{row['federated']:.3f}".replace("-", "−") in said
+        assert f"(pooled: {row['pooled']:.3f})".replace("-", "−") in said
     page = (ROOT / "book/intro.md").read_text(encoding="utf-8")
     assert f"{{{{ {name} }}}}" in page
     assert "Nothing is lost" not in page

@@ -33,6 +33,18 @@ def medians(rows):
     return chosen.groupby(["method", "epsilon"])["score"].median()
 
 
+def listed(values, form):
+    """Return numbers as words of a sentence.
+
+    Examples
+    --------
+    >>> listed([1.0, 3.0, 10.0], "{:g}")
+    '1, 3 and 10'
+    """
+    *first, last = map(form.format, values)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def lower_bound(with_row, without_row, delta=0.0, confidence=0.95):
     """Return an epsilon that replies must have at least, by testing which data they come from.
 

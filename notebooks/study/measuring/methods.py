@@ -286,23 +286,18 @@ def sums() -> dict[str, str]:
     kept = study.read("accuracy_loss.csv", [study.KEPT])
     scores = {one.words: accuracy(one.measured, kept) for one in methods() if one.measured}
     kmeans, trees, mixture = (scores[words] for words in OF_SUMS)
-    losses = [
-        abs(one[how] - one["pooled"]) for one in (kmeans, trees) for how in ("pooled", *PARTITIONS)
-    ]
+    exact = [abs(one["by region"] - one["pooled"]) for one in (kmeans, trees)]
     sentence = study.say(
-        "Sites that each have a region get a k-means with an SSE per row of {kmeans[by region]:.3f}"
-        " (pooled: {kmeans[pooled]:.3f}), and boosted trees with an AUC of {trees[by region]:.3f} "
-        "(pooled: {trees[pooled]:.3f}). A mixture starts from the rows of one site. From there it "
-        "ends at a log-likelihood of {mixture[at random]:.3f} if the rows are divided at random, "
-        "but at {mixture[by region]:.3f} by region (pooled: {mixture[pooled]:.3f}).",
-        max(losses) < 0.001
-        and abs(mixture["at random"] - mixture["pooled"]) < 0.01
-        and mixture["pooled"] - mixture["by region"] > 0.1,
+        "If each site has a region, k-means has an SSE per row of {kmeans[by region]:.3f} (pooled: "
+        "{kmeans[pooled]:.3f}), and boosting an AUC of {trees[by region]:.3f} (pooled: "
+        "{trees[pooled]:.3f}). A mixture starts from the rows of one site, so that its "
+        "log-likelihood is {mixture[by region]:.3f} there (pooled: {mixture[pooled]:.3f}).",
+        max(exact) < 0.001 and mixture["pooled"] - mixture["by region"] > 0.1,
         kmeans=kmeans,
         trees=trees,
         mixture=mixture,
     )
-    return {"losses_of_sums": sentence.data}
+    return {"losses_of_sums": re.sub(r"-(?=\d)", "−", sentence.data)}
 
 
 def tables():
