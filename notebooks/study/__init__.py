@@ -21,7 +21,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
             "load_own",
         ],
         "shared.exercises": ["ask"],
-        "shared.kept": ["FACTS", "kept", "say", "say_all"],
+        "shared.kept": ["FACTS", "check", "kept", "say", "say_all"],
         "shared.pages": [
             "PAGE_WIDTH",
             "ROOT",

@@ -223,6 +223,16 @@ def test_a_sentence_that_does_not_hold_says_so_to_a_reader(kept, monkeypatch, it
     assert kept.say("It is {a}.", True, a=1).data == "It is 1."
 
 
+def test_a_statement_of_a_page_is_strict_in_a_build_only(kept, monkeypatch, capsys):
+    kept.check(True, "The gap is small.")
+    with pytest.raises(AssertionError, match="does not hold: The gap is small"):
+        kept.check(False, "The gap is small.")
+    assert capsys.readouterr().out == ""
+    monkeypatch.delenv("FEDLIB_BUILD")
+    kept.check(False, "The gap is small.")
+    assert "Markdown" in capsys.readouterr().out  # how a terminal shows it
+
+
 def test_a_reader_sees_what_was_measured_and_a_build_the_larger_result(kept, monkeypatch):
     results = kept.results
     large = pd.DataFrame({"rows": [10, 1000], "versions": "then"})

@@ -284,6 +284,23 @@ def say(text, holds, **numbers):
     return Markdown(sentence)
 
 
+def check(holds, text):
+    """Raise AssertionError in a build if a statement of the page does not hold; tell a reader.
+
+    Use it for what the page states for its own parameters. What must hold for all parameters is an
+    assertion.
+
+    Parameters
+    ----------
+    holds : bool
+    text : str
+        The statement, a sentence in Markdown.
+    """
+    said = say(text, holds)
+    if not holds:
+        display(said)
+
+
 def say_all(sentences):
     r"""Return sentences of `say` as one text, a line for each.
 
