@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import reading
 from cli_helpers import (
     ANSWER,
     CASES,
@@ -56,8 +58,8 @@ def test_base_margins_over_http_and_of_new_rows(command, site):
         table.to_csv(f"{i}.csv", index=False)
     protocol = ["serve", "xgboost", "--n-trees", "3", "--eval-metric", "error"]
     server, url = serving(command, "--model-out", "model.json", protocol=protocol)
-    reading = ["--target", "kind", "--base-margin", "start"]
-    sites = [joining(command, url, name, *reading, "--eval-data", "2.csv") for name in SITES]
+    columns = ["--target", "kind", "--base-margin", "start"]
+    sites = [joining(command, url, name, *columns, "--eval-data", "2.csv") for name in SITES]
     for one in (*sites, server):
         one.ends()
     parts = [(table[["x", "y"]], table["kind"], None, None, table["start"]) for table in tables]
@@ -69,7 +71,7 @@ def test_base_margins_over_http_and_of_new_rows(command, site):
     for name, expected in zip(SITES, here.labels_, strict=True):
         assert labels(name).tolist() == expected.tolist()
     predicting = ["predict", "model.json", "--data", "0.csv", "--labels-out", "new.csv"]
-    invoke(*predicting, *reading, "--probabilities")
+    invoke(*predicting, *columns, "--probabilities")
     shares = pd.read_csv("new.csv")["probability_1"].to_numpy()
     expected = here.predict_proba(parts[0][0], base_margin=parts[0][4])[:, 1]
     np.testing.assert_allclose(shares, expected, rtol=1e-12)
@@ -114,8 +116,8 @@ def test_the_installed_command(site):
     assert model.get_params() == here.get_params()
 
 
-def test_over_tls(command, site):
-    """A run works with the certificates from the page's commands."""
+def certify(folder):
+    """Make the certificates of the page about real sites, for this machine."""
     if not shutil.which("openssl"):
         pytest.skip("needs openssl")
     blocks = re.findall(r"^```console\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
@@ -123,7 +125,36 @@ def test_over_tls(command, site):
         lines = "\n".join(re.findall(r"^\$ ((?:.*\\\n)*.*)$", block, re.M))
         if lines.startswith("openssl"):
             text = lines.replace("fedlib.example.org", "localhost")
-            subprocess.run(text, shell=True, check=True, cwd=site, capture_output=True)
+            subprocess.run(text, shell=True, check=True, cwd=folder, capture_output=True)
+
+
+def test_the_commands_for_those_who_come_from_another_system(command, tmp_path, monkeypatch):
+    """They give the model of the page's call in one process."""
+    monkeypatch.chdir(tmp_path)
+    certify(tmp_path)
+    page = reading.pages()["book/coming_from.md"]
+    token, serve, join = (shlex.split(line)[1:] for line in reading.commands(page))
+    invoke(*token)
+    names, tables = token[1:], [part.rename(columns={"kind": "ill"}) for part in classes()]
+    for name, table in zip(names, tables, strict=True):
+        table.to_csv(f"{name}.csv", index=False)
+    serve[serve.index("--bind") + 1] = "127.0.0.1:0"
+    server = command(*serve)
+    join[1] = server.prints(r"at (https://[^\s\"]+)")[1].replace("127.0.0.1", "localhost")
+    sites = [command(*(word.replace("north", name) for word in join)) for name in names]
+    for one in (*sites, server):
+        one.ends()
+    parts = [(table[["x", "y"]], table["ill"].to_numpy()) for table in tables]
+    here = FederatedXGBClassifier(n_trees=20, max_depth=4, learning_rate=0.3).fit(parts)
+    assert "FederatedXGBClassifier(n_trees=20, max_depth=4, learning_rate=0.3).fit(parts)" in page
+    model = models.load("model.json")
+    X = tables[0][["x", "y"]]
+    assert model.predict_proba(X).tobytes() == here.predict_proba(X).tobytes()
+
+
+def test_over_tls(command, site):
+    """A run works with the certificates from the page's commands."""
+    certify(site)
     server, url = serving(command, "--cert", "server.pem", "--key", "server.key")
     assert url.startswith("https://")
     url = url.replace("127.0.0.1", "localhost")
