@@ -98,7 +98,7 @@ def frozen(value):
         return tuple(map(frozen, value))
     if is_dataclass(value) or isinstance(value, Federated):
         return type(value), frozen(vars(value))
-    return value
+    return value.hex() if isinstance(value, float) else value  # NaN is not equal to itself
 
 
 def fitted(estimator):
@@ -165,7 +165,10 @@ NEEDED = {
     ),
     "evaluation": ({"classes": [0, 1]},) * 2,
     "regression-score": ({"bounds": [[-3.0], [8.0]]},) * 2,
-    "xgb-regressor": (HISTOGRAMS | {"max_target": 16.0}, HISTOGRAMS | {"base_score": 2.0}),
+    "xgb-regressor": (
+        HISTOGRAMS | {"max_target": 16.0},
+        HISTOGRAMS | {"base_score": 2.0, "max_gradient": 1.0},
+    ),
     "summary": ({"quantiles": (), "bounds": [[-3, -3], [7, 7]]},) * 2,
     "pca": ({"bounds": BOUNDS},) * 2,
 }

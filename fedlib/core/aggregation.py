@@ -146,6 +146,10 @@ class Aggregation:
         }
         return Total(request.reply(**added), tuple(replies))
 
+    def noise(self, request: Message, n_clients: int) -> Any:
+        """Return the noise in the sum of so many replies; None if there is none."""
+        return None
+
     def _add(self, terms: Sequence[Any]) -> Any:
         """Return the sum of numbers, or of arrays of the same shape."""
         stacked = np.array(terms)

@@ -6,7 +6,8 @@ client, only masked ones, or ones with noise.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import isnan
 
 import numpy as np
 
@@ -15,10 +16,20 @@ from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.protocol import Flow
-from fedlib.evaluation.messages import ROUNDING, ClassScoreTotals, CountClassScores
+from fedlib.evaluation.messages import (
+    LARGEST_LOSS,
+    LARGEST_SQUARE,
+    ROUNDING,
+    ClassScoreTotals,
+    CountClassScores,
+    NoRows,
+)
+from fedlib.protection.privacy.intervals import Noise, estimate, hides, ratio
 from fedlib.protection.secure.points import DescribeFeatures
 
 __all__ = ["ClassScores", "class_evaluation"]
+
+SCORES = "accuracy", "balanced accuracy", "AUC", "log-loss", "Brier score"
 
 
 @dataclass(frozen=True)
@@ -39,9 +50,16 @@ class ClassScores:
         class against the others; classes without rows do not count. The Brier score of several
         classes is a sum over them, for two it is that of one.
     auc_error : float
-        The largest possible error of ``auc`` because of the bins.
+        The largest possible error of ``auc`` because of the bins; with noise, the distance of its
+        interval.
     aucs, auc_errors : array (n_classes,)
         Those of each class; NaN for a class without rows.
+    intervals : array (5, 2)
+        That of each of `SCORES`; see `fedlib.protection.privacy.intervals`. With noise, counts are
+        the nearest integers, which can be negative; scores that the noise hides are NaN.
+    precisions, recalls, precision_errors, recall_errors : array (n_classes,)
+    problems : tuple of str
+        Why scores are NaN.
     """
 
     classes: tuple[Class, ...]
@@ -55,6 +73,12 @@ class ClassScores:
     auc_errors: Floats
     log_loss: float
     brier: float
+    intervals: Floats = field(default_factory=lambda: np.full((len(SCORES), 2), np.nan))
+    precisions: Floats = field(default_factory=lambda: np.empty(0))
+    recalls: Floats = field(default_factory=lambda: np.empty(0))
+    precision_errors: Floats = field(default_factory=lambda: np.empty(0))
+    recall_errors: Floats = field(default_factory=lambda: np.empty(0))
+    problems: tuple[str, ...] = ()
 
 
 def class_evaluation(
@@ -65,8 +89,8 @@ def class_evaluation(
     replies = yield from aggregation.describe(DescribeFeatures())
     if problem := problem_of_columns(agree_on_features(replies), classes):
         raise ValueError(problem)
-    total, _ = yield from aggregation.sum(request)
-    return class_scores(request, total)
+    total, clients = yield from aggregation.sum(request)
+    return class_scores(request, total, aggregation.noise(request, len(clients)))
 
 
 def problem_of_columns(n_columns: int, classes: tuple[Class, ...]) -> str:
@@ -104,41 +128,100 @@ def contradiction(request: CountClassScores, declared: Ints, reply: ClassScoreTo
     return None
 
 
-def class_scores(request: CountClassScores, total: ClassScoreTotals) -> ClassScores:
+def class_scores(
+    request: CountClassScores, total: ClassScoreTotals, noise: Noise | None = None
+) -> ClassScores:
     """Return the scores from the sums of all clients, which can have noise.
 
     Raises
     ------
-    ValueError
+    NoRows
         When there are no rows.
     """
-    found = request.parts(total)
-    confusion, counts = (
-        np.maximum(np.rint(one), 0).astype(np.int64) for one in (found.confusion, found.counts)
+    n_classes, found = len(request.classes), request.parts(total)
+    confusion, counts = (np.rint(one).astype(np.int64) for one in (found.confusion, found.counts))
+    if noise is None and not confusion.any():
+        raise NoRows
+    largest = [1.0, 1.0, 1.0, LARGEST_LOSS, 1.0 if n_classes == 2 else LARGEST_SQUARE]
+    possible = np.zeros((len(largest) + 3 * n_classes, 2))
+    possible[:, 1] = largest + 3 * n_classes * [1.0]
+    results = estimate(
+        lambda sums: _results(request, sums, noise is not None), total.values, noise, possible
     )
-    sizes = confusion.sum(axis=1)
-    n, has_rows = int(sizes.sum()), sizes > 0
-    if not n and request.privacy is None:
-        raise ValueError("the clients have no rows")
-    n = max(n, 1)  # noise can hide all rows
-    with np.errstate(invalid="ignore"):
-        recalls = np.diag(confusion) / sizes
-    areas = np.array([area_under_curve(of_class) for of_class in counts]).T.copy()
-    has_area = ~np.isnan(areas[0])
-    auc, auc_error = areas[:, has_area].mean(axis=1) if has_area.any() else (np.nan, np.nan)
+    accuracy, balanced, auc, loss, brier = results.values[: len(largest)].tolist()
+    intervals, of_classes = np.split(results.intervals, [len(largest)])
+    ties = np.maximum(areas(found.counts)[1], 0.0)
+    tied = float(_mean(ties[np.newaxis], noise is not None)[0])
+    if not isnan(tied):
+        intervals[2] = np.clip(intervals[2] + [-tied, tied], 0.0, 1.0)
+    precisions, recalls, aucs = results.values[len(largest) :].reshape(3, n_classes)
+    errors = np.abs(of_classes - results.values[len(largest) :, np.newaxis]).max(axis=1)
+    unknown = [name for name, is_hidden in zip(SCORES, results.hidden, strict=False) if is_hidden]
+    problems = [
+        *([hides(unknown)] if unknown else []),
+        *(["the rows have one class, so the AUC is NaN"] if noise is None and isnan(auc) else []),
+    ]
     return ClassScores(
         request.classes,
         counts,
         confusion,
-        float(np.trace(confusion) / n),
-        float(recalls[has_rows].mean()) if has_rows.any() else np.nan,
-        float(auc),
-        float(auc_error),
-        areas[0],
-        areas[1],
-        found.log_loss / n,
-        found.square / n / (2 if len(request.classes) == 2 else 1),  # as in scikit-learn
+        accuracy,
+        balanced,
+        auc,
+        tied if noise is None else float(np.abs(intervals[2] - auc).max()),
+        aucs,
+        ties + errors[2 * n_classes :],
+        loss,
+        brier,
+        intervals,
+        precisions,
+        recalls,
+        errors[:n_classes],
+        errors[n_classes : 2 * n_classes],
+        tuple(problems),
     )
+
+
+def _results(request: CountClassScores, sums: Floats, has_noise: bool) -> Floats:
+    """Return all scores (n, n_results) of sums (n, n_values).
+
+    They are those of `SCORES`, and precision, recall and area of each class; NaN where rows that
+    must exist do not. With noise, nobody knows whether a class has no rows, so that the means over
+    the classes are NaN then; without it, these classes do not count.
+    """
+    n_classes = len(request.classes)
+    end = n_classes**2
+    confusion = sums[:, :end].reshape(-1, n_classes, n_classes)
+    counts = sums[:, end:-2].reshape(-1, n_classes, 2, request.n_bins)
+    right, sizes = confusion.diagonal(axis1=1, axis2=2), confusion.sum(axis=2)
+    n = sizes.sum(axis=1)
+    recalls, precisions = ratio(right, sizes), ratio(right, confusion.sum(axis=1))
+    aucs, _ = areas(counts)
+    squares = LARGEST_SQUARE / (2 if n_classes == 2 else 1)  # as in scikit-learn
+    scores = [
+        ratio(right.sum(axis=1), n),
+        _mean(recalls, has_noise),
+        _mean(aucs, has_noise),
+        ratio(sums[:, -2] * LARGEST_LOSS, n),
+        ratio(sums[:, -1] * squares, n),
+    ]
+    return np.column_stack([*scores, precisions, recalls, aucs])
+
+
+def _mean(of_classes: Floats, has_noise: bool) -> Floats:
+    """Return the means (n,) over the classes; without noise, of those that are no NaN."""
+    counted = ~np.isnan(of_classes) | has_noise
+    return ratio(np.where(counted, of_classes, 0.0).sum(axis=-1), counted.sum(axis=-1))
+
+
+def areas(counts: Floats) -> tuple[Floats, Floats]:
+    """Return the areas and their largest errors (...) of counts (..., 2, n_bins); see below."""
+    negative, positive = counts[..., 0, :], counts[..., 1, :]
+    n_negative, n_positive = negative.sum(axis=-1), positive.sum(axis=-1)
+    n_pairs = np.where((n_negative > 0) & (n_positive > 0), n_negative * n_positive, 0.0)
+    below = np.cumsum(negative, axis=-1) - negative
+    tied = (positive * negative).sum(axis=-1) / 2
+    return ratio((positive * below).sum(axis=-1) + tied, n_pairs), ratio(tied, n_pairs)
 
 
 def area_under_curve(counts: Ints) -> tuple[float, float]:
@@ -153,10 +236,5 @@ def area_under_curve(counts: Ints) -> tuple[float, float]:
     >>> area_under_curve(np.array([[3, 1], [1, 3]]))
     (0.75, 0.1875)
     """
-    negative, positive = counts.astype(np.float64)
-    n_pairs = negative.sum() * positive.sum()
-    if not n_pairs:
-        return np.nan, np.nan
-    below = np.cumsum(negative) - negative
-    tied = (positive * negative).sum() / 2
-    return float(((positive * below).sum() + tied) / n_pairs), float(tied / n_pairs)
+    area, tied = areas(counts.astype(np.float64))
+    return float(area), float(tied)

@@ -42,6 +42,13 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
 Bins = Annotated[int, msgspec.Meta(ge=1, le=MAX_BINS)]
 
 
+class NoRows(ValueError):
+    """The clients have no rows, so that nothing can be said about them."""
+
+    def __init__(self) -> None:
+        super().__init__("the clients have no rows")
+
+
 class LabelledMoments(Message):
     """The number of a client's rows in each cluster, their mean, and their squared deviations."""
 
@@ -413,18 +420,8 @@ class SumClippedErrors(SumRows):
             ]
         )
 
-    def sums(self, total: RowTotals) -> ErrorSums:
-        """Return the sums about the middle of the bounds in the units of the numbers.
-
-        Those with noise are moved to the nearest possible ones, and count at least one row.
-        """
-        n, *values = total.values.tolist()
+    @property
+    def units(self) -> Floats:
+        """The units (6,) of the sums, which are about the middle of the bounds."""
         half = float(np.diff(self.bounds[:, 0])[0]) / 2
-        units = half, half**2, 2 * half, 2 * half, 4 * half**2
-        numbers, squares, errors, sizes, squared = (
-            value * unit for value, unit in zip(values, units, strict=True)
-        )
-        n_rows = max(round(n), 0 if self.privacy is None else 1)
-        return ErrorSums(
-            n_rows, numbers, max(squares, 0.0), errors, max(sizes, 0.0), max(squared, 0.0)
-        )
+        return np.array([1.0, half, half**2, 2 * half, 2 * half, 4 * half**2])

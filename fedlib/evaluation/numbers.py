@@ -8,17 +8,18 @@ squares; masked or noisy sums are one, about the middle of the bounds.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from math import sqrt
-from typing import Annotated, ClassVar
+from dataclasses import dataclass, field
+from math import inf, nan
+from typing import Annotated, Any, ClassVar
 
+import msgspec
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from fedlib.core.aggregation import Aggregation
-from fedlib.core.array_types import Ints
+from fedlib.core.array_types import Floats, Ints
 from fedlib.core.bounds import Bounds
 from fedlib.core.client import by_rounding, handles, partitions
 from fedlib.core.labels import read_targets
@@ -26,12 +27,24 @@ from fedlib.core.parameters import KW_ONLY, OptionalBounds
 from fedlib.core.points import check_coordinates
 from fedlib.core.protocol import Flow
 from fedlib.core.replies import Replies
-from fedlib.evaluation.messages import ErrorSums, SumClippedErrors, SumErrors
-from fedlib.protection.estimator import ProtectedFederated, is_protected
+from fedlib.evaluation.messages import ErrorSums, NoRows, SumClippedErrors, SumErrors
+from fedlib.evaluation.reported import Scored
+from fedlib.protection.estimator import is_protected
+from fedlib.protection.privacy.intervals import Noise, estimate, hides, ratio
 from fedlib.protection.row_sums import RowTotals
 from fedlib.protection.secure.points import DescribedPoints, agree_on_bounded_features
 
 __all__ = ["FederatedRegressionScore", "NumberScores", "RegressionScoreClient", "regression_score"]
+
+RESULTS = (
+    "count of rows",
+    "mean",
+    "R2",
+    "explained variance",
+    "mean absolute error",
+    "mean squared error",
+    "mean error",
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +59,11 @@ class NumberScores:
     r2, explained_variance : float
         As in scikit-learn. For equal numbers, 1 if there are no errors and 0 otherwise.
     mean_absolute_error, mean_squared_error, mean_error : float
+    intervals : array (5, 2)
+        Those of the scores from ``r2`` on; see `fedlib.protection.privacy.intervals`. Scores that
+        noise hides are NaN.
+    problems : tuple of str
+        Why scores are NaN.
     """
 
     n_rows: int
@@ -55,6 +73,8 @@ class NumberScores:
     mean_absolute_error: float
     mean_squared_error: float
     mean_error: float
+    intervals: Floats = field(default_factory=lambda: np.full((5, 2), np.nan))
+    problems: tuple[str, ...] = ()
 
 
 def regression_score(bounds: Bounds | None, aggregation: Aggregation) -> Flow[NumberScores]:
@@ -68,8 +88,9 @@ def regression_score(bounds: Bounds | None, aggregation: Aggregation) -> Flow[Nu
     yield from agree_on_bounded_features(aggregation, 1)
     if bounds is not None:
         request = SumClippedErrors(bounds.limits, privacy=aggregation.privacy)
-        total, _ = yield from aggregation.sum(request)
-        return _scores(request.sums(total), float(bounds.limits.mean()))
+        total, clients = yield from aggregation.sum(request)
+        noise, middle = aggregation.noise(request, len(clients)), float(bounds.limits.mean())
+        return number_scores(total.values, middle, noise, request.units)
     counts: dict[str, int] = {}
 
     def check(replies: Replies) -> dict[str, str]:
@@ -84,38 +105,75 @@ def regression_score(bounds: Bounds | None, aggregation: Aggregation) -> Flow[Nu
         before = centre
         total, _ = yield from aggregation.sum(SumErrors(before), check)
         centre = before + total.total / max(total.n_rows, 1)
-    return _scores(total, before)
+    return number_scores(np.array(msgspec.structs.astuple(total), np.float64), before)
 
 
-def _scores(sums: ErrorSums, centre: float) -> NumberScores:
-    """Return the scores from the sums of all clients about a centre."""
-    n = sums.n_rows
-    if not n:
-        raise ValueError("the clients have no rows")
-    shift, bias = sums.total / n, sums.errors / n
-    spread = sums.squares - n * shift**2
+def number_scores(
+    sums: Floats, centre: float, noise: Noise | None = None, units: Floats | float = 1.0
+) -> NumberScores:
+    """Return the scores from the sums of all clients about a centre.
+
+    Parameters
+    ----------
+    sums : array (6,)
+        As in `ErrorSums`, in ``units``.
+    centre : float
+        In noisy sums, the middle of the bounds.
+    noise : Noise, optional
+    units : array (6,), optional
+    """
+    n = sums[0]
+    if noise is None and not n:
+        raise NoRows
+    largest = np.full(len(RESULTS), inf)
+    if noise is not None:
+        width = float(np.asarray(units)[3])
+        largest[[1, 4, 5, 6]] = width / 2, width, width**2, width
+    largest[[2, 3]] = 1.0
+    possible = np.column_stack([np.zeros_like(largest), largest])
+    possible[[1, 6], 0], possible[[2, 3], 0] = -largest[[1, 6]], -inf
+    found = estimate(lambda values: _results(values * units), sums, noise, possible)
+    values, problems = found.values, []
+    if noise is None:
+        same = np.isnan(values[[2, 3]])  # equal numbers, as in scikit-learn
+        errors = np.array([values[5], values[5] - values[6] ** 2])
+        values[[2, 3]] = np.where(same, np.where(errors > 0, 0.0, 1.0), values[[2, 3]])
+        if n < 2:
+            values[2] = nan
+            problems.append("R2 is NaN, because it needs two rows")
+        found.intervals[:] = values[:, np.newaxis]
+    elif found.hidden.any():
+        names = [name for name, hidden in zip(RESULTS, found.hidden, strict=True) if hidden]
+        problems.append(hides(names))
+    intervals = found.intervals[2:].copy()
+    mean, r2, explained, absolute, squared, bias = values[1:].tolist()
+    n_rows, mean = max(round(n), 0), centre + mean
     return NumberScores(
-        n,
-        centre + shift,
-        _explained(sums.squared_errors, spread),
-        _explained(sums.squared_errors - n * bias**2, spread),
-        sums.absolute_errors / n,
-        sums.squared_errors / n,
-        bias,
+        n_rows, mean, r2, explained, absolute, squared, bias, intervals, tuple(problems)
     )
 
 
-def _explained(errors: float, spread: float) -> float:
-    """Return the explained fraction of a spread, as scikit-learn does if there is none.
+def _results(sums: Floats) -> Floats:
+    """Return `RESULTS` (n, 7) of sums (n, 6), NaN where rows or differences must exist and do not.
 
     Examples
     --------
-    >>> _explained(1.0, 4.0), _explained(0.0, 0.0), _explained(1.0, 0.0)
-    (0.75, 1.0, 0.0)
+    >>> _results(np.array([[4.0, 0.0, 8.0, 0.0, 2.0, 2.0]])).tolist()
+    [[4.0, 0.0, 0.75, 0.75, 0.5, 0.5, 0.0]]
     """
-    if spread > 0:
-        return 1 - errors / spread
-    return 0.0 if errors > 0 else 1.0
+    n, total, squares, errors, sizes, squared = sums.T
+    shift, bias = ratio(total, n), ratio(errors, n)
+    spread = squares - n * shift**2
+    results = [
+        n,
+        shift,
+        1 - ratio(squared, spread),
+        1 - ratio(squared - n * bias**2, spread),
+        ratio(sizes, n),
+        ratio(squared, n),
+        bias,
+    ]
+    return np.column_stack(results)
 
 
 class RegressionScoreClient(DescribedPoints):
@@ -165,7 +223,7 @@ class RegressionScoreClient(DescribedPoints):
         yield from by_rounding(self.y, np.abs(self.X).max(initial=0))
 
 
-class FederatedRegressionScore(ProtectedFederated):
+class FederatedRegressionScore(Scored):
     """Scores of predicted numbers for held-out rows of several clients.
 
     Attributes
@@ -174,7 +232,10 @@ class FederatedRegressionScore(ProtectedFederated):
     scores_ : dict of str to float
         ``"R2"``, ``"explained variance"``, ``"mean absolute error"``, ``"mean squared error"``,
         ``"root mean squared error"``, and ``"mean error"``, that of the predictions minus the
-        numbers.
+        numbers. NaN, with a warning, where rows or noise leave a score unknown.
+    intervals_ : dict of str to (low, high)
+        With `epsilon`, the interval that contains the true score with a probability of 99%;
+        without it, both ends are the score.
     n_rows_ : int
         The number of rows of all clients.
     ledger_ : Ledger
@@ -223,7 +284,7 @@ class FederatedRegressionScore(ProtectedFederated):
         """,
     ] = None
 
-    def _flow(self) -> Flow[NumberScores]:
+    def _score(self) -> Flow[NumberScores]:
         if not is_protected(self):
             self._refuse_limits()
             return regression_score(None, self._aggregation(1))
@@ -235,17 +296,22 @@ class FederatedRegressionScore(ProtectedFederated):
     def _set_model(self, model: NumberScores) -> None:
         super()._set_model(model)
         self.n_rows_ = model.n_rows
-        self.scores_ = {
-            "R2": model.r2,
-            "explained variance": model.explained_variance,
-            "mean absolute error": model.mean_absolute_error,
-            "mean squared error": model.mean_squared_error,
-            "root mean squared error": sqrt(model.mean_squared_error),
-            "mean error": model.mean_error,
-        }
+        squares = [model.mean_squared_error, *model.intervals[3]]
+        root, *ends = np.sqrt(np.maximum(squares, 0)).tolist()
+        self._set_scores(
+            {
+                "R2": model.r2,
+                "explained variance": model.explained_variance,
+                "mean absolute error": model.mean_absolute_error,
+                "mean squared error": model.mean_squared_error,
+                "root mean squared error": root,
+                "mean error": model.mean_error,
+            },
+            np.insert(model.intervals, 4, ends, axis=0),
+        )
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the scores, one row per score.
+        """Return the scores, one row per score; with `epsilon`, also the ends of their intervals.
 
         Raises
         ------
@@ -253,4 +319,9 @@ class FederatedRegressionScore(ProtectedFederated):
             When called before `fit`.
         """
         check_is_fitted(self, "model_")
-        return pd.DataFrame({"value": self.scores_})
+        columns: dict[str, Any] = {"value": self.scores_}
+        if self.epsilon is not None:
+            low, high = zip(*self.intervals_.values(), strict=True)
+            columns |= {"low": dict(zip(self.scores_, low, strict=True))}
+            columns |= {"high": dict(zip(self.scores_, high, strict=True))}
+        return pd.DataFrame(columns)

@@ -41,6 +41,7 @@ from fedlib.core.protocol import Flow
 from fedlib.core.replies import Replies
 from fedlib.core.validation import Interval
 from fedlib.evaluation.class_scores import (
+    SCORES,
     ClassScores,
     class_evaluation,
     class_scores,
@@ -57,6 +58,7 @@ from fedlib.evaluation.messages import (
     ScoreCounts,
     bins_of,
 )
+from fedlib.evaluation.reported import Scored
 from fedlib.evaluation.two_classes import (
     PredictionScores,
     contradiction_of_two,
@@ -66,7 +68,7 @@ from fedlib.evaluation.two_classes import (
     squared_errors,
     two_class_scores,
 )
-from fedlib.protection.estimator import ProtectedFederated, is_protected
+from fedlib.protection.estimator import is_protected
 from fedlib.protection.secure.points import DescribeFeatures, Features
 from fedlib.tables.summary.columns import ask, repeat
 
@@ -246,7 +248,7 @@ def _table(positive: Ints, bins: Ints, n_bins: int) -> Ints:
     return np.bincount(positive * n_bins + bins, minlength=2 * n_bins).reshape(2, n_bins)
 
 
-class FederatedEvaluation(ProtectedFederated):
+class FederatedEvaluation(Scored):
     """Scores of a classifier's predictions for held-out rows of several clients.
 
     Attributes
@@ -257,13 +259,19 @@ class FederatedEvaluation(ProtectedFederated):
     scores_ : dict of str to float
         ``"accuracy"``; ``"balanced accuracy"``, the mean recall of the classes; ``"AUC"``, the area
         under the ROC curve, for several classes the mean of each against the others;
-        ``"log-loss"``; ``"Brier score"``, the mean squared error of the probabilities.
+        ``"log-loss"``; ``"Brier score"``, the mean squared error of the probabilities. NaN, with a
+        warning, where rows or noise leave a score unknown.
+    intervals_ : dict of str to (low, high)
+        The interval of each score. With `epsilon`, it contains the true score with a probability of
+        99%; without it, it is as wide as `auc_error_` says, or the score.
     auc_error_ : float
-        The largest possible error of the AUC.
+        The largest possible error of the AUC; with `epsilon`, the larger distance to the ends of
+        its interval.
     classes_ : array (n_classes,)
         The classes in ascending order.
     confusion_matrix_ : array (n_classes, n_classes) of int64
-        The number of rows by class and by predicted class, as in scikit-learn.
+        The number of rows by class and by predicted class, as in scikit-learn. With `epsilon`,
+        counts with noise, from 0 on.
     ledger_ : Ledger
         The messages of the run and their sizes.
 
@@ -291,8 +299,9 @@ class FederatedEvaluation(ProtectedFederated):
 
     *Disclosure.* The number of rows of each class in each bin. A bin with a single row nearly
     discloses its probability. With ``secure=True``, the server sees these counts of all clients
-    together. With `epsilon`, they have noise, of which `auc_error_` knows nothing: take as few bins
-    as you need, and many rows.
+    together. With `epsilon`, they have noise, which widens the intervals: take as few bins as you
+    need, and many rows. Scores follow from the noisy counts as they are, because counts that are
+    cut at 0 would draw the AUC to 1/2.
 
     *Cost.* Two rounds. The reply of a client has 16 bytes per bin, for several columns per class.
 
@@ -345,7 +354,7 @@ class FederatedEvaluation(ProtectedFederated):
     ] = None
     known_bounds = MappingProxyType({})
 
-    def _flow(self) -> Flow[PredictionScores | ClassScores]:
+    def _score(self) -> Flow[PredictionScores | ClassScores]:
         if self.bounds is not None:
             raise ValueError(
                 f"bounds must be None, because probabilities lie in [0, 1]; got {self.bounds!r}"
@@ -392,15 +401,10 @@ class FederatedEvaluation(ProtectedFederated):
     def _set_model(self, model: PredictionScores | ClassScores) -> None:
         super()._set_model(model)
         self.classes_ = np.array(model.classes)
-        self.confusion_matrix_ = model.confusion
+        self.confusion_matrix_ = np.maximum(model.confusion, 0)
         self.auc_error_ = model.auc_error
-        self.scores_ = {
-            "accuracy": model.accuracy,
-            "balanced accuracy": model.balanced_accuracy,
-            "AUC": model.auc,
-            "log-loss": model.log_loss,
-            "Brier score": model.brier,
-        }
+        values = model.accuracy, model.balanced_accuracy, model.auc, model.log_loss, model.brier
+        self._set_scores(dict(zip(SCORES, values, strict=True)), model.intervals)
 
     def to_frame(self) -> pd.DataFrame:
         """Return the calibration curve, one row per bin, or the scores of each class.
@@ -422,7 +426,7 @@ class FederatedEvaluation(ProtectedFederated):
         check_is_fitted(self, "model_")
         model = self.model_
         if isinstance(model, ClassScores):
-            return _of_each_class(model)
+            return _of_each_class(model, self.epsilon is not None)
         low, high = edges(model.groups.shape[1])
         count = model.groups.sum(axis=0)
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -450,9 +454,9 @@ class FederatedEvaluation(ProtectedFederated):
         model = self.model_
         if isinstance(model, ClassScores):
             above = np.cumsum(model.counts[:, :, ::-1], axis=2)
-            return class_curves(
-                above / np.maximum(above[:, :, -1:], 1), model.classes, auc=model.auc
-            )
+            fractions = np.clip(above / np.maximum(above[:, :, -1:], 1), 0, 1)
+            curves_ = np.maximum.accumulate(fractions, axis=2)  # noise could lower it
+            return class_curves(curves_, model.classes, auc=model.auc)
         above = np.cumsum(model.counts[:, ::-1], axis=1) / model.counts.sum(axis=1, keepdims=True)
         sizes = model.groups.sum(axis=0)
         filled = sizes > 0
@@ -468,22 +472,28 @@ class FederatedEvaluation(ProtectedFederated):
 
     def report(self) -> str:
         """Return the scores and the calibration curve as text."""
-        lines = [f"{name}: {score:.4f}" for name, score in self.scores_.items()]
+        has_noise = self.epsilon is not None
+        lines = [
+            f"{name}: {score:.4f}"
+            + (" (between {:.4f} and {:.4f})".format(*self.intervals_[name]) if has_noise else "")
+            for name, score in self.scores_.items()
+        ]
         lines.append(f"largest error of the AUC: {self.auc_error_:.4f}")
         table = self.to_frame().to_string(index=False, float_format="{:.4g}".format)
         return "\n".join([*lines, "", table])
 
 
-def _of_each_class(model: ClassScores) -> pd.DataFrame:
+def _of_each_class(model: ClassScores, has_noise: bool) -> pd.DataFrame:
     """Return the scores of each class, one row per class."""
-    right, sizes = np.diag(model.confusion), model.confusion.sum(axis=1)
-    with np.errstate(invalid="ignore"):
-        columns = {
-            "class": list(model.classes),
-            "count": sizes,
-            "precision": right / model.confusion.sum(axis=0),
-            "recall": right / sizes,
-            "AUC": model.aucs,
-            "error of the AUC": model.auc_errors,
-        }
+    columns = {
+        "class": list(model.classes),
+        "count": np.maximum(model.confusion.sum(axis=1), 0),
+        "precision": model.precisions,
+        "recall": model.recalls,
+        "AUC": model.aucs,
+        "error of the AUC": model.auc_errors,
+    }
+    if has_noise:
+        columns["error of the precision"] = model.precision_errors
+        columns["error of the recall"] = model.recall_errors
     return pd.DataFrame(columns)

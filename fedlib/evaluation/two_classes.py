@@ -51,6 +51,14 @@ class PredictionScores:
     brier: float
 
     @property
+    def intervals(self) -> Floats:
+        """The interval (5, 2) of each score: only the area has an error."""
+        values = [self.accuracy, self.balanced_accuracy, self.auc, self.log_loss, self.brier]
+        intervals = np.column_stack([values, values])
+        intervals[2] += [-self.auc_error, self.auc_error]
+        return np.clip(intervals, 0.0, [[1.0], [1.0], [1.0], [np.inf], [1.0]])
+
+    @property
     def balanced_accuracy(self) -> float:
         return float((np.diag(self.confusion) / self.confusion.sum(axis=1)).mean())
 

@@ -14,6 +14,7 @@ from fedlib.core.messages import Message, arrays
 from fedlib.core.privacy_loss import Privacy
 from fedlib.core.protocol import Flow
 from fedlib.core.replies import Replies
+from fedlib.protection.privacy.intervals import Noise
 from fedlib.protection.privacy.messages import NOISY
 from fedlib.protection.privacy.noise import Sensitivity, noise_scale
 from fedlib.protection.secure.fixed_point import Digits
@@ -80,6 +81,11 @@ class NoisySums(Aggregation):
             When the noise would be too large for its type.
         """
         return noise_scale(sensitivity, self.privacy, self.n_shares, n_values)
+
+    def noise(self, request: Any, n_clients: int) -> Noise:
+        n_values = math.prod(request.reply_lengths().values())
+        scale = self.scale(request.sensitivity(), n_values)
+        return Noise(scale, n_clients, is_gaussian=self.privacy.rho > 0)
 
     def deviation(self, sensitivity: Sensitivity) -> float:
         """Return the standard deviation of the noise in a value of a total.

@@ -21,6 +21,7 @@ from fedlib.evaluation.class_scores import ClassScores, class_scores
 from fedlib.evaluation.messages import ClassScoreTotals, CountClassScores
 from fedlib.evaluation.predictions import EvaluationClient
 from fedlib.protection.privacy import Privacy
+from fedlib.protection.privacy.intervals import Noise
 from fedlib.tables.schema import Schema
 from fedlib.testing import Recorder, seeded_noise
 
@@ -261,8 +262,10 @@ def test_the_request_knows_the_noise_that_it_needs():
 
 
 def test_noise_may_hide_all_rows():
-    """Negative counts are 0 rows, of which there are no areas and no recalls."""
+    """Of a negative count of rows, nothing is known."""
     request = CountClassScores(classes=(0, 1), n_bins=1, privacy=Privacy(rho=1.0))
-    scores = class_scores(request, ClassScoreTotals(np.full(request.n_values, -3.0)))
-    assert scores.accuracy == 0
-    assert np.isnan([scores.auc, scores.balanced_accuracy]).all()
+    totals, noise = ClassScoreTotals(np.full(request.n_values, -3.0)), Noise(3.0, 1, True)
+    scores = class_scores(request, totals, noise)
+    assert np.isnan([scores.accuracy, scores.auc, scores.balanced_accuracy, scores.brier]).all()
+    assert scores.intervals[:3].tolist() == [[0.0, 1.0]] * 3
+    assert "the noise is too large for the rows" in scores.problems[0]

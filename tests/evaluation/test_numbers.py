@@ -16,9 +16,9 @@ from fedlib import FederatedRegressionScore
 from fedlib.core.messages import MessageError
 from fedlib.core.protocol import TooFewClients
 from fedlib.evaluation.messages import ErrorSums, SumClippedErrors, SumErrors
-from fedlib.evaluation.numbers import RegressionScoreClient
+from fedlib.evaluation.numbers import RegressionScoreClient, number_scores
 from fedlib.protection.privacy import Privacy, privacy_per_request
-from fedlib.protection.row_sums import RowTotals
+from fedlib.protection.privacy.intervals import Noise
 from fedlib.protection.sums import MaskedNoisySums, NoisySums
 from fedlib.sites import models
 from fedlib.testing import Recorder, seeded_noise
@@ -141,10 +141,13 @@ def test_bounds_of_other_columns_are_refused():
 
 
 def test_noise_may_hide_all_rows():
-    """The count is negative by chance or by a liar; the scores are those of one row at least."""
+    """The count is negative by chance or by a liar, and no score is known."""
     request = SumClippedErrors(np.array(BOUNDS), privacy=Privacy(rho=1.0))
-    sums = request.sums(RowTotals(np.array([-9.0, 1.0, -1.0, 1.0, -1.0, -1.0])))
-    assert (sums.n_rows, sums.squares, sums.squared_errors) == (1, 0.0, 0.0)
+    sums, noise = np.array([-9.0, 1.0, -1.0, 1.0, -1.0, -1.0]), Noise(3.0, 1, True)
+    scores = number_scores(sums, float(np.mean(BOUNDS)), noise, request.units)
+    assert scores.n_rows == 0
+    assert np.isnan([scores.mean, scores.r2, scores.mean_absolute_error, scores.mean_error]).all()
+    assert scores.intervals[2].tolist() == [0.0, BOUNDS[1][0] - BOUNDS[0][0]]
 
 
 def test_a_stored_model(tmp_path):

@@ -1,6 +1,7 @@
 """Leave-one-site-out: the scores, what each site is asked, budgets, policies and lost sites."""
 
 import json
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -54,7 +55,9 @@ PIPELINE = FederatedPipeline(TREES, scale="standard", impute="mean", pca=2)
 BOUNDS = [[-6.0, -6.0], [10.0, 10.0]]
 NOISY = {"bounds": BOUNDS, "epsilon": 8.0}
 PRIVATE = FederatedXGBClassifier(2, max_depth=2, method="histogram", classes=[0, 1], **NOISY)
-PRIVATE_NUMBERS = FederatedXGBRegressor(2, max_depth=2, method="histogram", base_score=3.0, **NOISY)
+PRIVATE_NUMBERS = FederatedXGBRegressor(
+    2, max_depth=2, method="histogram", base_score=3.0, max_gradient=1.0, **NOISY
+)
 LIMITS = {"minimum": -6, "maximum": 10, "required": True}
 SCHEMA = Schema.from_json(
     json.dumps(
@@ -144,6 +147,45 @@ def test_a_schema_and_rows_left_out():
     holes["B"][0][:5, 0] = np.nan
     model = LeaveOneSiteOut(FederatedPipeline(TREES, impute="drop")).fit(holes)
     assert model.model_.scores[1].confusion.sum() == len(ROWS["B"]) - 5
+
+
+@pytest.mark.parametrize("estimator", [TREES, FederatedXGBRegressor(2), KMEANS])
+def test_an_empty_site_has_no_score_and_the_others_have_theirs(estimator):
+    parts = {**LABELLED, "lake": (X[:0], Y[:0])}
+    if estimator is KMEANS:
+        parts = {**TABLES, "lake": X[:0]}
+        model = LeaveOneSiteOut(estimator).fit(parts)
+        assert np.isnan(model.to_frame().loc["lake"]).all()
+    else:
+        text = "there is no score of site 'lake': it has no rows"
+        with pytest.warns(UserWarning, match=text) as caught:
+            model = LeaveOneSiteOut(estimator).fit(parts)
+        assert len(caught) == 1
+    assert model.to_frame().loc[list("ABCD")].notna().all(axis=None)
+
+
+def test_a_site_without_which_nothing_can_be_fitted_has_no_score():
+    """Only it has one of the classes, or rows at all."""
+    (rows, y), empty = LABELLED["A"], (X[:0], Y[:0])
+
+    def texts_of(parts, error=None):
+        estimator = LeaveOneSiteOut(FederatedXGBClassifier(2, objective="binary:logistic"))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with nullcontext() if error is None else pytest.raises(ValueError, match=error):
+                estimator.fit(parts)
+        return estimator, [str(one.message) for one in caught]
+
+    nothing, one_class = "there is no score of site", "the rows have one class, so the AUC is NaN"
+    estimator, texts = texts_of({"A": (rows, y), "B": (rows, y * 0), "C": (rows, y * 0)})
+    assert texts[0].startswith(f"{nothing} 'A': without it, there must be 2 classes")
+    assert texts[1:] == [f"site 'B': {one_class}", f"site 'C': {one_class}"]
+    assert estimator.sites_ == ("B", "C")
+    error = "no site has a score: all are passive, empty or declined"
+    _, texts = texts_of({"A": (rows, y), "B": empty, "C": empty}, error)
+    assert texts[0].startswith(f"{nothing} 'A': without it, there must be 2 classes")
+    assert texts[1:] == [f"{nothing} 'B': it has no rows", f"{nothing} 'C': it has no rows"]
+    texts_of(dict.fromkeys("ABC", (rows, y * 0)), "there must be 2 classes")
 
 
 def test_predictions_start_from_base_margins():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Integral
 from typing import Annotated, Any
@@ -24,6 +24,7 @@ from fedlib.evaluation.clustering import ClusterScores, FederatedClusteringScore
 from fedlib.evaluation.messages import MAX_BINS, DescribeClasses
 from fedlib.evaluation.numbers import FederatedRegressionScore, NumberScores
 from fedlib.evaluation.predictions import FederatedEvaluation
+from fedlib.evaluation.reported import Scored
 from fedlib.protection.estimator import (
     ProtectedFederated,
     check_nothing_lacks,
@@ -59,6 +60,8 @@ class LeaveOneSiteOut(Federated):
     scores_ : dict of str to array (n_sites,)
         The scores of each site by name: those of `FederatedEvaluation` for classes, of
         `FederatedRegressionScore` for numbers, and of `FederatedClusteringScore` for clusters.
+    intervals_ : dict of str to array (n_sites, 2)
+        The lower and the upper end of each score's interval, which is wide with noise; see there.
     ledger_ : Ledger
         The messages of the run and their sizes.
 
@@ -92,7 +95,9 @@ class LeaveOneSiteOut(Federated):
     model of all others. A site's rule ``min_count`` holds for all folds and scores of the run
     together, so that it may decline a later fold; ``min_clients`` counts the sites of a fold.
 
-    *Lost sites.* They leave all later folds. There is no score of a site that is lost or passive.
+    *Lost sites.* They leave all later folds. There is no score of a site that is lost or passive,
+    that has no rows, or without which the rows of the others cannot be fitted. A warning names it,
+    and the others have theirs.
 
     *Cost.* That of n runs with n - 1 sites each.
 
@@ -217,12 +222,12 @@ class LeaveOneSiteOut(Federated):
         fitted._set_model(model)
         return fitted
 
-    def _scorer(self, fitted: Any, n_sites: int) -> Federated:
-        """Return the estimator of the scores, for the fitted estimator of a fold."""
+    def _scorer(self, fitted: Any, n_sites: int, site: str = "") -> Federated:
+        """Return the estimator of the scores, for the fitted estimator of a fold and a site."""
         inner: Any = innermost(self.estimator)
         if "target" not in roles_of(inner.client_class):
             return FederatedClusteringScore()
-        scorer: ProtectedFederated
+        scorer: Scored
         if hasattr(type(inner), "predict_proba"):
             classes = self._agreed_classes() if fitted is None else fitted.classes_.tolist()
             scorer = FederatedEvaluation(n_bins=self.n_bins, classes=classes)
@@ -232,6 +237,7 @@ class LeaveOneSiteOut(Federated):
         scorer.set_params(secure=inner.secure)
         self._spend(scorer, scores=True)
         scorer.first_sum = n_sites * SUMS_PER_FOLD + 1
+        scorer.of_site = f"site {site!r}: " if site else ""
         return scorer
 
     def _agreed_classes(self) -> Any:
@@ -240,7 +246,7 @@ class LeaveOneSiteOut(Federated):
         schema = getattr(self.estimator, "schema", None)
         return schema.classes if classes is None and schema is not None else classes
 
-    def _scores(self, fitted: Any, n_sites: int) -> Flow[Any]:
+    def _scores(self, fitted: Any, n_sites: int, site: str) -> Flow[Any]:
         """Return the flow of the scores of the rows of one site, or of all of them."""
         if hasattr(fitted, "classes_") and not is_protected(innermost(self.estimator)):
             replies = yield DescribeClasses()
@@ -248,7 +254,7 @@ class LeaveOneSiteOut(Federated):
             found = {one for reply in replies.values() for one in reply.classes}
             if unknown := found.difference(known):
                 raise NobodyAnswers(f"its class {listed(sorted(unknown, key=str))} is new")
-        return (yield from self._scorer(fitted, n_sites).protocol())
+        return (yield from self._scorer(fitted, n_sites, site).protocol())
 
     def _client_factory(
         self, options: Sequence[dict[str, Any]]
@@ -279,13 +285,18 @@ class LeaveOneSiteOut(Federated):
     def _set_model(self, model: SiteScores) -> None:
         super()._set_model(model)
         self.sites_ = model.sites
-        of_sites = [_named_scores(one) for one in model.scores]
+        of_sites = [_reported(one) for one in model.scores]
         self.scores_ = {
-            name: np.array([scores[name] for scores in of_sites]) for name in of_sites[0]
+            name: np.array([one.scores_[name] for one in of_sites]) for name in of_sites[0].scores_
+        }
+        self.intervals_ = {
+            name: np.array([_ends(one, name) for one in of_sites]) for name in self.scores_
         }
 
     def to_frame(self) -> pd.DataFrame:
         """Return the scores, one row per site, or one row of all sites.
+
+        With an epsilon, the ends of the interval of each score follow.
 
         Raises
         ------
@@ -293,7 +304,11 @@ class LeaveOneSiteOut(Federated):
             When called before `fit`.
         """
         check_is_fitted(self, "model_")
-        return pd.DataFrame(self.scores_, index=[*(self.sites_ or ["all sites"])])
+        columns = dict(self.scores_)
+        if getattr(innermost(self.estimator), "epsilon", None) is not None:
+            for name, ends in self.intervals_.items():
+                columns |= {f"{name} (low)": ends[:, 0], f"{name} (high)": ends[:, 1]}
+        return pd.DataFrame(columns, index=[*(self.sites_ or ["all sites"])])
 
 
 def check_validated(estimator: type[Federated]) -> None:
@@ -305,14 +320,20 @@ def check_validated(estimator: type[Federated]) -> None:
         )
 
 
-def _named_scores(score: Any) -> Mapping[str, float]:
-    """Return the scores by name, as the estimator of the scores names them."""
+def _reported(score: Any) -> Any:
+    """Return the estimator of the scores with these ones."""
     kinds: dict[type, type[Federated]] = {
         ClassScores: FederatedEvaluation,
         NumberScores: FederatedRegressionScore,
         ClusterScores: FederatedClusteringScore,
     }
-    scorer: Any = kinds[type(score)]()
+    scorer = kinds[type(score)]()
     scorer._set_model(score)
-    named: Mapping[str, float] = scorer.scores_
-    return named
+    return scorer
+
+
+def _ends(scorer: Any, name: str) -> tuple[float, float]:
+    """Return the interval of a score; the score itself if it has none."""
+    score = scorer.scores_[name]
+    ends: tuple[float, float] = getattr(scorer, "intervals_", {}).get(name, (score, score))
+    return ends

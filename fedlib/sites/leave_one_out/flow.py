@@ -14,6 +14,7 @@ from fedlib.core.names import listed
 from fedlib.core.protocol import Flow, GroupsTooSmall, Reject, Replies
 from fedlib.evaluation.class_scores import ClassScores
 from fedlib.evaluation.clustering import ClusterScores
+from fedlib.evaluation.messages import NoRows
 from fedlib.evaluation.numbers import NumberScores
 from fedlib.sites.leave_one_out.messages import BeginFold, TakeModel
 from fedlib.sites.models import to_bytes
@@ -46,7 +47,7 @@ class NobodyAnswers(ValueError):
 def leave_one_site_out(
     fold: Callable[[int, int], Flow[Any]],
     fitted: Callable[[Any], Federated],
-    score: Callable[[Federated, int], Flow[Any]],
+    score: Callable[[Federated, int, str], Flow[Any]],
     together: bool,
 ) -> Flow[SiteScores]:
     """Return the server flow.
@@ -58,8 +59,8 @@ def leave_one_site_out(
     fitted : callable
         Returns the fitted estimator for the model of a fold.
     score : callable
-        Returns the flow that scores the rows of sites, for the fitted estimator of a fold and the
-        count of all sites.
+        Returns the flow that scores the rows of sites, for the fitted estimator of a fold, the
+        count of all sites, and the name of the site, empty for all together.
     together : bool
         Whether the rows of all sites are scored together, and not those of each site.
 
@@ -67,8 +68,15 @@ def leave_one_site_out(
     ------
     ValueError
         When there are fewer than three sites, or nobody has a score.
+
+    Warns
+    -----
+    UserWarning
+        For each site without a score, such as one without rows, or one without which the others'
+        rows cannot be fitted.
     """
     models: dict[str, Federated] = {}
+    failure: ValueError | None = None
     replies = yield BeginFold()
     sites, n_sites = Sites(list(replies), set(replies.lost)), replies.n_all
     if n_sites < MIN_SITES:
@@ -85,21 +93,35 @@ def leave_one_site_out(
             sites.note((yield Reject(reasons)))
         if site not in sites.lost:
             others = [name for name in sites.names if name != site]
-            models[site] = fitted((yield from sites.run(fold(number, n_sites), others)))
+            try:
+                models[site] = fitted((yield from sites.run(fold(number, n_sites), others)))
+            except GroupsTooSmall:
+                raise
+            except ValueError as error:  # the rows of the others, which another fold has not
+                failure = failure or error
+                _warn_of_no_score(site, f"without it, {error}")
+    if failure is not None and not models:
+        raise failure
     files = {site: to_bytes(one) for site, one in models.items() if site not in sites.lost}
     sites.note((yield {site: TakeModel(data) for site, data in files.items()}))
     if together:
-        flow = score(next(iter(models.values())), n_sites)
+        flow = score(next(iter(models.values())), n_sites, "")
         return SiteScores((), ((yield from sites.run(flow, list(files))),))
     scores: dict[str, Any] = {}
     for site in files:
         try:
-            scores[site] = yield from sites.run(score(models[site], n_sites), [site])
+            scores[site] = yield from sites.run(score(models[site], n_sites, site), [site])
         except NobodyAnswers as nobody:
-            warnings.warn(f"there is no score of site {site!r}: {nobody}", stacklevel=2)
+            _warn_of_no_score(site, str(nobody))
+        except NoRows:
+            _warn_of_no_score(site, "it has no rows")
     if not scores:
-        raise ValueError("no site has a score: all are passive, or declined")
+        raise ValueError("no site has a score: all are passive, empty or declined")
     return SiteScores(tuple(scores), tuple(scores.values()))
+
+
+def _warn_of_no_score(site: str, reason: str) -> None:
+    warnings.warn(f"there is no score of site {site!r}: {reason}", stacklevel=3)
 
 
 @dataclass

@@ -63,6 +63,13 @@ class FederatedSummary(WeightedFederated):
         All statistics.
     categories_ : dict of str to Series
         The number of rows with each category, for every column of text, without those withheld.
+    intervals_ : dict of str to array (n_columns, 2)
+        With `epsilon`, the ends of the intervals that contain the true ``"count"``, ``"missing"``
+        (the count of gaps), ``"mean"`` and ``"std"`` with a probability of 99%. A mean or a
+        standard deviation that the noise hides is NaN, with a warning.
+    count_error_ : float
+        With `epsilon`, the largest error of a count in a bin or of a category, with a probability
+        of 99%. Such a count is cut at 0; with weights, it is a part of `max_weight`.
     n_features_in_ : int
         The number of columns.
     feature_names_in_ : array (n_features,) of str
@@ -325,6 +332,11 @@ class FederatedSummary(WeightedFederated):
     def _set_model(self, model: TableSummary) -> None:
         super()._set_model(model)
         self.n_features_in_ = len(model.features)
+        if model.intervals.size:  # with noise
+            *others, variances = model.intervals
+            ends = [*others, np.sqrt(np.maximum(variances, 0))]
+            self.intervals_ = dict(zip(("count", "missing", "mean", "std"), ends, strict=True))
+            self.count_error_ = model.count_error
         self.categories_ = {
             model.features[j]: pd.Series(
                 model.category_counts[j], pd.Index(model.categories[j], dtype=object), name="count"
@@ -341,7 +353,8 @@ class FederatedSummary(WeightedFederated):
             With the columns ``content`` (numbers, text or nothing), ``count``, ``missing``,
             ``mean``, ``std``, ``min``, the quantiles, ``max``, ``categories`` (their number),
             ``top`` (the most frequent one) and ``other`` (the number of values whose categories
-            are withheld).
+            are withheld). With `epsilon`, the ends of the intervals of ``count``, ``missing``,
+            ``mean`` and ``std`` follow.
 
         Raises
         ------
@@ -355,7 +368,7 @@ class FederatedSummary(WeightedFederated):
         columns = {
             "content": np.array(["numbers", "text", "nothing"], object)[model.kinds],
             "count": model.counts,
-            "missing": model.n_rows - model.counts,
+            "missing": np.maximum(model.n_rows - model.counts, 0),
             "mean": model.means,
             "std": np.sqrt(model.variances),
             "min": model.minima,
@@ -365,6 +378,8 @@ class FederatedSummary(WeightedFederated):
             "top": np.array(tops, object),
             "other": model.category_others,
         }
+        for name, ends in getattr(self, "intervals_", {}).items():
+            columns |= {f"{name} (low)": ends[:, 0], f"{name} (high)": ends[:, 1]}
         return pd.DataFrame(columns, index=pd.Index(model.features, dtype=object))
 
     def _top(self, j: int) -> str | None:
@@ -385,7 +400,7 @@ class FederatedSummary(WeightedFederated):
         model, panels = self.model_, {}
         for j, name in enumerate(model.features):
             names = model.categories[j]
-            missing = model.n_rows - int(model.counts[j])
+            missing = max(model.n_rows - int(model.counts[j]), 0)
             panels[f"{name} ({missing} missing)"] = (
                 (model.category_counts[j], names)
                 if names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from math import fsum
@@ -76,6 +76,11 @@ class TableSummary:
         The number of values whose categories clients have withheld.
     weights : array (n_columns,) or None
         The sum of the weights of the values, if the rows have weights; NaN for columns of text.
+    intervals : array (4, n_columns, 2)
+        With noise, those of the counts of values and of gaps, the means and the variances; see
+        `fedlib.protection.privacy.intervals`. Without noise, there are none: (4, 0, 2).
+    count_error : float
+        With noise, the error of each count of a bin or a category; its interval is ± this.
     """
 
     features: tuple[str, ...]
@@ -95,6 +100,8 @@ class TableSummary:
     category_counts: tuple[Ints, ...]
     category_others: Ints
     weights: Floats | None = None
+    intervals: Floats = field(default_factory=lambda: np.empty((4, 0, 2)))
+    count_error: float = 0.0
 
 
 def summarise(

@@ -7,12 +7,12 @@ count of one bin, each by at most 1.
 
 from __future__ import annotations
 
+import warnings
 from math import sqrt
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from fedlib.core.aggregation import Aggregation
 from fedlib.core.array_types import Floats, Ints
@@ -30,6 +30,7 @@ from fedlib.protection.privacy import (
     quantise,
     to_unit,
 )
+from fedlib.protection.privacy.intervals import Noise, estimate, hides, ratio
 from fedlib.protection.secure.points import agree_on_bounded_features
 from fedlib.protection.sums import NoisySums
 from fedlib.tables.summary.agreed import AgreedTable, check_lengths, chosen_numbers, count_known
@@ -152,8 +153,10 @@ def private_summary(bounds: Bounds, n_bins: int, aggregation: NoisySums) -> Flow
     request = SumColumnsNoisily(aggregation.privacy, limits, n_bins)
     aggregation.scale(request.sensitivity())  # too small an epsilon is refused before any message
     names = yield from agree_on_names(aggregation, bounds)
-    total, _ = yield from aggregation.sum(request)
-    return _summary(names, limits, n_bins, total.values)
+    total, clients = yield from aggregation.sum(request)
+    nothing = np.empty(0, np.int64)
+    layout = Layout(names, limits, n_bins, np.arange(len(names)), nothing, nothing)
+    return noisy_summary(layout, total.values, aggregation.noise(request, len(clients)))
 
 
 def agree_on_names(aggregation: Aggregation, bounds: Bounds) -> Flow[tuple[str, ...]]:
@@ -183,76 +186,124 @@ def agreed_private_summary(
     aggregation.scale(request.sensitivity())  # too small an epsilon is refused before any message
     aggregation.features = agreed.names
     yield from agree_on_bounded_features(aggregation, len(agreed.names))
-    total, _ = yield from aggregation.sum(request)
-    end = len(total.values) - len(categories)
-    found = _summary(tuple(agreed.names[j] for j in numbers), limits, n_bins, total.values[:end])
-    category_counts = agreed.by_column(as_counts(total.values[end:]))
-    n_columns = len(agreed.names)
-
-    def spread(values: NDArray[Any], empty: Any) -> NDArray[Any]:
-        """Return the values of columns of numbers among those of all columns."""
-        everything = np.full((n_columns, *values.shape[1:]), empty, values.dtype)
-        everything[numbers] = values
-        return everything
-
-    counts = spread(found.counts, 0)
-    counts[texts] = [int(category_counts[j].sum()) for j in texts]
-    nothing = np.full(n_columns, np.nan)
-    return TableSummary(
-        features=agreed.names,
-        kinds=agreed.kinds,
-        n_rows=found.n_rows,
-        counts=counts,
-        means=spread(found.means, np.nan),
-        variances=spread(found.variances, np.nan),
-        minima=nothing,
-        maxima=nothing,
-        fractions=np.empty(0),
-        quantiles=np.empty((0, n_columns)),
-        rank_errors=np.empty((0, n_columns), np.int64),
-        edges=spread(found.edges, np.nan),
-        histograms=spread(found.histograms, 0),
-        categories=agreed.categories,
-        category_counts=category_counts,
-        category_others=np.zeros(n_columns, np.int64),
-    )
+    total, clients = yield from aggregation.sum(request)
+    layout = Layout(agreed.names, limits, n_bins, numbers, texts, lengths)
+    return noisy_summary(layout, total.values, aggregation.noise(request, len(clients)), agreed)
 
 
-def noisy_moments(limits: Floats, values: Floats) -> tuple[Floats, Floats]:
-    """Return the mean and the variance of each column between limits, from noisy sums."""
-    found = _summary(("",) * limits.shape[1], limits, 0, values)
-    n_values = np.maximum(found.counts, 2)
-    return found.means, found.variances * (n_values - 1) / n_values
+class Layout(NamedTuple):
+    """The sums over rows in a reply with noise, which describe the columns ``names``.
+
+    First comes the count of rows. For each column in ``numbers`` follow the count of its values,
+    with a ``max_weight`` the sum of their weights, the sums of the scaled values and of their
+    squares, and the bins. For each column in ``texts`` follow the counts of its categories.
+    """
+
+    names: tuple[str, ...]
+    limits: Floats
+    n_bins: int
+    numbers: Ints
+    texts: Ints
+    lengths: Ints
+    max_weight: float | None = None
+
+    def blocks(self, sums: Floats) -> tuple[Floats, Floats]:
+        """Return the sums of the columns of numbers (n, n_numbers, k), and the other ones."""
+        d, k = len(self.numbers), (3 if self.max_weight is None else 4) + self.n_bins
+        return sums[:, 1 : 1 + d * k].reshape(len(sums), d, k), sums[:, 1 + d * k :]
+
+    def results(self, sums: Floats) -> Floats:
+        """Return counts, gaps, means and variances (n, 4 * n_columns) of sums (n, n_values)."""
+        (blocks, categories), first = self.blocks(sums), self.max_weight is not None
+        count, mean, variance = np.full((3, len(sums), len(self.names)), np.nan)
+        count[:, self.numbers] = blocks[..., 0]
+        ends = np.cumsum(self.lengths)
+        for j, start, end in zip(self.texts, ends - self.lengths, ends, strict=True):
+            count[:, j] = categories[:, start:end].sum(axis=1)
+        weight, total, squares = np.moveaxis(blocks[..., first : first + 3], 2, 0)
+        low, half = self.limits[0], np.diff(self.limits, axis=0)[0] / 2
+        scaled, rows = ratio(total, weight), weight * (self.max_weight or 1.0)
+        spread = ratio(squares, weight) - np.square(scaled)
+        mean[:, self.numbers] = low + half * (1 + scaled)
+        variance[:, self.numbers] = spread * np.square(half) * ratio(rows, rows - 1)
+        return np.hstack([count, sums[:, :1] - count, mean, variance])
+
+    @property
+    def possible(self) -> Floats:
+        """The possible values (4 * n_columns, 2) of the results."""
+        ends = np.tile([0.0, np.inf], (4, len(self.names), 1))
+        ends[2, self.numbers] = self.limits.T
+        return ends.reshape(-1, 2)
 
 
-def _summary(names: tuple[str, ...], limits: Floats, n_bins: int, values: Floats) -> TableSummary:
-    """Return the statistics that follow from the noisy sums."""
-    n = len(names)
-    columns = values[1:].reshape(n, 3 + n_bins)
-    low, half = limits[0], (limits[1] - limits[0]) / 2
-    n_values = np.maximum(columns[:, 0], 1.0)
-    means = np.clip(columns[:, 1] / n_values, -1, 1)
-    variances = np.clip(columns[:, 2] / n_values - np.square(means), 0, 1)
-    unbiased = n_values / np.maximum(n_values - 1, 1)
-    nothing = np.full(n, np.nan)
+def noisy_summary(
+    layout: Layout, sums: Floats, noise: Noise, agreed: AgreedTable | None = None
+) -> TableSummary:
+    """Return the statistics that follow from noisy sums; a ``layout`` says what these are.
+
+    Warns
+    -----
+    UserWarning
+        When the noise hides means or variances, which are NaN.
+    """
+    names, n = layout.names, len(layout.names)
+    found = estimate(layout.results, sums, noise, layout.possible)
+    _, _, means, variances = found.values.reshape(4, n)
+    hidden = found.hidden.reshape(4, n)
+    blocks, categories = (of[0] for of in layout.blocks(sums[np.newaxis]))
+    unknown = [
+        f"the {what} of {names[j]!r}"
+        for what, of_columns in (("mean", hidden[2]), ("variance", hidden[3]))
+        for j in layout.numbers
+        if of_columns[j]
+    ]
+    if unknown:
+        warnings.warn(hides(unknown), stacklevel=2)
+    everything = np.array([[-np.inf, np.inf]])
+    one_count = estimate(lambda one: one, np.zeros(1), noise, everything).intervals[0]
+    edges, histograms = np.full((n, layout.n_bins + 1), np.nan), np.zeros((n, layout.n_bins))
+    edges[layout.numbers] = edges_between(layout.limits, layout.n_bins)
+    histograms[layout.numbers] = blocks[:, blocks.shape[1] - layout.n_bins :]
+    category_counts = tuple(np.empty(0, np.int64) for _ in names)
+    if agreed is not None:
+        category_counts = agreed.by_column(as_counts(categories))
+    nothing, first, weights = np.full(n, np.nan), layout.max_weight, None
+    if first is not None:
+        weights = nothing.copy()
+        weights[layout.numbers] = first * np.maximum(blocks[:, 1], 0.0)
     return TableSummary(
         features=names,
-        kinds=np.full(n, NUMBER, np.uint8),
-        n_rows=int(as_counts(values[:1])[0]),
-        counts=as_counts(columns[:, 0]),
-        means=low + half * (1 + means),
-        variances=variances * unbiased * np.square(half),
+        kinds=np.full(n, NUMBER, np.uint8) if agreed is None else agreed.kinds,
+        n_rows=int(as_counts(sums[:1])[0]),
+        counts=as_counts(layout.results(sums[np.newaxis])[0, :n]),
+        means=means,
+        variances=variances,
         minima=nothing,
         maxima=nothing,
         fractions=np.empty(0),
         quantiles=np.empty((0, n)),
         rank_errors=np.empty((0, n), np.int64),
-        edges=edges_between(limits, n_bins),
-        histograms=as_counts(columns[:, 3:]),
-        categories=((),) * n,
-        category_counts=(np.empty(0, np.int64),) * n,
+        edges=edges,
+        histograms=as_counts(histograms) if first is None else first * np.maximum(histograms, 0.0),
+        categories=((),) * n if agreed is None else agreed.categories,
+        category_counts=category_counts,
         category_others=np.zeros(n, np.int64),
+        weights=weights,
+        intervals=found.intervals.reshape(4, n, 2),
+        count_error=float(np.abs(one_count).max()),
     )
+
+
+def noisy_moments(limits: Floats, values: Floats) -> tuple[Floats, Floats]:
+    """Return the mean and the variance of each column between limits, from noisy sums.
+
+    They scale columns, so that they are cut at what is possible.
+    """
+    columns, half = values[1:].reshape(limits.shape[1], 3), np.diff(limits, axis=0)[0] / 2
+    n_values = np.maximum(columns[:, 0], 1.0)
+    means = np.clip(columns[:, 1] / n_values, -1, 1)
+    variances = np.clip(columns[:, 2] / n_values - np.square(means), 0, 1)
+    return limits[0] + half * (1 + means), variances * np.square(half)
 
 
 def edges_between(limits: Floats, n_bins: int) -> Floats:

@@ -28,7 +28,7 @@ from fedlib.protection.sums import NoisySums
 from fedlib.tables.summary.agreed import AgreedTable, check_lengths, chosen_numbers, known_groups
 from fedlib.tables.summary.flow import TableSummary
 from fedlib.tables.summary.messages import MAX_BINS, Category, split
-from fedlib.tables.summary.private import as_counts, edges_between
+from fedlib.tables.summary.private import Layout, as_counts, edges_between, noisy_summary
 
 __all__ = ["SumWeightedColumns", "sum_weighted_columns", "weighted_summary"]
 
@@ -146,9 +146,13 @@ def weighted_summary(
         first, _ = yield from aggregation.sum(request)
         n_rows = max(round(first.values[0]), 1)
         request = msgspec.structs.replace(request, n_rows=n_rows)
-    total, _ = yield from aggregation.sum(
+    total, clients = yield from aggregation.sum(
         request, None if request.privacy else _impossible(request)
     )
+    noise = aggregation.noise(request, len(clients))
+    if noise is not None:
+        layout = Layout(agreed.names, limits, n_bins, numbers, *agreed.lists[:2], max_weight)
+        return noisy_summary(layout, total.values, noise, agreed)
     end = 1 + len(numbers) * (4 + n_bins)
     columns = total.values[1:end].reshape(len(numbers), 4 + n_bins)
     weights = max_weight * np.maximum(columns[:, 1], 0.0)
