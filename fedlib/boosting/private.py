@@ -45,6 +45,14 @@ __all__ = [
 ]
 
 
+MAX_GRADIENT = 1e6
+BOUNDED = {
+    "binary:logistic": (1.0, 0.25),
+    "reg:logistic": (1.0, 0.25),
+    "multi:softprob": (1.0, 0.5),
+}  # the largest gradient and hessian of these objectives
+
+
 def gradient_limits(objective: str, max_gradient: float) -> tuple[float, float]:
     """Return the largest absolute gradient and the largest hessian of a row, for one output.
 
@@ -56,12 +64,38 @@ def gradient_limits(objective: str, max_gradient: float) -> tuple[float, float]:
     >>> gradient_limits("binary:logistic", 5.0), gradient_limits("reg:squarederror", 5.0)
     ((1.0, 0.25), (5.0, 1.0))
     """
-    known = {
-        "binary:logistic": (1.0, 0.25),
-        "reg:logistic": (1.0, 0.25),
-        "multi:softprob": (1.0, 0.5),
-    }
-    return known.get(objective, (max_gradient, 1.0))
+    return BOUNDED.get(objective, (max_gradient, 1.0))
+
+
+def default_gradient(
+    objective: str, parameter: float, base_score: float, limits: tuple[float, float] | None
+) -> float | None:
+    """Return the largest gradient of a row that public facts determine, or None.
+
+    Parameters
+    ----------
+    objective : str
+    parameter : float
+        The slope of the pseudo-Huber loss, which no gradient exceeds.
+    base_score : float
+        The first prediction.
+    limits : (low, high), optional
+        Those of all targets.
+
+    Examples
+    --------
+    >>> default_gradient("reg:squarederror", 1.0, 70.0, (0.0, 200.0))
+    130.0
+    >>> default_gradient("reg:squarederror", 1.0, 70.0, None) is None
+    True
+    """
+    if objective in BOUNDED:
+        return BOUNDED[objective][0]
+    if objective == "reg:pseudohubererror":
+        return min(parameter, MAX_GRADIENT)
+    if limits is None or limits[0] == limits[1] == base_score:
+        return None
+    return min(max(abs(end - base_score) for end in limits), MAX_GRADIENT)
 
 
 def row_sensitivity(limits: tuple[float, float], n_features: int, n_outputs: int) -> Sensitivity:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from numbers import Integral, Real
@@ -18,7 +19,9 @@ from fedlib.boosting.data import check_labels, check_size, row_limit
 from fedlib.boosting.flow import boosting
 from fedlib.boosting.messages import MAX_WEIGHT
 from fedlib.boosting.objectives import OBJECTIVES, check_allowed
+from fedlib.boosting.private import MAX_GRADIENT, default_gradient
 from fedlib.boosting.scores import METRICS
+from fedlib.boosting.settings import Settings
 from fedlib.boosting.trees import BoostedTrees
 from fedlib.core.array_types import Floats
 from fedlib.core.client import Client
@@ -244,7 +247,8 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         OptionalPositiveFloat,
         """
         The run is differentially private; see `fedlib.protection.privacy`. It needs the same
-        parameters as ``secure``, with which it can be combined, and `base_score`, ``tol=None``,
+        parameters as ``secure``, with which it can be combined, `base_score`, `max_gradient` (or a
+        `schema` with the limits of the target), ``tol=None``,
         ``subsample=1`` and ``grow_policy="depthwise"``. The noise grows with ``n_trees *
         max_depth``, and its sum in a node with ``max_bin``, so few shallow trees with few bins are
         best. A row has a weight of at most 1. Not for ``"count:poisson"``, ``"reg:gamma"`` and
@@ -253,14 +257,19 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
         """,
     ] = None
     max_gradient: Annotated[
-        float,
-        Interval(Real, 0, 1e6, closed="right"),
+        float | None,
+        Interval(Real, 0, MAX_GRADIENT, closed="right"),
+        None,
         """
         For `epsilon`: the gradient of a row, which for the squared error is the prediction minus
-        the target, is clipped to ±max_gradient; above 0 and at most 1e6. Not used by
-        ``"reg:logistic"``, whose gradients lie within ±1.
+        the target, is clipped to ±max_gradient; above 0 and at most 1e6. The noise is proportional
+        to it, and a smaller one needs more trees: each moves a prediction by at most
+        ``learning_rate * max_gradient``. By default the largest difference of `base_score` to the
+        limits of the target in the `schema`, without which the squared error needs it, and
+        `huber_slope` for ``"reg:pseudohubererror"``. Not used by ``"reg:logistic"``, whose
+        gradients lie within ±1.
         """,
-    ] = 1.0
+    ] = None
 
     max_target: Annotated[
         float | None,
@@ -285,15 +294,52 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
             )
         if self.epsilon is not None and self.base_score is None:
             lacking.append("base_score, a guess of the mean (got None)")
+        elif self.epsilon is not None and self.max_gradient is None and not self._gradient():
+            lacking.append(
+                "max_gradient, about the largest difference of a target to base_score, or a schema"
+                " with the limits of the target (got max_gradient=None)"
+            )
         return lacking
+
+    def _target_limits(self) -> tuple[float, float] | None:
+        """Return the limits of the target in the schema; None if it has none."""
+        columns = () if self.schema is None else self.schema.columns
+        return next((one.limits for one in columns if one.role == "target"), None)
+
+    def _gradient(self) -> float | None:
+        """Return the largest gradient of a row; None if nothing determines it."""
+        if self.max_gradient is not None:
+            return self.max_gradient
+        limits, score = self._target_limits(), self.base_score
+        return default_gradient(self.objective, self.huber_slope, score or 0.0, limits)
+
+    def _check_reach(self, settings: Settings) -> None:
+        """Warn when trees cannot reach the targets of the schema, because gradients are clipped."""
+        limits, score = self._target_limits(), settings.base_score
+        if self.epsilon is None or self.max_gradient is None or limits is None:
+            return
+        if self.objective != "reg:squarederror":
+            return
+        rates = settings.learning_rates or (settings.learning_rate,) * settings.n_trees
+        reach = sum(rates) * settings.max_gradient  # a leaf is a mean of gradients, or less
+        distance = max(abs(end - (score or 0.0)) for end in limits)
+        if reach < distance:
+            warnings.warn(
+                f"max_gradient must be larger or the trees more: {settings.n_trees} trees move a"
+                f" prediction by at most {reach:g} from base_score={score:g}, and the schema's"
+                f" targets lie between {limits[0]:g} and {limits[1]:g}; got"
+                f" max_gradient={settings.max_gradient:g}",
+                stacklevel=2,
+            )
 
     def _flow(self) -> Flow[BoostedTrees]:
         settings = self._settings(
             huber_slope=float(np.float32(self.huber_slope)),
             tweedie_variance_power=float(np.float32(self.tweedie_variance_power)),
-            max_gradient=self.max_gradient,
+            max_gradient=self._gradient() or 1.0,  # without noise it has no effect
             max_target=row_limit(self, "target"),
         )
+        self._check_reach(settings)
         return boosting(settings, self._start)
 
     def _check_clients(self, clients: dict[str, Client]) -> None:

@@ -116,7 +116,7 @@ PROTOCOLS = {
         quantiles=(), n_bins=2, epsilon=9.0, bounds={"0": (-3, 7), "1": (-3, 7)}
     ),
     "FederatedXGBRegressor, epsilon": FederatedXGBRegressor(
-        **TREES, max_bin=4, base_score=0.5, epsilon=9.0, bounds=BOUNDS
+        **TREES, max_bin=4, base_score=0.5, max_gradient=1.0, epsilon=9.0, bounds=BOUNDS
     ),
     "AlignedRows": AlignedRows(VerticalDBSCAN(**DENSITY)),
     "FederatedPipeline": FederatedPipeline(

@@ -1,9 +1,10 @@
 """Boosting with noise: what one row can change, what is requested, and the trees."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
+from fedlib import FederatedXGBClassifier, FederatedXGBRegressor, Schema
 from fedlib.boosting import tree_client
 from fedlib.boosting.client import BoostingClient, RegressionClient
 from fedlib.boosting.histogram_messages import SumNoisyHistograms
@@ -136,6 +137,33 @@ def test_a_regression_without_noise():
     assert noisy.predict(X) == pytest.approx(plain.predict(X), abs=1e-4)
 
 
+@pytest.mark.usefixtures("without_noise")
+def test_the_largest_gradient_follows_from_the_limits_of_the_targets():
+    """Without it, targets far from the first prediction could not be learnt by ten trees."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"x": rng.random(300)}).assign(cost=lambda t: (200 * t["x"]).round())
+    fields = [
+        {"name": "x", "type": "number", "constraints": {"minimum": 0, "maximum": 1}},
+        {"name": "cost", "type": "number", "constraints": {"minimum": 0, "maximum": 200}},
+    ]
+    fields = [field | {"fedlib": {"fill": 0}} for field in fields]
+    fields[1]["fedlib"] = {"role": "target"}
+    fields[1]["constraints"]["required"] = True
+    schema = Schema({"name": "study", "schema": {"fields": fields}})
+    options = {"schema": schema, "base_score": 70.0, "reg_lambda": 1.0} | GUARANTEE
+    parts = [table[:100], table[100:]]
+    model = FederatedXGBRegressor(**options).fit(parts)
+    assert model.score(table[["x"]], table["cost"]) > 0.8
+    text = "max_gradient must be larger or the trees more: 10 trees move a prediction by at most 3 "
+    with pytest.warns(UserWarning, match=text):
+        FederatedXGBRegressor(**options, max_gradient=1.0).protocol()
+    FederatedXGBRegressor(**options, max_gradient=50.0).protocol()
+    for objective in ("reg:pseudohubererror", "reg:logistic"):
+        FederatedXGBRegressor(
+            objective=objective, base_score=0.5, bounds=[[0], [1]], **GUARANTEE
+        ).protocol()
+
+
 @pytest.mark.parametrize("secure", [False, True])
 def test_the_requests_and_their_losses(secure):
     """One request per level of a round, each with the same part of the guarantee."""
@@ -211,6 +239,10 @@ def test_bad_parameters_of_the_classifier(options, text):
         ({"objective": "count:poisson", "base_score": 1.0}, "because the hessians have no bound"),
         ({}, "epsilon needs base_score, a guess of the mean .got None"),
         ({"base_score": 1.0, "max_gradient": 0.0}, "max_gradient"),
+        (
+            {"base_score": 1.0},
+            "epsilon needs max_gradient, about the largest difference of a target",
+        ),
     ],
 )
 def test_bad_parameters_of_the_regressor(options, text):

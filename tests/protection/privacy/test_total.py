@@ -296,7 +296,9 @@ def test_labels_are_either_text_or_numbers():
 
 @pytest.mark.parametrize("estimator", [FederatedXGBClassifier, FederatedXGBRegressor])
 def test_a_sample_of_the_rows_is_refused(estimator):
-    options = {"classes": [0, 1]} if estimator is FederatedXGBClassifier else {"base_score": 0.5}
+    options = {"classes": [0, 1]}
+    if estimator is FederatedXGBRegressor:
+        options = {"base_score": 0.5, "max_gradient": 1.0}
     bounds = [[0, 0], [1, 1]]
     with pytest.raises(ValueError, match=r"epsilon needs subsample=1\.0 .got 0\.5"):
         estimator(
