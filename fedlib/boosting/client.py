@@ -98,6 +98,7 @@ class BoostingClient(TreeClient):
             features=self.features,
             kinds=self._kinds(request.agreed),
             has_margins=self.has_margins,
+            has_weights=self.has_weights,
         )
 
     @partitions(DescribeTraining, counts=True, terms=())
@@ -182,6 +183,7 @@ class RegressionClient(TreeClient):
             features=self.features,
             kinds=self._kinds(request.agreed),
             has_margins=self.has_margins,
+            has_weights=self.has_weights,
             size=self._first_size(request, trains),
         )
 

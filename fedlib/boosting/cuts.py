@@ -1,5 +1,8 @@
 """Cuts: how clients agree on bins of each feature with about equally many rows.
 
+With sample weights, bins have about equal weight, as those of XGBoost's weighted sketch: clients
+then add up the weights in each bucket, in a unit in which they are integers.
+
 Clients count their values in the buckets of a fixed grid. A bucket contains the float32 numbers
 with the same sign, exponent and leading digits. The server adds up the counts, and the clients then
 count again inside the buckets that matter, three times altogether. So the cuts depend only on the
@@ -22,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil, frexp, ldexp
 from typing import Annotated, Any
 
 import msgspec
@@ -47,27 +51,30 @@ __all__ = [
 DEPTHS = (12, 16, 20)  # the number of leading bits of a float32 that define a bucket, per round
 MAX_VALUE = 2.0**127  # the bucket of a larger value would have no finite upper edge
 MAX_VALUES_PER_BUCKET = 4  # distinct values on average; with more, the buckets are too coarse
+MAX_COUNT = 2**40  # of a bucket
+MAX_BITS = 190  # of the unit of weights, which are float32
 Keys = Annotated[np.ndarray, Array("uint32", ("buckets",))]
 Sizes = Annotated[np.ndarray, Array("int64", ("features",), ge=0, le=2**32)]
 
 
 class RowsPerBucket(Message):
-    """The number of a client's values in each occupied bucket of each feature."""
+    """The number of a client's values in each occupied bucket of each feature, or their weight."""
 
     discloses = (
-        "the number of a client's values in each bucket; for integers up to 4096, the number of "
-        "rows with each value"
+        "the number of a client's values in each bucket, or the sum of their weights; for integers"
+        " up to 4096, that of the rows with each value"
     )
     sizes: Sizes
     keys: Keys
-    counts: Annotated[np.ndarray, Array("int64", ("buckets",), ge=1, le=2**40)]
+    counts: Annotated[np.ndarray, Array("int64", ("buckets",), ge=1, le=MAX_COUNT)]
 
 
 class CountBuckets(Message):
     """Count your values in the buckets of ``depth`` bits inside the given buckets.
 
     The ``keys`` are the leading ``depth_before`` bits of the given buckets, feature by feature, and
-    ``sizes`` is the number of keys per feature.
+    ``sizes`` is the number of keys per feature. With ``weight_bits``, a value counts as its weight
+    in units of 2**-weight_bits, rounded, and at least as one unit.
     """
 
     discloses = (
@@ -79,6 +86,7 @@ class CountBuckets(Message):
     depth_before: Annotated[int, msgspec.Meta(ge=0, lt=DEPTHS[-1])]
     sizes: Sizes
     keys: Keys
+    weight_bits: Annotated[int, msgspec.Meta(ge=-MAX_BITS, le=MAX_BITS)] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,6 +149,7 @@ def agree_on_cuts(
     n_features: int,
     max_bin: int,
     n_categories: Mapping[int, int] | None = None,
+    weights: Mapping[str, float] | None = None,
 ) -> Flow[Cuts]:
     """Return a flow that agrees on at most ``max_bin`` bins per feature, plus the missing values.
 
@@ -148,9 +157,13 @@ def agree_on_cuts(
 
     When a client is lost while the clients count, the count starts again without it. ``n_rows`` are
     the numbers of rows that the clients declared. A client that counts more, or whose counts of the
-    finer buckets differ from that of the coarser one, is excluded.
+    finer buckets differ from that of the coarser one, is excluded. With the ``weights`` that the
+    rows of each client have together, values count as their weights.
     """
-    categories = n_categories or {}
+    categories, bits, most = n_categories or {}, None, dict(n_rows)
+    if weights is not None:
+        bits = unit_of_weights(sum(weights.values()))
+        most = {name: n + ceil(ldexp(weights[name], bits)) for name, n in n_rows.items()}
     while True:
         lost_before: list[str] | None = None
         previous: dict[str, RowsPerBucket] = {}
@@ -165,14 +178,15 @@ def agree_on_cuts(
                 depth_before=buckets[0].depth,
                 sizes=np.array([len(k) for k in keys], np.int64),
                 keys=np.concatenate(keys).astype(np.uint32),
+                weight_bits=bits,
             )
             replies = yield request
-            counted, reasons = _add_up(request, replies, previous, n_rows)
+            counted, reasons = _add_up(request, replies, previous, most)
             replies = yield from exclude(replies, reasons)
             if lost_before is not None and replies.lost != lost_before:
                 break  # the buckets chosen so far contain rows of the lost client
             if reasons:
-                counted, _ = _add_up(request, replies, previous, n_rows)
+                counted, _ = _add_up(request, replies, previous, most)
             lost_before, previous = replies.lost, dict(replies)
             buckets = [
                 feature.refined(which, depth, keys, counts)
@@ -189,6 +203,19 @@ def agree_on_cuts(
                     for f, feature in enumerate(buckets)
                 ]
             )
+
+
+def unit_of_weights(total: float) -> int:
+    """Return the bits of the unit in which clients add up weights with this total.
+
+    No bucket of honest clients has more than `MAX_COUNT` units: half of it is room for rounding.
+
+    Examples
+    --------
+    >>> unit_of_weights(1.0), unit_of_weights(1000.0), unit_of_weights(0.0)
+    (38, 29, 0)
+    """
+    return int(np.clip(38 - frexp(total)[1] + 1, -MAX_BITS, MAX_BITS)) if total else 0
 
 
 def bounded_cuts(
@@ -244,7 +271,7 @@ _WRONG = {
     kernels.UNSORTED: "the buckets are not sorted and distinct",
     kernels.NOT_REQUESTED: "some buckets were not requested",
     kernels.CONTRADICTION: "RowsPerBucket.counts differ from those of the coarser buckets",
-    kernels.TOO_MANY: "RowsPerBucket.counts must sum to at most n_rows={}",
+    kernels.TOO_MANY: "RowsPerBucket.counts must sum to at most the rows or weights, {}",
 }
 
 
@@ -298,8 +325,24 @@ def sorted_keys(X: Floats32) -> SortedKeys:
     return SortedKeys(_keys(values), np.count_nonzero(~np.isnan(values), axis=1))
 
 
-def bucket_counts(columns: SortedKeys, request: CountBuckets) -> RowsPerBucket:
-    """Return the reply of a client whose rows have these `sorted_keys`.
+def sorted_weights(X: Floats32, weight: Floats32, bits: int) -> Ints:
+    """Return the sums (n_features, n_rows + 1) of weights, in units, up to each of `sorted_keys`.
+
+    Examples
+    --------
+    >>> X = np.array([[2.0], [1.0], [np.nan]], np.float32)
+    >>> sorted_weights(X, np.array([0.5, 2, 1], np.float32), bits=1)
+    array([[0, 4, 5, 7]])
+    """
+    units = np.clip(np.rint(np.ldexp(weight.astype(np.float64), bits)), 1, MAX_COUNT)
+    ordered = units.astype(np.int64)[np.argsort(X.T, axis=1, kind="stable")]
+    return np.pad(np.cumsum(ordered, axis=1), ((0, 0), (1, 0)))
+
+
+def bucket_counts(
+    columns: SortedKeys, request: CountBuckets, weights: Ints | None = None
+) -> RowsPerBucket:
+    """Return the reply of a client whose rows have these `sorted_keys` and `sorted_weights`.
 
     Raises
     ------
@@ -324,7 +367,15 @@ def bucket_counts(columns: SortedKeys, request: CountBuckets) -> RowsPerBucket:
     counted = kernels.count_buckets(
         columns, np.uint64(n_dropped), request.sizes, request.keys, np.uint64(n_finer)
     )
-    return RowsPerBucket(*counted)
+    if weights is None:
+        return RowsPerBucket(*counted)
+    ends, counts = np.cumsum(counted.sizes)[:-1], []
+    for f, found in enumerate(np.split(counted.keys.astype(np.uint64), ends)):
+        keys = columns.keys[f, : columns.n_present[f]]
+        edges = [found << np.uint64(n_dropped), (found + np.uint64(1)) << np.uint64(n_dropped)]
+        first, end = (np.searchsorted(keys, edge.astype(np.float64)) for edge in edges)
+        counts.append(np.minimum(weights[f, end] - weights[f, first], MAX_COUNT))
+    return RowsPerBucket(counted.sizes, counted.keys, np.concatenate(counts))
 
 
 def groups_of_buckets(X: Floats32, request: CountBuckets) -> Iterator[Ints]:

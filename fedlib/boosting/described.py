@@ -57,6 +57,8 @@ class Described:
     first_sizes : mapping of str to float, optional
         If rows start from base margins of their own: the size of each client's first sums, where
         it does not follow from the weights of its rows.
+    own_weights : mapping of str to float, optional
+        If rows have sample weights: their sum at each client.
     reg_lambda : float
         The penalty on the weight of a leaf, if the settings leave it to the noise.
     """
@@ -71,6 +73,7 @@ class Described:
     replies: Replies
     pool: Pool | None = None
     first_sizes: Mapping[str, float] | None = None
+    own_weights: Mapping[str, float] | None = None
     reg_lambda: float = 1.0
 
     @property

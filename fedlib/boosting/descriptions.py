@@ -41,7 +41,7 @@ class TrainingDescription(Message):
     """A client's features, its number of rows, and the total weight of its rows in each class.
 
     ``kinds`` are those of `fedlib.boosting.categories.Table`. ``has_margins`` says whether rows
-    start from base margins of their own.
+    start from base margins of their own, and ``has_weights`` whether they have sample weights.
     """
 
     discloses = "the number of a client's rows in each class, its features and learning rate"
@@ -53,6 +53,7 @@ class TrainingDescription(Message):
     features: FeatureNames = ()
     kinds: Kinds = b""
     has_margins: bool = False
+    has_weights: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,6 +64,11 @@ class TrainingDescription(Message):
             raise MessageError(f"{len(self.features)} names for {self.n_features} features")
         if problem := problem_of_classes(self.classes):
             raise MessageError(problem)
+
+    @property
+    def total_weight(self) -> float:
+        """The weight of all rows."""
+        return float(self.weights.sum())
 
 
 class DescribeTraining(Message):
@@ -93,7 +99,8 @@ class TargetDescription(Message):
     w·y². ``gradient`` and ``hessian`` are the sums for the prediction 0. ``kinds`` are those of
     `fedlib.boosting.categories.Table`. ``has_margins`` says whether rows start from base margins of
     their own; then ``size`` is a power of two above the sums of absolute gradients and of hessians
-    at these margins. The sums for the first tree say more.
+    at these margins. The sums for the first tree say more. ``has_weights`` says whether rows have
+    sample weights.
     """
 
     discloses = (
@@ -111,6 +118,7 @@ class TargetDescription(Message):
     features: FeatureNames = ()
     kinds: Kinds = b""
     has_margins: bool = False
+    has_weights: bool = False
     size: Annotated[float, msgspec.Meta(ge=0, le=2.0**82)] = 0.0
 
     def __post_init__(self) -> None:
@@ -120,6 +128,11 @@ class TargetDescription(Message):
             raise MessageError(f"{len(self.features)} names for {self.n_features} features")
         if self.total**2 > (1 + 1e-6) * self.weight * self.squares:
             raise MessageError("the sum of the targets does not fit the sum of their squares")
+
+    @property
+    def total_weight(self) -> float:
+        """The weight of all rows."""
+        return self.weight
 
 
 class DescribeTargets(Message):

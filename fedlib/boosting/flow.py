@@ -270,6 +270,9 @@ def _describe(settings: Settings) -> Flow[Described]:
         first_sizes={name: getattr(reply, "size", 0.0) for name, reply in replies.items()}
         if any(reply.has_margins for reply in replies.values())
         else None,
+        own_weights={name: reply.total_weight for name, reply in replies.items()}
+        if any(reply.has_weights for reply in replies.values())
+        else None,
     )
 
 
@@ -297,7 +300,11 @@ def _agree_on_bins(
             described.texts, described.replies, settings.min_category_count, levels
         )
     cuts = yield from agree_on_cuts(
-        described.n_rows, described.n_features, settings.max_bin, n_categories
+        described.n_rows,
+        described.n_features,
+        settings.max_bin,
+        n_categories,
+        described.own_weights,
     )
     return cuts, levels
 

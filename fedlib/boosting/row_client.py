@@ -24,6 +24,7 @@ from fedlib.boosting.cuts import (
     bucket_counts,
     groups_of_buckets,
     sorted_keys,
+    sorted_weights,
 )
 from fedlib.boosting.data import NO_MARGINS, check_margins, check_weights
 from fedlib.boosting.descriptions import DescribeTargets, DescribeTraining
@@ -70,6 +71,7 @@ class RowsClient(Client):
         self.n_training = len(self.X)  # further rows are for validation only
         self.y = None if y is None else self._check_labels(y, len(self.X))
         self.weight = check_weights(weights, len(self.X))
+        self.has_weights = weights is not None
         self.has_margins = margins is not None
         self.base_margin = None if margins is None else check_margins(margins, len(self.X))
         self._cache: dict[str, tuple[Any, Any]] = {}
@@ -251,7 +253,15 @@ class RowsClient(Client):
 
     @handles(CountBuckets)
     def count_buckets(self, request: CountBuckets) -> RowsPerBucket:
-        return bucket_counts(self._sorted_keys(), request)
+        weights, bits = None, request.weight_bits
+        if bits is not None:
+            key = self._cached("unit of weights", bits, lambda: (bits, self.state))
+            weights = self._cached("sorted weights", key, lambda: self._sort_weights(bits))
+        return bucket_counts(self._sorted_keys(), request, weights)
+
+    def _sort_weights(self, bits: int) -> Ints:
+        trains = self._training_rows()
+        return sorted_weights(self.X[trains], self.weight[trains], bits)
 
     def _sorted_keys(self) -> SortedKeys:
         """Return the sorted keys of the training rows, kept until trees grow."""

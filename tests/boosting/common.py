@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedlib.boosting.client import BoostingClient
-from fedlib.boosting.cuts import agree_on_cuts, bucket_counts, sorted_keys
+from fedlib.boosting.cuts import agree_on_cuts, bucket_counts, sorted_keys, sorted_weights
 from fedlib.boosting.histogram_messages import pack
 from fedlib.boosting.leaves import leaves
 from fedlib.boosting.trees import Tree, children, no_sets
@@ -101,14 +101,18 @@ def assert_same_trees(trees, others):
             np.testing.assert_array_equal(array, getattr(other, name), name)
 
 
-def cuts_of(X, max_bin=256, n_categories=None):
+def cuts_of(X, max_bin=256, n_categories=None, weight=None):
     """Return the cuts on which clients with these rows agree."""
-    X = np.asarray(X, np.float32)
-    flow = agree_on_cuts({"A": len(X)}, X.shape[1], max_bin, n_categories)
+    X, total = np.asarray(X, np.float32), None
+    if weight is not None:
+        X, weight = X[weight > 0], np.asarray(weight, np.float32)[weight > 0]
+        total = {"A": float(weight.astype(np.float64).sum())}
+    flow = agree_on_cuts({"A": len(X)}, X.shape[1], max_bin, n_categories, total)
     request = next(flow)
     while True:
+        units = None if weight is None else sorted_weights(X, weight, request.weight_bits)
         try:
-            request = flow.send(Replies({"A": bucket_counts(sorted_keys(X), request)}))
+            request = flow.send(Replies({"A": bucket_counts(sorted_keys(X), request, units)}))
         except StopIteration as end:
             return end.value
 

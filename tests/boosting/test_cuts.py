@@ -4,10 +4,14 @@ from itertools import count
 
 import numpy as np
 import pytest
+import xgboost
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from sklearn.metrics import r2_score
 
+from fedlib import FederatedXGBRegressor
+from fedlib.boosting.client import RegressionClient
 from fedlib.boosting.cuts import (
     CountBuckets,
     RowsPerBucket,
@@ -15,10 +19,15 @@ from fedlib.boosting.cuts import (
     bucket_counts,
     coarse_features,
     sorted_keys,
+    sorted_weights,
 )
-from fedlib.boosting.messages import unchecked_copy
-from fedlib.core.messages import MessageError
+from fedlib.boosting.descriptions import DescribeTargets
+from fedlib.boosting.messages import BeginBoosting, unchecked_copy
+from fedlib.core.messages import MessageError, encode
 from fedlib.core.replies import Reject, Replies
+from fedlib.testing import Recorder
+
+from .common import first_message
 
 
 def agree(parts, max_bin=256, lose=None, replies_of_first=None):
@@ -44,6 +53,75 @@ def agree(parts, max_bin=256, lose=None, replies_of_first=None):
         except StopIteration as end:
             return end.value
     raise AssertionError("count never ends")
+
+
+def weighted(X, weight, max_bin=16, n_clients=1):
+    """Return the inner cuts of clients with these rows of one feature."""
+    rows = np.array_split(np.arange(len(X)), n_clients)
+    parts = [(X[i], np.zeros(len(i)), None if weight is None else weight[i]) for i in rows]
+    options = {"max_bin": max_bin, "base_score": 0.0, "max_depth": 1}
+    recorder = Recorder({str(i): RegressionClient(part) for i, part in enumerate(parts)})
+    FederatedXGBRegressor(1, **options).fit(recorder)
+    begin = first_message(recorder.exchanges, BeginBoosting, "0")
+    return begin.thresholds[: begin.offsets[1] - 2]
+
+
+def test_bins_have_equal_weight():
+    """A row of weight k counts like k rows; the fractions of the weight are off by an eighth."""
+    rng = np.random.default_rng(0)
+    X, weight = rng.normal(size=(3000, 1)), rng.integers(1, 6, 3000).astype(float)
+    X[:20] = np.nan
+    cuts = weighted(X, weight)
+    np.testing.assert_array_equal(cuts, weighted(np.repeat(X, weight.astype(int), axis=0), None))
+    for scaled in (weight / 4, weight * 2.0**-60, weight * 2.0**20):
+        np.testing.assert_array_equal(cuts, weighted(X, scaled))
+    np.testing.assert_array_equal(cuts, weighted(X, weight, n_clients=3))
+    np.testing.assert_array_equal(weighted(X, None), weighted(X, np.full(3000, 2.5)))
+    extreme = np.where(X[:, 0] > 0, 1e-6, 1.0)
+    cuts = weighted(X, extreme)
+    assert (cuts < 0.1).mean() > 0.9
+    present = ~np.isnan(X[:, 0])
+    bins = np.searchsorted(cuts, X[present, 0], side="right")
+    shares = np.bincount(bins, extreme[present]) / extreme[present].sum()
+    assert np.abs(shares - 1 / 16).max() < 0.3 / 16 + 0.01
+
+
+def test_weighted_bins_learn_what_xgboost_learns():
+    """Most bins would lie where hardly any weight is if all rows counted once."""
+    rng = np.random.default_rng(0)
+    heavy = rng.random((600, 1))
+    X = np.vstack([heavy, rng.uniform(0, 1000, (5000, 1))])
+    y = np.append(np.sin(12 * heavy[:, 0]), np.zeros(5000)) + rng.normal(size=5600) * 0.1
+    w, order = np.repeat([1.0, 0.1], [600, 5000]), rng.permutation(5600)
+    X, y, w = X[order], y[order], w[order]
+    options = {"max_bin": 32, "min_child_weight": 0.5}
+    parts = [(X[:2000], y[:2000], w[:2000]), (X[2000:], y[2000:], w[2000:])]
+    model = FederatedXGBRegressor(40, **options).fit(parts)
+    booster = xgboost.train({"tree_method": "hist", **options}, xgboost.DMatrix(X, y, weight=w), 40)
+    ours, theirs = model.predict(heavy), booster.predict(xgboost.DMatrix(heavy))
+    truth = np.sin(12 * heavy[:, 0])
+    assert r2_score(truth, ours) > r2_score(truth, theirs) - 0.02 > 0.9
+
+
+def test_without_weights_the_messages_are_as_before():
+    rows = RegressionClient((np.arange(6.0)[:, None], np.zeros(6)))
+    request = DescribeTargets("reg:squarederror", 0.0, 0.3)
+    assert b"has_weights" not in encode(rows.handle(request))
+    count = CountBuckets(6, 0, np.array([1]), np.zeros(1, np.uint32))
+    assert b"weight_bits" not in encode(count)
+
+
+def test_more_weight_than_declared_is_refused():
+    flow = agree_on_cuts({"0": 3, "1": 3}, 1, 4, weights={"0": 0.75, "1": 2.0})
+    request, X = next(flow), column([1, 2, 3])
+    replies = {}
+    for name, weight in (("0", 0.25), ("1", 5.0)):
+        units = sorted_weights(X, np.full(3, weight, np.float32), request.weight_bits)
+        replies[name] = bucket_counts(sorted_keys(X), request, units)
+    asked = flow.send(Replies(replies))
+    assert isinstance(asked, Reject)
+    assert list(asked.reasons) == ["1"]
+    assert "must sum to at most the rows or weights" in asked.reasons["1"]
 
 
 def column(values):
