@@ -484,8 +484,9 @@ class Boosted(Explained, Validated, Constrained):
 
     def _check_rows(self, X: ArrayLike) -> Floats32:
         """Return new rows for the model, with named columns in the order of `fit`."""
+        X = self._like_fit(X)  # which needs a fitted model
         texts = [f for f, known in enumerate(self.model_.levels) if known is not None]
-        table = read_table(self._like_fit(X), texts, ensure_min_samples=0)
+        table = read_table(X, texts, ensure_min_samples=0)
         if table.numbers.shape[1] != self.model_.n_features:
             return table.numbers  # the model raises the error
         if problem := table.problem_of(self.model_.levels):
