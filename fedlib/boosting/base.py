@@ -29,6 +29,7 @@ from fedlib.boosting.export import from_booster, to_booster
 from fedlib.boosting.messages import MAX_WEIGHT
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.rounds import RoundReport, rates_of
+from fedlib.boosting.rules import NEWEST_RULES, RULES, RulesName
 from fedlib.boosting.settings import (
     DEFAULTS,
     HISTOGRAM_ONLY,
@@ -60,6 +61,7 @@ class Boosted(Explained, Validated, Constrained):
     """Base class of `FederatedXGBClassifier` and `FederatedXGBRegressor`."""
 
     former_names: ClassVar[dict[str, str]] = {"feature_bounds": "bounds"}
+    former_values: ClassVar[dict[str, Any]] = {"xgboost_rules": "3.2"}
     n_trees: Annotated[
         OptionalPositiveInt,
         "The maximum number of trees, at least 1; by default 100, and 10 with `epsilon`.",
@@ -203,6 +205,15 @@ class Boosted(Explained, Validated, Constrained):
         line, and not stored with a model.
         """,
     ] = None
+    xgboost_rules: Annotated[
+        RulesName,
+        StrOptions(set(RULES)),
+        """
+        The release line of XGBoost whose rules the trees follow at all sites, whichever release
+        they have installed; `fedlib.boosting.rules` says what differs. A run that continues a
+        model needs the rules of the model.
+        """,
+    ] = NEWEST_RULES
     delta: Annotated[
         Fraction,
         """
@@ -245,6 +256,11 @@ class Boosted(Explained, Validated, Constrained):
         start: BoostedTrees | None = self._start
         if start is not None:
             seed = start.seed or seed
+            if start.xgboost_rules != self.xgboost_rules:
+                raise ValueError(
+                    f"xgboost_rules must be {start.xgboost_rules!r}, those of the model that"
+                    f" warm_start continues; got {self.xgboost_rules!r}"
+                )
             if start.n_rounds > n_trees:
                 raise ValueError(
                     f"n_trees must be at least {start.n_rounds}, the rounds of the model that"
@@ -272,6 +288,7 @@ class Boosted(Explained, Validated, Constrained):
         settings = Settings(
             **{
                 "objective": self.objective or "binary:logistic",
+                "xgboost_rules": self.xgboost_rules,
                 "by_classes": self.objective is None,
                 "n_trees": n_trees,
                 "n_candidates": self.n_candidates,
@@ -439,6 +456,7 @@ class Boosted(Explained, Validated, Constrained):
         estimator = make(
             n_trees=max(model.n_rounds, 1),
             objective=model.objective,
+            xgboost_rules=model.xgboost_rules,
             warm_start=True,
             **({name: model.parameter} if name else {}),
         )

@@ -132,6 +132,7 @@ def _boosting(settings: Settings, start: BoostedTrees | None) -> Flow[BoostedTre
         ended_by=ended_by,
         has_noise=isinstance(settings.aggregation, NoisySums),
         has_margins=described.first_sizes is not None,
+        xgboost_rules=settings.xgboost_rules,
     )
 
 
@@ -362,6 +363,7 @@ def _begin_boosting(training: Training) -> BeginBoosting:
         levels=training.levels,
         max_weight=settings.max_weight,
         max_target=settings.max_target,
+        xgboost_rules=settings.xgboost_rules,
         **_margin_fields(training),
     )
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from fedlib.boosting.classes import Class
 from fedlib.boosting.objectives import check_power
+from fedlib.boosting.rules import RulesName
 from fedlib.boosting.trees import Tree, children, level_starts, no_sets
 from fedlib.core.array_types import Bytes, Ints
 from fedlib.core.messages import Array, Message, MessageError
@@ -95,7 +96,8 @@ class BeginBoosting(Message):
     second class is multiplied by ``scale_pos_weight``. Each tree uses a fraction ``subsample`` of
     the rows, drawn with ``seed``. Proposals have the penalty ``reg_alpha`` and steps of at most
     ``max_delta_step``, if that is not 0. ``levels`` are the categories of each feature. Weights
-    above ``max_weight`` and targets beyond ±``max_target`` count as these.
+    above ``max_weight`` and targets beyond ±``max_target`` count as these. Proposals follow the
+    ``xgboost_rules``.
     """
 
     discloses = (
@@ -118,6 +120,7 @@ class BeginBoosting(Message):
     levels: Levels = ()
     max_weight: RowLimit = MAX_WEIGHT
     max_target: RowLimit = MAX_WEIGHT
+    xgboost_rules: RulesName = "3.2"  # the server of an earlier version does not send them
 
     def __post_init__(self) -> None:
         super().__post_init__()

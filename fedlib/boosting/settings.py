@@ -15,6 +15,7 @@ from fedlib.boosting.messages import (
 )
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.rounds import Callback
+from fedlib.boosting.rules import RulesName
 from fedlib.core.aggregation import Aggregation
 
 HISTOGRAM_ONLY: dict[str, Any] = {
@@ -68,6 +69,7 @@ class Settings:
     """
 
     objective: ObjectiveName
+    xgboost_rules: RulesName
     by_classes: bool  # whether the number of classes decides on the objective, see `decided`
     n_trees: int
     n_candidates: int

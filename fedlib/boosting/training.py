@@ -15,6 +15,7 @@ from fedlib.boosting.cuts import Cuts
 from fedlib.boosting.described import Described
 from fedlib.boosting.messages import Levels
 from fedlib.boosting.objectives import OBJECTIVES, LabelSums, Objective
+from fedlib.boosting.rules import RULES
 from fedlib.core.array_types import Bools
 from fedlib.kernels.gains import Categories, SplitRule
 
@@ -86,6 +87,7 @@ class Training:
             settings.reg_alpha,
             settings.max_delta_step,
             any(settings.monotone_constraints),
+            RULES[settings.xgboost_rules].by_weight,
         )
 
     @cached_property

@@ -38,6 +38,7 @@ from fedlib.boosting.messages import (
 )
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.private import clipped, gradient_limits, row_sensitivity
+from fedlib.boosting.rules import RULES
 from fedlib.boosting.scores import RowScores, ScoreRows, score_rows
 from fedlib.boosting.states import Growing, HeldOut, finite, first_child, new_splits, roots
 from fedlib.boosting.trees import add_margins
@@ -127,6 +128,7 @@ class TreeClient(GrowingRows):
             request.min_child_weight,
             state.reg_alpha,
             state.max_delta_step,
+            by_weight=RULES[state.xgboost_rules].by_weight,
         )
         per_output = [self._best_splits(rows, request, rule) for rows in all_rows]
         proposals: splits.Proposals = per_output[0]

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from fedlib.boosting.objectives import OBJECTIVES
+from fedlib.boosting.rules import RULES, RulesName
 from fedlib.core.array_types import Bools, Bytes, Floats, Floats32, Ints, Ints32
 from fedlib.core.messages import Array
 from fedlib.kernels.forests import Forest, add_children, sum_trees
@@ -173,6 +174,9 @@ class BoostedTrees:
         Whether the sums at the nodes have noise.
     has_margins : bool
         Whether the rows of the training started from base margins of their own.
+    xgboost_rules : str
+        The release line of XGBoost whose rules the trees follow; ``"3.2"`` in the files of versions
+        that knew no others.
     """
 
     trees: list[Tree]
@@ -195,10 +199,15 @@ class BoostedTrees:
     ended_by: str = "n_trees"
     has_noise: bool = False
     has_margins: bool = False
+    xgboost_rules: RulesName = "3.2"
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise ValueError(f"objective must be one of {list(OBJECTIVES)}; got {self.objective!r}")
+        if self.xgboost_rules not in RULES:
+            raise ValueError(
+                f"xgboost_rules must be one of {list(RULES)}; got {self.xgboost_rules!r}"
+            )
         n_outputs = len(self.classes) if self.objective == "multi:softprob" else 1
         if self.n_outputs != n_outputs or len(self.base_scores) != n_outputs:
             raise ValueError(

@@ -49,6 +49,9 @@ class Federated(BaseEstimator):
         The class of the protocol's clients, called with one part of the data.
     former_names : dict of str to str
         The present names of parameters, by those that earlier versions wrote into model files.
+    former_values : dict of str to Any
+        The values of parameters that the model files of earlier versions do not contain, where they
+        differ from the present defaults.
     same_columns : bool
         Whether the clients hold rows of the same columns, which `fit` puts into one order.
     has_labels : bool
@@ -59,6 +62,7 @@ class Federated(BaseEstimator):
     client_class: ClassVar[type[Any]]
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {}
     former_names: ClassVar[dict[str, str]] = {}
+    former_values: ClassVar[dict[str, Any]] = {}
     same_columns: ClassVar[bool] = True
     has_labels: ClassVar[bool] = True
 

@@ -1,6 +1,7 @@
 """How sums of gradients become weights, scores and gains, in XGBoost's arithmetic.
 
-Sums are integers; `fedlib.kernels.splits` explains their unit. Weights and gains are float32.
+Sums are integers; `fedlib.kernels.splits` explains their unit. Weights and gains are float32. The
+releases of XGBoost have two kinds of arithmetic, see `SplitRule`.
 """
 
 import math
@@ -21,6 +22,12 @@ class SplitRule(NamedTuple):
     ``min_child_weight``, and the split a gain of at least ``gamma``. The L1 penalty ``reg_alpha``
     moves gradients towards 0. ``max_delta_step`` limits the size of a weight; 0: no limit.
     ``constrained`` is True if any feature has a monotone constraint.
+
+    With ``by_weight``, as since XGBoost 3.4, the score of a node with the weight w is
+    −(2Gw + (H + λ)w² + 2α·abs(w)), computed in float64, and ``min_child_weight`` only forbids
+    splits. Without it, as before, a node below ``min_child_weight`` has the weight 0, and the score
+    is G²/(H + λ), a quotient of two float32; if weights are limited, it is −(2Gw + (H + λ)w²) in
+    float32.
     """
 
     unit: float
@@ -30,6 +37,7 @@ class SplitRule(NamedTuple):
     reg_alpha: float = 0.0
     max_delta_step: float = 0.0
     constrained: bool = False
+    by_weight: bool = True
 
 
 class Categories(NamedTuple):
@@ -103,7 +111,7 @@ def shrink(g, reg_alpha):
 def newton_step(g, h, lower, upper, rule):
     """Return the float32 weight −G/(H + λ) of a node, within all limits of the rule."""
     step = 0.0
-    if h > 0 and h >= rule.min_child_weight:
+    if h > 0 and (rule.by_weight or h >= rule.min_child_weight):
         step = -shrink(g, rule.reg_alpha) / (h + rule.reg_lambda)
         if rule.max_delta_step != 0 and abs(step) > rule.max_delta_step:
             step = math.copysign(rule.max_delta_step, step)
@@ -120,13 +128,20 @@ def newton_steps(g, h, bounds, rule):
 
 
 @kernel
-def score(g, h, lower, upper, rule):
-    """Return the similarity score G²/(H + λ) of a node (3.2), a quotient of two float32.
+def score_of_weight(g, h, w, reg_alpha):
+    """Return −(2Gw + Hw² + 2α·abs(w)) as float32, for a float32 weight whose square is one, too."""
+    square = np.float64(np.float32(w * w))
+    return np.float32(-(2.0 * g * w + h * square + 2.0 * reg_alpha * np.float64(abs(w))))
 
-    If the weight w of the node is limited, the score is −(2Gw + (H + λ)w²), in float32.
-    """
+
+@kernel
+def score(g, h, lower, upper, rule):
+    """Return the similarity score of a node (3.2), by the arithmetic of the `SplitRule`."""
     if h <= 0:
         return np.float32(0)
+    if rule.by_weight:
+        w = newton_step(g, h, lower, upper, rule)
+        return score_of_weight(g, h + rule.reg_lambda, w, rule.reg_alpha)
     if rule.max_delta_step == 0 and not rule.constrained:
         s = shrink(g, rule.reg_alpha)
         return np.float32(np.float32(s * s) / np.float32(h + rule.reg_lambda))
@@ -184,8 +199,9 @@ def split_gain(left_g, left_h, node, rule, monotone=0):
 def gains_of_sides(left_g, left_h, node, rule, gains):
     """Fill in the ``gains`` (n,) of splits; ``left_g`` and ``left_h`` (n,) are sums of integers.
 
-    They are those of `split_gain` for a rule that does not limit weights. A processor takes several
-    splits at a time, which a quotient of Python would prevent: it checks for zero.
+    They are those of `split_gain` for a rule that neither limits weights nor is ``by_weight``. A
+    processor takes several splits at a time, which a quotient of Python would prevent: it checks
+    for zero.
     """
     unit, total_g, total_h, least = rule.unit, node.g, node.h, rule.min_child_weight
     reg_alpha, reg_lambda, parent = rule.reg_alpha, rule.reg_lambda, node.score
@@ -203,10 +219,33 @@ def gains_of_sides(left_g, left_h, node, rule, gains):
 
 
 @kernel
+def gains_by_weight(left_g, left_h, node, rule, gains):
+    """Fill in the ``gains`` (n,) as `gains_of_sides`, for a rule that is ``by_weight``."""
+    unit, total_g, total_h, least = rule.unit, node.g, node.h, rule.min_child_weight
+    reg_alpha, reg_lambda, parent = rule.reg_alpha, rule.reg_lambda, node.score
+    for b in range(gains.size):
+        g, h = left_g[b] * unit, left_h[b] * unit
+        right_g, right_h = total_g - g, total_h - h
+        penalized, right_penalized = h + reg_lambda, right_h + reg_lambda
+        s = min(max(g, -reg_alpha), reg_alpha) - g
+        right_s = min(max(right_g, -reg_alpha), reg_alpha) - right_g
+        w = np.float32(np.true_divide(s, penalized))
+        right_w = np.float32(np.true_divide(right_s, right_penalized))
+        score = score_of_weight(g, penalized, w, reg_alpha)
+        right_score = score_of_weight(right_g, right_penalized, right_w, reg_alpha)
+        is_allowed = (h >= least) & (right_h >= least) & (h > 0.0) & (right_h > 0.0)
+        gain = np.float32(np.float32(score + right_score) - parent)
+        gains[b] = gain if is_allowed else np.float32(-1)
+
+
+@kernel
 def fill_gains(left_g, left_h, node, rule, monotone, gains):
     """Fill in the ``gains`` (n,) of splits; ``left_g`` and ``left_h`` (n,) are sums of integers."""
     if rule.max_delta_step == 0 and not rule.constrained:
-        gains_of_sides(left_g, left_h, node, rule, gains)
+        if rule.by_weight:
+            gains_by_weight(left_g, left_h, node, rule, gains)
+        else:
+            gains_of_sides(left_g, left_h, node, rule, gains)
         return
     for b in range(gains.size):
         gains[b] = split_gain(left_g[b], left_h[b], node, rule, monotone)

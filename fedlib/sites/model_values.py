@@ -173,7 +173,7 @@ class Reader:
         self, estimator_class: type[Federated], stored: Mapping[str, Any], name: str
     ) -> dict[str, Any]:
         """Return the parameters of an estimator by their present names."""
-        parameters: dict[str, Any] = {}
+        parameters: dict[str, Any] = dict(estimator_class.former_values)
         for written, value in stored.items():
             path = f"{name}.{written}"
             parameter = estimator_class.former_names.get(written, written)

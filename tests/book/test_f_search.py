@@ -39,13 +39,12 @@ def test_the_compiled_trees_are_those_of_the_package(module, leaf, n_clients):
     options = boosting.Options(3, 0.3, 1.0, 1.0, 5, boosting.LEAVES.index(leaf), False, 0.004)
     X = np.concatenate([part for part, _ in parts])
     margins, stopped = boosting.boost(parts, X, [1, 4, 30], options)
-    settings = {"leaf": leaf, "max_depth": 3}
+    rules = module("study.boosting").RULES
+    settings = {"method": "top_splits", "leaf": leaf, "max_depth": 3, "xgboost_rules": rules}
     for n_trees, measured in zip((1, 4, 30), margins[:-1], strict=True):
-        model = FederatedXGBClassifier(n_trees, 5, method="top_splits", tol=None, **settings).fit(
-            parts
-        )
+        model = FederatedXGBClassifier(n_trees, 5, tol=None, **settings).fit(parts)
         np.testing.assert_array_equal(measured, model.decision_function(X))
-    model = FederatedXGBClassifier(30, 5, method="top_splits", tol=0.004, **settings).fit(parts)
+    model = FederatedXGBClassifier(30, 5, tol=0.004, **settings).fit(parts)
     assert stopped == len(model.trees_) < 30
     np.testing.assert_array_equal(margins[-1], model.decision_function(X))
 

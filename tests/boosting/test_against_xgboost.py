@@ -9,7 +9,7 @@ from sklearn.datasets import load_breast_cancer
 from fedlib import FederatedXGBClassifier
 
 from .common import assert_same_trees, deal, each_method, make_rows
-from .exact import different_nodes
+from .exact import RULES, different_nodes
 
 REAL = [
     "heart",
@@ -41,7 +41,9 @@ def test_histogram_is_xgboost_on_the_same_bins(name, missing, real_data):
     X = np.where(rng.random(X.shape) < missing, np.nan, X)
     options = {"gamma": 0.2, "min_child_weight": 0.5, "reg_lambda": 2.0} if missing else {}
     n_trees = 2 if len(y) > 10_000 else 8
-    model = FederatedXGBClassifier(n_trees, method="histogram", tol=None, **options)
+    model = FederatedXGBClassifier(
+        n_trees, method="histogram", tol=None, xgboost_rules=RULES, **options
+    )
     trees = model.fit(deal(X, y, 1)).trees_
     case = 2 * REAL.index(name) + bool(missing)
     n_clients = 2 + case % 9  # all cases together have 2–10 clients, each set has two of them
@@ -55,7 +57,9 @@ def test_histogram_is_xgboost_on_the_same_bins(name, missing, real_data):
 def test_histogram_is_xgboost_with_weights():
     X, y = load_breast_cancer(return_X_y=True)
     weight = np.random.default_rng(3).random(len(y)).astype(np.float32)
-    model = FederatedXGBClassifier(20, method="histogram", tol=None, max_depth=4)
+    model = FederatedXGBClassifier(
+        20, method="histogram", tol=None, max_depth=4, xgboost_rules=RULES
+    )
     model.fit(deal(X, y, 4, 0, weight))
     assert different_nodes(model, X, y, weight, max_depth=4)[1] == []
 
@@ -64,7 +68,9 @@ def test_histogram_is_xgboost_with_weights():
 @pytest.mark.parametrize("method", ["top_splits", "union"])
 def test_one_client_grows_the_trees_of_exact_xgboost(method):
     X, y = make_rows(300, 5)
-    model = FederatedXGBClassifier(10, 1, method=method, tol=None, max_depth=4).fit([(X, y)])
+    model = FederatedXGBClassifier(
+        10, 1, method=method, tol=None, max_depth=4, xgboost_rules=RULES
+    ).fit([(X, y)])
     booster = xgboost.train(
         {
             "objective": "binary:logistic",

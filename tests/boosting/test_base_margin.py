@@ -17,7 +17,7 @@ from fedlib.protection.secure.points import DescribeFeatures
 from fedlib.testing import Recorder
 
 from .common import TOY, assert_same_trees, deal, each_method, make_rows
-from .exact import different_nodes
+from .exact import RULES, different_nodes
 
 RNG = np.random.default_rng(0)
 X, Y = make_rows(240, missing=0.1)
@@ -63,7 +63,7 @@ def predictions(model, X, **options):
 @each_task
 def test_every_node_is_that_of_xgboost(objective):
     kind, y, margins = TASKS[objective]
-    model = kind(10, objective=objective, tol=None)
+    model = kind(10, objective=objective, tol=None, xgboost_rules=RULES)
     trees = model.fit(parts_of(y, margins, 1)).trees_
     assert_same_trees(model.fit(parts_of(y, margins, 4)).trees_, trees)
     n_nodes, differences = different_nodes(model, X, y, base_margin=margins)
@@ -76,7 +76,7 @@ def test_every_node_is_that_of_xgboost(objective):
 def test_trees_and_predictions_are_those_of_xgboost(objective):
     """Without base margins, new rows start from the base score, which these margins leave alone."""
     _, y, margins = TASKS[objective]
-    model = fitted(objective)
+    model = fitted(objective, xgboost_rules=RULES)
     assert different_nodes(model, X, y, base_margin=margins, max_depth=3)[1] == []
     options = {"objective": objective, "tree_method": "hist", "max_depth": 3, "nthread": 1}
     options |= {"num_class": 3} if objective == "multi:softprob" else {}

@@ -19,7 +19,7 @@ from fedlib.sites import models
 from fedlib.testing import Recorder
 
 from .common import METHODS, assert_same_trees, deal, first_message, make_rows
-from .exact import different_nodes
+from .exact import RULES, different_nodes
 
 # These tests compare all categories with those of XGBoost.
 FederatedXGBClassifier = partial(fedlib.FederatedXGBClassifier, min_category_count=1)
@@ -113,7 +113,7 @@ OPTIONS = [
 def test_two_classes_are_xgboost(options, missing):
     X, score = make_mixed(missing=missing)
     y = labels_for("binary:logistic", score)
-    model = estimator_for("binary:logistic", 4, **options)
+    model = estimator_for("binary:logistic", 4, xgboost_rules=RULES, **options)
     trees = model.fit([(X, y)]).trees_
     assert_same_trees(model.fit(deal(X, y, 3)).trees_, trees)
     n_nodes, differences = different_nodes(model, X, y, **{"max_depth": 6, **options})
@@ -129,7 +129,7 @@ def test_two_classes_are_xgboost(options, missing):
 def test_each_objective_is_xgboost(objective):
     X, score = make_mixed()
     y = labels_for(objective, score)
-    model = estimator_for(objective).fit(deal(X, y, 3))
+    model = estimator_for(objective, xgboost_rules=RULES).fit(deal(X, y, 3))
     assert different_nodes(model, X, y, max_depth=6)[1] == []
 
 
@@ -239,7 +239,8 @@ def test_withheld_categories_are_one_category():
     rare = np.arange(len(X)) < 20
     X.loc[rare, "town"] = [f"village {i // 2}" for i in range(20)]
     score = np.where(rare, 20.0, score)
-    model = estimator_for("reg:squarederror", min_category_count=5).fit(deal(X, score, 2))
+    model = estimator_for("reg:squarederror", min_category_count=5, xgboost_rules=RULES)
+    model.fit(deal(X, score, 2))
     assert not any("village" in town for town in model.model_.levels[0])
     assert different_nodes(model, X, score, max_depth=6)[1] == []
     new = pd.concat([X[:1].assign(town="village 99"), X[:1]])

@@ -6,7 +6,7 @@ import pytest
 from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
 
 from .common import assert_same_trees, deal
-from .exact import different_nodes
+from .exact import RULES, different_nodes
 from .test_against_xgboost import REAL
 
 MAX_ROWS, N_TREES = 5000, 8
@@ -65,7 +65,7 @@ def test_every_node_is_that_of_xgboost(objective, at_least, real_data, record_pr
             random = np.random.default_rng(number)
             X = np.where(random.random(rows.shape) < share, np.nan, rows)
             options = OPTIONS if share else {}
-            model = estimator_for(objective, **options)
+            model = estimator_for(objective, xgboost_rules=RULES, **options)
             trees = model.fit([(X, y)]).trees_
             for n_clients in CLIENTS:
                 parts = deal(X, y, n_clients, n_clients)

@@ -14,7 +14,7 @@ from fedlib.core.in_process import InProcess
 from fedlib.testing import Recorder
 
 from .common import assert_same_trees, deal, each_method, first_message, make_rows
-from .exact import different_nodes
+from .exact import RULES, different_nodes
 
 REGRESSIONS = [
     "reg:squarederror",
@@ -159,7 +159,7 @@ def test_a_regression_is_xgboost_on_the_same_bins(name, missing, objective):
     X, y = scaled_targets(name, objective)
     X = np.where(np.random.default_rng(7).random(X.shape) < missing, np.nan, X)
     options = {"gamma": 0.2, "min_child_weight": 0.5, "reg_lambda": 2.0} if missing else {}
-    model = FederatedXGBRegressor(8, objective=objective, **options)
+    model = FederatedXGBRegressor(8, objective=objective, xgboost_rules=RULES, **options)
     trees = model.fit([(X, y)]).trees_
     case = REGRESSIONS.index(objective) + 3 * bool(missing) + 2 * (name == "counts")
     assert_same_trees(model.fit(deal(X, y, 2 + case, case)).trees_, trees)
@@ -174,7 +174,7 @@ def test_a_regression_is_xgboost_on_the_same_bins(name, missing, objective):
 def test_several_classes_are_xgboost_on_the_same_bins(load, missing):
     X, y = load(return_X_y=True)
     X = np.where(np.random.default_rng(7).random(X.shape) < missing, np.nan, X)
-    model = FederatedXGBClassifier(4, method="histogram", **SOFTPROB)
+    model = FederatedXGBClassifier(4, method="histogram", xgboost_rules=RULES, **SOFTPROB)
     trees = model.fit([(X, y)]).trees_
     assert_same_trees(model.fit(deal(X, y, 5, 1)).trees_, trees)
     n_nodes, differences = different_nodes(model, X, y, max_depth=6)
@@ -214,7 +214,13 @@ def test_one_client_grows_the_trees_of_exact_xgboost(objective, method):
     if objective == "reg:squarederror":  # sums of whole numbers would give equal gains
         y = y + np.random.default_rng(0).normal(size=len(y))
     model = estimator_for(
-        objective, n_trees=5, n_candidates=1, method=method, max_depth=4, base_score=0.5
+        objective,
+        n_trees=5,
+        n_candidates=1,
+        method=method,
+        max_depth=4,
+        base_score=0.5,
+        xgboost_rules=RULES,
     ).fit([(X, y)])
     options = {"num_class": 3} if objective == "multi:softprob" else {}
     options |= {"objective": objective, "tree_method": "exact", "max_depth": 4, "nthread": 1}
@@ -296,14 +302,14 @@ def test_targets_that_the_objective_does_not_allow(objective, y, message):
 def test_a_variance_power_goes_to_xgboost_and_back(power):
     X, y = data_for("reg:tweedie")
     options = {"objective": "reg:tweedie", "tweedie_variance_power": power}
-    model = FederatedXGBRegressor(4, **options).fit(deal(X, y, 2))
+    model = FederatedXGBRegressor(4, xgboost_rules=RULES, **options).fit(deal(X, y, 2))
     n_nodes, differences = different_nodes(model, X, y, **options)
     assert n_nodes > 50
     assert differences == []
     taken = FederatedXGBRegressor.from_xgboost(model.to_xgboost())
     assert taken.tweedie_variance_power == pytest.approx(power)
     assert taken.model_.parameter == model.model_.parameter
-    whole = FederatedXGBRegressor(6, **options).fit(deal(X, y, 2))
+    whole = FederatedXGBRegressor(6, xgboost_rules=RULES, **options).fit(deal(X, y, 2))
     taken.set_params(n_trees=6).fit(deal(X, y, 2))
     np.testing.assert_array_equal(taken.predict(X), whole.predict(X))
 
@@ -355,7 +361,7 @@ def test_rows_without_weight_are_no_rows():
 def test_a_constant_feature_and_a_missing_one_are_never_split():
     X, y = make_counts()
     X = np.column_stack([np.full(len(X), 3.0), np.full(len(X), np.nan), X])
-    model = FederatedXGBRegressor(5).fit(deal(X, y, 2))
+    model = FederatedXGBRegressor(5, xgboost_rules=RULES).fit(deal(X, y, 2))
     assert min(tree.feature[tree.feature >= 0].min() for tree in model.trees_) == 2
     assert different_nodes(model, X, y)[1] == []
 

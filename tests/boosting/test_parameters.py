@@ -9,7 +9,7 @@ from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
 from fedlib.boosting.sampling import drawn_rows, row_keys
 
 from .common import METHODS, assert_same_trees, deal, make_rows
-from .exact import different_nodes
+from .exact import RULES, different_nodes
 from .test_objectives import codes, make_counts, make_three
 
 MONOTONE = [1, -1, 0, 1]
@@ -60,7 +60,9 @@ def xgboost_options(parameters):
 @pytest.mark.parametrize("missing", [0.0, 0.15])
 def test_two_classes_are_xgboost_on_the_same_bins(parameters, missing):
     X, y = make_rows(300, missing=missing)
-    model = FederatedXGBClassifier(4, method="histogram", tol=None, **parameters)
+    model = FederatedXGBClassifier(
+        4, method="histogram", tol=None, xgboost_rules=RULES, **parameters
+    )
     trees = model.fit([(X, y)]).trees_
     assert_same_trees(model.fit(deal(X, y, 3)).trees_, trees)
     n_nodes, differences = different_nodes(model, X, y, **xgboost_options(parameters))
@@ -73,7 +75,9 @@ def test_two_classes_are_xgboost_on_the_same_bins(parameters, missing):
 @each_of_trees(4)
 def test_counts_are_xgboost_on_the_same_bins(parameters):
     X, y = make_counts(300, missing=0.1)
-    model = FederatedXGBRegressor(4, objective="count:poisson", **parameters).fit(deal(X, y, 3))
+    model = FederatedXGBRegressor(
+        4, objective="count:poisson", xgboost_rules=RULES, **parameters
+    ).fit(deal(X, y, 3))
     assert different_nodes(model, X, y, **xgboost_options(parameters))[1] == []
 
 
@@ -81,7 +85,12 @@ def test_counts_are_xgboost_on_the_same_bins(parameters):
 def test_three_classes_are_xgboost_on_the_same_bins(parameters):
     X, y = make_three(300, missing=0.1)
     model = FederatedXGBClassifier(
-        3, method="histogram", objective="multi:softprob", tol=None, **parameters
+        3,
+        method="histogram",
+        objective="multi:softprob",
+        tol=None,
+        xgboost_rules=RULES,
+        **parameters,
     ).fit(deal(X, y, 3))
     assert different_nodes(model, X, codes(y), **xgboost_options(parameters))[1] == []
 
@@ -90,7 +99,9 @@ def test_three_classes_are_xgboost_on_the_same_bins(parameters):
 def test_the_weight_of_the_positive_class(factor):
     """The initial share and the trees are those of XGBoost."""
     X, y = make_rows(300)
-    model = FederatedXGBClassifier(4, method="histogram", tol=None, scale_pos_weight=factor)
+    model = FederatedXGBClassifier(
+        4, method="histogram", tol=None, xgboost_rules=RULES, scale_pos_weight=factor
+    )
     model.fit(deal(X, y, 3))
     assert different_nodes(model, X, y, scale_pos_weight=factor, max_depth=6)[1] == []
     options = {"objective": "binary:logistic", "scale_pos_weight": factor}
@@ -110,7 +121,9 @@ def base_score(booster):
 def test_penalties_apply_to_every_method(method, parameters):
     """With one client and one candidate, the proposals are those of XGBoost's ``exact``."""
     X, y = make_rows(200)
-    model = FederatedXGBClassifier(4, 1, method=method, tol=None, max_depth=4, **parameters)
+    model = FederatedXGBClassifier(
+        4, 1, method=method, tol=None, max_depth=4, xgboost_rules=RULES, **parameters
+    )
     model.fit([(X, y)])
     options = {"objective": "binary:logistic", "tree_method": "exact", "max_depth": 4}
     options |= {"base_score": model.base_share_, "nthread": 1, **parameters}

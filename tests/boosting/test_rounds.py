@@ -12,7 +12,7 @@ from fedlib.sites import models
 from fedlib.testing import Recorder
 
 from .common import METHODS, assert_same_trees, deal, make_rows
-from .exact import different_nodes
+from .exact import RULES, different_nodes
 from .test_validation import CASES, estimator_for
 
 RATES = [0.5, 0.25, 0.1, 0.05]
@@ -31,7 +31,7 @@ def fit(learning_rate=0.3, objective="binary:logistic", **options):
 @pytest.mark.parametrize("objective", ["binary:logistic", "multi:softprob", "reg:gamma"])
 def test_rates_are_those_of_the_scheduler_of_xgboost(objective):
     """It sets a rate after a round, for the next one, so its rates begin with the second round."""
-    model = fit(RATES, objective)
+    model = fit(RATES, objective, xgboost_rules=RULES)
     X, y = CASES[objective][0](200, missing=0.1)
     codes = np.unique(y, return_inverse=True)[1] if objective == "multi:softprob" else y
     scheduler = xgboost.callback.LearningRateScheduler([*RATES[1:], 1.0].__getitem__)

@@ -222,13 +222,17 @@ def test_ties_go_to_the_lower_feature_and_cut():
     np.testing.assert_array_equal(splits.left_sums[0] * UNIT, [2, 2])
 
 
-@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.3]), st.sampled_from([0.0, 1.0]))
-def test_gains_of_many_splits_are_those_of_one(seed, reg_alpha, min_child_weight):
+@given(
+    st.integers(0, 2**32), st.sampled_from([0.0, 0.3]), st.sampled_from([0.0, 1.0]), st.booleans()
+)
+def test_gains_of_many_splits_are_those_of_one(seed, reg_alpha, min_child_weight, by_weight):
     """Bit for bit, with empty sides and without a penalty for large weights."""
     rng = np.random.default_rng(seed)
     left = np.stack([rng.integers(-(2**22), 2**22, 40), rng.integers(0, 2**22, 40)])
     left[:, :3] = 0
-    rule = SplitRule(UNIT, float(rng.integers(0, 2)), 0.0, min_child_weight, reg_alpha)
+    rule = SplitRule(
+        UNIT, float(rng.integers(0, 2)), 0.0, min_child_weight, reg_alpha, by_weight=by_weight
+    )
     node = score_node(rng.integers(-(2**22), 2**22), left[1].max(), rule)
     gains = np.empty(40, np.float32)
     fill_gains(*left, node, rule, 0, gains)

@@ -705,3 +705,22 @@ def test_former_names_of_parameters_and_files_without_names_are_read(tmp_path):
     assert old.bounds == bounds
     assert old.predict(rows[0]).tolist() == model.predict(rows[0]).tolist()
     assert not hasattr(old, "feature_names_in_")
+
+
+def test_boosted_trees_of_versions_without_rules_follow_those_of_3_2(tmp_path):
+    parts = [(X, (X[:, 0] > 2).astype(int)) for X in rows()]
+    model = FederatedXGBClassifier(n_trees=2, max_depth=2, xgboost_rules="3.3").fit(parts)
+    assert from_bytes(as_bytes(model)).xgboost_rules == "3.3"
+    document, arrays = models._parse(as_bytes(model))
+
+    def changed():
+        checksum = models._checksum(document, arrays)
+        return from_bytes(models._to_npz({**document, "checksum": checksum}, arrays))
+
+    fields = document["model"]["fields"]
+    del document["parameters"]["xgboost_rules"], fields["xgboost_rules"]
+    old = changed()
+    assert old.xgboost_rules == old.model_.xgboost_rules == "3.2"
+    fields["xgboost_rules"] = "2.9"
+    with pytest.raises(ModelFileError, match="xgboost_rules"):
+        changed()

@@ -17,6 +17,7 @@ from fedlib.boosting.client import BoostingClient
 from fedlib.boosting.histogram_messages import BuildHistograms
 from fedlib.boosting.messages import BeginBoosting
 from fedlib.testing import Recorder
+from study.boosting import RULES
 
 
 class Level(NamedTuple):
@@ -163,6 +164,7 @@ def tree(max_depth, max_bin, bounds, **private):
         min_child_weight=0,
         tol=None,
         histograms="dense",
+        xgboost_rules=RULES,
         **given,
         **private,
     )

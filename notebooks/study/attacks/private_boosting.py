@@ -8,6 +8,7 @@ from sklearn.metrics import roc_auc_score
 import study
 from fedlib import FederatedXGBClassifier
 from fedlib.testing import seeded_noise
+from study.boosting import RULES
 
 N_CLIENTS = 5
 DELTA = 1e-6
@@ -100,7 +101,8 @@ def auc(dataset, settings, secure, epsilon, draw):
     order = np.random.default_rng(draw).permutation(len(X))
     test, train = np.split(order, [3 * len(X) // 10])
     parts = [(X[rows], y[rows]) for rows in np.array_split(train, N_CLIENTS)]
-    options = {"bounds": bounds, "method": "histogram", "tol": None, **SETTINGS[settings]}
+    options = {"bounds": bounds, "method": "histogram", "tol": None, "xgboost_rules": RULES}
+    options |= SETTINGS[settings]
     if np.isinf(epsilon):
         options |= {"base_score": 0.5}
     else:

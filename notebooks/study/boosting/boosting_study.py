@@ -16,6 +16,7 @@ import study
 from fedlib import FederatedXGBClassifier
 from fedlib.datasets.partition import split_rows
 from fedlib.datasets.sources import sources
+from study.boosting import RULES
 
 METHODS = ("top_splits", "union", "histogram")
 ORIGINAL = "xgboost"
@@ -72,7 +73,7 @@ def federated(method, n_trees=N_TREES, **options):
     if method == "histogram":
         options = {"histograms": "dense"} | options
     options = SETTINGS | {"n_candidates": N_CANDIDATES, "leaf": LEAF, "tol": None} | options
-    return FederatedXGBClassifier(n_trees, method=method, **options)
+    return FederatedXGBClassifier(n_trees, method=method, xgboost_rules=RULES, **options)
 
 
 def original(X, y, n_trees=N_TREES, n_jobs=1, tree_method="exact"):

@@ -12,6 +12,7 @@ from sklearn.model_selection import train_test_split
 
 import study
 from fedlib import FederatedXGBClassifier, FederatedXGBRegressor
+from fedlib.boosting.rules import rules_of
 from fedlib.datasets.partition import split_rows
 
 BUNDLED = {"digits": load_digits, "progression": load_diabetes}  # part of scikit-learn
@@ -68,7 +69,8 @@ def split(task, n_clients, seed):
 
 
 def federated(task, **parameters):
-    """Return the estimator of this package."""
+    """Return the estimator of this package, with the rules of the installed XGBoost."""
+    parameters |= {"xgboost_rules": rules_of()}
     if task.objective == "reg:squarederror":
         return FederatedXGBRegressor(**parameters)
     shared = {"objective": task.objective, "method": "histogram", "tol": None}

@@ -12,11 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedlib.boosting import rules
 from fedlib.kernels import kernel
 from fedlib.kernels import splits as kernels
 from fedlib.kernels.gains import SplitRule
+from study.boosting import RULES
 
 SUM_BITS = 52
+BY_WEIGHT = rules.RULES[RULES].by_weight
 LEAVES = ("all", "ended", "parent")
 
 
@@ -93,7 +96,9 @@ def _boost(X, positive, starts, order, values, X_new, grid, base, bits, options)
     n = len(X)
     unit, ones = 2.0**-bits, np.ones(n)
     # In compiled code, a named tuple has no default values.
-    rule = SplitRule(unit, options.reg_lambda, 0.0, options.min_child_weight, 0.0, 0.0, False)
+    rule = SplitRule(
+        unit, options.reg_lambda, 0.0, options.min_child_weight, 0.0, 0.0, False, BY_WEIGHT
+    )
     margins, new = np.full(n, base, np.float32), np.full(len(X_new), base, np.float32)
     staged = np.empty((grid.size + 1, len(X_new)), np.float32)
     loss, stopped, at = kernels.sum_losses(margins, positive, ones), 0, 0

@@ -28,6 +28,7 @@ from fedlib import (
     HorizontalDBSCAN,
 )
 from fedlib.transports.dask import Dask
+from study.boosting import RULES
 from study.measuring.performance_study import COLUMNS, VERSIONS, seconds
 
 N_CLOUDS = 50
@@ -161,7 +162,7 @@ def other_protocols(n_points):
     start = Clouds(0, 1000)()[-20:]
     lloyd = FederatedKMeans(20, method="lloyd", init=start, max_iter=5, tol=0)
     mixture = FederatedGaussianMixture(8, method="em", max_rounds=5, tol=0, random_state=0)
-    trees = FederatedXGBClassifier(n_trees=5, max_depth=4, histograms="dense")
+    trees = FederatedXGBClassifier(n_trees=5, max_depth=4, histograms="dense", xgboost_rules=RULES)
     eps = 0.01
     # Core points have three times the neighbours of points that fill the unit square.
     density = ApproximateDBSCAN(eps, int(3 * n_points * math.pi * eps**2), rho=0.5)

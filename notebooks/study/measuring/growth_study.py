@@ -17,6 +17,7 @@ from fedlib import (
 )
 from fedlib.clustering.density.engine.dbscan import dbscan
 from fedlib.core.in_process import InProcess
+from study.boosting import RULES
 from study.measuring.performance_study import exponent, medians, radius, stamped
 from study.shared.timing import peak_bytes
 
@@ -76,7 +77,8 @@ def boosting(n, n_clients, d):
     X = clouds(n, d)
     y = (np.sin(9 * X[:, 0]) + X[:, -1] > 0.5).astype(int)
     parts = zip(np.array_split(X, n_clients), np.array_split(y, n_clients), strict=True)
-    return FederatedXGBClassifier(10, max_depth=6, histograms="dense"), list(parts)
+    model = FederatedXGBClassifier(10, max_depth=6, histograms="dense", xgboost_rules=RULES)
+    return model, list(parts)
 
 
 PROTOCOLS = {

@@ -29,6 +29,7 @@ from fedlib import (
 from fedlib.core.estimator import Federated
 from fedlib.datasets.partition import split_columns, split_rows
 from study.attacks.threat_study import has
+from study.boosting import RULES
 
 N_POINTS, N_SITES, N_CLUSTERS = 1_000, 5, 3
 DENSITY = {"eps": 0.05, "min_samples": 10}
@@ -148,14 +149,14 @@ def methods() -> list[Method]:
         ),
         Method(
             "trees from proposals of splits",
-            FederatedXGBClassifier(**trees, method="top_splits"),
+            FederatedXGBClassifier(**trees, method="top_splits", xgboost_rules=RULES),
             "xgboost",
             ("XGBoost, top_splits", "AUC"),
             "values, and classes on either side",
         ),
         Method(
             "trees as on pooled rows",
-            FederatedXGBClassifier(**trees, method="histogram"),
+            FederatedXGBClassifier(**trees, method="histogram", xgboost_rules=RULES),
             "xgboost",
             ("XGBoost, histogram", "AUC"),
             "classes per bin and node",
