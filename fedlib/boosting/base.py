@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,7 +25,7 @@ from fedlib.boosting.data import (
     row_limit,
 )
 from fedlib.boosting.explained import Explained
-from fedlib.boosting.export import from_booster, to_booster
+from fedlib.boosting.export import Exported, from_booster
 from fedlib.boosting.messages import MAX_WEIGHT
 from fedlib.boosting.objectives import OBJECTIVES
 from fedlib.boosting.rounds import RoundReport, rates_of
@@ -53,11 +53,8 @@ from fedlib.core.parameters import (
 )
 from fedlib.core.validation import Interval, StrOptions
 
-if TYPE_CHECKING:
-    from xgboost import Booster
 
-
-class Boosted(Explained, Validated, Constrained):
+class Boosted(Exported, Explained, Validated, Constrained):
     """Base class of `FederatedXGBClassifier` and `FederatedXGBRegressor`."""
 
     former_names: ClassVar[dict[str, str]] = {"feature_bounds": "bounds"}
@@ -436,9 +433,10 @@ class Boosted(Explained, Validated, Constrained):
         Parameters
         ----------
         booster : xgboost.Booster or xgboost.XGBModel
-            A gbtree with an objective of this estimator and one target. After early stopping, the
-            rounds up to the best one are taken, as XGBoost's estimators predict. If it splits
-            categories, it must contain their names, as those trained on a DataFrame do.
+            Trees, also with dropout (DART), with an objective of this estimator and one target.
+            After early stopping, the rounds up to the best one are taken, as XGBoost's estimators
+            predict. If it splits categories, it must contain their names, as those trained on a
+            DataFrame do. Further trees follow the rules of the installed release.
         classes : sequence, optional
             The classes that XGBoost's numbers 0, 1, … stand for, in ascending order; by default
             these numbers.
@@ -462,29 +460,6 @@ class Boosted(Explained, Validated, Constrained):
         )
         estimator._set_model(model)
         return estimator
-
-    def to_xgboost(self) -> Booster:
-        """Return an `xgboost.Booster` with the same predictions as this model.
-
-        Use it to save, plot or explain the model with XGBoost's tools. Its gains and covers are
-        those over all clients' rows.
-
-        Returns
-        -------
-        booster : xgboost.Booster
-            For two classes, it predicts the second class's probability. XGBoost accepts no ``[``,
-            ``]`` or ``<`` in a feature's name, so these characters become ``(``, ``)`` and ``_``,
-            which `from_xgboost` undoes. It contains the names of the categories, so it takes a
-            DataFrame with pandas categories. As always in XGBoost, another category is an error
-            there, and goes left as a number.
-
-        Raises
-        ------
-        ImportError
-            When xgboost is not installed.
-        """
-        check_is_fitted(self, "model_")
-        return to_booster(self.model_)
 
     def _rows_and_margins(self, X: ArrayLike, base_margin: Any) -> tuple[Floats32, Floats32 | None]:
         """Return new rows for the model, and their margins before the first tree if given."""

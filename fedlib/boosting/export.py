@@ -9,18 +9,21 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
-from fedlib.boosting.categories import spelled
+from fedlib.boosting.categories import listed, spelled
 from fedlib.boosting.objectives import OBJECTIVES
+from fedlib.boosting.rules import NEWEST_RULES, RulesName, rules_of
 from fedlib.boosting.trees import BoostedTrees, Tree, children
-from fedlib.core.array_types import Bytes
+from fedlib.core.array_types import Bytes, Floats32
 from fedlib.core.labels import read_classes
 from fedlib.kernels.categories import BY_CATEGORY
+from fedlib.kernels.histogram_splits import BELOW_ALL
 
 if TYPE_CHECKING:
     from xgboost import Booster
 
-__all__ = ["from_booster", "to_booster"]
+__all__ = ["Exported", "from_booster", "to_booster"]
 
 NAME_CHARACTERS = str.maketrans("[]<", "()_") | {
     code: "_" for code in range(32) if chr(code) not in "\t\n\r"
@@ -29,7 +32,7 @@ FEATURES, LEVELS = "fedlib_features", "fedlib_levels"  # attributes of a booster
 NO_PARENT = 2**31 - 1
 
 
-def to_booster(model: BoostedTrees) -> Booster:
+def to_booster(model: BoostedTrees, *, names: bool = True) -> Booster:
     """Return an `xgboost.Booster` with the same predictions as a model.
 
     Parameters
@@ -39,6 +42,8 @@ def to_booster(model: BoostedTrees) -> Booster:
         These characters become ``(``, ``)`` and ``_``, control characters ``_``, and names that are
         then equal get the feature's number appended. An attribute of the booster has the names
         before, and `from_booster` reads them.
+    names : bool, default=True
+        Whether the booster contains the names of the features and of the categories.
 
     Returns
     -------
@@ -68,17 +73,18 @@ def to_booster(model: BoostedTrees) -> Booster:
     is_list = "[" in parameters["base_score"]  # the format depends on the version
     scores = ",".join(repr(float(score)) for score in model.base_scores)
     parameters["base_score"] = f"[{scores}]" if is_list else scores
-    learner["feature_names"] = _accepted_names(model.features)
-    if learner["feature_names"] != list(model.features):
-        learner["attributes"][FEATURES] = json.dumps(model.features, ensure_ascii=False)
-    if any(known is not None and not all(map(str.isascii, known)) for known in model.levels):
-        learner["attributes"][LEVELS] = json.dumps(model.levels, ensure_ascii=False)
-    n_typed = model.n_features if model.levels else len(model.features)
+    features = model.features if names else ()
+    learner["feature_names"] = _accepted_names(features)
+    if learner["feature_names"] != list(features):
+        learner["attributes"][FEATURES] = json.dumps(features, ensure_ascii=False)
+    n_typed = model.n_features if model.levels else len(features)
     levels = model.levels or (None,) * n_typed
     learner["feature_types"] = ["float" if known is None else "c" for known in levels][:n_typed]
     forest = learner["gradient_booster"]["model"]
-    if model.levels:
+    if model.levels and names:
         forest["cats"] = _cats_model(model.levels)
+        if any(known is not None and not all(map(str.isascii, known)) for known in model.levels):
+            learner["attributes"][LEVELS] = json.dumps(model.levels, ensure_ascii=False)
     forest["gbtree_model_param"]["num_trees"] = str(len(trees))
     forest["iteration_indptr"] = list(range(0, len(trees) + 1, n_outputs))
     forest["tree_info"] = [number % n_outputs for number in range(len(trees))]
@@ -91,12 +97,67 @@ def to_booster(model: BoostedTrees) -> Booster:
     return booster
 
 
+class Exported:
+    """Base class of estimators whose model is one of XGBoost's."""
+
+    model_: BoostedTrees
+
+    def to_xgboost(self, *, names: bool = True) -> Booster:
+        """Return an `xgboost.Booster` with the same predictions as this model.
+
+        Use it to save, plot or explain the model with XGBoost's tools. Its gains and covers are
+        those over all clients' rows.
+
+        Parameters
+        ----------
+        names : bool, default=True
+            Whether it contains the names of the features and of the categories. Without them, its
+            features are f0, f1, … and a category is its place in ``model_.levels``; any other text
+            is the next number. Tools that convert models, such as onnxmltools and treelite, need
+            this form.
+
+        Returns
+        -------
+        booster : xgboost.Booster
+            For two classes, it predicts the second class's probability. XGBoost accepts no ``[``,
+            ``]`` or ``<`` in a feature's name, so these characters become ``(``, ``)`` and ``_``,
+            which ``from_xgboost`` undoes. It contains the names of the categories, so it takes a
+            DataFrame with pandas categories. Any other category is an error since XGBoost 3.4; 3.2
+            and 3.3 may predict such a row otherwise than this model.
+
+        Raises
+        ------
+        ImportError
+            When xgboost is not installed.
+
+        Warns
+        -----
+        UserWarning
+            When rows of the training may have categories that the model does not name, because
+            clients withheld them as rare or the schema allows others.
+        """
+        check_is_fitted(self, "model_")
+        if names and self.model_.withheld:
+            warnings.warn(
+                f"features {listed(self.model_.withheld, self.model_.features)} have categories"
+                " that the model does not name: XGBoost 3.2 and 3.3 may predict such rows"
+                " otherwise, and 3.4 refuses them. Export with names=False, and pass the place of a"
+                " category in model_.levels, for any other the next number",
+                stacklevel=2,
+            )
+        return to_booster(self.model_, names=names)
+
+
 def from_booster(
     booster: Any,
     classes: Sequence[Any] | None = None,
     objectives: Collection[str] = tuple(OBJECTIVES),
 ) -> BoostedTrees:
     """Return the model of an `xgboost.Booster`, or of a fitted estimator of XGBoost.
+
+    The trees that a run adds follow the rules of the release that wrote the booster, the installed
+    one. The leaves of a booster with dropped trees (DART) are multiplied by the weights of their
+    trees.
 
     Parameters
     ----------
@@ -115,12 +176,18 @@ def from_booster(
         When it is none of both.
     ValueError
         When the booster is of another kind.
+
+    Warns
+    -----
+    UserWarning
+        When the rules of the installed release are not known.
     """
     booster = _booster_of(booster)
-    document = json.loads(booster.save_raw("json"), strict=False)["learner"]
+    written = json.loads(booster.save_raw("json"), strict=False)
+    document, release = written["learner"], ".".join(map(str, written["version"]))
     objective, parameters = document["objective"]["name"], document["learner_model_param"]
     name = document["gradient_booster"]["name"]
-    if objective not in objectives or name != "gbtree":
+    if objective not in objectives or name not in ("gbtree", "dart"):
         raise ValueError(
             f"the booster must be a gbtree for one of {', '.join(objectives)}; got {name} for"
             f" {objective}: train it with booster='gbtree' and one of these objectives, or take the"
@@ -130,7 +197,7 @@ def from_booster(
         raise ValueError(
             f"the booster must have one target, got {n_targets} targets: train one booster for each"
         )
-    forest = document["gradient_booster"]["model"]
+    forest, weights = _forest_of(document["gradient_booster"])
     n_outputs = max(int(parameters["num_class"]), 1)
     n_parallel = int(forest["gbtree_model_param"]["num_parallel_tree"])
     if n_outputs > 1 < n_parallel:
@@ -150,10 +217,13 @@ def from_booster(
         )
     name = OBJECTIVES[objective].parameter_name
     groups = [group for group in document["objective"].values() if name in group]
-    levels = _levels_of(document, int(parameters["num_feature"]))
+    levels = _levels_of(document, forest, int(parameters["num_feature"]), release)
     n_bytes = (max((len(known) + 1 for known in levels if known is not None), default=0) + 7) // 8
     return BoostedTrees(
-        trees=[_tree_of(tree, n_bytes) for tree in forest["trees"]],
+        trees=[
+            _tree_of(tree, n_bytes, weight)
+            for tree, weight in zip(forest["trees"], weights, strict=False)
+        ],
         classes=known,
         base_scores=scores,
         base_margins=OBJECTIVES[objective].link(scores).tolist(),
@@ -164,7 +234,29 @@ def from_booster(
         objective=objective,
         parameter=float(np.float32(groups[0][name])) if name else 0.0,
         levels=levels,
+        xgboost_rules=_rules_of(release),
     )
+
+
+def _rules_of(release: str) -> RulesName:
+    """Return the rules of a release; warn if they are not known, and return the newest ones."""
+    try:
+        return rules_of(release)
+    except ValueError as error:
+        warnings.warn(f"{error}; here, {NEWEST_RULES!r} is chosen", stacklevel=4)
+        return NEWEST_RULES
+
+
+def _forest_of(gradient_booster: dict[str, Any]) -> tuple[dict[str, Any], Floats32]:
+    """Return the trees in XGBoost's JSON, and the weight of each, 1 unless trees were dropped.
+
+    The weights are next to the name ``"dart"`` in XGBoost 3.2, next to the model in 3.3, and in the
+    model since 3.4.
+    """
+    inside: dict[str, Any] = gradient_booster.get("gbtree", gradient_booster)
+    forest: dict[str, Any] = inside["model"]
+    weights = forest.get("weight_drop") or gradient_booster.get("weight_drop")
+    return forest, np.array(weights or [1] * len(forest["trees"]), np.float32)
 
 
 def _booster_of(given: Any) -> Booster:
@@ -202,8 +294,11 @@ def _features_of(learner: dict[str, Any]) -> tuple[str, ...]:
     return tuple(before if _accepted_names(before) == names else names)
 
 
-def _tree_of(model: dict[str, Any], n_bytes: int) -> Tree:
-    """Return a tree of XGBoost's JSON, its nodes in level order; a set has ``n_bytes``."""
+def _tree_of(model: dict[str, Any], n_bytes: int, factor: np.float32) -> Tree:
+    """Return a tree of XGBoost's JSON, its nodes in level order; a set has ``n_bytes``.
+
+    The values of leaves are multiplied by a factor.
+    """
     left, right = model["left_children"], model["right_children"]
     order = [0]
     for node in order:  # grows while it is read
@@ -219,10 +314,12 @@ def _tree_of(model: dict[str, Any], n_bytes: int) -> Tree:
     by_category = is_split & np.array(model["split_type"], bool)[order]
     return Tree(
         feature=feature,
-        threshold=np.where(is_split, np.where(by_category, BY_CATEGORY, at), np.float32(0)),
+        threshold=np.where(
+            is_split, np.where(by_category, BY_CATEGORY, np.maximum(at, BELOW_ALL)), np.float32(0)
+        ),  # that of a split of missing from present values is −∞ since XGBoost 3.3
         missing_left=is_split & np.array(model["default_left"], bool)[order],
         left=children(feature),
-        value=np.where(is_split, np.float32(0), at),
+        value=np.where(is_split, np.float32(0), factor * at),
         gain=gain,
         cover=cover,
         weight=weight,
@@ -260,12 +357,14 @@ def _cats_model(levels: Sequence[tuple[str, ...] | None]) -> dict[str, Any]:
     }
 
 
-def _levels_of(learner: dict[str, Any], n_features: int) -> tuple[tuple[str, ...] | None, ...]:
+def _levels_of(
+    learner: dict[str, Any], forest: dict[str, Any], n_features: int, release: str
+) -> tuple[tuple[str, ...] | None, ...]:
     """Return the categories of each feature; empty if all features are numbers."""
     types = learner["feature_types"] or ["float"] * n_features
     if "c" not in types:
         return ()
-    encodings = learner["gradient_booster"]["model"]["cats"]["enc"]
+    encodings = forest["cats"]["enc"]
     if len(encodings) != n_features:
         raise ValueError(
             "the booster must contain the names of its categories; got only numbers: train it on a"
@@ -277,15 +376,15 @@ def _levels_of(learner: dict[str, Any], n_features: int) -> tuple[tuple[str, ...
     )
     before = json.loads(learner["attributes"].get(LEVELS, "[]"), strict=False)
     if known != tuple(None if texts is None else tuple(texts) for texts in before):
-        _check_names(known)
+        _check_names(known, may_be_cut=tuple(map(int, release.split(".")))[:2] < (3, 4))
     return known
 
 
-def _check_names(levels: Sequence[tuple[str, ...] | None]) -> None:
+def _check_names(levels: Sequence[tuple[str, ...] | None], *, may_be_cut: bool) -> None:
     """Warn of names of categories that XGBoost may have damaged; raise ValueError if it has.
 
-    XGBoost counts the characters of the categories of pandas where it needs bytes, so it cuts the
-    names beyond ASCII, and those after them.
+    Before 3.4, XGBoost counted the characters of the categories of pandas where it needs bytes, and
+    cut the names beyond ASCII, and those after them.
     """
     for f, known in enumerate(levels):
         if known is None or all(map(str.isascii, known)):
@@ -296,10 +395,12 @@ def _check_names(levels: Sequence[tuple[str, ...] | None]) -> None:
                 f"XGBoost has damaged the names of the categories of feature {f}, which are not all"
                 f" ASCII: {remedy}"
             )
+        if not may_be_cut:
+            continue
         warnings.warn(
-            f"the names of the categories of feature {f} are not all ASCII; XGBoost cuts such names"
-            f" when it is trained on a DataFrame of pandas. Compare {list(known)[:10]} with the"
-            f" data, or {remedy}",
+            f"the names of the categories of feature {f} are not all ASCII; before 3.4, XGBoost"
+            " cuts such names when it is trained on a DataFrame of pandas. Compare"
+            f" {list(known)[:10]} with the data, or {remedy}",
             stacklevel=5,
         )
 
@@ -335,7 +436,11 @@ def _tree_model(tree: Tree, number: int, n_features: int) -> dict[str, Any]:
         "loss_changes": tree.gain,
         "parents": parents,
         "right_children": np.where(split, tree.left + 1, -1),
-        "split_conditions": np.where(split & ~by_category, tree.threshold, tree.value),
+        "split_conditions": np.where(
+            split & ~by_category,
+            np.where(tree.threshold == BELOW_ALL, -np.inf, tree.threshold),
+            tree.value,
+        ),
         "split_indices": np.where(split, tree.feature, 0),
         "split_type": by_category.astype(int),
         "sum_hessian": tree.cover,

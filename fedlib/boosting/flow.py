@@ -132,6 +132,7 @@ def _boosting(settings: Settings, start: BoostedTrees | None) -> Flow[BoostedTre
         ended_by=ended_by,
         has_noise=isinstance(settings.aggregation, NoisySums),
         has_margins=described.first_sizes is not None,
+        withheld=training.withheld,
         xgboost_rules=settings.xgboost_rules,
     )
 

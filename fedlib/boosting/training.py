@@ -120,6 +120,14 @@ class Training:
         )
 
     @property
+    def withheld(self) -> tuple[int, ...]:
+        """The features with a bin for texts that are none of their categories."""
+        n_bins = np.diff(self.cuts.offsets) - 1  # without that of missing values
+        return tuple(
+            f for f, known in enumerate(self.levels) if known is not None and n_bins[f] > len(known)
+        )
+
+    @property
     def objective(self) -> Objective:
         """The objective of the run."""
         return OBJECTIVES[self.settings.objective]

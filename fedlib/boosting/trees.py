@@ -174,6 +174,9 @@ class BoostedTrees:
         Whether the sums at the nodes have noise.
     has_margins : bool
         Whether the rows of the training started from base margins of their own.
+    withheld : tuple of int
+        The features of which training rows may have other texts than the categories, because
+        clients withhold rare ones or the schema allows others.
     xgboost_rules : str
         The release line of XGBoost whose rules the trees follow; ``"3.2"`` in the files of versions
         that knew no others.
@@ -199,6 +202,7 @@ class BoostedTrees:
     ended_by: str = "n_trees"
     has_noise: bool = False
     has_margins: bool = False
+    withheld: tuple[int, ...] = ()
     xgboost_rules: RulesName = "3.2"
 
     def __post_init__(self) -> None:

@@ -243,6 +243,14 @@ def test_withheld_categories_are_one_category():
     model.fit(deal(X, score, 2))
     assert not any("village" in town for town in model.model_.levels[0])
     assert different_nodes(model, X, score, max_depth=6)[1] == []
+    with pytest.warns(UserWarning, match="features 'town' have categories that the model does not"):
+        assert len(model.to_xgboost().feature_names) == X.shape[1]
+    booster = model.to_xgboost(names=False)
+    assert booster.feature_names is None
+    codes = read_table(X).coded(model.model_.levels)
+    data = xgboost.DMatrix(codes, feature_types=booster.feature_types, enable_categorical=True)
+    expected = model.model_.margins(codes)[:, 0]
+    np.testing.assert_allclose(booster.predict(data), expected, rtol=1e-6)
     new = pd.concat([X[:1].assign(town="village 99"), X[:1]])
     with pytest.warns(UserWarning, match="feature 'town' contains 'village 0', 'village 99'"):
         unnamed, rare = model.predict(new)

@@ -1,13 +1,18 @@
 """Trees as an XGBoost model: the same predictions, and names that XGBoost accepts."""
 
+import json
+
 import numpy as np
 import pytest
 import xgboost
 
-from fedlib.boosting.export import to_booster
+from fedlib.boosting.export import from_booster, to_booster
+from fedlib.boosting.rules import NEWEST_RULES
 from fedlib.boosting.trees import BoostedTrees, predict_margins
+from fedlib.kernels.histogram_splits import BELOW_ALL
 
 from .common import SMALL_TREE, X_SMALL, make_tree
+from .exact import RULES
 
 
 def booster_of(trees, share, n_features, features=()):
@@ -40,6 +45,37 @@ def test_names_become_distinct_and_free_of_brackets(names, accepted):
     data = xgboost.DMatrix(np.zeros((1, len(names))), feature_names=accepted)
     assert booster.predict(data, output_margin=True) == [10]
     assert len(booster.trees_to_dataframe()) == 5
+
+
+def test_a_split_of_missing_from_present_values():
+    """Its threshold is −∞ there, as since 3.3, and below all values here."""
+    tree = make_tree([0, -1, -1], [BELOW_ALL, 0, 0], [0, 1, 2], [True, False, False])
+    booster = booster_of([tree], 0.5, 1)
+    learner = json.loads(booster.save_raw("json"))["learner"]
+    trees = learner["gradient_booster"]["model"]["trees"]
+    assert trees[0]["split_conditions"][0] == -np.inf
+    X = np.array([[np.nan], [-(2.0**127)], [0]], np.float32)
+    assert booster.predict(xgboost.DMatrix(X), output_margin=True).tolist() == [1, 2, 2]
+    assert predict_margins([tree], 0.0, X).tolist() == [1, 2, 2]
+    np.testing.assert_array_equal(from_booster(booster).trees[0].threshold, tree.threshold)
+
+
+def test_the_rules_are_those_of_the_release_that_wrote_the_booster():
+    class Written:
+        def __init__(self, *version):
+            self.document = json.loads(booster_of([SMALL_TREE], 0.5, 2).save_raw("json"))
+            self.document["version"] = list(version or self.document["version"])
+
+        def save_raw(self, kind):
+            return json.dumps(self.document).encode()
+
+        def attr(self, name):
+            return None
+
+    assert from_booster(Written()).xgboost_rules == RULES
+    assert from_booster(Written(3, 3, 9)).xgboost_rules == "3.3"
+    with pytest.warns(UserWarning, match="does not know the rules of XGBoost 9.8.7"):
+        assert from_booster(Written(9, 8, 7)).xgboost_rules == NEWEST_RULES
 
 
 def test_trees_of_one_leaf_and_no_trees():
