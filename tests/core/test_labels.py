@@ -23,7 +23,7 @@ DATES = [
     pd.period_range("2020", periods=1),
 ]
 GAPS = [None, float("nan"), np.nan, np.float32("nan"), pd.NA, pd.NaT, Decimal("nan"), "", " \t"]
-GAPS += [np.datetime64("NaT"), np.ma.masked]
+GAPS += [np.datetime64("NaT", "D"), np.ma.masked]
 
 
 def same(array, expected):
