@@ -47,8 +47,9 @@ def draft(
     """Write the draft of a schema for the rows in DATA.
 
     A draft contains no value of a single row. Limits are rounded outward, categories with fewer
-    than 10 rows are left out, and columns that look like identifiers are not read. Each property
-    under "unconfirmed" must be confirmed by a person, who then removes it from the list.
+    than 10 rows are left out, and columns that look like identifiers are not read. The output names
+    the rows that the draft does not accept, such as those of a rare class. Each property under
+    "unconfirmed" must be confirmed by a person, who then removes it from the list.
     """
     from fedlib.tables.files import write_file
     from fedlib.tables.schema.drafting import draft_schema, not_read
@@ -62,8 +63,21 @@ def draft(
     with writing(out):
         write_file(out, drafted.to_json())
     click.echo(f"{out}: {len(drafted.columns)} columns to confirm, {len(drafted.skipped)} not read")
-    if drafted.skipped:
-        click.echo(f"not read: {not_read(drafted.skipped)}")
+    if ids is not None and drafted.identifier is None:
+        click.echo(
+            f"{ids!r} is no primary key, because its values repeat or are missing in a row: the"
+            " draft has it with the role 'ignore'"
+        )
+    skipped = [column for column in drafted.skipped if column != ids]
+    if skipped:
+        click.echo(f"not read: {not_read(skipped)}")
+    if problems := drafted.check(data, sheet=sheet).problems:
+        click.echo(
+            "rows that the draft does not accept, such as classes with fewer than 10 rows; add them"
+            " to constraints.enum unless they are mistakes:"
+        )
+        for line in problems:
+            click.echo(f"fix   {line}")
 
 
 @schema.command("check")

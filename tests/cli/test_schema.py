@@ -41,6 +41,25 @@ def test_a_draft_is_written_and_its_rows_fit(rows):
     assert b'"name": "trial"' in Path("other.json").read_bytes()
 
 
+def test_a_draft_names_what_it_does_not_accept(rows):
+    """Classes with few rows are no values of a draft, and join no other class in silence."""
+    rows["kind"] = ["no"] * 55 + ["yes"] * 5
+    rows["id"] = rows["id"][:30] * 2
+    rows.to_csv("site.csv", index=False)
+    output = invoke("schema", "draft", "site.csv", "--target", "kind", "--ids", "id").splitlines()
+    assert output[1].startswith("'id' is no primary key, because its values repeat")
+    assert "classes with fewer than 10 rows; add them to constraints.enum" in output[2]
+    line = "fix   column 'kind': 5 values are not accepted (rows 56, 57, 58, 59, 60)"
+    assert output[3:] == [line]
+    assert line in invoke("schema", "check", "schema.json", "site.csv", code=1)
+    text = Path("schema.json").read_text()
+    assert "yes" not in text
+    Path("schema.json").write_text(text.replace('"no"', '"no", "yes"'))
+    schema = Schema.read("schema.json")
+    assert (schema.classes, schema.skipped, schema.identifier) == (["no", "yes"], ("id",), None)
+    assert "ok    60 rows fit" in invoke("schema", "check", "schema.json", "site.csv")
+
+
 def test_violations_are_listed_without_values(rows):
     invoke("schema", "draft", "site.csv", "--ids", "id")
     rows["age"] = ["old", "-7", *rows["age"][2:]]
@@ -49,7 +68,8 @@ def test_violations_are_listed_without_values(rows):
     rows.assign(more=1).to_csv("odd.csv", index=False)
     output = invoke("schema", "check", "schema.json", "odd.csv", code=1)
     assert output == (
-        "fix   column 'id': 1 value repeats an earlier one (row 2)\n"
+        "fix   column 'id': 1 value repeats an earlier one (row 2); if values may repeat, remove"
+        " primaryKey or constraints.unique, or give the column the role 'ignore'\n"
         "fix   column 'age': 1 cell is not of the column's type (row 1)\n"
         "fix   column 'age': 1 value is not accepted (row 2)\n"
         "note  column 'kind': 1 value became 'other' (row 1)\n"

@@ -81,6 +81,31 @@ def test_the_rows_of_the_draft_fit_it(cohort, tmp_path):
     )
 
 
+@pytest.mark.parametrize("ids", ["repeated", "missing"])
+def test_identifiers_that_are_no_key_are_not_read(ids, cohort, tmp_path):
+    patients = [f"p{i // 2}" for i in range(len(cohort))]
+    if ids == "missing":
+        patients = ["", *cohort["patient"][1:]]
+    schema = draft_schema(write(cohort.assign(patient=patients), tmp_path), ids="patient")
+    assert (schema.identifier, schema.skipped) == (None, ("patient", "note"))
+    assert schema.check(tmp_path / "site.csv").problems == ()
+
+
+def test_a_rare_class_never_becomes_another_one(cohort, tmp_path):
+    schema = draft_schema(write(cohort, tmp_path), target="town")
+    assert schema.classes == ["A", "B"]
+    with pytest.raises(ValueError, match="column 'town': 9 values are not accepted"):
+        schema.apply(tmp_path / "site.csv")
+    content = json.loads(schema.to_json())
+    own = next(one["fedlib"] for one in content["schema"]["fields"] if one["name"] == "town")
+    own["outside"] = "other"  # as drafts of before
+    own["unconfirmed"].append("outside")
+    with pytest.raises(ValueError, match="column 'town': 9 values are not accepted"):
+        Schema(content).apply(tmp_path / "site.csv")
+    own["unconfirmed"].remove("outside")  # a person wants it so
+    assert Schema(content).apply(tmp_path / "site.csv")[0].y.tolist().count("other") == 9
+
+
 def test_a_draft_is_a_descriptor_of_the_standard(cohort, tmp_path):
     path = write(cohort[cohort["town"] != "Rareville"], tmp_path, sep=";")
     content = json.loads(draft_schema(path, target="died", ids="patient").to_json())

@@ -79,7 +79,7 @@ def _apply(column: Column, cells: Any, protected: bool) -> tuple[NDArray[Any], C
         elif column.outside == "clip":
             masks["clipped"] = read.outside
             values = np.clip(values, column.low, column.high)
-        elif column.outside == OTHER:
+        elif column.outside == OTHER and not column.drafted_classes:
             masks["other"] = read.outside
             values[read.outside] = OTHER
         else:

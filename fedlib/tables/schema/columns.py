@@ -101,6 +101,11 @@ class Column:
         return TEXT if text else NUMBER
 
     @property
+    def drafted_classes(self) -> bool:
+        """Whether no person has confirmed that a class without a name here is ``"other"``."""
+        return self.role == "target" and "outside" in self.unconfirmed
+
+    @property
     def categories(self) -> tuple[str, ...] | None:
         """The categories of an enumerated column, with ``"other"`` where it stands for the rest."""
         if self.values is None or self.outside != OTHER or OTHER in self.values:

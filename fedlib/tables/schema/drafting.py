@@ -5,6 +5,9 @@ Drafts are mailed, so they contain no value of a single row:
 - Limits are rounded outward to one significant digit of the column's largest number, and dates to
   decades. Columns with fewer than `MIN_ROWS` values have none.
 - Categories with fewer than `MIN_ROWS` rows are left out, and the rest have alphabetical order.
+  Rows with them are ``"other"`` in a feature. In the column with the classes they are an error, so
+  that no rare class joins another one in silence.
+- Identifiers that repeat, or are missing in a row, are not read, because no primary key may be so.
 - Text that looks like identifiers or free text is not read (``"role": "ignore"``).
 
 Everything is marked as unconfirmed (`fedlib.tables.schema.schema` explains it).
@@ -113,6 +116,9 @@ def draft_schema(
             f"there is no column {printable(unknown[0], 60)!r}; the columns are"
             f" {', '.join(repr(printable(each, 60)) for each in names[:20])}"
         )
+    if ids is not None and not _is_key(cells[ids]):
+        roles[ids] = "ignore"
+        ids = None
     fields = [
         _field(each, cells[each], roles.get(each), each == ids, faults.get(each, ()))
         for each in names
@@ -209,21 +215,26 @@ def _texts(names: list[str]) -> list[Column]:
     return [Column(name, "string") for name in names]
 
 
+def _is_key(cells: Any) -> bool:
+    """Return whether each cell has a text that no other cell has."""
+    codes, words = encode(cells)
+    return len(set(codes.tolist())) == len(codes) and all(words.to_pylist())
+
+
 def _field(
     name: str, cells: Any, role: str | None, key: bool, errors: Sequence[str]
 ) -> dict[str, Any]:
     """Return the field of a column."""
     words, missing = _words(cells)
     missing += errors  # a person confirms that they are gaps
-    if key:
+    if key or role == "ignore":
         content: dict[str, Any] = {"type": "string"}
     else:
         content = _number(words) or _boolean(words) or _date(words) or _string(words)
     own: dict[str, Any] = content.pop("fedlib", {})
     if role is not None:
         own["role"] = role
-        if "enum" not in content.get("constraints", {}):
-            own.pop("outside", None)
+        own.pop("outside", None)  # no class becomes another one
     if missing:
         content["missingValues"] = ["", *missing]
     unconfirmed = [] if key else ["role"]

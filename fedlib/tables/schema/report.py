@@ -58,7 +58,8 @@ class ColumnReport:
         more = "…" if count > len(shown) else ""
         place = f" ({'row' if count == 1 else 'rows'} {', '.join(map(str, shown))}{more})"
         what = (WORDS[kind][0] if count == 1 else WORDS[kind][1]).format(count=count)
-        return f"column {printable(self.name, 60)!r}: {what}{place if shown else ''}"
+        remedy = REMEDIES.get(kind, "")
+        return f"column {printable(self.name, 60)!r}: {what}{place if shown else ''}{remedy}"
 
 
 # The words for one cell and for several.
@@ -74,6 +75,10 @@ WORDS = {
     "clipped": ("{count} number became the limit", "{count} numbers became the limits"),
     "other": ("{count} value became 'other'", "{count} values became 'other'"),
     "filled": ("{count} gap was filled", "{count} gaps were filled"),
+}
+REMEDIES = {
+    "repeated": "; if values may repeat, remove primaryKey or constraints.unique, or give the"
+    " column the role 'ignore'"
 }
 CHANGES = ("emptied", "clipped", "other", "filled")
 
