@@ -59,16 +59,21 @@ class LostState(RuntimeError):
     """A client was rebuilt without the state that its next reply needs."""
 
 
+ALL = "all"  # the role of all columns of a schema
+
+
 def roles_of(client_class: Any) -> tuple[str, ...]:
     """Return the columns that a client takes beside the features, in the order of its part.
 
     Those of ``(X, y, sample_weight)`` if the class is ``supervised``, and base margins if it
-    ``takes_margins``; that of ``(X, sample_weight)`` if it ``takes_weights``.
+    ``takes_margins``; that of ``(X, sample_weight)`` if it ``takes_weights``. A class that
+    ``describes`` a table takes all columns as features, too.
     """
     if getattr(client_class, "supervised", False):
         margins = getattr(client_class, "takes_margins", False)
         return "target", "weight", *(["base_margin"] if margins else [])
-    return ("weight",) if getattr(client_class, "takes_weights", False) else ()
+    weights = ("weight",) if getattr(client_class, "takes_weights", False) else ()
+    return (*weights, ALL) if getattr(client_class, "describes", False) else weights
 
 
 def handles(request: type[Message]) -> Callable[[Handler], Handler]:

@@ -79,7 +79,7 @@ def read_cells(
         if mark in decimals and all(number.fullmatch(text) for text in others):
             values = _numbers(texts, number, mark, bool((codes < 0).any()))
             used = any(mark in text for text in others)
-            return _placed(values, codes, column), mark if used else ""
+            return without_numbers(_placed(values, codes, column), words), mark if used else ""
     clean = [str(text) for text in unique] == texts and not any(gaps)
     if clean and not any(text.lower() in TRUTH for text in others):
         return column, ""
@@ -147,15 +147,24 @@ def clean_text(column: pd.Series, words: Collection[str] = ()) -> pd.Series:
 
 
 def without_numbers(column: pd.Series, words: Collection[str]) -> pd.Series:
-    """Return a column of numbers with gaps in place of those among some words.
+    """Return a column of numbers with gaps in place of those among some words, however written.
 
     Examples
     --------
-    >>> without_numbers(pd.Series([41, -999]), ["unknown", "-999"]).tolist()
-    [41.0, nan]
+    >>> without_numbers(pd.Series([41, -999, -0.5]), ["unknown", "-999.0", "-0,5"]).tolist()
+    [41.0, nan, nan]
     """
-    gaps = column.isin([float(word) for word in words if POINT.fullmatch(word)])
+    gaps = column.isin(numbers_among(words))
     return column.mask(gaps) if gaps.any() else column
+
+
+def numbers_among(words: Collection[str]) -> list[float]:
+    """Return the numbers among words, whose decimal mark is a point or a comma."""
+    return [
+        float(word.replace(",", "."))
+        for word in words
+        if POINT.fullmatch(word) or COMMA.fullmatch(word)
+    ]
 
 
 def as_text(column: pd.Series) -> pd.Series:

@@ -130,13 +130,18 @@ def raw_features(frame: pd.DataFrame, text: Collection[str], separator: str = ""
         frame = frame.astype(dict.fromkeys(kept, "category"))
     for name in frame.columns.difference(kept, sort=False):
         column = frame[name]
-        if not pd.api.types.is_numeric_dtype(column):
+        if not pd.api.types.is_numeric_dtype(column) and not _is_declared(column):
             check_exact(column)
             check_codes(column)
     read_columns(frame)
     for name in frame.columns:
         _check_identifiers(frame[name], separator)
     return frame
+
+
+def _is_declared(column: pd.Series) -> bool:
+    """Return whether the file declares a column as categories, as ARFF and Parquet can."""
+    return isinstance(column.dtype, pd.CategoricalDtype)
 
 
 def check_codes(column: pd.Series) -> None:
@@ -210,7 +215,7 @@ def _option(option: str, value: object) -> str:
 
 def _check_identifiers(column: pd.Series, separator: str) -> None:
     """Raise ValueError if the texts of a feature are almost all different."""
-    if pd.api.types.is_numeric_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype):
+    if pd.api.types.is_numeric_dtype(column) or _is_declared(column):
         return
     values = column.dropna()
     n_distinct = int(values.astype(str).nunique())
@@ -272,7 +277,7 @@ def _feature(column: pd.Series) -> np.ndarray:
     try:
         return numbers(column)
     except ValueError as error:
-        if not pd.api.types.is_numeric_dtype(column):
+        if not pd.api.types.is_numeric_dtype(column) and not _is_declared(column):
             check_codes(column)  # whose error has a remedy for numbers in another form
         raise ValueError(f"{error}; {PREPROCESS}") from error
 
@@ -316,7 +321,7 @@ def _inexact(column: pd.Series, large: np.ndarray) -> ValueError:
 def classes(column: pd.Series, is_text: bool) -> np.ndarray:
     """Return the classes in a column: numbers if all of them are numbers, or else text."""
     column = complete(column, "class")
-    if not is_text:
+    if not is_text and not _is_declared(column):
         check_codes(column)
         values = pd.to_numeric(column, errors="coerce")
         if not values.isna().any():

@@ -24,12 +24,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedlib.core.client import ALL
 from fedlib.core.texts import composed
 from fedlib.tables import columns as checks
-from fedlib.tables.cells import as_text, clean_text, without_numbers
+from fedlib.tables.cells import POINT, as_text, clean_text, without_numbers
 from fedlib.tables.columns import ColumnContent, describe_columns
 from fedlib.tables.excel_files import read_excel
 from fedlib.tables.formulas import csv_bytes
+from fedlib.tables.layouts import LEADING_ZERO
 from fedlib.tables.read_options import ReadOptions, named_columns
 from fedlib.tables.text_files import FileTable, read_text
 
@@ -70,6 +72,9 @@ class Table(NamedTuple):
         The identifiers, with the name of their column.
     base_margin : array (n_rows, n_columns), optional
         The margins from which boosting starts.
+    described : DataFrame (n_rows, n_columns), optional
+        What a summary describes of rows with a schema: the features with their gaps, and behind
+        them the classes, weights and margins.
     """
 
     X: Any
@@ -77,6 +82,7 @@ class Table(NamedTuple):
     sample_weight: np.ndarray | None = None
     ids: pd.Series | None = None
     base_margin: np.ndarray | None = None
+    described: pd.DataFrame | None = None
 
     def part(self, roles: Collection[str]) -> Any:
         """Return what a client takes of the table.
@@ -91,12 +97,13 @@ class Table(NamedTuple):
         >>> Table([[1.0], [2.0]], sample_weight=np.array([1.0, 3.0])).part(["weight"])
         ([[1.0], [2.0]], array([1., 3.]))
         """
+        X = self.described if ALL in roles and self.described is not None else self.X
         classes = (self.y,) if "target" in roles else ()
         weights = (self.sample_weight,) if "weight" in roles else ()
         if "base_margin" in roles and self.base_margin is not None:
             return (self.X, self.y, self.sample_weight, None, self.base_margin)
         rest = classes + tuple(one for one in weights if one is not None)
-        return (self.X, *rest) if rest else self.X
+        return (X, *rest) if rest else X
 
     @property
     def eval_set(self) -> tuple[Any, ...]:
@@ -411,7 +418,25 @@ def _read_file(path: Path, options: ReadOptions) -> FileTable:
             frame[name] = as_text(frame[name])
     # In ARFF, a question mark is a missing value; scipy reads it as a category.
     words = options.gap_words | ({"?"} if suffix == ".arff" else set())
-    return FileTable(_without_words(frame, words))
+    frame = _without_words(frame, words)
+    if suffix == ".arff":
+        for name in frame.columns.difference(named_columns(options.text, list(frame.columns))):
+            frame[name] = _declared(frame[name])
+    return FileTable(frame)
+
+
+def _declared(column: pd.Series) -> pd.Series:
+    """Return a column of an ARFF file as its header declares it.
+
+    Texts are categories there. If all are numbers, such as those of {0,1}, they are read as
+    numbers, as in other files; the codes 01 and 02 are not.
+    """
+    if pd.api.types.is_numeric_dtype(column) or not pd.api.types.is_string_dtype(column.dropna()):
+        return column
+    texts = {*column.dropna()}
+    if all(POINT.fullmatch(one) and not LEADING_ZERO.fullmatch(one) for one in texts):
+        return pd.to_numeric(column)
+    return column.astype("category")
 
 
 def _refuse(options: ReadOptions, names: tuple[str, ...], files: str) -> None:

@@ -8,6 +8,8 @@ give it the vectors of `unit_vectors`, and the `chord` of the radius as ``eps``.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +23,10 @@ from fedlib.core.validation import check_option
 __all__ = ["chord", "unit_vectors"]
 
 Unit = Literal["degrees", "radians"]
+AXES = {
+    "latitude": {"lat", "lats", "latitude", "latitudes", "latitud", "breite", "breitengrad"},
+    "longitude": {"lon", "lons", "long", "lng", "longitude", "longitudes", "longitud", "laenge"},
+}
 HALF = {"degrees": 180.0, "radians": np.pi}  # half of a circle
 
 
@@ -30,8 +36,9 @@ def unit_vectors(X: ArrayLike, *, unit: Unit) -> Any:
     Parameters
     ----------
     X : array-like (n_rows, 2)
-        Latitude and longitude, in this order, as for scikit-learn's ``metric="haversine"``. A
-        latitude is at most a quarter of a circle, a longitude at most a whole one, either sign.
+        Latitude and longitude, in this order, as for scikit-learn's ``metric="haversine"``. Columns
+        whose names contain a word such as lat, latitude, lon, lng or longitude may have any order.
+        A latitude is at most a quarter of a circle, a longitude at most a whole one, either sign.
     unit : {"degrees", "radians"}
         The unit of both. Tables mostly have degrees; scikit-learn takes radians.
 
@@ -43,7 +50,8 @@ def unit_vectors(X: ArrayLike, *, unit: Unit) -> Any:
     Raises
     ------
     ValueError
-        When the values are not finite, not two columns, or out of range.
+        When the values are not finite, not two columns, or out of range, or the names of the
+        columns do not say which one is the latitude although they seem to.
 
     Examples
     --------
@@ -64,6 +72,8 @@ def unit_vectors(X: ArrayLike, *, unit: Unit) -> Any:
             " by their names"
         )
     labels = feature_names(X) or ("0", "1")
+    if _is_swapped(labels):
+        points, labels = points[:, ::-1], labels[::-1]
     for j, (what, most) in enumerate(
         (("latitudes", HALF[unit] / 2), ("longitudes", 2 * HALF[unit]))
     ):
@@ -82,6 +92,31 @@ def unit_vectors(X: ArrayLike, *, unit: Unit) -> Any:
     return (
         pd.DataFrame(vectors, X.index, ["x", "y", "z"]) if isinstance(X, pd.DataFrame) else vectors
     )
+
+
+def _is_swapped(labels: Sequence[str]) -> bool:
+    """Return whether the names say that the longitude is the first column.
+
+    Raises
+    ------
+    ValueError
+        When both names are those of one axis, or x and y, of which x usually is the longitude.
+    """
+    first, second = (
+        next((axis for axis, words in AXES.items() if words & {*_words(label)}), "")
+        for label in labels
+    )
+    if first == second != "" or [label.lower() for label in labels] == ["x", "y"]:
+        raise ValueError(
+            f"X must have the columns latitude and longitude, got {labels[0]!r} and {labels[1]!r};"
+            " rename them, such as lat and lon"
+        )
+    return first == "longitude" or second == "latitude"
+
+
+def _words(label: str) -> list[str]:
+    """Return the words of a name such as GPS_Latitude or homeLat in small letters."""
+    return [word.lower() for word in re.findall("[A-Z]+(?![a-z])|[A-Z]?[a-z]+", label)]
 
 
 def chord(angle: float, *, unit: Unit) -> float:

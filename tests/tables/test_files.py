@@ -24,6 +24,44 @@ def rows():
     return frame.assign(kind=["a", "b", "c"] * 2, weight=np.arange(6) / 2, id=range(6))
 
 
+@pytest.mark.parametrize(
+    ("values", "numbers"),
+    [
+        (["0", "1", "?"], [0.0, 1.0, np.nan]),
+        (["1995", "1996", "1995"], [1995, 1996, 1995]),
+        (["-1", "0.5", "1e3"], [-1.0, 0.5, 1000.0]),
+        (["01", "02", "1"], None),
+        (["1", "2", "3+"], None),
+        (["5 mg", "10 mg", "20 mg"], None),
+    ],
+)
+def test_an_arff_file_says_which_columns_are_categories(values, numbers, tmp_path):
+    """Numbers among them are read as in other files, and the other texts are no mistakes."""
+    path, declared = tmp_path / "a.arff", dict.fromkeys(f'"{v}"' for v in values if v != "?")
+    cells = [value if value == "?" else f'"{value}"' for value in values] * 4
+    header = f"{ARFF} {{{','.join(declared)}}}\n@attribute x numeric\n@data\n"
+    path.write_text(header + "".join(f"{cell},{i}\n" for i, cell in enumerate(cells)))
+    column = read_table(path, raw=True).X["a"]
+    if numbers is None:
+        assert (column.dtype, column[:3].tolist()) == ("category", values)
+        assert read_columns(column.to_frame()).kinds.tolist() == [1]
+        assert read_table(path, target="a").y[:3].tolist() == values
+    else:
+        np.testing.assert_array_equal(column[:3], numbers)
+    text = read_table(path, raw=True, text="a").X["a"]
+    assert [None if one is np.nan else one for one in text[:3]] == [
+        None if value == "?" else value for value in values
+    ]
+
+
+def test_categories_of_parquet_are_declared(tmp_path):
+    pytest.importorskip("pyarrow")
+    for values in (["1", "2", "3+"], ["01", "02", "03"], ["1,5", "2,5", "3,5"]):
+        pd.DataFrame({"a": pd.Categorical(values * 4)}).to_parquet(tmp_path / "a.parquet")
+        column = read_table(tmp_path / "a.parquet", raw=True).X["a"]
+        assert (column.dtype, column[:3].tolist()) == ("category", values)
+
+
 def test_files_of_every_format_have_the_same_content(rows, tmp_path, monkeypatch):
     pytest.importorskip("pyarrow")
     monkeypatch.chdir(tmp_path)

@@ -126,6 +126,18 @@ def test_any_text_is_a_number_or_an_odd_cell(cells):
 # Gaps
 
 
+@pytest.mark.parametrize("word", ["-9", "-9.0", "-9.00", "-9e0"])
+def test_a_missing_number_is_a_gap_however_it_is_written(word):
+    cells = {".": ["-9", "-9.0", "-9.000", "1.5"], ",": ["-9", "-9,0", "-9,000", "1,5"]}
+    for mark, texts in cells.items():
+        schema = schema_of(field("number", decimalChar=mark, missingValues=[word]))
+        values, report = applied(schema, texts)
+        assert values == [None, None, None, 1.5]
+        assert report.gaps == 3
+    numbers = schema_of(field("number", missingValues=[word]))
+    assert applied(numbers, [-9, -9.0, 2.5])[0] == [None, None, 2.5]
+
+
 def test_missing_values_are_gaps():
     first = field("integer", missingValues=["-9", {"value": "-8", "label": "refused"}])
     schema = schema_of(first, field("string", name="y"), schema={"missingValues": ["", "NA"]})

@@ -94,7 +94,7 @@ def test_a_table_keeps_its_index():
         ([[1.0, 2.0], [91.0, 2.0]], "degrees", r"column '0' .* latitudes .* got 91 in row 2"),
         ([[52.0, 2.0]], "radians", r"column '0' must contain latitudes in radians, .* got 52"),
         ([[1.0, 361.0]], "degrees", r"column '1' must contain longitudes .* ±360, got 361"),
-        (pd.DataFrame({"lon": [170.0], "lat": [1.0]}), "degrees", "column 'lon' must .* order"),
+        (pd.DataFrame({"a": [170.0], "b": [1.0]}), "degrees", "column 'a' must .* order"),
     ],
 )
 def test_wrong_places(X, unit, message):
@@ -113,3 +113,37 @@ def test_the_unit_is_never_guessed():
         unit_vectors([[1.0, 2.0]])
     with pytest.raises(TypeError, match="unit"):
         chord(1.0)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("lat", "lon"),
+        ("Latitude", "Longitude"),
+        ("GPS_LATITUDE", "GPS_LONGITUDE"),
+        ("homeLat", "homeLng"),
+        ("position lat", "position long"),
+        ("lat", "place"),
+        ("place", "lon"),
+    ],
+)
+def test_named_columns_may_have_any_order(names):
+    table = pd.DataFrame([[52.0, 8.0], [52.4, -120.0]], columns=names)
+    expected = unit_vectors(table.to_numpy(), unit="degrees")
+    for order in (names, names[::-1]):
+        np.testing.assert_array_equal(unit_vectors(table[list(order)], unit="degrees"), expected)
+    with pytest.raises(ValueError, match=f"column {names[0]!r} must contain latitudes"):
+        unit_vectors(pd.DataFrame([[8.0, 152.0]], columns=names[::-1]), unit="degrees")
+
+
+@pytest.mark.parametrize("names", [("lat", "latitude"), ("lon", "lng"), ("x", "y"), ("X", "Y")])
+def test_names_that_leave_the_order_open_are_refused(names):
+    with pytest.raises(ValueError, match=f"got '{names[0]}' and '{names[1]}'; rename them"):
+        unit_vectors(pd.DataFrame([[8.0, 52.0]], columns=names), unit="degrees")
+
+
+def test_names_without_a_meaning_have_the_documented_order():
+    for names in (("a", "b"), ("y", "x"), ("slate", "balloon")):
+        table = pd.DataFrame([[52.0, 8.0]], columns=names)
+        expected = unit_vectors([[52.0, 8.0]], unit="degrees")
+        np.testing.assert_array_equal(unit_vectors(table, unit="degrees"), expected)

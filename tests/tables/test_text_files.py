@@ -369,3 +369,16 @@ def test_there_and_back(tmp_path_factory, frame, separator, quoting, comma, end)
             np.testing.assert_array_equal(
                 X[name].to_numpy(np.float64), frame[name].to_numpy(np.float64, na_value=np.nan)
             )
+
+
+@pytest.mark.parametrize("word", ["-999", "-999.0", "-9.99e2"])
+def test_a_number_among_the_words_for_gaps_is_one_however_it_is_written(word, tmp_path):
+    """Also in a file with decimal commas, and in a column that pandas reads as text."""
+    path = tmp_path / "site.csv"
+    for text in ("x,w\n1.5,a\n-999.0,b\n-999,a\n", "x;w\n1,5;a\n-999,0;b\n-999;a\n"):
+        path.write_text(text)
+        values = read_table(path, raw=True, na_values=word).X["x"]
+        np.testing.assert_array_equal(values, [1.5, np.nan, np.nan])
+    path.write_text("x;w\n1,5;a\n-999;b\n NA;a\n")
+    values = read_table(path, raw=True, na_values=["-999,0"]).X["x"]
+    np.testing.assert_array_equal(values, [1.5, np.nan, np.nan])

@@ -27,8 +27,8 @@ N_PROBLEMS = 20  # in the text of an error
 
 def apply_columns(
     columns: Sequence[Column], source: Source, protected: bool
-) -> tuple[dict[str, NDArray[Any]], Report]:
-    """Return the values of all columns by name, and what was changed.
+) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]], Report]:
+    """Return the values of all columns by name, those before gaps are filled, and the changes.
 
     Cells without a treatment keep their value, or are gaps if they cannot be read; the report names
     them under `Report.problems`.
@@ -42,7 +42,7 @@ def apply_columns(
         Whether gaps are filled, and cells that cannot be read are gaps.
     """
 
-    def apply(column: Column) -> tuple[NDArray[Any], ColumnReport]:
+    def apply(column: Column) -> tuple[NDArray[Any], NDArray[Any], ColumnReport]:
         return _apply(column, source.cells.pop(column.name), protected)  # frees its texts
 
     # Arrow keeps what it has freed: here the blocks of the file, and later the cells.
@@ -52,15 +52,17 @@ def apply_columns(
     with ThreadPoolExecutor(check_n_jobs(-1)) as pool:
         applied = list(pool.map(apply, columns))
     memory.release_unused()
-    values = {column.name: one for column, (one, _) in zip(columns, applied, strict=True)}
-    reports = [report for _, report in applied]
-    known = {column.name for column in columns}
-    ignored = tuple(name for name in source.names if name not in known)
-    return values, Report(source.n_rows, tuple(reports), ignored)
+    names = [column.name for column in columns]
+    filled, given, reports = zip(*applied, strict=True) if applied else ((), (), ())
+    ignored = tuple(name for name in source.names if name not in set(names))
+    values, before = dict(zip(names, filled, strict=True)), dict(zip(names, given, strict=True))
+    return values, before, Report(source.n_rows, tuple(reports), ignored)
 
 
-def _apply(column: Column, cells: Any, protected: bool) -> tuple[NDArray[Any], ColumnReport]:
-    """Return the values of one column, and what was changed."""
+def _apply(
+    column: Column, cells: Any, protected: bool
+) -> tuple[NDArray[Any], NDArray[Any], ColumnReport]:
+    """Return the values of one column, those before gaps are filled, and what was changed."""
     read: Values = read_values(column, cells)
     values, masks = read.values, {"gaps": read.gaps}
     problems = []
@@ -86,9 +88,10 @@ def _apply(column: Column, cells: Any, protected: bool) -> tuple[NDArray[Any], C
             problems.append("outside")
     if emptied.any():
         masks["emptied"] = emptied
-    lacking = read.gaps | emptied
+    lacking, given = read.gaps | emptied, values
     if protected and column.fill is not None and lacking.any():
         masks["filled"] = lacking
+        values = given.copy()
         values[lacking] = column.fill
         lacking = lacking & False
     if column.required or column.role in NEEDED:
@@ -102,7 +105,7 @@ def _apply(column: Column, cells: Any, protected: bool) -> tuple[NDArray[Any], C
         for name, mask in masks.items()
         if counts[name]
     }
-    return values, ColumnReport(column.name, **counts, rows=rows, problems=tuple(problems))
+    return values, given, ColumnReport(column.name, **counts, rows=rows, problems=tuple(problems))
 
 
 def check(columns: Sequence[Column], report: Report, protected: bool) -> None:
@@ -127,14 +130,23 @@ def check(columns: Sequence[Column], report: Report, protected: bool) -> None:
         )
 
 
-def to_table(columns: Sequence[Column], values: dict[str, NDArray[Any]]) -> Table:
-    """Return the columns by their roles."""
+def to_table(
+    columns: Sequence[Column], values: dict[str, NDArray[Any]], given: dict[str, NDArray[Any]]
+) -> Table:
+    """Return the columns by their roles; ``given`` are the values before gaps are filled."""
     features = {
         column.name: _feature(column, values[column.name])
         for column in columns
         if column.role == "feature"
     }
     margins = [values[column.name] for column in columns if column.role == "base_margin"]
+    others = [column for column in columns if column.role not in ("feature", IDENTIFIER)]
+    described = {
+        column.name: features[column.name]
+        if column.role == "feature" and given[column.name] is values[column.name]
+        else _feature(column, given[column.name])
+        for column in [*(c for c in columns if c.role == "feature"), *others]
+    }
     roles = {column.role: column for column in columns if column.role != "feature"}
     target, weight, key = (roles.get(role) for role in ("target", "weight", IDENTIFIER))
     return Table(
@@ -143,6 +155,7 @@ def to_table(columns: Sequence[Column], values: dict[str, NDArray[Any]]) -> Tabl
         None if weight is None else values[weight.name],
         None if key is None else pd.Series(values[key.name], name=key.name, dtype=object),
         np.column_stack(margins) if margins else None,
+        pd.DataFrame(described, copy=False),
     )
 
 

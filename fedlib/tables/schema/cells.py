@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedlib.core.array_types import Bools, Floats, Ints
 from fedlib.core.columns import MAX_EXACT, MAX_NUMBER, NUMBER, TEXT, TRUTH
+from fedlib.tables.cells import numbers_among
 from fedlib.tables.schema.arrow import import_arrow, whole
 from fedlib.tables.schema.columns import Column, Notation
 
@@ -108,8 +109,7 @@ def _unusable(column: Column, numbers: Floats) -> Bools:
 
 def _gaps_of_numbers(column: Column, numbers: Floats) -> Bools:
     """Return which numbers are missing values: NaN, or those that the column declares."""
-    declared = pd.to_numeric(pd.Series(column.missing, dtype=object), errors="coerce").dropna()
-    gaps: Bools = np.isnan(numbers) | np.isin(numbers, declared.to_numpy(np.float64))
+    gaps: Bools = np.isnan(numbers) | np.isin(numbers, numbers_among(column.missing))
     return gaps
 
 
@@ -209,6 +209,7 @@ def read_numbers(column: Column, cells: Any) -> tuple[Floats, Bools, Bools]:
     if np.count_nonzero(np.isnan(numbers)) > texts.null_count:  # NaN as a word, or no number
         words = compute.match_substring_regex(texts, "^[-+]?(?i:nan)$")
         gaps = gaps | words.fill_null(False).to_numpy(zero_copy_only=False)
+    gaps = gaps | np.isin(numbers, numbers_among(column.missing))  # -9.0 and -9,0 for -9
     return numbers, gaps, ~(gaps | np.isfinite(numbers))
 
 

@@ -350,9 +350,9 @@ class Schema(AgreedColumns):
             neither accepts nor treats. The text lists counts and rows by column, and no values.
         """
         schema = self.protected() if protected else self
-        values, report = schema._values(source, protected, sheet)
+        values, given, report = schema._values(source, protected, sheet)
         check(schema.columns, report, protected)
-        return to_table(schema.columns, values), report
+        return to_table(schema.columns, values, given), report
 
     def clients(self, client_class: Any, protected: bool, roles: Any = ()) -> AgreedParts:
         """Return what makes a client of a raw part: it applies the schema first.
@@ -428,12 +428,12 @@ class Schema(AgreedColumns):
         ("column 'x': 1 cell is not of the column's type (row 3)", \
 "column 'x': 1 required value is missing (row 2)")
         """
-        return self._values(source, False, sheet)[1]
+        return self._values(source, False, sheet)[-1]
 
     def _values(
         self, source: Any, protected: bool, sheet: str | None
-    ) -> tuple[dict[str, Any], Report]:
-        """Return the values of all columns, and the report."""
+    ) -> tuple[dict[str, Any], dict[str, Any], Report]:
+        """Return the values of all columns, those before gaps are filled, and the report."""
         opened = open_source(
             source, self.columns, self._fields, self._dialect, self._encoding, sheet
         )

@@ -67,6 +67,8 @@ class SummaryClient(Client):
     ----------
     raw : bool
         True: the client takes tables with text and gaps.
+    describes : bool
+        True: of a schema, it also takes the columns with classes, weights and margins.
 
     Raises
     ------
@@ -75,6 +77,7 @@ class SummaryClient(Client):
     """
 
     raw: ClassVar[bool] = True
+    describes: ClassVar[bool] = True
     takes_weights: ClassVar[bool] = True
     open_requests: tuple[type[Message], ...] = (DescribeFeatures,)
     X: RawTable

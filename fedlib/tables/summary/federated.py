@@ -28,6 +28,7 @@ from fedlib.core.protocol import Flow
 from fedlib.core.validation import Interval
 from fedlib.protection.estimator import WeightedFederated, in_schema, is_protected
 from fedlib.protection.sums import NoisySums
+from fedlib.tables.schema.columns import IDENTIFIER, Column
 from fedlib.tables.summary.agreed import AgreedTable
 from fedlib.tables.summary.client import SummaryClient
 from fedlib.tables.summary.columns import agree_on_columns
@@ -101,9 +102,10 @@ class FederatedSummary(WeightedFederated):
     ``n_clients**2 * 2**-61 * width * n_rows / count``, in addition to rounding, where ``width`` is
     the difference of the bounds.
 
-    With `schema`, no request asks for kinds, extremes or names of categories. The rows with each
-    category of the schema are counted, also with ``secure=True`` and `epsilon`, and the histograms
-    lie between the limits.
+    With `schema`, the columns with the classes, the weights and the base margins are described,
+    too, behind the features. Gaps are counted before they are filled. No request asks for kinds,
+    extremes or names of categories. The rows with each category of the schema are counted, also
+    with ``secure=True`` and `epsilon`, and the histograms lie between the limits.
 
     *Weights.* With `max_weight`, means, variances and histograms are weighted, and ``model_`` has
     the sums of the weights. A row with an integer weight counts like as many equal rows, so a
@@ -234,7 +236,7 @@ class FederatedSummary(WeightedFederated):
         return lacking
 
     def _lacking_in(self, schema: AgreedColumns) -> list[str]:
-        texts = [c for c in schema.columns if c.role == "feature" and c.kind == TEXT]
+        texts = [column for column in _described(schema) if column.kind == TEXT]
         enums = [f"an enum of {column.name!r}" for column in texts if column.values is None]
         return super()._lacking_in(schema) or enums
 
@@ -289,7 +291,7 @@ class FederatedSummary(WeightedFederated):
     def _agreed_flow(self, schema: AgreedColumns, fractions: list[float]) -> Flow[TableSummary]:
         """Return the flow of a run with a schema."""
         given = {} if self.bounds is None else self._bounds().by_index(schema.features)
-        columns = [column for column in schema.columns if column.role == "feature"]
+        columns = _described(schema)
         if is_protected(self):
             columns = [column.protected() for column in columns]
         agreed, n_bins = AgreedTable.of(columns, given), self.n_bins
@@ -425,6 +427,12 @@ class FederatedSummary(WeightedFederated):
         counts = model.histograms[j] if model.kinds[j] == NUMBER else model.category_counts[j][:20]
         heights = np.ceil(8 * counts / max(1, counts.max(initial=0))).astype(int)
         return "".join(" ▁▂▃▄▅▆▇█"[height] for height in heights)
+
+
+def _described(schema: AgreedColumns) -> list[Column]:
+    """Return the columns that a summary describes: the features, and behind them the others."""
+    columns: list[Column] = [one for one in schema.columns if one.role != IDENTIFIER]
+    return sorted(columns, key=lambda one: one.role != "feature")
 
 
 def _check_numbers(name: str, table: RawTable) -> None:

@@ -6,8 +6,10 @@ import pytest
 
 from fedlib import FederatedSummary, Schema
 from fedlib.core.columns import read_columns
+from fedlib.core.in_process import InProcess
 from fedlib.core.messages import MessageError, decode, encode
 from fedlib.protection.privacy import Privacy
+from fedlib.sites.site import make_client
 from fedlib.tables.summary.agreed import (
     CountKnownCategories,
     CountValues,
@@ -229,3 +231,84 @@ def test_a_text_needs_categories():
         FederatedSummary(schema=free).protocol()
     with pytest.raises(ValueError, match="categorical=None, because codes"):
         FederatedSummary(schema=SCHEMA, categorical=["age"]).protocol()
+
+
+STUDY = Schema(
+    {
+        "schema": {
+            "primaryKey": "id",
+            "fields": [
+                {
+                    "name": "ill",
+                    "type": "string",
+                    "constraints": {"enum": ["no", "yes"]},
+                    "fedlib": {"role": "target"},
+                },
+                {
+                    "name": "crp",
+                    "type": "number",
+                    "constraints": {"minimum": 0, "maximum": 100},
+                    "fedlib": {"fill": 10},
+                },
+                {
+                    "name": "ward",
+                    "type": "string",
+                    "constraints": {"enum": ["A", "B"]},
+                    "fedlib": {"fill": "A", "outside": "other"},
+                },
+                {"name": "id", "type": "string"},
+                {
+                    "name": "w",
+                    "type": "number",
+                    "constraints": {"minimum": 0, "maximum": 4},
+                    "fedlib": {"role": "weight"},
+                },
+            ],
+        }
+    }
+)
+
+
+def study_rows():
+    rng = np.random.default_rng(3)
+    rows = pd.DataFrame({"crp": rng.uniform(0, 30, 120).round(1), "ill": ["no", "yes", "no"] * 40})
+    rows["ward"], rows["w"] = rng.choice(["A", "B"], 120), rng.integers(1, 4, 120)
+    rows["id"] = [f"p{i}" for i in range(120)]
+    rows.loc[::3, "crp"], rows.loc[::4, "ward"] = np.nan, None
+    return rows
+
+
+KINDS = [{}, {"secure": True}, {"epsilon": 1e5}, {"max_weight": 4}]
+WAYS = [(way, kind) for way in ("frames", "files", "tables") for kind in KINDS]
+WAYS.remove(("tables", {"secure": True}))  # the programs of sites would need keys
+
+
+@pytest.mark.parametrize(("source", "options"), WAYS)
+def test_gaps_are_counted_before_they_are_filled_and_the_target_is_described(
+    source, options, tmp_path
+):
+    rows = study_rows()
+    parts = [rows[:40], rows[40:80], rows[80:]]
+    estimator = FederatedSummary(schema=STUDY, quantiles=None, **options)
+    protected = bool(options) and "max_weight" not in options
+    if source == "files":
+        paths = [tmp_path / f"{i}.csv" for i in range(3)]
+        for part, path in zip(parts, paths, strict=True):
+            part.to_csv(path, index=False)
+        parts = paths
+    if source == "tables":  # as the programs of sites read them
+        tables = [STUDY.apply(part, protected)[0] for part in parts]
+        assert tables[0].X["crp"].isna().any() != protected  # what other protocols get
+        parts = InProcess({str(i): make_client("summary", one) for i, one in enumerate(tables)})
+    frame = estimator.fit(parts).to_frame()
+    assert frame.index.tolist() == ["crp", "ward", "ill", "w"]
+    tolerance = 0.01 if "epsilon" in options else 1e-6
+    assert frame["missing"].tolist() == pytest.approx([40, 30, 0, 0], abs=100 * tolerance)
+    weights = rows["w"] if "max_weight" in options else rows["w"] * 0 + 1
+    known = rows["crp"].notna()
+    mean = np.average(rows["crp"][known], weights=weights[known])
+    assert frame["mean"]["crp"] == pytest.approx(mean, rel=tolerance)
+    known = {"no": 80, "yes": 40} | ({"other": 0} if protected else {})
+    assert estimator.categories_["ill"].to_dict() == pytest.approx(known, abs=1)
+    expected = rows["ward"].value_counts().to_dict() | {"other": 0}
+    assert estimator.categories_["ward"].to_dict() == pytest.approx(expected, abs=1)

@@ -117,10 +117,10 @@ TABLE = pd.DataFrame(
 def test_the_weights_of_a_schema(options):
     estimator = FederatedSummary(quantiles=(), schema=SCHEMA, max_weight=3.0, **options)
     model = estimator.fit([TABLE[:20], TABLE[20:40], TABLE[40:]]).model_
-    assert model.features == ("age", "sex")
+    assert model.features == ("age", "sex", "w")
     assert model.means[0] == pytest.approx(np.average(TABLE["age"], weights=TABLE["w"]))
     assert model.category_counts[1].tolist()[:2] == [20, 40]
-    assert model.counts.tolist() == [60, 60]
+    assert model.counts.tolist() == [60, 60, 60]
     unweighted = FederatedSummary(quantiles=(), schema=SCHEMA, **options)
     model = unweighted.fit([TABLE[:20], TABLE[20:40], TABLE[40:]]).model_
     assert model.means[0] == pytest.approx(TABLE["age"].mean())
