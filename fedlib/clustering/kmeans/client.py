@@ -76,16 +76,18 @@ class FederatedKMeansClient(SummablePoints):
     def summarise_groups(self, request: SummariseGroups) -> GroupMeans:
         X, weights = self.weighted_points
         mean, squares = mean_and_squares(X, weights)
-        means, counts = group_means(X, request.n_groups)
-        weight = None if weights is None else float(weights.sum())
-        return GroupMeans(len(X), mean, squares, means, counts, self.features, weight)
+        means, counts, of_groups = group_means(X, request.n_groups, weights)
+        first = len(X), mean, squares, means, counts, self.features
+        if weights is None:
+            return GroupMeans(*first)
+        return GroupMeans(*first, float(weights.sum()), tuple(of_groups.tolist()))
 
     @partitions(SummariseGroups, terms=())
     def groups_of_means(self, request: SummariseGroups) -> Iterable[Ints]:
-        X, _ = self.weighted_points
+        X, weights = self.weighted_points
         yield self.groups_of_all(np.zeros(len(X), np.int64))
         if request.n_groups:
-            yield self.groups_of_all(leaf_groups(X, request.n_groups))
+            yield self.groups_of_all(leaf_groups(X, request.n_groups, weights))
 
     @partitions(SumClusters, SumWeightedClusters, terms=())
     def clusters(self, request: SumClusters) -> Iterable[Ints]:

@@ -217,7 +217,10 @@ def iterate(
     weighted = any(reply.weight is not None for reply in described.values())
     asked = SumWeightedClusters if weighted else SumClusters
     sum_clusters = partial(_sum_clusters, aggregation, asked, check=check)
-    return (yield from _iterate_starts(centres, sum_clusters, max_iter, tolerance))
+    model = yield from _iterate_starts(centres, sum_clusters, max_iter, tolerance)
+    if init is None and (problem := _poor_starts(described, n_clusters, n_init, model.inertia)):
+        warnings.warn(problem, ConvergenceWarning, stacklevel=2)
+    return model
 
 
 def _sum_clusters(
@@ -363,15 +366,49 @@ def _draw_starts(
 ) -> Floats:
     """Return starts (n_init, n_clusters, n_features), drawn by k-means++ from weighted means."""
     means = np.concatenate([reply.means for reply in replies.values()])
-    counts = np.concatenate([reply.counts for reply in replies.values()])
+    of_groups = [reply.weights or reply.counts for reply in replies.values()]
+    weights = np.concatenate(of_groups)
     what = f"means of {GROUP_SIZE} or more points at the clients (or pass init as an array)"
     _check_distinct(means, n_clusters, what)
     rng = check_random_state(seed)
     draw = sklearn.cluster.kmeans_plusplus
     starts = [
-        draw(means, n_clusters, sample_weight=counts, random_state=rng)[0] for _ in range(n_init)
+        draw(means, n_clusters, sample_weight=weights, random_state=rng)[0] for _ in range(n_init)
     ]
     return np.array(starts)
+
+
+def _poor_starts(
+    replies: Mapping[str, GroupMeans], n_clusters: int, n_init: int, inertia: float
+) -> str | None:
+    """Return why starts from these means may be poor; None if there is no reason.
+
+    A client with few points sends the means of points of several clusters, which lie between them.
+    The more points are at such clients, the less the means say: the sum of squares about the means
+    of the groups is then larger than that about the centres of the clusters.
+    """
+    enough = GROUP_SIZE * n_clusters
+    sizes = np.array([reply.n_points for reply in replies.values()])
+    if sizes[sizes < enough].sum() <= sizes.sum() / 2:
+        return None
+    centre = np.average(
+        [reply.mean for reply in replies.values()],
+        axis=0,
+        weights=[*map(_weight, replies.values())],
+    )
+    about_groups = 0.0
+    for reply in replies.values():
+        whole = reply.squares + _weight(reply) * np.square(reply.mean - centre)
+        of_groups = np.array(reply.weights or reply.counts, float)
+        between = (of_groups[:, np.newaxis] * np.square(reply.means - centre)).sum(axis=0)
+        about_groups += float((whole - between).sum())
+    if not about_groups > inertia:
+        return None
+    return (
+        f"the starts may be poor: most points are at clients with fewer than {enough} points,"
+        f" {GROUP_SIZE} per cluster, whose means lie between the clusters; a larger n_init (got"
+        f" {n_init}), such as {10 * n_init}, or centres as init help"
+    )
 
 
 def _mean_variance(replies: Mapping[str, GroupMeans]) -> float:

@@ -136,53 +136,91 @@ def mean_and_squares(X: Floats, weights: Floats | None = None) -> tuple[Floats, 
     return mean, squares
 
 
-def group_means(X: Floats, n_groups: int) -> tuple[Floats, Ints]:
-    """Return the means and the sizes of at most ``n_groups`` groups of neighbouring points.
+def group_means(
+    X: Floats, n_groups: int, weights: Floats | None = None
+) -> tuple[Floats, Ints, Floats]:
+    """Return the means, sizes and weights of at most ``n_groups`` groups of neighbouring points.
 
     The groups are the leaves of a k-d tree. Each has at least three points; fewer than three points
-    in total form no group.
+    in total form no group. Without weights, the weight of a group is its size.
+
+    A mean is that of its points without their weights, so that a large weight does not disclose its
+    point. Of points that are lighter than the others, only some are in groups, the more of them the
+    heavier they are, and count for the rest: otherwise a few of them would shift a mean.
 
     Parameters
     ----------
     X : array (n_points, n_features) of float64
     n_groups : int
         At least 0.
+    weights : array (n_points,) of float64, optional
+        Above 0.
 
     Returns
     -------
     means : array (n_groups, n_features)
     counts : array (n_groups,) of int64
+    weights : array (n_groups,)
+        Their sum is that of the points.
 
     Examples
     --------
     >>> X = np.array([[0.0], [9.0], [1.0], [8.0], [2.0], [7.0], [1.0], [8.0]])
-    >>> means, counts = group_means(X, n_groups=3)
+    >>> means, counts, _ = group_means(X, n_groups=3)
     >>> sorted(means.ravel().tolist()), counts
     ([1.0, 8.0], array([4, 4]))
     """
-    rows, starts = _leaves(X, n_groups)
+    rows, starts, represented = _leaves(X, n_groups, weights)
     if not len(starts):
-        return X[:0].copy(), np.empty(0, np.int64)
-    counts = np.diff(starts, append=len(X)).astype(np.int64)
-    return np.add.reduceat(X[rows], starts) / counts[:, np.newaxis], counts
+        return X[:0].copy(), np.empty(0, np.int64), np.empty(0)
+    counts = np.diff(starts, append=len(rows)).astype(np.int64)
+    means = np.add.reduceat(X[rows], starts) / counts[:, np.newaxis]
+    return means, counts, np.add.reduceat(represented[rows], starts)
 
 
-def leaf_groups(X: Floats, n_groups: int) -> Ints:
+def leaf_groups(X: Floats, n_groups: int, weights: Floats | None = None) -> Ints:
     """Return the group of each point in `group_means`, -1 if there is none."""
-    rows, starts = _leaves(X, n_groups)
+    rows, starts, _ = _leaves(X, n_groups, weights)
     groups = np.full(len(X), -1, np.int64)
     groups[rows] = np.searchsorted(starts, np.arange(len(rows)), side="right") - 1
     return groups
 
 
-def _leaves(X: Floats, n_groups: int) -> tuple[Ints, Ints]:
-    """Return the rows in the order of the leaves of a k-d tree, and where each leaf starts."""
-    if n_groups == 0 or len(X) < GROUP_SIZE:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    tree = sklearn.neighbors.KDTree(X, leaf_size=max(GROUP_SIZE, -(-len(X) // n_groups)))
+def _leaves(X: Floats, n_groups: int, weights: Floats | None) -> tuple[Ints, Ints, Floats]:
+    """Return the rows in the order of the leaves of a k-d tree, and where each leaf starts.
+
+    The last array (n_points,) is the weight for which each point counts.
+    """
+    represented = np.ones(len(X)) if weights is None else _represented(weights, n_groups)
+    chosen = np.flatnonzero(represented)
+    if n_groups == 0 or len(chosen) < GROUP_SIZE:
+        return np.empty(0, np.int64), np.empty(0, np.int64), represented
+    leaf_size = max(GROUP_SIZE, -(-len(chosen) // n_groups))
+    tree = sklearn.neighbors.KDTree(X[chosen], leaf_size=leaf_size)
     _, rows, nodes, _ = (np.asarray(array) for array in tree.get_arrays())
     leaves = nodes[nodes["is_leaf"] == 1]
-    return rows, np.sort(leaves["idx_start"])
+    return chosen[rows], np.sort(leaves["idx_start"]), represented
+
+
+def _represented(weights: Floats, n_groups: int) -> Floats:
+    """Return the weight for which each point counts: 0 for light points that others stand for.
+
+    A point is chosen with the probability ``min(1, weight / limit)``, by systematic sampling in the
+    order of the rows, and counts for its weight, at least for the limit. The limit is the mean
+    weight, or less, so that enough points for ``n_groups`` are chosen.
+    """
+    if not len(weights):
+        return weights
+    wanted = min(len(weights), max(n_groups, GROUP_SIZE))
+    limit, smallest = float(weights.mean()), float(weights.min())
+    while limit > smallest and np.minimum(1, weights / limit).sum() < wanted:
+        limit /= 2
+    if limit <= smallest:
+        return weights
+    steps = np.floor(np.cumsum(np.minimum(1, weights / limit)) + 0.5)
+    counted = np.where(np.diff(steps, prepend=0.0) > 0, np.maximum(weights, limit), 0.0)
+    scaled: Floats = counted * (weights.sum() / counted.sum())
+    return scaled
 
 
 def sum_clusters(

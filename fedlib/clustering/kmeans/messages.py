@@ -86,13 +86,14 @@ class FindCentres(Message):
 class GroupMeans(Message):
     """A client's number of points, their mean and spread, and the means of groups of points.
 
-    If the points have weights, the mean and the spread are weighted. The means of groups are not,
-    so that a large weight does not disclose its point.
+    If the points have weights, the mean and the spread are weighted, and groups have weights. The
+    means of groups are not weighted, so that a large weight does not disclose its point.
     """
 
     discloses = (
         f"a client's number of points, their mean and spread, and means of at least {GROUP_SIZE}"
-        " neighbouring points; a mean of equal points is the point; the weight of all points"
+        " neighbouring points; a mean of equal points is the point; the weight of all points and of"
+        " each group"
     )
     n_points: Annotated[int, msgspec.Meta(ge=0, le=MAX_POINTS)]
     mean: Annotated[np.ndarray, Array("float64", ("features",), -MAX_MEAN, MAX_MEAN)]
@@ -101,6 +102,7 @@ class GroupMeans(Message):
     counts: Annotated[np.ndarray, Array("int64", ("groups",), ge=GROUP_SIZE, le=MAX_POINTS)]
     features: FeatureNames = ()
     weight: TotalWeight | None = None  # of all points, if they have weights
+    weights: tuple[Weight, ...] = ()  # of the groups, if points have weights; their sum is `weight`
 
     @property
     def n_features(self) -> int:
@@ -126,6 +128,13 @@ class SummariseGroups(Message):
                 f"GroupMeans.counts must sum to at most n_points={groups.n_points},"
                 f" got {groups.counts.sum()}"
             )
+        n_weights = 0 if groups.weight is None else len(groups.counts)
+        if len(groups.weights) != n_weights:
+            raise MessageError(
+                f"GroupMeans must have {n_weights} weights, got {len(groups.weights)}"
+            )
+        if sum(groups.weights) > (1 + ROUNDING) * (groups.weight or 0.0):
+            raise MessageError("GroupMeans.weights must sum to at most weight")
         return reply
 
 

@@ -16,7 +16,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from fedlib.clustering.mixtures.checks import PointsHistory, agree_on_magnitude, few_points
-from fedlib.clustering.mixtures.covariances import CovarianceType, precisions, sklearn_shape
+from fedlib.clustering.mixtures.covariances import (
+    MATRICES,
+    CovarianceType,
+    covariance_shape,
+    precisions,
+    sklearn_shape,
+)
 from fedlib.clustering.mixtures.em import Moments, assign_components, maximise
 from fedlib.clustering.mixtures.messages import (
     SINGULAR_ADVICE,
@@ -49,6 +55,7 @@ __all__ = [
     "step_of_em",
 ]
 
+WORSE = 1.0  # of a mean log-likelihood: more than averages of similar clients lose
 HIDING_RATIO = 2.0**16  # of coordinates: in a sum, the squares of the smaller ones lose 32 bits
 
 
@@ -205,9 +212,9 @@ def fit_in_rounds(
     rng = check_random_state(random_state)
     best: MixtureModel | None = None
     best_points: dict[str, float] = {}
-    for _ in range(n_init):
+    for _ in range(1 if len(start.means) else n_init):  # nothing is drawn for given means
         mixture = yield from _first_mixture(
-            n_components, covariance_type, history, replies, start, rng
+            n_components, covariance_type, history, replies, start, rng, weighted
         )
         model, n_points = yield from _improve(
             mixture, method, history, weighted, max_rounds, tol, max_local_iter
@@ -238,6 +245,7 @@ def _improve(
     if weighted:
         sums, improved = SumWeightedResponsibilities, ImproveWeightedMixture
     log_likelihoods: list[float] = []
+    first: dict[str, float] = {}
     previous: dict[str, float] = {}
     converged = False
     while not converged and len(log_likelihoods) < max_rounds:
@@ -252,6 +260,7 @@ def _improve(
             next_mixture = partial(step_of_em, mixture, reg_covar=reg_covar)
         replies, mixture = yield from _without_the_largest(replies, next_mixture, history.limits)
         n_points = {name: reply.n_points for name, reply in replies.items()}
+        first = first or n_points
         averaged_first = method == "average" and not (log_likelihoods or weighted)
         if averaged_first and (problem := few_points(n_points, mixture)):
             warnings.warn(problem, ConvergenceWarning, stacklevel=2)
@@ -261,6 +270,15 @@ def _improve(
         same_clients = n_points == previous
         converged = same_clients and abs(log_likelihoods[-1] - log_likelihoods[-2]) < tol
         previous = n_points
+    worse = max(log_likelihoods) - log_likelihoods[-1] > WORSE
+    if method == "average" and worse and previous == first:  # of the same clients' points
+        warnings.warn(
+            f"the points are less likely than the mixture before the averages was: the mean"
+            f" log-likelihood fell from {max(log_likelihoods):.4g} to {log_likelihoods[-1]:.4g},"
+            " because the clients have different kinds of points; use method='em'",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
     model = MixtureModel(mixture, log_likelihoods, converged, reg_covar, tol, max_rounds)
     return model, previous
 
@@ -301,16 +319,22 @@ def _first_mixture(
     replies: Replies,
     start: Start,
     rng: np.random.RandomState,
+    weighted: bool,
 ) -> Flow[Mixture]:
     """Return the user's mixture if it is complete, else one fitted by a client drawn at random.
 
     ``replies`` are the clients' introductions. If the client drawn is lost, or its mixture cannot
-    be of its points, the next one drawn replaces it.
+    be of its points, the next one drawn replaces it. Given means are completed by the points of all
+    clients, because one client may have points near some of them only.
     """
     n_features = agree_on_features(replies)
     check_start(start, n_features, covariance_type)
     if start.complete:
         return Mixture(*start, covariance_type)
+    if len(start.means):
+        found = yield from _around_means(covariance_type, history, start, weighted)
+        if found is not None:
+            return found
     able = [name for name, reply in replies.items() if reply.can_start]
     for i in rng.permutation(len(able)):
         seed = int(rng.randint(2**31))
@@ -328,6 +352,43 @@ def _first_mixture(
         f"no remaining client can fit the first mixture: n_components={n_components} needs at"
         f" least {min_points(n_components)} distinct points"
     )
+
+
+def _around_means(
+    covariance_type: CovarianceType, history: PointsHistory, start: Start, weighted: bool
+) -> Flow[Mixture | None]:
+    """Return the given means with weights and covariances of all points by their nearest mean.
+
+    None if a covariance of the points near a mean is singular.
+    """
+    nearest = nearest_means(start.means, covariance_type)
+    sums = SumWeightedResponsibilities if weighted else SumResponsibilities
+    replies = yield sums(*parameters(nearest), covariance_type)
+    replies = yield from exclude(replies, history.problems(replies, nearest))
+    step = partial(step_of_em, nearest, reg_covar=history.reg_covar)
+    try:
+        _, mixture = yield from _without_the_largest(replies, step, history.limits)
+        weights = start.weights if len(start.weights) else mixture.weights
+        covariances = start.covariances if len(start.covariances) else mixture.covariances
+        return Mixture(weights, start.means, covariances, covariance_type)
+    except MessageError:
+        return None
+
+
+def nearest_means(means: Floats, covariance_type: CovarianceType) -> Mixture:
+    """Return a mixture whose components take the points that are nearest to their means.
+
+    Its standard deviation is a tenth of the smallest distance of two means, so that only points
+    halfway between means are shared.
+    """
+    k, d = means.shape
+    squares = np.square(means[:, np.newaxis] - means).sum(axis=-1)
+    variance = 0.01 * float(squares[squares > 0].min(initial=np.inf))
+    shape = covariance_shape(k, d, covariance_type)
+    unit = np.eye(d) if covariance_type in MATRICES else 1.0
+    spread = variance if np.isfinite(variance) else 1.0
+    covariances = np.broadcast_to(spread * np.asarray(unit), shape).copy()
+    return Mixture(np.full(k, 1 / k), means, covariances, covariance_type)
 
 
 def check_start(start: Start, n_features: int, covariance_type: CovarianceType) -> None:

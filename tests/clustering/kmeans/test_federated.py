@@ -246,3 +246,17 @@ def test_equal_centres_are_clusters_without_points():
     with pytest.warns(ConvergenceWarning, match="2 of n_clusters=4 clusters have no points"):
         model = FederatedKMeans(4, method="lloyd", init=start).fit([[[0.0], [8.0]], [[1.0], [9.0]]])
     assert model.cluster_centers_.ravel().tolist() == [0.5, 8.5, 8.5, 50.0]
+
+
+@pytest.mark.parametrize(("n_rows", "options"), [(6, {}), (4, {"n_init": 3}), (10, {})])
+def test_poor_starts_of_many_small_clients_are_reported(n_rows, options):
+    """The means of a client with few points lie between the clusters of all."""
+    rng = np.random.default_rng(1)
+    centres = np.array([(6.0 * (i % 3), 6.0 * (i // 3)) for i in range(9)])
+    X = centres[rng.integers(0, 9, 600)] + rng.normal(0, 0.5, (600, 2))
+    parts = [X[i : i + n_rows] for i in range(0, len(X), n_rows)]
+    with pytest.warns(ConvergenceWarning, match="fewer than 27 points, 3 per cluster.*n_init"):
+        FederatedKMeans(9, random_state=0, **options).fit(parts)
+    FederatedKMeans(9, init=centres).fit(parts)
+    model = FederatedKMeans(9, random_state=0).fit(np.array_split(X, 4))  # which have enough
+    assert model.inertia_ < 1.1 * 600 * 2 * 0.25

@@ -12,6 +12,7 @@ from fedlib.clustering.kmeans.local import (
     assign,
     child_centres,
     group_means,
+    leaf_groups,
     sum_clusters,
 )
 
@@ -54,12 +55,36 @@ def test_base_and_update_are_those_of_the_source():
 def test_each_group_has_at_least_three_points(n, n_groups, d):
     """Every point is in one group, and groups are few and have at least three points."""
     X = np.random.default_rng(n).normal(size=(n, d))
-    means, counts = group_means(X, n_groups)
+    means, counts, weights = group_means(X, n_groups)
+    assert weights.tolist() == counts.tolist()
     assert len(means) == len(counts) <= n_groups
     assert (counts >= GROUP_SIZE).all()
     assert counts.sum() == (n if n >= GROUP_SIZE and n_groups else 0)
     if len(counts):
         np.testing.assert_allclose(counts @ means, X.sum(axis=0), atol=1e-9)
+
+
+@given(st.integers(3, 300), st.integers(1, 60), st.floats(0, 12))
+def test_groups_of_weighted_points_are_few_and_have_the_weight_of_all(n, n_groups, spread):
+    rng = np.random.default_rng(n)
+    X, weights = rng.normal(size=(n, 2)), 10 ** rng.uniform(-spread, 0, n)
+    means, counts, of_groups = group_means(X, n_groups, weights)
+    groups = leaf_groups(X, n_groups, weights)
+    assert 1 <= len(means) == len(counts) == len(of_groups) <= n_groups
+    assert (counts >= GROUP_SIZE).all()
+    assert np.bincount(groups[groups >= 0]).tolist() == counts.tolist()
+    for group, mean in enumerate(means):
+        np.testing.assert_allclose(X[groups == group].mean(axis=0), mean)
+    assert of_groups.sum() == pytest.approx(weights.sum())
+    assert (of_groups > 0).all()
+
+
+def test_equal_weights_change_no_group():
+    X = np.random.default_rng(0).normal(size=(100, 2))
+    plain, weighted = group_means(X, 9), group_means(X, 9, np.full(100, 0.3))
+    for one, other in zip(plain[:2], weighted[:2], strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_allclose(weighted[2], 0.3 * plain[2])
 
 
 @given(st.integers(0, 40), st.integers(1, 5), st.integers(1, 3))

@@ -28,6 +28,15 @@ INVALID = {
     "more points in groups than points": GroupMeans(
         5, np.zeros(2), np.ones(2), np.zeros((2, 2)), np.full(2, 3)
     ),
+    "no weight of a group": GroupMeans(
+        9, np.zeros(2), np.ones(2), np.zeros((1, 2)), np.full(1, 3), weight=2.0
+    ),
+    "weights of groups without weights": GroupMeans(
+        9, np.zeros(2), np.ones(2), np.zeros((1, 2)), np.full(1, 3), weights=(2.0,)
+    ),
+    "groups heavier than all points": GroupMeans(
+        9, np.zeros(2), np.ones(2), np.zeros((1, 2)), np.full(1, 3), weight=2.0, weights=(2.1,)
+    ),
     "more groups than requested": GroupMeans(
         999, np.zeros(2), np.ones(2), np.zeros((25, 2)), np.full(25, 3)
     ),

@@ -230,3 +230,30 @@ def test_small_groups_are_left_out_with_their_weights_and_rows_of_weight_0_are_n
     assert sums.rule == "min_count"
     guarded = GuardedClient(FederatedKMeansClient(part), policy, "kmeans")
     assert guarded.answer(SummariseGroups(0)).n_points == 5
+
+
+@pytest.mark.parametrize("far", [20, 100, 1e4])
+@pytest.mark.parametrize("n_sites", [2, 5])
+def test_starts_are_drawn_by_weight(far, n_sites):
+    """Rows without much weight get no centre of their own, wherever they are."""
+    rng = np.random.default_rng(n_sites)
+    X = np.vstack([rng.normal((x, 0), 0.3, (n, 2)) for x, n in ((0, 300), (3, 300), (far, 20))])
+    weights = np.repeat([1.0, 1e-9], [600, 20])
+    order = rng.permutation(len(X))
+    X, weights = X[order], weights[order]
+    best = KMeans(2, n_init=10, random_state=0).fit(X, sample_weight=weights).inertia_
+    parts = list(zip(*(np.array_split(one, n_sites) for one in (X, weights)), strict=True))
+    for seed in range(3):
+        model = FederatedKMeans(2, random_state=seed).fit(parts)
+        assert model.inertia_ < 1.01 * best
+
+
+def test_one_heavy_row_leaves_enough_groups():
+    rng = np.random.default_rng(0)
+    X = np.vstack([rng.normal((x, 0), 0.1, (40, 2)) for x in (0, 5, 9, 14)])
+    weights = np.append(np.full(len(X) - 1, 1.0), 1e6)
+    model = FederatedKMeans(4, random_state=0).fit(
+        [(X[::2], weights[::2]), (X[1::2], weights[1::2])]
+    )
+    best = KMeans(4, n_init=10, random_state=0).fit(X, sample_weight=weights)
+    assert model.inertia_ < 1.01 * best.inertia_

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
 
 from fedlib import FederatedGaussianMixture
 from fedlib.clustering.mixtures.client import GaussianMixtureClient
-from fedlib.clustering.mixtures.messages import FitMixture
+from fedlib.clustering.mixtures.messages import FitMixture, SumResponsibilities
 from fedlib.core.messages import decode
 from fedlib.testing import Recorder
 
@@ -50,9 +52,40 @@ def test_the_given_part_of_a_start_is_used(relay):
     transport = relay({"A": GaussianMixtureClient(blobs())})
     means = [[50.0, 50.0], [0.0, 0.0]]
     FederatedGaussianMixture(2, "em", means_init=means, random_state=0).fit(transport)
-    request = decode(transport.exchanges[1].request_bytes["A"], FitMixture)
+    request = decode(transport.exchanges[1].request_bytes["A"], SumResponsibilities)
     assert request.means.tolist() == means
-    assert request.weights.size == request.covariances.size == 0
+    second = decode(transport.exchanges[2].request_bytes["A"], SumResponsibilities)
+    assert second.means.tolist() == means
+    weights = [0.25, 0.75]
+    model = FederatedGaussianMixture(2, "em", weights_init=weights, random_state=0)
+    model.fit(other := relay({"A": GaussianMixtureClient(blobs())}))
+    request = decode(other.exchanges[1].request_bytes["A"], FitMixture)
+    assert request.weights.tolist() == weights
+    assert request.means.size == request.covariances.size == 0
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "diag", "spherical"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_given_means_are_completed_by_the_points_of_all_clients(covariance_type, weighted):
+    """Also if each client has points of one kind only, as in scikit-learn's fit of all points."""
+    rng = np.random.default_rng(0)
+    kinds = [rng.normal(centre, 1, (150, 2)) for centre in (0.0, 6.0, 12.0)]
+    means, X = [[0.0, 0.0], [6.0, 6.0], [12.0, 12.0]], np.vstack(kinds)
+    options = {"covariance_type": covariance_type, "means_init": means, "random_state": 0}
+    best = GaussianMixture(3, **options).fit(X).score(X)
+    parts = [(kind, np.ones(len(kind))) for kind in kinds] if weighted else kinds
+    model = FederatedGaussianMixture(3, **options).fit(parts)
+    assert model.score(X) == pytest.approx(best, abs=1e-3)
+    assert "FitMixture" not in {entry.message for entry in model.ledger_}
+
+
+def test_averages_that_get_worse_are_reported():
+    """Each client improves all components on its own points, and the averages fit no points."""
+    rng = np.random.default_rng(0)
+    kinds = [rng.normal(centre, 1, (150, 2)) for centre in (0.0, 6.0)]
+    model = FederatedGaussianMixture(2, "average", means_init=[[0.0, 0.0], [6.0, 6.0]])
+    with pytest.warns(ConvergenceWarning, match="less likely than the mixture before.*method='em'"):
+        model.fit(kinds)
 
 
 @pytest.mark.filterwarnings("ignore:.*have fewer than")
