@@ -142,6 +142,16 @@ def read_rows(data: Path, options: ReadOptions, raw: bool) -> Table:
         return file.table(raw)
 
 
+def read_schema(path: Path | None) -> Schema | None:
+    """Return the schema in a file; None without one."""
+    if path is None:
+        return None
+    from fedlib.tables.schema import Schema
+
+    with naming(path):
+        return Schema.read(path)
+
+
 def check_reading(schema: Schema, options: ReadOptions) -> None:
     """Refuse the options that say something else than a schema."""
     from fedlib.tables.schema.options import check_options

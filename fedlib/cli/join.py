@@ -22,6 +22,7 @@ from fedlib.cli.common import (
     extra,
     naming,
     read_rows,
+    read_schema,
     reading,
     reading_options,
     writing,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from fedlib.protection.policy import Policy
     from fedlib.protection.secure import Identity
     from fedlib.tables.files import Table
-    from fedlib.tables.schema import Schema
     from fedlib.transports.http.wire import Welcome
 
 EXTENDED = "fedlib.cli.join.extended"
@@ -334,16 +334,6 @@ class SiteRows:
             check_same(self.schema, welcome.digest, welcome.schema)
         except ValueError as error:
             raise CannotJoin(str(error), "OtherSchema") from error
-
-
-def read_schema(path: Path | None) -> Schema | None:
-    """Return the schema in a file; None without one."""
-    if path is None:
-        return None
-    from fedlib.tables.schema import Schema
-
-    with naming(path):
-        return Schema.read(path)
 
 
 def read_policy(path: Path | None) -> Policy | None:

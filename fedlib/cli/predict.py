@@ -17,6 +17,7 @@ from fedlib.cli.common import (
     data_option,
     naming,
     read_rows,
+    read_schema,
     reading,
     reading_options,
     writing,
@@ -36,13 +37,20 @@ if TYPE_CHECKING:
     from fedlib.tables.schema import Schema
 
 
-def _predict(model: Path, data: Path, labels_out: Path, probabilities: bool, **given: Any) -> None:
+def _predict(
+    model: Path,
+    data: Path,
+    labels_out: Path,
+    probabilities: bool,
+    schema: Path | None,
+    **given: Any,
+) -> None:
     """Write the clusters or classes of new rows.
 
     MODEL is a file that `fedlib serve --model-out` or fedlib.sites.models.save has written. The
     columns that --target, --sample-weight and --ids name are not used as features. If the run had a
-    schema, the rows are read by it, and a file with its primary key needs no --ids. If sites gave
-    base margins, new rows need them, too.
+    schema, the rows are read by it, or by this site's copy of it, and a file with its primary key
+    needs no --ids. If sites gave base margins, new rows need them, too.
     """
     if probabilities and labels_out.suffix == ".npy":
         raise click.UsageError("--probabilities needs a .csv file for --labels-out")
@@ -54,11 +62,11 @@ def _predict(model: Path, data: Path, labels_out: Path, probabilities: bool, **g
         if not hasattr(estimator, method):
             lacking = "predictions for new rows" if method == "predict" else "probabilities"
             raise click.ClickException(f"{estimator.name} has no {lacking}")
-    options, schema = reading(given), getattr(estimator, "schema", None)
-    if schema is None:
+    options, agreed = reading(given), _copy_of(getattr(estimator, "schema", None), schema)
+    if agreed is None:
         table = read_rows(data, options, getattr(estimator.client_class, "raw", False))
     else:
-        table = _agreed(estimator, schema, data, options)
+        table = _agreed(estimator, agreed, data, options)
         estimator = copy(estimator)
         setattr(estimator, "schema", None)  # noqa: B010 - the rows have the agreed form already
     more: dict[str, Any] = {}
@@ -70,6 +78,22 @@ def _predict(model: Path, data: Path, labels_out: Path, probabilities: bool, **g
         shares = _probabilities(estimator, table.X, **more) if probabilities else {}
         with writing(labels_out):
             write_labels(labels_out, labels, table, shares)
+
+
+def _copy_of(schema: Schema | None, copy: Path | None) -> Schema | None:
+    """Return the schema by which the rows are read: that of the model, or this site's copy of it.
+
+    A copy may say that files are written in another way, such as with decimal commas.
+    """
+    own = read_schema(copy)
+    if own is None:
+        return schema
+    if schema is None:
+        raise click.UsageError("the run of the model had no schema: leave --schema out")
+    if own.digest != schema.digest:
+        differences = "; ".join(map(printable, own.difference(schema)))
+        raise click.ClickException(f"{copy} is no copy of the schema of the model: {differences}")
+    return own
 
 
 def _agreed(estimator: Federated, schema: Schema, data: Path, options: ReadOptions) -> Table:
@@ -103,6 +127,12 @@ predict = click.Command(
         click.Argument(["model"], type=EXISTING),
         data_option(),
         *reading_options(),
+        click.Option(
+            ["--schema"],
+            type=EXISTING,
+            help="This site's copy of the schema of the run (JSON), if its files are written in"
+            " another way: separator, decimal character, encoding. By default that of the model.",
+        ),
         click.Option(
             ["--labels-out"],
             type=FILE,

@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedlib.core.array_types import Bools, Bytes, Floats, Ints
 from fedlib.core.labels import check_characters
 from fedlib.core.names import as_table, check_axes, feature_names, order
+from fedlib.core.number_texts import DATE, numbers_in_form
 from fedlib.core.texts import composed
 
 __all__ = [
@@ -53,7 +54,6 @@ REPLACE = "replace it by a number or a gap, or leave the row out"
 # A text column is one of identifiers if it has more distinct texts, and if this fraction of its
 # texts are distinct.
 MIN_DISTINCT, DISTINCT_FRACTION = 50, 0.9
-DATE = r"\s*\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([T ]\d{1,2}:.*)?\s*"
 
 Column = NDArray[Any]
 
@@ -424,6 +424,17 @@ def _numbers_with_words(column: pd.Series, values: NDArray[Any], label: str) -> 
             f"column {label!r} must contain either numbers or text, got numbers and {word[:40]!r}"
             f" in row {row}; leave cells without a value empty, or declare codes as text, with"
             f" {as_categories(label)}"
+        )
+    form, odd = numbers_in_form(texts)
+    others = texts[~numeric & texts.isin(odd)]
+    if len(others):
+        found = others.iloc[0]
+        row = int(np.argmax((column.astype(object).astype(str).str.strip() == found).to_numpy()))
+        shown = "in one form" if form == "marks" else "without units and signs"
+        raise ValueError(
+            f"column {label!r} must contain numbers {shown}, got {found[:40]!r} in row {row + 1};"
+            " convert them to numbers, such as with pandas.read_csv(decimal=',', thousands='.'), or"
+            f" declare codes as text, with {as_categories(label)}"
         )
     if (longest := int(texts.str.len().max())) > MAX_TEXT:
         raise ValueError(

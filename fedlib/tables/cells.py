@@ -28,14 +28,6 @@ __all__ = ["read_cells"]
 POINT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 COMMA = re.compile(r"[-+]?(\d+(,\d*)?|,\d+)([eE][-+]?\d+)?")
 INTEGER = re.compile(r"[-+]?\d+")
-# A number in whatever form: with another decimal mark or with marks between thousands.
-ANY_NUMBER = r"[-+\u2212]?[.,]?\d[\d.,'\u2019\u00a0\u202f ]*([eE][-+]?\d+)?"
-LIKE_NUMBER = re.compile(ANY_NUMBER + r"\s?%?")
-# Also with a sign before it or a unit behind it, which is one word.
-WITH_UNIT = re.compile(
-    rf"(?P<sign>[<>\u2264\u2265~\u00b1$\u20ac\u00a3\u00a5]=?)?\s?{ANY_NUMBER}"
-    r"(?P<unit>\s*[^\W\d_]\S*|\s*[%\u2030\u00b0]\S*)?"
-)
 # 1,234 is either 1.234 or 1234.
 GROUPED = re.compile(r"[-+]?[1-9]\d{0,2},\d{3}")
 # Quotation marks that no program reads as such.

@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 
 from fedlib.core.columns import (
-    DATE,
     MAX_EXACT,
     are_identifiers,
     inexact,
     read_columns,
 )
-from fedlib.tables.cells import LIKE_NUMBER, QUOTED, WITH_UNIT
+from fedlib.core.number_texts import numbers_in_form
+from fedlib.tables.cells import QUOTED
 
 __all__ = ["ColumnContent", "describe_columns"]
 
@@ -30,8 +30,6 @@ PREPROCESS = (
     "text and gaps need a run that preprocesses: fedlib serve with --encode and --impute, fedlib"
     " join with --protocol pipeline/NAME"
 )
-MIN_NUMBERS = 3  # different ones, in a column of numbers with units
-MOST = 0.5  # of the texts in a column of codes look like numbers
 
 
 @dataclass(frozen=True)
@@ -157,12 +155,12 @@ def check_codes(column: pd.Series) -> None:
             f"column {column.name!r} contains {texts.iloc[0][:40]!r}, in quotation marks of another"
             f' kind than "; replace them, or keep them with {_option("--text", column.name)}'
         )
-    unique = pd.Series(texts.unique())
-    like = {text for text in unique if LIKE_NUMBER.fullmatch(text) and not re.fullmatch(DATE, text)}
-    share = texts.isin(like).mean()
-    if share <= MOST:
-        _check_units(column, texts, unique)
+    form, odd = numbers_in_form(texts)
+    if form == "units":
+        raise _with_units(column, odd)
+    if not form:
         return
+    like, share = odd, texts.isin(odd).mean()
     name, option = column.name, _option("--text", column.name)
     if share == 1:
         first = _where(column, lambda text: not re.fullmatch(r"[-+]?\d+", text))
@@ -181,20 +179,10 @@ def check_codes(column: pd.Series) -> None:
     )
 
 
-def _check_units(column: pd.Series, texts: pd.Series, unique: pd.Series) -> None:
-    """Raise ValueError if most texts of a column are numbers with a unit, such as 20 kg.
-
-    There is one unit, or it stands behind a space and each one has several numbers. So the codes
-    1A and 1B, and 1st and 2nd, have no units.
-    """
-    matches = {text: match for text in unique if (match := WITH_UNIT.fullmatch(text.strip()))}
-    units = {(m["sign"] or "", m["unit"] or "") for m in matches.values()} - {("", "")}
-    spaced = all(m["unit"] and m.string[m.start("unit") - 1] == " " for m in matches.values())
-    few = len(units) == 1 or (spaced and 2 * len(units) <= len(matches))
-    if not units or not few or len(matches) < MIN_NUMBERS or texts.isin(matches).mean() <= MOST:
-        return
-    first = _where(column, lambda text: text in matches and not LIKE_NUMBER.fullmatch(text))
-    raise ValueError(
+def _with_units(column: pd.Series, odd: Collection[str]) -> ValueError:
+    """Return an error for numbers with a unit or a sign, such as 20 kg."""
+    first = _where(column, lambda text: text in odd)
+    return ValueError(
         f"column {column.name!r} must contain numbers without units and signs, got"
         f" {column.iloc[first][:40]!r} in row {first + 1}; remove them, or keep the column as text"
         f" with {_option('--text', column.name)} (in Python text=[{column.name!r}])"

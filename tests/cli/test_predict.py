@@ -1,5 +1,6 @@
 """``fedlib predict``: the same as `predict` of the saved estimator, or one line."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,7 @@ import pandas as pd
 import pytest
 from cli_helpers import CASES, classes, fitted, invoke, refuse, rows
 
-from fedlib import FederatedXGBClassifier, Schema
+from fedlib import FederatedKMeans, FederatedPipeline, FederatedXGBClassifier, Schema
 from fedlib.core.registry import protocols
 from fedlib.sites import models
 
@@ -146,6 +147,50 @@ def test_a_model_with_a_schema_reads_the_rows_by_it(folder):
         "delimiter",
     ):
         assert part in refused
+
+
+@pytest.mark.parametrize("kind", ["classes", "clusters", "pipeline"])
+def test_a_site_reads_new_rows_by_its_copy_of_the_schema(folder, kind):
+    """Its files have semicolons, decimal commas and another encoding."""
+    limits = {"minimum": -10, "maximum": 10}
+    fields = [{"name": name, "type": "number", "constraints": limits} for name in ("crp", "größe")]
+    fields.append({"name": "ill", "type": "integer", "fedlib": {"role": "target"}})
+    content = {"schema": {"fields": fields}}
+    Path("copy.json").write_text(
+        json.dumps(
+            {
+                "encoding": "cp1252",
+                "dialect": {"delimiter": ";"},
+                "schema": {
+                    "fields": [one | {"decimalChar": ","} for one in fields[:2]] + fields[2:]
+                },
+            }
+        )
+    )
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(rng.normal(size=(80, 2)).round(3), columns=["crp", "größe"])
+    rows["ill"] = (rows["crp"] > 0).astype(int)
+    estimator = {
+        "classes": FederatedXGBClassifier(3, schema=Schema(content)),
+        "clusters": FederatedKMeans(2, random_state=0, schema=Schema(content)),
+        "pipeline": FederatedPipeline(FederatedKMeans(2, random_state=0), schema=Schema(content)),
+    }[kind]
+    models.save(estimator.fit([rows[:40], rows[40:]]), "model.npz")
+    new = rows[:20].drop(columns="ill")
+    new.to_csv("new.csv", index=False)
+    new.to_csv("neu.csv", index=False, sep=";", decimal=",", encoding="cp1252")
+    found = []
+    for data, *options in (["new.csv"], ["neu.csv", "--schema", "copy.json"]):
+        invoke("predict", "model.npz", "--data", data, "--labels-out", "out.csv", *options)
+        found.append(pd.read_csv("out.csv")["label"].tolist())
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 2
+    arguments = ["predict", "model.npz", "--data", "neu.csv", "--labels-out", "out.csv"]
+    assert "which --schema names" in refuse(*arguments, "--separator=;", code=2)
+    Path("copy.json").write_text(json.dumps({"schema": {"fields": fields[:2]}}))
+    assert "is no copy of the schema of the model" in refuse(*arguments, "--schema=copy.json")
+    models.save(FederatedKMeans(2).fit([rows[["crp"]]]), "model.npz")
+    assert "had no schema" in refuse(*arguments, "--schema=copy.json", code=2)
 
 
 def test_a_schema_has_the_base_margins_of_new_rows(folder):

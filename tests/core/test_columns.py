@@ -8,7 +8,13 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
-from fedlib import FederatedKMeans, FederatedPipeline, FederatedSummary, FederatedXGBRegressor
+from fedlib import (
+    FederatedKMeans,
+    FederatedPipeline,
+    FederatedSummary,
+    FederatedXGBClassifier,
+    FederatedXGBRegressor,
+)
 from fedlib.core.columns import EMPTY, NUMBER, TEXT, read_columns
 from fedlib.sites.site import make_client
 from fedlib.tables.files import Table
@@ -202,3 +208,50 @@ def test_identifiers_are_refused_before_the_run(estimator):
     rows = Table(table, y=table["age"].to_numpy())
     with pytest.raises(ValueError, match="column 'record' looks like identifiers"):
         make_client(estimator.name, rows)
+
+
+FORMS = {
+    "decimal commas": ["17,3", "8,25", "-0,5"],
+    "thousands": ["1,234.50", "17.3", "12,000.1"],
+    "spaces between thousands": ["1 234", "12 000", "5 678"],
+    "per cent": ["5%", "17 %", "0.3%"],
+    "units": ["17.3 mg", "8 mg", "12 mg"],
+    "signs": ["<5", "<17.3", "<8"],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_numbers_in_another_form_are_no_categories(form):
+    """Also with gaps, and next to a few words; a declared column stays what it is."""
+    texts = pd.Series([*FORMS[form], None, "", *FORMS[form], "low"], dtype=object)
+    frame = pd.DataFrame({"crp": texts, "age": np.arange(len(texts))})
+    wanted = "column 'crp' must contain numbers (in one form|without units and signs), got "
+    with pytest.raises(ValueError, match=f"{wanted}.*astype\\('category'\\), .*--text crp"):
+        read_columns(frame)
+    for declared in (read_columns(frame.astype({"crp": "category"})), read_columns(frame, [0])):
+        assert declared.kinds.tolist() == [1, 0]
+    estimators = [
+        FederatedSummary(),
+        FederatedPipeline(FederatedKMeans(2), scale="standard", encode="one_hot"),
+    ]
+    for estimator in estimators:
+        with pytest.raises(ValueError, match=wanted):
+            estimator.fit([frame, frame])
+    y = np.arange(len(frame)) % 2
+    with pytest.raises(ValueError, match=wanted):
+        FederatedXGBClassifier(2).fit([(frame, y)])
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["1A", "1B", "2A", "2B"],
+        ["1st", "2nd", "3rd", "4th"],
+        ["0-17", "18-40", "41+", "65+"],
+        ["A1", "B2", "C3", "D4"],
+        ["5 mg", "5 mg", "10 mg", "10 mg"],
+        ["I10", "E11.9", "J45", "I25.1"],
+    ],
+)
+def test_codes_are_categories(texts):
+    assert read_columns(pd.DataFrame({"code": texts * 5})).kinds.tolist() == [1]

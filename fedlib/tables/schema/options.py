@@ -38,7 +38,8 @@ def check_options(schema: Schema, options: ReadOptions) -> None:
     ...
     ValueError: a schema says how its columns are read; these options do not fit: target 'sick' \
 (the schema has 'ill'), sample-weight 'n' (the schema has no such column), decimal (declare \
-decimalChar in the fields)
+decimalChar in the fields); how a file is written, such as its separator, this site declares in \
+its own copy of the schema, which --schema names
     """
     roles: dict[str, Any] = {
         "target": schema.target,
@@ -56,5 +57,7 @@ decimalChar in the fields)
             wrong.append(f"{option} ({IN_SCHEMA[field.name]})")
     if wrong:
         raise ValueError(
-            f"a schema says how its columns are read; these options do not fit: {', '.join(wrong)}"
+            f"a schema says how its columns are read; these options do not fit: {', '.join(wrong)};"
+            " how a file is written, such as its separator, this site declares in its own copy of"
+            " the schema, which --schema names"
         )
