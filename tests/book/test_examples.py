@@ -131,13 +131,31 @@ def test_an_example_names_a_notebook_and_its_parameters(run, modules):
     assert {setting(text)[0] for text in given} <= set(parameters(name))
 
 
-@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if "make " in text])
-def test_every_target_of_make_on_a_page_exists(page):
-    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)
-    for line in (*reading.commands(PAGES[page]), *reading.mentions(PAGES[page])):
-        if line.startswith("make "):
-            words = [word for word in shlex.split(line)[1:] if "=" not in word]
-            assert set(words) <= set(targets), line
+def makes():
+    """Return the words of each call of make that the pages tell to type."""
+    found = {}
+    for text in PAGES.values():
+        for line in (*reading.commands(text), *reading.mentions(text)):
+            if line.startswith("make "):
+                found[line] = shlex.split(line)[1:]
+    return found
+
+
+@pytest.mark.parametrize("line", makes())
+def test_every_target_of_make_on_a_page_exists(line):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = re.findall(r"^([a-z-]+):", makefile, re.M)
+    variables = re.findall(r"\$\(([A-Z]+)\)", makefile)
+    for word in makes()[line]:
+        name, is_variable, _ = word.partition("=")
+        assert name in (variables if is_variable else targets)
+
+
+def test_every_claim_that_a_page_tells_to_verify_exists(modules):
+    records = modules("study.claims.claim_records").records()
+    words = [w for line in makes().values() for w in line if re.match("CLAIM=[^<]", w)]
+    assert words
+    assert {word.removeprefix("CLAIM=") for word in words} <= {one["id"] for one in records}
 
 
 @pytest.mark.filterwarnings("ignore::fedlib.datasets.StandInWarning")  # without a network

@@ -14,6 +14,7 @@ from matplotlib.ticker import EngFormatter, NullFormatter
 import study
 from study.shared.results import is_build
 
+OF_READER = "The words are those of the book, about its sizes; the numbers are those of this run."
 PAUSE = 0.4  # seconds; OpenMP's threads wait in a loop for 0.2 by default
 PEERS = ("dbscan", "xgboost", "lightgbm", "faiss-cpu", "scikit-learn-intelex")
 COLUMNS = [
@@ -193,7 +194,8 @@ SENTENCES = {
 def sentences(measured):
     """Return what the results mean, as a list in Markdown with an item per kind of work.
 
-    The numbers of lines that share a sentence become a range.
+    The numbers of lines that share a sentence become a range. A reader's run may have other sizes,
+    and says so.
     """
     items = {}
     for (row, work, peer), text in SENTENCES.items():
@@ -205,7 +207,8 @@ def sentences(measured):
                 ratio=_range(lines["ratio"]), seconds=f"{lines['ours_seconds'].max():.2g}"
             )
             items.setdefault(row, []).append(text)
-    return "\n".join(f"- {' '.join(texts)}" for texts in items.values())
+    text = "\n".join(f"- {' '.join(texts)}" for texts in items.values())
+    return text if is_build() else f"{OF_READER}\n\n{text}"
 
 
 def _range(ratios):
