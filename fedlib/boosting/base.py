@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Sequence
 from numbers import Integral, Real
@@ -51,6 +52,8 @@ from fedlib.core.parameters import (
     OptionalPositiveInt,
     RandomSource,
 )
+from fedlib.core.protocol import Flow
+from fedlib.core.search import Once
 from fedlib.core.validation import Interval, StrOptions
 
 
@@ -230,6 +233,13 @@ class Boosted(Exported, Explained, Validated, Constrained):
     subsample: float
     eval_metric: str | list[str] | None
     warm_start: bool
+
+    def protocol(self) -> Flow[Any]:
+        if not callable(self.callback):
+            return super().protocol()
+        once = copy.copy(self)
+        once.callback = Once(self.callback, "n_rounds")
+        return super(Boosted, once).protocol()
 
     @property
     def are_summed(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from numbers import Integral
 from typing import Any, ClassVar, Self, dataclass_transform
@@ -29,6 +29,7 @@ from fedlib.core.names import in_common_order, in_order
 from fedlib.core.parameters import declare
 from fedlib.core.points import check_points
 from fedlib.core.protocol import Flow, Host, TooFewClients, Transport, run
+from fedlib.core.search import searching
 from fedlib.core.validation import plain_value
 
 __all__ = ["Clusterer", "Federated"]
@@ -81,10 +82,46 @@ class Federated(BaseEstimator):
             When a parameter is out of range.
         """
         self._validate_params()
+        again = self._repeated_flow()
+        return searching(self._plain()._flow(), again)
+
+    def _plain(self) -> Self:
+        """Return a copy whose parameters are plain Python values."""
         plain = copy.copy(self)
         for name, constraints in self._parameter_constraints.items():
             setattr(plain, name, plain_value(getattr(self, name), constraints))
-        return plain._flow()
+        return plain
+
+    def _repeated_flow(self) -> Callable[[], Flow[Any]]:
+        """Return a function that returns the flow again, which then draws the same numbers."""
+        drawn = {
+            name: copy.deepcopy(value)
+            for name, value in self.get_params().items()
+            if isinstance(value, np.random.RandomState)
+        }
+        common = check_random_state(None)  # which random_state=None stands for
+        first = common.get_state()
+
+        def again() -> Flow[Any]:
+            before = common.get_state()
+            common.set_state(first)
+            try:
+                return self._with(copy.deepcopy(drawn))._plain()._flow()
+            finally:
+                common.set_state(before)
+
+        return again
+
+    def _with(self, parameters: Mapping[str, Any]) -> Self:
+        """Return a copy with other parameters, also of an estimator inside this one.
+
+        A clone would not be fitted, and could not continue a model.
+        """
+        other = copy.copy(self)
+        for name, value in self.get_params(deep=False).items():
+            if isinstance(value, Federated):
+                setattr(other, name, copy.copy(value))
+        return other.set_params(**parameters)
 
     def _flow(self) -> Flow[Any]:
         """Return the server flow; the parameters are valid, and plain Python values."""
@@ -179,13 +216,7 @@ class Federated(BaseEstimator):
         ]
         seed = int(check_random_state(None).randint(2**31 - 1)) if seedless else 0
         seed = journal.begin(getattr(self, "name", type(self).__name__), parameters, seed)
-        if not seedless:
-            return self
-        seeded = copy.copy(self)  # a clone would not be fitted, and could not continue a model
-        for name, value in self.get_params(deep=False).items():
-            if isinstance(value, Federated):
-                setattr(seeded, name, copy.copy(value))
-        return seeded.set_params(**dict.fromkeys(seedless, seed))
+        return self._with(dict.fromkeys(seedless, seed)) if seedless else self
 
     def _run(
         self,

@@ -39,6 +39,7 @@ __all__ = [
     "Flow",
     "GroupsTooSmall",
     "Host",
+    "InvalidRequest",
     "Reject",
     "Replies",
     "TooFewClients",
@@ -108,6 +109,13 @@ class Host(Transport, Protocol):
     def labels(self, read: Callable[[Any], Any], lost: Collection[str]) -> Any:
         """Return the labels of all rows; ``read`` returns those of one client after the run."""
         ...
+
+
+class InvalidRequest(MessageError):
+    """A flow's request breaks the rules of its class, so that every client would refuse it.
+
+    The run sends nothing, and the flow receives this error at its ``yield``.
+    """
 
 
 class TooFewClients(RuntimeError):
@@ -232,7 +240,11 @@ def run(
             model: Model = finished.value
             return model
         lost_before = dict(ledger.lost)
-        replies = current.reject(asked) if isinstance(asked, Reject) else current.exchange(asked)
+        try:
+            replies = current.take(asked)
+        except InvalidRequest as invalid:
+            resume = partial(flow.throw, invalid)
+            continue
         progress.show(ledger)
         if journal is not None:
             journal.note(ledger)
@@ -287,6 +299,10 @@ class _Run:
     shared: set[str] = field(default_factory=set)
     refused: list[str] = field(default_factory=list)
 
+    def take(self, asked: Message | Mapping[str, Message] | Reject) -> Replies:
+        """Take one step: exclude clients, or ask for replies."""
+        return self.reject(asked) if isinstance(asked, Reject) else self.exchange(asked)
+
     def reject(self, rejected: Reject) -> Replies:
         """Record that clients leave the run because of their last replies; send nothing.
 
@@ -303,12 +319,18 @@ class _Run:
         return self.replies
 
     def exchange(self, asked: Message | Mapping[str, Message]) -> Replies:
-        """Send the requests of one step, read the replies, and record both."""
-        self.step += 1
+        """Send the requests of one step, read the replies, and record both.
+
+        Raises
+        ------
+        InvalidRequest
+            When a request breaks the rules of its class; nothing is sent.
+        """
         present = [name for name in self.names if name not in self.ledger.lost]
-        self.requests = _address(asked, present, self.ledger.lost)
-        distinct = {id(request): request for request in self.requests.values()}
-        encoded = {key: encode(request) for key, request in distinct.items()}  # once each
+        requests = _address(asked, present, self.ledger.lost)
+        distinct = {id(request): request for request in requests.values()}
+        encoded = {key: _encode(request) for key, request in distinct.items()}  # once each
+        self.step, self.requests = self.step + 1, requests
         sent = {name: encoded[id(request)] for name, request in self.requests.items()}
         for name, request in self.requests.items():
             self.ledger.record(self.step, SERVER, name, request, len(sent[name]))
@@ -408,6 +430,16 @@ def _address(
     if absent:
         raise ValueError(f"the flow addressed clients that are not in the run: {absent}")
     return {name: asked[name] for name in present if name in asked}
+
+
+def _encode(request: Message) -> bytes:
+    """Return the bytes of a request; raise InvalidRequest if no client could read them."""
+    try:
+        data = encode(request)
+        decode(data, type(request), aligned=False)
+    except MessageError as error:
+        raise InvalidRequest(f"{type(request).__name__} cannot be sent: {error}") from error
+    return data
 
 
 def _read(data: bytes, request: Message, combines: bool) -> tuple[Message, Any, str]:

@@ -119,9 +119,10 @@ def test_the_checks():
         InvalidParameterError, match="The 'border' parameter of Wider must be a str"
     ):
         Wider(1.0, border="absorb").protocol()
-    assert list(Radius(np.int8(2), border="absorb", low=np.int64(3)).protocol()) == [
+    radius = Radius(np.int8(2), border="absorb", low=np.int64(3))
+    assert [next(flow) for flow in (radius.protocol(), radius._repeated_flow()())] == [
         (2.0, "absorb", 3)
-    ]
+    ] * 2
 
 
 def test_the_options_of_the_command_line():
