@@ -107,9 +107,9 @@ test-exact: $(INSTALLED) ## compare every objective and parameter of boosting wi
 test-dask: $(INSTALLED) ## run protocols on worker processes of Dask and kill some of them; takes minutes
 	@timeout --foreground --signal=INT --kill-after=60 900 $(BIN)/python -m pytest -m dask tests/transports/dask
 
-test-liars: $(INSTALLED) ## run every protocol with 1,000 random runs (LIARS_EXAMPLES=1000), every fault and malformed calls; takes half an hour
+test-liars: $(INSTALLED) ## run every protocol with 1,000 random runs (LIARS_EXAMPLES=1000), every fault and malformed calls; takes hours
 	@$(BIN)/python -m pytest -m liars $(SELECTED) --numprocesses $(JOBS) \
-	  tests/test_random_replies.py tests/book/test_faults.py tests/transports/http/test_attacks.py
+	  tests/test_random_replies.py tests/test_liars.py tests/book/test_faults.py tests/transports/http/test_attacks.py
 
 # Kernels compiled anew check every index, so they do not use those kept in __pycache__.
 test-models: $(INSTALLED) ## load and use 100,000 changed model files (MODEL_MUTATIONS=100000) with kernels that check their indices

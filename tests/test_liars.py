@@ -4,6 +4,8 @@ Each lie is a reply that is valid by its types and shapes. Lies that no server c
 invented points, are not here.
 """
 
+from functools import partial
+
 import msgspec
 import numpy as np
 import pandas as pd
@@ -16,17 +18,22 @@ from fedlib import (
     PPDBDC,
     SDBDC,
     ApproximateDBSCAN,
+    FederatedEvaluation,
     FederatedGaussianMixture,
     FederatedKMeans,
+    FederatedRegressionScore,
+    FederatedSummary,
     FederatedXGBClassifier,
     FederatedXGBRegressor,
     GaussianMixtureDBSCAN,
     HorizontalDBSCAN,
+    LeaveOneSiteOut,
 )
 from fedlib.boosting.client import RegressionClient
 from fedlib.core.agreement import Disagreement
 from fedlib.core.messages import Declined, encode
 from fedlib.core.registry import protocols
+from fedlib.sites.leave_one_out import LeftOutClient
 from fedlib.testing import Recorder
 
 pytestmark = [
@@ -330,6 +337,184 @@ def test_the_liar_leaves(name, kind):
     assert result.ledger_.lost["liar"].startswith("InvalidReply at ")
     if not result.ledger_.lost["liar"].startswith(KEEPS_ITS_SHARE):
         assert_same_result(result, fit(estimator, ["A", "B"]))
+
+
+# Declarations that only make the run of all impossible, next to those of the others, or by the
+# objective: five sites, of which one declares.
+U = np.random.default_rng(5).random((5, 24, 2))
+LABELLED = [(X, (X[:, 0] > 0.5) * 1) for X in U]
+VALIDATED = [(X[:-6], y[:-6], None, (X[-6:], y[-6:])) for X, y in LABELLED]
+ONE_MARGIN = [(X, y, None, None, X[:, 1]) for X, y in LABELLED]
+NUMBERS = [(X, 0.1 + 0.8 * X[:, 0]) for X in U]
+NUMBER_MARGINS = [(X, y, None, None, X[:, 1]) for X, y in NUMBERS]
+SCORED = [(X[:-6], y[:-6], None, (X[-6:], y[-6:])) for X, y in NUMBERS]
+CLASSIFIER = partial(FederatedXGBClassifier, 2, max_depth=2)
+REGRESSOR = partial(FederatedXGBRegressor, 2, max_depth=2)
+
+
+def another_class(weight):
+    """Declare rows of one more class."""
+    return lambda r: {
+        "classes": [*r["classes"], 9],
+        "weights": np.append(array(r["weights"]), weight),
+        "n_rows": r["n_rows"] + int(weight),
+    }
+
+
+DECLARATIONS = {
+    "a class with a metric of two classes": (
+        CLASSIFIER(eval_metric=["error", "aucpr"]),
+        VALIDATED,
+        ("TrainingDescription", another_class(2.0)),
+    ),
+    "a class with scale_pos_weight": (
+        CLASSIFIER(scale_pos_weight=2.0),
+        LABELLED,
+        ("TrainingDescription", another_class(2.0)),
+    ),
+    "a class without weight": (
+        CLASSIFIER(),
+        LABELLED,
+        ("TrainingDescription", another_class(0.0)),
+    ),
+    "a class with one column of margins": (
+        CLASSIFIER(),
+        ONE_MARGIN,
+        ("TrainingDescription", another_class(2.0)),
+    ),
+    "three columns of margins": (
+        CLASSIFIER(),
+        ONE_MARGIN,
+        ("TrainingDescription", lambda r: {"n_margins": 3}),
+    ),
+    "margins without columns": (
+        REGRESSOR(),
+        NUMBER_MARGINS,
+        ("TargetDescription", lambda r: {"n_margins": 0}),
+    ),
+    **{
+        f"a negative sum, {objective}": (
+            REGRESSOR(objective=objective),
+            NUMBERS,
+            ("TargetDescription", lambda r: {"total": -99.0, "squares": 1e6}),
+        )
+        for objective in ("count:poisson", "reg:gamma", "reg:tweedie", "reg:logistic")
+    },
+    "a sum above the largest target": (
+        REGRESSOR(objective="reg:logistic"),
+        NUMBERS,
+        ("TargetDescription", lambda r: {"total": 99.0, "squares": 1e6}),
+    ),
+    "a weight without rows": (
+        REGRESSOR(objective="reg:tweedie"),
+        NUMBERS,
+        ("TargetDescription", lambda r: {"n_rows": 0}),
+    ),
+    "gradients that take the digits of all": (
+        REGRESSOR(),
+        NUMBER_MARGINS,
+        ("TargetDescription", lambda r: {"size": 2.0**75}),
+    ),
+    "targets that take the digits of all": (
+        REGRESSOR(),
+        NUMBERS,
+        ("TargetDescription", lambda r: {"total": 2.0**40, "squares": 2.0**79}),
+    ),
+    "more errors than rows": (
+        CLASSIFIER(eval_metric="error"),
+        VALIDATED,
+        ("RowScores", lambda r: {"sums": np.array([7.0])}),
+    ),
+    "a log-loss beyond the smallest probability": (
+        CLASSIFIER(eval_metric="logloss"),
+        VALIDATED,
+        ("RowScores", lambda r: {"sums": np.array([6 * 37.0])}),
+    ),
+    "areas of other rows": (
+        CLASSIFIER(eval_metric="auc"),
+        VALIDATED,
+        ("RowScores", lambda r: {"positives": array(r["positives"]) + 1}),
+    ),
+    "squared errors beyond all targets": (
+        REGRESSOR(eval_metric="rmse"),
+        SCORED,
+        ("RowScores", lambda r: {"sums": np.array([2.0**90])}),
+    ),
+    "a density that no prediction has": (
+        REGRESSOR(objective="reg:gamma", eval_metric="gamma-nloglik"),
+        SCORED,
+        ("RowScores", lambda r: {"sums": np.array([-1000.0])}),
+    ),
+    "a class without a column": (
+        FederatedEvaluation(n_bins=4),
+        [(np.column_stack([X, 1 - X.sum(axis=1)]), np.arange(24) % 3) for X in U / 2],
+        (
+            "ClassCounts",
+            lambda r: {"classes": [*r["classes"], 9], "counts": np.append(array(r["counts"]), 1)},
+        ),
+    ),
+    "counts of rows below 0": (
+        FederatedEvaluation(n_bins=4, classes=[0, 1]),
+        [(X[:, 0], np.arange(24) % 2) for X in U],
+        ("ClassScoreTotals", lambda r: {"values": -array(r["values"])}),
+    ),
+    "counts that do not add up": (
+        FederatedEvaluation(n_bins=4, classes=[0, 1]),
+        [(X[:, 0], np.arange(24) % 2) for X in U],
+        ("ClassScoreTotals", lambda r: {"values": array(r["values"]) * np.arange(22)}),
+    ),
+    "numbers beyond 1e100": (
+        FederatedRegressionScore(),
+        [(X[:, 0], X[:, 1]) for X in U],
+        ("ErrorSums", lambda r: {"total": 1e110, "squares": 1e220}),
+    ),
+    "values of which no request can be made": (
+        FederatedSummary(),
+        [*U],
+        ("ValueMoments", lambda r: {"squares": np.full(2, 1e230)}),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DECLARATIONS)
+def test_a_liar_whose_declaration_ends_the_run_leaves(kind):
+    estimator, parts, (reply, lie) = DECLARATIONS[kind]
+    names = ["A", "liar", "B", "C", "D"]
+    told = []
+
+    def tamper(request, data):
+        fields = msgspec.msgpack.decode(data)
+        if fields["type"] != reply:
+            return data
+        told.append(fields["type"])
+        changed = {name: packed(value) for name, value in lie(fields).items()}
+        return msgspec.msgpack.encode(fields | changed)
+
+    clients = {name: estimator.client_class(part) for name, part in zip(names, parts, strict=True)}
+    result = clone(estimator).fit(Recorder(clients, {"liar": tamper}), min_clients=4)
+    assert told
+    assert [*result.ledger_.lost] == ["liar"]
+    assert result.ledger_.lost["liar"].startswith("InvalidReply at ")
+
+
+def test_a_site_that_is_scored_alone_can_only_lose_its_own_score():
+    """It is its own majority, so nothing that it declares contradicts others."""
+
+    def tamper(request, data):
+        fields = msgspec.msgpack.decode(data)
+        changed = {"n_features": 4} if fields["type"] == "Features" else {}
+        return msgspec.msgpack.encode(fields | changed)
+
+    estimator = LeaveOneSiteOut(FederatedXGBRegressor(1, max_depth=1))
+    names = ["A", "liar", "B", "C"]
+    clients = {
+        name: LeftOutClient(part, RegressionClient)
+        for name, part in zip(names, NUMBERS, strict=False)
+    }
+    with pytest.warns(UserWarning, match="there is no score of site 'liar'"):
+        estimator.fit(Recorder(clients, {"liar": tamper}), min_clients=3)
+    assert [*estimator.ledger_.lost] == ["liar"]
+    assert estimator.sites_ == ("A", "B", "C")
 
 
 CATEGORY_LIES = {

@@ -99,6 +99,7 @@ class BoostingClient(TreeClient):
             kinds=self._kinds(request.agreed),
             has_margins=self.has_margins,
             has_weights=self.has_weights,
+            n_margins=self.n_margins,
         )
 
     @partitions(DescribeTraining, counts=True, terms=())
@@ -184,6 +185,7 @@ class RegressionClient(TreeClient):
             kinds=self._kinds(request.agreed),
             has_margins=self.has_margins,
             has_weights=self.has_weights,
+            n_margins=self.n_margins,
             size=self._first_size(request, trains),
         )
 

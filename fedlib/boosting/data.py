@@ -10,7 +10,7 @@ import pandas as pd
 
 from fedlib.boosting.cuts import MAX_VALUE
 from fedlib.boosting.messages import MAX_WEIGHT
-from fedlib.core.agreement import agree
+from fedlib.core.agreement import Disagreement, agree
 from fedlib.core.array_types import Floats32
 from fedlib.core.client import Client
 from fedlib.core.columns import REPLACE
@@ -18,6 +18,7 @@ from fedlib.core.labels import read_targets, read_weights
 from fedlib.core.names import as_table, feature_names
 from fedlib.core.points import as_numbers, checked_array
 
+DIGITS = 8  # binary ones, that the mean row of most clients must have in units of gradients
 NO_MARGINS = (
     "base_margin must not be given with secure=True or epsilon, because the margins of rows are not"
     " clipped, so that one row could change a sum by any amount; leave it out"
@@ -150,6 +151,45 @@ have: given at 'A'; not given at 'B'
     given = {name: "given" if one.has_margins else "not given" for name, one in described.items()}
     if given:
         agree("base_margin, which all or none must have", given)
+
+
+def check_columns(n_columns: Mapping[str, int], n_outputs: int) -> None:
+    """Raise ValueError when base margins do not have one column per output; 0 is without any."""
+    for name, n in n_columns.items():
+        if n not in (0, n_outputs):
+            raise ValueError(
+                f"base_margin must have {n_outputs} column(s), one per class if there are several;"
+                f" got {n} at client {name!r}"
+            )
+
+
+def check_precision(sizes: Mapping[str, float], weights: Mapping[str, float], bits: int) -> None:
+    """Raise Disagreement when one client's gradients are so large that most others lose theirs.
+
+    Parameters
+    ----------
+    sizes, weights : mapping of str to float
+        The size of each client's sums of gradients, and the weight of its rows.
+    bits : int
+        Gradients are multiples of 2**-bits, which follows from all sizes.
+
+    Examples
+    --------
+    >>> check_precision({"A": 5.0, "B": 2.0**80, "C": 3.0}, {"A": 5.0, "B": 1.0, "C": 3.0}, -28)
+    Traceback (most recent call last):
+    ...
+    fedlib.core.agreement.Disagreement: the gradients of client 'B' are so large, 1.2e+24, that \
+those of most others would be rounded to nothing
+    """
+    least = 2.0 ** (DIGITS - bits)
+    lost = [name for name, size in sizes.items() if size < least * weights[name]]
+    if 2 * len(lost) > len([name for name in sizes if weights[name]]):
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise Disagreement(
+            f"the gradients of client {largest!r} are so large, {sizes[largest]:.2g}, that those of"
+            " most others would be rounded to nothing",
+            [largest],
+        )
 
 
 def row_limit(estimator: Any, role: str) -> float:

@@ -77,6 +77,11 @@ class Described:
     reg_lambda: float = 1.0
 
     @property
+    def n_margins(self) -> dict[str, int]:
+        """The count of columns of base margins of each client; protected clients have none."""
+        return {name: getattr(reply, "n_margins", 0) for name, reply in self.replies.items()}
+
+    @property
     def weights(self) -> dict[str, float]:
         """The weight of the rows of each client."""
         return {name: of_client.weight for name, of_client in self.sums.items()}

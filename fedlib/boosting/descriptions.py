@@ -35,13 +35,17 @@ __all__ = [
 
 Kinds = Annotated[bytes, msgspec.Meta(max_length=2**16)]  # of features
 LearningRate = Annotated[float, msgspec.Meta(gt=0, le=1)]
+NumberOfMargins = Annotated[int, msgspec.Meta(ge=0, le=2**10)]
+ROUNDING = 1e-6  # of a sum of targets, which are float32
 
 
 class TrainingDescription(Message):
     """A client's features, its number of rows, and the total weight of its rows in each class.
 
     ``kinds`` are those of `fedlib.boosting.categories.Table`. ``has_margins`` says whether rows
-    start from base margins of their own, and ``has_weights`` whether they have sample weights.
+    start from base margins of their own, and ``n_margins`` is the count of their columns, also of
+    margins that only rows for validation have. ``has_weights`` says whether they have sample
+    weights.
     """
 
     discloses = "the number of a client's rows in each class, its features and learning rate"
@@ -54,14 +58,13 @@ class TrainingDescription(Message):
     kinds: Kinds = b""
     has_margins: bool = False
     has_weights: bool = False
+    n_margins: NumberOfMargins = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_kinds(self.kinds, self.n_features)
+        _check_rows(self, float(self.weights.sum()))
         if len(self.classes) != len(self.weights):
             raise MessageError(f"{len(self.weights)} weights for {len(self.classes)} classes")
-        if len(self.features) not in (0, self.n_features):
-            raise MessageError(f"{len(self.features)} names for {self.n_features} features")
         if problem := problem_of_classes(self.classes):
             raise MessageError(problem)
 
@@ -99,8 +102,8 @@ class TargetDescription(Message):
     w·y². ``gradient`` and ``hessian`` are the sums for the prediction 0. ``kinds`` are those of
     `fedlib.boosting.categories.Table`. ``has_margins`` says whether rows start from base margins of
     their own; then ``size`` is a power of two above the sums of absolute gradients and of hessians
-    at these margins. The sums for the first tree say more. ``has_weights`` says whether rows have
-    sample weights.
+    at these margins. ``n_margins`` is the count of columns of margins. The sums for the first tree
+    say more. ``has_weights`` says whether rows have sample weights.
     """
 
     discloses = (
@@ -119,13 +122,12 @@ class TargetDescription(Message):
     kinds: Kinds = b""
     has_margins: bool = False
     has_weights: bool = False
+    n_margins: NumberOfMargins = 0
     size: Annotated[float, msgspec.Meta(ge=0, le=2.0**82)] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_kinds(self.kinds, self.n_features)
-        if len(self.features) not in (0, self.n_features):
-            raise MessageError(f"{len(self.features)} names for {self.n_features} features")
+        _check_rows(self, self.weight)
         if self.total**2 > (1 + 1e-6) * self.weight * self.squares:
             raise MessageError("the sum of the targets does not fit the sum of their squares")
 
@@ -157,9 +159,17 @@ class DescribeTargets(Message):
         check_power(self.objective, self.parameter)
 
     def accept(self, reply: Message) -> TargetDescription:
-        """Raise MessageError if the reply has kinds of columns that are agreed."""
+        """Raise MessageError if the reply has kinds that are agreed, or sums of other targets."""
         assert isinstance(reply, TargetDescription)
         _check_agreed(self.agreed, reply.kinds)
+        low, high = OBJECTIVES[self.objective].targets
+        least, most = (limit * reply.weight if reply.weight else 0.0 for limit in (low, high))
+        rounding = ROUNDING * reply.weight
+        if not least - rounding <= reply.total <= most + rounding:
+            raise MessageError(
+                f"a sum of {reply.total} of targets with the weight {reply.weight}, which must be"
+                f" {OBJECTIVES[self.objective].valid_targets}"
+            )
         return reply
 
 
@@ -245,6 +255,14 @@ def _check_agreed(agreed: bool, kinds: bytes) -> None:
         raise MessageError("kinds of columns, although a schema has them")
 
 
-def _check_kinds(kinds: bytes, n_features: int) -> None:
+def _check_rows(reply: TrainingDescription | TargetDescription, weight: float) -> None:
+    """Raise MessageError when the parts of a description do not fit each other."""
+    kinds, names, n_features = reply.kinds, reply.features, reply.n_features
     if len(kinds) not in (0, n_features) or max(kinds, default=0) > EMPTY:
         raise MessageError(f"there must be a kind from 0 to {EMPTY} for each of {n_features}")
+    if len(names) not in (0, n_features):
+        raise MessageError(f"{len(names)} names for {n_features} features")
+    if weight > 0 == reply.n_rows:
+        raise MessageError(f"a weight of {weight} without rows")
+    if reply.has_margins and not reply.n_margins:
+        raise MessageError("base margins without columns")

@@ -18,7 +18,7 @@ from fedlib.boosting.classes import (
     warn_of_one_class,
 )
 from fedlib.boosting.cuts import Cuts, agree_on_cuts
-from fedlib.boosting.data import agree_on_margins
+from fedlib.boosting.data import agree_on_margins, check_columns, check_precision
 from fedlib.boosting.described import Described, agree_on_names, check_weight
 from fedlib.boosting.descriptions import (
     DescribeTargets,
@@ -185,13 +185,15 @@ def _agree_on_training(settings: Settings, start: BoostedTrees | None) -> Flow[T
         else _base_scores(settings, list(sums.values()), len(described.classes))
     )
     margins = objective.link(scores).tolist()
+    check_columns(described.n_margins, len(margins))
+    bits = _bits(settings, described, margins)
     cuts, levels = yield from _agree_on_bins(settings, start, described)
     training = Training(
         settings=settings,
         described=described,
         base_scores=[float(score) for score in scores],
         base_margins=margins,
-        bits=_bits(settings, described, margins),
+        bits=bits,
         weights=described.weights | dict.fromkeys(described.replies.declined, 0.0),
         declared={
             name: DeclaredRows(
@@ -218,13 +220,14 @@ def _bits(settings: Settings, described: Described, margins: Sequence[float]) ->
         assert settings.aggregation.sensitivity is not None  # known after `describe_privately`
         return settings.aggregation.sensitivity.digits
     objective, parameter = OBJECTIVES[settings.objective], settings.parameter
-    sizes = described.first_sizes or {}
-    return unit_bits(
-        sum(
-            max(objective.total(part, margins, parameter), ROOM * sizes.get(name, 0.0))
-            for name, part in described.sums.items()
-        )
-    )
+    first = described.first_sizes or {}
+    sizes = {
+        name: max(objective.total(part, margins, parameter), ROOM * first.get(name, 0.0))
+        for name, part in described.sums.items()
+    }
+    bits = unit_bits(sum(sizes.values()))
+    check_precision(sizes, described.weights, bits)
+    return bits
 
 
 def _describe(settings: Settings) -> Flow[Described]:

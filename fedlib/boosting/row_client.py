@@ -111,6 +111,11 @@ class RowsClient(Client):
         self.table = self.table.followed_by(more)
         self.X = self.table.numbers
 
+    @property
+    def n_margins(self) -> int:
+        """The count of columns of base margins; 0 without any."""
+        return 0 if self.base_margin is None else int(self.base_margin.shape[1])
+
     def _add_margins(self, n_rows: int, given: Any) -> None:
         """Add the base margins of further rows; without any, they are NaN, as are those before."""
         before = self.base_margin

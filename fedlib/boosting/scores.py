@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from math import isnan, nan, sqrt
+from math import isnan, log, nan, sqrt
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -21,8 +21,9 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
+from fedlib.boosting.checks import ROUNDING, reasons
 from fedlib.boosting.growers import Grower, Level
-from fedlib.boosting.messages import MetricName, Splits
+from fedlib.boosting.messages import MAX_WEIGHT, MetricName, Splits
 from fedlib.boosting.trees import BoostedTrees, Tree
 from fedlib.core.array_types import Floats, Floats32
 from fedlib.core.messages import Array, Message, MessageError
@@ -37,6 +38,7 @@ N_INTERVALS = 1024  # of probabilities, for the AUC
 SMALLEST = 1e-16  # probability in a log-loss, as in XGBoost
 SMALLEST_MEAN = 1e-6  # of a gamma distribution, as in XGBoost
 SMALLEST_TARGET = float(np.finfo(np.float32).tiny)  # where XGBoost divides by 0
+MAX_PREDICTION = float(np.finfo(np.float32).max)
 MOST = 2.0**120  # of a row's percentage error, so that no sum is too large for a message
 Value = TypeVar("Value")
 Loss = Callable[[Floats, NDArray[Any], float], Floats]
@@ -223,6 +225,7 @@ class Validation:
     ):
         self.metrics, self.eval_sets = tuple(metrics), tuple(eval_sets)
         self.early_stopping_rounds = early_stopping_rounds
+        self._weights: dict[tuple[str, str], float] = {}  # of the rows of a client and a set
         n_rounds, n_results = 0, len(self.metrics) * max(len(self.eval_sets), 1)
         before: list[list[float]] = [[]] * (2 * n_results)
         if start is not None:
@@ -296,6 +299,16 @@ class Validation:
             n_outputs=n_outputs if set(self.metrics) & AREAS.keys() else 1,
             eval_set=eval_set,
         )
+        limits = self._limits(grower)
+        replies = yield from grower.exclude(
+            replies,
+            reasons(
+                {
+                    name: self._problem(reply, limits, (name, eval_set))
+                    for name, reply in replies.items()
+                }
+            ),
+        )
         weight = sum(reply.weight for reply in replies.values())
         if weight == 0:
             of_set = f" named {eval_set!r} in eval_sets" if eval_set else ""
@@ -337,6 +350,37 @@ class Validation:
             f"{effect}: give rows of several classes, or another eval_metric",
             stacklevel=2,
         )
+
+    def _limits(self, grower: Grower) -> Floats:
+        """Return the smallest and the largest value (n_metrics, 2) of each metric for one row."""
+        training, ends = grower.training, np.array([0.0, 1.0])
+        p = ends[:, np.newaxis]  # probabilities of classes
+        if training.settings.is_regression:
+            given = any(training.described.n_margins.values())  # also of rows for validation only
+            margin = max(grower.max_margin, MAX_WEIGHT * given) * (1 + ROUNDING)
+            low, high = np.clip(training.objective.targets, -MAX_WEIGHT, MAX_WEIGHT)
+            ends = np.array([low, max(low, 0.0), high])
+            with np.errstate(over="ignore"):
+                p = training.objective.response(np.array([[-margin], [margin]], np.float32))
+            p = np.clip(p, -MAX_PREDICTION, MAX_PREDICTION)
+        # All metrics are convex in the margin, and in the target on either side of 0.
+        p, y = np.repeat(p, len(ends), axis=0), np.tile(ends, len(p))
+        parameter = training.settings.parameter
+        largest = [METRICS[name](p, y, parameter).max() for name in self.metrics]
+        least = [log(SMALLEST_MEAN) if name == "gamma-nloglik" else 0.0 for name in self.metrics]
+        return np.column_stack([least, largest])
+
+    def _problem(self, reply: RowScores, limits: Floats, key: tuple[str, str]) -> str | None:
+        """Return why no rows can have these scores, or None; ``key`` is the client and the set."""
+        if self._weights.setdefault(key, reply.weight) != reply.weight:
+            return "the weight of the rows for validation is not that of the round before"
+        low, high = (reply.weight * limits * (1 + ROUNDING)).T
+        if (reply.sums < low).any() or (reply.sums > high).any():
+            return "the scores exceed what rows of this weight can have"
+        counts = (reply.positives + reply.negatives).reshape(-1, N_INTERVALS).sum(axis=1)
+        if (np.abs(counts - reply.weight) > ROUNDING * reply.weight).any():
+            return "the intervals do not add up to the weight of the rows"
+        return None
 
 
 def by_set(

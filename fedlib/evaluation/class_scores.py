@@ -16,9 +16,11 @@ from fedlib.core.aggregation import Aggregation
 from fedlib.core.agreement import agree_on_features
 from fedlib.core.array_types import Floats, Ints
 from fedlib.core.protocol import Flow
+from fedlib.core.replies import Replies
 from fedlib.evaluation.messages import (
     LARGEST_LOSS,
     LARGEST_SQUARE,
+    MAX_ROWS,
     ROUNDING,
     ClassScoreTotals,
     CountClassScores,
@@ -89,7 +91,12 @@ def class_evaluation(
     replies = yield from aggregation.describe(DescribeFeatures())
     if problem := problem_of_columns(agree_on_features(replies), classes):
         raise ValueError(problem)
-    total, clients = yield from aggregation.sum(request)
+
+    def check(replies: Replies) -> dict[str, str]:
+        problems = {name: contradiction(request, None, reply) for name, reply in replies.items()}
+        return {name: f"{request.reply.__name__}{why}" for name, why in problems.items() if why}
+
+    total, clients = yield from aggregation.sum(request, None if request.privacy else check)
     return class_scores(request, total, aggregation.noise(request, len(clients)))
 
 
@@ -111,12 +118,17 @@ def problem_of_columns(n_columns: int, classes: tuple[Class, ...]) -> str:
     )
 
 
-def contradiction(request: CountClassScores, declared: Ints, reply: ClassScoreTotals) -> str | None:
-    """Return why a reply contradicts itself or the rows declared before, or None."""
-    n, found = int(declared.sum()), request.parts(reply)
+def contradiction(
+    request: CountClassScores, declared: Ints | None, reply: ClassScoreTotals
+) -> str | None:
+    """Return why a reply contradicts itself or the rows of each class declared before, or None."""
+    found = request.parts(reply)
     counts = reply.values[:-2]
-    if (counts < 0).any() or (counts != np.rint(counts)).any():
+    if (counts < 0).any() or (counts > MAX_ROWS).any() or (counts != np.rint(counts)).any():
         return ".values must begin with counts"
+    if declared is None:
+        declared = found.confusion.sum(axis=1).astype(np.int64)
+    n = int(declared.sum())
     sides = np.column_stack([n - declared, declared])
     if not np.array_equal(found.confusion.sum(axis=1), declared) or not np.array_equal(
         found.counts.sum(axis=2), sides

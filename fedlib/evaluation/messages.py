@@ -373,6 +373,9 @@ class SumErrors(Message):
     def accept(self, reply: Message) -> Message:
         sums = cast(ErrorSums, reply)
         n, more = sums.n_rows, 1 + ROUNDING
+        farthest, error = MAX_BOUND + abs(self.centre), 2 * MAX_BOUND
+        if sums.squares > n * farthest**2 * more or sums.squared_errors > n * error**2 * more:
+            raise MessageError("ErrorSums must be of numbers and predictions within ±1e100")
         most, largest = (
             (sqrt(n) * sqrt(squares) + n * UNDERFLOW) * more
             for squares in (sums.squares, sums.squared_errors)

@@ -30,6 +30,7 @@ from fedlib.tables.summary.columns import (
 )
 from fedlib.tables.summary.keys import to_keys
 from fedlib.tables.summary.messages import (
+    MAX_MEAN,
     CategoryCounts,
     CountCategories,
     Extremes,
@@ -182,6 +183,8 @@ def find_moments(view: TableView, described: Replies, columns: Ints) -> Flow[tup
             return " must be 0 for a column with too few values"
         if (np.abs(reply.remainders) > margin).any():
             return ".remainders must be due to rounding"
+        if (reply.squares > (1 + 1e-6) * counts * MAX_MEAN**2).any():
+            return ".squares must be of values within ±1e100"
         return None
 
     means, squares = np.full((2, n_columns(described)), np.nan)
