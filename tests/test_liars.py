@@ -410,6 +410,11 @@ DECLARATIONS = {
         NUMBERS,
         ("TargetDescription", lambda r: {"n_rows": 0}),
     ),
+    "gradients beyond the slope of the loss": (
+        REGRESSOR(objective="reg:pseudohubererror"),
+        NUMBERS,
+        ("TargetDescription", lambda r: {"gradient": 2.0**70}),
+    ),
     "gradients that take the digits of all": (
         REGRESSOR(),
         NUMBER_MARGINS,

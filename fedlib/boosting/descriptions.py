@@ -36,7 +36,7 @@ __all__ = [
 Kinds = Annotated[bytes, msgspec.Meta(max_length=2**16)]  # of features
 LearningRate = Annotated[float, msgspec.Meta(gt=0, le=1)]
 NumberOfMargins = Annotated[int, msgspec.Meta(ge=0, le=2**10)]
-ROUNDING = 1e-6  # of a sum of targets, which are float32
+ROUNDING = 1e-5  # of sums of targets and gradients, which are float32
 
 
 class TrainingDescription(Message):
@@ -170,6 +170,11 @@ class DescribeTargets(Message):
                 f"a sum of {reply.total} of targets with the weight {reply.weight}, which must be"
                 f" {OBJECTIVES[self.objective].valid_targets}"
             )
+        sums = LabelSums(reply.weight, total=reply.total, squares=reply.squares)
+        largest = OBJECTIVES[self.objective].largest_sums(sums, 0.0, self.parameter)
+        allowed = (1 + ROUNDING) * max(largest) + rounding
+        if max(abs(reply.gradient), reply.hessian) > allowed:
+            raise MessageError(f"gradients beyond {allowed:.2g}, the largest of such targets")
         return reply
 
 

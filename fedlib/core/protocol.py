@@ -4,7 +4,8 @@ The rules:
 
 - The server is a generator, the flow. It yields one request for all clients, or a mapping of
   clients to requests. It is resumed with the `Replies` and returns the model. It knows no network.
-  It yields `Reject` to exclude clients whose replies cannot be right.
+  It yields `Reject` to exclude clients whose replies cannot be right. If it fails because of a
+  reply, `fedlib.core.search` excludes the client that sent the reply.
 - A client is an object with one handler per request. The data that it must keep between two
   requests are its ``state``, a message, so a transport can rebuild the client from its data and its
   state.
