@@ -179,7 +179,8 @@ def searching(flow: Flow[Model], again: Callable[[], Flow[Model]]) -> Flow[Model
             resume = partial(flow.throw, outcome)
         else:
             resume = partial(flow.send, outcome)
-            n_bytes += _size(asked) + sum(map(_size, outcome.values()))
+            if n_bytes <= MAX_RECORDED:
+                n_bytes += _size(asked) + sum(map(_size, outcome.values()))
         steps.append(_Step(asked, outcome))
         if n_bytes > MAX_RECORDED:
             steps.clear()
