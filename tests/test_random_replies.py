@@ -413,6 +413,7 @@ def check(name, seed):
         rounded = (
             "Mixture.covariances must be positive definite",
             "at least one row must have",
+            "principal components need at least 2 rows",
             "both classes need rows with a weight",
         )
         if not str(error).startswith(known if needs_all else rounded if is_secure else ()):
