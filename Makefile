@@ -101,8 +101,9 @@ test-book: $(INSTALLED) ## check the pages of a built book in Chromium; takes mi
 test-flower: $(INSTALLED) ## run every protocol in Flower's simulation, and one deployment (at most 20 minutes)
 	@timeout --foreground --signal=INT --kill-after=60 1200 $(BIN)/python -m pytest -m flower tests/transports
 
-test-exact: $(INSTALLED) ## compare every objective and parameter of boosting with XGBoost, node by node; takes minutes
-	@$(BIN)/python -m pytest -m exact --numprocesses $(JOBS) tests/boosting
+# The releases are in tests/boosting/xgboost_releases.txt; each has an environment of its own.
+test-exact: $(INSTALLED) ## compare every objective and parameter of boosting with three releases of XGBoost, node by node; takes minutes
+	@tests/boosting/compare_releases.sh $(BIN) $(JOBS)
 
 test-dask: $(INSTALLED) ## run protocols on worker processes of Dask and kill some of them; takes minutes
 	@timeout --foreground --signal=INT --kill-after=60 900 $(BIN)/python -m pytest -m dask tests/transports/dask

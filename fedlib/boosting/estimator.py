@@ -182,7 +182,8 @@ class FederatedXGBClassifier(ClassifierMixin, Boosted):
         The method, which determines the data that clients send for each node.
 
         - ``"histogram"``: sums for bins agreed on beforehand. They give the trees of XGBoost's
-          ``hist`` on the pooled rows and the same bins, for any distribution of the rows.
+          ``hist`` on the pooled rows and the same bins, for any distribution of the rows, by the
+          `xgboost_rules` (``tests/boosting/test_exact_grid.py``).
         - ``"top_splits"``: their own best splits (F).
         - ``"union"``: these, and then sums for every split that any client proposed, so that the
           server knows the gain of each over all rows.

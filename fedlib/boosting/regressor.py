@@ -85,7 +85,7 @@ class FederatedXGBRegressor(RegressorMixin, Boosted):
     Notes
     -----
     With ``method="histogram"``, every split is that of XGBoost's ``hist`` on the pooled rows and
-    the same bins.
+    the same bins, by the `xgboost_rules` (``tests/boosting/test_exact_grid.py``).
 
     The server learns the mean and the variance of each client's targets. The first sums of the
     squared error are a number of rows and a sum of targets for every bin of every node; a bin with

@@ -1,5 +1,7 @@
 """The rules of the releases of XGBoost: which one a run follows, and what differs."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,6 +22,12 @@ def test_the_rules_of_the_installed_release_are_known():
     """If this fails, XGBoost has a new release line: compare its rules, and declare them."""
     assert xgboost.__version__.startswith(rules_of() + ".")
     assert FederatedXGBClassifier().xgboost_rules == NEWEST_RULES == list(RULES)[-1]
+
+
+def test_every_set_of_rules_is_compared_with_its_release():
+    lines = (Path(__file__).parent / "xgboost_releases.txt").read_text().splitlines()
+    releases = [line.split()[0] for line in lines if not line.startswith("#")]
+    assert list(map(rules_of, releases)) == list(RULES)
 
 
 @pytest.mark.parametrize("version", ["3.5.0", "3.40.1", "2.1.4", "4"])
